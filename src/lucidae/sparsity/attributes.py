@@ -9,15 +9,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import scipy.sparse
 import scipy.stats
 
-from lucidae.sparsity.evaluation import (
-    Evaluation,
-    Sample,
-    Weighted,
-    leverages,
-    squares,
-)
+from lucidae.sparsity.evaluation import Evaluation, Sample, Weighted, leverages, squares
 from lucidae.sparsity.generalised import generalised_means, prediction_variances
 
 UNIT = float(np.finfo(float).eps)
@@ -46,6 +41,9 @@ def prediction_distance(sample: Sample, coef: Any, predicted: Any) -> tuple[floa
     """
     Phi, X = sample.dictionary, sample.responses
     weights = np.ones(Phi.shape[0]) if sample.weights is None else sample.weights
+    if scipy.sparse.issparse(Phi):  # columns without coefficients do not predict
+        used = np.flatnonzero(coef.any(axis=1))
+        Phi, coef = Phi[:, used].toarray(), coef[used]
     first, mean = np.zeros(X.shape[1]), np.zeros(X.shape[1])
     if sample.intercept:
         first = X[0]
@@ -85,6 +83,9 @@ def variance_distance(rows: Weighted, at: Evaluation, variances: Any) -> tuple[f
         distance = float(np.abs(variances - expected).max(initial=0.0)) / size
         return distance, 4.0 * at.rounding
     # For a row that counts m times, ΦWΦᵀΣ⁻¹ of the weighted rows has m times its variance.
+    if at.leverage is not None:
+        distance = np.abs(variances * rows.weights[:, None] - at.leverage).max(initial=0.0)
+        return float(distance), 4.0 * at.rounding
     expected = leverages(rows, at.relevance, at.noise)
     distance = float(np.abs(variances * rows.weights - expected).max(initial=0.0))
     return distance, 4.0 * at.rounding
@@ -103,7 +104,9 @@ def support_differences(
     """
     count = at.relevance.size if labels is None else int(labels.max()) + 1
     threshold = float(scipy.stats.chi2.isf(significance / count, 1))
-    found = _evidence(at) if labels is None else _group_evidence(at, labels)
+    found = at.evidence
+    if found is None:
+        found = _evidence(at) if labels is None else _group_evidence(at, labels)
     evidence, error = (parts * values for values in found)
     claimed = np.zeros(at.relevance.size, dtype=bool)
     claimed[support] = True

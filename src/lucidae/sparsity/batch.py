@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
+import scipy.sparse
 from joblib import effective_n_jobs
 
 from lucidae.arrays import (
@@ -221,6 +222,11 @@ def _checked_stack(X: Any, y: Any) -> tuple[Array, Array]:
     There are d rows, κ columns and n responses. float32 stays float32, complex numbers stay
     complex, and integers become floats.
     """
+    if scipy.sparse.issparse(X):
+        raise ValueError(
+            "X is a sparse matrix, expected a dense stack of dictionaries. Give X.toarray(), or "
+            "fit a SparseVAE, which does not make X dense."
+        )
     X, y = (real_array(part, name, accept_complex=True) for part, name in ((X, "X"), (y, "y")))
     xp = namespace(X, y)
     if y.ndim != 3 or X.ndim not in (2, 3):

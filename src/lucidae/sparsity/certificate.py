@@ -24,6 +24,7 @@ from lucidae.certificate import (
 )
 from lucidae.sparsity.evaluation import Sample
 from lucidae.sparsity.figures import FINEST, FORMER, SparseFigures
+from lucidae.sparsity.inputs import dense_if_small
 from lucidae.sparsity.problem import takes_dictionary_and_responses
 from lucidae.sparsity.theory import (
     EXACT,
@@ -45,6 +46,8 @@ Conversions of units cause differences of about 1e-15.
 
 STABLE = 0.5
 """Share of columns that stay in use at neighbouring noise variances below which to warn."""
+LOWER_ENERGY = 1e-8
+"""Largest decrease of the energy per response that counts as none."""
 
 ENERGY = 1e-8
 """Largest relative difference allowed between the reported energy and the verifier's energy."""
@@ -90,6 +93,7 @@ def claims(figures: SparseFigures) -> tuple[Claim, ...]:
         _posterior_collapse(figures),
         *_path_stability(figures),
         *_noise_covariance(figures),
+        *_response_covariance(figures),
     )  # fmt: skip
 
 
@@ -451,6 +455,26 @@ def _posterior_collapse(figures: SparseFigures) -> Claim:
     )  # fmt: skip
 
 
+def _response_covariance(figures: SparseFigures) -> tuple[Claim, ...]:
+    """Return the claim about the covariance of the responses; none if they are independent.
+
+    If it was learned, the claim is that the energy (loss) is no lower at nearby correlations of
+    successive responses. That the responses have such a covariance at all is not judged.
+    """
+    rule = figures.evidence.get("response_covariance_rule")
+    if rule is None:
+        return ()
+    name, reference = "response_covariance", "Zhang & Rao 2011"
+    value = float(figures.evidence["response_covariance"])
+    if rule == "given":
+        statement = "the covariance of the responses is the one that was given"
+        advice = "The covariance of the responses was changed. Fit again."
+        return (at_most(name, statement, reference, value, GIVEN_NOISE, advice),)
+    statement = "no nearby correlation of successive responses lowers the energy per response"
+    advice = "Raise max_iter."
+    return (at_most(name, statement, reference, value, LOWER_ENERGY, advice),)
+
+
 @certifies("sparsity")
 @takes_dictionary_and_responses
 def certify_coefficients(
@@ -468,8 +492,8 @@ def certify_coefficients(
     coef : array-like or sparse matrix of shape (n, κ) or (κ,)
         Coefficients, real or complex, in scikit-learn's orientation: one row for each of the n
         responses, one column for each of the κ columns of the dictionary.
-    X : array-like of shape (d, κ)
-        The dictionary, with d rows.
+    X : array-like or sparse matrix of shape (d, κ)
+        The dictionary, with d rows. A large sparse one is read in blocks of columns.
     y : array-like of shape (d, n) or (d,)
         The responses.
     noise_variance : float, optional
@@ -493,7 +517,8 @@ def certify_coefficients(
     >>> certify_coefficients(U.T, X, X @ U)["unique_in_general_position"].holds
     True
     """
-    dictionary = as_double(check_rows(X, accept_sparse=False, accept_complex=True))
+    dictionary = dense_if_small(check_rows(X, accept_complex=True))
+    dictionary = dictionary if scipy.sparse.issparse(dictionary) else as_double(dictionary)
     responses = _matrix(y, "y", columns=True)
     estimate = _matrix(coef, "coef", columns=False).mT
     expected = (dictionary.shape[1], responses.shape[1])

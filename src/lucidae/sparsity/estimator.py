@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
+from functools import partial
 from typing import Any, Self
 
 import numpy as np
@@ -31,6 +32,7 @@ from lucidae.base import (
     CertifiedMixin,
     Fitted,
     fitted_names,
+    reference_array,
     restored_on_failure,
     upgraded_estimator,
     validated_rows,
@@ -55,19 +57,34 @@ from lucidae.sparsity.held_out import (
 )
 from lucidae.sparsity.inputs import (
     checked_attributes,
+    dense_if_small,
     is_covariance,
     validated_data,
     validated_pair,
     validated_weights,
 )
-from lucidae.sparsity.noise import FALLBACK, learn_noise, noise_rule, warn_if_collapsed
+from lucidae.sparsity.noise import (
+    FALLBACK,
+    first_noise,
+    learn_noise,
+    noise_rule,
+    warn_if_collapsed,
+)
 from lucidae.sparsity.objectives import Energy, make_objective
 from lucidae.sparsity.penalties import as_penalty
 from lucidae.sparsity.posterior import ActiveFactor
 from lucidae.sparsity.prediction import check_kept, determination, narrowed
 from lucidae.sparsity.problem import Problem, Rows, Units
+from lucidae.sparsity.response_covariance import (
+    Spectrum,
+    checked_spectrum,
+    correlated_attributes,
+    given_covariance,
+    solve_correlated,
+)
 from lucidae.sparsity.row_noise import check_learnable_rows, learn_row_noise
 from lucidae.sparsity.solvers import check_suited, solve
+from lucidae.sparsity.sparse_rows import SparseRows, rows_of
 from lucidae.sparsity.state import State, evaluate, flat_start
 from lucidae.sparsity.support import significant_columns
 from lucidae.sparsity.verifier import EnergyKind, Fit, measure
@@ -114,7 +131,8 @@ def _upgraded(fields: dict[str, Any]) -> dict[str, Any]:
 
     lucidae 0.1.0 saved the fitted attributes beside the state.
     """
-    fields = {"warm_start": False, "verbose": False, "n_jobs": None} | upgraded_estimator(fields)
+    added = {"warm_start": False, "verbose": False, "n_jobs": None, "response_covariance": None}
+    fields = added | upgraded_estimator(fields)
     if "_state" in fields:
         beside = [name for name in ATTRIBUTES if name in fields]
         fields["_state"].results |= {name: fields.pop(name) for name in beside}
@@ -172,6 +190,13 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
     cv : int, splitter or iterable, optional
         Folds over rows for ``noise_variance="cv"`` and ``"cv_1se"``; five by default, ten for one
         or two outputs.
+    response_covariance : None, "learn" or array of shape (n_outputs, n_outputs), default=None
+        Covariance B of the coefficients over the outputs: those of a column with relevance w have
+        the prior N(0, wB), with white noise. None means independent outputs, B = I. "learn" is for
+        outputs in the order of time: B is that of an autoregressive model of order one, with the
+        entries ρ^|s−t|, and ρ is learned with the relevances (Zhang & Rao 2011). A given matrix is
+        divided by its mean diagonal entry. It needs ``posterior="full"``, real data, two outputs or
+        more, and ``solver="auto"``. Cross-validation of the noise variance assumes B = I.
     significance : float, default=0.05
         Family-wise significance level of the test that decides which columns are in ``support_``:
         the probability that any irrelevant column is included.
@@ -236,6 +261,8 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         How the iteration ended.
     certificate_ : Certificate
         Claims about the fit (optimality, posterior mean, support, uniqueness), each with a verdict.
+    response_covariance_ : ndarray of shape (n_outputs, n_outputs)
+        The covariance B over the outputs; only with `response_covariance`.
     n_features_in_ : int
         Number of columns of `X`.
 
@@ -267,6 +294,7 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
     history_ = Fitted()
     n_iter_ = Fitted()
     status_ = Fitted()
+    response_covariance_ = Fitted()
 
     _state: SparseState
 
@@ -280,6 +308,7 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         group_covariance: str = "spherical",
         penalty: Any = "log",
         cv: Any = None,
+        response_covariance: Any = None,
         significance: float = 0.05,
         fit_intercept: bool = True,
         max_iter: int = 1000,
@@ -296,6 +325,7 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         self.group_covariance = group_covariance
         self.penalty = penalty
         self.cv = cv
+        self.response_covariance = response_covariance
         self.significance = significance
         self.fit_intercept = fit_intercept
         self.max_iter = max_iter
@@ -311,8 +341,9 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
 
         Parameters
         ----------
-        X : array-like of shape (n_samples, n_features)
-            The dictionary, whose columns are the candidate regressors.
+        X : array-like or sparse matrix of shape (n_samples, n_features)
+            The dictionary, whose columns are the candidate regressors. A SciPy sparse matrix or
+            array is centred implicitly and never made dense; only the columns that are used are.
         y : array-like of shape (n_samples,) or (n_samples, n_outputs)
             The responses.
         sample_weight : array-like of shape (n_samples,), optional
@@ -354,7 +385,7 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
 
         Parameters
         ----------
-        X : array-like of shape (n_samples, n_features)
+        X : array-like or sparse matrix of shape (n_samples, n_features)
             New rows of the dictionary.
         return_std : bool, default=False
             Whether to return the predictive standard deviation, noise included. After a fit with
@@ -364,8 +395,9 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         -------
         y : ndarray of shape (n_samples,) or (n_samples, n_outputs)
             Predicted outputs.
-        std : ndarray of shape (n_samples,)
-            Predictive standard deviation, which all outputs share. Returned only if `return_std`.
+        std : ndarray of shape (n_samples,) or (n_samples, n_outputs)
+            Predictive standard deviation, which all outputs share unless `response_covariance` was
+            given. Returned only if `return_std`.
         """
         check_is_fitted(self)
         coef = self.coef_ if is_array(self.coef_) else np.asarray(self.coef_)
@@ -373,18 +405,19 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
             raise ValueError(
                 "X is complex, but the estimator was fitted to real data: give real rows."
             )
-        X = validated_rows(self, X, reset=False, accept_sparse=False, accept_complex=True)
+        X = dense_if_small(validated_rows(self, X, reset=False, accept_complex=True))
         flat = coef.ndim == 1
         with np.errstate(all="ignore"):  # what overflows is refused below
             mean = self._state.predicted(X, coef[None, :] if flat else coef, self.intercept_)
-        mean = narrowed(mean[:, 0] if flat else mean, X, "the prediction")
+        ref = reference_array(X)
+        mean = narrowed(mean[:, 0] if flat else mean, ref, "the prediction")
         if not return_std:
             return mean
         with np.errstate(all="ignore"):
             noise = self.noise_variance_ * self._state.noise_level
             spread = self._state.variances(X) + noise
             spread = namespace(spread).sqrt(spread)
-        return mean, narrowed(spread, X, "the standard deviation")
+        return mean, narrowed(spread, ref, "the standard deviation")
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Return the coefficient of determination R² of the predictions, averaged over outputs.
@@ -422,8 +455,9 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
 
         Returns
         -------
-        ndarray of shape (m, m)
-            Posterior covariance of one output's coefficients; it is the same for all outputs.
+        ndarray of shape (m, m) or (n_outputs, m, m)
+            Posterior covariance of one output's coefficients. It is the same for all outputs unless
+            `response_covariance` was given; then there is one for each.
         """
         check_is_fitted(self)
         wanted = np.asarray(indices)
@@ -434,6 +468,11 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
                 f"[0, {self.n_features_in_ - 1}]."
             )
         return self._state.posterior.covariance(wanted)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        return tags
 
     @property
     def certificate_(self) -> Certificate:
@@ -480,16 +519,20 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         The energy is the loss that is minimised.
         """
         targets = as_double(y if y.ndim == 2 else y[:, None])
-        given = Rows(as_double(X), targets, weights, bool(self.fit_intercept))
+        given = rows_of(X, targets, weights, bool(self.fit_intercept))
         rows, split = prepared_rows(given, cov)
         rule = noise_rule(self.noise_variance, objective, rows.count, X.shape[1])
         has_cov, trace = cov is not None, None
+        self._check_combination(given, objective, rule, has_cov)
+        spectrum = checked_spectrum(
+            self.response_covariance, rows, objective, self.posterior, self.solver
+        )
         if rule == "learn_diagonal":
             rows, units, solution, cov = self._learned_rows(given, objective, has_cov)
         else:
-            problem, units = rows.normalised(objective.groups)
-            solution, trace = self._solve(problem, units, objective, rows, split, guide)
-        state = self._copied_out(solution, units, objective, rows, X, y)
+            problem, units = rows.normalised(objective.groups, compress=spectrum is None)
+            solution, trace = self._solve(problem, units, objective, rows, split, guide, spectrum)
+        state = self._copied_out(solution, units, objective, rows, reference_array(X), y)
         state.add_noise(cov)
         shapes = X.shape[1], units.n_responses
         fitted = checked_attributes(state.results, *shapes)
@@ -504,8 +547,8 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
 
     def _solve(
         self, problem: Problem, units: Units, objective: Energy, rows: Rows, given: Rows,
-        guide: Guide | None,
-    ) -> tuple[Solution[State], PathTrace | None]:  # fmt: skip
+        guide: Guide | None, spectrum: Spectrum | None,
+    ) -> tuple[Solution[Any], PathTrace | None]:  # fmt: skip
         """Find the noise variance and return the relevances that minimise the energy (loss).
 
         `rows` are the distinct training rows with their weights, `given` those passed to `fit`, and
@@ -520,7 +563,14 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
             "start": guide.start if guide else self._last_fit(problem, units, objective),
             "callbacks": self._callbacks("minimising the energy"),
         }
-        if rule == "learn":
+        learn = rule == "learn"
+        minimise: Callable[[Problem, Energy], Solution[Any]] = partial(solve, **settings)
+        if spectrum is not None:
+            del settings["method"]
+            minimise = partial(solve_correlated, spectrum=spectrum, learn_noise=learn, **settings)
+        if learn and spectrum is not None:
+            return minimise(problem.with_noise(first_noise(problem)), objective), None
+        if learn:
             learned = learn_noise(problem, objective, **settings)
             warn_if_collapsed(learned)
             return learned, None
@@ -534,9 +584,31 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         else:
             noise = FALLBACK * rows.mean_square() if rule == "fallback" else float(rule)
         at = problem.with_noise(scalar(units.normalised_noise(noise)))
-        if rule in RULES:
+        if rule in RULES and spectrum is None:
             trace = coarse_trace(at, objective, noise)
-        return solve(at, objective, **settings), trace
+        return minimise(at, objective), trace
+
+    def _check_combination(
+        self, given: Rows, objective: Energy, rule: str | float, has_cov: bool
+    ) -> None:
+        """Raise a ValueError if arguments were given that do not work together."""
+        correlated = self.response_covariance is not None
+        full = isinstance(objective, GroupCovariance)
+        for name, used in (
+            ("noise_cov", has_cov),
+            ("noise_variance='learn_diagonal'", rule == "learn_diagonal"),
+            ("group_covariance='full'", full),
+        ):
+            if used and isinstance(given, SparseRows):
+                raise ValueError(
+                    f"{name} was given with a sparse X, but needs a dense one: give X.toarray() if "
+                    "it fits into memory."
+                )
+            if used and correlated:
+                raise ValueError(
+                    f"{name} and response_covariance were both given, but can be used only one at "
+                    "a time: leave one of them out."
+                )
 
     def _learned_rows(
         self, given: Rows, objective: Energy, has_cov: bool
@@ -603,19 +675,21 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         return None
 
     def _copied_out(
-        self, solution: Solution[State], units: Units, objective: Energy, rows: Rows,
+        self, solution: Solution[Any], units: Units, objective: Energy, rows: Rows,
         X: Array, y: Array,
     ) -> SparseState:  # fmt: skip
         """Return the fitted state, with arrays in the dtype of X, before it is verified.
 
         The measured values of the certificate are added to it later.
         """
-        relevance, state = _stored_relevance(solution.value, units, X)
-        noise = scalar(units.noise(state.noise))
-        dictionary, responses = rows.weighted
-        axes = axes_of(state)
-        factor = ActiveFactor.of(dictionary, as_double(relevance), noise, axes)
-        estimate = factor.mean(responses)
+        if self.response_covariance is None:
+            results, posterior, estimate = self._independent(
+                solution.value, units, objective, rows, X
+            )
+        else:
+            results, posterior, estimate = correlated_attributes(
+                solution.value, units, objective.groups, rows, X, self.significance
+            )
         coef = narrowed(estimate, X, "coef_")
         kept = as_double(coef)
         check_kept(estimate, kept, abs(estimate) * units.norms[:, None], "coef_")
@@ -624,17 +698,30 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         shares, middle, rest = of_one_kind(kept.mT, center.rounded, center.rest)
         intercept = level - shares @ middle - shares @ rest
         single = y.ndim == 1
-        significant = significant_columns(state, rows.real_responses, self.significance, objective)
-        results = {
+        results |= {
             "coef_": coef[:, 0] if single else coef.mT,
             "intercept_": number(intercept[0]) if single else narrowed(intercept, X, "intercept_"),
+            "history_": solution.history,
+            "n_iter_": max(1, solution.n_iter),
+            "status_": solution.status,
+        }
+        return SparseState(results, posterior, center.rounded, None, center.rest, level)
+
+    def _independent(
+        self, found: State, units: Units, objective: Energy, rows: Rows, X: Array
+    ) -> tuple[dict[str, Any], Any, Array]:
+        """Return fitted attributes, the posterior and its mean, for independent outputs."""
+        relevance, state = _stored_relevance(found, units, X)
+        noise = scalar(units.noise(state.noise))
+        dictionary, responses = rows.weighted
+        axes = axes_of(state)
+        factor = ActiveFactor.of(dictionary, as_double(relevance), noise, axes)
+        significant = significant_columns(state, rows.real_responses, self.significance, objective)
+        results = {
             "relevance_": relevance,
             "noise_variance_": noise,
             "support_": namespace(X).asarray(np.flatnonzero(significant), device=device(X)),
             "energy_": _energy(objective, state, units, rows),
-            "history_": solution.history,
-            "n_iter_": max(1, solution.n_iter),
-            "status_": solution.status,
         }
         if axes is not None and objective.groups is not None:
             covariances = axes.covariances(relevance, objective.groups)
@@ -642,9 +729,7 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
             results["relevance_"] = narrowed(
                 objective.groups.spread(real_part(diagonal(covariances))), X, "relevance_"
             )
-        return SparseState(
-            results, factor.posterior(noise), center.rounded, None, center.rest, level
-        )
+        return results, factor.posterior(noise), factor.mean(responses)
 
     def _verified(
         self, state: SparseState, fitted: Mapping[str, Any], given: Rows, rows: Rows,
@@ -669,6 +754,8 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
             state.variances(given.dictionary),
             fitted["support_"],
             fitted.get("group_covariances_"),
+            fitted.get("response_covariance_"),
+            given_covariance(self.response_covariance),
         )
         known = self.posterior in VERIFIED
         model = EnergyKind(
@@ -713,9 +800,10 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         then = copy(self)
         then.__dict__.update(parameters)
         objective = then._objective(dictionary.shape[1])
-        given = Rows(dictionary, targets, weights, bool(then.fit_intercept))
+        given = rows_of(dictionary, targets, weights, bool(then.fit_intercept))
         rows, _ = prepared_rows(given, cov)
-        attributes = {name: getattr(self, name) for name in ATTRIBUTES if hasattr(self, name)}
+        names = fitted_names(type(self)) & self._state.results.keys()  # type: ignore[arg-type]
+        attributes = {name: getattr(self, name) for name in names}
         fitted = checked_attributes(attributes, dictionary.shape[1], outputs)
         rule: str | float = self._state.figures.noise_rule.replace("floor", "learn")
         if not rule or not isinstance(then.noise_variance, str):

@@ -12,13 +12,16 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
+import scipy.sparse
 from scipy.linalg import solve_triangular
 
-CONSTANT = 8.0
-"""A column is constant if it varies, relative to its largest entry, by at most this many epsilons.
-
-One epsilon is the machine epsilon of float64.
-"""
+from lucidae.sparsity.columns import (
+    SparseColumns,
+    Transformed,
+    column_blocks,
+    row_keys,
+    without_constants,
+)
 
 REACHED = 32.0
 """Expected error of solvers that form the covariance of a response in float64.
@@ -122,13 +125,14 @@ def weighted_rows(sample: Sample, labels: Any) -> Weighted:
     total = float(weights.sum())
     count = distinct(Phi, X)
     parts = parts_of(Phi, X)
-    if sample.intercept:
-        Phi, X = (without_constants(part, weights) for part in (Phi, X))
-    root = np.sqrt(weights)[:, None]
-    if sample.weights is not None:
-        Phi, X = Phi * root, X * root
-    sizes = total, total - float(sample.intercept), count, parts
-    return rescaled(Phi, X, weights, labels, sizes)
+    X = without_constants(X, weights) if sample.intercept else X
+    X = X if sample.weights is None else X * np.sqrt(weights)[:, None]
+    Phi, shifts = _scaled_columns(Phi, weights, sample, labels)
+    shift = int(_exponents(np.abs(X).max()))
+    return Weighted(
+        Phi, times_power(X, -shift), weights, shifts, shift, total,
+        total - float(sample.intercept), count, parts,
+    )  # fmt: skip
 
 
 def rescaled(
@@ -154,27 +158,25 @@ def parts_of(Phi: Any, X: Any) -> int:
 
 def distinct(Phi: Any, X: Any) -> int:
     """Return the number of different rows of the dictionary and the responses taken together."""
-    seen = {row.tobytes() for row in np.hstack([Phi, X]) + 0.0}
-    return len(seen)
+    return len(set(row_keys(Phi, X)))
 
 
-def centred(values: Any, weights: Any) -> tuple[Any, Any]:
-    """Return `values` minus their weighted column means, and these means minus the first row."""
-    # The difference of two doubles is rounded relative to itself, so no digits are lost however
-    # far the rows are from zero; the means of these differences are small numbers.
-    moved = values - values[0]
-    mean = (weights @ moved) / weights.sum()
-    moved = moved - mean
-    rest = (weights @ moved) / weights.sum()
-    return moved - rest, mean + rest
+def _scaled_columns(Phi: Any, weights: Any, sample: Sample, labels: Any) -> tuple[Any, Any]:
+    """Return the centred and weighted columns divided by powers of two, and the exponents.
 
+    The columns of a group share their unit.
+    """
 
-def without_constants(values: Any, weights: Any) -> Any:
-    """Return centred values; columns that vary by rounding errors only become exactly zero."""
-    moved, _ = centred(values, weights)
-    spread, peaks = np.abs(moved).max(axis=0), np.abs(values).max(axis=0)
-    constant = spread <= CONSTANT * np.finfo(float).eps * peaks
-    return np.where(constant, 0.0, moved)
+    def exponents(peaks: Any) -> Any:
+        return _exponents(largest_in(peaks, labels))
+
+    if scipy.sparse.issparse(Phi):
+        columns = SparseColumns.of(Phi, weights, sample.intercept, exponents)
+        return columns, columns.shifts
+    Phi = without_constants(Phi, weights) if sample.intercept else Phi
+    Phi = Phi if sample.weights is None else Phi * np.sqrt(weights)[:, None]
+    shifts = exponents(np.abs(Phi).max(axis=0))
+    return times_power(Phi, -shifts), shifts
 
 
 def _exponents(peaks: Any) -> Any:
@@ -219,6 +221,11 @@ class Evaluation(NamedTuple):
         Bound on the relative rounding error of R.
     reach : float
         Expected error of solvers that form Σ in float64.
+    evidence : pair of ndarray of shape (κ,), optional
+        Twice the log-likelihood that is lost without each column, and bounds on the rounding
+        errors, if the responses are correlated.
+    leverage : ndarray of shape (d, n), optional
+        Posterior variance of each predicted mean, divided by γ, if the responses are correlated.
     """
 
     relevance: Any
@@ -233,6 +240,8 @@ class Evaluation(NamedTuple):
     residual: float
     rounding: float
     reach: float
+    evidence: Any = None
+    leverage: Any = None
 
 
 def evaluate_relevances(rows: Weighted, w: Any, noise: float) -> Evaluation:
@@ -247,25 +256,46 @@ def evaluate_relevances(rows: Weighted, w: Any, noise: float) -> Evaluation:
     scaled = Phi[:, used] * np.sqrt(w[used])
     # With A = [W^½Φᵀ; √γ I] = QR, AᵀA = Σ = RᵀR, and cond(R) = √cond(Σ).
     R = triangle_of(np.vstack([scaled.conj().T, np.sqrt(noise) * np.eye(size)]))
-    columns = solve_triangular(R, Phi, trans="C", check_finite=False)
     targets = solve_triangular(R, X, trans="C", check_finite=False)
     # Q needs the responses through their Gram matrix alone.
     root = triangle_of(targets.conj().T).conj().T if n > size else targets
-    loading = columns.conj().T @ root
-    mean = np.zeros((Phi.shape[1], n), np.result_type(Phi, X))
+    columns, loading, curvature, alignment = _of_columns(Phi, R, root)
+    mean = np.zeros((Phi.shape[1], n), np.result_type(Phi.dtype, X))
     mean[used] = w[used, None] * (columns[:, used].conj().T @ targets)
     precise = solve_triangular(R, targets, check_finite=False)
     largest = min(float(np.linalg.norm(R, 1) * np.linalg.norm(R, np.inf)), float(squares(R).sum()))
     condition = max(largest / noise, 1.0)
     unit = float(np.finfo(float).eps)
     return Evaluation(
-        w, noise, columns, loading, squares(columns).sum(axis=0), squares(loading).sum(axis=1) / n,
+        w, noise, columns, loading, curvature, alignment / n,
         mean, (float(squares(targets).sum()) + outside / noise) / n,
         2.0 * float(np.log(np.abs(np.diagonal(R))).sum()),
         (float(squares(noise * precise).sum()) + outside) / n,
         unit * condition**0.5 * 4.0 * (size + used.size + 8) ** 0.5,
         REACHED * unit * condition,
     )  # fmt: skip
+
+
+def _of_columns(Phi: Any, R: Any, root: Any) -> tuple[Any, Any, Any, Any]:
+    """Return R⁻ᵀΦ, its conjugate transpose times `root`, and the squared norms of both by column.
+
+    For a sparse dictionary Φ the two matrices are computed for the columns that are read.
+    """
+
+    def whiten(block: Any) -> Any:
+        return solve_triangular(R, block, trans="C", check_finite=False)
+
+    if not isinstance(Phi, SparseColumns):
+        columns = whiten(Phi)
+        loading = columns.conj().T @ root
+        return columns, loading, squares(columns).sum(axis=0), squares(loading).sum(axis=1)
+    curvature, alignment = np.zeros(Phi.shape[1]), np.zeros(Phi.shape[1])
+    for part, block in column_blocks(Phi):
+        columns = whiten(block)
+        curvature[part] = squares(columns).sum(axis=0)
+        alignment[part] = squares(columns.conj().T @ root).sum(axis=1)
+    load = Transformed(Phi, lambda block: whiten(block).conj().T @ root)
+    return Transformed(Phi, whiten), load, curvature, alignment
 
 
 def leverages(rows: Weighted, w: Any, noise: float) -> Any:
@@ -299,6 +329,10 @@ def _in_span(Phi: Any, X: Any) -> tuple[Any, Any, float]:
     """
     if Phi.shape[0] <= Phi.shape[1]:
         return Phi, X, 0.0
+    if isinstance(Phi, SparseColumns):
+        count, triangle = Phi.shape[1], Phi.triangle_with(X)
+        outside = float(squares(triangle[count:, count:]).sum())
+        return triangle[:count, :count], triangle[:count, count:], outside
     Q, R = np.linalg.qr(Phi)
     inside = Q.conj().T @ X
     return R, inside, float(squares(X - Q @ inside).sum())

@@ -11,8 +11,17 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import scipy.sparse
 
-from lucidae.arrays import Array, as_double, is_array, matched, namespace, of_one_kind
+from lucidae.arrays import (
+    Array,
+    as_double,
+    is_array,
+    matched,
+    namespace,
+    of_one_kind,
+    to_numpy,
+)
 from lucidae.base import FittedState, changed_attributes
 from lucidae.certificate import Certificate
 from lucidae.io.models import reads, saved_as
@@ -30,6 +39,7 @@ CERTIFIED_PARAMETERS = (
     "fit_intercept",
     "tol",
     "significance",
+    "response_covariance",
 )
 """Parameters that the certificate depends on."""
 
@@ -98,6 +108,8 @@ class SparseState(FittedState):
 
         `coef` has shape (n_outputs, n_features).
         """
+        if scipy.sparse.issparse(rows):
+            return self._predicted_sparse(rows, coef, intercept)
         wide = as_double(rows)
         coef = matched(coef, wide)
         center = matched(self.center, wide)
@@ -106,8 +118,24 @@ class SparseState(FittedState):
         moved, transposed = of_one_kind(self.moved(wide), coef.mT)
         return moved @ transposed + level_at_center(coef, intercept, center, level)
 
+    def _predicted_sparse(self, rows: Any, coef: Any, intercept: Any) -> Array:
+        """Return the predictions for sparse rows from the columns with non-zero coefficients."""
+        coef = to_numpy(coef).astype(np.float64)
+        used = np.flatnonzero(coef.any(axis=0))
+        narrow = self._restricted(used)
+        return narrow.predicted(rows[:, used].toarray(), coef[:, used], intercept)
+
+    def _restricted(self, columns: Any) -> SparseState:
+        """Return the state with the means of some columns only; `columns` are their indices."""
+        rest = None if self.rest is None else to_numpy(self.rest)[columns]
+        return replace(self, center=to_numpy(self.center)[columns], rest=rest)
+
     def variances(self, rows: Array) -> Array:
         """Return the posterior variance of the mean predicted for each row, without the noise."""
+        if scipy.sparse.issparse(rows):
+            active = to_numpy(self.posterior.active)
+            moved = self._restricted(active).moved(rows[:, active].toarray())
+            return self.posterior.active_variance(moved)
         return self.posterior.variance(self.moved(rows))
 
     def compute_attributes(self) -> dict[str, Any]:

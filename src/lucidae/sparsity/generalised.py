@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 from scipy.linalg import solve_triangular
 
+from lucidae.sparsity.columns import centred, without_constants
 from lucidae.sparsity.evaluation import (
     Evaluation,
     Sample,
     Weighted,
-    centred,
     distinct,
     leverages,
     parts_of,
@@ -23,7 +23,6 @@ from lucidae.sparsity.evaluation import (
     squares,
     times_power,
     triangle_of,
-    without_constants,
 )
 
 SMALLEST_ROW = 1e-6

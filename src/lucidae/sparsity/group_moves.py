@@ -20,6 +20,7 @@ import numpy as np
 
 from lucidae.arrays import adjoint, device, namespace, to_numpy
 from lucidae.iteration import Below, iterate
+from lucidae.sparsity.dictionary import is_sparse
 from lucidae.sparsity.groups import Groups
 from lucidae.sparsity.state import State
 
@@ -76,7 +77,7 @@ def group_blocks(state: State, groups: Groups) -> Iterator[Blocks]:
     inverse covariance of a response.
     """
     for numbers, members in groups.by_size():
-        step = max(1, CHUNK // (state.whitened.shape[0] * members.shape[1]))
+        step = max(1, CHUNK // (state.dictionary.shape[0] * members.shape[1]))
         parts = [
             _products(state, members[first : first + step])
             for first in range(0, len(members), step)
@@ -89,7 +90,10 @@ def _products(state: State, members: Matrices) -> tuple[Matrices, Matrices]:
     """Return the metric and the explained moment of groups with the columns `members`."""
     xp = namespace(state.whitened)
     flat = members.ravel()
-    if (np.diff(flat) == 1).all():  # consecutive columns need no copy
+    if is_sparse(state.dictionary):
+        part = state.take(flat)
+        columns, loading = part.whitened, part.loading
+    elif (np.diff(flat) == 1).all():  # consecutive columns need no copy
         columns = state.whitened[:, int(flat[0]) : int(flat[-1]) + 1]
         loading = state.loading[int(flat[0]) : int(flat[-1]) + 1, :]
     else:

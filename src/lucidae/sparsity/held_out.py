@@ -33,6 +33,12 @@ from lucidae.arrays import (
     zeros_like_shape,
 )
 from lucidae.iteration import Below, Callback, iterate, limited_blas, of_each
+from lucidae.sparsity.dictionary import (
+    adjoint_times,
+    column_squares,
+    dense_columns,
+    norms_after,
+)
 from lucidae.sparsity.figures import SparseFigures
 from lucidae.sparsity.group_covariance import axes_of
 from lucidae.sparsity.objectives import Energy, Marginal
@@ -106,7 +112,7 @@ def folds(
         check_integer(cv, "cv", low=2, others=others)
     if not hasattr(cv, "split"):
         return given, iter(cv)
-    return given, cv.split(to_numpy(given.dictionary), to_numpy(given.responses))
+    return given, cv.split(given.indexable, to_numpy(given.responses))
 
 
 @dataclass(slots=True)
@@ -218,7 +224,7 @@ def one_pass(
         return start, index, None
     xp = namespace(start)
     chosen = xp.asarray(index, device=device(start))
-    narrow = problem._replace(dictionary=xp.take(problem.dictionary, chosen, axis=1))
+    narrow = problem._replace(dictionary=dense_columns(problem.dictionary, index))
     groups = None if marginal.groups is None else marginal.groups.restricted(index)
     begin = evaluate(narrow, xp.take(start, chosen, axis=0), columns=True)
     solved = solve_working_set(begin, replace(marginal, groups=groups), tolerance=1e-2, limit=1)
@@ -239,16 +245,16 @@ def screened(problem: Problem, relevance: Array) -> State:
         return evaluate(problem, relevance)
     index = xp.asarray(active, device=device(relevance))
     roots = xp.sqrt(xp.take(relevance, index, axis=0))
-    scaled = xp.take(problem.dictionary, index, axis=1) * roots[None, :]
+    scaled = dense_columns(problem.dictionary, active) * roots[None, :]
     noise, responses = problem.noise, problem.responses
-    squares = squared_norms(problem.dictionary, -2)
+    squares = column_squares(problem.dictionary)
     if active.size:
         lower, _ = cholesky(add_diagonal(adjoint(scaled) @ scaled, noise[None]))
         reduced = solve_lower(lower, adjoint(scaled))
-        squares = squares - squared_norms(reduced @ problem.dictionary, -2)
+        squares = squares - norms_after(problem.dictionary, reduced)
         responses = responses - adjoint(reduced) @ (reduced @ responses)
     curvature = xp.maximum(squares, xp.zeros_like(squares)) / noise
-    loading = adjoint(adjoint(responses) @ problem.dictionary) / noise
+    loading = adjoint_times(problem.dictionary, responses) / noise
     nothing, unknown = zeros_like_shape((0, 0), relevance), noise * xp.nan
     vectors = (relevance, curvature, squared_norms(loading, -1), unknown, unknown)
     return State(*problem, *vectors, nothing, nothing, nothing, nothing)
@@ -315,9 +321,9 @@ def entry_noise(problem: Problem, objective: Energy) -> float:
     At zero relevances the energy (loss) falls with that of a column φ if ‖φᵀX‖²/n > γ‖φ‖², for n
     responses X and the noise variance γ. For a group of columns, both sides are sums.
     """
-    xp = namespace(problem.dictionary)
-    powers = squared_norms(adjoint(problem.dictionary) @ problem.responses, -1)
-    squares = squared_norms(problem.dictionary, -2)
+    xp = namespace(problem.noise)
+    powers = squared_norms(adjoint_times(problem.dictionary, problem.responses), -1)
+    squares = column_squares(problem.dictionary)
     if objective.groups is not None:
         powers, squares = objective.groups.total(powers), objective.groups.total(squares)
     return scalar(xp.max(powers / positive(squares)))
@@ -343,7 +349,7 @@ def coarse_trace(problem: Problem, objective: Energy, noise: float) -> PathTrace
         relevance, index, state = one_pass(problem.with_noise(float(level)), marginal, relevance)
         power = np.zeros(problem.columns)
         if state is not None:
-            power[index] = to_numpy(state.power * squared_norms(state.dictionary, -2))
+            power[index] = to_numpy(state.power * column_squares(state.dictionary))
         levels.append(noise * float(level) / target)
         powers.append(power if objective.groups is None else objective.groups.share(power))
         shares.append(0.0 if state is None else explained_share(state))
@@ -356,7 +362,7 @@ def column_powers(state: State, objective: Energy) -> Any:
 
     It is divided by the number of responses, and in normalised units.
     """
-    powers = state.power * squared_norms(state.dictionary, -2)
+    powers = state.power * column_squares(state.dictionary)
     return to_numpy(powers if objective.groups is None else objective.groups.share(powers))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import scipy.sparse
 from sklearn.utils.validation import validate_data
 
 from lucidae.arrays import (
@@ -17,6 +18,7 @@ from lucidae.arrays import (
     to_numpy,
 )
 from lucidae.base import validated_rows
+from lucidae.sparsity import dictionary
 from lucidae.validation import check_kind, check_rows, check_weights, has_complex, real_array
 
 LARGEST = 1e75
@@ -31,7 +33,8 @@ def validated_pair(estimator: Any, X: Any, y: Any) -> tuple[Array, Array]:
 
     Arrays of other libraries than NumPy stay in their library and on their device. NumPy responses
     become float64, or complex128. y keeps its number of dimensions. scikit-learn refuses complex
-    numbers, so that they are checked without it.
+    numbers, so that they are checked without it. A sparse X becomes a CSR array, or a dense array
+    if it is small.
     """
     X, y = check_kind(X, "X"), check_kind(y, "y")
     if has_complex(X) or has_complex(y) or (is_array(X) and not is_numpy(X)):
@@ -44,8 +47,10 @@ def validated_pair(estimator: Any, X: Any, y: Any) -> tuple[Array, Array]:
         y = targets[:, 0] if flat else targets
     else:
         X, y = validate_data(
-            estimator, X, y, dtype=(np.float64, np.float32), multi_output=True, y_numeric=True
-        )
+            estimator, X, y, dtype=(np.float64, np.float32), multi_output=True, y_numeric=True,
+            accept_sparse="csr",
+        )  # fmt: skip
+        X = dense_if_small(X)
         y = np.asarray(y, dtype=np.float64)
         check_rows(y[:, None] if y.ndim == 1 else y, name="y")  # None became NaN
     refuse_extremes(X, "X")
@@ -60,8 +65,9 @@ def validated_data(
 
     Responses have shape (n_rows, n_outputs) even if y is a vector. Weights are None if not given.
     """
-    rows = validated_rows(estimator, X, reset=False, accept_sparse=False, accept_complex=True)
-    X, given = as_double(rows), real_array(y, "y", accept_complex=True)
+    rows = dense_if_small(validated_rows(estimator, X, reset=False, accept_complex=True))
+    X = rows.astype(np.float64) if scipy.sparse.issparse(rows) else as_double(rows)
+    given = real_array(y, "y", accept_complex=True)
     targets = check_rows(
         given[:, None] if given.ndim == 1 else given, name="y", accept_complex=True
     )
@@ -82,7 +88,9 @@ def validated_weights(sample_weight: Any, X: Array, y: Array) -> Array | None:
         xp = namespace(weights)
         roots = xp.sqrt(weights)[:, None]
         for values, name in ((X, "X"), (y, "y")):
-            refuse_extremes(as_double(values) * roots, f"{name} times the roots of sample_weight")
+            sparse = scipy.sparse.issparse(values)
+            weighted = values.multiply(roots) if sparse else as_double(values) * roots
+            refuse_extremes(weighted, f"{name} times the roots of sample_weight")
         total = scalar(xp.sum(weights))
         if total > LARGEST_WEIGHT:
             raise ValueError(
@@ -106,8 +114,8 @@ def refuse_extremes(values: Array, name: str) -> None:
 
     `values` has shape (..., n_rows, n_columns), and `name` is the argument's name in the message.
     """
-    xp = namespace(values)
-    peaks = as_double(xp.max(xp.abs(values), axis=-2))
+    peaks = _column_peaks(values)
+    xp = namespace(peaks)
     tiny = (peaks > 0) & (peaks < 1.0 / LARGEST)
     if bool(xp.any(peaks > LARGEST)) or bool(xp.any(tiny)):
         worst = scalar(xp.min(peaks[tiny])) if bool(xp.any(tiny)) else scalar(xp.max(peaks))
@@ -116,6 +124,25 @@ def refuse_extremes(values: Array, name: str) -> None:
             "numbers leave the range of float64. Rescale the column so that this value lies "
             f"between {1 / LARGEST:g} and {LARGEST:g}."
         )
+
+
+def _column_peaks(values: Any) -> Array:
+    """Return the largest absolute value of each column, as float64."""
+    if scipy.sparse.issparse(values):
+        return abs(values).max(axis=0).toarray().ravel().astype(np.float64)
+    xp = namespace(values)
+    return as_double(xp.max(xp.abs(values), axis=-2))
+
+
+def dense_if_small(X: Any) -> Any:
+    """Return a sparse matrix as a dense array if it is small, and as a CSR array otherwise.
+
+    Everything else is returned unchanged.
+    """
+    if not scipy.sparse.issparse(X):
+        return X
+    small = X.shape[0] * X.shape[1] <= dictionary.DENSE_ENTRIES
+    return X.toarray() if small else scipy.sparse.csr_array(X)
 
 
 def checked_attributes(fitted: dict[str, Any], n_columns: int, n_outputs: int) -> dict[str, Any]:
@@ -163,6 +190,9 @@ def checked_attributes(fitted: dict[str, Any], n_columns: int, n_outputs: int) -
     for name in ("noise_variance_", "energy_"):
         checked[name] = _as_number(fitted[name], name)
     checked["support_"] = _as_indices(fitted["support_"], n_columns)
+    if "response_covariance_" in fitted:
+        given = to_numpy(real_array(fitted["response_covariance_"], "response_covariance_"))
+        checked["response_covariance_"] = given.astype(np.float64)
     return checked
 
 

@@ -379,7 +379,7 @@ def _solved(
     if left <= 0:
         return replace(basin, status=Status.ITERATION_LIMIT, tolerance=reachable)
     polished = _polished(_without_vanishing(basin.value), reachable, left)
-    return joined(basin, polished)  # type: ignore[arg-type,return-value]
+    return joined(basin, polished)
 
 
 def _polished(start: JointState, tolerance: float, limit: int) -> Solution[JointState]:

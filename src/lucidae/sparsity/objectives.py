@@ -18,7 +18,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, ClassVar, TypeAlias
 
-from lucidae.arrays import Array, eye_like, namespace, squared_moduli, squared_norms
+from lucidae.arrays import Array, eye_like, namespace, squared_moduli
+from lucidae.sparsity.dictionary import column_squares
 from lucidae.sparsity.groups import Groups
 from lucidae.sparsity.penalties import LogPenalty, Penalty, penalty_value, ridge_relevance
 from lucidae.sparsity.problem import Units
@@ -319,7 +320,7 @@ class DiagonalCovariance(Marginal):
         its coefficients. The energy is the loss that is minimised.
         """
         power = state.power
-        offset = 4.0 * state.noise[..., None] / positive(squared_norms(state.dictionary, -2))
+        offset = 4.0 * state.noise[..., None] / positive(column_squares(state.dictionary))
         return (power + namespace(power).sqrt(power * (power + offset))) / 2.0
 
     def _grouped_update(self, groups: Groups, state: State) -> Array:
@@ -339,7 +340,7 @@ class DiagonalCovariance(Marginal):
         noise variance. The energy is the loss that is minimised.
         """
         xp = namespace(state.relevance)
-        ratios = state.relevance * squared_norms(state.dictionary, -2) / state.noise[..., None]
+        ratios = state.relevance * column_squares(state.dictionary) / state.noise[..., None]
         rows = state.dictionary.shape[-2]
         return xp.sum(xp.log1p(ratios), axis=-1) + rows * xp.log(state.noise)
 
@@ -349,7 +350,7 @@ class DiagonalCovariance(Marginal):
         φ is a column with relevance (prior variance) w, and γ is the noise variance. The log-volume
         is the term of the energy (loss) that does not depend on the responses.
         """
-        norms = squared_norms(state.dictionary, -2)
+        norms = column_squares(state.dictionary)
         return norms / (state.noise[..., None] + state.relevance * norms)
 
     def concavity(self, metric: Array, pressure: Array) -> Array:

@@ -36,6 +36,7 @@ from lucidae.arrays import (
     zeros_like_shape,
 )
 from lucidae.io.models import saved_as
+from lucidae.sparsity.dictionary import Dictionary, dense_columns
 from lucidae.sparsity.problem import root_by_qr
 
 ILL_CONDITIONED = 1e-8
@@ -83,7 +84,7 @@ class ActiveFactor:
 
     @classmethod
     def of(
-        cls, dictionary: Array, relevance: Array, noise: float, axes: Any = None
+        cls, dictionary: Dictionary, relevance: Array, noise: float, axes: Any = None
     ) -> ActiveFactor:
         """Return the factor for a dictionary whose rows are already centred and weighted.
 
@@ -91,11 +92,11 @@ class ActiveFactor:
         noise variance `noise`.
         """
         dictionary = dictionary if axes is None else axes.columns(dictionary)
-        xp = namespace(dictionary)
+        xp = namespace(relevance)
         active = np.flatnonzero(to_numpy(relevance))
         index = xp.asarray(active, device=device(relevance))
         roots = xp.sqrt(xp.take(relevance, index, axis=0))
-        scaled = xp.take(dictionary, index, axis=1) * roots[None, :]
+        scaled = dense_columns(dictionary, active) * roots[None, :]
         explicit = scaled.shape[1] <= scaled.shape[0]
         gram = adjoint(scaled) @ scaled if explicit else scaled @ adjoint(scaled)
         lower, definite = cholesky(add_diagonal(gram, noise))
@@ -157,7 +158,7 @@ def _largest(values: Array) -> float:
 
 
 def posterior_mean(
-    dictionary: Array, responses: Array, relevance: Array, noise: float, axes: Any = None
+    dictionary: Dictionary, responses: Array, relevance: Array, noise: float, axes: Any = None
 ) -> Array:
     """Return the posterior mean of the coefficients, of shape (n_columns, n_responses).
 
@@ -209,8 +210,12 @@ class Posterior:
         xp = namespace(rows)
         rows = rows if self.axes is None else self.axes.columns(rows)
         index = xp.asarray(self.active, device=device(rows))
-        scaled = xp.take(rows, index, axis=1) * self.roots
-        factor = self.factor
+        return self.active_variance(xp.take(rows, index, axis=1))
+
+    def active_variance(self, columns: Array) -> Array:
+        """Return the same as `variance` for rows of which only the active columns are given."""
+        xp = namespace(columns)
+        scaled, factor = columns * self.roots, self.factor
         if is_complex(scaled) or is_complex(factor):
             scaled, factor = as_complex(scaled), as_complex(factor)
         inner = xp.sum(squared_moduli(scaled @ adjoint(factor)), axis=1)

@@ -43,13 +43,25 @@ from lucidae.arrays import (
     real_part,
     scalar,
     squared_moduli,
-    squared_norm,
     to_numpy,
+)
+from lucidae.sparsity.dictionary import (
+    Dictionary,
+    column_squares,
+    divided,
+    is_sparse,
+    reduced_to_span,
+    weighted_gram,
 )
 from lucidae.sparsity.groups import Groups
 
 NOISE_FLOOR = 1e-14
 """Smallest noise variance that float64 can resolve, relative to the mean square response."""
+
+CONSTANT = 8.0
+"""A column is constant if it varies, relative to its largest entry, by at most this many epsilons.
+
+One epsilon is the machine epsilon of float64."""
 
 LEAST_ACCURACY = 1e-2
 """Largest distance to optimality accepted, however small the noise variance is."""
@@ -86,8 +98,9 @@ class Problem(NamedTuple):
 
     Parameters
     ----------
-    dictionary : array of shape (d, κ)
-        The dictionary, with columns of unit norm.
+    dictionary : array or SparseDictionary of shape (d, κ)
+        The dictionary, with columns of unit norm. It is used through the functions of
+        `lucidae.sparsity.dictionary`, which know how it is stored.
     responses : array of shape (d, p)
         A matrix Y with YYᵀ = XXᵀ/n, where X are the n responses with unit mean square.
     noise : array of shape ()
@@ -98,7 +111,7 @@ class Problem(NamedTuple):
         Number of independent rows outside this span, where the data are noise alone.
     """
 
-    dictionary: Array
+    dictionary: Dictionary
     responses: Array
     noise: Array
     outside: Array
@@ -195,18 +208,26 @@ def safe_norm(A: Array, axis: Any) -> Array:
     return xp.squeeze(norm, axis=axis)
 
 
+def _column_norms(dictionary: Dictionary) -> Array:
+    """Return the norms of the columns, without overflow or underflow of squares."""
+    if is_sparse(dictionary):  # its entries were checked: their squares are in the float64 range
+        return np.sqrt(column_squares(dictionary))
+    return safe_norm(dictionary, -2)
+
+
 def normalise(
-    dictionary: Array,
+    dictionary: Dictionary,
     responses: Array,
     *,
     dimension: float | None = None,
     groups: Groups | None = None,
+    compress: bool = True,
 ) -> tuple[Problem, Units]:
     """Return the problem scaled to unit columns and unit mean square, and the units.
 
     Parameters
     ----------
-    dictionary : array of shape (..., n_rows, n_columns)
+    dictionary : array of shape (..., n_rows, n_columns) or SparseDictionary
         The dictionary, with centred and weighted rows.
     responses : array of shape (..., n_rows, n_responses)
         The responses, with centred and weighted rows.
@@ -216,6 +237,8 @@ def normalise(
     groups : Groups, optional
         Groups of columns that share one relevance (prior variance); they are divided by the same
         number.
+    compress : bool
+        Whether more responses than rows are replaced by a square root of their Gram matrix.
 
     Returns
     -------
@@ -224,10 +247,10 @@ def normalise(
     units : Units
         The conversion back to the units of the data.
     """
-    xp = namespace(dictionary, responses)
+    xp = namespace(responses)
     rows, n_responses = responses.shape[-2:]
     dimension = float(rows) if dimension is None else dimension
-    norms = safe_norm(dictionary, -2)
+    norms = _column_norms(dictionary)
     # Columns of a group share one relevance, so only their common scale can be moved into it.
     norms = norms if groups is None else groups.expand(safe_norm(groups.gather(norms), -1))
     norms = xp.where(norms > 0, norms, xp.ones_like(norms))
@@ -235,22 +258,27 @@ def normalise(
         dictionary = as_complex(dictionary)  # a group may have a complex covariance of its own
     scale = safe_norm(responses, (-2, -1)) / (rows * n_responses) ** 0.5
     scale = xp.where(scale > 0, scale, xp.ones_like(scale))
-    unit = dictionary / norms[..., None, :]
+    unit = divided(dictionary, norms)
     scaled = responses / scale[..., None, None] / n_responses**0.5
-    return compressed(unit, scaled, dimension), Units(norms, scale, dimension, n_responses)
+    problem = compressed(unit, scaled, dimension, compress)
+    return problem, Units(norms, scale, dimension, n_responses)
 
 
-def compressed(dictionary: Array, responses: Array, dimension: float) -> Problem:
+def compressed(
+    dictionary: Dictionary, responses: Array, dimension: float, few: bool = True
+) -> Problem:
     """Return a problem of as few rows and responses as possible, with the noise variance 1.
 
     It has the same energies (losses) as the dictionary and the responses, which are divided by the
-    square root of their number. `dimension` is the number of independent rows of the data.
+    square root of their number. `dimension` is the number of independent rows of the data. The
+    responses stay as they are unless `few`.
     """
     dictionary, responses = _of_one_kind(dictionary, responses)
-    dictionary, responses, outside = _reduce_to_span(dictionary, responses)
+    dictionary, responses, outside = reduced_to_span(dictionary, responses)
     ones = namespace(outside).ones_like(outside)
     spare = ones * (dimension - dictionary.shape[-2])
-    return Problem(dictionary, _gram_root(responses), ones, outside, spare)
+    responses = _gram_root(responses) if few else responses
+    return Problem(dictionary, responses, ones, outside, spare)
 
 
 def _of_one_kind(dictionary: Array, responses: Array) -> tuple[Array, Array]:
@@ -268,27 +296,6 @@ def _of_one_kind(dictionary: Array, responses: Array) -> tuple[Array, Array]:
     return dictionary, xp.concat([xp.real(responses), xp.imag(responses)], axis=-1)
 
 
-def _reduce_to_span(dictionary: Array, responses: Array) -> tuple[Array, Array, Array]:
-    """Return dictionary and responses in an orthonormal basis of the span of the columns.
-
-    The third value is the squared norm of the responses outside this span. A dictionary with no
-    more rows than columns, and its responses, are returned unchanged, with 0.
-
-    For the dictionary Φ (d rows, κ < d columns), the n responses X, the relevances (prior
-    variances) W and the noise variance γ, let Φ = QR and let [Q, Q⊥] be orthogonal. In that basis
-    the covariance Σ = ΦWΦᵀ + γI of a response is block diagonal, with RWRᵀ + γI on the span and γI
-    outside. So the energy (loss) is that of (R, QᵀX) plus ‖Q⊥ᵀX‖²/γ + n(d − κ) log γ, and ‖Q⊥ᵀX‖² =
-    ‖X − QQᵀX‖² is all that is needed of the other d − κ rows.
-    """
-    xp = namespace(dictionary)
-    nothing = squared_norm(responses) * 0.0
-    if dictionary.shape[-1] >= dictionary.shape[-2]:
-        return dictionary, responses, nothing
-    basis, triangle = xp.linalg.qr(dictionary)
-    inside = adjoint(basis) @ responses
-    return triangle, inside, squared_norm(responses - basis @ inside)
-
-
 def _gram_root(responses: Array) -> Array:
     """Return a matrix Y with YYᵀ = XXᵀ for the responses X, with at most as many columns as rows.
 
@@ -302,14 +309,12 @@ def _gram_root(responses: Array) -> Array:
     return adjoint(triangle)
 
 
-def covariance(dictionary: Array, relevance: Array, noise: Array) -> Array:
+def covariance(dictionary: Dictionary, relevance: Array, noise: Array) -> Array:
     """Return the covariance Φ diag(w) Φᵀ + γI of a response (Wipf 2023, eq. 18).
 
     Φ is the dictionary, w are the relevances (prior variances) and γ is the noise variance.
     """
-    xp = namespace(dictionary)
-    weighted = dictionary * xp.sqrt(relevance)[..., None, :]
-    return add_diagonal(weighted @ adjoint(weighted), noise[..., None])
+    return add_diagonal(weighted_gram(dictionary, relevance), noise[..., None])
 
 
 def root_by_qr(tall: Array, noise: Any) -> tuple[Array, Array]:
@@ -368,6 +373,10 @@ class Mean(NamedTuple):
         """Return rows minus the mean, accurately even if the rows are far from zero."""
         return (rows - self.rounded) - self.rest
 
+    def removed_from_entries(self, matrix: Any) -> Any:
+        """Return the stored entries of a CSR matrix minus the means of their columns."""
+        return (matrix.data - self.rounded[matrix.indices]) - self.rest[matrix.indices]
+
 
 @dataclass(frozen=True)
 class Rows:
@@ -401,6 +410,11 @@ class Rows:
         if self.frequencies is None:
             return namespace(self.dictionary).ones_like(real_part(self.dictionary[:, 0]))
         return self.frequencies
+
+    @property
+    def indexable(self) -> Any:
+        """The dictionary in a form whose rows splitters of scikit-learn can count and take."""
+        return to_numpy(self.dictionary)
 
     @property
     def real_responses(self) -> int:
@@ -466,14 +480,19 @@ class Rows:
         Columns that vary by rounding errors only become exactly zero. Without an intercept both are
         returned unchanged.
         """
-        xp = namespace(self.dictionary)
-        results = []
-        for values, offset in zip((self.dictionary, self.responses), self.offsets, strict=True):
-            moved = self.without(values, offset)
-            rounding = 8.0 * machine_epsilon(moved) * xp.max(xp.abs(values), axis=0)
-            constant = xp.max(xp.abs(moved), axis=0) <= rounding
-            results.append(xp.where(constant[None, :] & self.intercept, 0.0 * moved, moved))
-        return results[0], results[1]
+        return self._without_mean(self.dictionary, self.offsets[0]), self.centred_responses()
+
+    def centred_responses(self) -> Array:
+        """Return the responses minus their weighted means; see `centred`."""
+        return self._without_mean(self.responses, self.offsets[1])
+
+    def _without_mean(self, values: Array, offset: Mean) -> Array:
+        """Return `values` minus their mean `offset`; constant columns become exactly zero."""
+        xp = namespace(values)
+        moved = self.without(values, offset)
+        rounding = CONSTANT * machine_epsilon(moved) * xp.max(xp.abs(values), axis=0)
+        constant = xp.max(xp.abs(moved), axis=0) <= rounding
+        return xp.where(constant[None, :] & self.intercept, 0.0 * moved, moved)
 
     @cached_property
     def weighted(self) -> tuple[Array, Array]:
@@ -482,12 +501,13 @@ class Rows:
         dictionary, responses = self.centred()
         return dictionary * roots, responses * roots
 
-    def normalised(self, groups: Groups | None) -> tuple[Problem, Units]:
+    def normalised(self, groups: Groups | None, compress: bool = True) -> tuple[Problem, Units]:
         """Return the problem of the centred and weighted rows in normalised units, and the units.
 
-        In these units columns have unit norm and responses have unit mean square.
+        In these units columns have unit norm and responses have unit mean square. `compress` is
+        that of `normalise`.
         """
-        return normalise(*self.weighted, dimension=self.dimension, groups=groups)
+        return normalise(*self.weighted, dimension=self.dimension, groups=groups, compress=compress)
 
     def mean_square(self) -> float:
         """Return the weighted mean square of the centred responses."""
@@ -510,7 +530,14 @@ class Rows:
         `coefficients` have shape (n_columns, n_responses). The means that are removed from the
         dictionary and the responses are those of the rows `reference`.
         """
-        center, level = reference.offsets
+        return self.squared_error_from(coefficients, reference.offsets)
+
+    def squared_error_from(self, coefficients: Array, means: tuple[Mean, Mean]) -> float:
+        """Return the weighted sum of squared errors, with given means of dictionary and responses.
+
+        `coefficients` have shape (n_columns, n_responses).
+        """
+        center, level = means
         moved = self.without(self.dictionary, center)
         if is_complex(coefficients):
             moved = as_complex(moved)
@@ -527,7 +554,7 @@ def canonical(dictionary: Array, responses: Array, weights: Array | None, interc
     xp = namespace(dictionary)
     joint = to_numpy(xp.concat([dictionary, responses], axis=1)) + 0.0  # no negative zeros
     frequencies = np.ones(joint.shape[0]) if weights is None else to_numpy(weights)
-    keys = _sortable(joint)
+    keys = sortable(joint)
     totals: dict[bytes, float] = {}
     places: dict[bytes, int] = {}
     for place in np.flatnonzero(frequencies > 0):
@@ -541,7 +568,7 @@ def canonical(dictionary: Array, responses: Array, weights: Array | None, interc
     return Rows(columns, targets, merged, intercept)
 
 
-def _sortable(values: Any) -> Any:
+def sortable(values: Any) -> Any:
     """Return unsigned integers such that the bytes of two rows sort as the float64 rows do.
 
     Equal rows have equal bytes. The order by value does not change when columns are multiplied by

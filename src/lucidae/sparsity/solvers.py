@@ -35,6 +35,7 @@ import numpy as np
 
 from lucidae.arrays import Array, device, namespace, put, scalar, to_numpy, zeros_like_shape
 from lucidae.iteration import Below, Callback, History, Solution, Status, iterate
+from lucidae.sparsity.dictionary import selected_columns
 from lucidae.sparsity.group_covariance import GroupCovariance, solve_groups
 from lucidae.sparsity.group_moves import rank_groups
 from lucidae.sparsity.groups import Groups
@@ -328,7 +329,7 @@ def _dropped(
         return pruned, problem, relevance
     xp = namespace(relevance)
     index = xp.asarray(remaining, device=device(relevance))
-    narrowed = problem._replace(dictionary=xp.take(problem.dictionary, index, axis=1))
+    narrowed = problem._replace(dictionary=selected_columns(problem.dictionary, remaining))
     columns = pruned.columns[remaining]
     return PrunedState(state, columns), narrowed, xp.take(relevance, index, axis=0)
 
@@ -440,7 +441,7 @@ def without_vanishing(state: State, marginal: Marginal) -> State:
     return evaluate_from(reached, xp.where(lower[..., None], trial, remaining))
 
 
-def joined(first: Solution[State], second: Solution[State]) -> Solution[State]:
+def joined(first: Solution[Any], second: Solution[Any]) -> Solution[Any]:
     """Return two solutions as one; the second must have started where the first ended.
 
     Numbers of iterations are added and histories are concatenated.

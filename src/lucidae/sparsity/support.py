@@ -92,14 +92,15 @@ def group_evidence(state: State, groups: Groups, n_responses: int) -> Any:
     minus twice the log-likelihood, is larger by log|I − wG| + w tr(Bᵀ(I − wG)⁻¹B).
     """
     state = evaluate_from(state, state.relevance)
-    whitened, loading = to_numpy(state.whitened), to_numpy(state.loading)
     relevance = to_numpy(state.relevance)
     gains = np.zeros(groups.count)
     for group in np.flatnonzero(groups.total(relevance)):
         index = groups.members[group][groups.present[group] > 0]
         weight = float(relevance[index[0]])
-        metric = whitened[:, index].conj().T @ whitened[:, index]
-        gains[group] = _removal_cost(np.eye(index.size) - weight * metric, loading[index], weight)
+        columns = state.take(index)
+        whitened, loading = to_numpy(columns.whitened), to_numpy(columns.loading)
+        metric = whitened.conj().T @ whitened
+        gains[group] = _removal_cost(np.eye(index.size) - weight * metric, loading, weight)
     return n_responses * gains
 
 

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from lucidae.sparsity.columns import SparseColumns
 from lucidae.sparsity.evaluation import triangle_of
 from lucidae.sparsity.figures import SparseFigures
 from lucidae.sparsity.theory import (
@@ -28,6 +29,14 @@ RANK = 1e-6
 
 A hundred times `EXACT`: what an exact fit leaves over must not count as rank.
 """
+
+SPARSE_ENTRIES = 5_000_000
+"""Largest number of entries of a sparse dictionary that is made dense to search for other fits."""
+
+TOO_LARGE = (
+    "Other sets of columns were not examined, because the sparse dictionary has more than "
+    f"{SPARSE_ENTRIES} entries, zeros included."
+)
 
 SUPERFLUOUS = (
     "Fewer columns may be enough: without column {column}, the other used columns leave only "
@@ -111,6 +120,10 @@ def _with_position(
     singular = np.linalg.svd(compressed, compute_uv=False)
     rank = int((singular > RANK * singular[0]).sum())
     share = min(float(fit.shares.min()), float(singular[rank - 1] / np.linalg.norm(singular)))
+    if isinstance(Phi, SparseColumns):
+        if Phi.shape[0] * Phi.shape[1] > SPARSE_ENTRIES:
+            return replace(figures, rank=rank, position_reason=TOO_LARGE)
+        Phi = Phi[:, np.arange(Phi.shape[1])]
     position = position_of(Phi, used, compressed, rank, share)
     cheap = Phi.shape[1] ** 2 * Phi.shape[0] <= PAIR_WORK
     return replace(

@@ -15,6 +15,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
+import scipy.sparse
 
 from lucidae.arrays import machine_epsilon, to_numpy
 from lucidae.sparsity.attributes import (
@@ -22,6 +23,8 @@ from lucidae.sparsity.attributes import (
     support_differences,
     variance_distance,
 )
+from lucidae.sparsity.columns import column_lengths
+from lucidae.sparsity.correlated_evaluation import correlation_gain, evaluate_correlated
 from lucidae.sparsity.evaluation import (
     Evaluation,
     Sample,
@@ -102,6 +105,9 @@ class Fit(NamedTuple):
         The columns that are reported as significant.
     covariances : array of shape (n_groups, m, m), optional
         Covariances of the coefficients of groups of columns, padded with zeros.
+    response_covariance, given_covariance : ndarray of shape (n_responses, n_responses), optional
+        The covariance of the responses if they are correlated, and the one that was asked for if it
+        was not learned.
     """
 
     coef: Any
@@ -114,6 +120,8 @@ class Fit(NamedTuple):
     variances: Any = None
     support: Any = None
     covariances: Any = None
+    response_covariance: Any = None
+    given_covariance: Any = None
 
 
 class EnergyKind(NamedTuple):
@@ -197,7 +205,7 @@ def _measured(sample: Sample, fit: Fit, model: EnergyKind, title: str) -> Sparse
         return figures
     implied = 0.0
     if fit.relevance is None:
-        w = implied_relevance(rows.dictionary, rows.responses, U, _shifted(fit.noise, rows))
+        w = _implied_relevance(rows, U, _shifted(fit.noise, rows))
         implied = _implied_error(rows, U, w, _shifted(fit.noise, rows), stored)
     else:
         w = np.ldexp(to_numpy(fit.relevance).astype(np.float64), 2 * (rows.shifts - rows.shift))
@@ -213,7 +221,7 @@ def _measured(sample: Sample, fit: Fit, model: EnergyKind, title: str) -> Sparse
     if not sound or not np.isfinite(fit.noise):
         return _failed(figures, fit, tolerance)
     try:
-        at = evaluate_relevances(rows, w, _shifted(fit.noise, rows))
+        at = _evaluated(rows, w, _shifted(fit.noise, rows), fit.response_covariance, model)
     except np.linalg.LinAlgError:  # γ is so small that its root is lost beside the columns
         return _failed(figures, fit, tolerance)
     figures = _judged(figures, rows, at, U, model, tolerance, stored, implied)
@@ -226,14 +234,55 @@ def _measured(sample: Sample, fit: Fit, model: EnergyKind, title: str) -> Sparse
         noise_rule=_floored_rule(fit, rows, at),
         noise_distance=_noise_distance(fit, plain, rows, at, model),
         energy_distance=_energy_distance(fit, rows, at, model),
-        evidence=figures.evidence | _energies(rows, at, model),
+        evidence=figures.evidence | _energies(rows, at, model) | _of_covariance(rows, at, fit),
     )
 
 
+def _evaluated(
+    rows: Weighted, w: Any, noise: float, covariance: Any, model: EnergyKind
+) -> Evaluation:
+    """Return the evaluation of relevances `w`, with the covariance of the responses if given."""
+    if covariance is None:
+        return evaluate_relevances(rows, w, noise)
+    if not _is_covariance(covariance, rows.responses.shape[1]):
+        raise np.linalg.LinAlgError("The covariance of the responses is not one.")
+    return evaluate_correlated(rows, w, noise, covariance, model.labels)
+
+
+def _is_covariance(matrix: Any, n: int) -> bool:
+    """Tell whether `matrix` is a finite symmetric n × n matrix with mean diagonal entry 1."""
+    if np.shape(matrix) != (n, n) or not np.isfinite(matrix).all():
+        return False
+    symmetric = bool(np.abs(matrix - matrix.T).max() <= 1e-10)
+    return symmetric and abs(float(np.trace(matrix)) / n - 1.0) <= 1e-10
+
+
+def _of_covariance(rows: Weighted, at: Evaluation, fit: Fit) -> dict[str, Any]:
+    """Return how far the covariance of the responses is from what it should be, by name.
+
+    If it was learned, this is the decrease of the energy (loss) at nearby correlations, and if it
+    was given, the largest difference from the given one. Without it the result is empty.
+    """
+    if fit.response_covariance is None:
+        return {}
+    if fit.given_covariance is None:
+        gain = correlation_gain(rows, at.relevance, at.noise, fit.response_covariance)
+        return {"response_covariance": gain, "response_covariance_rule": "learn"}
+    distance = float(np.abs(fit.response_covariance - fit.given_covariance).max())
+    return {"response_covariance": distance, "response_covariance_rule": "given"}
+
+
 def _wide(values: Any) -> Any:
-    """Return numbers as a NumPy array in double precision; complex numbers stay complex."""
-    plain = to_numpy(values)
+    """Return numbers in double precision; complex numbers stay complex, sparse ones sparse."""
+    plain = values if scipy.sparse.issparse(values) else to_numpy(values)
     return plain.astype(np.complex128 if np.iscomplexobj(plain) else np.float64)
+
+
+def _implied_relevance(rows: Weighted, U: Any, noise: float) -> Any:
+    """Return the relevances (prior variances) that the coefficients U imply, zero where U is."""
+    used, w = np.flatnonzero(U.any(axis=1)), np.zeros(U.shape[0])
+    w[used] = implied_relevance(rows.dictionary[:, used], rows.responses, U[used], noise)
+    return w
 
 
 def _failed(figures: SparseFigures, fit: Fit, tolerance: float) -> SparseFigures:
@@ -297,7 +346,7 @@ def _figures_of_fit(rows: Weighted, U: Any, title: str) -> SparseFigures:
     """Return the measured values that do not need a noise variance; U are the coefficients."""
     Phi, X = rows.dictionary, rows.responses
     total = float(np.linalg.norm(X))
-    column_norms = np.linalg.norm(Phi, axis=0)
+    column_norms = column_lengths(Phi)
     norms = np.linalg.norm(U, axis=1) * column_norms
     nonzero = np.flatnonzero(norms)
     used = np.flatnonzero(norms > ACTIVE * norms.max(initial=0.0))
@@ -337,7 +386,7 @@ def _judged(
     # An evaluation that is worse than this has lost its meaning, and so have the relevances.
     violation_error = min(violation_error, LOOSEST) + _implied_share(at, implied)
     stored_error = STORED * stored * (1.0 + n_used**0.5)
-    norms, n = np.linalg.norm(rows.dictionary, axis=0), U.shape[1]
+    norms, n = column_lengths(rows.dictionary), U.shape[1]
     prior = largest_in(w, model.labels) if model.full_groups else w
     mean_distance = _mean_distance(rows, at, U, norms, prior)
     mean_error = min(float((np.sqrt(w) * shift).max(initial=0.0)), LOOSEST)
@@ -416,7 +465,7 @@ def _pressure(rows: Weighted, at: Evaluation, model: EnergyKind) -> Any:
     """
     if model.posterior != "diagonal":
         return at.curvature
-    norms = squares(rows.dictionary).sum(axis=0)
+    norms = column_lengths(rows.dictionary) ** 2
     return norms / (at.noise + at.relevance * norms)
 
 
@@ -426,7 +475,7 @@ def _power(rows: Weighted, at: Evaluation, model: EnergyKind, alignment: Any) ->
     The relevances are the prior variances of the coefficients. In these units columns have unit
     norm and responses have unit mean square.
     """
-    norms = totals_in(squares(rows.dictionary).sum(axis=0), model.labels)
+    norms = totals_in(column_lengths(rows.dictionary) ** 2, model.labels)
     norms = np.where(norms > 0, norms, 1.0)
     norms = norms / rows.mean_square if rows.mean_square > 0 else norms
     power = at.relevance**2 * alignment * norms
@@ -548,7 +597,7 @@ def _log_volume(rows: Weighted, at: Evaluation, model: EnergyKind) -> float:
     """
     logarithm = float(np.log(at.noise))
     if model.posterior == "diagonal":
-        norms = squares(rows.dictionary).sum(axis=0)
+        norms = column_lengths(rows.dictionary) ** 2
         volume = float(np.log1p(at.relevance * norms / at.noise).sum())
         volume += rows.dimension * logarithm
     else:

@@ -31,6 +31,7 @@ from lucidae.arrays import (
 )
 from lucidae.sparsity.inputs import refuse_extremes
 from lucidae.sparsity.problem import Mean, Rows, canonical
+from lucidae.sparsity.sparse_rows import distinct_rows
 
 ASYMMETRIC = 1e-8
 """Largest difference of two entries that should be equal, relative to the variances of both rows.
@@ -359,7 +360,6 @@ def prepared_rows(given: Rows, cov: NoiseCovariance | None) -> tuple[Rows, Rows]
     Both are whitened if the noise has a covariance `cov`.
     """
     if cov is None:
-        parts = given.dictionary, given.responses, given.frequencies, given.intercept
-        return canonical(*parts), given
+        return distinct_rows(given), given
     whitened = whitened_rows(given, cov)
     return canonical_whitened(whitened), whitened

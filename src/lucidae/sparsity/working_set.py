@@ -43,6 +43,7 @@ from lucidae.arrays import (
     where_set,
 )
 from lucidae.iteration import Below, Callback, Solution, iterate
+from lucidae.sparsity.dictionary import dense_columns
 from lucidae.sparsity.group_moves import (
     GroupWorkspace,
     Ranking,
@@ -497,8 +498,7 @@ def _restricted(state: State, relevance: Array, index: np.ndarray[Any, Any]) -> 
     if bool(xp.all(relevance == state.relevance)):
         return state.take(index)
     chosen = xp.asarray(index, device=device(relevance))
-    columns = xp.take(state.dictionary, chosen, axis=1)
-    problem = state.problem._replace(dictionary=columns)
+    problem = state.problem._replace(dictionary=dense_columns(state.dictionary, index))
     return evaluate(problem, xp.take(relevance, chosen, axis=0), columns=True)
 
 
