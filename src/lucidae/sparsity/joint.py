@@ -455,14 +455,14 @@ def _newton_direction(joint: JointState) -> Array | None:
     return put(zeros_like_shape(tuple(slope.shape), slope), free, step)
 
 
-class Learning(NamedTuple):
+class JointLearning(NamedTuple):
     """The solution at some noise variances, and the noise variances to be tried next."""
 
     solution: Solution[JointState]
     noise: tuple[float, ...]
 
     @classmethod
-    def after(cls, solution: Solution[JointState]) -> Learning:
+    def after(cls, solution: Solution[JointState]) -> JointLearning:
         """Return `solution` with the noise variances after one expectation–maximisation step."""
         states = solution.value.states
         return cls(solution, tuple(scalar(learned_noise(state, state.used)) for state in states))
@@ -489,18 +489,18 @@ def _learned(
         estimate = scalar(problem.outside) / spare if spare >= 1.0 else FALLBACK
         return max(estimate, SMALLEST_LEARNED)
 
-    def step(learning: Learning) -> Learning:
+    def step(learning: JointLearning) -> JointLearning:
         joint = learning.solution.value
         states = tuple(
             evaluate(state.problem.with_noise(noise), joint.relevance, columns=True)
             for state, noise in zip(joint.states, learning.noise, strict=True)
         )
-        return Learning.after(_polished(JointState(states, joint.shares), tolerance, limit))
+        return JointLearning.after(_polished(JointState(states, joint.shares), tolerance, limit))
 
     started = [problem.with_noise(first_noise(problem)) for problem in problems]
     learned = iterate(
         step,
-        Learning.after(_solved(started, parts, solver, tolerance, limit)),
+        JointLearning.after(_solved(started, parts, solver, tolerance, limit)),
         stop=Below(lambda learning: learning.distance, tolerance),
         limit=limit,
         record={"energy": lambda learning: learning.solution.value.energy},

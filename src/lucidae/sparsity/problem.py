@@ -35,6 +35,7 @@ from lucidae.arrays import (
     device,
     diagonal,
     eye_like,
+    is_array,
     is_complex,
     like,
     machine_epsilon,
@@ -253,6 +254,8 @@ def normalise(
     # Columns of a group share one relevance, so only their common scale can be moved into it.
     norms = norms if groups is None else groups.expand(safe_norm(groups.gather(norms), -1))
     norms = xp.where(norms > 0, norms, xp.ones_like(norms))
+    if groups is not None and is_complex(responses) and is_array(dictionary):
+        dictionary = as_complex(dictionary)  # a group may have a complex covariance of its own
     scale = safe_norm(responses, (-2, -1)) / (rows * n_responses) ** 0.5
     scale = xp.where(scale > 0, scale, xp.ones_like(scale))
     unit = divided(dictionary, norms)
