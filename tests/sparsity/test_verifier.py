@@ -22,8 +22,10 @@ from lucidae.sparsity import (
     correlated_evaluation,
     evaluation,
     figures,
+    generalised,
     theory,
     uniqueness,
+    verified_groups,
     verifier,
 )
 from lucidae.sparsity.certificate import claims
@@ -274,7 +276,7 @@ def test_the_coherence_bound_has_a_margin_for_rounding():
     "module",
     [
         verifier, evaluation, figures, theory, attributes, uniqueness, columns,
-        correlated_evaluation,
+        correlated_evaluation, generalised, verified_groups,
     ],
 )  # fmt: skip
 def test_the_verifier_shares_no_code_with_the_solvers(module):
@@ -285,8 +287,8 @@ def test_the_verifier_shares_no_code_with_the_solvers(module):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("lucidae")
     }
     allowed = {
-        "attributes", "columns", "correlated_evaluation", "evaluation", "figures", "theory",
-        "uniqueness",
+        "attributes", "columns", "correlated_evaluation", "evaluation", "figures", "generalised",
+        "theory", "uniqueness", "verified_groups",
     }  # fmt: skip
     assert imported <= {f"lucidae.sparsity.{name}" for name in allowed} | {
         "lucidae.arrays",

@@ -47,7 +47,7 @@ def prediction_distance(sample: Sample, coef: Any, predicted: Any) -> tuple[floa
     first, mean = np.zeros(X.shape[1]), np.zeros(X.shape[1])
     if sample.intercept:
         first = X[0]
-        (Phi, X), mean = generalised_means(sample)
+        (Phi, X), mean = generalised_means(sample._replace(dictionary=Phi))
     size = np.sqrt(weights @ squares(X) / weights.sum())
     size = np.where(size > 0, size, np.abs(first + mean))
     size = np.where(size > 0, size, 1.0)
