@@ -64,6 +64,7 @@ WRONG_PARAMETERS = {
     "l2": [-1.0],
     "batch_size": 0,
     "groups": [[0, 0]],
+    "group_covariance": "full",
 }
 
 
@@ -131,6 +132,10 @@ def test_wrong_rows_leave_the_last_fit(name, method, wrong):
     estimator = fitted(name)
     before, objects = snapshot(estimator), dict(vars(estimator))
     X = rows(1)
+    if wrong == "complex" and name.startswith("sparse"):  # which this family takes
+        call(estimator, method, WRONG_ROWS[wrong](X.to_numpy()), y=targets(X))
+        assert np.iscomplexobj(estimator.coef_)
+        return
     with pytest.raises((ValueError, TypeError)):
         call(estimator, method, WRONG_ROWS[wrong](X.to_numpy()), y=targets(X))
     assert same_objects(estimator, objects)

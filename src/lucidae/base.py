@@ -14,7 +14,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from lucidae.arrays import Array, is_array, is_numpy, to_numpy, zeros_like_shape
 from lucidae.certificate import Certificate, undecided
-from lucidae.validation import check_kind, check_rows
+from lucidae.validation import check_kind, check_rows, has_complex
 
 __all__ = [
     "PROBED_ENTRIES",
@@ -262,6 +262,7 @@ def validated_rows(
     reset: bool,
     least: int = 1,
     accept_sparse: bool = True,
+    accept_complex: bool = False,
     finite: bool = True,
 ) -> Array:
     """Return the rows `X` given to an estimator after validation; invalid rows raise an error.
@@ -282,12 +283,20 @@ def validated_rows(
         Smallest accepted number of rows.
     accept_sparse : bool
         Whether sparse matrices are accepted.
+    accept_complex : bool
+        Whether complex numbers are accepted. scikit-learn refuses them, and checks only the number
+        and the names of their features.
     finite : bool
         Whether to search for NaN and infinity. False if the caller notices them in the sums of
         squares that it computes.
     """
     X = check_kind(X, "X")
-    if not is_array(X) or is_numpy(X):
+    accepted = accept_complex and has_complex(X)
+    if accepted and not (is_array(X) and not is_numpy(X)):
+        rows = check_rows(X, accept_sparse=False, accept_complex=True, finite=finite)
+        validate_data(estimator, X, reset=reset, skip_check_array=True)
+        return rows
+    if not accepted and (not is_array(X) or is_numpy(X)):
         return validate_data(
             estimator,
             X,
@@ -297,7 +306,7 @@ def validated_rows(
             ensure_min_samples=least,
             ensure_all_finite=finite,
         )
-    X = check_rows(X, accept_sparse=accept_sparse, finite=finite)
+    X = check_rows(X, accept_sparse=accept_sparse, accept_complex=accept_complex, finite=finite)
     if X.shape[0] < least:
         raise ValueError(
             f"Found array with n_samples={X.shape[0]}, while {type(estimator).__name__} requires a "
@@ -363,17 +372,18 @@ def _change(shown: Any, fitted: Any) -> float:
     """
     if shown is fitted:
         return 0.0
-    if not is_array(fitted) and not isinstance(fitted, int | float):
+    if not is_array(fitted) and not isinstance(fitted, int | float | complex):
         return 0.0 if type(shown) is type(fitted) and shown == fitted else math.inf
     expected = to_numpy(fitted)
+    floats = expected.dtype if expected.dtype.kind in "fc" else np.dtype(float)
     try:
-        found = np.asarray(to_numpy(shown), dtype=float)
+        found = np.asarray(to_numpy(shown))
+        kind = complex if "c" in (found.dtype.kind, expected.dtype.kind) else float
+        found, expected = found.astype(kind), expected.astype(kind)
     except (TypeError, ValueError):
         return math.inf
     if found.shape != expected.shape or not np.all(np.isfinite(found)):
         return math.inf
-    floats = expected.dtype if expected.dtype.kind == "f" else np.dtype(float)
-    expected = expected.astype(float)
     # Each entry of a vector has its own size, such as the variance of a component. An empty array,
     # such as `support_` without columns, has no entry that could differ.
     sizes = np.abs(expected)

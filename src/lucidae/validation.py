@@ -21,6 +21,7 @@ from lucidae.arrays import (
     as_plain,
     device,
     is_array,
+    is_complex,
     is_numpy,
     like,
     namespace,
@@ -34,21 +35,29 @@ _NO_NUMBERS = (bool, np.bool_, np.timedelta64)
 
 
 def check_rows(
-    X: Any, *, accept_sparse: bool = True, name: str = "X", finite: bool = True
+    X: Any,
+    *,
+    accept_sparse: bool = True,
+    accept_complex: bool = False,
+    name: str = "X",
+    finite: bool = True,
 ) -> Array:
     """Return `X` as a finite, non-empty, two-dimensional floating array; otherwise raise an error.
 
     NumPy arrays, lists, data frames and sparse matrices are validated by scikit-learn's
     `check_array`. Arrays of other libraries stay in their library and on their device and are
     detached from automatic differentiation. `name` is the name of the argument in errors. If
-    `finite` is false, NaN and infinity are not searched for.
+    `finite` is false, NaN and infinity are not searched for. Complex numbers are refused unless
+    `accept_complex`; scikit-learn, which refuses them, then checks only what is real.
     """
     X = check_kind(X, name)
     if isinstance(X, list | tuple):
         X = np.asarray(X)  # scikit-learn refuses complex numbers by their dtype
+    accepted = accept_complex and has_complex(X)
+    X = np.asarray(X) if accepted and not is_array(X) else X  # a data frame
     if not finite and type(X) is np.ndarray and X.dtype in _FLOATS and X.ndim == 2 and X.size:
         return X  # what scikit-learn's check would return, at a cost above that of a small fit
-    if not is_array(X) or is_numpy(X):
+    if not accepted and (not is_array(X) or is_numpy(X)):
         return check_array(
             X,
             accept_sparse=("csr",) if accept_sparse else False,
@@ -57,7 +66,7 @@ def check_rows(
             input_name=name,
         )
     X, xp = as_plain(X), namespace(X)
-    if xp.isdtype(X.dtype, "complex floating"):
+    if not accepted and is_complex(X):
         raise ValueError(f"{name} is complex ({X.dtype}), expected real numbers.")
     if X.ndim != 2:
         raise ValueError(
@@ -72,6 +81,19 @@ def check_rows(
     if finite and not bool(xp.all(xp.isfinite(X))):
         raise ValueError(f"{name} contains NaN or infinity. Remove or impute those entries first.")
     return X
+
+
+def has_complex(values: Any) -> bool:
+    """Tell whether an array, a list or a column of a data frame has a complex dtype.
+
+    Sparse matrices are never counted, because complex ones are accepted nowhere.
+    """
+    if is_array(values):
+        return is_complex(values)
+    if scipy.sparse.issparse(values):
+        return False
+    values = _as_array(values) if isinstance(values, list | tuple) else values
+    return any(getattr(dtype, "kind", "") == "c" for dtype in _dtypes(values))
 
 
 def check_kind(values: Any, name: str) -> Any:
@@ -127,11 +149,11 @@ def _is_temporal(dtype: Any) -> bool:
     return bool(temporal()) if callable(temporal) else False
 
 
-def real_array(values: Any, name: str) -> Array:
+def real_array(values: Any, name: str, *, accept_complex: bool = False) -> Array:
     """Return `values` as an array of real numbers of any shape, in their own array library.
 
     Text, dates, complex numbers and masked entries raise a ValueError, in which the argument is
-    called `name`.
+    called `name`. Complex numbers are returned if `accept_complex`.
     """
     values = check_kind(values, name)
     try:
@@ -141,10 +163,11 @@ def real_array(values: Any, name: str) -> Array:
     if is_numpy(array) and array.dtype == object and all(_is_real(x) for x in array.flat):
         array = array.astype(np.float64)
     xp = namespace(array)
-    if array.dtype == object or not xp.isdtype(array.dtype, ("bool", "integral", "real floating")):
+    kinds = ("bool", "integral", "real floating") + ("complex floating",) * accept_complex
+    if array.dtype == object or not xp.isdtype(array.dtype, kinds):
         raise ValueError(
-            f"{name} contains values of dtype {array.dtype}, expected real numbers: "
-            f"{name}={values!r} was given."
+            f"{name} contains values of dtype {array.dtype}, expected real "
+            f"{'or complex ' * accept_complex}numbers: {name}={values!r} was given."
         )
     return array
 

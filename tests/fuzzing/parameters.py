@@ -101,6 +101,7 @@ BASES = {
         "posterior='diagonal', noise_variance=0.1, max_iter=30",
         "posterior='point', noise_variance=0.1, max_iter=30",
         "groups=[0, 0, 1, 1, 2], noise_variance=0.1, max_iter=30",
+        "groups=[0, 0, 1, 1, 2], group_covariance='full', noise_variance=0.1, max_iter=30",
     ),
 }
 CHOICES = {
@@ -108,6 +109,7 @@ CHOICES = {
     "solver": ("'exact'", "'gradient'", "'stochastic'", "'sgd'", "'mm'", "'em'", "'mackay'"),
     "optimizer": ("'adam'", "'heavy_ball'", "'gradient_descent'", "'sgd'"),
     "posterior": ("'full'", "'diagonal'", "'point'"),
+    "group_covariance": ("'spherical'", "'full'", "'Full'", "'diagonal'"),
     "penalty": ("'log'", "'power'", "'arctan'", "'l1'"),
     "noise_variance": ("'learn'", "'cv'", "1e-12", "1e12"),
     "dropout": ("'cv'", "'cv_1se'", "0.999999", "1e-12", "1", "1.5"),

@@ -148,7 +148,7 @@ def test_assigned_values_are_what_predict_uses():
     ("name", "value", "words"),
     [
         ("coef_", np.ones((3, 5)), r"coef_ has shape \(3, 5\), expected \(3, 16\)"),
-        ("coef_", np.full((3, 16), 1j), "coef_ contains values of dtype complex128"),
+        ("relevance_", np.full(16, 1j), "relevance_ contains values of dtype complex128"),
         ("relevance_", np.ones(3), r"relevance_ has shape \(3,\), expected \(16,\)"),
         ("relevance_", ["a"] * 16, "relevance_ contains values of dtype"),
         ("intercept_", np.ones(2), r"intercept_ has shape \(2,\), expected \(3,\) or a number"),

@@ -224,3 +224,21 @@ def test_masked_arrays_without_masked_entries_are_arrays():
         assert_allclose(one, other)
     with pytest.raises(ValueError, match="masked entries"):
         solve_batch(np.ma.array(Phi, mask=Phi > 0), X, noise_variance=noise)
+
+
+@pytest.mark.parametrize("solver", ["auto", "mm"])
+@pytest.mark.parametrize("posterior", ["full", "diagonal"])
+def test_groups_of_columns_are_those_of_single_fits(posterior, solver):
+    rng = np.random.default_rng(0)
+    X, U = rng.standard_normal((3, 20, 24)), np.zeros((24, 6))
+    U[3:6] = rng.standard_normal((3, 6))
+    y = X @ U + 0.1 * rng.standard_normal((3, 20, 6))
+    options = {"posterior": posterior, "solver": solver, "groups": 3, "noise_variance": 0.01}
+    solution = solve_batch(X, y, **options)
+    assert solution.converged.all()
+    for index in range(3):
+        one = SparseVAE(fit_intercept=False, **options).fit(X[index], y[index])
+        assert_allclose(solution.value.energy[index], one.energy_, rtol=1e-6)
+        assert_allclose(solution.value.relevance[index], one.relevance_, atol=1e-4)
+    with pytest.raises(ValueError, match="divides the number of columns"):
+        solve_batch(X, y, groups=5, noise_variance=0.01)

@@ -33,6 +33,7 @@ from fuzzing.oracle import limited_time
 from lucidae import SparseVAE
 from lucidae.datasets import make_sparse_regression
 from lucidae.sparsity import (
+    dictionary,
     estimator,
     noise,
     objectives,
@@ -105,9 +106,9 @@ FUNCTIONS = {
     ),
     state: ("factorise", "evaluate", "evaluate_from", "flat_start", "complementarity"),
     problem: (
-        "safe_norm", "normalise", "_reduce_to_span", "_gram_root", "covariance", "canonical",
-        "_sortable",
+        "safe_norm", "normalise", "_gram_root", "covariance", "canonical", "sortable",
     ),
+    dictionary: ("column_squares", "divided", "reduced_to_span", "weighted_gram"),
     prediction: ("level_at_center",),
     support: (
         "leave_one_out", "evidence_ratios", "significance_threshold", "significant_columns",

@@ -134,7 +134,7 @@ def test_one_response_and_other_data():
 
 def test_the_card_and_the_table_show_every_claim(exact):
     certificate = exact[0].certificate_
-    assert len(certificate) == 12
+    assert len(certificate) == 13
     assert all(claim.name in str(certificate) for claim in certificate)
     assert "Chen &amp; Huo 2006" in certificate._repr_html_()
 
@@ -153,6 +153,7 @@ def test_claim_names_are_identifiers(exact):
         "unique_by_coherence",
         "row_scales",
         "posterior_collapse",
+        "path_stability",
     ]
 
 

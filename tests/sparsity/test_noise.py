@@ -8,7 +8,7 @@ from sklearn.model_selection import KFold
 
 from lucidae import SparseVAE
 from lucidae.datasets import make_sparse_regression
-from lucidae.sparsity.noise import _noise_path
+from lucidae.sparsity.held_out import default_path
 
 PLAIN = {"fit_intercept": False}
 
@@ -147,7 +147,7 @@ def test_random_state_shuffles_the_folds_and_repeats_them():
 
 
 def test_the_path_has_two_noise_variances_per_decade():
-    path = np.array(_noise_path(4.0))
+    path = np.array(default_path(4.0))
     assert path[0] == 4.0
     assert_allclose(path[1:] / path[:-1], 10.0**-0.5)
     assert path.size in (20, 21)  # ten decades; rounding decides about the last point

@@ -121,8 +121,7 @@ def test_a_sweep_factorises_sigma_once_beside_its_newton_steps(factorised, monke
     assert solution.n_iter >= 2
     # Newton steps begin at a new Σ after coordinate moves, and each tries one; a sweep over all
     # columns uses the factor of the last of them, or of the start.
-    moves = 0 if grouped else solution.n_iter
-    assert 1 + len(steps) <= len(factorised) <= 1 + len(steps) + moves
+    assert 1 + len(steps) <= len(factorised) <= 1 + len(steps) + solution.n_iter
 
 
 @pytest.mark.parametrize("method", ["auto", "mm", "em", "mackay", "coordinate"])

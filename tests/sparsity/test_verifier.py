@@ -16,7 +16,18 @@ from numpy.testing import assert_allclose
 import lucidae
 from lucidae import SparseVAE, certify
 from lucidae.datasets import make_sparse_regression
-from lucidae.sparsity import attributes, evaluation, figures, theory, uniqueness, verifier
+from lucidae.sparsity import (
+    attributes,
+    columns,
+    correlated_evaluation,
+    evaluation,
+    figures,
+    generalised,
+    theory,
+    uniqueness,
+    verified_groups,
+    verifier,
+)
 from lucidae.sparsity.certificate import claims
 from lucidae.sparsity.evaluation import Sample
 from lucidae.sparsity.verifier import EnergyKind, Fit, measure
@@ -261,7 +272,13 @@ def test_the_coherence_bound_has_a_margin_for_rounding():
     assert theory.spark_bound(1.0, 10) < 2.0  # equal columns give no bound at all
 
 
-@pytest.mark.parametrize("module", [verifier, evaluation, figures, theory, attributes, uniqueness])
+@pytest.mark.parametrize(
+    "module",
+    [
+        verifier, evaluation, figures, theory, attributes, uniqueness, columns,
+        correlated_evaluation, generalised, verified_groups,
+    ],
+)  # fmt: skip
 def test_the_verifier_shares_no_code_with_the_solvers(module):
     tree = ast.parse(inspect.getsource(module))
     imported = {
@@ -269,7 +286,10 @@ def test_the_verifier_shares_no_code_with_the_solvers(module):
         for node in ast.walk(tree)
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("lucidae")
     }
-    allowed = {"attributes", "evaluation", "figures", "theory", "uniqueness"}
+    allowed = {
+        "attributes", "columns", "correlated_evaluation", "evaluation", "figures", "generalised",
+        "theory", "uniqueness", "verified_groups",
+    }  # fmt: skip
     assert imported <= {f"lucidae.sparsity.{name}" for name in allowed} | {
         "lucidae.arrays",
         "lucidae.io.models",

@@ -20,6 +20,14 @@ Namespace: TypeAlias = Any
 
 _NUMPY: Namespace = compat.array_namespace(np.empty(0))
 
+_OUTER_PRODUCTS = {
+    "f": scipy.linalg.blas.sger,
+    "d": scipy.linalg.blas.dger,
+    "F": scipy.linalg.blas.cgeru,
+    "D": scipy.linalg.blas.zgeru,
+}
+"""BLAS function that adds an outer product to a matrix in place, by the code of the dtype."""
+
 
 def is_array(x: Any) -> bool:
     """Tell whether `x` is an array of a library that follows the array API standard."""
@@ -109,15 +117,76 @@ def as_plain(x: Array) -> Array:
 
 
 def as_float(x: Array) -> Array:
-    """Return `x` if it is float32 or float64, else its float64 copy."""
+    """Return `x` if it has a dtype of 32 or 64 bits (a complex number has two), else a copy.
+
+    The copy is float64, or complex128 if `x` is complex.
+    """
     xp = namespace(x)
-    return x if x.dtype in (xp.float32, xp.float64) else xp.astype(x, xp.float64)
+    known = x.dtype in (xp.float32, xp.float64, xp.complex64, xp.complex128)
+    return x if known else as_double(x)
 
 
 def as_double(x: Array) -> Array:
-    """Return `x` if it is float64, else its float64 copy."""
+    """Return `x` if it is float64 or complex128, else its copy in float64, or complex128."""
     xp = namespace(x)
-    return x if x.dtype == xp.float64 else xp.astype(x, xp.float64)
+    wide = xp.complex128 if is_complex(x) else xp.float64
+    return x if x.dtype == wide else xp.astype(x, wide)
+
+
+def matched(x: Array, ref: Array) -> Array:
+    """Return `x` in the library, the precision and on the device of `ref`.
+
+    Complex numbers stay complex and real numbers stay real, whatever `ref` is.
+    """
+    if type(x) is np.ndarray and type(ref) is np.ndarray and x.dtype == ref.dtype:
+        return x
+    kind = zeros_like_shape((0,), ref)
+    return like(x, as_complex(kind) if is_complex(x) else real_part(kind))
+
+
+def is_complex(x: Array) -> bool:
+    """Tell whether `x` has a complex dtype."""
+    if type(x) is np.ndarray:
+        return bool(x.dtype.kind == "c")
+    if compat.is_torch_array(x):  # the standard's test takes longer than a small product
+        return bool(x.is_complex())
+    return bool(namespace(x).isdtype(x.dtype, "complex floating"))
+
+
+def as_complex(x: Array) -> Array:
+    """Return `x` if it is complex, else its complex copy of the same precision."""
+    if is_complex(x):
+        return x
+    xp = namespace(x)
+    return xp.astype(x, xp.complex64 if x.dtype == xp.float32 else xp.complex128)
+
+
+def real_part(x: Array) -> Array:
+    """Return the real parts of complex numbers; an array of real numbers itself."""
+    return namespace(x).real(x) if is_complex(x) else x
+
+
+def conjugate(x: Array) -> Array:
+    """Return the complex conjugates of `x`; an array of real numbers itself."""
+    return namespace(x).conj(x) if is_complex(x) else x
+
+
+def of_one_kind(*arrays: Array) -> tuple[Array, ...]:
+    """Return the arrays, all of them complex if one is, because torch multiplies no mixed pairs."""
+    return tuple(map(as_complex, arrays)) if any(map(is_complex, arrays)) else arrays
+
+
+def adjoint(A: Array) -> Array:
+    """Return the conjugate transposes of matrices `A`; for real matrices a view, the transposes."""
+    return conjugate(A.mT)
+
+
+def squared_moduli(A: Array) -> Array:
+    """Return the squares |a|² of the absolute values of the entries of `A`, as real numbers."""
+    if not is_complex(A):
+        return A**2
+    xp = namespace(A)
+    return xp.real(A) ** 2 + xp.imag(A) ** 2
 
 
 def zeros_like_shape(shape: tuple[int, ...], ref: Array) -> Array:
@@ -155,7 +224,7 @@ def add_diagonal(A: Array, values: Any, *, overwrite: bool = False) -> Array:
         total = A if overwrite else A.clone()
         total.diagonal(dim1=-2, dim2=-1).add_(values)
         return total
-    on_diagonal = eye_like(A.shape[-1], A) > 0
+    on_diagonal = eye_like(A.shape[-1], A) != 0
     added = values[..., None, :] if is_array(values) and values.ndim else values
     return namespace(A).where(on_diagonal, A + added, A)
 
@@ -172,7 +241,8 @@ def trace(A: Array) -> Array:
 
 def squared_norm(A: Array) -> Array:
     """Return the squared Frobenius norms of a batch of matrices `A` (…, n, m), as an array (…)."""
-    return namespace(A).sum(A * A, axis=(-2, -1))
+    squares = squared_moduli(A) if is_complex(A) else A * A
+    return namespace(A).sum(squares, axis=(-2, -1))
 
 
 def eigh_descending(A: Array) -> tuple[Array, Array]:
@@ -233,10 +303,10 @@ def mirrored(A: Array) -> Array:
 def rank_one_(A: Array, x: Array, y: Array, scale: float) -> Array:
     """Add scale · x yᵀ to the matrix `A` (n, m) in place, and return `A`.
 
-    `x` has shape (n,) and `y` shape (m,).
+    `x` has shape (n,) and `y` shape (m,). Complex vectors are not conjugated.
     """
-    if is_numpy(A) and A.flags.forc and A.dtype in (np.float32, np.float64):
-        ger = scipy.linalg.blas.sger if A.dtype == np.float32 else scipy.linalg.blas.dger
+    if is_numpy(A) and A.flags.forc and A.dtype.char in _OUTER_PRODUCTS:
+        ger = _OUTER_PRODUCTS[A.dtype.char]
         if A.flags.f_contiguous:
             ger(scale, x, y, a=A, overwrite_a=1)
         else:  # Aᵀ is column-major, and (x yᵀ)ᵀ = y xᵀ
@@ -305,7 +375,7 @@ def squared_norms(A: Array, axis: int) -> Array:
 
     No array of the size of `A` is allocated.
     """
-    return namespace(A).vecdot(A, A, axis=axis)
+    return real_part(namespace(A).vecdot(A, A, axis=axis))
 
 
 def where_set(A: Array, mask: Array, value: Any) -> Array:
@@ -347,6 +417,11 @@ def normal(rng: np.random.RandomState | np.random.Generator, shape: Any, ref: Ar
 def scalar(x: Any) -> float:
     """Return `x` as a Python float; if `x` is on a GPU, this waits for its computation."""
     return float(x)
+
+
+def number(x: Array) -> float | complex:
+    """Return an array without axes as a Python float, or as a complex number if it is complex."""
+    return complex(x) if is_complex(x) else float(x)
 
 
 def to_numpy(x: Any) -> np.ndarray[Any, Any]:

@@ -10,6 +10,7 @@ import scipy.linalg.lapack as lapack
 
 from lucidae.arrays.helpers import (
     Array,
+    adjoint,
     diagonal,
     eye_like,
     is_numpy,
@@ -18,6 +19,10 @@ from lucidae.arrays.helpers import (
     to_numpy,
     where_set,
 )
+
+_SOLVE = {"f": lapack.strtrs, "F": lapack.ctrtrs, "D": lapack.ztrtrs}
+_INVERT = {"f": lapack.strtri, "F": lapack.ctrtri, "D": lapack.ztrtri}
+"""LAPACK functions by the code of the dtype; those of float64 serve all other dtypes."""
 
 
 def cholesky(A: Array) -> tuple[Array, Array]:
@@ -76,23 +81,23 @@ def _cholesky_one_by_one(A: Array) -> Array:
 
 
 def solve_lower(L: Array, B: Array, transpose: bool = False) -> Array:
-    """Return the solution X of L X = B, or of Lᵀ X = B with `transpose`, for lower triangular L.
+    """Return the solution X of L X = B, or of Lᴴ X = B with `transpose`, for lower triangular L.
 
-    `L` has shape (…, n, n) and `B` shape (…, n, k), with leading axes that broadcast; `B` may also
-    be one vector of shape (n,).
+    Lᴴ is the conjugate transpose, which is Lᵀ for real numbers. `L` has shape (…, n, n) and `B`
+    shape (…, n, k), with leading axes that broadcast; `B` may also be one vector of shape (n,).
     """
     xp = namespace(L, B)
     if B.ndim == 1:
         return solve_lower(L, B[:, None], transpose)[..., 0]
     if compat.is_torch_array(L):
-        return xp.linalg.solve_triangular(L.mT if transpose else L, B, upper=transpose)
+        return xp.linalg.solve_triangular(adjoint(L) if transpose else L, B, upper=transpose)
     if is_numpy(L):
         return _solve_lower_numpy(L, B, transpose)
     if compat.is_cupy_array(L) and L.ndim == B.ndim == 2:  # pragma: no cover (needs a GPU)
         from cupyx.scipy.linalg import solve_triangular
 
-        return solve_triangular(L, B, trans=1 if transpose else 0, lower=True)
-    return xp.linalg.solve(xp.matrix_transpose(L) if transpose else L, B)
+        return solve_triangular(L, B, trans=2 if transpose else 0, lower=True)
+    return xp.linalg.solve(adjoint(L) if transpose else L, B)
 
 
 def _solve_lower_numpy(L: Array, B: Array, transpose: bool) -> Array:
@@ -107,22 +112,24 @@ def _solve_lower_numpy(L: Array, B: Array, transpose: bool) -> Array:
 
 
 def _solve_lower_once(L: Array, B: Array, transpose: bool) -> Array:
-    """Return the solution of one triangular system L X = B, or Lᵀ X = B with `transpose`.
+    """Return the solution of one triangular system L X = B, or Lᴴ X = B with `transpose`.
 
     LAPACK's trtrs is called directly, because SciPy's wrapper takes longer than a small system.
     LAPACK is column-major and reads the memory of a row-major L as the upper triangular Lᵀ. So Lᵀ
-    is passed without a copy, and L X = B is solved as (Lᵀ)ᵀ X = B, that is with trans=1.
+    is passed without a copy, and L X = B is solved as (Lᵀ)ᵀ X = B, that is with trans=1. For
+    complex numbers, Lᴴ X = B is solved as Lᵀ X̄ = B̄.
     """
+    dtype = np.result_type(L, B)
     if not B.size:  # LAPACK would write a complaint to stderr
-        return np.zeros(B.shape, np.result_type(L, B))
-    single = np.result_type(L, B) == np.float32
-    solve = lapack.strtrs if single else lapack.dtrtrs
-    solved, info = solve(L.T, B, lower=0, trans=0 if transpose else 1)
+        return np.zeros(B.shape, dtype)
+    conjugated = transpose and L.dtype.kind == "c"
+    solve = _SOLVE.get(dtype.char, lapack.dtrtrs)
+    solved, info = solve(L.T, B.conj() if conjugated else B, lower=0, trans=0 if transpose else 1)
     if info > 0:
         raise np.linalg.LinAlgError(
             f"the triangular matrix has a zero on its diagonal, in row {info - 1}, and is singular."
         )
-    return solved
+    return solved.conj() if conjugated else solved
 
 
 def inverse_lower(L: Array) -> Array:
@@ -147,7 +154,7 @@ def _inverse_lower_once(L: Array) -> Array:
     """
     if not L.size:  # LAPACK would write a complaint to stderr
         return L
-    invert = lapack.strtri if L.dtype == np.float32 else lapack.dtrtri
+    invert = _INVERT.get(L.dtype.char, lapack.dtrtri)
     inverse, info = invert(L.T, lower=0)
     if info > 0:
         raise np.linalg.LinAlgError(

@@ -1,8 +1,10 @@
 """Datasets: loaders of handwritten digits, and seeded generators of the papers' synthetic data.
 
-The papers are Bao et al. 2020, Mianjy et al. 2018 and Wipf 2023.
+The papers are Bao et al. 2020, Mianjy et al. 2018 and Wipf 2023. Another generator draws snapshots
+of arrays of sensors, whose sources are found by sparse regression.
 """
 
+from lucidae.datasets._arrays import make_array_snapshots
 from lucidae.datasets._cache import data_home
 from lucidae.datasets._generators import (
     make_linear_network,
@@ -17,6 +19,7 @@ __all__ = [
     "fetch_mnist",
     "load_digits",
     "load_mnist",
+    "make_array_snapshots",
     "make_linear_network",
     "make_meg_leadfield",
     "make_sparse_regression",

@@ -199,5 +199,5 @@ def column_norms(coef: Any) -> np.ndarray[Any, Any]:
     >>> column_norms([[3.0, 0.0], [4.0, 1.0]])
     array([5., 1.])
     """
-    matrix = np.atleast_2d(np.asarray(to_numpy(coef), dtype=float))
+    matrix = np.atleast_2d(np.abs(np.asarray(to_numpy(coef))).astype(float))
     return np.asarray(np.linalg.norm(matrix, axis=0))

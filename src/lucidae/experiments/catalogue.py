@@ -28,6 +28,7 @@ MODULES = {
     "sparse-leadfield": "sparsity.leadfield",
     "sparse-noise": "sparsity.noise",
     "sparse-slices": "sparsity.slices",
+    "sparse-arrays": "sparsity.arrays",
     "vae-mnist": "vae.mnist",
     "vae-mnist-fixed": "vae.mnist_fixed",
 }

@@ -15,6 +15,8 @@ NAMES = {
     "diagonal": "diagonal-covariance VAE",
     "autoencoder": "autoencoder",
     "group lasso": "group lasso",
+    "music": "MUSIC",
+    "beamforming": "conventional beamforming",
 }
 """Name of each method in the legends of plots, by its name in the settings of a run."""
 

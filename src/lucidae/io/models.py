@@ -297,6 +297,7 @@ def _describe(value: Any, arrays: dict[str, Any], place: str) -> Any:
         )
     if isinstance(value, np.dtype) and value.kind in "biuf":
         return {"dtype": value.str}
+    value = np.complex128(value) if type(value) is complex else value
     if is_array(value) or isinstance(value, np.generic):
         name = f"array{len(arrays)}"
         arrays[name] = to_numpy(value)

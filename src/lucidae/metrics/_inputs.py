@@ -6,17 +6,26 @@ from typing import Any
 
 import numpy as np
 
-from lucidae.arrays import Array, as_float, largest, like, namespace, scalar, where_set
+from lucidae.arrays import (
+    Array,
+    as_float,
+    is_complex,
+    largest,
+    like,
+    namespace,
+    scalar,
+    where_set,
+)
 from lucidae.validation import real_array
 
 
-def finite_array(x: Any, name: str, least_axes: int) -> Array:
+def finite_array(x: Any, name: str, least_axes: int, *, accept_complex: bool = False) -> Array:
     """Return `x` as a floating array with at least `least_axes` axes.
 
     Raise a ValueError, in which the argument is called `name`, if it has fewer axes, is empty, or
-    has entries that are not finite real numbers.
+    has entries that are not finite real numbers (or complex ones, if `accept_complex`).
     """
-    array = real_array(x, name)
+    array = real_array(x, name, accept_complex=accept_complex)
     xp = namespace(array)
     if array.ndim < least_axes or 0 in array.shape:
         raise ValueError(
@@ -70,6 +79,7 @@ def norms(x: Array, axis: int) -> Array:
     The vectors are divided by their largest entry before squaring, which prevents overflow.
     """
     xp = namespace(x)
+    x = xp.abs(x) if is_complex(x) else x
     scale = xp.max(xp.abs(x), axis=axis, keepdims=True)
     scaled = x / where_set(scale, scale == 0, 1.0)
     return xp.squeeze(scale, axis=axis) * xp.sqrt(xp.sum(scaled * scaled, axis=axis))

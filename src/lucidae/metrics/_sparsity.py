@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from lucidae.arrays import Array, arange_like, like, namespace, where_set
+from lucidae.arrays import Array, arange_like, like, matched, namespace, of_one_kind, where_set
 from lucidae.metrics._inputs import finite_array, norms, require, single_or_stack, with_room
 from lucidae.validation import check_choice, check_flag, check_number
 
@@ -203,10 +203,12 @@ def _varies(means: Array, min_spread: float) -> Array:
 def _coefficients(coef: Any, true_coef: Any) -> tuple[Array, Array]:
     """Return both arrays of coefficients, checked and in the shape (..., n, kappa).
 
-    Vectors of shape (kappa,) are the coefficients of one response and become (1, kappa).
+    They may be complex. Vectors of shape (kappa,) are the coefficients of one response and become
+    (1, kappa).
     """
-    found = finite_array(coef, "coef", least_axes=1)
-    truth = like(finite_array(true_coef, "true_coef", least_axes=1), found)
+    found = finite_array(coef, "coef", least_axes=1, accept_complex=True)
+    truth = finite_array(true_coef, "true_coef", least_axes=1, accept_complex=True)
+    found, truth = of_one_kind(found, matched(truth, found))
     same = tuple(found.shape) == tuple(truth.shape)
     require(same, found, truth, "coef and true_coef of the same shape, (kappa,) or (..., n, kappa)")
     found, truth = with_room(found, truth)

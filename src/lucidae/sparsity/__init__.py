@@ -4,15 +4,22 @@ from lucidae.sparsity.batch import SparseBatch, solve_batch
 from lucidae.sparsity.certificate import certify_coefficients
 from lucidae.sparsity.estimator import SparseVAE
 from lucidae.sparsity.group_lasso import group_lasso, noise_free_group_lasso
+from lucidae.sparsity.joint import SparseJoint, joint_blocks, solve_joint
 from lucidae.sparsity.objectives import Energy, register_posterior
+from lucidae.sparsity.path import NoisePath, noise_path
 
 __all__ = [
     "Energy",
+    "NoisePath",
     "SparseBatch",
+    "SparseJoint",
     "SparseVAE",
     "certify_coefficients",
     "group_lasso",
+    "joint_blocks",
     "noise_free_group_lasso",
+    "noise_path",
     "register_posterior",
     "solve_batch",
+    "solve_joint",
 ]

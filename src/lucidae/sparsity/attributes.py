@@ -9,9 +9,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import scipy.sparse
 import scipy.stats
 
-from lucidae.sparsity.evaluation import Evaluation, Sample, Weighted, centred, leverages
+from lucidae.sparsity.evaluation import Evaluation, Sample, Weighted, leverages, squares
+from lucidae.sparsity.generalised import generalised_means, prediction_variances
 
 UNIT = float(np.finfo(float).eps)
 
@@ -39,12 +41,14 @@ def prediction_distance(sample: Sample, coef: Any, predicted: Any) -> tuple[floa
     """
     Phi, X = sample.dictionary, sample.responses
     weights = np.ones(Phi.shape[0]) if sample.weights is None else sample.weights
+    if scipy.sparse.issparse(Phi):  # columns without coefficients do not predict
+        used = np.flatnonzero(coef.any(axis=1))
+        Phi, coef = Phi[:, used].toarray(), coef[used]
     first, mean = np.zeros(X.shape[1]), np.zeros(X.shape[1])
     if sample.intercept:
         first = X[0]
-        Phi, _ = centred(Phi, weights)
-        X, mean = centred(X, weights)
-    size = np.sqrt(weights @ X**2 / weights.sum())
+        (Phi, X), mean = generalised_means(sample._replace(dictionary=Phi))
+    size = np.sqrt(weights @ squares(X) / weights.sum())
     size = np.where(size > 0, size, np.abs(first + mean))
     size = np.where(size > 0, size, 1.0)
     # A prediction is a sum with the mean response, so that it is rounded relative to this mean.
@@ -73,25 +77,37 @@ def variance_distance(rows: Weighted, at: Evaluation, variances: Any) -> tuple[f
         The largest absolute difference between the two sets of variances, and a bound on its
         rounding error, both divided by γ.
     """
+    if rows.points is not None:  # whitened rows are no rows that the estimator predicts
+        expected = prediction_variances(rows, at.relevance, at.noise)
+        size = max(float(expected.max(initial=0.0)), 1.0)
+        distance = float(np.abs(variances - expected).max(initial=0.0)) / size
+        return distance, 4.0 * at.rounding
     # For a row that counts m times, ΦWΦᵀΣ⁻¹ of the weighted rows has m times its variance.
+    if at.leverage is not None:
+        distance = np.abs(variances * rows.weights[:, None] - at.leverage).max(initial=0.0)
+        return float(distance), 4.0 * at.rounding
     expected = leverages(rows, at.relevance, at.noise)
     distance = float(np.abs(variances * rows.weights - expected).max(initial=0.0))
     return distance, 4.0 * at.rounding
 
 
 def support_differences(
-    at: Evaluation, labels: Any, significance: float, support: Any
+    at: Evaluation, labels: Any, significance: float, support: Any, parts: int = 1
 ) -> tuple[int, int]:
     """Return how many columns `support` contains or lacks wrongly, and how many are undecided.
 
     A column is significant if its evidence, twice the log-likelihood that is lost without it,
     exceeds the quantile of χ²₁ at 1 − α/κ, where α is the significance and κ the number of columns
     (or of groups). A column is undecided if `support` disagrees with the verifier and its evidence
-    is closer to this quantile than its rounding error.
+    is closer to this quantile than its rounding error. `parts` is 2 for complex data, whose
+    log-likelihood changes by twice as much when the energy (loss) changes, and 1 for real data.
     """
     count = at.relevance.size if labels is None else int(labels.max()) + 1
     threshold = float(scipy.stats.chi2.isf(significance / count, 1))
-    evidence, error = _evidence(at) if labels is None else _group_evidence(at, labels)
+    found = at.evidence
+    if found is None:
+        found = _evidence(at) if labels is None else _group_evidence(at, labels)
+    evidence, error = (parts * values for values in found)
     claimed = np.zeros(at.relevance.size, dtype=bool)
     claimed[support] = True
     different = claimed != (evidence > threshold)
@@ -135,9 +151,10 @@ def _group_evidence(at: Evaluation, labels: Any) -> tuple[Any, Any]:
         columns = at.whitened[:, index]
         # Without the group, Σ becomes Σ − wΦ_gΦ_gᵀ: its determinant is |Σ||M| with M = I − wG and
         # G = Φ_gᵀΣ⁻¹Φ_g, and its inverse is Σ⁻¹ + wΣ⁻¹Φ_g M⁻¹ Φ_gᵀΣ⁻¹ (Woodbury).
-        values, vectors = np.linalg.eigh(np.eye(index.size) - weight * columns.T @ columns)
+        inner = columns.conj().T @ columns
+        values, vectors = np.linalg.eigh(np.eye(index.size) - weight * inner)
         values = np.maximum(values, UNIT)
-        powers = ((vectors.T @ at.loading[index]) ** 2).sum(axis=1)
+        powers = squares(vectors.conj().T @ at.loading[index]).sum(axis=1)
         lost = np.log(values).sum() * n + weight * (powers / values).sum()
         evidence[index] = lost
         error[index] = 8.0 * at.rounding / values.min() * (abs(lost) + n * index.size)

@@ -6,21 +6,28 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
+import scipy.sparse
 from joblib import effective_n_jobs
 
 from lucidae.arrays import (
     Array,
+    adjoint,
+    as_complex,
     as_double,
     as_float,
     cholesky,
+    conjugate,
     device,
     diagonal,
     is_array,
+    is_complex,
     is_numpy,
     keeper,
     like,
+    matched,
     namespace,
     on_host,
+    real_part,
     replayable,
     solve_lower,
     to_numpy,
@@ -34,6 +41,7 @@ from lucidae.iteration import (
     limited_blas,
     of_each,
 )
+from lucidae.sparsity.groups import Groups
 from lucidae.sparsity.inputs import refuse_extremes
 from lucidae.sparsity.noise import FALLBACK, check_learnable, learn_noise
 from lucidae.sparsity.objectives import Energy, Marginal, make_objective
@@ -129,6 +137,7 @@ def solve_batch(
     posterior: str = "full",
     noise_variance: Any = "learn",
     solver: str = "auto",
+    groups: Any = None,
     penalty: Any = "log",
     tol: float = 1e-6,
     max_iter: int = 1000,
@@ -142,9 +151,9 @@ def solve_batch(
     ----------
     X : array of shape (B, d, κ) or (d, κ)
         Dictionaries of the B problems, each with d rows and κ columns. A single dictionary is
-        shared by all problems.
+        shared by all problems. They may be complex.
     y : array of shape (B, d, n)
-        The n responses of each problem.
+        The n responses of each problem; they may be complex.
     posterior : {"full", "diagonal", "point"} or a name given to `register_posterior`
         Posterior covariance of the coefficients, which determines the energy that is minimised:
         full, diagonal, or none ("point", the deterministic autoencoder).
@@ -156,6 +165,9 @@ def solve_batch(
         expectation–maximisation (EM) or MacKay's rule. The other posteriors have one update each.
         On a CPU "auto" solves one problem after the other, as `SparseVAE` does. On an accelerator
         it updates all of them at once: by EM for one or two responses, by MacKay's rule for more.
+    groups : int or array-like of int of shape (κ,), optional
+        Group label of each column, the same for all problems, or the number of consecutive columns
+        in each group. Columns of a group share one relevance.
     penalty : {"log", "power", "arctan"} or object, default="log"
         Concave penalty of the point estimate: a name, or an object with the methods ``value`` and
         ``supergradient``.
@@ -190,7 +202,8 @@ def solve_batch(
     check_choice(solver, "solver", ("auto", *UPDATES))
     check_number(tol, "tol", low=0.0)
     check_integer(max_iter, "max_iter", low=1)
-    objective = make_objective(posterior, as_penalty(penalty), None)
+    partition = None if groups is None else Groups.of(groups, X.shape[-1])
+    objective = make_objective(posterior, as_penalty(penalty), partition)
     noise = _checked_noise(noise_variance, y, objective)
     settings = BatchSettings(objective, solver, tol, max_iter)
     # None means one job, or as many as a `joblib.parallel_config` context around this call says.
@@ -206,9 +219,15 @@ def solve_batch(
 def _checked_stack(X: Any, y: Any) -> tuple[Array, Array]:
     """Return checked dictionaries (B, d, κ) and responses (B, d, n) of B problems as float arrays.
 
-    There are d rows, κ columns and n responses. float32 stays float32; integers become floats.
+    There are d rows, κ columns and n responses. float32 stays float32, complex numbers stay
+    complex, and integers become floats.
     """
-    X, y = real_array(X, "X"), real_array(y, "y")
+    if scipy.sparse.issparse(X):
+        raise ValueError(
+            "X is a sparse matrix, expected a dense stack of dictionaries. Give X.toarray(), or "
+            "fit a SparseVAE, which does not make X dense."
+        )
+    X, y = (real_array(part, name, accept_complex=True) for part, name in ((X, "X"), (y, "y")))
     xp = namespace(X, y)
     if y.ndim != 3 or X.ndim not in (2, 3):
         raise ValueError(
@@ -238,7 +257,7 @@ def _checked_noise(noise: Any, y: Array, objective: Energy) -> Any:
         check_choice(noise, "noise_variance", ("learn",), others=NUMBERS)
         check_learnable(objective)
         return noise
-    ones = as_double(xp.ones_like(y[:, 0, 0]))
+    ones = as_double(xp.ones_like(real_part(y[:, 0, 0])))
     if not is_array(noise) and not isinstance(noise, list | tuple):
         return ones * check_number(
             noise, "noise_variance", low=0.0, open_low=True, others=" for all problems, an array "
@@ -269,7 +288,7 @@ def _solve_stack(X: Array, y: Array, noise: Any, settings: BatchSettings) -> Bat
     objective = settings.objective
     dictionary, responses = as_double(X), as_double(y)
     with limited_blas(dictionary.shape[-2]):
-        problem, units = normalise(dictionary, responses)
+        problem, units = normalise(dictionary, responses, groups=objective.groups)
         learn = isinstance(noise, str)
         level = _first_noise(problem) if learn else units.normalised_noise(noise)
         one_by_one = settings.solver == "auto" and objective.exact_coordinates and on_host(y)
@@ -282,7 +301,7 @@ def _solve_stack(X: Array, y: Array, noise: Any, settings: BatchSettings) -> Bat
 
 
 def _narrowed(value: SparseBatch, units: Units, y: Array) -> SparseBatch:
-    """Return the solutions in the library and dtype of y; an error if they exceed its range.
+    """Return the solutions in the library and precision of y; an error if they exceed its range.
 
     An error is also raised if coefficients with a large contribution are too small for the dtype.
     """
@@ -290,7 +309,7 @@ def _narrowed(value: SparseBatch, units: Units, y: Array) -> SparseBatch:
     for name, part in zip(value._fields, value, strict=True):
         # Problems that diverged are told by their status, and do not stop the others.
         narrowed(xp.where(xp.isfinite(part), part, xp.zeros_like(part)), y, name)
-    narrow = SparseBatch(*(like(part, y) for part in value))
+    narrow = SparseBatch(*(matched(part, y) for part in value))
     sizes = xp.abs(value.coef) * units.norms[:, None, :]
     check_kept(value.coef, as_double(narrow.coef), sizes, "coef")
     return narrow
@@ -422,7 +441,7 @@ def _update(
         change = xp.abs(learned(state) / state.noise - 1.0) if learn else 0.0 * violation
         return xp.maximum(violation, change)
 
-    start = evaluated(problem, flat_start(problem))
+    start = evaluated(problem, flat_start(problem, objective.groups))
     recorded = replayable(step, start)
     return iterate_batch(
         recorded,
@@ -485,11 +504,13 @@ def _posterior_means(X: Array, y: Array, relevance: Array, noise: Array) -> Arra
     Each problem has n responses and κ columns.
     """
     xp = namespace(noise)
+    if is_complex(X) or is_complex(y):
+        X, y = as_complex(X), as_complex(y)
     sigma = covariance(X, relevance, noise)
     factor, _ = cholesky(sigma)
     precise = solve_lower(factor, solve_lower(factor, y), transpose=True)
-    coef = xp.matrix_transpose(precise) @ X * relevance[:, None, :]
-    ill = noise < ILL_CONDITIONED * xp.max(diagonal(sigma), axis=-1)
+    coef = xp.matrix_transpose(precise) @ conjugate(X) * relevance[:, None, :]
+    ill = noise < ILL_CONDITIONED * xp.max(real_part(diagonal(sigma)), axis=-1)
     chosen = np.flatnonzero(to_numpy(ill))
     if not chosen.size:
         return coef
@@ -508,7 +529,7 @@ def _means_by_qr(X: Array, y: Array, relevance: Array, noise: Array) -> Array:
     """
     xp = namespace(X)
     roots = xp.sqrt(relevance)
-    lower, basis = root_by_qr(xp.matrix_transpose(X * roots[:, None, :]), noise)
+    lower, basis = root_by_qr(adjoint(X * roots[:, None, :]), noise)
     latent = basis @ solve_lower(lower, y)
     return xp.matrix_transpose(latent) * roots[:, None, :]
 

@@ -24,6 +24,7 @@ from lucidae.certificate import (
 )
 from lucidae.sparsity.evaluation import Sample
 from lucidae.sparsity.figures import FINEST, FORMER, SparseFigures
+from lucidae.sparsity.inputs import dense_if_small
 from lucidae.sparsity.problem import takes_dictionary_and_responses
 from lucidae.sparsity.theory import (
     EXACT,
@@ -42,6 +43,11 @@ GIVEN_NOISE = 1e-9
 
 Conversions of units cause differences of about 1e-15.
 """
+
+STABLE = 0.5
+"""Share of columns that stay in use at neighbouring noise variances below which to warn."""
+LOWER_ENERGY = 1e-8
+"""Largest decrease of the energy per response that counts as none."""
 
 ENERGY = 1e-8
 """Largest relative difference allowed between the reported energy and the verifier's energy."""
@@ -67,6 +73,7 @@ def claims(figures: SparseFigures) -> tuple[Claim, ...]:
     """Return all claims of a certificate, judged by the measured values, most important first."""
     return (
         _stationarity(figures),
+        *_group_covariances(figures),
         _posterior_mean(figures),
         _noise_variance(figures),
         _energy(figures),
@@ -84,7 +91,63 @@ def claims(figures: SparseFigures) -> tuple[Claim, ...]:
         _unique_by_coherence(figures),
         _row_scales(figures),
         _posterior_collapse(figures),
+        *_path_stability(figures),
+        *_noise_covariance(figures),
+        *_response_covariance(figures),
     )  # fmt: skip
+
+
+def _path_stability(figures: SparseFigures) -> tuple[Claim, ...]:
+    """Return a claim that reports how the columns change with the noise variance.
+
+    There is none for coefficients alone, whose noise variance was not chosen by a fit.
+    """
+    name, reference = "path_stability", "Meinshausen & Bühlmann 2010"
+    statement = "share of the columns in use that stay in use if the noise variance is varied"
+    path = figures.path
+    if not figures.noise_rule:
+        return ()
+    if path is None or path["overlap"] is None:
+        why = "Neighbouring noise variances were not tried. Look at lucidae.sparsity.noise_path."
+        return (does_not_apply(name, statement, reference, why),)
+    column, others = path["column"], path["strongest"] != path["column"]
+    warnings = []
+    if path["overlap"] < STABLE:
+        warnings.append(
+            f"of the columns in use, {100.0 * path['overlap']:.0f} % are in use at neighbouring "
+            "noise variances too"
+        )
+    if others.any():
+        worst = int(np.argmax(others))
+        warnings.append(
+            f"the strongest column is {column}, but {path['strongest'][worst]} at the noise "
+            f"variance {path['noise'][worst]:.3g}, so that the strongest column changes"
+        )
+    advice = ""
+    if warnings:
+        advice = (
+            f"Warning: {', and '.join(warnings)}. If the dictionary fits the data only roughly, as "
+            "an approximate forward model does, trust the solutions at larger noise variances "
+            "more: see lucidae.sparsity.noise_path."
+        )
+    return (reported(name, statement, reference, path["overlap"], advice),)
+
+
+def _noise_covariance(figures: SparseFigures) -> tuple[Claim, ...]:
+    """Return a claim that reports the rank of the noise covariance; none for white noise."""
+    rank, rows = figures.noise_rank, figures.noise_rows
+    if rank is None or rows is None:
+        return ()
+    advice = ""
+    if rank < rows:
+        share = figures.noise_outside or 0.0
+        advice = (
+            f"The noise covariance of the {rows} rows has rank {rank}, as after an average "
+            f"reference or a projection. The fit uses the {rank} dimensions of its range; of the "
+            f"power of the responses, {100.0 * share:.2g} % lie outside and were not used."
+        )
+    statement = f"rank of the noise covariance of {rows} rows, by which the rows were whitened"
+    return (reported("noise_covariance", statement, "Aitken 1936", rank, advice),)
 
 
 def certificate_of(figures: SparseFigures, title: str) -> Certificate:
@@ -151,6 +214,8 @@ def _stationarity(figures: SparseFigures) -> Claim:
     """
     name = "stationarity"
     statement = "the energy is stationary in the relevances (KKT conditions)"
+    if figures.covariance_distance is not None:
+        statement = "the energy is stationary in the covariances of the groups (KKT conditions)"
     reference = "Wipf 2023, eq. 18 and 21"
     if figures.violation is None or figures.tolerance is None:
         return does_not_apply(name, statement, reference, NO_NOISE)
@@ -160,6 +225,20 @@ def _stationarity(figures: SparseFigures) -> Claim:
         error=figures.violation_error,
     )  # fmt: skip
     return _reachable(claim, figures.reach)
+
+
+def _group_covariances(figures: SparseFigures) -> tuple[Claim, ...]:
+    """Return the claim that the covariances of groups are covariances; empty without them."""
+    if figures.covariance_distance is None:
+        return ()
+    claim = at_most(
+        "group_covariances",
+        "the covariances of the groups are symmetric and positive semi-definite, and their "
+        "diagonals are the relevances",
+        "Wipf 2023, eq. 18", figures.covariance_distance, FINEST,
+        "group_covariances_ or relevance_ were changed. Fit again.",
+    )  # fmt: skip
+    return (claim,)
 
 
 def _posterior_mean(figures: SparseFigures) -> Claim:
@@ -183,8 +262,11 @@ def _posterior_mean(figures: SparseFigures) -> Claim:
 NOISE_STATEMENTS = {
     "learn": "the energy is stationary in the noise variance",
     "floor": "the energy is stationary in the noise variance",
+    "learn_diagonal": "the energy is stationary in the noise variance of every row",
     "cv": "the noise variance is the mean squared error of predicting held-out rows",
+    "cv_1se": "held-out rows are predicted within one standard error of the best noise variance",
 }
+HELD_OUT = ("cv", "cv_1se")
 
 
 def _noise_variance(figures: SparseFigures) -> Claim:
@@ -197,10 +279,10 @@ def _noise_variance(figures: SparseFigures) -> Claim:
     statement = NOISE_STATEMENTS.get(rule, "the noise variance is the one that was asked for")
     if figures.noise_distance is None:
         why = "The noise variance was given with the coefficients."
-        why = "Held-out rows are predicted during fit only." if rule == "cv" else why
+        why = "Held-out rows are predicted during fit only." if rule in HELD_OUT else why
         why = NO_NOISE if figures.violation is None else why
         return _unknown(figures, name, statement, reference, why)
-    learned = rule in ("learn", "floor")
+    learned = rule in ("learn", "floor", "learn_diagonal")
     threshold = (figures.tolerance or 0.0) if learned else GIVEN_NOISE
     advice = "Raise max_iter." if learned else "The noise variance was changed. Fit again."
     # The learned γ inherits the rounding errors of z and Q, summed over the active columns.
@@ -208,7 +290,7 @@ def _noise_variance(figures: SparseFigures) -> Claim:
     claim = at_most(
         name, statement, reference, figures.noise_distance, threshold, advice, error=error
     )
-    if rule == "cv" and claim.holds:
+    if rule in HELD_OUT and claim.holds:
         why = "Held-out rows are predicted during fit; the certificate does not repeat this."
         return does_not_apply(name, statement, reference, why)
     if rule == "floor" and claim.holds:
@@ -373,6 +455,26 @@ def _posterior_collapse(figures: SparseFigures) -> Claim:
     )  # fmt: skip
 
 
+def _response_covariance(figures: SparseFigures) -> tuple[Claim, ...]:
+    """Return the claim about the covariance of the responses; none if they are independent.
+
+    If it was learned, the claim is that the energy (loss) is no lower at nearby correlations of
+    successive responses. That the responses have such a covariance at all is not judged.
+    """
+    rule = figures.evidence.get("response_covariance_rule")
+    if rule is None:
+        return ()
+    name, reference = "response_covariance", "Zhang & Rao 2011"
+    value = float(figures.evidence["response_covariance"])
+    if rule == "given":
+        statement = "the covariance of the responses is the one that was given"
+        advice = "The covariance of the responses was changed. Fit again."
+        return (at_most(name, statement, reference, value, GIVEN_NOISE, advice),)
+    statement = "no nearby correlation of successive responses lowers the energy per response"
+    advice = "Raise max_iter."
+    return (at_most(name, statement, reference, value, LOWER_ENERGY, advice),)
+
+
 @certifies("sparsity")
 @takes_dictionary_and_responses
 def certify_coefficients(
@@ -388,10 +490,10 @@ def certify_coefficients(
     Parameters
     ----------
     coef : array-like or sparse matrix of shape (n, κ) or (κ,)
-        Coefficients in scikit-learn's orientation: one row for each of the n responses, one column
-        for each of the κ columns of the dictionary.
-    X : array-like of shape (d, κ)
-        The dictionary, with d rows.
+        Coefficients, real or complex, in scikit-learn's orientation: one row for each of the n
+        responses, one column for each of the κ columns of the dictionary.
+    X : array-like or sparse matrix of shape (d, κ)
+        The dictionary, with d rows. A large sparse one is read in blocks of columns.
     y : array-like of shape (d, n) or (d,)
         The responses.
     noise_variance : float, optional
@@ -415,7 +517,8 @@ def certify_coefficients(
     >>> certify_coefficients(U.T, X, X @ U)["unique_in_general_position"].holds
     True
     """
-    dictionary = as_double(check_rows(X, accept_sparse=False))
+    dictionary = dense_if_small(check_rows(X, accept_complex=True))
+    dictionary = dictionary if scipy.sparse.issparse(dictionary) else as_double(dictionary)
     responses = _matrix(y, "y", columns=True)
     estimate = _matrix(coef, "coef", columns=False).mT
     expected = (dictionary.shape[1], responses.shape[1])
@@ -442,4 +545,4 @@ def _matrix(values: Any, name: str, *, columns: bool) -> Any:
     given = values if is_array(values) else np.asarray(values)
     if given.ndim == 1:
         given = given[:, None] if columns else given[None, :]
-    return check_rows(given, accept_sparse=False, name=name)
+    return check_rows(given, accept_sparse=False, accept_complex=True, name=name)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
+from dataclasses import replace
+from functools import partial
 from typing import Any, Self
 
 import numpy as np
@@ -15,9 +17,14 @@ from lucidae.arrays import (
     Array,
     as_double,
     device,
+    diagonal,
     is_array,
+    is_complex,
     like,
     namespace,
+    number,
+    of_one_kind,
+    real_part,
     scalar,
     to_numpy,
 )
@@ -25,6 +32,7 @@ from lucidae.base import (
     CertifiedMixin,
     Fitted,
     fitted_names,
+    reference_array,
     restored_on_failure,
     upgraded_estimator,
     validated_rows,
@@ -36,17 +44,28 @@ from lucidae.sparsity.certificate import certificate_of, with_changes
 from lucidae.sparsity.evaluation import Sample
 from lucidae.sparsity.figures import SparseFigures
 from lucidae.sparsity.fitted import CERTIFIED_PARAMETERS, SparseState
+from lucidae.sparsity.group_covariance import GroupCovariance, axes_of
 from lucidae.sparsity.groups import Groups
+from lucidae.sparsity.held_out import (
+    RULES,
+    Guide,
+    PathTrace,
+    coarse_trace,
+    folds,
+    held_out_errors,
+    with_stability,
+)
 from lucidae.sparsity.inputs import (
     checked_attributes,
+    dense_if_small,
+    is_covariance,
     validated_data,
     validated_pair,
     validated_weights,
 )
 from lucidae.sparsity.noise import (
     FALLBACK,
-    cross_validated_noise,
-    folds,
+    first_noise,
     learn_noise,
     noise_rule,
     warn_if_collapsed,
@@ -54,19 +73,31 @@ from lucidae.sparsity.noise import (
 from lucidae.sparsity.objectives import Energy, make_objective
 from lucidae.sparsity.penalties import as_penalty
 from lucidae.sparsity.posterior import ActiveFactor
-from lucidae.sparsity.prediction import check_kept, narrowed
-from lucidae.sparsity.problem import Problem, Rows, Units, canonical
+from lucidae.sparsity.prediction import check_kept, determination, narrowed
+from lucidae.sparsity.problem import Problem, Rows, Units
+from lucidae.sparsity.response_covariance import (
+    Spectrum,
+    checked_spectrum,
+    correlated_attributes,
+    given_covariance,
+    solve_correlated,
+)
+from lucidae.sparsity.row_noise import check_learnable_rows, learn_row_noise
 from lucidae.sparsity.solvers import check_suited, solve
+from lucidae.sparsity.sparse_rows import SparseRows, rows_of
 from lucidae.sparsity.state import State, evaluate, flat_start
 from lucidae.sparsity.support import significant_columns
 from lucidae.sparsity.verifier import EnergyKind, Fit, measure
+from lucidae.sparsity.whitening import NoiseCovariance, prepared_rows
 from lucidae.validation import (
+    check_choice,
     check_flag,
     check_integer,
     check_jobs,
     check_number,
     check_seed,
     check_verbose,
+    has_complex,
     warn_user,
 )
 
@@ -85,6 +116,7 @@ ATTRIBUTES = (
     "coef_",
     "intercept_",
     "relevance_",
+    "group_covariances_",
     "support_",
     "noise_variance_",
     "energy_",
@@ -99,7 +131,8 @@ def _upgraded(fields: dict[str, Any]) -> dict[str, Any]:
 
     lucidae 0.1.0 saved the fitted attributes beside the state.
     """
-    fields = {"warm_start": False, "verbose": False, "n_jobs": None} | upgraded_estimator(fields)
+    added = {"warm_start": False, "verbose": False, "n_jobs": None, "response_covariance": None}
+    fields = added | upgraded_estimator(fields)
     if "_state" in fields:
         beside = [name for name in ATTRIBUTES if name in fields]
         fields["_state"].results |= {name: fields.pop(name) for name in beside}
@@ -120,28 +153,50 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
     covariance, many bad local minima of the deterministic autoencoder are not local minima of the
     energy (Wipf 2023, Theorem 4.1).
 
+    `X` and `y` may be complex, such as the snapshots of an array of antennas: coefficients and
+    noise are then circular complex Gaussian variables, and relevances and the noise variance are
+    the mean squares of their absolute values.
+
     Parameters
     ----------
     posterior : {"full", "diagonal", "point"}, default="full"
         Posterior covariance of the coefficients (the encoder's covariance): full, diagonal, or none
         ("point", the deterministic autoencoder). Names given to
         `lucidae.sparsity.register_posterior` are also accepted.
-    noise_variance : float, "auto", "learn" or "cv", default="auto"
+    noise_variance : float, "auto", "learn", "learn_diagonal", "cv" or "cv_1se", default="auto"
         The noise variance, or how to find it. "learn" minimises the energy over the noise variance
-        too. "cv" takes the mean squared error of predicting held-out rows. "auto" means "learn" if
+        too. "cv" takes the mean squared error of predicting held-out rows. "cv_1se" takes the
+        largest noise variance at which this error is within one standard error of its smallest
+        value, which gives fewer columns. "learn_diagonal" learns one noise variance for each row
+        (full posterior, at least two outputs, and enough of them: many more than there are
+        columns in use per row); ``noise_variance_`` is then their mean. "auto" means "learn" if
         there are at most half as many columns as rows, and "cv" otherwise; for a single row it
         takes 0.1 times the mean square of `y`.
     solver : {"auto", "mm", "em", "mackay", "coordinate"}, default="auto"
         How the energy of the full posterior is minimised: by majorise–minimise (MM),
         expectation–maximisation (EM) or MacKay's updates, or one relevance at a time
         ("coordinate"). The other posteriors have one update each ("mm").
-    groups : array-like of int of shape (n_features,), optional
-        Group label of each column. Columns with the same label share one relevance.
+    groups : int or array-like of int of shape (n_features,), optional
+        Group label of each column, or the number of consecutive columns in each group (such as 3
+        for sources with three orientations). Columns of a group are selected together.
+    group_covariance : {"spherical", "full"}, default="spherical"
+        Prior covariance of the coefficients of a group. "spherical": the columns of a group share
+        one relevance. "full": each group has a covariance matrix of its own, any positive
+        semi-definite one, so that results do not depend on the choice of axes inside a group. It
+        needs `groups` and the full posterior.
     penalty : {"log", "power", "arctan"} or object, default="log"
         Concave penalty of the point estimate: a name, or an object with the methods ``value`` and
         ``supergradient``.
     cv : int, splitter or iterable, optional
-        Folds over rows for ``noise_variance="cv"``; five by default, ten for one or two outputs.
+        Folds over rows for ``noise_variance="cv"`` and ``"cv_1se"``; five by default, ten for one
+        or two outputs.
+    response_covariance : None, "learn" or array of shape (n_outputs, n_outputs), default=None
+        Covariance B of the coefficients over the outputs: those of a column with relevance w have
+        the prior N(0, wB), with white noise. None means independent outputs, B = I. "learn" is for
+        outputs in the order of time: B is that of an autoregressive model of order one, with the
+        entries ρ^|s−t|, and ρ is learned with the relevances (Zhang & Rao 2011). A given matrix is
+        divided by its mean diagonal entry. It needs ``posterior="full"``, real data, two outputs or
+        more, and ``solver="auto"``. Cross-validation of the noise variance assumes B = I.
     significance : float, default=0.05
         Family-wise significance level of the test that decides which columns are in ``support_``:
         the probability that any irrelevant column is included.
@@ -180,13 +235,24 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         ``X @ coef_.T + intercept_`` if columns are far from zero.
     relevance_ : ndarray of shape (n_features,)
         The optimal relevances: prior variances of the coefficients of each column (w_x² in Wipf
-        2023), zero for columns that are not used.
+        2023), zero for columns that are not used. With ``group_covariance="full"`` they are the
+        diagonals of ``group_covariances_``.
+    group_covariances_ : ndarray of shape (n_groups, m, m)
+        Only with ``group_covariance="full"``: the prior covariance of the coefficients of each
+        group, in float64. Groups are in the order of their labels, columns of a group in ascending
+        order, and groups of fewer than m columns are padded with zeros.
     support_ : ndarray of int
         Indices of the columns whose relevance is statistically significant, in ascending order.
     noise_variance_ : float
-        The noise variance that was given or found.
+        The noise variance that was given or found; with `noise_cov`, the factor of this covariance.
+    noise_variances_ : ndarray of shape (n_samples,)
+        Noise variance of each row: ``noise_variance_`` times the diagonal of `noise_cov`. Only
+        after a fit with `noise_cov` or with ``noise_variance="learn_diagonal"``.
     energy_ : float
-        Energy at the fitted relevances and noise variance, summed over the outputs.
+        Energy at the fitted relevances and noise variance, summed over the outputs. With the full
+        posterior covariance it is minus twice the log-likelihood of real outputs, and minus the
+        log-likelihood of complex outputs, up to a constant. With `noise_cov` it includes the
+        log-determinant of this covariance (on its range).
     history_ : History
         Energy divided by the number of outputs, in each iteration.
     n_iter_ : int
@@ -195,6 +261,8 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         How the iteration ended.
     certificate_ : Certificate
         Claims about the fit (optimality, posterior mean, support, uniqueness), each with a verdict.
+    response_covariance_ : ndarray of shape (n_outputs, n_outputs)
+        The covariance B over the outputs; only with `response_covariance`.
     n_features_in_ : int
         Number of columns of `X`.
 
@@ -218,12 +286,15 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
     coef_ = Fitted()
     intercept_ = Fitted()
     relevance_ = Fitted()
+    group_covariances_ = Fitted()
     support_ = Fitted()
     noise_variance_ = Fitted()
+    noise_variances_ = Fitted()
     energy_ = Fitted()
     history_ = Fitted()
     n_iter_ = Fitted()
     status_ = Fitted()
+    response_covariance_ = Fitted()
 
     _state: SparseState
 
@@ -234,8 +305,10 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         noise_variance: float | str = "auto",
         solver: str = "auto",
         groups: Any = None,
+        group_covariance: str = "spherical",
         penalty: Any = "log",
         cv: Any = None,
+        response_covariance: Any = None,
         significance: float = 0.05,
         fit_intercept: bool = True,
         max_iter: int = 1000,
@@ -249,8 +322,10 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         self.noise_variance = noise_variance
         self.solver = solver
         self.groups = groups
+        self.group_covariance = group_covariance
         self.penalty = penalty
         self.cv = cv
+        self.response_covariance = response_covariance
         self.significance = significance
         self.fit_intercept = fit_intercept
         self.max_iter = max_iter
@@ -261,28 +336,45 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         self.verbose = verbose
 
     @restored_on_failure
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+    def fit(self, X: Any, y: Any, sample_weight: Any = None, noise_cov: Any = None) -> Self:
         """Find the relevant columns of `X` for all outputs `y`.
 
         Parameters
         ----------
-        X : array-like of shape (n_samples, n_features)
-            The dictionary, whose columns are the candidate regressors.
+        X : array-like or sparse matrix of shape (n_samples, n_features)
+            The dictionary, whose columns are the candidate regressors. A SciPy sparse matrix or
+            array is centred implicitly and never made dense; only the columns that are used are.
         y : array-like of shape (n_samples,) or (n_samples, n_outputs)
             The responses.
         sample_weight : array-like of shape (n_samples,), optional
-            Frequencies of the rows: weight 2 is the same as giving the row twice.
+            Frequencies of the rows: weight 2 is the same as giving the row twice. Together with
+            `noise_cov`, this must be one variance for each row.
+        noise_cov : array-like of shape (n_samples, n_samples) or (n_samples,), optional
+            Covariance R of the noise of the rows, or its diagonal if their noise is independent.
+            The noise has covariance ``noise_variance_`` times R, so give ``noise_variance=1`` if R
+            is an estimate of the noise itself. X, y and the intercept's column of ones are whitened
+            by R (generalised least squares), and the folds of ``noise_variance="cv"`` are folds of
+            whitened rows. If R is singular, only what lies in its range is fitted, and the
+            certificate says so. Functions that select rows, such as `GridSearchCV`, can split
+            variances but not a covariance matrix.
 
         Returns
         -------
         SparseVAE
             The fitted estimator itself.
         """
+        return self._fit_on(X, y, sample_weight, noise_cov)
+
+    def _fit_on(
+        self, X: Any, y: Any, sample_weight: Any, noise_cov: Any, guide: Guide | None = None
+    ) -> Self:
+        """Fit to data that are checked first; `guide` is a solution of `noise_path` to start at."""
         X, y = validated_pair(self, X, y)
         objective = self._checked_objective(X.shape[1])
         weights = validated_weights(sample_weight, X, y if y.ndim == 2 else y[:, None])
+        cov = None if noise_cov is None else NoiseCovariance.of(noise_cov, X.shape[0])
         with limited_blas(X.shape[0]):
-            solution = self._fit(X, y, weights, objective)
+            solution = self._fit(X, y, weights, objective, cov, guide)
         if not solution.status.ok:
             diverged = solution.status is Status.DIVERGED
             warn_user(DIVERGED if diverged else solution.advice, ConvergenceWarning)
@@ -293,31 +385,65 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
 
         Parameters
         ----------
-        X : array-like of shape (n_samples, n_features)
+        X : array-like or sparse matrix of shape (n_samples, n_features)
             New rows of the dictionary.
         return_std : bool, default=False
-            Whether to return the predictive standard deviation, noise included.
+            Whether to return the predictive standard deviation, noise included. After a fit with
+            `noise_cov`, this noise has the mean of the noise variances of the training rows.
 
         Returns
         -------
         y : ndarray of shape (n_samples,) or (n_samples, n_outputs)
             Predicted outputs.
-        std : ndarray of shape (n_samples,)
-            Predictive standard deviation, which all outputs share. Returned only if `return_std`.
+        std : ndarray of shape (n_samples,) or (n_samples, n_outputs)
+            Predictive standard deviation, which all outputs share unless `response_covariance` was
+            given. Returned only if `return_std`.
         """
         check_is_fitted(self)
-        X = validated_rows(self, X, reset=False, accept_sparse=False)
         coef = self.coef_ if is_array(self.coef_) else np.asarray(self.coef_)
+        if has_complex(X) and not is_complex(coef):
+            raise ValueError(
+                "X is complex, but the estimator was fitted to real data: give real rows."
+            )
+        X = dense_if_small(validated_rows(self, X, reset=False, accept_complex=True))
         flat = coef.ndim == 1
         with np.errstate(all="ignore"):  # what overflows is refused below
             mean = self._state.predicted(X, coef[None, :] if flat else coef, self.intercept_)
-        mean = narrowed(mean[:, 0] if flat else mean, X, "the prediction")
+        ref = reference_array(X)
+        mean = narrowed(mean[:, 0] if flat else mean, ref, "the prediction")
         if not return_std:
             return mean
         with np.errstate(all="ignore"):
-            spread = self._state.variances(X) + self.noise_variance_
+            noise = self.noise_variance_ * self._state.noise_level
+            spread = self._state.variances(X) + noise
             spread = namespace(spread).sqrt(spread)
-        return mean, narrowed(spread, X, "the standard deviation")
+        return mean, narrowed(spread, ref, "the standard deviation")
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """Return the coefficient of determination R² of the predictions, averaged over outputs.
+
+        For complex outputs, squares are those of absolute values.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Rows of the dictionary.
+        y : array-like of shape (n_samples,) or (n_samples, n_outputs)
+            Their true outputs.
+        sample_weight : array-like of shape (n_samples,), optional
+            Weights of the rows.
+
+        Returns
+        -------
+        float
+        """
+        check_is_fitted(self)
+        if not is_complex(np.asarray(to_numpy(self.coef_))):
+            return float(super().score(X, y, sample_weight))
+        _, targets, weights = validated_data(self, X, y, sample_weight)
+        predicted = to_numpy(self.predict(X)).reshape(targets.shape)
+        weights = np.ones(targets.shape[0]) if weights is None else to_numpy(weights)
+        return determination(to_numpy(targets), predicted, weights)
 
     def posterior_covariance(self, indices: Any) -> Any:
         """Return the posterior covariance of the coefficients of some columns.
@@ -329,8 +455,9 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
 
         Returns
         -------
-        ndarray of shape (m, m)
-            Posterior covariance of one output's coefficients; it is the same for all outputs.
+        ndarray of shape (m, m) or (n_outputs, m, m)
+            Posterior covariance of one output's coefficients. It is the same for all outputs unless
+            `response_covariance` was given; then there is one for each.
         """
         check_is_fitted(self)
         wanted = np.asarray(indices)
@@ -341,6 +468,11 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
                 f"[0, {self.n_features_in_ - 1}]."
             )
         return self._state.posterior.covariance(wanted)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        return tags
 
     @property
     def certificate_(self) -> Certificate:
@@ -366,83 +498,175 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
 
     def _objective(self, n_columns: int) -> Energy:
         groups = None if self.groups is None else Groups.of(self.groups, n_columns)
-        return make_objective(self.posterior, as_penalty(self.penalty), groups)
+        kind = check_choice(self.group_covariance, "group_covariance", ("spherical", "full"))
+        objective = make_objective(self.posterior, as_penalty(self.penalty), groups)
+        if kind == "spherical":
+            return objective
+        if groups is None or self.posterior != "full":
+            raise ValueError(
+                "group_covariance='full' needs groups of columns and posterior='full', but "
+                f"groups={'None' if groups is None else 'labels'} and "
+                f"posterior={self.posterior!r} were given."
+            )
+        return GroupCovariance(groups)
 
-    def _fit(self, X: Array, y: Array, weights: Array | None, objective: Energy) -> Solution[State]:
+    def _fit(
+        self, X: Array, y: Array, weights: Array | None, objective: Energy,
+        cov: NoiseCovariance | None, guide: Guide | None,
+    ) -> Solution[State]:  # fmt: skip
         """Minimise the energy on checked data, store the fitted state and return the solution.
 
         The energy is the loss that is minimised.
         """
         targets = as_double(y if y.ndim == 2 else y[:, None])
-        rows = canonical(as_double(X), targets, weights, bool(self.fit_intercept))
-        problem, units = rows.normalised(objective.groups)
-        given = Rows(as_double(X), targets, weights, rows.intercept)
-        solution = self._solve(problem, units, objective, rows, given)
-        state = self._copied_out(solution, units, objective, rows, X, y)
-        rule = noise_rule(self.noise_variance, objective, rows.count, problem.columns)
-        shapes = problem.columns, units.n_responses
+        given = rows_of(X, targets, weights, bool(self.fit_intercept))
+        rows, split = prepared_rows(given, cov)
+        rule = noise_rule(self.noise_variance, objective, rows.count, X.shape[1])
+        has_cov, trace = cov is not None, None
+        self._check_combination(given, objective, rule, has_cov)
+        spectrum = checked_spectrum(
+            self.response_covariance, rows, objective, self.posterior, self.solver
+        )
+        if rule == "learn_diagonal":
+            rows, units, solution, cov = self._learned_rows(given, objective, has_cov)
+        else:
+            problem, units = rows.normalised(objective.groups, compress=spectrum is None)
+            solution, trace = self._solve(problem, units, objective, rows, split, guide, spectrum)
+        state = self._copied_out(solution, units, objective, rows, reference_array(X), y)
+        state.add_noise(cov)
+        shapes = X.shape[1], units.n_responses
         fitted = checked_attributes(state.results, *shapes)
-        state.figures = self._verified(state, fitted, given, rows, objective, rule)
+        state.figures = self._verified(state, fitted, given, rows, objective, rule, cov)
+        state.figures = with_stability(state.figures, trace, solution.value, units, objective)
         groups = None if objective.groups is None else objective.groups.labels
         state.parameters = {name: getattr(self, name) for name in CERTIFIED_PARAMETERS}
         state.parameters |= {"groups": groups}  # a copy, since a user may write into an array
+        state.parameters |= {"noise_cov": has_cov}
         self._state = state
         return solution
 
     def _solve(
-        self, problem: Problem, units: Units, objective: Energy, rows: Rows, given: Rows
-    ) -> Solution[State]:
+        self, problem: Problem, units: Units, objective: Energy, rows: Rows, given: Rows,
+        guide: Guide | None, spectrum: Spectrum | None,
+    ) -> tuple[Solution[Any], PathTrace | None]:  # fmt: skip
         """Find the noise variance and return the relevances that minimise the energy (loss).
 
-        `rows` are the distinct training rows with their weights, `given` those passed to `fit`. The
-        relevance of a column is the prior variance of its coefficients.
+        `rows` are the distinct training rows with their weights, `given` those passed to `fit`, and
+        `guide` is a solution of `noise_path` to start at. The relevance of a column is the prior
+        variance of its coefficients. The second value is the path of noise variances, if known.
         """
         rule = noise_rule(self.noise_variance, objective, rows.count, problem.columns)
         settings: dict[str, Any] = {
             "method": self.solver,
             "tolerance": self.tol,
             "limit": self.max_iter,
-            "start": self._last_relevance(problem, units, objective.groups),
+            "start": guide.start if guide else self._last_fit(problem, units, objective),
             "callbacks": self._callbacks("minimising the energy"),
         }
-        if rule == "learn":
+        learn = rule == "learn"
+        minimise: Callable[[Problem, Energy], Solution[Any]] = partial(solve, **settings)
+        if spectrum is not None:
+            del settings["method"]
+            minimise = partial(solve_correlated, spectrum=spectrum, learn_noise=learn, **settings)
+        if learn and spectrum is not None:
+            return minimise(problem.with_noise(first_noise(problem)), objective), None
+        if learn:
             learned = learn_noise(problem, objective, **settings)
             warn_if_collapsed(learned)
-            return learned
-        if rule == "cv":
+            return learned, None
+        trace = guide.trace if guide else None
+        if rule in RULES:
             split = folds(self.cv, self.random_state, rows, given)
-            noise = cross_validated_noise(
+            held_out = held_out_errors(
                 *split, objective, self._callbacks("path of noise variances"), self.n_jobs
             )
+            noise = RULES[str(rule)](held_out)
         else:
             noise = FALLBACK * rows.mean_square() if rule == "fallback" else float(rule)
-        level = scalar(units.normalised_noise(noise))
-        return solve(problem.with_noise(level), objective, **settings)
+        at = problem.with_noise(scalar(units.normalised_noise(noise)))
+        if rule in RULES and spectrum is None:
+            trace = coarse_trace(at, objective, noise)
+        return minimise(at, objective), trace
+
+    def _check_combination(
+        self, given: Rows, objective: Energy, rule: str | float, has_cov: bool
+    ) -> None:
+        """Raise a ValueError if arguments were given that do not work together."""
+        correlated = self.response_covariance is not None
+        full = isinstance(objective, GroupCovariance)
+        for name, used in (
+            ("noise_cov", has_cov),
+            ("noise_variance='learn_diagonal'", rule == "learn_diagonal"),
+            ("group_covariance='full'", full),
+        ):
+            if used and isinstance(given, SparseRows):
+                raise ValueError(
+                    f"{name} was given with a sparse X, but needs a dense one: give X.toarray() if "
+                    "it fits into memory."
+                )
+            if used and correlated:
+                raise ValueError(
+                    f"{name} and response_covariance were both given, but can be used only one at "
+                    "a time: leave one of them out."
+                )
+
+    def _learned_rows(
+        self, given: Rows, objective: Energy, has_cov: bool
+    ) -> tuple[Rows, Units, Solution[State], NoiseCovariance]:
+        """Return whitened rows, their units, the solution and the learned covariance of the noise.
+
+        `given` are the rows as they were passed to `fit`, and `has_cov` tells whether `noise_cov`
+        was given, which is refused.
+        """
+        outputs = given.responses.shape[1]
+        check_learnable_rows(objective, outputs, given.frequencies is not None, has_cov)
+        problem, units = given.normalised(objective.groups)
+        last = self._last_fit(problem, units, objective)
+        learned = learn_row_noise(
+            given,
+            objective,
+            method=self.solver,
+            tolerance=self.tol,
+            limit=self.max_iter,
+            start=None if last is None else units.relevance(last),
+            callbacks=self._callbacks("learning the noise of the rows"),
+        )
+        return learned.rows, learned.units, learned.solution, learned.covariance
 
     def _callbacks(self, description: str) -> Sequence[Callback]:
         """Return a list with a progress bar if `verbose`, otherwise an empty list."""
         return [ProgressBar(f"SparseVAE, {description}")] if self.verbose else []
 
-    def _last_relevance(
-        self, problem: Problem, units: Units, groups: Groups | None
-    ) -> Array | None:
+    def _last_fit(self, problem: Problem, units: Units, objective: Energy) -> Array | None:
         """Return the relevances (prior variances) of the last fit, in normalised units.
 
         These are the units of the new normalised problem. Return None without `warm_start`, before
         the first fit, or, with a warning, if the relevances do not suit the new columns or groups.
+        With a covariance for every group, these covariances are returned if the groups are those of
+        the last fit.
         """
         if not self.warm_start or not self.__sklearn_is_fitted__():
             return None
+        groups, full = objective.groups, isinstance(objective, GroupCovariance)
+        if full and groups is not None and hasattr(self, "group_covariances_"):
+            covariances = to_numpy(self.group_covariances_)
+            last: Any = (self._state.parameters or {}).get("groups")
+            same = np.array_equal(last, groups.labels)
+            if same and is_covariance(covariances):
+                factor = to_numpy(
+                    groups.gather(units.normalised_relevance(1.0 + 0.0 * units.norms))
+                )
+                return covariances * factor[:, :1, None]
         relevance = to_numpy(self.relevance_)
         if not (np.isfinite(relevance).all() and (relevance >= 0).all()):
             reason = "relevance_ has entries that are negative or not finite"
         elif relevance.size != problem.columns:
             reason = f"the last fit had {relevance.size} columns, this one has {problem.columns}"
-        elif groups is not None and not _constant_in(groups, relevance):
+        elif groups is not None and not full and not _constant_in(groups, relevance):
             reason = "the relevances of the last fit differ within the groups of this one"
         else:
-            xp = namespace(problem.dictionary)
-            start = units.normalised_relevance(like(relevance, problem.dictionary))
+            xp = namespace(problem.noise)
+            start = units.normalised_relevance(like(relevance, problem.noise))
             return xp.where(flat_start(problem, groups) > 0, start, 0.0 * start)
         warn_user(
             f"warm_start=True was given, but {reason}: the fit starts from the default relevances "
@@ -451,52 +675,74 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         return None
 
     def _copied_out(
-        self, solution: Solution[State], units: Units, objective: Energy, rows: Rows,
+        self, solution: Solution[Any], units: Units, objective: Energy, rows: Rows,
         X: Array, y: Array,
     ) -> SparseState:  # fmt: skip
         """Return the fitted state, with arrays in the dtype of X, before it is verified.
 
         The measured values of the certificate are added to it later.
         """
-        relevance, state = _stored_relevance(solution.value, units, X)
-        noise = scalar(units.noise(state.noise))
-        dictionary, responses = rows.weighted
-        factor = ActiveFactor.of(dictionary, as_double(relevance), noise)
-        estimate = factor.mean(responses)
+        if self.response_covariance is None:
+            results, posterior, estimate = self._independent(
+                solution.value, units, objective, rows, X
+            )
+        else:
+            results, posterior, estimate = correlated_attributes(
+                solution.value, units, objective.groups, rows, X, self.significance
+            )
         coef = narrowed(estimate, X, "coef_")
         kept = as_double(coef)
         check_kept(estimate, kept, abs(estimate) * units.norms[:, None], "coef_")
-        center, mean = rows.offsets
+        center, mean = rows.means
         level = mean.rounded + mean.rest
-        intercept = level - kept.mT @ center.rounded - kept.mT @ center.rest
+        shares, middle, rest = of_one_kind(kept.mT, center.rounded, center.rest)
+        intercept = level - shares @ middle - shares @ rest
         single = y.ndim == 1
-        significant = significant_columns(state, units.n_responses, self.significance, objective)
-        results = {
+        results |= {
             "coef_": coef[:, 0] if single else coef.mT,
-            "intercept_": scalar(intercept[0]) if single else narrowed(intercept, X, "intercept_"),
-            "relevance_": relevance,
-            "noise_variance_": noise,
-            "support_": namespace(X).asarray(np.flatnonzero(significant), device=device(X)),
-            "energy_": scalar(objective.in_units(objective.value(state), units)),
+            "intercept_": number(intercept[0]) if single else narrowed(intercept, X, "intercept_"),
             "history_": solution.history,
             "n_iter_": max(1, solution.n_iter),
             "status_": solution.status,
         }
-        return SparseState(
-            results, factor.posterior(noise), center.rounded, None, center.rest, level
-        )
+        return SparseState(results, posterior, center.rounded, None, center.rest, level)
+
+    def _independent(
+        self, found: State, units: Units, objective: Energy, rows: Rows, X: Array
+    ) -> tuple[dict[str, Any], Any, Array]:
+        """Return fitted attributes, the posterior and its mean, for independent outputs."""
+        relevance, state = _stored_relevance(found, units, X)
+        noise = scalar(units.noise(state.noise))
+        dictionary, responses = rows.weighted
+        axes = axes_of(state)
+        factor = ActiveFactor.of(dictionary, as_double(relevance), noise, axes)
+        significant = significant_columns(state, rows.real_responses, self.significance, objective)
+        results = {
+            "relevance_": relevance,
+            "noise_variance_": noise,
+            "support_": namespace(X).asarray(np.flatnonzero(significant), device=device(X)),
+            "energy_": _energy(objective, state, units, rows),
+        }
+        if axes is not None and objective.groups is not None:
+            covariances = axes.covariances(relevance, objective.groups)
+            results["group_covariances_"] = covariances
+            results["relevance_"] = narrowed(
+                objective.groups.spread(real_part(diagonal(covariances))), X, "relevance_"
+            )
+        return results, factor.posterior(noise), factor.mean(responses)
 
     def _verified(
         self, state: SparseState, fitted: Mapping[str, Any], given: Rows, rows: Rows,
-        objective: Energy, rule: str | float,
+        objective: Energy, rule: str | float, cov: NoiseCovariance | None,
     ) -> SparseFigures:  # fmt: skip
         """Return the verifier's measured values of fitted attributes on rows of data.
 
         `given` are the rows as they were passed, `rows` the distinct rows among them with their
-        total weights, and `rule` tells how the noise variance was found (see `noise_rule`).
+        total weights (whitened if the noise has a covariance `cov`), and `rule` tells how the noise
+        variance was found (see `noise_rule`).
         """
         coef, relevance, noise = fitted["coef_"], fitted["relevance_"], fitted["noise_variance_"]
-        estimated = state.results["noise_variance_"] if rule == "cv" else None
+        estimated = state.results["noise_variance_"] if rule in RULES else None
         fit = Fit(
             coef.mT,
             relevance,
@@ -507,6 +753,9 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
             state.predicted(given.dictionary, coef, fitted["intercept_"]),
             state.variances(given.dictionary),
             fitted["support_"],
+            fitted.get("group_covariances_"),
+            fitted.get("response_covariance_"),
+            given_covariance(self.response_covariance),
         )
         known = self.posterior in VERIFIED
         model = EnergyKind(
@@ -516,11 +765,17 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
             self.tol,
             None if known else _violation(rows, relevance, noise, objective),
             self.significance,
+            isinstance(objective, GroupCovariance),
         )
-        sample = Sample(given.dictionary, given.responses, given.frequencies, given.intercept)
+        sample = Sample(
+            given.dictionary, given.responses, given.frequencies, given.intercept,
+            None if cov is None else cov.values,
+        )  # fmt: skip
         return measure(sample, fit, model, title=f"{self.posterior} posterior")
 
-    def _certify_on(self, X: Any, y: Any = None, sample_weight: Any = None) -> Certificate:
+    def _certify_on(
+        self, X: Any, y: Any = None, sample_weight: Any = None, noise_cov: Any = None
+    ) -> Certificate:
         """Return a certificate of the current attributes on data, by the parameters of the fit."""
         check_is_fitted(self)
         if y is None:
@@ -535,27 +790,49 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
                 f"y has {targets.shape[1]} outputs, but the estimator was fitted to {outputs}: "
                 "give y with as many."
             )
+        parameters = dict(self._state.parameters or {})
+        if parameters.pop("noise_cov", False) and noise_cov is None:
+            raise ValueError(
+                "The estimator was fitted with noise_cov: give the noise_cov of these rows too."
+            )
+        cov = None if noise_cov is None else NoiseCovariance.of(noise_cov, dictionary.shape[0])
+        cov = self._state.learned_noise(dictionary.shape[0]) if cov is None else cov
         then = copy(self)
-        then.__dict__.update(self._state.parameters or {})
+        then.__dict__.update(parameters)
         objective = then._objective(dictionary.shape[1])
-        given = Rows(dictionary, targets, weights, bool(then.fit_intercept))
-        rows = canonical(dictionary, targets, weights, given.intercept)
-        attributes = {name: getattr(self, name) for name in ATTRIBUTES}
+        given = rows_of(dictionary, targets, weights, bool(then.fit_intercept))
+        rows, _ = prepared_rows(given, cov)
+        names = fitted_names(type(self)) & self._state.results.keys()  # type: ignore[arg-type]
+        attributes = {name: getattr(self, name) for name in names}
         fitted = checked_attributes(attributes, dictionary.shape[1], outputs)
         rule: str | float = self._state.figures.noise_rule.replace("floor", "learn")
         if not rule or not isinstance(then.noise_variance, str):
             rule = noise_rule(then.noise_variance, objective, rows.count, dictionary.shape[1])
         with limited_blas(dictionary.shape[0]), np.errstate(all="ignore"):
-            figures = then._verified(self._state, fitted, given, rows, objective, rule)
+            figures = then._verified(self._state, fitted, given, rows, objective, rule, cov)
+        figures = replace(figures, path=self._state.figures.path)
         return certificate_of(figures, f"{type(self).__name__}, {figures.title}")
+
+
+def _energy(objective: Energy, state: State, units: Units, rows: Rows) -> float:
+    """Return the energy (loss) of all responses, with the log-determinant of the noise covariance.
+
+    Energies without a log-volume do not contain this determinant.
+    """
+    volume = rows.noise_volume() if objective.has_posterior else 0.0
+    whitened = scalar(objective.in_units(objective.value(state), units))
+    return whitened + units.n_responses * volume
 
 
 def _stored_relevance(state: State, units: Units, X: Array) -> tuple[Array, State]:
     """Return the relevances in the dtype of X, and the solver's state at these rounded values.
 
-    The relevance of a column is the prior variance of its coefficients.
+    The relevance of a column is the prior variance of its coefficients. Those along the principal
+    axes of group covariances are not rounded, since a covariance loses its small eigenvalues by it.
     """
     relevance = units.relevance(state.relevance)
+    if axes_of(state) is not None:
+        return relevance, state
     stored = narrowed(relevance, X, "relevance_")
     if stored.dtype == relevance.dtype:
         return stored, state
@@ -571,7 +848,7 @@ def _violation(rows: Rows, relevance: Array, noise: float, objective: Energy) ->
     """
     problem, units = rows.normalised(objective.groups)
     level = scalar(units.normalised_noise(noise))
-    weights = units.normalised_relevance(like(relevance, problem.dictionary))
+    weights = units.normalised_relevance(like(relevance, problem.noise))
     return scalar(objective.violation(evaluate(problem.with_noise(level), weights)))
 
 

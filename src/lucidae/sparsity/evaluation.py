@@ -4,6 +4,7 @@
 the coefficients) and γ the noise variance. The solvers form the covariance Σ = ΦWΦᵀ + γI of a
 response and use Cholesky factors. This module shares no code with them. It decomposes a square root
 of Σ and does not form Σ, so its results are accurate to ε√cond(Σ), where ε is the machine epsilon.
+For complex data a transpose ᵀ is the conjugate transpose, and a square that of the absolute value.
 """
 
 from __future__ import annotations
@@ -11,13 +12,16 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
+import scipy.sparse
 from scipy.linalg import solve_triangular
 
-CONSTANT = 8.0
-"""A column is constant if it varies, relative to its largest entry, by at most this many epsilons.
-
-One epsilon is the machine epsilon of float64.
-"""
+from lucidae.sparsity.columns import (
+    SparseColumns,
+    Transformed,
+    column_blocks,
+    row_keys,
+    without_constants,
+)
 
 REACHED = 32.0
 """Expected error of solvers that form the covariance of a response in float64.
@@ -39,12 +43,15 @@ class Sample(NamedTuple):
         Weights of the rows; by default every row has weight 1.
     intercept : bool
         Whether the model has an intercept, so that rows are centred.
+    noise_cov : array of shape (d, d) or (d,), optional
+        Covariance of the noise of the rows without the factor γ, or its diagonal.
     """
 
     dictionary: Any
     responses: Any
     weights: Any = None
     intercept: bool = False
+    noise_cov: Any = None
 
 
 class Weighted(NamedTuple):
@@ -65,6 +72,19 @@ class Weighted(NamedTuple):
         an intercept.
     distinct : int
         Number of different rows.
+    parts : int
+        2 if a number of the data has an imaginary part other than zero, otherwise 1. The change of
+        twice the log-likelihood is the change of the energy (loss) times this number.
+    volume : float
+        Log-determinant of the covariance of the noise on its range, without the factor γ, and
+        orthogonal to the intercept; zero for white noise.
+    outside : float
+        Share of the sum of squares of the centred responses outside the range of this covariance.
+    axis : ndarray of shape (d,), optional
+        With a noise covariance and an intercept, the unit vector along its whitened column of ones.
+    points : ndarray of shape (p, κ), optional
+        With a noise covariance, the p rows as given that have a positive weight, centred and
+        divided by the powers of two of the columns: the rows for which the estimator predicts.
     """
 
     dictionary: Any
@@ -75,6 +95,11 @@ class Weighted(NamedTuple):
     total: float
     dimension: float
     distinct: int
+    parts: int = 1
+    volume: float = 0.0
+    outside: float = 0.0
+    axis: Any = None
+    points: Any = None
 
     @property
     def mean_square(self) -> float:
@@ -82,7 +107,7 @@ class Weighted(NamedTuple):
 
         The smallest noise variance that is allowed is relative to this number.
         """
-        power = float((self.responses**2).sum())
+        power = float((np.abs(self.responses) ** 2).sum())
         return power / (self.distinct * int(self.responses.shape[1]))
 
 
@@ -90,50 +115,68 @@ def weighted_rows(sample: Sample, labels: Any) -> Weighted:
     """Return the rows of positive weight, centred, weighted and divided by powers of two.
 
     Rows are centred only if `sample.intercept`. `labels` are the groups of the columns, or None;
-    the columns of a group are divided by the same power of two.
+    the columns of a group are divided by the same power of two. `whitened_rows` is for rows whose
+    noise has a covariance.
     """
     Phi, X = sample.dictionary, sample.responses
     weights = np.ones(Phi.shape[0]) if sample.weights is None else sample.weights
     if (weights <= 0).any():
         Phi, X, weights = Phi[weights > 0], X[weights > 0], weights[weights > 0]
     total = float(weights.sum())
-    count = _distinct(Phi, X)
-    if sample.intercept:
-        Phi, X = (_without_constants(part, weights) for part in (Phi, X))
-    root = np.sqrt(weights)[:, None]
-    if sample.weights is not None:
-        Phi, X = Phi * root, X * root
-    peaks = largest_in(np.abs(Phi).max(axis=0), labels)  # columns of a group share their unit
-    shifts, shift = _exponents(peaks), int(_exponents(np.abs(X).max()))
+    count = distinct(Phi, X)
+    parts = parts_of(Phi, X)
+    X = without_constants(X, weights) if sample.intercept else X
+    X = X if sample.weights is None else X * np.sqrt(weights)[:, None]
+    Phi, shifts = _scaled_columns(Phi, weights, sample, labels)
+    shift = int(_exponents(np.abs(X).max()))
     return Weighted(
-        np.ldexp(Phi, -shifts), np.ldexp(X, -shift), weights, shifts, shift, total,
-        total - float(sample.intercept), count,
+        Phi, times_power(X, -shift), weights, shifts, shift, total,
+        total - float(sample.intercept), count, parts,
     )  # fmt: skip
 
 
-def _distinct(Phi: Any, X: Any) -> int:
+def rescaled(
+    Phi: Any, X: Any, weights: Any, labels: Any, sizes: tuple[float, float, int, int],
+    *noise: float,
+) -> Weighted:  # fmt: skip
+    """Return rows divided by powers of two; `sizes` and `noise` are the last fields of the result.
+
+    `sizes` are the fields `total`, `dimension`, `distinct` and `parts`, and `noise` are `volume`
+    and `outside`.
+    """
+    peaks = largest_in(np.abs(Phi).max(axis=0), labels)  # columns of a group share their unit
+    shifts, shift = _exponents(peaks), int(_exponents(np.abs(X).max()))
+    return Weighted(
+        times_power(Phi, -shifts), times_power(X, -shift), weights, shifts, shift, *sizes, *noise
+    )
+
+
+def parts_of(Phi: Any, X: Any) -> int:
+    """Return 2 if a number of the data has an imaginary part other than zero, otherwise 1."""
+    return 1 + any(np.iscomplexobj(part) and bool(part.imag.any()) for part in (Phi, X))
+
+
+def distinct(Phi: Any, X: Any) -> int:
     """Return the number of different rows of the dictionary and the responses taken together."""
-    seen = {row.tobytes() for row in np.hstack([Phi, X]) + 0.0}
-    return len(seen)
+    return len(set(row_keys(Phi, X)))
 
 
-def centred(values: Any, weights: Any) -> tuple[Any, Any]:
-    """Return `values` minus their weighted column means, and these means minus the first row."""
-    # The difference of two doubles is rounded relative to itself, so no digits are lost however
-    # far the rows are from zero; the means of these differences are small numbers.
-    moved = values - values[0]
-    mean = (weights @ moved) / weights.sum()
-    moved = moved - mean
-    rest = (weights @ moved) / weights.sum()
-    return moved - rest, mean + rest
+def _scaled_columns(Phi: Any, weights: Any, sample: Sample, labels: Any) -> tuple[Any, Any]:
+    """Return the centred and weighted columns divided by powers of two, and the exponents.
 
+    The columns of a group share their unit.
+    """
 
-def _without_constants(values: Any, weights: Any) -> Any:
-    """Return centred values; columns that vary by rounding errors only become exactly zero."""
-    moved, _ = centred(values, weights)
-    spread, peaks = np.abs(moved).max(axis=0), np.abs(values).max(axis=0)
-    constant = spread <= CONSTANT * np.finfo(float).eps * peaks
-    return np.where(constant, 0.0, moved)
+    def exponents(peaks: Any) -> Any:
+        return _exponents(largest_in(peaks, labels))
+
+    if scipy.sparse.issparse(Phi):
+        columns = SparseColumns.of(Phi, weights, sample.intercept, exponents)
+        return columns, columns.shifts
+    Phi = without_constants(Phi, weights) if sample.intercept else Phi
+    Phi = Phi if sample.weights is None else Phi * np.sqrt(weights)[:, None]
+    shifts = exponents(np.abs(Phi).max(axis=0))
+    return times_power(Phi, -shifts), shifts
 
 
 def _exponents(peaks: Any) -> Any:
@@ -142,6 +185,18 @@ def _exponents(peaks: Any) -> Any:
     The exponent of zero is 0.
     """
     return np.where(peaks > 0, np.frexp(peaks)[1], 0)
+
+
+def times_power(values: Any, exponents: Any) -> Any:
+    """Return real or complex numbers times two to the power of the exponents, without rounding."""
+    if not np.iscomplexobj(values):
+        return np.ldexp(values, exponents)
+    return np.ldexp(values.real, exponents) + 1j * np.ldexp(values.imag, exponents)
+
+
+def squares(values: Any) -> Any:
+    """Return the squares of the absolute values of real or complex numbers."""
+    return values.real**2 + values.imag**2 if np.iscomplexobj(values) else values**2
 
 
 class Evaluation(NamedTuple):
@@ -166,6 +221,11 @@ class Evaluation(NamedTuple):
         Bound on the relative rounding error of R.
     reach : float
         Expected error of solvers that form Σ in float64.
+    evidence : pair of ndarray of shape (κ,), optional
+        Twice the log-likelihood that is lost without each column, and bounds on the rounding
+        errors, if the responses are correlated.
+    leverage : ndarray of shape (d, n), optional
+        Posterior variance of each predicted mean, divided by γ, if the responses are correlated.
     """
 
     relevance: Any
@@ -180,6 +240,8 @@ class Evaluation(NamedTuple):
     residual: float
     rounding: float
     reach: float
+    evidence: Any = None
+    leverage: Any = None
 
 
 def evaluate_relevances(rows: Weighted, w: Any, noise: float) -> Evaluation:
@@ -193,26 +255,47 @@ def evaluate_relevances(rows: Weighted, w: Any, noise: float) -> Evaluation:
     used = np.flatnonzero(w)
     scaled = Phi[:, used] * np.sqrt(w[used])
     # With A = [W^½Φᵀ; √γ I] = QR, AᵀA = Σ = RᵀR, and cond(R) = √cond(Σ).
-    R = triangle_of(np.vstack([scaled.T, np.sqrt(noise) * np.eye(size)]))
-    columns = solve_triangular(R, Phi, trans="T", check_finite=False)
-    targets = solve_triangular(R, X, trans="T", check_finite=False)
+    R = triangle_of(np.vstack([scaled.conj().T, np.sqrt(noise) * np.eye(size)]))
+    targets = solve_triangular(R, X, trans="C", check_finite=False)
     # Q needs the responses through their Gram matrix alone.
-    root = triangle_of(targets.T).T if n > size else targets
-    loading = columns.T @ root
-    mean = np.zeros((Phi.shape[1], n))
-    mean[used] = w[used, None] * (columns[:, used].T @ targets)
+    root = triangle_of(targets.conj().T).conj().T if n > size else targets
+    columns, loading, curvature, alignment = _of_columns(Phi, R, root)
+    mean = np.zeros((Phi.shape[1], n), np.result_type(Phi.dtype, X))
+    mean[used] = w[used, None] * (columns[:, used].conj().T @ targets)
     precise = solve_triangular(R, targets, check_finite=False)
-    largest = min(float(np.linalg.norm(R, 1) * np.linalg.norm(R, np.inf)), float((R**2).sum()))
+    largest = min(float(np.linalg.norm(R, 1) * np.linalg.norm(R, np.inf)), float(squares(R).sum()))
     condition = max(largest / noise, 1.0)
     unit = float(np.finfo(float).eps)
     return Evaluation(
-        w, noise, columns, loading, (columns**2).sum(axis=0), (loading**2).sum(axis=1) / n, mean,
-        (float((targets**2).sum()) + outside / noise) / n,
+        w, noise, columns, loading, curvature, alignment / n,
+        mean, (float(squares(targets).sum()) + outside / noise) / n,
         2.0 * float(np.log(np.abs(np.diagonal(R))).sum()),
-        (float(((noise * precise) ** 2).sum()) + outside) / n,
+        (float(squares(noise * precise).sum()) + outside) / n,
         unit * condition**0.5 * 4.0 * (size + used.size + 8) ** 0.5,
         REACHED * unit * condition,
     )  # fmt: skip
+
+
+def _of_columns(Phi: Any, R: Any, root: Any) -> tuple[Any, Any, Any, Any]:
+    """Return R⁻ᵀΦ, its conjugate transpose times `root`, and the squared norms of both by column.
+
+    For a sparse dictionary Φ the two matrices are computed for the columns that are read.
+    """
+
+    def whiten(block: Any) -> Any:
+        return solve_triangular(R, block, trans="C", check_finite=False)
+
+    if not isinstance(Phi, SparseColumns):
+        columns = whiten(Phi)
+        loading = columns.conj().T @ root
+        return columns, loading, squares(columns).sum(axis=0), squares(loading).sum(axis=1)
+    curvature, alignment = np.zeros(Phi.shape[1]), np.zeros(Phi.shape[1])
+    for part, block in column_blocks(Phi):
+        columns = whiten(block)
+        curvature[part] = squares(columns).sum(axis=0)
+        alignment[part] = squares(columns.conj().T @ root).sum(axis=1)
+    load = Transformed(Phi, lambda block: whiten(block).conj().T @ root)
+    return Transformed(Phi, whiten), load, curvature, alignment
 
 
 def leverages(rows: Weighted, w: Any, noise: float) -> Any:
@@ -226,11 +309,11 @@ def leverages(rows: Weighted, w: Any, noise: float) -> Any:
     if used.size <= scaled.shape[0]:
         # With [S; √γ I] = QR and S = ΦW^½, S(SᵀS + γI)⁻¹Sᵀ is the Gram matrix of Q's first rows.
         basis = np.linalg.qr(np.vstack([scaled, np.sqrt(noise) * np.eye(used.size)]))[0]
-        return (basis[: scaled.shape[0]] ** 2).sum(axis=1)
-    R = triangle_of(np.vstack([scaled.T, np.sqrt(noise) * np.eye(scaled.shape[0])]))
+        return squares(basis[: scaled.shape[0]]).sum(axis=1)
+    R = triangle_of(np.vstack([scaled.conj().T, np.sqrt(noise) * np.eye(scaled.shape[0])]))
     # ΦWΦᵀΣ⁻¹ = I − γΣ⁻¹, and with Σ = RᵀR the diagonal of Σ⁻¹ has the squared columns of R⁻ᵀ.
-    inverse = solve_triangular(R, np.eye(R.shape[0]), trans="T", check_finite=False)
-    return 1.0 - noise * (inverse**2).sum(axis=0)
+    inverse = solve_triangular(R, np.eye(R.shape[0]), trans="C", check_finite=False)
+    return 1.0 - noise * squares(inverse).sum(axis=0)
 
 
 def triangle_of(A: Any) -> Any:
@@ -246,9 +329,13 @@ def _in_span(Phi: Any, X: Any) -> tuple[Any, Any, float]:
     """
     if Phi.shape[0] <= Phi.shape[1]:
         return Phi, X, 0.0
+    if isinstance(Phi, SparseColumns):
+        count, triangle = Phi.shape[1], Phi.triangle_with(X)
+        outside = float(squares(triangle[count:, count:]).sum())
+        return triangle[:count, :count], triangle[:count, count:], outside
     Q, R = np.linalg.qr(Phi)
-    inside = Q.T @ X
-    return R, inside, float(((X - Q @ inside) ** 2).sum())
+    inside = Q.conj().T @ X
+    return R, inside, float(squares(X - Q @ inside).sum())
 
 
 def largest_in(values: Any, labels: Any) -> Any:

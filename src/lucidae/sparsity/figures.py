@@ -79,7 +79,8 @@ class SparseFigures:
         standard deviations of the responses. `mean_tolerance` is the largest distance allowed.
     noise_rule : str
         How γ was found: "given", "learn", "floor" (learning ended at the smallest value allowed),
-        "cv" (held-out rows) or "fallback" (a single row).
+        "learn_diagonal" (one for each row; γ is their mean), "cv" and "cv_1se" (held-out rows) or
+        "fallback" (a single row).
     noise_distance : float
         Relative distance of γ from the value that this rule gives.
     energy_distance : float
@@ -104,6 +105,15 @@ class SparseFigures:
     variance_distance, variance_error : float
         Largest difference between the estimator's and the verifier's posterior variances of the
         predicted means, divided by γ, and a bound on its rounding error.
+    covariance_distance : float
+        Largest relative deviation of the covariances of groups from symmetric, positive
+        semi-definite matrices whose diagonals are the relevances; None without such covariances.
+    noise_rank, noise_rows, noise_outside : int, int and float
+        With a noise covariance R: the rank of R, its number of rows, and the share of the sum of
+        squares of the responses outside the range of R. None for white noise.
+    path : dict
+        How much the columns in use change with the noise variance: the result of
+        ``PathTrace.stability``, if a path of noise variances was computed.
     evidence : dict
         The numbers, by name, from which the measured values can be computed again.
     """
@@ -137,4 +147,9 @@ class SparseFigures:
     support_undecided: int = 0
     variance_distance: Figure = None
     variance_error: float = 0.0
+    covariance_distance: Figure = None
+    noise_rank: int | None = None
+    noise_rows: int | None = None
+    noise_outside: Figure = None
+    path: dict[str, Any] | None = None
     evidence: dict[str, Any] = field(default_factory=dict)

@@ -10,22 +10,36 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from lucidae.arrays import Array, as_double, is_array, like, namespace
+import numpy as np
+import scipy.sparse
+
+from lucidae.arrays import (
+    Array,
+    as_double,
+    is_array,
+    matched,
+    namespace,
+    of_one_kind,
+    to_numpy,
+)
 from lucidae.base import FittedState, changed_attributes
 from lucidae.certificate import Certificate
 from lucidae.io.models import reads, saved_as
 from lucidae.sparsity.certificate import certificate_of
 from lucidae.sparsity.posterior import Posterior
 from lucidae.sparsity.prediction import level_at_center
+from lucidae.sparsity.whitening import NoiseCovariance
 
 CERTIFIED_PARAMETERS = (
     "posterior",
     "penalty",
     "groups",
+    "group_covariance",
     "noise_variance",
     "fit_intercept",
     "tol",
     "significance",
+    "response_covariance",
 )
 """Parameters that the certificate depends on."""
 
@@ -51,6 +65,8 @@ class SparseState(FittedState):
         Prediction for the mean training row. `intercept_` may not represent it to all digits.
     parameters : dict, optional
         The parameters of the fit that its certificate depends on; earlier versions saved none.
+    noise_level : float
+        Mean noise variance of the training rows, divided by the attribute ``noise_variance_``.
     """
 
     results: dict[str, Any]
@@ -60,27 +76,66 @@ class SparseState(FittedState):
     rest: Array | None = None
     level: Array | None = None
     parameters: dict[str, Any] | None = None
+    noise_level: float = 1.0
+
+    def add_noise(self, cov: NoiseCovariance | None) -> None:
+        """Add the noise variances of the training rows, if the noise has a covariance `cov`."""
+        if cov is not None:
+            variances = self.results["noise_variance_"] * cov.variances
+            self.results["noise_variances_"] = variances
+            self.noise_level = float(np.mean(cov.variances))
+
+    def learned_noise(self, n_rows: int) -> NoiseCovariance | None:
+        """Return the learned covariance of the noise of `n_rows` rows; None if none was learned."""
+        if self.figures.noise_rule != "learn_diagonal":
+            return None
+        variances = self.results["noise_variances_"]
+        if len(variances) != n_rows:
+            raise ValueError(
+                f"The noise variances of {len(variances)} rows were learned, but {n_rows} rows "
+                "were given: give the rows of the fit, or noise_cov."
+            )
+        return NoiseCovariance(variances / self.results["noise_variance_"])
 
     def moved(self, rows: Array) -> Array:
-        """Return rows minus the mean of the training rows, as float64."""
+        """Return rows minus the mean of the training rows, in double precision."""
         wide = as_double(rows)
-        moved = wide - like(self.center, wide)
-        return moved if self.rest is None else moved - like(self.rest, wide)
+        moved = wide - matched(self.center, wide)
+        return moved if self.rest is None else moved - matched(self.rest, wide)
 
     def predicted(self, rows: Array, coef: Any, intercept: Any) -> Array:
-        """Return the predictions for `rows`, as float64, of shape (n_rows, n_outputs).
+        """Return the predictions for `rows`, in double precision, of shape (n_rows, n_outputs).
 
         `coef` has shape (n_outputs, n_features).
         """
+        if scipy.sparse.issparse(rows):
+            return self._predicted_sparse(rows, coef, intercept)
         wide = as_double(rows)
-        coef = like(coef, wide)
-        center = like(self.center, wide)
-        center = center if self.rest is None else center + like(self.rest, wide)
-        level = None if self.level is None else like(self.level, wide)
-        return self.moved(wide) @ coef.mT + level_at_center(coef, intercept, center, level)
+        coef = matched(coef, wide)
+        center = matched(self.center, wide)
+        center = center if self.rest is None else center + matched(self.rest, wide)
+        level = None if self.level is None else matched(self.level, wide)
+        moved, transposed = of_one_kind(self.moved(wide), coef.mT)
+        return moved @ transposed + level_at_center(coef, intercept, center, level)
+
+    def _predicted_sparse(self, rows: Any, coef: Any, intercept: Any) -> Array:
+        """Return the predictions for sparse rows from the columns with non-zero coefficients."""
+        coef = to_numpy(coef).astype(np.float64)
+        used = np.flatnonzero(coef.any(axis=0))
+        narrow = self._restricted(used)
+        return narrow.predicted(rows[:, used].toarray(), coef[:, used], intercept)
+
+    def _restricted(self, columns: Any) -> SparseState:
+        """Return the state with the means of some columns only; `columns` are their indices."""
+        rest = None if self.rest is None else to_numpy(self.rest)[columns]
+        return replace(self, center=to_numpy(self.center)[columns], rest=rest)
 
     def variances(self, rows: Array) -> Array:
         """Return the posterior variance of the mean predicted for each row, without the noise."""
+        if scipy.sparse.issparse(rows):
+            active = to_numpy(self.posterior.active)
+            moved = self._restricted(active).moved(rows[:, active].toarray())
+            return self.posterior.active_variance(moved)
         return self.posterior.variance(self.moved(rows))
 
     def compute_attributes(self) -> dict[str, Any]:
@@ -94,7 +149,8 @@ class SparseState(FittedState):
         """
         shown = dict(self._attributes or {}) | dict(assigned)
         shown.pop("history_", None)
-        return changed_attributes(shown, self.results)
+        known = {name: value for name, value in shown.items() if name in self.results}
+        return changed_attributes(known, self.results)
 
     def saved_fields(self) -> dict[str, Any]:
         """Return what `lucidae.save` and pickle write, with attributes that were changed in place.

@@ -42,7 +42,12 @@ class Groups:
 
     @classmethod
     def of(cls, labels: Any, n_columns: int) -> Groups:
-        """Return the partition in which columns with equal integer labels form a group."""
+        """Return the partition in which columns with equal integer labels form a group.
+
+        `labels` may be an integer m: then each m consecutive columns form a group.
+        """
+        if isinstance(labels, int | np.integer) and not isinstance(labels, bool):
+            labels = _consecutive(int(labels), n_columns)
         given = np.asarray(labels)
         if given.shape != (n_columns,):
             raise ValueError(
@@ -68,6 +73,27 @@ class Groups:
         """Number of groups."""
         return int(self.members.shape[0])
 
+    @property
+    def sizes(self) -> np.ndarray[Any, Any]:
+        """Number of columns of each group."""
+        return np.asarray(self.present.sum(axis=1), dtype=int)
+
+    def by_size(self) -> list[tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]]:
+        """Return the numbers of the groups of each size and their columns, in order of the sizes.
+
+        For each size m there is a pair of integer arrays of shape (k,) and (k, m), for k groups.
+        """
+        sizes = self.sizes
+        return [
+            (numbers, self.members[numbers, :size])
+            for size in np.unique(sizes)
+            for numbers in (np.flatnonzero(sizes == size),)
+        ]
+
+    def columns(self, numbers: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """Return the columns of some groups in ascending order; `numbers` are their numbers."""
+        return np.sort(self.members[numbers][self.present[numbers] > 0])
+
     def gather(self, values: Array) -> Array:
         """Return the values of the columns, arranged by group.
 
@@ -80,6 +106,15 @@ class Groups:
             xp.take(values, index, axis=-1), (*values.shape[:-1], *self.members.shape)
         )
         return taken * xp.asarray(self.present, dtype=values.dtype, device=device(values))
+
+    def spread(self, values: Array) -> Array:
+        """Return the values of each column from values arranged by group; undoes `gather`."""
+        xp = namespace(values)
+        places = np.zeros(self.labels.size, dtype=int)
+        used = np.flatnonzero(self.present.ravel() > 0)
+        places[self.members.ravel()[used]] = used
+        flat = xp.reshape(values, (-1,))
+        return xp.take(flat, xp.asarray(places, device=device(values)), axis=0)
 
     def total(self, values: Array) -> Array:
         """Return the sum of the values of each group's columns: one number for each group."""
@@ -97,3 +132,13 @@ class Groups:
     def restricted(self, columns: np.ndarray[Any, Any]) -> Groups:
         """Return the partition of the selected columns; `columns` are their indices, in order."""
         return Groups.of(self.labels[columns], len(columns))
+
+
+def _consecutive(size: int, n_columns: int) -> np.ndarray[Any, Any]:
+    """Return labels by which each `size` consecutive columns form a group."""
+    if size < 1 or n_columns % size:
+        raise ValueError(
+            f"groups={size} was given for {n_columns} columns, expected a positive number of "
+            "columns per group that divides the number of columns, or one label per column."
+        )
+    return np.arange(n_columns) // size

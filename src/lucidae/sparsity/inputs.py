@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import scipy.sparse
 from sklearn.utils.validation import validate_data
 
 from lucidae.arrays import (
@@ -17,7 +18,8 @@ from lucidae.arrays import (
     to_numpy,
 )
 from lucidae.base import validated_rows
-from lucidae.validation import check_kind, check_rows, check_weights, real_array
+from lucidae.sparsity import dictionary
+from lucidae.validation import check_kind, check_rows, check_weights, has_complex, real_array
 
 LARGEST = 1e75
 """Largest absolute value allowed; columns whose entries are all below its inverse are refused."""
@@ -30,19 +32,25 @@ def validated_pair(estimator: Any, X: Any, y: Any) -> tuple[Array, Array]:
     """Return the dictionary X and the responses y that were passed to `fit`, checked.
 
     Arrays of other libraries than NumPy stay in their library and on their device. NumPy responses
-    become float64. y keeps its number of dimensions.
+    become float64, or complex128. y keeps its number of dimensions. scikit-learn refuses complex
+    numbers, so that they are checked without it. A sparse X becomes a CSR array, or a dense array
+    if it is small.
     """
     X, y = check_kind(X, "X"), check_kind(y, "y")
-    if is_array(X) and not is_numpy(X):
-        X = validated_rows(estimator, X, reset=True, accept_sparse=False)
+    if has_complex(X) or has_complex(y) or (is_array(X) and not is_numpy(X)):
+        X = validated_rows(estimator, X, reset=True, accept_sparse=False, accept_complex=True)
+        y = y if is_array(y) else np.asarray(y)
         flat = y.ndim == 1
-        targets = check_rows(y[:, None] if flat else y, name="y")
+        targets = check_rows(y[:, None] if flat else y, name="y", accept_complex=True)
+        targets = as_double(targets) if is_numpy(targets) else targets
         check_row_count(X, targets)
         y = targets[:, 0] if flat else targets
     else:
         X, y = validate_data(
-            estimator, X, y, dtype=(np.float64, np.float32), multi_output=True, y_numeric=True
-        )
+            estimator, X, y, dtype=(np.float64, np.float32), multi_output=True, y_numeric=True,
+            accept_sparse="csr",
+        )  # fmt: skip
+        X = dense_if_small(X)
         y = np.asarray(y, dtype=np.float64)
         check_rows(y[:, None] if y.ndim == 1 else y, name="y")  # None became NaN
     refuse_extremes(X, "X")
@@ -57,9 +65,13 @@ def validated_data(
 
     Responses have shape (n_rows, n_outputs) even if y is a vector. Weights are None if not given.
     """
-    X = as_double(validated_rows(estimator, X, reset=False, accept_sparse=False))
-    given = real_array(y, "y")
-    targets = as_double(check_rows(given[:, None] if given.ndim == 1 else given, name="y"))
+    rows = dense_if_small(validated_rows(estimator, X, reset=False, accept_complex=True))
+    X = rows.astype(np.float64) if scipy.sparse.issparse(rows) else as_double(rows)
+    given = real_array(y, "y", accept_complex=True)
+    targets = check_rows(
+        given[:, None] if given.ndim == 1 else given, name="y", accept_complex=True
+    )
+    targets = as_double(targets)
     check_row_count(X, targets)
     refuse_extremes(X, "X")
     refuse_extremes(targets, "y")
@@ -76,7 +88,9 @@ def validated_weights(sample_weight: Any, X: Array, y: Array) -> Array | None:
         xp = namespace(weights)
         roots = xp.sqrt(weights)[:, None]
         for values, name in ((X, "X"), (y, "y")):
-            refuse_extremes(as_double(values) * roots, f"{name} times the roots of sample_weight")
+            sparse = scipy.sparse.issparse(values)
+            weighted = values.multiply(roots) if sparse else as_double(values) * roots
+            refuse_extremes(weighted, f"{name} times the roots of sample_weight")
         total = scalar(xp.sum(weights))
         if total > LARGEST_WEIGHT:
             raise ValueError(
@@ -100,8 +114,8 @@ def refuse_extremes(values: Array, name: str) -> None:
 
     `values` has shape (..., n_rows, n_columns), and `name` is the argument's name in the message.
     """
-    xp = namespace(values)
-    peaks = as_double(xp.max(xp.abs(values), axis=-2))
+    peaks = _column_peaks(values)
+    xp = namespace(peaks)
     tiny = (peaks > 0) & (peaks < 1.0 / LARGEST)
     if bool(xp.any(peaks > LARGEST)) or bool(xp.any(tiny)):
         worst = scalar(xp.min(peaks[tiny])) if bool(xp.any(tiny)) else scalar(xp.max(peaks))
@@ -110,6 +124,25 @@ def refuse_extremes(values: Array, name: str) -> None:
             "numbers leave the range of float64. Rescale the column so that this value lies "
             f"between {1 / LARGEST:g} and {LARGEST:g}."
         )
+
+
+def _column_peaks(values: Any) -> Array:
+    """Return the largest absolute value of each column, as float64."""
+    if scipy.sparse.issparse(values):
+        return abs(values).max(axis=0).toarray().ravel().astype(np.float64)
+    xp = namespace(values)
+    return as_double(xp.max(xp.abs(values), axis=-2))
+
+
+def dense_if_small(X: Any) -> Any:
+    """Return a sparse matrix as a dense array if it is small, and as a CSR array otherwise.
+
+    Everything else is returned unchanged.
+    """
+    if not scipy.sparse.issparse(X):
+        return X
+    small = X.shape[0] * X.shape[1] <= dictionary.DENSE_ENTRIES
+    return X.toarray() if small else scipy.sparse.csr_array(X)
 
 
 def checked_attributes(fitted: dict[str, Any], n_columns: int, n_outputs: int) -> dict[str, Any]:
@@ -129,19 +162,26 @@ def checked_attributes(fitted: dict[str, Any], n_columns: int, n_outputs: int) -
         (n_columns,), "support_" is an integer array, and the noise variance and the energy (loss)
         are floats.
     """
-    flat = np.ndim(to_numpy(real_array(fitted["coef_"], "coef_"))) == 1
+    flat = np.ndim(to_numpy(real_array(fitted["coef_"], "coef_", accept_complex=True))) == 1
     shapes = {
         "coef_": (n_columns,) if flat and n_outputs == 1 else (n_outputs, n_columns),
         "relevance_": (n_columns,),
     }
     checked = dict(fitted)
     for name, shape in shapes.items():
-        values = real_array(fitted[name], name)
+        values = real_array(fitted[name], name, accept_complex=name == "coef_")
         if tuple(values.shape) != shape:
             raise ValueError(f"{name} has shape {tuple(values.shape)}, expected {shape}.")
         checked[name] = values
+    if "group_covariances_" in checked:
+        given = to_numpy(fitted["group_covariances_"])
+        if given.ndim != 3 or given.dtype.kind not in "iufc":
+            raise ValueError(
+                f"group_covariances_ has shape {given.shape}, expected (n_groups, m, m) numbers."
+            )
+        checked["group_covariances_"] = given
     checked["coef_"] = checked["coef_"][None, :] if flat else checked["coef_"]
-    intercept = real_array(fitted["intercept_"], "intercept_")
+    intercept = real_array(fitted["intercept_"], "intercept_", accept_complex=True)
     if tuple(intercept.shape) not in ((), (n_outputs,)):
         raise ValueError(
             f"intercept_ has shape {tuple(intercept.shape)}, expected ({n_outputs},) or a number."
@@ -150,6 +190,9 @@ def checked_attributes(fitted: dict[str, Any], n_columns: int, n_outputs: int) -
     for name in ("noise_variance_", "energy_"):
         checked[name] = _as_number(fitted[name], name)
     checked["support_"] = _as_indices(fitted["support_"], n_columns)
+    if "response_covariance_" in fitted:
+        given = to_numpy(real_array(fitted["response_covariance_"], "response_covariance_"))
+        checked["response_covariance_"] = given.astype(np.float64)
     return checked
 
 
@@ -175,3 +218,16 @@ def _as_indices(values: Any, n_columns: int) -> Any:
             f"support_={values!r} was given, expected different integers in [0, {n_columns - 1}]."
         )
     return given
+
+
+def is_covariance(matrices: Any) -> bool:
+    """Tell whether all matrices of a stack are finite, symmetric and positive semi-definite.
+
+    Matrices that are complex must be Hermitian. Deviations by rounding are allowed.
+    """
+    if not np.isfinite(matrices).all():
+        return False
+    scale = np.abs(matrices).max(axis=(1, 2), initial=0.0)
+    gap = np.abs(matrices - np.swapaxes(matrices, 1, 2).conj()).max(axis=(1, 2), initial=0.0)
+    values = np.linalg.eigvalsh(matrices)
+    return bool((gap <= 1e-10 * scale).all() and (values[:, 0] >= -1e-10 * scale).all())

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from lucidae.arrays import Array, namespace, to_numpy
+from lucidae.arrays import Array, namespace, squared_moduli, to_numpy
 from lucidae.sparsity.penalties import LogPenalty, Penalty, penalty_value
 from lucidae.sparsity.state import State
 from lucidae.sparsity.support import leave_one_out
@@ -128,5 +128,5 @@ def slice_parameters(state: State, index: int) -> tuple[float, float, float]:
     """
     sparsities, qualities = leave_one_out(state)
     sparsity, quality = float(sparsities[index]), float(qualities[index])
-    norm = float(namespace(state.noise).sum(state.dictionary[:, index] ** 2))
+    norm = float(namespace(state.noise).sum(squared_moduli(state.dictionary[:, index])))
     return quality / sparsity**2, 1.0 / sparsity, float(state.noise) / norm

@@ -18,7 +18,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, ClassVar, TypeAlias
 
-from lucidae.arrays import Array, eye_like, namespace, squared_norms
+from lucidae.arrays import Array, eye_like, namespace, squared_moduli
+from lucidae.sparsity.dictionary import column_squares
 from lucidae.sparsity.groups import Groups
 from lucidae.sparsity.penalties import LogPenalty, Penalty, penalty_value, ridge_relevance
 from lucidae.sparsity.problem import Units
@@ -61,10 +62,10 @@ class Energy(ABC):
 
     @property
     def exact_coordinates(self) -> bool:
-        """Whether the minimum of the energy (loss) in one relevance is known in closed form.
+        """Whether the minimum of the energy (loss) in one relevance can be found exactly.
 
         All other relevances are fixed (Wipf 2023, Theorem 4.4). The relevance of a column is the
-        prior variance of its coefficients.
+        prior variance of its coefficients. It may be shared by a group of columns.
         """
         return False
 
@@ -103,6 +104,14 @@ class Energy(ABC):
 
         The relevance of a column is the prior variance of its coefficients.
         """
+
+    def parameters(self, state: State) -> Array:
+        """Return what was fitted, from which another fit can start: the relevances of `state`.
+
+        The relevance of a column is the prior variance of its coefficients. An energy with other
+        parameters returns those.
+        """
+        return state.relevance
 
     def degrees_of_freedom(self, state: State) -> Array:
         """Return the effective number of parameters of the fit; zero for a point estimate.
@@ -245,11 +254,11 @@ class FullCovariance(Marginal):
 
     @property
     def exact_coordinates(self) -> bool:
-        """True if there are no groups: each relevance (prior variance) has an exact minimiser.
+        """True: each relevance (prior variance), also that of a group, has an exact minimiser.
 
-        See Wipf 2023, Theorem 4.4.
+        See Wipf 2023, Theorem 4.4, and `group_moves` for groups.
         """
-        return self.groups is None
+        return True
 
     def update(self, rule: str = "mm") -> Callable[[State], Array]:
         """Return the update rule "em", "mm" or "mackay": a function from a state to relevances.
@@ -272,12 +281,12 @@ class FullCovariance(Marginal):
         return state.curvature
 
     def concavity(self, metric: Array, pressure: Array) -> Array:  # noqa: ARG002
-        """Return minus the Hessian of log|Σ| in the relevances: `metric` squared elementwise.
+        """Return minus the Hessian of log|Σ| in the relevances: the squares of all |`metric`|.
 
         `metric` is ΦᵀΣ⁻¹Φ for the dictionary Φ and the covariance Σ of a response; the relevances
         are the prior variances of the coefficients.
         """
-        return metric * metric
+        return squared_moduli(metric)
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,7 +320,7 @@ class DiagonalCovariance(Marginal):
         its coefficients. The energy is the loss that is minimised.
         """
         power = state.power
-        offset = 4.0 * state.noise[..., None] / positive(squared_norms(state.dictionary, -2))
+        offset = 4.0 * state.noise[..., None] / positive(column_squares(state.dictionary))
         return (power + namespace(power).sqrt(power * (power + offset))) / 2.0
 
     def _grouped_update(self, groups: Groups, state: State) -> Array:
@@ -331,7 +340,7 @@ class DiagonalCovariance(Marginal):
         noise variance. The energy is the loss that is minimised.
         """
         xp = namespace(state.relevance)
-        ratios = state.relevance * squared_norms(state.dictionary, -2) / state.noise[..., None]
+        ratios = state.relevance * column_squares(state.dictionary) / state.noise[..., None]
         rows = state.dictionary.shape[-2]
         return xp.sum(xp.log1p(ratios), axis=-1) + rows * xp.log(state.noise)
 
@@ -341,7 +350,7 @@ class DiagonalCovariance(Marginal):
         φ is a column with relevance (prior variance) w, and γ is the noise variance. The log-volume
         is the term of the energy (loss) that does not depend on the responses.
         """
-        norms = squared_norms(state.dictionary, -2)
+        norms = column_squares(state.dictionary)
         return norms / (state.noise[..., None] + state.relevance * norms)
 
     def concavity(self, metric: Array, pressure: Array) -> Array:
@@ -350,7 +359,7 @@ class DiagonalCovariance(Marginal):
         The log-volume is the term of the energy (loss) that does not depend on the responses, and
         `pressure` are its derivatives in the relevances (prior variances).
         """
-        return eye_like(metric.shape[-1], metric) * (pressure**2)[..., None, :]
+        return eye_like(metric.shape[-1], pressure) * (pressure**2)[..., None, :]
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,18 +18,25 @@ import numpy as np
 from lucidae.arrays import (
     Array,
     add_diagonal,
+    adjoint,
+    as_complex,
     cholesky,
     device,
     diagonal,
     eye_like,
+    is_complex,
+    like,
     namespace,
     put,
+    real_part,
     scalar,
     solve_lower,
+    squared_moduli,
     to_numpy,
     zeros_like_shape,
 )
 from lucidae.io.models import saved_as
+from lucidae.sparsity.dictionary import Dictionary, dense_columns
 from lucidae.sparsity.problem import root_by_qr
 
 ILL_CONDITIONED = 1e-8
@@ -58,6 +65,9 @@ class ActiveFactor:
         Whether there are no more active columns than rows.
     n_columns : int
         Number of all columns of the dictionary.
+    axes : Axes or None
+        Principal axes of groups of columns, along which the columns are taken; None for the columns
+        themselves.
     basis : array or None
         If the factored matrix is ill-conditioned, B with S = BLᵀ (or Sᵀ = BLᵀ) from a QR
         decomposition, where L is `lower`; else None.
@@ -70,25 +80,30 @@ class ActiveFactor:
     basis: Array | None
     explicit: bool
     n_columns: int
+    axes: Any = None
 
     @classmethod
-    def of(cls, dictionary: Array, relevance: Array, noise: float) -> ActiveFactor:
+    def of(
+        cls, dictionary: Dictionary, relevance: Array, noise: float, axes: Any = None
+    ) -> ActiveFactor:
         """Return the factor for a dictionary whose rows are already centred and weighted.
 
-        Its posterior has the prior variances `relevance` and the noise variance `noise`.
+        Its posterior has the prior variances `relevance`, along `axes` if these are given, and the
+        noise variance `noise`.
         """
-        xp = namespace(dictionary)
+        dictionary = dictionary if axes is None else axes.columns(dictionary)
+        xp = namespace(relevance)
         active = np.flatnonzero(to_numpy(relevance))
         index = xp.asarray(active, device=device(relevance))
         roots = xp.sqrt(xp.take(relevance, index, axis=0))
-        scaled = xp.take(dictionary, index, axis=1) * roots[None, :]
+        scaled = dense_columns(dictionary, active) * roots[None, :]
         explicit = scaled.shape[1] <= scaled.shape[0]
-        gram = scaled.mT @ scaled if explicit else scaled @ scaled.mT
+        gram = adjoint(scaled) @ scaled if explicit else scaled @ adjoint(scaled)
         lower, definite = cholesky(add_diagonal(gram, noise))
         basis = None
-        if not bool(definite) or noise < ILL_CONDITIONED * _largest(diagonal(gram)):
-            lower, basis = root_by_qr(scaled if explicit else scaled.mT, noise)
-        return cls(active, roots, scaled, lower, basis, explicit, relevance.shape[0])
+        if not bool(definite) or noise < ILL_CONDITIONED * _largest(real_part(diagonal(gram))):
+            lower, basis = root_by_qr(scaled if explicit else adjoint(scaled), noise)
+        return cls(active, roots, scaled, lower, basis, explicit, relevance.shape[0], axes)
 
     def mean(self, responses: Array) -> Array:
         """Return the posterior mean of the coefficients, of shape (n_columns, n_responses).
@@ -96,10 +111,15 @@ class ActiveFactor:
         It is WΦᵀΣ⁻¹X for the responses X with covariance Σ, the dictionary Φ and the relevances
         (prior variances) W.
         """
+        if is_complex(responses) and not is_complex(self.scaled):
+            xp = namespace(responses)  # the mean is linear in X, with real factors
+            return self.mean(xp.real(responses)) + 1j * self.mean(xp.imag(responses))
+        responses = as_complex(responses) if is_complex(self.scaled) else responses
         nothing = zeros_like_shape((self.n_columns, responses.shape[1]), responses)
         if not self.active.size:
             return nothing
-        return put(nothing, self.active, self.roots[:, None] * self._latent(responses))
+        found = put(nothing, self.active, self.roots[:, None] * self._latent(responses))
+        return found if self.axes is None else self.axes.coefficients(found)
 
     def _latent(self, responses: Array) -> Array:
         """Return the posterior mean divided by the prior standard deviations, shape (a, n).
@@ -111,24 +131,25 @@ class ActiveFactor:
             # With S = BLᵀ, L⁻ᵀL⁻¹SᵀX is L⁻ᵀBᵀX, the least-squares solution for [S; √γ I]; with
             # Sᵀ = BLᵀ, SᵀL⁻ᵀL⁻¹X is BL⁻¹X. Products with S would lose the digits that QR keeps.
             if self.explicit:
-                return solve_lower(lower, self.basis.mT @ responses, transpose=True)
+                return solve_lower(lower, adjoint(self.basis) @ responses, transpose=True)
             return self.basis @ solve_lower(lower, responses)
         if self.explicit:
-            half = solve_lower(lower, scaled.mT @ responses)
+            half = solve_lower(lower, adjoint(scaled) @ responses)
             return solve_lower(lower, half, transpose=True)
         half = solve_lower(lower, responses)
-        return scaled.mT @ solve_lower(lower, half, transpose=True)
+        return adjoint(scaled) @ solve_lower(lower, half, transpose=True)
 
     def posterior(self, noise: float) -> Posterior:
         """Return the posterior covariance of the coefficients as a `Posterior`."""
+        shape = (self.explicit, self.n_columns, self.axes)
         if not self.active.size:
-            return Posterior(self.active, self.roots, self.lower, self.explicit, self.n_columns)
+            return Posterior(self.active, self.roots, self.lower, *shape)
         if self.explicit:
             root = noise**0.5  # C = γ(SᵀS + γI)⁻¹ = KᵀK with K = √γ L⁻¹
             half = root * solve_lower(self.lower, eye_like(self.lower.shape[0], self.lower))
         else:
             half = solve_lower(self.lower, self.scaled)
-        return Posterior(self.active, self.roots, half, self.explicit, self.n_columns)
+        return Posterior(self.active, self.roots, half, *shape)
 
 
 def _largest(values: Array) -> float:
@@ -136,12 +157,15 @@ def _largest(values: Array) -> float:
     return scalar(namespace(values).max(values)) if values.shape[0] else 0.0
 
 
-def posterior_mean(dictionary: Array, responses: Array, relevance: Array, noise: float) -> Array:
+def posterior_mean(
+    dictionary: Dictionary, responses: Array, relevance: Array, noise: float, axes: Any = None
+) -> Array:
     """Return the posterior mean of the coefficients, of shape (n_columns, n_responses).
 
-    This is ridge regression with the prior variances `relevance` and the noise variance `noise`.
+    This is ridge regression with the prior variances `relevance`, along `axes` if these are given,
+    and the noise variance `noise`.
     """
-    return ActiveFactor.of(dictionary, relevance, noise).mean(responses)
+    return ActiveFactor.of(dictionary, relevance, noise, axes).mean(responses)
 
 
 @saved_as("lucidae.sparsity.posterior/1", formerly="lucidae.sparsity.posterior:Posterior")
@@ -165,6 +189,9 @@ class Posterior:
         Whether the covariance is W^½ KᵀK W^½; if False, it is W^½ (I − KᵀK) W^½.
     n_columns : int
         Number of all columns of the dictionary.
+    axes : Axes or None
+        Principal axes of the covariances of groups of columns. The columns above are then those
+        along the axes. None if the columns have independent coefficients.
     """
 
     active: Any
@@ -172,6 +199,7 @@ class Posterior:
     factor: Array
     explicit: bool
     n_columns: int
+    axes: Any = None
 
     def variance(self, rows: Array) -> Array:
         """Return the posterior variance of the mean predicted for each row, without the noise.
@@ -180,28 +208,50 @@ class Posterior:
         posterior covariance of the coefficients.
         """
         xp = namespace(rows)
+        rows = rows if self.axes is None else self.axes.columns(rows)
         index = xp.asarray(self.active, device=device(rows))
-        scaled = xp.take(rows, index, axis=1) * self.roots
-        inner = xp.sum((scaled @ self.factor.mT) ** 2, axis=1)
+        return self.active_variance(xp.take(rows, index, axis=1))
+
+    def active_variance(self, columns: Array) -> Array:
+        """Return the same as `variance` for rows of which only the active columns are given."""
+        xp = namespace(columns)
+        scaled, factor = columns * self.roots, self.factor
+        if is_complex(scaled) or is_complex(factor):
+            scaled, factor = as_complex(scaled), as_complex(factor)
+        inner = xp.sum(squared_moduli(scaled @ adjoint(factor)), axis=1)
         if self.explicit:
             return inner
-        spread = xp.sum(scaled**2, axis=1) - inner
+        spread = xp.sum(squared_moduli(scaled), axis=1) - inner
         return xp.maximum(spread, 0.0 * spread)
 
     def covariance(self, indices: Any) -> Array:
         """Return the posterior covariance of the coefficients of the columns `indices`."""
-        xp = namespace(self.roots)
         wanted = np.asarray(indices)
+        if self.axes is None:
+            return self._along_axes(wanted)
+        # The coefficients are linear in those along the axes of the groups that are involved.
+        involved = self.axes.closure(wanted)
+        block = self._along_axes(involved)
+        xp = namespace(block)
+        chosen = np.zeros((self.n_columns, involved.size))
+        chosen[involved, np.arange(involved.size)] = 1.0
+        turn = self.axes.coefficients(like(chosen, block))
+        turn = xp.take(turn, xp.asarray(wanted, device=device(block)), axis=0)
+        return turn @ block @ adjoint(turn)
+
+    def _along_axes(self, wanted: Any) -> Array:
+        """Return the posterior covariance of the coefficients of columns along the axes."""
+        xp = namespace(self.roots)
         place = np.full(self.n_columns, -1)
         place[self.active] = np.arange(self.active.size)
         found = place[wanted]
         known = xp.asarray(np.flatnonzero(found >= 0), device=device(self.roots))
         chosen = xp.asarray(found[found >= 0], device=device(self.roots))
         columns = xp.take(self.factor, chosen, axis=1)
-        core = columns.mT @ columns
+        core = adjoint(columns) @ columns
         if not self.explicit:
             core = eye_like(core.shape[0], core) - core
         roots = xp.take(self.roots, chosen, axis=0)
         block = core * roots[:, None] * roots[None, :]
-        selection = xp.take(eye_like(wanted.size, self.roots), known, axis=1)
+        selection = like(xp.take(eye_like(wanted.size, self.roots), known, axis=1), block)
         return selection @ block @ selection.mT

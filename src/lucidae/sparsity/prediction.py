@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from lucidae.arrays import Array, as_double, is_array, like, machine_epsilon, namespace, scalar
+import numpy as np
+
+from lucidae.arrays import (
+    Array,
+    as_double,
+    is_array,
+    machine_epsilon,
+    matched,
+    namespace,
+    of_one_kind,
+    scalar,
+)
 
 KEPT_DIGITS = 1e-5
 """Largest relative change of a fitted number allowed when it is stored as float32.
@@ -35,23 +46,39 @@ def level_at_center(coef: Array, intercept: Any, center: Array, level: Array | N
     """
     xp = namespace(coef)
     stored = machine_epsilon(intercept if is_array(intercept) else coef)
-    offset = like(intercept, coef) if is_array(intercept) else intercept + 0.0 * coef[:, 0]
-    product = coef @ center
-    plain = product + offset
+    offset = matched(intercept, coef) if is_array(intercept) else intercept + 0.0 * coef[:, 0]
+    coef, center = of_one_kind(coef, center)
+    plain = coef @ center + offset
     if level is None:
         return plain
     terms = xp.abs(coef) @ xp.abs(center) + xp.abs(level)
     return xp.where(xp.abs(plain - level) <= 4.0 * stored * terms, level, plain)
 
 
-def narrowed(values: Array, ref: Array, name: str) -> Array:
-    """Return `values` in the library, dtype and device of `ref`.
+def determination(targets: Any, predicted: Any, weights: Any) -> float:
+    """Return R² of complex predictions: one minus the mean square error over the variance.
 
-    Raise an error that mentions `name` if a number is outside the range of the dtype.
+    It is averaged over outputs, of which `targets` and `predicted` are the true and the predicted
+    values, of shape (n_rows, n_outputs). As in scikit-learn's `r2_score`, an output that does not
+    vary has R² = 1 if it is predicted exactly, and 0 otherwise.
+    """
+    mean = weights @ targets / weights.sum()
+    errors = weights @ np.abs(targets - predicted) ** 2
+    spread = weights @ np.abs(targets - mean) ** 2
+    varies = spread > 0
+    ratios = errors / np.where(varies, spread, 1.0)
+    return float(np.where(varies, 1.0 - ratios, errors == 0).mean())
+
+
+def narrowed(values: Array, ref: Array, name: str) -> Array:
+    """Return `values` in the library, the precision and on the device of `ref`.
+
+    Complex values stay complex and real values stay real. Raise an error that mentions `name` if a
+    number is outside the range of the dtype.
     """
     xp = namespace(values)
     if bool(xp.all(xp.abs(values) <= namespace(ref).finfo(ref.dtype).max)):
-        return like(values, ref)
+        return matched(values, ref)
     largest = scalar(xp.max(xp.abs(values)))
     if as_double(ref).dtype == ref.dtype or not largest < float("inf"):
         raise ValueError(
@@ -77,10 +104,11 @@ def check_kept(exact: Array, stored: Array, sizes: Array, name: str) -> None:
         Name of the attribute, for the message.
     """
     xp = namespace(exact)
-    ones = xp.ones_like(exact)
-    lost = xp.abs(stored - exact) / xp.where(exact == 0, ones, xp.abs(exact))
+    largest = xp.abs(exact)
+    ones = xp.ones_like(largest)
+    lost = xp.abs(stored - exact) / xp.where(exact == 0, ones, largest)
     if bool(xp.any((lost > KEPT_DIGITS) & (sizes > KEPT_DIGITS * xp.max(sizes)))):
-        smallest = scalar(xp.min(xp.where(exact == 0, xp.inf * ones, xp.abs(exact))))
+        smallest = scalar(xp.min(xp.where(exact == 0, xp.inf * ones, largest)))
         raise ValueError(
             f"{name} has entries of magnitude {smallest:.3g}, which are too small for float32. "
             "Rescale X or y, or give X as float64."

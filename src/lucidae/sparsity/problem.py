@@ -8,6 +8,13 @@ it reduces the problem to the span of the columns. `Units` converts energies (lo
 
 The public functions call the dictionary ``X`` and the responses ``y``, as scikit-learn does;
 formulas write Φ and X, as Wipf (2023) does.
+
+Dictionary and responses may be complex. The noise and the coefficients are then circular complex
+Gaussian variables. In all formulas of this subpackage the transpose ᵀ then is the conjugate
+transpose, and a square is that of the absolute value. Relevances, noise variances and energies are
+real. The energy log|Σ| + tr(XXᵀΣ⁻¹)/n per response has the same form, for n responses X with
+covariance Σ. Minus n times it is twice the log-likelihood of real responses, up to a constant, and
+the log-likelihood itself of complex ones.
 """
 
 from __future__ import annotations
@@ -22,20 +29,39 @@ import numpy as np
 from lucidae.arrays import (
     Array,
     add_diagonal,
+    adjoint,
+    as_complex,
+    conjugate,
     device,
     diagonal,
     eye_like,
+    is_array,
+    is_complex,
     like,
     machine_epsilon,
     namespace,
+    real_part,
     scalar,
-    squared_norm,
+    squared_moduli,
     to_numpy,
+)
+from lucidae.sparsity.dictionary import (
+    Dictionary,
+    column_squares,
+    divided,
+    is_sparse,
+    reduced_to_span,
+    weighted_gram,
 )
 from lucidae.sparsity.groups import Groups
 
 NOISE_FLOOR = 1e-14
 """Smallest noise variance that float64 can resolve, relative to the mean square response."""
+
+CONSTANT = 8.0
+"""A column is constant if it varies, relative to its largest entry, by at most this many epsilons.
+
+One epsilon is the machine epsilon of float64."""
 
 LEAST_ACCURACY = 1e-2
 """Largest distance to optimality accepted, however small the noise variance is."""
@@ -72,8 +98,9 @@ class Problem(NamedTuple):
 
     Parameters
     ----------
-    dictionary : array of shape (d, κ)
-        The dictionary, with columns of unit norm.
+    dictionary : array or SparseDictionary of shape (d, κ)
+        The dictionary, with columns of unit norm. It is used through the functions of
+        `lucidae.sparsity.dictionary`, which know how it is stored.
     responses : array of shape (d, p)
         A matrix Y with YYᵀ = XXᵀ/n, where X are the n responses with unit mean square.
     noise : array of shape ()
@@ -84,7 +111,7 @@ class Problem(NamedTuple):
         Number of independent rows outside this span, where the data are noise alone.
     """
 
-    dictionary: Array
+    dictionary: Dictionary
     responses: Array
     noise: Array
     outside: Array
@@ -174,24 +201,33 @@ class Units:
 def safe_norm(A: Array, axis: Any) -> Array:
     """Return the Euclidean norm along `axis` without overflow or underflow of squares."""
     xp = namespace(A)
+    A = xp.abs(A) if is_complex(A) else A
     peak = xp.max(xp.abs(A), axis=axis, keepdims=True)
     peak = xp.where(peak > 0, peak, xp.ones_like(peak))
     norm = peak * xp.sqrt(xp.sum((A / peak) ** 2, axis=axis, keepdims=True))
     return xp.squeeze(norm, axis=axis)
 
 
+def _column_norms(dictionary: Dictionary) -> Array:
+    """Return the norms of the columns, without overflow or underflow of squares."""
+    if is_sparse(dictionary):  # its entries were checked: their squares are in the float64 range
+        return np.sqrt(column_squares(dictionary))
+    return safe_norm(dictionary, -2)
+
+
 def normalise(
-    dictionary: Array,
+    dictionary: Dictionary,
     responses: Array,
     *,
     dimension: float | None = None,
     groups: Groups | None = None,
+    compress: bool = True,
 ) -> tuple[Problem, Units]:
     """Return the problem scaled to unit columns and unit mean square, and the units.
 
     Parameters
     ----------
-    dictionary : array of shape (..., n_rows, n_columns)
+    dictionary : array of shape (..., n_rows, n_columns) or SparseDictionary
         The dictionary, with centred and weighted rows.
     responses : array of shape (..., n_rows, n_responses)
         The responses, with centred and weighted rows.
@@ -201,6 +237,8 @@ def normalise(
     groups : Groups, optional
         Groups of columns that share one relevance (prior variance); they are divided by the same
         number.
+    compress : bool
+        Whether more responses than rows are replaced by a square root of their Gram matrix.
 
     Returns
     -------
@@ -209,43 +247,53 @@ def normalise(
     units : Units
         The conversion back to the units of the data.
     """
-    xp = namespace(dictionary, responses)
+    xp = namespace(responses)
     rows, n_responses = responses.shape[-2:]
     dimension = float(rows) if dimension is None else dimension
-    norms = safe_norm(dictionary, -2)
+    norms = _column_norms(dictionary)
     # Columns of a group share one relevance, so only their common scale can be moved into it.
     norms = norms if groups is None else groups.expand(safe_norm(groups.gather(norms), -1))
     norms = xp.where(norms > 0, norms, xp.ones_like(norms))
+    if groups is not None and is_complex(responses) and is_array(dictionary):
+        dictionary = as_complex(dictionary)  # a group may have a complex covariance of its own
     scale = safe_norm(responses, (-2, -1)) / (rows * n_responses) ** 0.5
     scale = xp.where(scale > 0, scale, xp.ones_like(scale))
-    unit = dictionary / norms[..., None, :]
+    unit = divided(dictionary, norms)
     scaled = responses / scale[..., None, None] / n_responses**0.5
-    unit, scaled, outside = _reduce_to_span(unit, scaled)
-    scaled = _gram_root(scaled)
-    ones = xp.ones_like(scale)
-    problem = Problem(unit, scaled, ones, outside, ones * (dimension - unit.shape[-2]))
+    problem = compressed(unit, scaled, dimension, compress)
     return problem, Units(norms, scale, dimension, n_responses)
 
 
-def _reduce_to_span(dictionary: Array, responses: Array) -> tuple[Array, Array, Array]:
-    """Return dictionary and responses in an orthonormal basis of the span of the columns.
+def compressed(
+    dictionary: Dictionary, responses: Array, dimension: float, few: bool = True
+) -> Problem:
+    """Return a problem of as few rows and responses as possible, with the noise variance 1.
 
-    The third value is the squared norm of the responses outside this span. A dictionary with no
-    more rows than columns, and its responses, are returned unchanged, with 0.
-
-    For the dictionary Φ (d rows, κ < d columns), the n responses X, the relevances (prior
-    variances) W and the noise variance γ, let Φ = QR and let [Q, Q⊥] be orthogonal. In that basis
-    the covariance Σ = ΦWΦᵀ + γI of a response is block diagonal, with RWRᵀ + γI on the span and γI
-    outside. So the energy (loss) is that of (R, QᵀX) plus ‖Q⊥ᵀX‖²/γ + n(d − κ) log γ, and ‖Q⊥ᵀX‖² =
-    ‖X − QQᵀX‖² is all that is needed of the other d − κ rows.
+    It has the same energies (losses) as the dictionary and the responses, which are divided by the
+    square root of their number. `dimension` is the number of independent rows of the data. The
+    responses stay as they are unless `few`.
     """
-    xp = namespace(dictionary)
-    nothing = squared_norm(responses) * 0.0
-    if dictionary.shape[-1] >= dictionary.shape[-2]:
-        return dictionary, responses, nothing
-    basis, triangle = xp.linalg.qr(dictionary)
-    inside = xp.matrix_transpose(basis) @ responses
-    return triangle, inside, squared_norm(responses - basis @ inside)
+    dictionary, responses = _of_one_kind(dictionary, responses)
+    dictionary, responses, outside = reduced_to_span(dictionary, responses)
+    ones = namespace(outside).ones_like(outside)
+    spare = ones * (dimension - dictionary.shape[-2])
+    responses = _gram_root(responses) if few else responses
+    return Problem(dictionary, responses, ones, outside, spare)
+
+
+def _of_one_kind(dictionary: Array, responses: Array) -> tuple[Array, Array]:
+    """Return dictionary and responses, both real or both complex, that have the same energies.
+
+    With a real dictionary the covariance Σ of a response is real. The energies then depend on
+    complex responses X through the real part of XXᴴ alone, where ᴴ is the conjugate transpose. So
+    the real responses [Re X, Im X] replace X.
+    """
+    if is_complex(dictionary):
+        return dictionary, as_complex(responses)
+    if not is_complex(responses):
+        return dictionary, responses
+    xp = namespace(responses)
+    return dictionary, xp.concat([xp.real(responses), xp.imag(responses)], axis=-1)
 
 
 def _gram_root(responses: Array) -> Array:
@@ -257,18 +305,16 @@ def _gram_root(responses: Array) -> Array:
     xp = namespace(responses)
     if responses.shape[-1] <= responses.shape[-2]:
         return responses
-    _, triangle = xp.linalg.qr(xp.matrix_transpose(responses))
-    return xp.matrix_transpose(triangle)
+    _, triangle = xp.linalg.qr(adjoint(responses))
+    return adjoint(triangle)
 
 
-def covariance(dictionary: Array, relevance: Array, noise: Array) -> Array:
+def covariance(dictionary: Dictionary, relevance: Array, noise: Array) -> Array:
     """Return the covariance Φ diag(w) Φᵀ + γI of a response (Wipf 2023, eq. 18).
 
     Φ is the dictionary, w are the relevances (prior variances) and γ is the noise variance.
     """
-    xp = namespace(dictionary)
-    weighted = dictionary * xp.sqrt(relevance)[..., None, :]
-    return add_diagonal(weighted @ xp.matrix_transpose(weighted), noise[..., None])
+    return add_diagonal(weighted_gram(dictionary, relevance), noise[..., None])
 
 
 def root_by_qr(tall: Array, noise: Any) -> tuple[Array, Array]:
@@ -276,16 +322,26 @@ def root_by_qr(tall: Array, noise: Any) -> tuple[Array, Array]:
 
     AᵀA is not formed: rounding errors may make AᵀA + γI indefinite if γ is far below the squares of
     A, while the QR decomposition [A; √γ I] = QR always exists. L is Rᵀ and B consists of the first
-    rows of Q, up to the signs that make the diagonal of L positive. For a stack of matrices,
-    `noise` has one noise variance per matrix.
+    rows of Q, up to the signs that make the diagonal of L positive (for complex numbers, up to
+    factors of absolute value 1). For a stack of matrices, `noise` has one noise variance per
+    matrix.
     """
     xp = namespace(tall)
     root = noise**0.5
-    below = eye_like(tall.shape[-1], tall) * _as_matrices(root)
+    below = like(eye_like(tall.shape[-1], tall) * _as_matrices(root), tall)
     basis, triangle = xp.linalg.qr(xp.concat([tall, below], axis=-2))
-    signs = xp.astype(xp.where(diagonal(triangle) < 0, -1.0, 1.0), triangle.dtype)
-    upper = triangle * signs[..., :, None]
-    return upper.mT, basis[..., : tall.shape[-2], :] * signs[..., None, :]
+    signs = _phases(diagonal(triangle))
+    upper = triangle * conjugate(signs)[..., :, None]
+    return adjoint(upper), basis[..., : tall.shape[-2], :] * signs[..., None, :]
+
+
+def _phases(values: Array) -> Array:
+    """Return the signs of real numbers, or the factors z/|z| of complex numbers z; 1 for zero."""
+    xp = namespace(values)
+    if not is_complex(values):
+        return xp.astype(xp.where(values < 0, -1.0, 1.0), values.dtype)
+    sizes = xp.abs(values)
+    return xp.where(sizes > 0, values / xp.where(sizes > 0, sizes, 1.0 + sizes), 1.0 + 0.0 * values)
 
 
 def _as_matrices(values: Any) -> Any:
@@ -316,6 +372,10 @@ class Mean(NamedTuple):
     def removed_from(self, rows: Array) -> Array:
         """Return rows minus the mean, accurately even if the rows are far from zero."""
         return (rows - self.rounded) - self.rest
+
+    def removed_from_entries(self, matrix: Any) -> Any:
+        """Return the stored entries of a CSR matrix minus the means of their columns."""
+        return (matrix.data - self.rounded[matrix.indices]) - self.rest[matrix.indices]
 
 
 @dataclass(frozen=True)
@@ -348,8 +408,31 @@ class Rows:
     def weights(self) -> Array:
         """Weights of the rows; all are 1 if none were given."""
         if self.frequencies is None:
-            return namespace(self.dictionary).ones_like(self.dictionary[:, 0])
+            return namespace(self.dictionary).ones_like(real_part(self.dictionary[:, 0]))
         return self.frequencies
+
+    @property
+    def indexable(self) -> Any:
+        """The dictionary in a form whose rows splitters of scikit-learn can count and take."""
+        return to_numpy(self.dictionary)
+
+    @property
+    def real_responses(self) -> int:
+        """Number of responses, of which each complex one counts as two.
+
+        Twice the log-likelihood that a column adds is this number times the decrease of the energy
+        per response.
+        """
+        return int(self.responses.shape[1]) * (1 + self.is_complex)
+
+    @property
+    def is_complex(self) -> bool:
+        """Whether dictionary or responses are complex, so that the noise is circular complex.
+
+        Real numbers in an array of complex dtype are real.
+        """
+        xp, parts = namespace(self.dictionary), (self.dictionary, self.responses)
+        return any(is_complex(part) and bool(xp.any(xp.imag(part) != 0)) for part in parts)
 
     @property
     def total_weight(self) -> float:
@@ -366,12 +449,25 @@ class Rows:
         """Weighted means of the dictionary and of the responses; zeros without an intercept."""
         return self._offset(self.dictionary), self._offset(self.responses)
 
+    @property
+    def means(self) -> tuple[Mean, Mean]:
+        """Means of the dictionary and the responses in the units of the data, as in `offsets`."""
+        return self.offsets
+
+    def noise_volume(self) -> float:
+        """Return the log-determinant of the noise covariance at γ = 1: zero for white noise."""
+        return 0.0
+
+    def without(self, values: Array, offset: Mean) -> Array:
+        """Return rows minus the mean `offset`; `values` has as many rows as this object."""
+        return offset.removed_from(values)
+
     def _offset(self, values: Array) -> Mean:
         """Return the weighted mean of the rows of `values`; zeros without an intercept."""
         if not self.intercept:
             nothing = values[0, :] * 0.0
             return Mean(nothing, nothing)
-        shares = self.weights / self.total_weight
+        shares = like(self.weights / self.total_weight, values)
         # Differences of rows are rounded relative to themselves. So the mean of the rows less
         # their rounded mean is accurate relative to their spread, and not only to the mean.
         center = shares @ values
@@ -384,14 +480,19 @@ class Rows:
         Columns that vary by rounding errors only become exactly zero. Without an intercept both are
         returned unchanged.
         """
-        xp = namespace(self.dictionary)
-        results = []
-        for values, offset in zip((self.dictionary, self.responses), self.offsets, strict=True):
-            moved = offset.removed_from(values)
-            rounding = 8.0 * machine_epsilon(moved) * xp.max(xp.abs(values), axis=0)
-            constant = xp.max(xp.abs(moved), axis=0) <= rounding
-            results.append(xp.where(constant[None, :] & self.intercept, 0.0 * moved, moved))
-        return results[0], results[1]
+        return self._without_mean(self.dictionary, self.offsets[0]), self.centred_responses()
+
+    def centred_responses(self) -> Array:
+        """Return the responses minus their weighted means; see `centred`."""
+        return self._without_mean(self.responses, self.offsets[1])
+
+    def _without_mean(self, values: Array, offset: Mean) -> Array:
+        """Return `values` minus their mean `offset`; constant columns become exactly zero."""
+        xp = namespace(values)
+        moved = self.without(values, offset)
+        rounding = CONSTANT * machine_epsilon(moved) * xp.max(xp.abs(values), axis=0)
+        constant = xp.max(xp.abs(moved), axis=0) <= rounding
+        return xp.where(constant[None, :] & self.intercept, 0.0 * moved, moved)
 
     @cached_property
     def weighted(self) -> tuple[Array, Array]:
@@ -400,19 +501,20 @@ class Rows:
         dictionary, responses = self.centred()
         return dictionary * roots, responses * roots
 
-    def normalised(self, groups: Groups | None) -> tuple[Problem, Units]:
+    def normalised(self, groups: Groups | None, compress: bool = True) -> tuple[Problem, Units]:
         """Return the problem of the centred and weighted rows in normalised units, and the units.
 
-        In these units columns have unit norm and responses have unit mean square.
+        In these units columns have unit norm and responses have unit mean square. `compress` is
+        that of `normalise`.
         """
-        return normalise(*self.weighted, dimension=self.dimension, groups=groups)
+        return normalise(*self.weighted, dimension=self.dimension, groups=groups, compress=compress)
 
     def mean_square(self) -> float:
         """Return the weighted mean square of the centred responses."""
         _, responses = self.weighted
         xp = namespace(responses)
         count = self.total_weight * float(responses.shape[1])
-        return scalar(xp.sum(responses**2)) / count
+        return scalar(xp.sum(squared_moduli(responses))) / count
 
     def take(self, index: Any) -> Rows:
         """Return the rows with the integer indices `index`."""
@@ -428,9 +530,19 @@ class Rows:
         `coefficients` have shape (n_columns, n_responses). The means that are removed from the
         dictionary and the responses are those of the rows `reference`.
         """
-        center, level = reference.offsets
-        predicted = center.removed_from(self.dictionary) @ coefficients
-        errors = self.weights[:, None] * (level.removed_from(self.responses) - predicted) ** 2
+        return self.squared_error_from(coefficients, reference.offsets)
+
+    def squared_error_from(self, coefficients: Array, means: tuple[Mean, Mean]) -> float:
+        """Return the weighted sum of squared errors, with given means of dictionary and responses.
+
+        `coefficients` have shape (n_columns, n_responses).
+        """
+        center, level = means
+        moved = self.without(self.dictionary, center)
+        if is_complex(coefficients):
+            moved = as_complex(moved)
+        left = self.without(self.responses, level) - moved @ coefficients
+        errors = self.weights[:, None] * squared_moduli(left)
         return scalar(namespace(errors).sum(errors))
 
 
@@ -442,7 +554,7 @@ def canonical(dictionary: Array, responses: Array, weights: Array | None, interc
     xp = namespace(dictionary)
     joint = to_numpy(xp.concat([dictionary, responses], axis=1)) + 0.0  # no negative zeros
     frequencies = np.ones(joint.shape[0]) if weights is None else to_numpy(weights)
-    keys = _sortable(joint)
+    keys = sortable(joint)
     totals: dict[bytes, float] = {}
     places: dict[bytes, int] = {}
     for place in np.flatnonzero(frequencies > 0):
@@ -450,20 +562,22 @@ def canonical(dictionary: Array, responses: Array, weights: Array | None, interc
         places.setdefault(key, int(place))
         totals[key] = totals.get(key, 0.0) + float(frequencies[place])
     order = sorted(places)
-    merged = like(np.array([totals[key] for key in order]), dictionary)
+    merged = like(np.array([totals[key] for key in order]), real_part(dictionary[0, :]))
     index = xp.asarray(np.array([places[key] for key in order]), device=device(dictionary))
     columns, targets = (xp.take(part, index, axis=0) for part in (dictionary, responses))
     return Rows(columns, targets, merged, intercept)
 
 
-def _sortable(values: Any) -> Any:
+def sortable(values: Any) -> Any:
     """Return unsigned integers such that the bytes of two rows sort as the float64 rows do.
 
     Equal rows have equal bytes. The order by value does not change when columns are multiplied by
-    positive numbers, and so neither do the folds into which sorted rows are divided.
+    positive numbers, and so neither do the folds into which sorted rows are divided. A complex
+    number is taken as two float64 numbers, its real and its imaginary part.
     """
     # The bits of positive doubles increase with their value and those of negative ones decrease:
     # the sign bit is set for the former, and all bits are inverted for the latter.
-    bits = np.ascontiguousarray(values, dtype=np.float64).view(np.uint64)
+    kind = np.complex128 if is_complex(values) else np.float64
+    bits = np.ascontiguousarray(values, dtype=kind).view(np.uint64)
     sign = np.uint64(1) << np.uint64(63)
     return np.where(bits & sign, ~bits, bits | sign).astype(">u8")

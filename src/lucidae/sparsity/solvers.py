@@ -35,6 +35,9 @@ import numpy as np
 
 from lucidae.arrays import Array, device, namespace, put, scalar, to_numpy, zeros_like_shape
 from lucidae.iteration import Below, Callback, History, Solution, Status, iterate
+from lucidae.sparsity.dictionary import selected_columns
+from lucidae.sparsity.group_covariance import GroupCovariance, solve_groups
+from lucidae.sparsity.group_moves import rank_groups
 from lucidae.sparsity.groups import Groups
 from lucidae.sparsity.objectives import Energy, Marginal
 from lucidae.sparsity.problem import Problem, rounding_distance
@@ -157,7 +160,28 @@ def solve(
         Its value is the `State` at the relevances found.
     """
     solver = SOLVERS[check_suited(method, objective)]
-    return solver.minimise(problem, objective, start, Limits(tolerance, limit, callbacks))
+    limits = Limits(tolerance, limit, callbacks)
+    if isinstance(objective, GroupCovariance):
+        return _solve_group_covariances(problem, objective, method, start, limits)
+    return solver.minimise(problem, objective, start, limits)
+
+
+def _solve_group_covariances(
+    problem: Problem, objective: GroupCovariance, method: str, start: Array | None, limits: Limits
+) -> Solution[State]:
+    """Minimise the energy (loss) with a covariance of its own for every group of columns.
+
+    For a small problem "auto" starts twice, and returns the result with the lower energy.
+    """
+    names = (method,) if method != "auto" or start is not None else ("coordinate", "mm")
+    ended = [
+        solve_groups(
+            problem, objective, method=name, start=start,
+            tolerance=limits.tolerance, limit=limits.steps, callbacks=limits.callbacks,
+        )
+        for name in (names if is_small(problem) else names[:1])
+    ]  # fmt: skip
+    return min(ended, key=lambda each: scalar(objective.value(each.value)))
 
 
 def check_suited(method: Any, objective: Energy) -> str:
@@ -305,7 +329,7 @@ def _dropped(
         return pruned, problem, relevance
     xp = namespace(relevance)
     index = xp.asarray(remaining, device=device(relevance))
-    narrowed = problem._replace(dictionary=xp.take(problem.dictionary, index, axis=1))
+    narrowed = problem._replace(dictionary=selected_columns(problem.dictionary, remaining))
     columns = pruned.columns[remaining]
     return PrunedState(state, columns), narrowed, xp.take(relevance, index, axis=0)
 
@@ -404,14 +428,20 @@ def without_vanishing(state: State, marginal: Marginal) -> State:
     if not marginal.exact_coordinates:
         return evaluate_from(state, remaining)
     # Each minimiser holds the others fixed; setting many to zero at once may raise the energy.
-    change = best_change(state.relevance, positive(state.curvature), state.alignment)
-    trial = xp.where(change <= -state.relevance, 0.0 * remaining, remaining)
+    if marginal.groups is None:
+        change = best_change(state.relevance, positive(state.curvature), state.alignment)
+        vanishing = change <= -state.relevance
+    elif state.relevance.ndim == 1:
+        state = evaluate_from(state, state.relevance)
+        vanishes = marginal.groups.expand(rank_groups(state, marginal.groups).vanishes)
+        vanishing = xp.asarray(vanishes, device=device(state.relevance))
+    trial = xp.where(vanishing, 0.0 * remaining, remaining)
     reached = evaluate_from(state, trial)
     lower = marginal.value(reached) <= marginal.value(state)
     return evaluate_from(reached, xp.where(lower[..., None], trial, remaining))
 
 
-def joined(first: Solution[State], second: Solution[State]) -> Solution[State]:
+def joined(first: Solution[Any], second: Solution[Any]) -> Solution[Any]:
     """Return two solutions as one; the second must have started where the first ended.
 
     Numbers of iterations are added and histories are concatenated.
@@ -436,7 +466,7 @@ def _solve_by_coordinates(
     given relevances, the start is found at a decreasing sequence of noise variances.
     """
     if start is None:
-        first = continuation(problem, limits.callbacks)
+        first = continuation(problem, _marginal(objective), limits.callbacks)
     else:
         first = evaluate(problem, start, columns=True)
     return _descend(first, _marginal(objective), limits)
@@ -514,6 +544,6 @@ SOLVERS: dict[str, Solver] = {
         _solve_by_coordinates,
         lambda energy: energy.exact_coordinates,
         "an exact minimiser of each single relevance or prior variance (only the full energy "
-        "without groups has it)",
+        "has it)",
     ),
 }

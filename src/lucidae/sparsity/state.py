@@ -14,19 +14,37 @@ import numpy as np
 
 from lucidae.arrays import (
     Array,
+    adjoint,
     cholesky,
     device,
     diagonal,
     inverse_lower,
     namespace,
+    real_part,
     solve_lower,
     squared_norm,
     squared_norms,
     to_numpy,
     zeros_like_shape,
 )
+from lucidae.sparsity.dictionary import (
+    Dictionary,
+    adjoint_times,
+    dense_columns,
+    is_sparse,
+    nonzero_columns,
+    norms_after,
+    quadratic_forms,
+    selected_columns,
+)
 from lucidae.sparsity.groups import Groups
 from lucidae.sparsity.problem import Problem, covariance, root_by_qr
+
+CANCELLING = 1e-5
+"""Noise variance below which curvatures of sparse columns are not sums over pairs of entries.
+
+It is relative to the mean square response. In these sums numbers of the size of the inverse noise
+variance cancel."""
 
 
 class Factor(NamedTuple):
@@ -65,12 +83,12 @@ class State(NamedTuple):
     inverse : array of shape (d, d)
         The inverse L⁻¹ of the Cholesky factor.
     whitened_responses, whitened : array of shape (d, p) and (d, κ)
-        L⁻¹Y and L⁻¹Φ.
+        L⁻¹Y and L⁻¹Φ. The latter is never stored for a sparse dictionary.
     loading : array of shape (κ, p)
-        ΦᵀΣ⁻¹Y.
+        ΦᵀΣ⁻¹Y. It is never stored for a sparse dictionary.
     """
 
-    dictionary: Array
+    dictionary: Dictionary
     responses: Array
     noise: Array
     outside: Array
@@ -160,18 +178,27 @@ class State(NamedTuple):
 
         The relevance of a column is the prior variance of its coefficients. The state must be that
         of one problem and store its fields `whitened` and `loading`, products of the dictionary
-        with the inverse covariance of a response.
+        with the inverse covariance of a response; for a sparse dictionary, which does not store
+        them, they are computed. The columns of the result are dense.
         """
         xp = namespace(self.relevance)
         chosen = xp.asarray(index, device=device(self.relevance))
         vectors = ("relevance", "curvature", "alignment")
         parts = {name: xp.take(getattr(self, name), chosen, axis=0) for name in vectors}
-        return self._replace(
-            dictionary=xp.take(self.dictionary, chosen, axis=1),
-            whitened=xp.take(self.whitened, chosen, axis=1),
-            loading=xp.take(self.loading, chosen, axis=0),
-            **parts,
-        )
+        columns = dense_columns(self.dictionary, index)
+        if is_sparse(self.dictionary):
+            whitened = self.inverse @ columns
+            loading = adjoint(whitened) @ self.whitened_responses
+        else:
+            whitened = xp.take(self.whitened, chosen, axis=1)
+            loading = xp.take(self.loading, chosen, axis=0)
+        return self._replace(dictionary=columns, whitened=whitened, loading=loading, **parts)
+
+    @property
+    def complete(self) -> bool:
+        """Whether `take` can be called: all that it needs is stored."""
+        stored = self.inverse if is_sparse(self.dictionary) else self.whitened
+        return bool(stored.shape[-1])
 
 
 def factorise(problem: Problem, relevance: Array) -> tuple[Array, Array]:
@@ -180,15 +207,22 @@ def factorise(problem: Problem, relevance: Array) -> tuple[Array, Array]:
     If rounding errors make the covariance indefinite, the factor of a single problem is computed by
     QR decomposition instead; among several problems, the factor of that problem is NaN.
     """
-    xp = namespace(problem.dictionary)
+    xp = namespace(problem.noise)
     dictionary, weights = _active_columns(problem, relevance)
     factor, definite = cholesky(covariance(dictionary, weights, problem.noise))
     if relevance.ndim == 1 and not bool(definite) and bool(xp.all(xp.isfinite(weights))):
-        factor, _ = root_by_qr((dictionary * xp.sqrt(weights)[None, :]).mT, problem.noise)
-    return factor, 2.0 * xp.sum(xp.log(diagonal(factor)), axis=-1)
+        dictionary = _all_dense(dictionary)
+        factor, _ = root_by_qr(adjoint(dictionary * xp.sqrt(weights)[None, :]), problem.noise)
+    return factor, 2.0 * xp.sum(xp.log(real_part(diagonal(factor))), axis=-1)
 
 
-def _active_columns(problem: Problem, relevance: Array) -> tuple[Array, Array]:
+def _all_dense(dictionary: Dictionary) -> Array:
+    """Return a dictionary as a dense array."""
+    sparse = is_sparse(dictionary)
+    return dense_columns(dictionary, np.arange(dictionary.shape[1])) if sparse else dictionary
+
+
+def _active_columns(problem: Problem, relevance: Array) -> tuple[Dictionary, Array]:
     """Return the columns, with their relevances, from which the covariance is computed.
 
     These are the columns of positive relevance if there are few of them, otherwise all columns. The
@@ -201,7 +235,7 @@ def _active_columns(problem: Problem, relevance: Array) -> tuple[Array, Array]:
         return problem.dictionary, relevance
     xp = namespace(relevance)
     index = xp.asarray(active, device=device(relevance))
-    return xp.take(problem.dictionary, index, axis=1), xp.take(relevance, index, axis=0)
+    return selected_columns(problem.dictionary, active), xp.take(relevance, index, axis=0)
 
 
 def evaluate(
@@ -226,14 +260,26 @@ def evaluate(
     -------
     State
     """
-    xp = namespace(problem.dictionary)
     if factor is None:
         lower, log_determinant = factorise(problem, relevance)
         inverse = inverse_lower(lower)
         factor = Factor(inverse, inverse @ problem.responses, log_determinant)
-    whitened = factor.inverse @ problem.dictionary
-    loading = xp.matrix_transpose(whitened) @ factor.responses
     nothing = _not_stored(relevance)
+    if is_sparse(problem.dictionary):
+        return State(
+            *problem,
+            relevance,
+            _curvature(problem, factor),
+            squared_norms(adjoint_times(problem.dictionary, _precise(factor)), -1),
+            squared_norm(factor.responses),
+            factor.log_determinant,
+            factor.inverse,
+            factor.responses,
+            nothing,
+            nothing,
+        )
+    whitened = factor.inverse @ problem.dictionary
+    loading = adjoint(whitened) @ factor.responses
     return State(
         *problem,
         relevance,
@@ -248,6 +294,22 @@ def evaluate(
     )
 
 
+def _precise(factor: Factor) -> Array:
+    """Return Σ⁻¹Y for the covariance Σ of a response and the responses Y."""
+    return adjoint(factor.inverse) @ factor.responses
+
+
+def _curvature(problem: Problem, factor: Factor) -> Array:
+    """Return φᵀΣ⁻¹φ for all columns φ of a sparse dictionary; Σ is the covariance of a response.
+
+    It is ‖L⁻¹φ‖² with Σ = LLᵀ, and only if the noise variance is not small, the faster sum over
+    pairs of entries of φ.
+    """
+    if float(problem.noise) < CANCELLING:
+        return norms_after(problem.dictionary, factor.inverse)
+    return quadratic_forms(problem.dictionary, factor.inverse)
+
+
 def evaluate_fit(problem: Problem, relevance: Array) -> State:
     """Return the state of a problem at given relevances, with curvatures that are NaN.
 
@@ -256,11 +318,11 @@ def evaluate_fit(problem: Problem, relevance: Array) -> State:
     depend on the curvatures φᵀΣ⁻¹φ of the columns φ, with the covariance Σ of a response. Two
     triangular systems are solved for the responses, instead of inverting the Cholesky factor.
     """
-    xp = namespace(problem.dictionary)
+    xp = namespace(problem.noise)
     lower, log_determinant = factorise(problem, relevance)
     whitened_responses = solve_lower(lower, problem.responses)
     precise = solve_lower(lower, whitened_responses, transpose=True)
-    loading = xp.matrix_transpose(problem.dictionary) @ precise
+    loading = adjoint_times(problem.dictionary, precise)
     nothing = _not_stored(relevance)
     return State(
         *problem,
@@ -280,7 +342,7 @@ def evaluate_from(state: State, relevance: Array) -> State:
     factorisation stored in `state` is reused if the relevances (prior variances) are unchanged.
     """
     unchanged = bool(namespace(relevance).all(relevance == state.relevance))
-    if unchanged and state.whitened.shape[-1]:
+    if unchanged and state.complete:
         return state
     factor = state.factor if unchanged else None
     return evaluate(state.problem, relevance, factor=factor, columns=True)
@@ -298,10 +360,10 @@ def flat_start(problem: Problem, groups: Groups | None = None) -> Array:
     relevance zero, but a zero column of a group has the relevance of its group, which is zero if
     all its columns are.
     """
-    xp = namespace(problem.dictionary)
+    xp = namespace(problem.noise)
     share = float(problem.rows) / problem.columns
-    ones = xp.ones_like(problem.dictionary[..., 0, :])
-    nonzero = xp.where(xp.any(problem.dictionary != 0, axis=-2), ones, 0.0 * ones)
+    ones = empty_start(problem) + 1.0
+    nonzero = xp.where(nonzero_columns(problem.dictionary), ones, 0.0 * ones)
     # Newton steps and the test of significance read a group's relevance off its first column.
     nonzero = nonzero if groups is None else groups.share(nonzero)
     return xp.where(nonzero > 0, ones * share, 0.0 * ones)
@@ -313,7 +375,7 @@ def empty_start(problem: Problem) -> Array:
     The relevance of a column is the prior variance of its coefficients.
     """
     shape = (*problem.dictionary.shape[:-2], problem.columns)
-    return zeros_like_shape(shape, problem.dictionary)
+    return zeros_like_shape(shape, problem.noise)
 
 
 def positive(values: Array) -> Array:

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from lucidae.arrays import to_numpy
+from lucidae.sparsity.evaluation import squares
 
 BLOCK_COLUMNS = 1024
 
@@ -57,11 +58,12 @@ def coherence(dictionary: Any) -> float:
     >>> float(round(coherence(np.array([[1.0, 0.0, 1.0], [0.0, 1.0, 1.0]])), 4))
     0.7071
     """
-    unit, _ = unit_columns(to_numpy(dictionary).astype(np.float64))
+    given = to_numpy(dictionary)
+    unit, _ = unit_columns(given if np.iscomplexobj(given) else given.astype(np.float64))
     largest = 0.0
     for start in range(0, unit.shape[1], BLOCK_COLUMNS):
         stop = min(start + BLOCK_COLUMNS, unit.shape[1])
-        block = np.abs(unit[:, start:stop].T @ unit[:, start:])
+        block = np.abs(unit[:, start:stop].conj().T @ unit[:, start:])
         block[np.arange(stop - start), np.arange(stop - start)] = 0.0
         largest = max(largest, float(block.max(initial=0.0)))
     return largest
@@ -111,7 +113,7 @@ def implied_relevance(dictionary: Any, responses: Any, rows: Any, noise: float) 
     X − ΦU = γΣ⁻¹X and uⱼ = wⱼφⱼᵀΣ⁻¹X, so the relevances are wⱼ = γ‖uⱼ‖/‖φⱼᵀ(X − ΦU)‖. They are
     infinite if φⱼᵀ(X − ΦU) vanishes and uⱼ does not; then U is not a posterior mean.
     """
-    slopes = dictionary.T @ (responses - dictionary @ rows)
+    slopes = dictionary.conj().T @ (responses - dictionary @ rows)
     lengths, norms = np.linalg.norm(slopes, axis=1), np.linalg.norm(rows, axis=1)
     with np.errstate(divide="ignore", over="ignore"):
         return np.where(norms > 0, noise * norms / np.where(norms > 0, lengths, 1.0), 0.0)
@@ -198,7 +200,7 @@ def _by_projection(
     if work > PAIR_WORK or (size > 2 and comb(unit.shape[1], size) > SUBSETS):
         return Position(spark, False, TOO_MANY.format(unchecked=UNCHECKED, size=size))
     basis = np.linalg.svd(responses, full_matrices=False)[0][:, :rank]
-    rest = unit - basis @ (basis.T @ unit)
+    rest = unit - basis @ (basis.conj().T @ unit)
     # Eigenvalues of Gram matrices are squares of singular values, up to this rounding error.
     rounding = 8.0 * (unit.shape[0] + size) * np.finfo(float).eps
     if _smallest_eigenvalue(rest, used, size) > least**2 + rounding:
@@ -222,12 +224,12 @@ def _smallest_eigenvalue(rest: Any, used: Any, size: int) -> float:
     inside = np.zeros(rest.shape[1], dtype=bool)
     inside[used] = True
     if size == 1:
-        return float((rest**2).sum(axis=0)[~inside].min(initial=np.inf))
+        return float(squares(rest).sum(axis=0)[~inside].min(initial=np.inf))
     if size == 2:
         return _smallest_of_pairs(rest, inside)
     subsets = np.array(list(combinations(range(rest.shape[1]), size)))
     subsets = subsets[~inside[subsets].all(axis=1)]
-    gram = rest.T @ rest
+    gram = rest.conj().T @ rest
     minors = gram[subsets[:, :, None], subsets[:, None, :]]
     return float(np.linalg.eigvalsh(minors)[:, 0].min(initial=np.inf)) if subsets.size else np.inf
 
@@ -237,10 +239,11 @@ def _smallest_of_pairs(rest: Any, inside: Any) -> float:
 
     Pairs of two columns for which the mask `inside` is True are left out.
     """
-    squares, smallest = (rest**2).sum(axis=0), np.inf
+    norms, smallest = squares(rest).sum(axis=0), np.inf
     for start in range(0, rest.shape[1], BLOCK_COLUMNS):
         block = slice(start, start + BLOCK_COLUMNS)
-        a, b, c = squares[block, None], squares[None, start:], rest[:, block].T @ rest[:, start:]
+        a, b = norms[block, None], norms[None, start:]
+        c = np.abs(rest[:, block].conj().T @ rest[:, start:])
         values = (a + b - np.hypot(a - b, 2.0 * c)) / 2.0
         values[inside[block, None] & inside[None, start:]] = np.inf
         np.fill_diagonal(values, np.inf)  # a column is no pair with itself
@@ -251,7 +254,7 @@ def _smallest_of_pairs(rest: Any, inside: Any) -> float:
 def _rank(unit: Any) -> tuple[int, float]:
     """Return the numerical rank of unit columns, and their smallest singular value."""
     tall = unit.shape[0] >= unit.shape[1]
-    values = np.linalg.eigvalsh(unit.T @ unit if tall else unit @ unit.T)
+    values = np.linalg.eigvalsh(unit.conj().T @ unit if tall else unit @ unit.conj().T)
     # Squares of singular values below this are rounding errors of the product.
     rounding = 10.0 * max(unit.shape) * np.finfo(float).eps * float(values.max(initial=0.0))
     rank = int((values > rounding).sum())
@@ -266,4 +269,4 @@ def _outside_span(unit: Any, used: Any) -> tuple[Any, float]:
     """
     left, values, _ = np.linalg.svd(unit[:, used], full_matrices=False)
     smallest = float(values[-1]) if used.size <= unit.shape[0] else 0.0
-    return np.linalg.norm(unit - left @ (left.T @ unit), axis=0), smallest
+    return np.linalg.norm(unit - left @ (left.conj().T @ unit), axis=0), smallest

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from lucidae.sparsity.columns import SparseColumns
 from lucidae.sparsity.evaluation import triangle_of
 from lucidae.sparsity.figures import SparseFigures
 from lucidae.sparsity.theory import (
@@ -28,6 +29,14 @@ RANK = 1e-6
 
 A hundred times `EXACT`: what an exact fit leaves over must not count as rank.
 """
+
+SPARSE_ENTRIES = 5_000_000
+"""Largest number of entries of a sparse dictionary that is made dense to search for other fits."""
+
+TOO_LARGE = (
+    "Other sets of columns were not examined, because the sparse dictionary has more than "
+    f"{SPARSE_ENTRIES} entries, zeros included."
+)
 
 SUPERFLUOUS = (
     "Fewer columns may be enough: without column {column}, the other used columns leave only "
@@ -68,9 +77,9 @@ def refit(columns: Any, responses: Any) -> Refit:
     unit, total = columns / np.linalg.norm(columns, axis=0), np.linalg.norm(responses)
     left, values, right = np.linalg.svd(unit, full_matrices=False)
     kept = values > values[0] * max(unit.shape) * np.finfo(float).eps
-    left, inside = left[:, kept], left[:, kept].T @ responses
+    left, inside = left[:, kept], left[:, kept].conj().T @ responses
     error = float(np.linalg.norm(responses - left @ inside) / total)
-    inverse = right[kept].T / values[kept]
+    inverse = right[kept].conj().T / values[kept]
     shares = np.linalg.norm(inverse @ inside, axis=1) / total
     # A column's distance from the span of the others is 1/‖p‖, where p is its row of the
     # pseudo-inverse. So without the column, ‖u‖/‖p‖ is lost, where u is its row of coefficients.
@@ -107,10 +116,14 @@ def _with_position(
     figures: SparseFigures, Phi: Any, X: Any, used: Any, fit: Refit
 ) -> SparseFigures:
     """Return the measured values with those about other representations of the responses added."""
-    compressed = triangle_of(X.T).T if X.shape[1] > X.shape[0] else X
+    compressed = triangle_of(X.conj().T).conj().T if X.shape[1] > X.shape[0] else X
     singular = np.linalg.svd(compressed, compute_uv=False)
     rank = int((singular > RANK * singular[0]).sum())
     share = min(float(fit.shares.min()), float(singular[rank - 1] / np.linalg.norm(singular)))
+    if isinstance(Phi, SparseColumns):
+        if Phi.shape[0] * Phi.shape[1] > SPARSE_ENTRIES:
+            return replace(figures, rank=rank, position_reason=TOO_LARGE)
+        Phi = Phi[:, np.arange(Phi.shape[1])]
     position = position_of(Phi, used, compressed, rank, share)
     cheap = Phi.shape[1] ** 2 * Phi.shape[0] <= PAIR_WORK
     return replace(

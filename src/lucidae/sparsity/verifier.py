@@ -15,6 +15,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
+import scipy.sparse
 
 from lucidae.arrays import machine_epsilon, to_numpy
 from lucidae.sparsity.attributes import (
@@ -22,18 +23,29 @@ from lucidae.sparsity.attributes import (
     support_differences,
     variance_distance,
 )
+from lucidae.sparsity.columns import column_lengths
+from lucidae.sparsity.correlated_evaluation import correlation_gain, evaluate_correlated
 from lucidae.sparsity.evaluation import (
     Evaluation,
     Sample,
     Weighted,
     evaluate_relevances,
     largest_in,
+    squares,
+    times_power,
     totals_in,
     weighted_rows,
 )
 from lucidae.sparsity.figures import FINEST, Figure, SparseFigures
+from lucidae.sparsity.generalised import row_noise_distance, whitened_sample
 from lucidae.sparsity.theory import implied_relevance
 from lucidae.sparsity.uniqueness import with_uniqueness
+from lucidae.sparsity.verified_groups import (
+    covariance_support_differences,
+    excess_of_groups,
+    group_violation,
+    in_principal_axes,
+)
 
 ACTIVE = 1e-6
 """A latent is active if its posterior variance is below its prior variance 1 by more than this.
@@ -83,13 +95,19 @@ class Fit(NamedTuple):
     energy : float, optional
         The reported energy (loss).
     noise_rule : str
-        How the noise variance was found: "given", "learn", "cv", "fallback", or "" if unknown.
+        How the noise variance was found: "given", "learn", "learn_diagonal", "cv", "cv_1se",
+        "fallback", or "" if unknown.
     given_noise : float, optional
         The noise variance that was asked for, or that was estimated on held-out rows.
     predicted, variances : array of shape (n_rows, n_responses) and (n_rows,), optional
         Predicted means of the rows, and the posterior variances of these means.
     support : array of int, optional
         The columns that are reported as significant.
+    covariances : array of shape (n_groups, m, m), optional
+        Covariances of the coefficients of groups of columns, padded with zeros.
+    response_covariance, given_covariance : ndarray of shape (n_responses, n_responses), optional
+        The covariance of the responses if they are correlated, and the one that was asked for if it
+        was not learned.
     """
 
     coef: Any
@@ -101,6 +119,9 @@ class Fit(NamedTuple):
     predicted: Any = None
     variances: Any = None
     support: Any = None
+    covariances: Any = None
+    response_covariance: Any = None
+    given_covariance: Any = None
 
 
 class EnergyKind(NamedTuple):
@@ -120,6 +141,8 @@ class EnergyKind(NamedTuple):
         Distance to stationarity reported by an energy that `register_posterior` added, else None.
     significance : float
         Family-wise significance level of the test that decides which columns are in the support.
+    full_groups : bool
+        Whether every group of columns has a covariance matrix of its own.
     """
 
     posterior: str = "full"
@@ -128,6 +151,7 @@ class EnergyKind(NamedTuple):
     tolerance: float = FINEST
     violation: Figure = None
     significance: float = 0.05
+    full_groups: bool = False
 
 
 FULL = EnergyKind()
@@ -161,29 +185,43 @@ def _measured(sample: Sample, fit: Fit, model: EnergyKind, title: str) -> Sparse
     """Return the measured values of a fit, without suppressing floating-point warnings."""
     stored = max(machine_epsilon(part) for part in (fit.coef, fit.relevance) if part is not None)
     plain = Sample(
-        to_numpy(sample.dictionary).astype(np.float64),
-        to_numpy(sample.responses).astype(np.float64),
+        _wide(sample.dictionary),
+        _wide(sample.responses),
         None if sample.weights is None else to_numpy(sample.weights).astype(np.float64),
         sample.intercept,
+        None if sample.noise_cov is None else _wide(sample.noise_cov),
     )
-    fit = fit._replace(coef=to_numpy(fit.coef).astype(np.float64))
-    rows = weighted_rows(plain, model.labels)
-    U = np.ldexp(fit.coef, rows.shifts[:, None] - rows.shift)
+    fit = fit._replace(coef=_wide(fit.coef))
+    rows_of = weighted_rows if plain.noise_cov is None else whitened_sample
+    rows = rows_of(plain, model.labels)
+    U = times_power(fit.coef, rows.shifts[:, None] - rows.shift)
     figures = _figures_of_fit(rows, U, title)
+    if plain.noise_cov is not None:
+        figures = replace(
+            figures, noise_rank=len(rows.dictionary), noise_rows=len(plain.dictionary),
+            noise_outside=rows.outside,
+        )  # fmt: skip
     if fit.noise is None:
         return figures
     implied = 0.0
     if fit.relevance is None:
-        w = implied_relevance(rows.dictionary, rows.responses, U, _shifted(fit.noise, rows))
+        w = _implied_relevance(rows, U, _shifted(fit.noise, rows))
         implied = _implied_error(rows, U, w, _shifted(fit.noise, rows), stored)
     else:
         w = np.ldexp(to_numpy(fit.relevance).astype(np.float64), 2 * (rows.shifts - rows.shift))
+    if model.full_groups:
+        given = to_numpy(fit.relevance).astype(np.float64)
+        turned = in_principal_axes(rows, U, _wide(fit.covariances), given, model.labels)
+        if turned is None:
+            return _failed(replace(figures, covariance_distance=np.inf), fit, FINEST)
+        rows, U, w, distance = turned
+        figures = replace(figures, covariance_distance=max(0.0, distance - 4.0 * stored))
     tolerance = max(min(model.tolerance, LOOSEST), FINEST)
     sound = np.isfinite(w).all() and (w >= 0).all() and fit.noise > 0 and np.isfinite(U).all()
     if not sound or not np.isfinite(fit.noise):
         return _failed(figures, fit, tolerance)
     try:
-        at = evaluate_relevances(rows, w, _shifted(fit.noise, rows))
+        at = _evaluated(rows, w, _shifted(fit.noise, rows), fit.response_covariance, model)
     except np.linalg.LinAlgError:  # γ is so small that its root is lost beside the columns
         return _failed(figures, fit, tolerance)
     figures = _judged(figures, rows, at, U, model, tolerance, stored, implied)
@@ -194,10 +232,57 @@ def _measured(sample: Sample, fit: Fit, model: EnergyKind, title: str) -> Sparse
     return replace(
         figures,
         noise_rule=_floored_rule(fit, rows, at),
-        noise_distance=_noise_distance(fit, rows, at, model),
+        noise_distance=_noise_distance(fit, plain, rows, at, model),
         energy_distance=_energy_distance(fit, rows, at, model),
-        evidence=figures.evidence | _energies(rows, at, model),
+        evidence=figures.evidence | _energies(rows, at, model) | _of_covariance(rows, at, fit),
     )
+
+
+def _evaluated(
+    rows: Weighted, w: Any, noise: float, covariance: Any, model: EnergyKind
+) -> Evaluation:
+    """Return the evaluation of relevances `w`, with the covariance of the responses if given."""
+    if covariance is None:
+        return evaluate_relevances(rows, w, noise)
+    if not _is_covariance(covariance, rows.responses.shape[1]):
+        raise np.linalg.LinAlgError("The covariance of the responses is not one.")
+    return evaluate_correlated(rows, w, noise, covariance, model.labels)
+
+
+def _is_covariance(matrix: Any, n: int) -> bool:
+    """Tell whether `matrix` is a finite symmetric n × n matrix with mean diagonal entry 1."""
+    if np.shape(matrix) != (n, n) or not np.isfinite(matrix).all():
+        return False
+    symmetric = bool(np.abs(matrix - matrix.T).max() <= 1e-10)
+    return symmetric and abs(float(np.trace(matrix)) / n - 1.0) <= 1e-10
+
+
+def _of_covariance(rows: Weighted, at: Evaluation, fit: Fit) -> dict[str, Any]:
+    """Return how far the covariance of the responses is from what it should be, by name.
+
+    If it was learned, this is the decrease of the energy (loss) at nearby correlations, and if it
+    was given, the largest difference from the given one. Without it the result is empty.
+    """
+    if fit.response_covariance is None:
+        return {}
+    if fit.given_covariance is None:
+        gain = correlation_gain(rows, at.relevance, at.noise, fit.response_covariance)
+        return {"response_covariance": gain, "response_covariance_rule": "learn"}
+    distance = float(np.abs(fit.response_covariance - fit.given_covariance).max())
+    return {"response_covariance": distance, "response_covariance_rule": "given"}
+
+
+def _wide(values: Any) -> Any:
+    """Return numbers in double precision; complex numbers stay complex, sparse ones sparse."""
+    plain = values if scipy.sparse.issparse(values) else to_numpy(values)
+    return plain.astype(np.complex128 if np.iscomplexobj(plain) else np.float64)
+
+
+def _implied_relevance(rows: Weighted, U: Any, noise: float) -> Any:
+    """Return the relevances (prior variances) that the coefficients U imply, zero where U is."""
+    used, w = np.flatnonzero(U.any(axis=1)), np.zeros(U.shape[0])
+    w[used] = implied_relevance(rows.dictionary[:, used], rows.responses, U[used], noise)
+    return w
 
 
 def _failed(figures: SparseFigures, fit: Fit, tolerance: float) -> SparseFigures:
@@ -224,7 +309,7 @@ def _with_attributes(
 ) -> SparseFigures:  # fmt: skip
     """Return `figures` with the values about predictions, predictive variances and the support."""
     if fit.predicted is not None:
-        predicted = to_numpy(fit.predicted).astype(np.float64)
+        predicted = _wide(fit.predicted)
         distance, error = prediction_distance(plain, fit.coef, predicted)
         figures = replace(
             figures,
@@ -239,7 +324,8 @@ def _with_attributes(
     if fit.support is None:
         return figures
     support = to_numpy(fit.support)
-    wrong, left = support_differences(at, model.labels, model.significance, support)
+    differences = covariance_support_differences if model.full_groups else support_differences
+    wrong, left = differences(at, model.labels, model.significance, support, rows.parts)
     return replace(figures, support_wrong=wrong, support_undecided=left)
 
 
@@ -260,7 +346,7 @@ def _figures_of_fit(rows: Weighted, U: Any, title: str) -> SparseFigures:
     """Return the measured values that do not need a noise variance; U are the coefficients."""
     Phi, X = rows.dictionary, rows.responses
     total = float(np.linalg.norm(X))
-    column_norms = np.linalg.norm(Phi, axis=0)
+    column_norms = column_lengths(Phi)
     norms = np.linalg.norm(U, axis=1) * column_norms
     nonzero = np.flatnonzero(norms)
     used = np.flatnonzero(norms > ACTIVE * norms.max(initial=0.0))
@@ -300,8 +386,9 @@ def _judged(
     # An evaluation that is worse than this has lost its meaning, and so have the relevances.
     violation_error = min(violation_error, LOOSEST) + _implied_share(at, implied)
     stored_error = STORED * stored * (1.0 + n_used**0.5)
-    norms, n = np.linalg.norm(rows.dictionary, axis=0), U.shape[1]
-    mean_distance = _mean_distance(rows, at, U, norms)
+    norms, n = column_lengths(rows.dictionary), U.shape[1]
+    prior = largest_in(w, model.labels) if model.full_groups else w
+    mean_distance = _mean_distance(rows, at, U, norms, prior)
     mean_error = min(float((np.sqrt(w) * shift).max(initial=0.0)), LOOSEST)
     mean_error += implied * (at.fit + 1.0) ** 0.5
     alignment, curvature = totals_in(Q, model.labels), totals_in(z, model.labels)
@@ -310,6 +397,8 @@ def _judged(
     ratio = _ratio(alignment - curvature, curvature)
     bar = max(COLLAPSE, 10.0 * tolerance)
     margin = _ratio(error, curvature)
+    if model.full_groups:
+        ratio, margin = excess_of_groups(at, model.labels)
     outside = np.where(active | (z == 0), -np.inf, ratio)
     worst = int(np.argmax(outside)) if outside.size else 0
     reach = min(at.reach * (1.0 + at.fit) ** 0.5, LOOSEST)
@@ -351,6 +440,8 @@ def _violation(
         return model.violation, 0.0
     if model.posterior == "point":
         return _point_violation(rows, at, model, slope_error)
+    if model.full_groups:
+        return group_violation(at, model.labels, slope_error)
     w, pressure = at.relevance, _pressure(rows, at, model)
     # Columns of a group share one relevance, also those that are zero on these rows.
     if (np.abs(w - largest_in(w, model.labels)) > FINEST * w).any():
@@ -374,8 +465,8 @@ def _pressure(rows: Weighted, at: Evaluation, model: EnergyKind) -> Any:
     """
     if model.posterior != "diagonal":
         return at.curvature
-    squares = (rows.dictionary**2).sum(axis=0)
-    return squares / (at.noise + at.relevance * squares)
+    norms = column_lengths(rows.dictionary) ** 2
+    return norms / (at.noise + at.relevance * norms)
 
 
 def _power(rows: Weighted, at: Evaluation, model: EnergyKind, alignment: Any) -> tuple[Any, Any]:
@@ -384,12 +475,12 @@ def _power(rows: Weighted, at: Evaluation, model: EnergyKind, alignment: Any) ->
     The relevances are the prior variances of the coefficients. In these units columns have unit
     norm and responses have unit mean square.
     """
-    squares = totals_in((rows.dictionary**2).sum(axis=0), model.labels)
-    squares = np.where(squares > 0, squares, 1.0)
-    squares = squares / rows.mean_square if rows.mean_square > 0 else squares
-    power = at.relevance**2 * alignment * squares
+    norms = totals_in(column_lengths(rows.dictionary) ** 2, model.labels)
+    norms = np.where(norms > 0, norms, 1.0)
+    norms = norms / rows.mean_square if rows.mean_square > 0 else norms
+    power = at.relevance**2 * alignment * norms
     count = totals_in(np.ones_like(power), model.labels)
-    return totals_in(power, model.labels) / count, at.relevance * squares
+    return totals_in(power, model.labels) / count, at.relevance * norms
 
 
 def _point_violation(
@@ -415,15 +506,16 @@ def _point_violation(
     return value, float(max(abs(other - value) for other in others))
 
 
-def _mean_distance(rows: Weighted, at: Evaluation, U: Any, norms: Any) -> float:
+def _mean_distance(rows: Weighted, at: Evaluation, U: Any, norms: Any, w: Any) -> float:
     """Return the largest distance of a column's coefficients from their posterior mean.
 
-    For n responses and a column with relevance (prior variance) w, the distance is divided by √(n
-    w), its prior standard deviation. If the relevance is negligible, the distance times the norm of
-    the column is divided by the norm of the responses instead. `U` are the coefficients and `norms`
-    the norms of the columns.
+    For n responses and a column with relevance (prior variance) `w`, the distance is divided by
+    √(n w), its prior standard deviation. Along the axes of a group with a covariance of its own,
+    `w` is the largest variance, since the coefficients of a group are rounded together. If the
+    relevance is negligible, the distance times the norm of the column is divided by the norm of the
+    responses instead. `U` are the coefficients and `norms` the norms of the columns.
     """
-    w, n = at.relevance, U.shape[1]
+    n = U.shape[1]
     lengths = np.linalg.norm(U - at.mean, axis=1)
     total = float(np.linalg.norm(rows.responses))
     # Relevances that vanish beside γ have a posterior mean that vanishes too: an absolute
@@ -469,7 +561,9 @@ def _floored_rule(fit: Fit, rows: Weighted, at: Evaluation) -> str:
     return "floor" if fit.noise_rule == "learn" and at_floor else fit.noise_rule
 
 
-def _noise_distance(fit: Fit, rows: Weighted, at: Evaluation, model: EnergyKind) -> Figure:
+def _noise_distance(
+    fit: Fit, sample: Sample, rows: Weighted, at: Evaluation, model: EnergyKind
+) -> Figure:
     """Return the relative distance of the noise variance from the value that it should have.
 
     That value follows from how it was found: given, learned, or from held-out rows. Return None if
@@ -480,11 +574,13 @@ def _noise_distance(fit: Fit, rows: Weighted, at: Evaluation, model: EnergyKind)
     if fit.noise_rule == "given" and fit.given_noise is not None:
         expected = max(_shifted(fit.given_noise, rows), lowest)
         return float(abs(at.noise / expected - 1.0))
-    if fit.noise_rule == "cv" and fit.given_noise is not None:
+    if fit.noise_rule in ("cv", "cv_1se") and fit.given_noise is not None:
         return float(abs(at.noise / _shifted(fit.given_noise, rows) - 1.0))
     if fit.noise_rule == "fallback":
-        share = float((rows.responses**2).sum()) / (rows.total * rows.responses.shape[1])
+        share = float(squares(rows.responses).sum()) / (rows.total * rows.responses.shape[1])
         return float(abs(at.noise / max(FALLBACK * share, lowest) - 1.0))
+    if fit.noise_rule == "learn_diagonal" and fit.noise is not None:
+        return row_noise_distance(sample, rows, at, fit.noise)
     if fit.noise_rule == "learn" and rows.dimension > 0:
         # The derivative of the energy in γ vanishes where γ = (‖X − ΦU‖²/n + γ dof)/d.
         freedom = float((at.relevance * _pressure(rows, at, model)).sum())
@@ -501,13 +597,13 @@ def _log_volume(rows: Weighted, at: Evaluation, model: EnergyKind) -> float:
     """
     logarithm = float(np.log(at.noise))
     if model.posterior == "diagonal":
-        squares = (rows.dictionary**2).sum(axis=0)
-        volume = float(np.log1p(at.relevance * squares / at.noise).sum())
+        norms = column_lengths(rows.dictionary) ** 2
+        volume = float(np.log1p(at.relevance * norms / at.noise).sum())
         volume += rows.dimension * logarithm
     else:
         spare = rows.dimension - min(rows.dictionary.shape)
         volume = at.log_determinant + spare * logarithm
-    return float(volume + 2.0 * rows.dimension * rows.shift * np.log(2.0))
+    return float(volume + 2.0 * rows.dimension * rows.shift * np.log(2.0) + rows.volume)
 
 
 def _energy(rows: Weighted, at: Evaluation, model: EnergyKind) -> Figure:

@@ -6,9 +6,9 @@ activation lowers the energy most. With all other relevances fixed, the energy o
 posterior covariance has a single minimum in one relevance. It follows from the curvature φᵀΣ⁻¹φ and
 the alignment ‖φᵀΣ⁻¹X‖²/n of that column φ, for n responses X with covariance Σ (Wipf 2023, Theorem
 4.4). A sweep evaluates all columns once, chooses the working set, moves single relevances to their
-minimum (coordinate moves) by rank-one updates, and finishes with damped Newton steps. The energy of
-the diagonal covariance and grouped columns have no exact coordinate moves and take Newton steps
-alone.
+minimum (coordinate moves) by rank-one updates, and finishes with damped Newton steps. Groups of
+columns that share one relevance are moved as `group_moves` describes. The energy of the diagonal
+covariance has no exact coordinate moves and takes Newton steps alone.
 """
 
 from __future__ import annotations
@@ -23,21 +23,36 @@ import numpy as np
 from lucidae.arrays import (
     Array,
     add_diagonal,
+    adjoint,
     cholesky,
+    conjugate,
     device,
     diagonal,
     largest,
+    like,
     machine_epsilon,
     namespace,
     put,
     rank_one_,
+    real_part,
     scalar,
     solve_lower,
+    squared_moduli,
     squared_norms,
     to_numpy,
     where_set,
 )
 from lucidae.iteration import Below, Callback, Solution, iterate
+from lucidae.sparsity.dictionary import dense_columns
+from lucidae.sparsity.group_moves import (
+    GroupWorkspace,
+    Ranking,
+    descend_groups,
+    multiples_of_identity,
+    rank_groups,
+    spherical_moves,
+)
+from lucidae.sparsity.groups import Groups
 from lucidae.sparsity.objectives import FullCovariance, Marginal
 from lucidae.sparsity.problem import Problem, rounding_distance
 from lucidae.sparsity.state import (
@@ -53,6 +68,9 @@ FULL = FullCovariance()
 
 CANDIDATES = 150
 """Largest number of columns of relevance zero in a working set."""
+
+GROUP_CANDIDATES = 60
+"""Largest number of groups of relevance zero in a working set."""
 
 PROMISING = 1e-3
 """A column of relevance zero may join the working set if it lowers the energy by more than this.
@@ -149,10 +167,13 @@ def open_workspace(state: State) -> Workspace:
     state must store its fields `whitened` and `loading`, products of the dictionary with the
     inverse covariance of a response.
     """
-    metric = state.whitened.mT @ state.whitened
+    metric = adjoint(state.whitened) @ state.whitened
     gram = namespace(metric).concat([metric, state.loading], axis=1)
     return Workspace(
-        state.relevance + 0.0, gram, diagonal(metric) + 0.0, squared_norms(state.loading, -1)
+        state.relevance + 0.0,
+        gram,
+        real_part(diagonal(metric)) + 0.0,
+        squared_norms(state.loading, -1),
     )
 
 
@@ -163,15 +184,16 @@ def move_coordinate_(workspace: Workspace, index: int, change: float) -> Workspa
     of a column is the prior variance of its coefficients.
     """
     # Sherman–Morrison: Σ⁻¹ loses sΣ⁻¹φφᵀΣ⁻¹ with s = Δ/(1 + Δz). Multiplied by Φᵀ and
-    # [Φ, Y], this takes s times the outer product of column φ and row φ from the buffer.
+    # [Φ, Y], this takes s times the outer product of column φ and row φ from the buffer. The
+    # column is the conjugate of the row.
     size = workspace.gram.shape[0]
     row = workspace.gram[index, :] + 0.0
     coupling = row[:size]
-    shrink = change / (1.0 + change * float(coupling[index]))
-    rank_one_(workspace.gram, coupling, row, -shrink)
+    shrink = change / (1.0 + change * float(real_part(coupling[index])))
+    rank_one_(workspace.gram, conjugate(coupling), row, -shrink)
     moved = float(workspace.relevance[index]) + change
     workspace.relevance[index] = moved if moved > 0.0 else 0.0
-    curvature = workspace.curvature - shrink * coupling**2
+    curvature = workspace.curvature - shrink * squared_moduli(coupling)
     alignment = squared_norms(workspace.gram[:, size:], -1)
     return Workspace(workspace.relevance, workspace.gram, curvature, alignment)
 
@@ -276,15 +298,16 @@ def newton_direction(point: NewtonPoint, marginal: Marginal = FULL) -> Array:
     # dΣ⁻¹/dwⱼ = −Σ⁻¹φⱼφⱼᵀΣ⁻¹, so with G = ΦᵀΣ⁻¹Φ and K = ΦᵀΣ⁻¹YYᵀΣ⁻¹Φ the data term has gradient
     # −diag(K) and Hessian 2 G∘K, and log|Σ| has gradient diag(G) and Hessian −G∘G. Together
     # G∘(2K − G), which is indefinite where the model explains little. 2 G∘K is positive
-    # semidefinite (Schur), so fading the concave part out by the damping makes it definite.
+    # semidefinite (Schur), so fading the concave part out by the damping makes it definite. For
+    # complex data the two are 2 Re(G∘K̄) and |G|∘|G|.
     xp = namespace(point.relevance)
     state, groups = point.state, marginal.groups
-    metric = point.whitened.mT @ point.whitened
+    metric = adjoint(point.whitened) @ point.whitened
     pressure, relevance = marginal.pressure(state), point.relevance
     concave = marginal.concavity(metric, pressure)
     damping = point.damping[..., None]
-    explained = point.loading @ point.loading.mT
-    hessian = 2.0 * metric * explained - (1.0 - damping[..., None]) * concave
+    explained = point.loading @ adjoint(point.loading)
+    hessian = real_part(2.0 * metric * conjugate(explained)) - (1.0 - damping[..., None]) * concave
     slope = point.alignment - pressure
     if groups is not None:
         hessian = groups.total(groups.total(hessian).mT)
@@ -292,7 +315,7 @@ def newton_direction(point: NewtonPoint, marginal: Marginal = FULL) -> Array:
         relevance = groups.gather(relevance)[..., 0]
     free = (relevance > 0) | (slope > 0)
     units = where_set(1.0 / positive(pressure), ~free, 0.0)
-    fixed = xp.astype(~free, metric.dtype)
+    fixed = xp.astype(~free, relevance.dtype)
     scaled = hessian * units[..., :, None] * units[..., None, :]
     factor, _ = cholesky(add_diagonal(scaled, ROUNDING * damping + fixed))
     half = solve_lower(factor, (slope * units)[..., None])
@@ -355,49 +378,97 @@ def polish(
     ).value
 
 
-def working_set(state: State, marginal: Marginal = FULL) -> np.ndarray[Any, Any]:
+def working_set(
+    state: State, marginal: Marginal = FULL, ranking: Ranking | None = None
+) -> np.ndarray[Any, Any]:
     """Return the indices of the working set: active columns, and those that would lower the energy.
 
     The indices are ascending. Active columns have positive relevance (prior variance); of the
-    others, those whose activation lowers the energy (loss) most are taken.
+    others, those whose activation lowers the energy (loss) most are taken. Groups of columns are
+    taken as a whole; `ranking` are their best moves, if they are known already.
     """
     relevance = to_numpy(state.relevance)
     if not marginal.exact_coordinates:
         rising = to_numpy(marginal.gradient(state)) < 0
         return np.flatnonzero((relevance > 0) | rising)
+    if marginal.groups is not None:
+        ranking = rank_groups(state, marginal.groups) if ranking is None else ranking
+        active = relevance[marginal.groups.members[:, 0]] > 0
+        return marginal.groups.columns(candidates(active, ranking.gains, GROUP_CANDIDATES))
     curvature = positive(state.curvature)  # zero columns align with nothing and gain nothing
     gains = to_numpy(coordinate_gains(state.relevance, curvature, state.alignment))
+    return candidates(relevance > 0, gains, CANDIDATES)
+
+
+def candidates(active: Any, gains: Any, most: int) -> np.ndarray[Any, Any]:
+    """Return the indices, ascending, of what is active and of the others that gain most.
+
+    At most `most` others are taken, those whose gain is not far below the best.
+    """
     # Candidates far below the best gain rarely survive the first moves, and each one makes the
     # buffers of the moves and the Newton system larger.
-    promise = np.where(relevance > 0, 0.0, gains)
-    count = min(CANDIDATES, int(np.count_nonzero(promise > PROMISING * gains.max())))
+    promise = np.where(active, 0.0, gains)
+    count = min(most, int(np.count_nonzero(promise > PROMISING * gains.max())))
     best = np.argpartition(-promise, count - 1)[:count] if count else np.empty(0, dtype=int)
-    return np.union1d(np.flatnonzero(relevance), best)
+    return np.union1d(np.flatnonzero(active), best)
 
 
-def improve(state: State, marginal: Marginal, tolerance: float) -> State:
+def improve(
+    state: State, marginal: Marginal, tolerance: float, ranking: Ranking | None = None
+) -> State:
     """Return the state after one sweep: coordinate moves and Newton steps on the working set.
 
     Coordinate moves change one relevance (prior variance) each. All columns are evaluated at the
-    new relevances. `tolerance` is the distance to optimality to be reached in the end.
+    new relevances. `tolerance` is the distance to optimality to be reached in the end, and
+    `ranking` are the best moves of groups of columns, if they are known already.
     """
-    index = working_set(state, marginal)
-    relevance = state.relevance
+    index = working_set(state, marginal, ranking)
+    relevance, groups = state.relevance, marginal.groups
     if index.size and marginal.exact_coordinates:
-        relevance, index = _move_coordinates(state, index, tolerance)
+        if groups is None:
+            relevance, index = _move_coordinates(state, index, tolerance)
+        else:
+            relevance, index = _move_groups(state, index, groups, tolerance)
     if not index.size:
         return evaluate_from(state, relevance)
     small = _restricted(state, relevance, index)
-    groups = None if marginal.groups is None else marginal.groups.restricted(index)
     point = polish(
         small,
-        replace(marginal, groups=groups),
+        replace(marginal, groups=None if groups is None else groups.restricted(index)),
         tolerance=max(tolerance / 4.0, POLISHED * scalar(marginal.violation(state))),
     )
     # Columns outside the working set have relevance zero, so the last Newton point has the Σ of
     # all columns: its factor serves the sweep.
     better = put(relevance, index, point.relevance)
     return evaluate(state.problem, better, factor=point.factor, columns=True)
+
+
+def _move_groups(
+    state: State, index: np.ndarray[Any, Any], groups: Groups, tolerance: float
+) -> tuple[Array, np.ndarray[Any, Any]]:
+    """Return all relevances after moves of groups in the working set, and the free columns.
+
+    The columns of a group share one relevance (prior variance); a move changes it to its minimiser.
+    `index` are the columns of the working set. A group is free if its relevance is positive or the
+    energy (loss) falls as it grows.
+    """
+    inside = groups.restricted(index)
+    part = state.take(index)
+    relevance = to_numpy(part.relevance) + 0.0
+    covariances = [
+        multiples_of_identity(relevance[members[:, 0]], members.shape[1])
+        for _, members in inside.by_size()
+    ]
+    workspace = GroupWorkspace.of(part, inside, covariances, spherical_moves)
+    descend_groups(workspace, share=1e-2, floor=1e-2 * tolerance**2, limit=4 * inside.count)
+    free = np.zeros(index.size, dtype=bool)
+    for members, covariance in zip(workspace.members, workspace.covariances, strict=True):
+        weights = covariance[:, :1, 0]
+        relevance[members] = weights
+        slope = workspace.slopes(members)
+        free[members] = (weights > 0) | (slope > 0)[:, None]
+    chosen = like(relevance, state.relevance)
+    return put(state.relevance, index, chosen), index[free]
 
 
 def _move_coordinates(
@@ -427,8 +498,7 @@ def _restricted(state: State, relevance: Array, index: np.ndarray[Any, Any]) -> 
     if bool(xp.all(relevance == state.relevance)):
         return state.take(index)
     chosen = xp.asarray(index, device=device(relevance))
-    columns = xp.take(state.dictionary, chosen, axis=1)
-    problem = state.problem._replace(dictionary=columns)
+    problem = state.problem._replace(dictionary=dense_columns(state.dictionary, index))
     return evaluate(problem, xp.take(relevance, chosen, axis=0), columns=True)
 
 
@@ -449,8 +519,8 @@ def solve_working_set(
     start : State
         Where to begin: the state of one problem, with `whitened` and `loading` stored.
     marginal : FullCovariance or DiagonalCovariance
-        The energy. Coordinate moves are made for the full energy without groups only; Newton steps
-        are taken for all energies.
+        The energy. Moves of single columns or groups are made for the full energy only; Newton
+        steps are taken for all energies.
     tolerance : float
         Distance to the optimality (KKT) conditions at which to stop.
     limit : int
@@ -466,10 +536,27 @@ def solve_working_set(
     """
     problem = start.problem
     reachable = max(tolerance, rounding_distance(problem))
+    groups = marginal.groups if marginal.exact_coordinates else None
+    ranked: list[tuple[State, Ranking]] = []  # the stopping rule and the next sweep share it
+
+    def ranking(state: State) -> Ranking | None:
+        if groups is None:
+            return None
+        if not ranked or ranked[0][0] is not state:
+            ranked[:] = [(state, rank_groups(state, groups))]
+        return ranked[0][1]
+
+    def distance(state: State) -> float:
+        # Near a minimum the gain of a move is of the order of the squared violation. A larger gain
+        # leads to another minimum, of which a group of columns may have several.
+        best = ranking(state)
+        jump = 0.0 if best is None else float(best.gains.max(initial=0.0))
+        return max(scalar(marginal.violation(state)), jump)
+
     return iterate(
-        lambda state: improve(state, marginal, reachable),
+        lambda state: improve(state, marginal, reachable, ranking(state)),
         start,
-        stop=Below(marginal.violation, reachable, patience=15),
+        stop=Below(distance, reachable, patience=15),
         limit=limit,
         record={"energy": marginal.value},
         callbacks=callbacks,
@@ -477,7 +564,9 @@ def solve_working_set(
     )
 
 
-def continuation(problem: Problem, callbacks: Sequence[Callback] = ()) -> State:
+def continuation(
+    problem: Problem, marginal: Marginal = FULL, callbacks: Sequence[Callback] = ()
+) -> State:
     """Return a state from which to minimise the full energy, found at decreasing noise variances.
 
     The full energy is the loss of the VAE with full posterior covariance. A large noise variance
@@ -489,7 +578,9 @@ def continuation(problem: Problem, callbacks: Sequence[Callback] = ()) -> State:
     relevance = empty_start(problem)
     for noise in noise_stages(scalar(problem.noise)):
         start = evaluate(problem.with_noise(noise), relevance, columns=True)
-        solution = solve_working_set(start, tolerance=COARSE, limit=20, callbacks=callbacks)
+        solution = solve_working_set(
+            start, marginal, tolerance=COARSE, limit=20, callbacks=callbacks
+        )
         relevance = solution.value.relevance
     return evaluate(problem, relevance, columns=True)
 

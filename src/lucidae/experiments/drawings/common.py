@@ -21,6 +21,8 @@ STYLES = {
     "diagonal": (LIGHT["green"], "D"),
     "autoencoder": (LIGHT["orange"], "s"),
     "group lasso": (LIGHT["purple"], "^"),
+    "music": (LIGHT["orange"], "s"),
+    "beamforming": (LIGHT["muted"], "x"),
 }
 """Colour and marker of each method in all plots, by its name in the settings of a run."""
 

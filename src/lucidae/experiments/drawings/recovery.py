@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from lucidae.experiments.drawings.common import look, numbers, shared_legend
 from lucidae.experiments.labels import NAMES
 from lucidae.experiments.outcomes import Outcome
@@ -51,6 +53,67 @@ def recovery(outcome: Outcome) -> Sequence[Block]:
             "autoencoder lies on top of that of the diagonal-covariance VAE."
         )
         return [Plot.of(outcome.experiment.name, figure, caption, numbers(outcome.curves))]
+
+
+def arrays(outcome: Outcome) -> Sequence[Block]:
+    """Return a plot of how often each method resolves two close sources, and of one problem.
+
+    The panels vary the signal-to-noise ratio, for independent and for coherent sources, and the
+    number of snapshots. The last one shows the spectra of one problem.
+    """
+    setting, methods = outcome.setting, ("full", "group lasso", "music", "beamforming")
+    titles = {
+        "ratio": ("Independent sources", "signal-to-noise ratio (dB)"),
+        "coherent": ("Coherent sources", "signal-to-noise ratio (dB)"),
+        "snapshots": ("Independent sources", f"snapshots, at {setting.ratio:g} dB"),
+    }
+    with drawing():
+        figure, panels = new_figure(2, 2, figsize=(8.6, 6.4))
+        for axes, (panel, (title, words)) in zip(panels.flat, titles.items(), strict=False):
+            for method in methods:
+                curve = outcome.curves[f"{panel}/{method}"]
+                dash = "--" if method == "beamforming" else "-"
+                style = {**look(method), "markevery": 1, "markersize": 5, "linestyle": dash}
+                axes.plot(curve.x, curve.y, label=NAMES[method], **style)
+            axes.set(title=title, xlabel=words, ylabel="resolved pairs", ylim=(-0.03, 1.03))
+        panels[1, 0].set_xscale("log")
+        panels[1, 0].set_xticks(setting.snapshots, [f"{count}" for count in setting.snapshots])
+        panels[1, 0].minorticks_off()
+        _spectra(panels[1, 1], outcome, methods)
+        shared_legend(figure, panels[0, 0])
+        # A uniform array of N sensors, half a wavelength apart, has 0.886 · 2/N rad at half power.
+        width = np.rad2deg(0.886 * 2.0 / setting.sensors)
+        caption = (
+            f"Share of {setting.trials} pairs of sources, {setting.separation:g}° apart, that each "
+            f"method resolves; the beam of the array is {width:.2g}° wide. Bottom right: powers "
+            "that the methods assign to the directions near one pair of coherent sources (dark "
+            "triangles), in decibels below the highest."
+        )
+        return [Plot.of(outcome.experiment.name, figure, caption, numbers(outcome.curves))]
+
+
+def _spectra(axes: Any, outcome: Outcome, methods: Sequence[str]) -> None:
+    """Draw the spectra of one problem with coherent sources at the highest ratio."""
+    shown = outcome.results.where(panel="coherent").cells[-1]
+    angles, sources = shown.arrays["angles"], shown.arrays["sources"]
+    near = np.abs(angles - sources.mean()) <= 16.0
+    for layer, method in enumerate(reversed(methods)):
+        power = shown.arrays[f"spectrum/{method}"]
+        decibels = 10.0 * np.log10(np.maximum(power / power.max(), 1e-9))
+        sparse = method in ("full", "group lasso")
+        style = {**look(method), "zorder": 2 + layer, "markevery": 1}
+        chosen = near & (decibels > -40.0) if sparse else near
+        if sparse:  # single directions: stems instead of a line
+            width = 1.0 if method == "group lasso" else 2.5
+            axes.vlines(angles[chosen], -40.0, decibels[chosen], style["color"], linewidth=width)
+            style |= {"linestyle": "", "markersize": 5}
+        else:
+            style |= {"marker": "", "linestyle": "--" if method == "beamforming" else "-"}
+        axes.plot(angles[chosen], decibels[chosen], **style)
+    axes.plot(sources, [3.0, 3.0], marker="v", linestyle="", color=LIGHT["ink"], markersize=7)
+    ratio = shown.settings["problem"]["snr_db"]
+    axes.set(title=f"One pair, coherent, {ratio:g} dB", xlabel="direction (degrees)")
+    axes.set(ylabel="power (dB)", ylim=(-40.0, 6.0))
 
 
 def slices(outcome: Outcome) -> Sequence[Block]:

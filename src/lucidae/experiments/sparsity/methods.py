@@ -18,6 +18,7 @@ from lucidae.arrays import (
     eye_like,
     namespace,
     solve_lower,
+    squared_moduli,
     squared_norm,
     to_numpy,
 )
@@ -120,7 +121,7 @@ def group_lasso(Phi: Array, X: Array, noise: Array, **limits: Any) -> Solved:
     s of the n columns of X, so that γ' = √γ s/√n.
     """
     xp = namespace(X)
-    scale = xp.sqrt(xp.mean(X * X, axis=(-2, -1)) / X.shape[-1])
+    scale = xp.sqrt(xp.mean(squared_moduli(X), axis=(-2, -1)) / X.shape[-1])
     penalty = PowerPenalty(0.5)
     return solve_batch(
         Phi, X, posterior="point", noise_variance=xp.sqrt(noise) * scale, penalty=penalty, **limits

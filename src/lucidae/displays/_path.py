@@ -1,0 +1,147 @@
+"""Display of the columns in use along a path of noise variances."""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+import numpy as np
+
+from lucidae.arrays import to_numpy
+from lucidae.displays._base import Display
+
+
+class NoisePathDisplay(Display):
+    """Plot of the columns that are significant at each noise variance of a path.
+
+    Each line of the plot is a column, with the column that enters first at the top. Its cells are
+    coloured by its contribution at the noise variances at which it is significant. Columns that
+    come and go are marked by a star. Use `from_path` or ``NoisePath.plot`` to create one.
+
+    Parameters
+    ----------
+    noise_variances : array of shape (m,)
+        The noise variances, in descending order.
+    columns : array of int of shape (k,)
+        The columns that are drawn.
+    contributions : array of shape (k, m)
+        Share of the power of the responses that each column contributes; NaN where it is not
+        significant.
+    marks : dict of str to float, optional
+        Up to two noise variances to mark by lines, by the text of the legend.
+    names : sequence of str, optional
+        Names of the columns; their indices by default.
+
+    Attributes
+    ----------
+    ax_, figure_ : matplotlib axes and figure
+        Axes of the plot and their figure.
+    mesh_ : matplotlib collection
+        The cells.
+
+    Examples
+    --------
+    >>> import lucidae
+    >>> data = lucidae.datasets.make_sparse_regression(d=20, kappa=30, r=2, random_state=0)
+    >>> path = lucidae.sparsity.noise_path(data.dictionary, data.responses, [1.0, 0.1], cv=False)
+    >>> display = lucidae.displays.NoisePathDisplay.from_path(path)
+    >>> bool(display.stays.all())
+    True
+    """
+
+    def __init__(
+        self,
+        noise_variances: Any,
+        columns: Any,
+        contributions: Any,
+        *,
+        marks: dict[str, float] | None = None,
+        names: Any = None,
+    ) -> None:
+        self.noise_variances = np.asarray(to_numpy(noise_variances), dtype=float)
+        self.columns = np.asarray(columns, dtype=int)
+        self.contributions = np.asarray(to_numpy(contributions), dtype=float)
+        expected = (self.columns.size, self.noise_variances.size)
+        if self.contributions.shape != expected:
+            raise ValueError(
+                f"contributions has shape {self.contributions.shape}, expected {expected}: one row "
+                "per column and one entry per noise variance."
+            )
+        self.marks = dict(marks or {})
+        self.names = [str(column) for column in self.columns] if names is None else list(names)
+
+    @classmethod
+    def from_path(cls, path: Any, *, max_columns: int = 30, ax: Any = None, **style: Any) -> Self:
+        """Draw a path that `lucidae.sparsity.noise_path` has computed.
+
+        Parameters
+        ----------
+        path : NoisePath
+            The path.
+        max_columns : int, default=30
+            Largest number of columns to draw; those with the largest contributions are taken.
+        ax : matplotlib axes, optional
+            Axes to draw on; by default a new figure is made.
+        **style
+            Keyword arguments of ``ax.pcolormesh``.
+
+        Returns
+        -------
+        NoisePathDisplay
+            The display, already drawn.
+        """
+        used = np.zeros(path.contributions.shape, dtype=bool)
+        for index, support in enumerate(path.supports):
+            used[index, support] = True
+        peaks = np.where(used, path.contributions, 0.0).max(axis=0)
+        chosen = np.flatnonzero(used.any(axis=0))
+        chosen = chosen[np.argsort(-peaks[chosen], kind="stable")][:max_columns]
+        entry = np.argmax(used[:, chosen], axis=0)
+        chosen = chosen[np.lexsort((-peaks[chosen], entry))]
+        values = np.where(used[:, chosen], path.contributions[:, chosen], np.nan).T
+        marks = {}
+        if not np.isnan(path.held_out_error).any():
+            best = int(np.argmin(path.held_out_error))
+            marks["smallest held-out error"] = float(path.noise_variances[best])
+        part = path.stable_part
+        if part.stop > part.start:
+            marks["end of the stable part"] = float(path.noise_variances[part.stop - 1])
+        display = cls(path.noise_variances, chosen, values, marks=marks)
+        return display.plot(ax=ax, **style)
+
+    @property
+    def stays(self) -> np.ndarray[Any, Any]:
+        """Whether each column is significant at all noise variances from its first one on."""
+        used = ~np.isnan(self.contributions)
+        first = np.argmax(used, axis=1)
+        after = np.arange(used.shape[1]) >= first[:, None]
+        return np.asarray(used.any(axis=1) & (used == after).all(axis=1))
+
+    def _draw(self, ax: Any, style: dict[str, Any]) -> None:
+        """Draw the cells and the marks; `style` are keyword arguments of ``ax.pcolormesh``."""
+        noise, count = self.noise_variances, self.columns.size
+        if not count:
+            ax.text(0.5, 0.5, "no column is significant", ha="center", transform=ax.transAxes)
+        # Each cell reaches half-way to its neighbours on the logarithmic axis.
+        middles = np.sqrt(noise[1:] * noise[:-1]) if noise.size > 1 else noise[:0]
+        step = noise[0] / middles[0] if middles.size else 1.5
+        last = noise[-1] / middles[-1] if middles.size else 1.0 / 1.5
+        edges = np.concatenate([[noise[0] * step], middles, [noise[-1] * last]])
+        shown = {"cmap": "viridis_r", "vmin": 0.0, **style}
+        cells = np.ma.masked_invalid(self.contributions.reshape(count, noise.size))
+        self.mesh_ = ax.pcolormesh(edges, np.arange(count + 1.0), cells, **shown)
+        ax.set_xscale("log")
+        ax.set_xlim(edges[0], edges[-1])  # decreasing, as the path is walked
+        ax.set_ylim(max(count, 1), 0)
+        labels = [
+            f"{name}{'' if stays else ' *'}"
+            for name, stays in zip(self.names, self.stays, strict=True)
+        ]
+        ax.set_yticks(np.arange(count) + 0.5, labels)
+        lines = (("tab:red", "-"), ("black", ":"))  # seen both where they coincide
+        for (text, value), (colour, line) in zip(self.marks.items(), lines, strict=False):
+            ax.axvline(value, linestyle=line, linewidth=2, color=colour, label=text)
+        if self.marks:
+            ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2, frameon=False)
+        if count:
+            ax.figure.colorbar(self.mesh_, ax=ax, label="share of the power of the responses")
+        ax.set(xlabel="noise variance", ylabel="significant column (* comes and goes)")

@@ -1,0 +1,101 @@
+"""The Gaussian posterior of coefficients that are correlated over the responses."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from lucidae.io.models import saved_as
+from lucidae.sparsity.dictionary import dense_columns
+
+
+@saved_as("lucidae.sparsity.correlated_posterior/1")
+@dataclass(frozen=True, slots=True, eq=False)
+class CorrelatedPosterior:
+    """Posterior of the coefficients if those of different responses are correlated.
+
+    Let S = ΦW^½ = QD^½Pᵀ on the a active columns, with the relevances (prior variances) W, and B =
+    VΛVᵀ the covariance of the n responses. In the basis V the coefficients of response t have the
+    covariance W^½ (λₜI − P diag(λₜ²D/(λₜD + γ)) Pᵀ) W^½ with the noise variance γ.
+
+    Parameters
+    ----------
+    active : ndarray of int of shape (a,)
+        Indices of the active columns, those with positive relevance.
+    roots : ndarray of shape (a,)
+        Square roots of their relevances.
+    directions, powers : ndarray of shape (r, a) and (r,)
+        The matrix Pᵀ and the diagonal of D.
+    values, vectors : ndarray of shape (n,) and (n, n)
+        Eigenvalues λ and eigenvectors V of B.
+    noise : float
+        The noise variance γ.
+    n_columns : int
+        Number of all columns of the dictionary.
+    """
+
+    active: Any
+    roots: Any
+    directions: Any
+    powers: Any
+    values: Any
+    vectors: Any
+    noise: float
+    n_columns: int
+
+    @classmethod
+    def fitted(
+        cls,
+        dictionary: Any,
+        responses: Any,
+        relevance: Any,
+        noise: float,
+        values: Any,
+        vectors: Any,
+    ) -> tuple[CorrelatedPosterior, Any]:
+        """Return the posterior, and its mean of shape (n_columns, n_responses).
+
+        Rows of dictionary and responses are centred and weighted. `values` and `vectors` are those
+        of the covariance of the responses.
+        """
+        active = np.flatnonzero(relevance)
+        roots = np.sqrt(relevance[active])
+        scaled = dense_columns(dictionary, active) * roots
+        basis, singular, directions = np.linalg.svd(scaled, full_matrices=False)
+        shrunk = np.outer(singular, values) / (np.outer(singular**2, values) + noise)
+        latent = (shrunk * (basis.T @ responses @ vectors)) @ vectors.T
+        mean = np.zeros((relevance.size, responses.shape[1]))
+        mean[active] = roots[:, None] * (directions.T @ latent)
+        powers = singular**2
+        return cls(active, roots, directions, powers, values, vectors, noise, relevance.size), mean
+
+    @property
+    def _explained(self) -> Any:
+        """The numbers λₜ²D/(λₜD + γ), of shape (r, n), rotated to the given responses."""
+        ratios = self.values**2 * self.powers[:, None]
+        return (ratios / (np.outer(self.powers, self.values) + self.noise)) @ (self.vectors**2).T
+
+    def variance(self, rows: Any) -> Any:
+        """Return the posterior variance of each predicted mean, of shape (n_rows, n_responses)."""
+        return self.active_variance(rows[:, self.active])
+
+    def active_variance(self, columns: Any) -> Any:
+        """Return the same as `variance` for rows of which only the active columns are given."""
+        scaled = columns * self.roots
+        prior = (scaled**2).sum(axis=1)[:, None] * (self.vectors**2 @ self.values)
+        spread = prior - (scaled @ self.directions.T) ** 2 @ self._explained
+        return np.maximum(spread, 0.0)
+
+    def covariance(self, indices: Any) -> Any:
+        """Return the posterior covariances of the columns `indices`, one for each response."""
+        place = np.full(self.n_columns, -1)
+        place[self.active] = np.arange(self.active.size)
+        found = place[np.asarray(indices)]
+        roots = np.where(found >= 0, np.append(self.roots, 0.0)[found], 0.0)
+        chosen = self.directions[:, found]
+        explained = np.einsum("ri,rs,rj->sij", chosen, self._explained, chosen)
+        same = np.asarray(indices)[:, None] == np.asarray(indices)
+        prior = (self.vectors**2 @ self.values)[:, None, None] * same
+        return (prior - explained) * roots[:, None] * roots

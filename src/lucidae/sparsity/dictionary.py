@@ -1,0 +1,299 @@
+"""Operations on the columns of a dictionary, which is a dense array or a sparse matrix.
+
+Solvers use a dictionary Φ through the functions of this module only, so that they need not know how
+it is stored. A dense dictionary is an array. A sparse one is a `SparseDictionary`: a sparse matrix
+minus a matrix of rank one, which centres its columns. No function forms a dense array with as many
+entries as a sparse dictionary. Results for all columns are vectors, or are computed in blocks of
+columns. The few columns of a working set are made dense.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, TypeAlias
+
+import numpy as np
+import scipy.sparse
+
+from lucidae.arrays import Array, adjoint, device, namespace, squared_norm, squared_norms
+
+DENSE_ENTRIES = 200_000
+"""Number of entries up to which a sparse matrix is converted to a dense array, which is faster."""
+
+BLOCK_ENTRIES = 2_000_000
+"""Largest number of entries of a dense block (16 MB) in computations with a sparse dictionary."""
+
+FEW_ENTRIES = 8
+"""A column is handled by pairs of its entries if it has fewer than the rows divided by this."""
+
+LARGEST_SIDE = 20_000
+"""Largest smaller side of a sparse dictionary: the solvers factorise a dense matrix of this size.
+
+Such a matrix with 20 000 rows takes 3.2 GB."""
+
+
+@dataclass(frozen=True, eq=False)
+class SparseDictionary:
+    """A dictionary Φ = (S − r cᵀ)N⁻¹ with a sparse matrix S, vectors r and c and a diagonal N.
+
+    With roots r of the weights of the rows and the means c of the columns, S − r cᵀ has centred and
+    weighted rows, although only S is stored. Dictionaries that differ in the norms N share S.
+
+    Parameters
+    ----------
+    entries : csc_array of shape (d, κ)
+        The sparse matrix S.
+    roots : ndarray of shape (d,)
+        The vector r.
+    center : ndarray of shape (κ,)
+        The vector c; zero for columns that are not centred.
+    norms : ndarray of shape (κ,)
+        The diagonal of N, by which the columns are divided.
+    """
+
+    entries: Any
+    roots: Any
+    center: Any
+    norms: Any
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Number of rows and of columns."""
+        return int(self.entries.shape[0]), int(self.entries.shape[1])
+
+    @property
+    def dtype(self) -> Any:
+        """Type of the entries, float64."""
+        return self.entries.dtype
+
+    @cached_property
+    def squares(self) -> Any:
+        """Squared norms of the columns."""
+        S, counts = self.entries, np.diff(self.entries.indptr)
+        column = np.repeat(np.arange(S.shape[1], dtype=S.indices.dtype), counts)
+        inside = self.roots[S.indices]
+        total = _sums(column, (S.data - inside * self.center[column]) ** 2, S.shape[1])
+        # Rows in which S is zero contribute (rᵢcⱼ)² each; a full column has none.
+        missing = (self.roots**2).sum() - _sums(column, inside**2, S.shape[1])
+        missing = np.where(counts < S.shape[0], np.maximum(missing, 0.0), 0.0)
+        return (total + self.center**2 * missing) / self.norms**2
+
+    def divided(self, norms: Any) -> SparseDictionary:
+        """Return the dictionary with each column divided by its entry of `norms`."""
+        return replace(self, norms=self.norms * norms)
+
+    def columns(self, index: Any) -> Any:
+        """Return the columns with the integer indices `index` as a dense array."""
+        chosen = self.entries[:, index].toarray()
+        return (chosen - self.roots[:, None] * self.center[index]) / self.norms[index]
+
+    def selected(self, index: Any) -> SparseDictionary:
+        """Return the columns with the integer indices `index` as a sparse dictionary."""
+        chosen = scipy.sparse.csc_array(self.entries[:, index])
+        return SparseDictionary(chosen, self.roots, self.center[index], self.norms[index])
+
+    def adjoint_times(self, right: Any) -> Any:
+        """Return ΦᵀA, of shape (κ, p), for a matrix A of shape (d, p)."""
+        product = self.entries.T @ right
+        product -= self.center[:, None] * (self.roots @ right)
+        product /= self.norms[:, None]
+        return product
+
+    def norms_after(self, left: Any) -> Any:
+        """Return ‖Aφ‖² for all columns φ and a matrix A of shape (m, d), in blocks of columns."""
+        result = np.zeros(self.shape[1])
+        right, shifts = np.ascontiguousarray(left.T), left @ self.roots
+        for part in self._parts(max(left.shape[0], 1)):
+            products = _rows_of_transpose(self.entries, part) @ right
+            products -= self.center[part, None] * shifts
+            result[part] = squared_norms(products, -1)
+        return result / self.norms**2
+
+    def quadratic_forms(self, root: Any) -> Any:
+        """Return φᵀPφ for all columns φ, where P = AᵀA and A is `root`, of shape (m, d).
+
+        Before the division by its norm, the form of a column φ = s − cr is the sum of sᵀPs, of
+        −2c(Pr)ᵀs and of c²rᵀPr. If s has k entries, sᵀPs is a sum over k² entries of P, while ‖Aφ‖²
+        takes mk multiplications.
+        """
+        S, product = self.entries, root.T @ root
+        counts = np.diff(S.indptr)
+        few = FEW_ENTRIES * counts < root.shape[0]
+        result = np.zeros(self.shape[1])
+        for count in np.unique(counts[few & (counts > 0)]):
+            index = np.flatnonzero(counts == count)
+            width = max(BLOCK_ENTRIES // int(count) ** 2, 1)
+            for start in range(0, index.size, width):
+                chosen = index[start : start + width]
+                place = S.indptr[chosen][:, None] + np.arange(count)
+                rows, values = S.indices[place], S.data[place]
+                part = product[rows[:, :, None], rows[:, None, :]]
+                result[chosen] = ((part @ values[:, :, None])[:, :, 0] * values).sum(axis=1)
+        beside = product @ self.roots
+        cross = self.entries.T @ beside
+        forms = result - 2.0 * self.center * cross + self.center**2 * (self.roots @ beside)
+        forms /= self.norms**2
+        many = np.flatnonzero(~few)
+        if many.size:
+            rest = self if many.size == few.size else self.selected(many)
+            forms[many] = rest.norms_after(root)
+        return np.maximum(forms, 0.0)
+
+    def covariance(self, relevance: Any) -> Any:
+        """Return ΦWΦᵀ, of shape (d, d), for the diagonal matrix W of the relevances."""
+        S, roots, weights = self.entries, self.roots, relevance / self.norms**2
+        keep = np.flatnonzero(weights)
+        half = S if keep.size == S.shape[1] else S[:, keep]
+        scaled = half.data * np.repeat(np.sqrt(weights[keep]), np.diff(half.indptr))
+        half = scipy.sparse.csc_array((scaled, half.indices, half.indptr), shape=half.shape)
+        product = (half @ half.T).toarray()
+        means = S @ (weights * self.center)
+        product -= means[:, None] * roots + roots[:, None] * means
+        product += float(weights @ self.center**2) * (roots[:, None] * roots)
+        return product
+
+    def _parts(self, height: int) -> Iterator[slice]:
+        """Return slices of columns whose dense products with `height` rows are small."""
+        width, count = max(BLOCK_ENTRIES // height, 1), self.shape[1]
+        return (slice(a, min(a + width, count)) for a in range(0, count, width))
+
+
+Dictionary: TypeAlias = Any
+"""A dictionary: an array of shape (..., d, κ), or a `SparseDictionary` of shape (d, κ)."""
+
+
+def _sums(column: Any, values: Any, count: int) -> Any:
+    """Return the sum of the values of each column; `column` has the column of each value."""
+    return np.bincount(column, values, minlength=count)
+
+
+def _rows_of_transpose(S: Any, part: slice) -> Any:
+    """Return the columns `part` of a CSC matrix as rows of a CSR matrix, without a copy."""
+    start, stop = S.indptr[part.start], S.indptr[part.stop]
+    pointers = S.indptr[part.start : part.stop + 1] - start
+    data = (S.data[start:stop], S.indices[start:stop], pointers)
+    return scipy.sparse.csr_array(data, shape=(part.stop - part.start, S.shape[0]))
+
+
+def is_sparse(dictionary: Dictionary) -> bool:
+    """Tell whether a dictionary is stored as a sparse matrix."""
+    return isinstance(dictionary, SparseDictionary)
+
+
+def dense_columns(dictionary: Dictionary, index: Any) -> Array:
+    """Return the columns with the integer indices `index` of one dictionary as a dense array."""
+    if isinstance(dictionary, SparseDictionary):
+        return dictionary.columns(index)
+    xp = namespace(dictionary)
+    return xp.take(dictionary, xp.asarray(index, device=device(dictionary)), axis=1)
+
+
+def selected_columns(dictionary: Dictionary, index: Any) -> Dictionary:
+    """Return the columns `index` of one dictionary; many columns of a sparse one stay sparse."""
+    if isinstance(dictionary, SparseDictionary) and len(index) * dictionary.shape[0] > (
+        BLOCK_ENTRIES
+    ):
+        return dictionary.selected(index)
+    return dense_columns(dictionary, index)
+
+
+def column_squares(dictionary: Dictionary) -> Array:
+    """Return the squared norms of the columns."""
+    if isinstance(dictionary, SparseDictionary):
+        return dictionary.squares
+    return squared_norms(dictionary, -2)
+
+
+def nonzero_columns(dictionary: Dictionary) -> Array:
+    """Return a Boolean mask of the columns that are not zero."""
+    if isinstance(dictionary, SparseDictionary):
+        return dictionary.squares > 0
+    return namespace(dictionary).any(dictionary != 0, axis=-2)
+
+
+def adjoint_times(dictionary: Dictionary, right: Array) -> Array:
+    """Return the product ΦᵀA of the dictionary Φ with a matrix A, one row for each column of Φ."""
+    if isinstance(dictionary, SparseDictionary):
+        return dictionary.adjoint_times(right)
+    return adjoint(dictionary) @ right
+
+
+def norms_after(dictionary: Dictionary, left: Array) -> Array:
+    """Return ‖Aφ‖² for a matrix A and all columns φ of the dictionary."""
+    if isinstance(dictionary, SparseDictionary):
+        return dictionary.norms_after(left)
+    return squared_norms(left @ dictionary, -2)
+
+
+def quadratic_forms(dictionary: Dictionary, root: Array) -> Array:
+    """Return φᵀAᵀAφ for all columns φ of the dictionary and a matrix A, here called `root`.
+
+    This is `norms_after` by another way, faster for sparse columns, in which numbers may cancel.
+    """
+    if isinstance(dictionary, SparseDictionary):
+        return dictionary.quadratic_forms(root)
+    return norms_after(dictionary, root)
+
+
+def weighted_gram(dictionary: Dictionary, relevance: Array) -> Array:
+    """Return ΦWΦᵀ for the dictionary Φ and the diagonal matrix W of the relevances.
+
+    The relevance of a column is the prior variance of its coefficients.
+    """
+    if isinstance(dictionary, SparseDictionary):
+        return dictionary.covariance(relevance)
+    xp = namespace(dictionary)
+    weighted = dictionary * xp.sqrt(relevance)[..., None, :]
+    return weighted @ adjoint(weighted)
+
+
+def divided(dictionary: Dictionary, norms: Array) -> Dictionary:
+    """Return the dictionary with each column divided by its entry of `norms`."""
+    if isinstance(dictionary, SparseDictionary):
+        return dictionary.divided(norms)
+    return dictionary / norms[..., None, :]
+
+
+def reduced_to_span(dictionary: Dictionary, responses: Array) -> tuple[Dictionary, Array, Array]:
+    """Return dictionary and responses in an orthonormal basis of the span of the columns.
+
+    The third value is the squared norm of the responses outside this span. A dictionary with no
+    more rows than columns, and its responses, are returned unchanged, with 0.
+
+    For the dictionary Φ (d rows, κ < d columns), the n responses X, the relevances (prior
+    variances) W and the noise variance γ, let Φ = QR and let [Q, Q⊥] be orthogonal. In that basis
+    the covariance Σ = ΦWΦᵀ + γI of a response is block diagonal, with RWRᵀ + γI on the span and γI
+    outside. So the energy (loss) is that of (R, QᵀX) plus ‖Q⊥ᵀX‖²/γ + n(d − κ) log γ, and ‖Q⊥ᵀX‖² =
+    ‖X − QQᵀX‖² is all that is needed of the other d − κ rows.
+    """
+    if dictionary.shape[-1] >= dictionary.shape[-2]:
+        return dictionary, responses, squared_norm(responses) * 0.0
+    if isinstance(dictionary, SparseDictionary):
+        return _reduced_by_blocks(dictionary, responses)
+    xp = namespace(dictionary)
+    basis, triangle = xp.linalg.qr(dictionary)
+    inside = adjoint(basis) @ responses
+    return triangle, inside, squared_norm(responses - basis @ inside)
+
+
+def _reduced_by_blocks(dictionary: SparseDictionary, responses: Any) -> tuple[Any, Any, Any]:
+    """Return the result of `reduced_to_span` for a tall sparse dictionary, which becomes dense.
+
+    The triangle of the QR decomposition of [Φ | X] is updated by one block of rows after the other.
+    Its first κ rows are [R | QᵀX], and the norm of the rest is that of the responses outside the
+    span. The result has κ × κ entries, however many rows there are.
+    """
+    count, width = dictionary.shape[1], dictionary.shape[1] + responses.shape[1]
+    rows = scipy.sparse.csr_array(dictionary.entries)
+    triangle: Any = np.zeros((0, width))
+    step = max(BLOCK_ENTRIES // width, width)
+    for start in range(0, dictionary.shape[0], step):
+        part = slice(start, start + step)
+        block = rows[part].toarray() - dictionary.roots[part, None] * dictionary.center
+        block /= dictionary.norms
+        stacked = np.vstack([triangle, np.hstack([block, responses[part]])])
+        triangle = np.linalg.qr(stacked, mode="r")
+    outside = np.asarray((triangle[count:, count:] ** 2).sum())
+    return triangle[:count, :count], triangle[:count, count:], outside

@@ -1,0 +1,150 @@
+"""Rows whose noise has a covariance, for the verifier: generalised least squares by definition.
+
+Like the rest of the verifier, this module shares no code with the solvers or the estimator. For
+complex data a transpose ᵀ is the conjugate transpose, and a square that of the absolute value.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from scipy.linalg import solve_triangular
+
+from lucidae.sparsity.columns import centred, without_constants
+from lucidae.sparsity.evaluation import (
+    Evaluation,
+    Sample,
+    Weighted,
+    distinct,
+    leverages,
+    parts_of,
+    rescaled,
+    squares,
+    times_power,
+    triangle_of,
+)
+
+SMALLEST_ROW = 1e-6
+"""Smallest noise variance of a row that the estimator learns, relative to the mean square response.
+"""
+
+
+def noise_root(noise_cov: Any) -> Any:
+    """Return a matrix A with r columns and AAᵀ = R for the covariance R of rank r, or its diagonal.
+
+    Its columns are orthogonal, and those that rounding errors alone produce are left out.
+    """
+    if noise_cov.ndim == 1:
+        return np.diag(np.sqrt(noise_cov))[:, noise_cov > 0]
+    variances = np.diagonal(noise_cov).real
+    scales = np.sqrt(np.where(variances > 0, variances, 1.0))
+    values = np.linalg.svd(noise_cov / scales / scales[:, None], compute_uv=False)
+    rank = int((values > 10.0 * values.size * np.finfo(float).eps * values[0]).sum())
+    values, vectors = np.linalg.eigh((noise_cov + noise_cov.conj().T) / 2.0)
+    return vectors[:, -rank:] * np.sqrt(values[-rank:])
+
+
+def generalised_means(sample: Sample) -> tuple[Any, Any]:
+    """Return the centred dictionary and responses, and the mean response minus its first row.
+
+    With a noise covariance R the mean is that of generalised least squares, 1ᵀR⁺X/1ᵀR⁺1; it is the
+    plain mean if R says nothing about it (1ᵀR⁺1 = 0).
+    """
+    Phi, X = sample.dictionary, sample.responses
+    weights = np.ones(Phi.shape[0]) if sample.weights is None else sample.weights
+    Phi, _ = centred(Phi, weights)
+    X, mean = centred(X, weights)
+    if sample.noise_cov is None:
+        return (Phi, X), mean
+    shares = _shares(sample)
+    return (Phi - shares @ Phi, X - shares @ X), mean + shares @ X
+
+
+def _shares(sample: Sample) -> Any:
+    """Return the weights of rows, with sum one, in the mean by generalised least squares.
+
+    They are all zero if the column of ones is outside the range of the noise covariance.
+    """
+    root = noise_root(sample.noise_cov)
+    white = (root / squares(root).sum(axis=0)).conj().T  # the whitener of the rows
+    ones = white.sum(axis=1)
+    largest = np.linalg.norm(white, axis=1).max() * ones.size**0.5
+    if np.linalg.norm(ones) <= 1e-7 * largest:
+        return np.zeros(white.shape[1])
+    shares = ones.conj() @ white
+    shares = shares if sample.weights is None else shares * sample.weights
+    return shares / shares.sum()
+
+
+def whitened_sample(sample: Sample, labels: Any) -> Weighted:
+    """Return rows whose noise has a covariance R, centred, whitened and divided by powers of two.
+
+    With R = AAᵀ, where the r columns of A are orthogonal, the whitened rows are AᵀΦ and AᵀX divided
+    by the squared norms of these columns.
+    """
+    weights = np.ones(sample.dictionary.shape[0]) if sample.weights is None else sample.weights
+    Phi, X = sample.dictionary, sample.responses
+    if sample.intercept:
+        Phi, X = (without_constants(part, weights) for part in (Phi, X))
+    root = noise_root(sample.noise_cov)
+    powers = squares(root).sum(axis=0)
+    used = np.ones(powers.size)
+    if sample.noise_cov.ndim == 1:
+        used = weights[sample.noise_cov > 0]
+    power, inside = float(squares(X).sum()), (root / np.sqrt(powers)).conj().T @ X
+    outside = max(1.0 - float(squares(inside).sum()) / power, 0.0) if power > 0 else 0.0
+    white = (root / powers).conj().T
+    Phi, X, ones = white @ Phi, white @ X, white.sum(axis=1)
+    volume, total = float((used * np.log(powers)).sum()), float(used.sum())
+    dimension, axis = total, None
+    if sample.intercept and _shares(sample).any():
+        ones_power = float(used @ squares(ones))
+        shares = used * ones.conj() / ones_power
+        for _ in range(2):  # twice, so that rounding errors of the first pass are removed
+            Phi, X = Phi - np.outer(ones, shares @ Phi), X - np.outer(ones, shares @ X)
+        volume += float(np.log(ones_power) - np.log(weights.sum()))
+        dimension, axis = total - 1.0, ones / ones_power**0.5
+    kept = used > 0
+    count, parts = distinct(np.column_stack([Phi, ones])[kept], X[kept]), parts_of(Phi, X)
+    Phi, X = (part[kept] * np.sqrt(used[kept])[:, None] for part in (Phi, X))
+    sizes = total, dimension, count, parts
+    rows = rescaled(Phi, X, used[kept], labels, sizes, volume, outside)
+    points = generalised_means(sample)[0][0] if sample.intercept else sample.dictionary
+    return rows._replace(axis=axis, points=times_power(points[weights > 0], -rows.shifts))
+
+
+def row_noise_distance(sample: Sample, rows: Weighted, at: Evaluation, noise: float) -> float:
+    """Return the largest distance to stationarity of the noise variances of rows.
+
+    The derivative of the energy (loss) in the noise variance Λᵢ of row i vanishes where Λᵢ(Σ⁻¹)ᵢᵢ
+    is the mean square of the residual of row i over the responses, divided by Λᵢ. In whitened rows,
+    whose noise variance is γ, the first is one minus the leverage of the row (and minus its share
+    of the intercept). A noise variance is stationary at the smallest one that is allowed, if the
+    energy falls below it. `sample` are the rows as given, with the noise variances Λᵢ/γ, and
+    `noise` is γ in the units of the data.
+    """
+    X = sample.responses
+    if sample.intercept:
+        X = without_constants(X, np.ones(len(X)))
+    lowest = noise * sample.noise_cov <= 1.01 * SMALLEST_ROW * squares(X).mean()
+    left = 1.0 - leverages(rows, at.relevance, at.noise)
+    left = left if rows.axis is None else left - squares(rows.axis)
+    used = np.flatnonzero(at.relevance)
+    residual = rows.responses - rows.dictionary[:, used] @ at.mean[used]
+    slope = left - squares(residual).mean(axis=1) / at.noise
+    return float(np.where((slope > 0) & lowest, 0.0, np.abs(slope)).max())
+
+
+def prediction_variances(rows: Weighted, w: Any, noise: float) -> Any:
+    """Return the posterior variance of the mean predicted for `rows.points`, divided by the noise.
+
+    With S = ΦW^½ on the columns
+    of positive relevance (prior variance) W and [S; √γ I] = QR, the variance at a point x is
+    γ‖R⁻ᵀW^½x‖².
+    """
+    used = np.flatnonzero(w)
+    scaled = rows.dictionary[:, used] * np.sqrt(w[used])
+    R = triangle_of(np.vstack([scaled, np.sqrt(noise) * np.eye(used.size)]))
+    half = solve_triangular(R, (rows.points[:, used] * np.sqrt(w[used])).conj().T, trans="C")
+    return squares(half).sum(axis=0)

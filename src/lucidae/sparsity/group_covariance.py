@@ -1,0 +1,448 @@
+"""The full energy with a covariance matrix of its own for every group of columns, and its solvers.
+
+The full energy is the loss of the VAE with full posterior covariance. The coefficients of the m
+columns Φ_g of a group have a prior covariance Γ_g, any positive semi-definite m × m matrix. Results
+do not depend on the choice of axes inside a group: with Γ_g = V diag(w) Vᵀ, the columns Φ_g V have
+independent coefficients with variances w. In these principal axes the problem is one without
+groups, so every formula for relevances (prior variances) holds there. A `PrincipalState` is the
+state of the problem in principal axes, and `Axes` converts between these and the given columns.
+
+A sweep evaluates all columns once, ranks the groups by the gain of their exact moves (see
+`group_moves`), moves those of a working set and finishes with damped Newton steps in the
+covariances of that set.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from lucidae.arrays import (
+    Array,
+    adjoint,
+    as_complex,
+    device,
+    is_complex,
+    like,
+    matched,
+    namespace,
+    put,
+    scalar,
+    to_numpy,
+)
+from lucidae.io.models import saved_as
+from lucidae.iteration import Below, Callback, Solution, iterate
+from lucidae.sparsity.group_moves import (
+    NEGLIGIBLE,
+    GroupWorkspace,
+    Matrices,
+    descend_groups,
+    full_moves,
+    group_blocks,
+    inverse_root,
+    square_root,
+)
+from lucidae.sparsity.group_newton import polish_groups
+from lucidae.sparsity.groups import Groups
+from lucidae.sparsity.objectives import FullCovariance
+from lucidae.sparsity.problem import Problem, rounding_distance
+from lucidae.sparsity.state import State, evaluate, evaluate_from, flat_start
+from lucidae.sparsity.working_set import (
+    COARSE,
+    GROUP_CANDIDATES,
+    POLISHED,
+    candidates,
+    noise_stages,
+)
+
+
+@saved_as("lucidae.sparsity.axes/1")
+@dataclass(frozen=True, slots=True, eq=False)
+class Axes:
+    """Principal axes of the covariances of some groups; other columns are unchanged.
+
+    There are a such groups.
+
+    Parameters
+    ----------
+    members : ndarray of int of shape (a, m)
+        The columns of each of these groups, padded to the size m of the largest group.
+    present : ndarray of float of shape (a, m)
+        1 for a member, 0 for padding.
+    vectors : array of shape (a, m, m)
+        The axes of each group, as columns; zero where there is padding.
+    """
+
+    members: Any
+    present: Any
+    vectors: Array
+
+    def _turned(self, values: Array, vectors: Array) -> Array:
+        """Return `values` of shape (κ, n) with the rows of each group multiplied by `vectors`."""
+        if not self.members.shape[0]:
+            return values
+        xp = namespace(values)
+        values = as_complex(values) if is_complex(vectors) else values
+        turns = like(vectors, values)
+        index = xp.asarray(self.members.ravel(), device=device(values))
+        rows = xp.reshape(xp.take(values, index, axis=0), (*self.members.shape, values.shape[1]))
+        turned = xp.reshape(turns @ rows, (-1, values.shape[1]))
+        used = np.flatnonzero(self.present.ravel() > 0)
+        order = used[np.argsort(self.members.ravel()[used])]
+        part = xp.take(turned, xp.asarray(order, device=device(values)), axis=0)
+        return put(values, self.members.ravel()[order], part)
+
+    def columns(self, dictionary: Array) -> Array:
+        """Return the columns of the dictionary along the principal axes, Φ_g V for each group."""
+        xp = namespace(self.vectors)
+        return self._turned(dictionary.mT, xp.matrix_transpose(self.vectors)).mT
+
+    def coefficients(self, latent: Array) -> Array:
+        """Return coefficients of the given columns from those along the principal axes.
+
+        Both have shape (κ, n), for κ columns and n responses.
+        """
+        return self._turned(latent, self.vectors)
+
+    def closure(self, columns: Any) -> Any:
+        """Return the given columns and all columns of the groups that they belong to, ascending."""
+        touched = (np.isin(self.members, columns) & (self.present > 0)).any(axis=1)
+        others = self.members[touched][self.present[touched] > 0]
+        return np.union1d(columns, others)
+
+    def covariances(self, relevance: Array, groups: Groups) -> Array:
+        """Return the covariance of each group, of shape (g, m, m), padded with zeros.
+
+        `relevance` are the prior variances along the principal axes, one for each column.
+        """
+        variances = to_numpy(groups.gather(relevance))
+        found = variances[:, :, None] * np.eye(variances.shape[1])
+        numbers = groups.labels[self.members[:, 0]]
+        vectors = to_numpy(self.vectors)
+        found = found.astype(np.result_type(found, vectors))
+        found[numbers] = (vectors * variances[numbers][:, None, :]) @ adjoint(vectors)
+        return matched(found, relevance)
+
+
+def principal_axes(covariances: Matrices, groups: Groups) -> tuple[Axes, Matrices]:
+    """Return the principal axes of the covariances of groups, and the variances along them.
+
+    Parameters
+    ----------
+    covariances : ndarray of shape (g, m, m)
+        A positive semi-definite matrix for each of the g groups, padded with zeros. Eigenvalues
+        that are negative by rounding become zero.
+    groups : Groups
+        The groups of the κ columns.
+
+    Returns
+    -------
+    axes : Axes
+        The axes of all groups whose covariance is not zero.
+    relevance : ndarray of shape (κ,)
+        The variances along them, one for each column; zero for all other groups.
+    """
+    active = np.flatnonzero(covariances.any(axis=(1, 2)))
+    members, present = groups.members[active], groups.present[active]
+    # Padding gets the eigenvalue −1, so that its axes are not mixed with those of variance zero.
+    marked = covariances[active] - (1.0 - present)[:, :, None] * np.eye(members.shape[1])
+    values, vectors = np.linalg.eigh(marked)
+    values, vectors = values[:, ::-1], vectors[:, :, ::-1]
+    vectors = vectors * present[:, :, None] * present[:, None, :]
+    values = np.where(values > NEGLIGIBLE * values[:, :1], values, 0.0)
+    relevance = np.zeros(groups.labels.size)
+    relevance[members[present > 0]] = values[present > 0]
+    return Axes(members, present, vectors), relevance
+
+
+class GroupRanking(NamedTuple):
+    """The best moves of all groups, and the distance of the covariances to optimality.
+
+    Parameters
+    ----------
+    gains : ndarray of shape (g,)
+        Decrease of the energy (loss) per response if one group moves alone.
+    violation : float
+        Distance to the optimality (KKT) conditions.
+    """
+
+    gains: Matrices
+    violation: float
+
+
+class PrincipalState(State):
+    """The state of a problem in the principal axes of the covariances of its groups.
+
+    The fields are those of `State`, with the columns along the principal axes as dictionary.
+
+    Attributes
+    ----------
+    axes : Axes
+        The principal axes.
+    groups : Groups
+        The groups of columns.
+    """
+
+    axes: Axes
+    groups: Groups
+
+    @classmethod
+    def at(cls, state: State, axes: Axes, groups: Groups) -> PrincipalState:
+        """Return a state in principal axes, together with these axes."""
+        made = cls(*state)
+        made.axes, made.groups = axes, groups
+        return made
+
+    @property
+    def covariances(self) -> Array:
+        """The covariances of all groups, of shape (g, m, m), padded with zeros."""
+        return self.axes.covariances(self.relevance, self.groups)
+
+    @cached_property
+    def ranking(self) -> GroupRanking:
+        """The gains of all groups and the distance to optimality, computed once.
+
+        With S and Q the metric and the explained moment of a group (see `group_moves`), optimality
+        of its covariance Γ means that Q − S is zero on the range of Γ and negative semi-definite.
+        The distance is the largest eigenvalue, over all groups, of |Γ^½(Q − S)Γ^½| and of
+        S^{-½}(Q − S)S^{-½}. Directions in which the columns are dependent do not count.
+        """
+        state = evaluate_from(self, self.relevance)
+        relevance = to_numpy(self.relevance)
+        gains, worst = np.zeros(self.groups.count), 0.0
+        for numbers, members, metric, explained in group_blocks(state, self.groups):
+            variances = relevance[members]
+            present = variances[:, :, None] * np.eye(members.shape[1])
+            _, gains[numbers] = full_moves(present, metric, explained)
+            active = variances.any(axis=1)
+            root = inverse_root(metric)
+            outer = np.linalg.eigvalsh(root @ explained @ adjoint(root))[:, -1] - 1.0
+            roots = np.sqrt(variances[active])
+            slack = roots[:, :, None] * (explained - metric)[active] * roots[:, None, :]
+            inner = np.abs(np.linalg.eigvalsh(slack)).max(initial=0.0)
+            worst = max(worst, float(outer.max()), float(inner))
+        return GroupRanking(gains, worst)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupCovariance(FullCovariance):
+    """The full energy (loss) with a covariance matrix of its own for every group of columns.
+
+    It is tr(XXᵀΣ⁻¹) + n log|Σ| for n responses X with the covariance Σ = Σ_g Φ_gΓ_gΦ_gᵀ + γI, where
+    Φ_g are the columns of group g, Γ_g is their prior covariance and γ is the noise variance. Its
+    methods expect a `PrincipalState`.
+    """
+
+    rules: ClassVar[tuple[str, ...]] = ("mm",)
+
+    @property
+    def marginal(self) -> None:  # type: ignore[override]
+        """None: the energy (loss) is not a function of the relevances (prior variances) alone."""
+        return None
+
+    def violation(self, state: State) -> Any:
+        """Return the distance of the covariances to the optimality (KKT) conditions.
+
+        See `PrincipalState.ranking`.
+        """
+        assert isinstance(state, PrincipalState)
+        return state.ranking.violation
+
+    def parameters(self, state: State) -> Array:
+        """Return the covariances of all groups, of shape (g, m, m), padded with zeros."""
+        assert isinstance(state, PrincipalState)
+        return state.covariances
+
+    def update(self, rule: str = "mm") -> Callable[[State], Array]:  # noqa: ARG002
+        """Return the update rule: a function from a state to new covariances of all groups."""
+        return majorize_minimize_groups
+
+
+def majorize_minimize_groups(state: State) -> Any:
+    """Return the covariances of groups after one step of majorise–minimise.
+
+    The covariance Γ of a group becomes Z^{-½}(Z^½AZ^½)^½Z^{-½}, with Z = Φ_gᵀΣ⁻¹Φ_g for its columns
+    Φ_g and the covariance Σ of a response, and A = U_gU_gᵀ/n for the posterior mean U_g of its
+    coefficients for n responses. This minimises an upper bound of the energy (loss).
+    """
+    # log|Σ| is concave in Γ, with gradient Z, and the data term is the minimum over U of a sum with
+    # tr(Γ⁻¹A): tr(ZΓ) + tr(Γ⁻¹A) is minimal where ΓZΓ = A. With RZRᵀ = I and Γ = RᵀBR this is
+    # B² = R⁻ᵀAR⁻¹, where R⁻ᵀ = RZ.
+    assert isinstance(state, PrincipalState)
+    groups, relevance = state.groups, to_numpy(state.relevance)
+    whole = evaluate_from(state, state.relevance)
+    size = groups.members.shape[1]
+    found: Matrices = np.zeros((groups.count, size, size), dtype=to_numpy(whole.loading).dtype)
+    for numbers, members, metric, explained in group_blocks(whole, groups):
+        variances = relevance[members]
+        moment = variances[:, :, None] * explained * variances[:, None, :]
+        inverse = inverse_root(metric)
+        root = inverse @ metric
+        half = square_root(root @ moment @ adjoint(root))
+        values = np.linalg.norm(half, axis=1)  # square roots of the eigenvalues
+        scaled = adjoint(inverse) @ (half / np.sqrt(np.where(values > 0, values, 1.0))[:, None, :])
+        place = np.arange(members.shape[1])
+        found[numbers[:, None, None], place[:, None], place] = scaled @ adjoint(scaled)
+    return in_given_axes(found, state)
+
+
+def in_given_axes(covariances: Matrices, state: PrincipalState) -> Matrices:
+    """Return covariances, given along the principal axes of a state, in the given columns."""
+    axes, found = state.axes, covariances + 0.0
+    numbers, vectors = state.groups.labels[axes.members[:, 0]], to_numpy(axes.vectors)
+    found[numbers] = vectors @ found[numbers] @ adjoint(vectors)
+    return found
+
+
+def axes_of(state: State) -> Axes | None:
+    """Return the principal axes of a state; None if its columns are those of the data."""
+    return state.axes if isinstance(state, PrincipalState) else None
+
+
+def evaluate_groups(problem: Problem, groups: Groups, covariances: Any) -> PrincipalState:
+    """Return the state of a problem at given covariances of its groups, in principal axes.
+
+    `covariances` has shape (g, m, m), padded with zeros, or (κ,): variances of the κ columns, which
+    are then independent.
+    """
+    given = to_numpy(covariances)
+    if given.ndim == 1:
+        given = to_numpy(groups.gather(given))[:, :, None] * np.eye(groups.members.shape[1])
+    axes, relevance = principal_axes(given, groups)
+    turned = problem._replace(dictionary=axes.columns(problem.dictionary))
+    state = evaluate(turned, like(relevance, problem.noise), columns=True)
+    return PrincipalState.at(state, axes, groups)
+
+
+def solve_groups(
+    problem: Problem,
+    objective: GroupCovariance,
+    *,
+    method: str,
+    start: Any,
+    tolerance: float,
+    limit: int,
+    callbacks: Sequence[Callback] = (),
+) -> Solution[State]:
+    """Minimise the energy (loss) with respect to the covariances of all groups of columns.
+
+    Parameters
+    ----------
+    problem : Problem
+        One normalised problem.
+    objective : GroupCovariance
+        The energy.
+    method : {"auto", "mm", "coordinate"}
+        "mm" repeats the majorise–minimise update to low accuracy before the sweeps of exact moves
+        and Newton steps; the other two start from covariances that are zero, at a decreasing
+        sequence of noise variances.
+    start : array of shape (g, m, m) or (κ,), optional
+        Covariances of the g groups to start from, or variances of the κ columns.
+    tolerance, limit : float and int
+        Distance to the optimality (KKT) conditions at which to stop, and largest number of steps.
+    callbacks : sequence of callable
+        As in `iterate`.
+
+    Returns
+    -------
+    Solution
+        Its value is a `PrincipalState`.
+    """
+    groups = objective.groups
+    assert groups is not None
+    reachable = max(tolerance, rounding_distance(problem))
+    if method == "mm":
+        begun = flat_start(problem, groups) if start is None else start
+        first = repeat_group_update(problem, groups, begun, COARSE, min(limit, MM_STEPS)).value
+    elif start is None:
+        first = _continuation(problem, groups)
+    else:
+        first = evaluate_groups(problem, groups, start)
+    return _sweeps(problem, first, reachable, limit, callbacks)
+
+
+MM_STEPS = 100
+"""Largest number of majorise–minimise updates before exact moves take over."""
+
+
+def repeat_group_update(
+    problem: Problem, groups: Groups, start: Any, tolerance: float, limit: int
+) -> Solution[PrincipalState]:
+    """Repeat the majorise–minimise update of the covariances of groups until it changes nothing.
+
+    `tolerance` is the distance to the optimality (KKT) conditions at which the updates stop.
+    """
+    return iterate(
+        lambda state: evaluate_groups(problem, groups, majorize_minimize_groups(state)),
+        evaluate_groups(problem, groups, start),
+        stop=Below(lambda state: state.ranking.violation, tolerance),
+        limit=limit,
+        record={"energy": GroupCovariance(groups).value},
+        size=problem.rows,
+    )
+
+
+def _continuation(problem: Problem, groups: Groups) -> PrincipalState:
+    """Return a state from which to minimise the energy, found at decreasing noise variances.
+
+    The energy is the loss; see `working_set.continuation`.
+    """
+    size = groups.members.shape[1]
+    covariances: Any = np.zeros((groups.count, size, size))
+    for noise in noise_stages(scalar(problem.noise)):
+        first = evaluate_groups(problem.with_noise(noise), groups, covariances)
+        covariances = _sweeps(problem.with_noise(noise), first, COARSE, 20).value.covariances  # type: ignore[attr-defined]
+    return evaluate_groups(problem, groups, covariances)
+
+
+def _sweeps(
+    problem: Problem, first: PrincipalState, tolerance: float, limit: int,
+    callbacks: Sequence[Callback] = (),
+) -> Solution[State]:  # fmt: skip
+    """Repeat sweeps of moves and Newton steps until the covariances are optimal."""
+    objective = GroupCovariance(first.groups)
+    solution: Solution[PrincipalState] = iterate(
+        lambda state: improve_groups(problem, state, tolerance),
+        first,
+        stop=Below(objective.violation, tolerance, patience=15),
+        limit=limit,
+        record={"energy": objective.value},
+        callbacks=callbacks,
+        size=problem.rows,
+    )
+    return solution  # type: ignore[return-value]
+
+
+def improve_groups(problem: Problem, state: PrincipalState, tolerance: float) -> PrincipalState:
+    """Return the state after one sweep: moves and Newton steps of the groups of a working set.
+
+    `problem` has the given columns, and `tolerance` is the distance to optimality to be reached.
+    """
+    groups, ranking = state.groups, state.ranking
+    active = to_numpy(groups.total(state.relevance)) > 0
+    chosen = candidates(active, ranking.gains, GROUP_CANDIDATES)
+    if not chosen.size:
+        return state
+    index = groups.columns(chosen)
+    inside = groups.restricted(index)
+    part = State(*state).take(index)
+    relevance = to_numpy(part.relevance)
+    covariances = [
+        relevance[members][:, :, None]
+        * np.eye(members.shape[1], dtype=to_numpy(part.loading).dtype)
+        for _, members in inside.by_size()
+    ]
+    workspace = GroupWorkspace.of(part, inside, covariances, full_moves)
+    descend_groups(workspace, share=1e-2, floor=1e-2 * tolerance**2, limit=4 * inside.count)
+    accuracy = max(tolerance / 4.0, POLISHED * ranking.violation)
+    polished = polish_groups(part, workspace, accuracy)
+    size = groups.members.shape[1]
+    found = np.zeros((groups.count, size, size), dtype=covariances[0].dtype)
+    for (numbers, _), covariance in zip(inside.by_size(), polished, strict=True):
+        place = np.arange(covariance.shape[1])
+        found[chosen[numbers][:, None, None], place[:, None], place] = covariance
+    return evaluate_groups(problem, groups, in_given_axes(found, state))

@@ -1,0 +1,423 @@
+"""Exact moves of groups of columns: the minimum of the full energy in the covariance of one group.
+
+The full energy is the loss of the VAE with full posterior covariance. The coefficients of a group
+of m columns Φ_g have the prior covariance Γ, an m × m matrix. It is either a multiple wI of the
+identity (one relevance w for the group) or any positive semi-definite matrix. Let Σ be the
+covariance of a response and C = XXᵀ/n the second moment of the n responses X. The energy per
+response as a function of Γ, with all other groups fixed, depends on two matrices alone: the metric
+S = Φ_gᵀΣ⁻¹Φ_g and the explained moment Q = Φ_gᵀΣ⁻¹CΣ⁻¹Φ_g. A move replaces Γ by the minimiser, and
+its gain is the decrease of the energy per response. The matrices of all groups are computed on the
+device of the data; the moves themselves are small and are computed by NumPy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+
+from lucidae.arrays import adjoint, device, namespace, to_numpy
+from lucidae.iteration import Below, iterate
+from lucidae.sparsity.dictionary import is_sparse
+from lucidae.sparsity.groups import Groups
+from lucidae.sparsity.state import State
+
+Matrices: TypeAlias = np.ndarray[Any, Any]
+MoveRule: TypeAlias = Callable[[Matrices, Matrices, Matrices], tuple[Matrices, Matrices]]
+
+EPSILON = float(np.finfo(float).eps)
+
+GRID = 32
+"""Number of intervals at whose ends the search for one relevance compares the energy."""
+
+NEWTON = 12
+"""Largest number of safeguarded Newton steps after this comparison."""
+
+SETTLED = 1e-5
+"""Relative change of a relevance in the last of these steps; the next would change its square."""
+
+NEGLIGIBLE = 1e-14
+"""Eigenvalue of a covariance, relative to the largest of the group, below which it is zero."""
+
+DEPENDENT = 1e-9
+"""Eigenvalue of the correlations of a group's columns below which they count as dependent.
+
+The coefficients along such a direction would be determined to less than seven digits."""
+
+CHUNK = 4_000_000
+"""Largest number of entries of the dictionary that are rearranged by group at a time."""
+
+
+class Blocks(NamedTuple):
+    """The matrices S and Q (metric and explained moment) of k groups of m columns each.
+
+    Parameters
+    ----------
+    numbers : ndarray of int of shape (k,)
+        Numbers of the groups.
+    members : ndarray of int of shape (k, m)
+        Their columns.
+    metric, explained : ndarray of shape (k, m, m)
+        The matrices Φ_gᵀΣ⁻¹Φ_g and Φ_gᵀΣ⁻¹CΣ⁻¹Φ_g of each group of columns Φ_g, where Σ is the
+        covariance and C the second moment of the responses.
+    """
+
+    numbers: Matrices
+    members: Matrices
+    metric: Matrices
+    explained: Matrices
+
+
+def group_blocks(state: State, groups: Groups) -> Iterator[Blocks]:
+    """Yield the metric and the explained moment of all groups, for one size of groups at a time.
+
+    The state must store its fields `whitened` and `loading`, products of the dictionary with the
+    inverse covariance of a response.
+    """
+    for numbers, members in groups.by_size():
+        step = max(1, CHUNK // (state.dictionary.shape[0] * members.shape[1]))
+        parts = [
+            _products(state, members[first : first + step])
+            for first in range(0, len(members), step)
+        ]
+        metric, explained = (np.concatenate(part) for part in zip(*parts, strict=True))
+        yield Blocks(numbers, members, metric, explained)
+
+
+def _products(state: State, members: Matrices) -> tuple[Matrices, Matrices]:
+    """Return the metric and the explained moment of groups with the columns `members`."""
+    xp = namespace(state.whitened)
+    flat = members.ravel()
+    if is_sparse(state.dictionary):
+        part = state.take(flat)
+        columns, loading = part.whitened, part.loading
+    elif (np.diff(flat) == 1).all():  # consecutive columns need no copy
+        columns = state.whitened[:, int(flat[0]) : int(flat[-1]) + 1]
+        loading = state.loading[int(flat[0]) : int(flat[-1]) + 1, :]
+    else:
+        index = xp.asarray(flat, device=device(state.whitened))
+        columns = xp.take(state.whitened, index, axis=1)
+        loading = xp.take(state.loading, index, axis=0)
+    count, size = members.shape
+    columns = xp.permute_dims(xp.reshape(columns, (-1, count, size)), (1, 0, 2))
+    loading = xp.reshape(loading, (count, size, -1))
+    return to_numpy(adjoint(columns) @ columns), to_numpy(loading @ adjoint(loading))
+
+
+def multiples_of_identity(weights: Matrices, size: int) -> Matrices:
+    """Return the matrices wI of the given size, one for each entry w of `weights`."""
+    return weights[:, None, None] * np.eye(size)
+
+
+def spherical_moves(
+    covariance: Matrices, metric: Matrices, explained: Matrices
+) -> tuple[Matrices, Matrices]:
+    """Return the best covariance wI of each group, with all other groups fixed, and its gain.
+
+    With S = V diag(s) Vᵀ and q the diagonal of VᵀQV, a change of the relevance by Δ changes the
+    energy (loss) per response by the sum over i of log(1 + Δsᵢ) − Δqᵢ/(1 + Δsᵢ). Each term falls
+    until Δ = (qᵢ − sᵢ)/sᵢ² and rises after it, so all stationary points lie between the smallest
+    and the largest of these numbers. There may be several minima: the search compares energies.
+
+    Parameters
+    ----------
+    covariance : ndarray of shape (k, m, m)
+        The present covariances wI of the k groups, which are part of the covariance of a response.
+    metric, explained : ndarray of shape (k, m, m)
+        The matrices S and Q of each group, as in `Blocks`.
+
+    Returns
+    -------
+    covariance : ndarray of shape (k, m, m)
+        The covariances at the minimum.
+    gain : ndarray of shape (k,)
+        Decrease of the energy per response if this group moves alone.
+    """
+    weights = covariance[:, 0, 0].real
+    s, vectors = np.linalg.eigh(metric)
+    q = _powers(vectors, explained)
+    flat = s <= 8.0 * EPSILON * s.shape[1] * s[:, -1:]  # the group has no column in this direction
+    s, q = np.where(flat, 0.0, s), np.where(flat, 0.0, np.maximum(q, 0.0))
+    change, gain = np.zeros_like(weights), np.zeros_like(weights)
+    moving = (weights > 0) | (q > s).any(axis=1)
+    if moving.any():
+        change[moving], gain[moving] = _best_changes(weights[moving], s[moving], q[moving])
+    moved = np.where(change <= -weights, 0.0, weights + change)
+    return multiples_of_identity(moved, metric.shape[1]), gain
+
+
+def _powers(vectors: Matrices, explained: Matrices) -> Matrices:
+    """Return vᵀQv for the columns v of each matrix of `vectors`, where Q is in `explained`."""
+    return np.asarray((np.conj(vectors) * (explained @ vectors)).sum(axis=1).real)
+
+
+def _best_changes(weights: Matrices, s: Matrices, q: Matrices) -> tuple[Matrices, Matrices]:
+    """Return the change Δ of each relevance that minimises the energy (loss), and its gain.
+
+    `s` and `q` of shape (k, m) are the numbers of `spherical_moves`; zeros in both do not count.
+    """
+    used = s > 0
+    target = (q - s) / np.where(used, s, 1.0) ** 2
+    low = np.maximum(np.where(used, target, np.inf).min(axis=1, initial=np.inf), -weights)
+    high = np.maximum(np.where(used, target, -np.inf).max(axis=1, initial=-np.inf), -weights)
+    low = np.minimum(low, high)
+
+    def change_of_energy(change: Matrices) -> Matrices:
+        growth = change[..., None] * s[:, None, :]
+        terms = np.log1p(growth) - change[..., None] * q[:, None, :] / (1.0 + growth)
+        return np.asarray(terms.sum(axis=-1))
+
+    # The terms are functions of Δ + 1/sᵢ, so the search proceeds in log(Δ + 1/max s). Its domain is
+    # Δ ≥ −w > −1/max s.
+    shift = 1.0 / s.max(axis=1)
+    smallest = EPSILON * shift
+    below, above = (np.log(np.maximum(end + shift, smallest)) for end in (low, high))
+    width = (above - below) / GRID
+    points = np.exp(below[:, None] + width[:, None] * np.arange(GRID + 1)) - shift[:, None]
+    points = np.maximum(points, -weights[:, None])
+    best = change_of_energy(points).argmin(axis=1)
+    every = np.arange(best.size)
+    low, high = points[every, np.maximum(best - 1, 0)], points[every, np.minimum(best + 1, GRID)]
+    change = _root_of_slope(low, high, s, q)
+    # No move and removal of the group are compared with the point that was found.
+    choices = np.stack([change, np.zeros_like(change), -weights], axis=1)
+    values = change_of_energy(choices)
+    chosen = values.argmin(axis=1)
+    return choices[every, chosen], -values[every, chosen]
+
+
+def _root_of_slope(low: Matrices, high: Matrices, s: Matrices, q: Matrices) -> Matrices:
+    """Return where the derivative of the energy (loss) changes its sign between `low` and `high`.
+
+    Newton steps that leave the interval, or where the energy is concave, are replaced by bisection.
+    """
+    change = 0.5 * (low + high)
+    for _ in range(NEWTON):
+        inverse = 1.0 / (1.0 + change[:, None] * s)
+        squared = inverse**2
+        slope = (s * inverse - q * squared).sum(axis=1)
+        bend = ((2.0 * q * inverse - s) * s * squared).sum(axis=1)
+        low, high = np.where(slope < 0, change, low), np.where(slope < 0, high, change)
+        step = change - slope / np.where(bend > 0, bend, 1.0)
+        inside = (bend > 0) & (step >= low) & (step <= high)
+        following = np.where(inside, step, 0.5 * (low + high))
+        if (np.abs(following - change) <= SETTLED * np.abs(change)).all():
+            return following
+        change = following
+    return change
+
+
+def full_moves(
+    covariance: Matrices, metric: Matrices, explained: Matrices
+) -> tuple[Matrices, Matrices]:
+    """Return the best covariance Γ of each group, with all other groups fixed, and its gain.
+
+    Let S and Q be the metric and the explained moment after the group is left out of the covariance
+    of a response, and S^{-½} Q S^{-½} = U diag(λ) Uᵀ. The minimum over all positive semi-definite Γ
+    is at Γ = S^{-½} U diag(max(λ − 1, 0)) Uᵀ S^{-½}, and the energy (loss) per response is then
+    lower than without the group by the sum of λᵢ − 1 − log λᵢ over all λᵢ > 1. This is Wipf 2023,
+    Theorem 4.4, for blocks: the only minimum.
+
+    Parameters
+    ----------
+    covariance : ndarray of shape (k, m, m)
+        The present covariances of the k groups, which are part of the covariance of a response.
+    metric, explained : ndarray of shape (k, m, m)
+        The matrices S and Q of each group, as in `Blocks`, before the group is left out.
+
+    Returns
+    -------
+    covariance : ndarray of shape (k, m, m)
+        The covariances at the minimum.
+    gain : ndarray of shape (k,)
+        Decrease of the energy per response if this group moves alone.
+    """
+    # With t = 1 + Δs, log t + q(1/t − 1)/s is minimal at t = q/s for one direction. For a matrix,
+    # T = I + S^½ΓS^½ ⪰ I minimises log|T| + tr(Q̃T⁻¹) with Q̃ = S^{-½}QS^{-½}: T has the eigenvectors
+    # of Q̃ and the eigenvalues max(λ, 1).
+    outside, quality, saved = leave_group_out(covariance, metric, explained)
+    root = inverse_root(outside)
+    ratios, axes = np.linalg.eigh(root @ quality @ adjoint(root))
+    excess = np.maximum(ratios - 1.0, 0.0)
+    half = adjoint(root) @ (axes * np.sqrt(excess)[:, None, :])
+    gain = (excess - np.log1p(excess)).sum(axis=1) - saved
+    return half @ adjoint(half), np.where(np.isfinite(gain), gain, 0.0)
+
+
+def inverse_root(metric: Matrices) -> Matrices:
+    """Return R with RSRᵀ = I for each positive semi-definite matrix S of a stack.
+
+    Directions in which S is zero up to rounding have rows of zeros in R. Columns are first scaled
+    to a unit diagonal, so that columns of very different norms are not taken for zero.
+    """
+    sizes = np.diagonal(metric, axis1=1, axis2=2).real
+    scale = np.where(sizes > 0, 1.0 / np.sqrt(np.where(sizes > 0, sizes, 1.0)), 0.0)
+    values, vectors = np.linalg.eigh(metric * scale[:, :, None] * scale[:, None, :])
+    flat = values <= DEPENDENT
+    roots = np.where(flat, 0.0, 1.0 / np.sqrt(np.where(flat, 1.0, values)))
+    return np.asarray(roots[:, :, None] * adjoint(vectors) * scale[:, None, :])
+
+
+def leave_group_out(
+    covariance: Matrices, metric: Matrices, explained: Matrices
+) -> tuple[Matrices, Matrices, Matrices]:
+    """Return metric and explained moment of each group without it, and the energy that it saves.
+
+    The arguments are those of `full_moves`. The third result is the decrease of the energy (loss)
+    per response that the present covariance of the group brings, compared with the covariance zero.
+    """
+    # Let Γ = TTᵀ and M = I − TᵀST, the posterior covariance of the group's latents. Woodbury's
+    # identity gives Σ₋⁻¹ = Σ⁻¹ + Σ⁻¹Φ_gT M⁻¹ TᵀΦ_gᵀΣ⁻¹, so S₋ = S + ST M⁻¹ TᵀS = RS and Q₋ = RQRᵀ
+    # with R = I + ST M⁻¹ Tᵀ. The energy rises by log|M| + tr(M⁻¹TᵀQT).
+    active = covariance.any(axis=(1, 2))
+    if not active.all():  # most groups are not active and need no work
+        outside, quality, saved = metric.copy(), explained.copy(), np.zeros(len(metric))
+        if active.any():
+            parts = (covariance[active], metric[active], explained[active])
+            outside[active], quality[active], saved[active] = leave_group_out(*parts)
+        return outside, quality, saved
+    half = square_root(covariance)
+    coupled = metric @ half
+    left = np.eye(metric.shape[1]) - adjoint(half) @ coupled
+    spread, turn = np.linalg.eigh(left)
+    spread = np.maximum(spread, EPSILON)
+    rotated = half @ turn
+    resolvent = np.eye(metric.shape[1]) + (metric @ rotated / spread[:, None, :]) @ adjoint(rotated)
+    saved = (np.log(spread) + _powers(rotated, explained) / spread).sum(axis=1)
+    outside = resolvent @ metric
+    quality = resolvent @ explained @ adjoint(resolvent)
+    return 0.5 * (outside + adjoint(outside)), 0.5 * (quality + adjoint(quality)), saved
+
+
+def square_root(covariance: Matrices) -> Matrices:
+    """Return T with TTᵀ = Γ for each positive semi-definite matrix Γ of a stack.
+
+    The columns of T are the principal axes of Γ, times the square roots of its eigenvalues. Those
+    that are zero up to rounding become zero.
+    """
+    values, vectors = np.linalg.eigh(covariance)
+    values = np.where(values > NEGLIGIBLE * values[:, -1:], values, 0.0)
+    return np.asarray(vectors * np.sqrt(values)[:, None, :])
+
+
+class Ranking(NamedTuple):
+    """The best move of every group with all others fixed.
+
+    Parameters
+    ----------
+    gains : ndarray of shape (g,)
+        Decrease of the energy (loss) per response, one for each of the g groups.
+    vanishes : ndarray of bool of shape (g,)
+        Whether the covariance of the group is zero after the move.
+    """
+
+    gains: Matrices
+    vanishes: Matrices
+
+
+def rank_groups(state: State, groups: Groups) -> Ranking:
+    """Return the gain of the best move of every group that shares one relevance (prior variance).
+
+    The state must store its fields `whitened` and `loading`, products of the dictionary with the
+    inverse covariance of a response.
+    """
+    relevance = to_numpy(state.relevance)
+    gains, vanishes = np.zeros(groups.count), np.zeros(groups.count, dtype=bool)
+    for numbers, members, metric, explained in group_blocks(state, groups):
+        present = multiples_of_identity(relevance[members[:, 0]], members.shape[1])
+        moved, gains[numbers] = spherical_moves(present, metric, explained)
+        vanishes[numbers] = moved[:, 0, 0] == 0.0
+    return Ranking(gains, vanishes)
+
+
+@dataclass(slots=True)
+class GroupWorkspace:
+    """Arrays for moves of the groups of a working set; the moves overwrite them.
+
+    Parameters
+    ----------
+    gram : ndarray of shape (c, c + p)
+        The matrix [ΦᵀΣ⁻¹Φ | ΦᵀΣ⁻¹Y] of the c columns Φ of the working set, where Σ is the
+        covariance of a response and Y are the p responses of the normalised problem.
+    members : list of ndarray of int of shape (k, m)
+        The columns of each group, as positions in the working set, for each size m of groups.
+    covariances : list of ndarray of shape (k, m, m)
+        The prior covariances of these groups.
+    rule : callable
+        `spherical_moves` or `full_moves`.
+    """
+
+    gram: Matrices
+    members: list[Matrices]
+    covariances: list[Matrices]
+    rule: MoveRule
+
+    @classmethod
+    def of(
+        cls, state: State, groups: Groups, covariances: list[Matrices], rule: MoveRule
+    ) -> GroupWorkspace:
+        """Return the arrays for all columns of a state that stores `whitened` and `loading`.
+
+        These two fields are products of the dictionary with the inverse covariance of a response.
+        `covariances` are in the order of ``groups.by_size()``.
+        """
+        whitened, loading = to_numpy(state.whitened), to_numpy(state.loading)
+        gram = np.hstack([adjoint(whitened) @ whitened, loading])
+        return cls(gram, [members for _, members in groups.by_size()], covariances, rule)
+
+    def best_moves(self) -> list[tuple[Matrices, Matrices]]:
+        """Return the best covariance of each group and its gain, for each size of groups."""
+        columns = self.gram.shape[0]
+        found = []
+        for members, covariance in zip(self.members, self.covariances, strict=True):
+            metric = self.gram[members[:, :, None], members[:, None, :]]
+            loading = self.gram[members, columns:]
+            found.append(self.rule(covariance, metric, loading @ adjoint(loading)))
+        return found
+
+    def slopes(self, members: Matrices) -> Matrices:
+        """Return how fast the energy (loss) falls as the relevance of each group grows."""
+        loading = self.gram[members, self.gram.shape[0] :]
+        alignment = (np.abs(loading) ** 2).sum(axis=(1, 2))
+        return np.asarray(alignment - self.gram[members, members].real.sum(axis=1))
+
+    def move(self, size: int, place: int, covariance: Matrices) -> None:
+        """Change the covariance of one group and update the arrays by one product of rank m.
+
+        The group is number `place` among those of the size number `size`.
+        """
+        # Woodbury's identity: with Γ changed by Δ, Σ⁻¹ loses Σ⁻¹Φ_g(I + ΔS)⁻¹ΔΦ_gᵀΣ⁻¹. Multiplied
+        # by Φᵀ and [Φ, Y], this takes a product of columns and rows from the buffer.
+        index = self.members[size][place]
+        change = covariance - self.covariances[size][place]
+        rows = self.gram[index, :]
+        system = np.eye(index.size) + change @ rows[:, index]
+        self.gram -= self.gram[:, index] @ np.linalg.solve(system, change @ rows)
+        self.covariances[size][place] = covariance
+
+
+def descend_groups(workspace: GroupWorkspace, *, share: float, floor: float, limit: int) -> None:
+    """Lower the energy (loss) by moves of single groups; the group that gains most moves first.
+
+    The moves end when none gains more than `share` times the largest gain at the start, or more
+    than `floor` per response, and at the latest after `limit` moves. The arrays of the workspace
+    are overwritten.
+    """
+    found = workspace.best_moves()
+
+    def largest_gain(_: int = 0) -> float:
+        return max(float(gains.max(initial=0.0)) for _, gains in found)
+
+    def step(count: int) -> int:
+        nonlocal found
+        size = int(np.argmax([gains.max(initial=0.0) for _, gains in found]))
+        moved, gains = found[size]
+        place = int(gains.argmax())
+        workspace.move(size, place, moved[place])
+        found = workspace.best_moves()
+        return count + 1
+
+    enough = max(share * largest_gain(), floor)
+    iterate(step, 0, stop=Below(largest_gain, enough), limit=limit)

@@ -1,0 +1,203 @@
+"""Damped Newton steps in the covariances of the groups of a working set.
+
+The covariance Γ_g of the coefficients of a group with columns Φ_g is written as TTᵀ. A step
+replaces it by T(I + E)Tᵀ with a symmetric matrix E for each group, so that it stays positive
+semi-definite. The energy (loss) and its derivatives follow from the columns Φ_gT alone. The steps
+are computed by NumPy, because working sets are small.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from scipy.linalg import solve_triangular
+
+from lucidae.arrays import adjoint, scalar, to_numpy
+from lucidae.iteration import Below, iterate
+from lucidae.sparsity.group_moves import GroupWorkspace, Matrices, square_root
+from lucidae.sparsity.state import State
+from lucidae.sparsity.working_set import FIRST_DAMPING, ROUNDING, SMALLEST_DAMPING
+
+NEWTON_STEPS = 30
+"""Largest number of Newton steps on the covariances of a working set."""
+
+LARGEST_DAMPING = 1e8
+"""Damping at which Newton steps end, because none lowers the energy."""
+
+
+class Latents(NamedTuple):
+    """Columns Φ_gT of a working set, with Γ_g = TTᵀ, and what follows from their covariance.
+
+    Parameters
+    ----------
+    factors : list of ndarray of shape (k, m, m)
+        The matrices T of all groups, for each size m of groups.
+    group : ndarray of int of shape (r,)
+        Group of each of the r columns that are not zero.
+    metric, explained : ndarray of shape (r, r)
+        ΦᵀΣ⁻¹Φ and ΦᵀΣ⁻¹CΣ⁻¹Φ for these columns Φ, the covariance Σ and the second moment C of a
+        response.
+    energy : float
+        The energy (loss) per response, up to a constant.
+    """
+
+    factors: list[Matrices]
+    group: Matrices
+    metric: Matrices
+    explained: Matrices
+    energy: float
+
+
+def polish_groups(part: State, workspace: GroupWorkspace, tolerance: float) -> list[Matrices]:
+    """Return the covariances of the groups of a working set after damped Newton steps.
+
+    Parameters
+    ----------
+    part : State
+        The state restricted to the columns of the working set.
+    workspace : GroupWorkspace
+        The covariances from which to start.
+    tolerance : float
+        Distance to optimality, on the range of the covariances, at which to stop.
+
+    Returns
+    -------
+    list of ndarray of shape (k, m, m)
+        The covariances, for each size m of groups.
+    """
+    columns, responses = to_numpy(part.dictionary), to_numpy(part.responses)
+    noise, members = scalar(part.noise), workspace.members
+
+    def latents(factors: list[Matrices]) -> Latents:
+        return _latents(columns, responses, noise, members, factors)
+
+    class Point(NamedTuple):
+        at: Latents
+        damping: float
+
+    def step(point: Point) -> Point:
+        factors = _newton_step(point.at, members, point.damping)
+        trial = None if factors is None else latents(factors)
+        allowed = point.at.energy + 1e-15 * max(abs(point.at.energy), 1.0)
+        if trial is None or not trial.energy <= allowed:
+            return Point(point.at, max(10.0 * point.damping, FIRST_DAMPING))
+        return Point(trial, max(point.damping / 10.0, SMALLEST_DAMPING))
+
+    def distance(point: Point) -> float:
+        if point.damping > LARGEST_DAMPING:
+            return 0.0
+        slope = np.abs(point.at.explained - point.at.metric) ** 2
+        same = point.at.group[:, None] == point.at.group
+        return float(np.sqrt((slope * same).sum(axis=1).max(initial=0.0)))
+
+    first = Point(latents([square_root(each) for each in workspace.covariances]), FIRST_DAMPING)
+    stop = Below(distance, tolerance, patience=10)
+    last = iterate(step, first, stop=stop, limit=NEWTON_STEPS).value.at
+    return [factor @ adjoint(factor) for factor in last.factors]
+
+
+def _latents(
+    columns: Matrices, responses: Matrices, noise: float, members: list[Matrices],
+    factors: list[Matrices],
+) -> Latents:  # fmt: skip
+    """Return the columns Φ_gT of groups with covariances Γ_g = TTᵀ, and what follows from them."""
+    parts, group, used, first = [], [], [], 0
+    for index, factor in zip(members, factors, strict=True):
+        turned = np.moveaxis(columns[:, index], 0, 1) @ factor  # (k, d, m)
+        parts.append(np.moveaxis(turned, 0, 1).reshape(len(columns), -1))
+        group.append(np.repeat(first + np.arange(len(index)), index.shape[1]))
+        used.append(factor.any(axis=1).ravel())
+        first += len(index)
+    chosen = np.concatenate(used)
+    scaled, labels = np.hstack(parts)[:, chosen], np.concatenate(group)[chosen]
+    try:
+        lower = np.linalg.cholesky(scaled @ adjoint(scaled) + noise * np.eye(len(columns)))
+    except np.linalg.LinAlgError:
+        return Latents(factors, labels, np.eye(labels.size), np.eye(labels.size), np.inf)
+    whitened = solve_triangular(lower, scaled, lower=True, check_finite=False)
+    targets = solve_triangular(lower, responses, lower=True, check_finite=False)
+    loading = adjoint(whitened) @ targets
+    energy = (np.abs(targets) ** 2).sum() + 2.0 * np.log(np.diagonal(lower).real).sum()
+    metric = adjoint(whitened) @ whitened
+    return Latents(factors, labels, metric, loading @ adjoint(loading), float(energy))
+
+
+def _newton_step(at: Latents, members: list[Matrices], damping: float) -> list[Matrices] | None:
+    """Return the matrices T after one damped Newton step; None if the Hessian is indefinite.
+
+    T becomes T(I + E)^½, with one symmetric matrix E for each group.
+    """
+    # In the direction of a Hermitian N, the energy has the slope tr(N(G − K)) and the curvature
+    # 2 tr(NGNK) − tr(NGNG), with G = `metric` and K = `explained`. The first term is positive
+    # semi-definite; the second, the concave part, is faded out by the damping as in `newton_step`.
+    G, K = at.metric, at.explained
+    rows, others, weights = _directions(at.group, np.iscomplexobj(G))
+    if not rows.size:
+        return None
+    slope = 2.0 * (weights * (G - K)[others, rows]).real
+    inner = 2.0 * K - (1.0 - damping) * G if damping < 1.0 else 2.0 * K
+    hessian = _curvature(G, inner, rows, others, weights)
+    sizes = np.diagonal(G).real
+    units = 1.0 / np.sqrt(np.where(sizes > 0, sizes, 1.0))
+    units = units[rows] * units[others]
+    scaled = hessian * units[:, None] * units
+    scaled[np.diag_indices_from(scaled)] += ROUNDING * damping
+    try:
+        lower = np.linalg.cholesky(scaled)
+    except np.linalg.LinAlgError:
+        return None
+    half = solve_triangular(lower, -slope * units, lower=True, check_finite=False)
+    step = units * solve_triangular(lower, half, lower=True, trans="T", check_finite=False)
+    change = np.zeros(G.shape, dtype=G.dtype)
+    np.add.at(change, (rows, others), weights * step)
+    np.add.at(change, (others, rows), np.conj(weights) * step)
+    return _stepped(at, members, change)
+
+
+def _directions(group: Matrices, is_complex: bool) -> tuple[Matrices, Matrices, Matrices]:
+    """Return a basis of the symmetric (or Hermitian) matrices with one block for each group.
+
+    Element p of the basis is aₚDᵢⱼ plus its adjoint, where Dᵢⱼ has a one in row i and column j. The
+    arrays contain i, j and aₚ.
+    """
+    rows, others = np.nonzero(np.triu(group[:, None] == group))
+    weights = np.where(rows == others, 0.5, 0.5**0.5)
+    if not is_complex:
+        return rows, others, weights
+    mixed = rows < others
+    return (
+        np.concatenate([rows, rows[mixed]]),
+        np.concatenate([others, others[mixed]]),
+        np.concatenate([weights, 1j * weights[mixed]]),
+    )
+
+
+def _curvature(G: Matrices, M: Matrices, i: Matrices, j: Matrices, a: Matrices) -> Matrices:
+    """Return Re tr(N_p G N_q M) for all pairs of elements of the basis of `_directions`."""
+    k, m, b = i, j, a
+    total = np.outer(a, b) * G[j][:, k] * M[m][:, i].T
+    total = total + np.outer(a, np.conj(b)) * G[j][:, m] * M[k][:, i].T
+    total = total + np.outer(np.conj(a), b) * G[i][:, k] * M[m][:, j].T
+    total = total + np.outer(np.conj(a), np.conj(b)) * G[i][:, m] * M[k][:, j].T
+    return np.asarray(0.5 * (total + total.T).real)
+
+
+def _stepped(at: Latents, members: list[Matrices], change: Matrices) -> list[Matrices]:
+    """Return the matrices T(I + E)^½ of all groups; `change` has the matrices E as blocks.
+
+    Eigenvalues of I + E that are negative become zero.
+    """
+    found, first = [], 0
+    for index, factor in zip(members, at.factors, strict=True):
+        new = np.zeros_like(factor)
+        for place in range(len(index)):
+            own = np.flatnonzero(at.group == first + place)
+            if own.size:
+                used = factor[place].any(axis=0)
+                values, vectors = np.linalg.eigh(np.eye(own.size) + change[np.ix_(own, own)])
+                roots = np.sqrt(np.where(values > 1e-12, values, 0.0))
+                new[place][:, : own.size] = factor[place][:, used] @ (vectors * roots)
+        found.append(new)
+        first += len(index)
+    return found

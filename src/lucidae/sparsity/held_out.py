@@ -1,0 +1,583 @@
+"""Errors of predicting held-out rows along a path of noise variances γ, by which γ is chosen.
+
+Models are fitted to the training rows of each fold at a decreasing sequence of noise variances, and
+predict the held-out rows. Each fit starts from the one before and evaluates the columns of the
+whole dictionary once: the columns that would lower the energy (loss) most, and those in use, form a
+working set, on which the energy is minimised to the low accuracy that predictions need. For small
+problems each fit takes a few MacKay steps from equal relevances (prior variances of the
+coefficients) instead, which costs less and does not start in a bad minimum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+from sklearn.model_selection import KFold
+
+from lucidae.arrays import (
+    Array,
+    add_diagonal,
+    adjoint,
+    cholesky,
+    device,
+    namespace,
+    put,
+    scalar,
+    solve_lower,
+    squared_norm,
+    squared_norms,
+    to_numpy,
+    zeros_like_shape,
+)
+from lucidae.iteration import Below, Callback, iterate, limited_blas, of_each
+from lucidae.sparsity.dictionary import (
+    adjoint_times,
+    column_squares,
+    dense_columns,
+    norms_after,
+)
+from lucidae.sparsity.figures import SparseFigures
+from lucidae.sparsity.group_covariance import axes_of
+from lucidae.sparsity.objectives import Energy, Marginal
+from lucidae.sparsity.posterior import posterior_mean
+from lucidae.sparsity.problem import Problem, Rows, Units
+from lucidae.sparsity.solvers import FEW_RESPONSES, is_small, lifted, repeat_update, solve
+from lucidae.sparsity.state import State, empty_start, evaluate, positive
+from lucidae.sparsity.working_set import solve_working_set, working_set
+from lucidae.validation import check_integer
+
+PATH_STEP = 10.0**-0.5
+"""Ratio of each noise variance on the path to the one before."""
+
+PATH_END = 1e-10
+"""Smallest noise variance on the path, relative to the mean square response."""
+
+PATIENCE = 3
+"""The path ends after this many noise variances without a better prediction of held-out rows."""
+
+LARGE_PATIENCE = 2
+"""The same for large problems, where fits at noise variances that are too small cost most."""
+
+FEW_STEPS = 10
+"""Number of MacKay steps after which the predictions of a small problem no longer improve."""
+
+USED = 0.01
+"""Share of the sum of squares of all contributions from which on a column counts as in use."""
+
+EXPLAINED = 0.4
+"""Explained power, divided by that at the chosen noise variance, of solutions to compare with.
+
+Those that explain less merge several columns into one even if the dictionary is right."""
+
+LOW_RANK = 1e-8
+"""Noise variance, relative to the mean square response, from which on columns are evaluated through
+the few active ones; below it the differences that this takes would lose too many digits."""
+
+
+def folds(
+    cv: Any, random_state: Any, distinct: Rows, given: Rows
+) -> tuple[Rows, Iterator[tuple[Any, Any]]]:
+    """Return the rows to split for cross-validation, and the (train, test) indices of each fold.
+
+    Parameters
+    ----------
+    cv : int, splitter, iterable of folds or None
+        If it is a number of folds or None, the distinct rows are shuffled and divided, so that
+        weighting a row and repeating it give the same result. A splitter or explicit folds refer to
+        the rows as they were given.
+    random_state : int, RandomState or None
+        Seed of the shuffling; None uses the seed 0, so that two fits agree.
+    distinct, given : Rows
+        The distinct rows with their total weights, and the rows as they were given.
+
+    Returns
+    -------
+    rows : Rows
+        Either `distinct` or `given`.
+    splits : iterator of (train, test) indices
+        Indices into `rows`.
+    """
+    others = ", a splitter of scikit-learn, a list of folds or None"
+    if cv is None or isinstance(cv, int | np.integer):
+        few = given.responses.shape[1] <= FEW_RESPONSES
+        usual = 10 if few else 5  # one response is no longer identified by four fifths of its rows
+        wanted = usual if cv is None else check_integer(cv, "cv", low=2, others=others)
+        seed = 0 if random_state is None else random_state
+        splitter = KFold(min(wanted, distinct.count), shuffle=True, random_state=seed)
+        return distinct, splitter.split(np.empty((distinct.count, 1)))
+    if isinstance(cv, str | bytes) or not (hasattr(cv, "split") or np.iterable(cv)):
+        check_integer(cv, "cv", low=2, others=others)
+    if not hasattr(cv, "split"):
+        return given, iter(cv)
+    return given, cv.split(given.indexable, to_numpy(given.responses))
+
+
+@dataclass(slots=True)
+class RowFold:
+    """Training and test rows of one cross-validation fold, with the relevances of its last fit.
+
+    The relevance of a column is the prior variance of its coefficients.
+
+    Parameters
+    ----------
+    problem, units : Problem and Units
+        The training rows as a normalised problem, and its units.
+    train, test : Rows
+        The training rows and the held-out rows.
+    start : array, optional
+        What was fitted at the previous noise variance (see `Energy.parameters`); None before the
+        first.
+    """
+
+    problem: Problem
+    units: Units
+    train: Rows
+    test: Rows
+    start: Array | None = None
+
+    @classmethod
+    def of(cls, train: Rows, test: Rows, objective: Energy) -> RowFold:
+        """Return a fold with its training rows in normalised units.
+
+        In these units columns have unit norm and responses have unit mean square.
+        """
+        return cls(*train.normalised(objective.groups), train, test)
+
+    def fitted(self, noise: float, objective: Energy) -> FoldFit:
+        """Return the fit at the noise variance `noise`, and its error on the test rows.
+
+        The fit starts from the relevances (prior variances) of the last one.
+        """
+        with limited_blas(self.train.count):
+            normalised = scalar(self.units.normalised_noise(noise))
+            found = _coarse(self.problem.with_noise(normalised), objective, self.start)
+            relevance = self.units.relevance(found.relevance)
+            coefficients = posterior_mean(*self.train.weighted, relevance, noise, found.axes)
+            return FoldFit(self.test.squared_error(coefficients, self.train), found.start)
+
+
+class FoldFit(NamedTuple):
+    """The fit of one fold at one noise variance.
+
+    The fields are the weighted sum of squares of the errors of the test rows, and what the next fit
+    starts from.
+    """
+
+    error: float
+    start: Array
+
+
+class CoarseFit(NamedTuple):
+    """Relevances of a low energy, along the principal axes of groups or None, and the next start.
+
+    The relevance of a column is the prior variance of its coefficients, and the energy is the loss.
+    """
+
+    relevance: Array
+    axes: Any
+    start: Array
+
+    @classmethod
+    def of(cls, state: State, objective: Energy) -> CoarseFit:
+        """Return the fit that a state describes."""
+        return cls(state.relevance, axes_of(state), objective.parameters(state))
+
+
+def _coarse(problem: Problem, objective: Energy, start: Array | None) -> CoarseFit:
+    """Return relevances that minimise the energy to the low accuracy that predictions need.
+
+    The energy is the loss, and the relevance of a column is the prior variance of its coefficients.
+    """
+    rough: dict[str, Any] = {"tolerance": 1e-2, "limit": 100}
+    if not objective.exact_coordinates:
+        begin = lifted(problem, start, objective.groups)
+        updated = repeat_update(problem, objective, start=begin, **rough)
+        return CoarseFit.of(updated.value, objective)
+    begin = empty_start(problem) if start is None else start
+    if objective.marginal is None:
+        rough |= {"limit": 10, "method": "coordinate"}
+        return CoarseFit.of(solve(problem, objective, start=begin, **rough).value, objective)
+    if is_small(problem):  # no start is better: one from a larger γ may end at a higher energy
+        rough |= {"limit": FEW_STEPS}
+        return CoarseFit.of(repeat_update(problem, objective, "mackay", **rough).value, objective)
+    relevance, _, _ = one_pass(problem, objective.marginal, begin)
+    return CoarseFit(relevance, None, relevance)
+
+
+def one_pass(
+    problem: Problem, marginal: Marginal, start: Array
+) -> tuple[Array, np.ndarray[Any, Any], State | None]:
+    """Return relevances of a low energy: one evaluation of all columns, then a working set alone.
+
+    The energy is the loss, and the relevance of a column is the prior variance of its coefficients.
+    The other two values are the indices of the working set and its state, None if it is empty.
+    """
+    if marginal.groups is None and scalar(problem.noise) >= LOW_RANK:
+        state = screened(problem, start)
+    else:
+        state = evaluate(problem, start, columns=True)
+    index = working_set(state, marginal)
+    if not index.size:
+        return start, index, None
+    xp = namespace(start)
+    chosen = xp.asarray(index, device=device(start))
+    narrow = problem._replace(dictionary=dense_columns(problem.dictionary, index))
+    groups = None if marginal.groups is None else marginal.groups.restricted(index)
+    begin = evaluate(narrow, xp.take(start, chosen, axis=0), columns=True)
+    solved = solve_working_set(begin, replace(marginal, groups=groups), tolerance=1e-2, limit=1)
+    return put(start, index, solved.value.relevance), index, solved.value
+
+
+def screened(problem: Problem, relevance: Array) -> State:
+    """Return curvatures and alignments of all columns, through the a active columns alone.
+
+    The cost is that of a product of the dictionary with a + p vectors for p responses, instead of
+    one with as many vectors as there are rows. The other fields of the state are NaN or empty.
+    """
+    # With the active columns S = ΦW^½ and SᵀS + γI = LLᵀ, Woodbury's identity gives
+    # Σ⁻¹ = (I − KᵀK)/γ for K = L⁻¹Sᵀ, so φᵀΣ⁻¹φ = (‖φ‖² − ‖Kφ‖²)/γ and Σ⁻¹Y = (Y − KᵀKY)/γ.
+    xp = namespace(relevance)
+    active = np.flatnonzero(to_numpy(relevance))
+    if active.size >= problem.rows:
+        return evaluate(problem, relevance)
+    index = xp.asarray(active, device=device(relevance))
+    roots = xp.sqrt(xp.take(relevance, index, axis=0))
+    scaled = dense_columns(problem.dictionary, active) * roots[None, :]
+    noise, responses = problem.noise, problem.responses
+    squares = column_squares(problem.dictionary)
+    if active.size:
+        lower, _ = cholesky(add_diagonal(adjoint(scaled) @ scaled, noise[None]))
+        reduced = solve_lower(lower, adjoint(scaled))
+        squares = squares - norms_after(problem.dictionary, reduced)
+        responses = responses - adjoint(reduced) @ (reduced @ responses)
+    curvature = xp.maximum(squares, xp.zeros_like(squares)) / noise
+    loading = adjoint_times(problem.dictionary, responses) / noise
+    nothing, unknown = zeros_like_shape((0, 0), relevance), noise * xp.nan
+    vectors = (relevance, curvature, squared_norms(loading, -1), unknown, unknown)
+    return State(*problem, *vectors, nothing, nothing, nothing, nothing)
+
+
+class PathTrace(NamedTuple):
+    """What each column contributes to the fitted values along a path of noise variances.
+
+    The fields are the noise variances in descending order, of shape (m,), and for each of them the
+    sums of squares that the columns contribute, of shape (m, n_columns), and the share of the sum
+    of squares of the responses that is explained, of shape (m,).
+    """
+
+    noise: Any
+    powers: Any
+    explained: Any
+
+    def stability(self, noise: float, powers: Any, explained: float) -> dict[str, Any]:
+        """Return how much the columns in use change along the path around a chosen noise variance.
+
+        Parameters
+        ----------
+        noise : float
+            The chosen noise variance.
+        powers : ndarray of shape (n_columns,)
+            Sums of squares that the columns contribute at the chosen noise variance.
+        explained : float
+            Share of the sum of squares of the responses that is explained there.
+
+        Returns
+        -------
+        dict
+            "column" is the strongest column at the chosen noise variance, -1 if no column is in
+            use. "noise" are the noise variances of the path above a quarter of the chosen one at
+            which the explained share is at least 0.4 of the one here, and "strongest" are the
+            strongest columns there. "overlap" is
+            the number of columns in use both there and here, divided by the number in use in either
+            place: the mean over the noise variances within a factor of ten, or None if there are
+            none.
+        """
+        compared = (self.noise >= 0.25 * noise) & (self.explained >= EXPLAINED * explained)
+        rows = [i for i in np.flatnonzero(compared) if self.powers[i].any()]
+        near = [i for i in rows if noise / 10.0 <= self.noise[i] <= 10.0 * noise]
+        here = in_use(powers)
+        shares = [_overlap(here, in_use(self.powers[i])) for i in near]
+        return {
+            "column": int(np.argmax(powers)) if powers.any() else -1,
+            "noise": np.array([self.noise[i] for i in rows], dtype=float),
+            "strongest": np.array([np.argmax(self.powers[i]) for i in rows], dtype=int),
+            "overlap": float(np.mean(shares)) if shares else None,
+        }
+
+
+class Guide(NamedTuple):
+    """A solution on a path of noise variances: what to start from (normalised), and the path."""
+
+    start: Array
+    trace: PathTrace
+
+
+def entry_noise(problem: Problem, objective: Energy) -> float:
+    """Return the normalised noise variance above which all relevances (prior variances) are zero.
+
+    At zero relevances the energy (loss) falls with that of a column φ if ‖φᵀX‖²/n > γ‖φ‖², for n
+    responses X and the noise variance γ. For a group of columns, both sides are sums.
+    """
+    xp = namespace(problem.noise)
+    powers = squared_norms(adjoint_times(problem.dictionary, problem.responses), -1)
+    squares = column_squares(problem.dictionary)
+    if objective.groups is not None:
+        powers, squares = objective.groups.total(powers), objective.groups.total(squares)
+    return scalar(xp.max(powers / positive(squares)))
+
+
+def coarse_trace(problem: Problem, objective: Energy, noise: float) -> PathTrace | None:
+    """Return the path of low accuracy from where columns enter to a noise variance, or None.
+
+    It is None for energies (losses) without exact moves of single relevances (prior variances),
+    for which it would cost as much as the fit. `problem` has the normalised noise variance, and
+    `noise` is the same in the units of the data.
+    """
+    marginal, target = objective.marginal, scalar(problem.noise)
+    if marginal is None or not objective.exact_coordinates:
+        return None
+    highest = entry_noise(problem, objective)
+    if not highest > target:
+        return PathTrace(np.zeros(0), np.zeros((0, problem.columns)), np.zeros(0))
+    count = max(1, int(np.ceil(np.log(highest / target) / -np.log(PATH_STEP))))
+    steps = np.geomspace(highest, target, count + 1)[1:-1]
+    levels, powers, shares, relevance = [], [], [], empty_start(problem)
+    for level in steps:
+        relevance, index, state = one_pass(problem.with_noise(float(level)), marginal, relevance)
+        power = np.zeros(problem.columns)
+        if state is not None:
+            power[index] = to_numpy(state.power * column_squares(state.dictionary))
+        levels.append(noise * float(level) / target)
+        powers.append(power if objective.groups is None else objective.groups.share(power))
+        shares.append(0.0 if state is None else explained_share(state))
+    shape = (len(levels), problem.columns)
+    return PathTrace(np.array(levels), np.reshape(powers, shape), np.array(shares))
+
+
+def column_powers(state: State, objective: Energy) -> Any:
+    """Return the sum of squares that each column, or its group, contributes to the fitted values.
+
+    It is divided by the number of responses, and in normalised units.
+    """
+    powers = state.power * column_squares(state.dictionary)
+    return to_numpy(powers if objective.groups is None else objective.groups.share(powers))
+
+
+def with_stability(
+    figures: SparseFigures, trace: PathTrace | None, state: State, units: Units, objective: Energy
+) -> SparseFigures:
+    """Return `figures` with the stability of the fit along a path of noise variances, if known."""
+    if trace is None:
+        return figures
+    noise, powers = scalar(units.noise(state.noise)), column_powers(state, objective)
+    return replace(figures, path=trace.stability(noise, powers, explained_share(state)))
+
+
+def explained_share(state: State) -> float:
+    """Return the share of the sum of squares of the responses that the fitted values explain."""
+    total = scalar(squared_norm(state.responses) + state.outside)
+    return 1.0 - scalar(state.residual) / total if total > 0 else 0.0
+
+
+def in_use(powers: Any) -> Any:
+    """Return which columns contribute at least a hundredth of the sum of squares of all."""
+    return powers > USED * powers.sum()
+
+
+def _overlap(first: Any, second: Any) -> float:
+    """Return the size of the intersection of two sets of columns divided by that of their union."""
+    either = int((first | second).sum())
+    return float((first & second).sum()) / either if either else 1.0
+
+
+@dataclass(frozen=True, eq=False)
+class HeldOut:
+    """Errors of predicting held-out rows, for a decreasing sequence of noise variances.
+
+    Parameters
+    ----------
+    noise : ndarray of shape (m,)
+        The noise variances, in descending order.
+    errors : ndarray of shape (m, n_folds)
+        Mean squared error of the held-out rows of each fold.
+    shares : ndarray of shape (n_folds,)
+        Share of each fold in the weight of all held-out rows.
+    smallest : float
+        Smallest noise variance that may be chosen.
+    """
+
+    noise: Any
+    errors: Any
+    shares: Any
+    smallest: float
+
+    @property
+    def mean(self) -> Any:
+        """Mean squared error of all held-out rows, for each noise variance."""
+        return self.errors @ self.shares
+
+    @property
+    def standard_error(self) -> Any:
+        """Standard error of `mean`, from the differences between the folds; NaN for one fold."""
+        count = self.shares.size
+        if count < 2:
+            return np.full(len(self.noise), np.nan)
+        spread = ((self.errors - self.mean[:, None]) ** 2) @ self.shares
+        return np.sqrt(spread / (count - 1))
+
+    @property
+    def best(self) -> int:
+        """Index of the noise variance with the smallest mean error."""
+        return int(np.argmin(self.mean))
+
+    def minimum(self) -> float:
+        """Return the smallest mean squared error, an estimate of the noise variance.
+
+        Up to sampling errors it is an upper bound of the noise variance.
+        """
+        return max(float(self.mean[self.best]), self.smallest)
+
+    def one_standard_error(self) -> float:
+        """Return the largest noise variance whose error is within a standard error of the smallest.
+
+        Between two noise variances of the path, the error is interpolated in their logarithm. The
+        result is never below `minimum`.
+        """
+        errors, best = self.mean, self.best
+        level = errors[best] + np.nan_to_num(self.standard_error[best])
+        last = best
+        while last > 0 and errors[last - 1] <= level:
+            last -= 1
+        logarithm = np.log(self.noise[last])
+        if last > 0:
+            share = (level - errors[last]) / (errors[last - 1] - errors[last])
+            logarithm += share * np.log(self.noise[last - 1] / self.noise[last])
+        return max(float(np.exp(logarithm)), self.minimum())
+
+
+RULES = {"cv": HeldOut.minimum, "cv_1se": HeldOut.one_standard_error}
+"""How the noise variance follows from the errors of held-out rows, by the name of the rule."""
+
+
+class Walk(NamedTuple):
+    """Progress along the path of noise variances.
+
+    The fields are the number of noise variances tried, the smallest mean squared error of held-out
+    rows so far, and the number of noise variances tried since this error last improved.
+    """
+
+    tried: int
+    best: float
+    waited: int
+
+
+def held_out_errors(
+    rows: Rows,
+    splits: Iterable[tuple[Any, Any]],
+    objective: Energy,
+    callbacks: Sequence[Callback] = (),
+    n_jobs: int | None = None,
+    noise: Any = None,
+    patience: int | None = None,
+) -> HeldOut:
+    """Return the errors of predicting held-out rows along a path of noise variances.
+
+    Parameters
+    ----------
+    rows : Rows
+        The dictionary, the responses and the weights of the rows.
+    splits : iterable of (train, test) indices
+        The folds.
+    objective : Energy
+        The energy (loss) that is minimised on the training rows.
+    callbacks : sequence of callable
+        Called at every noise variance. The distance passed to them is the number of further noise
+        variances that will be tried if the prediction does not improve.
+    n_jobs : int, optional
+        Number of folds that are fitted at a time, as in scikit-learn.
+    noise : array of shape (m,), optional
+        The noise variances, in descending order; by default those of `default_path`.
+    patience : int, optional
+        The path ends after this many noise variances without a better prediction; by default
+        `PATIENCE`, or `LARGE_PATIENCE` for large problems.
+
+    Returns
+    -------
+    HeldOut
+    """
+    scale = rows.mean_square()
+    pairs = [
+        (rows.take(train), rows.take(test)) for train, test in _checked_splits(splits, rows.count)
+    ]
+    weights = np.array([test.total_weight for _, test in pairs])
+    if not weights.sum() > 0.0 or not all(train.total_weight > 0.0 for train, _ in pairs):
+        raise ValueError(
+            "In a fold of cv, the training rows or the test rows all have weight zero. Give other "
+            "folds in cv or other sample_weight."
+        )
+    if scale == 0.0:
+        nothing = np.zeros((1, len(pairs)))
+        return HeldOut(np.zeros(1), nothing, weights / weights.sum(), 0.0)
+    parts = [RowFold.of(train, test, objective) for train, test in pairs]
+    path = default_path(scale) if noise is None else np.asarray(noise)
+    counts = np.where(weights > 0, weights, 1.0) * rows.responses.shape[1]
+    errors: list[Any] = []
+
+    def step(walk: Walk) -> Walk:
+        jobs = [(fold, float(path[walk.tried]), objective) for fold in parts]
+        fits = of_each(RowFold.fitted, jobs, n_jobs=n_jobs)
+        for fold, fit in zip(parts, fits, strict=True):
+            fold.start = fit.start
+        errors.append(np.array([fit.error for fit in fits]) / counts)
+        error = float(errors[-1] @ weights / weights.sum())
+        waited = 0 if error < 0.99 * walk.best else walk.waited + 1
+        return Walk(walk.tried + 1, min(walk.best, error), waited)
+
+    large = objective.exact_coordinates and not is_small(parts[0].problem)
+    allowed = patience or (LARGE_PATIENCE if large else PATIENCE)
+    iterate(
+        step,
+        Walk(0, np.inf, 0),
+        stop=Below(lambda walk: allowed - walk.waited, 0.0),
+        limit=len(path),
+        callbacks=callbacks,
+    )
+    return HeldOut(path[: len(errors)], np.array(errors), weights / weights.sum(), PATH_END * scale)
+
+
+def default_path(scale: float) -> Any:
+    """Return the noise variances to try, decreasing from `scale`, the mean square response."""
+    path = [scale]
+    while path[-1] * PATH_STEP > PATH_END * scale:
+        path.append(path[-1] * PATH_STEP)
+    return np.array(path)
+
+
+def _checked_splits(splits: Iterable[tuple[Any, Any]], n_rows: int) -> list[tuple[Any, Any]]:
+    """Return the folds as pairs of non-empty integer arrays, or raise an error if one is invalid.
+
+    Boolean masks are converted to indices.
+    """
+    pairs = []
+    for split in splits:
+        try:
+            parts = [np.asarray(part) for part in split]
+        except (TypeError, ValueError):
+            parts = []
+        parts = [np.flatnonzero(part) if part.dtype.kind == "b" else part for part in parts]
+        whole = all(part.dtype.kind in "iu" and part.size and part.ndim == 1 for part in parts)
+        inside = whole and all(part.min() >= 0 and part.max() < n_rows for part in parts)
+        if len(parts) != 2 or not inside:
+            raise ValueError(
+                f"cv contains the fold {split!r}, expected two non-empty arrays of row indices in "
+                f"[0, {n_rows - 1}]: the training rows and the test rows."
+            )
+        pairs.append((parts[0], parts[1]))
+    if not pairs:
+        raise ValueError(
+            "cv contains no folds, expected at least one pair of training and test rows."
+        )
+    return pairs

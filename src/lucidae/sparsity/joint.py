@@ -1,0 +1,550 @@
+"""Several dictionaries with one set of relevances, such as the frequencies of a sensor array.
+
+The relevance of a column is the prior variance of its coefficients. Each part f has a dictionary
+Φ_f with κ columns, n_f responses X_f and a noise variance γ_f, and the relevances w are those of
+all parts: a source that is absent is absent at every frequency. The joint energy is the sum of the
+energies (losses) n_f log|Σ_f| + tr(X_f X_fᴴ Σ_f⁻¹) with Σ_f = Φ_f diag(w) Φ_fᴴ + γ_f I. Its
+derivatives in w are sums, too, so that the updates and Newton steps of a single dictionary hold
+with sums of curvatures, alignments and Hessians.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from lucidae.arrays import (
+    Array,
+    add_diagonal,
+    adjoint,
+    as_double,
+    cholesky,
+    conjugate,
+    device,
+    machine_epsilon,
+    matched,
+    namespace,
+    put,
+    real_part,
+    scalar,
+    solve_lower,
+    squared_moduli,
+    squared_norm,
+    squared_norms,
+    to_numpy,
+    zeros_like_shape,
+)
+from lucidae.iteration import Below, Solution, Status, iterate, limited_blas
+from lucidae.sparsity.inputs import check_row_count, refuse_extremes
+from lucidae.sparsity.noise import FALLBACK
+from lucidae.sparsity.objectives import FullCovariance
+from lucidae.sparsity.posterior import posterior_mean
+from lucidae.sparsity.problem import (
+    Problem,
+    Rows,
+    Units,
+    compressed,
+    rounding_distance,
+    takes_dictionary_and_responses,
+)
+from lucidae.sparsity.solvers import BASIN, BASIN_LIMIT, FEW_RESPONSES, joined
+from lucidae.sparsity.state import State, complementarity, evaluate, flat_start, positive
+from lucidae.sparsity.support import leave_one_out, significance_threshold
+from lucidae.sparsity.updates import SMALLEST_LEARNED, UPDATES, learned_noise
+from lucidae.validation import check_choice, check_integer, check_number, check_rows, check_vector
+
+__all__ = ["SparseJoint", "joint_blocks", "solve_joint"]
+
+FULL = FullCovariance()
+
+FIRST_DAMPING, SMALLEST_DAMPING, DEFINITE, ROUNDING = 1e-4, 1e-12, 1.0, 0.1
+"""Damping of Newton steps, as in `lucidae.sparsity.working_set`."""
+
+
+class SparseJoint(NamedTuple):
+    """The solution of a sparse problem whose F dictionaries share their relevances.
+
+    Parameters
+    ----------
+    coef : list of F arrays of shape (n_f, κ)
+        Posterior means of the coefficients of each part, which has n_f responses.
+    relevance : array of shape (κ,)
+        Relevances: prior variances of the coefficients of each column, the same in all parts.
+    noise_variance : array of shape (F,)
+        Noise variances, given or learned, in squared units of the responses.
+    energy : float
+        The minimised energy (loss), summed over all parts and responses.
+    support : ndarray of int
+        Indices of the columns whose relevance is statistically significant, in ascending order.
+    """
+
+    coef: list[Array]
+    relevance: Array
+    noise_variance: Array
+    energy: float
+    support: Any
+
+
+class JointState(NamedTuple):
+    """The states of all parts at the same relevances (prior variances), and the Newton damping.
+
+    Parameters
+    ----------
+    states : tuple of State
+        One state for each part, with `whitened` and `loading` stored.
+    shares : tuple of float
+        Numbers of responses of the parts, divided by their sum.
+    damping : float
+        Damping that the next Newton step will try.
+    """
+
+    states: tuple[State, ...]
+    shares: tuple[float, ...]
+    damping: float = FIRST_DAMPING
+
+    @property
+    def relevance(self) -> Array:
+        """The relevances (prior variances), which all parts share."""
+        return self.states[0].relevance
+
+    @property
+    def summed(self) -> State:
+        """The first state with curvatures and alignments averaged over all responses.
+
+        These are minus the derivatives of the two terms of the joint energy (loss), from which the
+        update rules follow as for a single dictionary.
+        """
+        return self.states[0]._replace(
+            curvature=self._average([state.curvature for state in self.states]),
+            alignment=self._average([state.alignment for state in self.states]),
+        )
+
+    @property
+    def energy(self) -> Array:
+        """The joint energy (loss), averaged over all responses."""
+        return self._average([FULL.value(state) for state in self.states])
+
+    @property
+    def violation(self) -> float:
+        """Distance of the relevances (prior variances) to the optimality (KKT) conditions."""
+        total = self.summed
+        return scalar(complementarity(total.relevance, total.alignment, total.curvature))
+
+    def _average(self, values: Sequence[Array]) -> Array:
+        """Return the mean of one array per part, weighted by the numbers of responses."""
+        parts = [share * value for share, value in zip(self.shares, values, strict=True)]
+        return sum(parts[1:], parts[0])
+
+    def at(self, relevance: Array, damping: float | None = None) -> JointState:
+        """Return the states of the same problems at other relevances (prior variances)."""
+        states = tuple(evaluate(state.problem, relevance, columns=True) for state in self.states)
+        return JointState(states, self.shares, self.damping if damping is None else damping)
+
+
+@takes_dictionary_and_responses
+def solve_joint(
+    X: Sequence[Any],
+    y: Sequence[Any],
+    *,
+    noise_variance: Any = "learn",
+    solver: str = "auto",
+    significance: float = 0.05,
+    tol: float = 1e-6,
+    max_iter: int = 1000,
+) -> Solution[SparseJoint]:
+    """Solve a sparse regression whose dictionaries have different entries and the same support.
+
+    An example are the frequencies of an array of sensors: a direction has another steering vector
+    at each frequency, but the sources are the same. The posterior covariance is full. There is no
+    intercept.
+
+    Parameters
+    ----------
+    X : sequence of F arrays of shape (d_f, κ)
+        The dictionaries, real or complex, with the same number κ of columns; an array of shape
+        (F, d, κ) is such a sequence.
+    y : sequence of F arrays of shape (d_f, n_f)
+        The responses of each dictionary, real or complex.
+    noise_variance : float, array of shape (F,) or "learn", default="learn"
+        Noise variance of all parts or of each part. "learn" learns one for each part together with
+        the relevances (prior variances of the coefficients), which is safe for at most half as many
+        columns as rows.
+    solver : {"auto", "mm", "em", "mackay"}, default="auto"
+        Update by which the solver begins: majorise–minimise (MM), expectation–maximisation (EM) or
+        MacKay's rule. "auto" takes EM for one or two responses in all, and MacKay's rule for more.
+        Newton steps then find the minimum.
+    significance : float, default=0.05
+        Family-wise significance level of the test that decides which columns are in the support.
+    tol : float, default=1e-6
+        Distance to the optimality (KKT) conditions, a dimensionless number, at which to stop.
+    max_iter : int, default=1000
+        Largest number of iterations.
+
+    Returns
+    -------
+    Solution
+        ``value`` is a `SparseJoint` with the solution; ``status`` says how the iteration ended, and
+        ``distance`` is the distance to the optimality conditions.
+
+    Notes
+    -----
+    The parts need not have the same number of rows or responses. If they have the same number of
+    responses and one noise variance, `joint_blocks` gives a single dictionary with groups for which
+    `lucidae.SparseVAE` minimises the same energy and makes a certificate, at a higher cost.
+
+    Examples
+    --------
+    >>> from lucidae.datasets import make_array_snapshots
+    >>> data = make_array_snapshots(6, 10, frequencies=[0.8, 1.0, 1.2], random_state=0)
+    >>> found = solve_joint(data.dictionary, data.responses, noise_variance=data.noise_variance)
+    >>> data.angles[found.value.support]
+    array([-10.,  15.])
+    """
+    parts = _checked_parts(X, y)
+    check_choice(solver, "solver", ("auto", *UPDATES))
+    check_number(significance, "significance", low=0.0, high=1.0, open_low=True)
+    check_number(tol, "tol", low=0.0)
+    check_integer(max_iter, "max_iter", low=1)
+    noise = _checked_noise(noise_variance, len(parts))
+    with limited_blas(max(part.count for part in parts)):
+        problems, units = _normalised(parts)
+        if noise is None:
+            solution = _learned(problems, parts, solver, tol, max_iter)
+        else:
+            levels = [
+                scalar(unit.normalised_noise(g)) for unit, g in zip(units, noise, strict=True)
+            ]
+            fixed = [problem.with_noise(g) for problem, g in zip(problems, levels, strict=True)]
+            solution = _solved(fixed, parts, solver, tol, max_iter)
+        return _with_value(solution, _in_units(solution.value, parts, units, significance))
+
+
+@takes_dictionary_and_responses
+def joint_blocks(X: Sequence[Any], y: Sequence[Any]) -> tuple[Any, Any, Any]:
+    """Return one dictionary, its responses and its groups that have the energy of `solve_joint`.
+
+    The dictionary is block diagonal, with one block for each part, and the responses of the parts
+    are stacked. The columns that belong to the same column of the parts form a group and share one
+    relevance (prior variance). `lucidae.SparseVAE` without an intercept then minimises the joint
+    energy (loss), with one noise variance for all parts.
+
+    Parameters
+    ----------
+    X : sequence of F arrays of shape (d_f, κ)
+        The dictionaries.
+    y : sequence of F arrays of shape (d_f, n)
+        The responses, equally many in all parts.
+
+    Returns
+    -------
+    dictionary : ndarray of shape (Σ d_f, F κ)
+        The block-diagonal dictionary.
+    responses : ndarray of shape (Σ d_f, n)
+        The stacked responses.
+    groups : ndarray of int of shape (F κ,)
+        The group of each column, the argument `groups` of `lucidae.SparseVAE`.
+
+    Examples
+    --------
+    >>> X, y = [np.ones((2, 3)), np.ones((1, 3))], [np.ones((2, 4)), np.ones((1, 4))]
+    >>> blocks = joint_blocks(X, y)
+    >>> blocks[0].shape, blocks[1].shape, blocks[2]
+    ((3, 6), (3, 4), array([0, 1, 2, 0, 1, 2]))
+    """
+    parts = _checked_parts(X, y)
+    counts = {int(part.responses.shape[1]) for part in parts}
+    if len(counts) > 1:
+        raise ValueError(
+            f"y has parts with {' and '.join(map(str, sorted(counts)))} responses, expected the "
+            "same number in all parts: use solve_joint."
+        )
+    columns = int(parts[0].dictionary.shape[1])
+    pairs = [(to_numpy(part.dictionary), to_numpy(part.responses)) for part in parts]
+    rows = np.cumsum([0, *(len(responses) for _, responses in pairs)])
+    kind = np.result_type(*(dictionary for dictionary, _ in pairs))
+    blocks = np.zeros((int(rows[-1]), len(pairs) * columns), dtype=kind)
+    for index, (dictionary, _) in enumerate(pairs):
+        wide = slice(index * columns, (index + 1) * columns)
+        blocks[rows[index] : rows[index + 1], wide] = dictionary
+    stacked = np.concatenate([responses for _, responses in pairs], axis=0)
+    return blocks, stacked, np.tile(np.arange(columns), len(pairs))
+
+
+def _checked_parts(X: Any, y: Any) -> list[Rows]:
+    """Return the checked dictionary and responses of each part, in double precision."""
+    if len(X) != len(y) or not len(X):
+        raise ValueError(
+            f"X has {len(X)} dictionaries and y has {len(y)} parts, expected at least one, and as "
+            "many responses as dictionaries."
+        )
+    parts = []
+    for index in range(len(X)):
+        names = f"X[{index}]", f"y[{index}]"
+        given = [
+            as_double(check_rows(part[index], accept_sparse=False, accept_complex=True, name=name))
+            for part, name in zip((X, y), names, strict=True)
+        ]
+        check_row_count(*given)
+        for values, name in zip(given, names, strict=True):
+            refuse_extremes(values, name)
+        parts.append(Rows(given[0], given[1], None, False))
+    widths = {int(part.dictionary.shape[1]) for part in parts}
+    if len(widths) > 1:
+        raise ValueError(
+            f"X has dictionaries with {' and '.join(map(str, sorted(widths)))} columns, expected "
+            "the same number in all: the dictionaries share the relevances (prior variances) of "
+            "their columns."
+        )
+    return parts
+
+
+def _checked_noise(noise_variance: Any, count: int) -> list[float] | None:
+    """Return one positive noise variance for each of `count` parts; None if they are learned."""
+    others = f", an array of {count} of them, or 'learn'"
+    if isinstance(noise_variance, str):
+        check_choice(noise_variance, "noise_variance", ("learn",), others=" or numbers above 0")
+        return None
+    if np.ndim(noise_variance) == 0:
+        value = check_number(
+            noise_variance, "noise_variance", low=0.0, open_low=True, others=others
+        )
+        return [value] * count
+    values = check_vector(noise_variance, "noise_variance")
+    if values.shape != (count,) or not (values > 0).all():
+        raise ValueError(
+            f"noise_variance={noise_variance!r} was given, expected a finite number above 0"
+            f"{others}."
+        )
+    return [float(value) for value in values]
+
+
+def _normalised(parts: Sequence[Rows]) -> tuple[list[Problem], list[Units]]:
+    """Return the problems in common units, and the units of each part.
+
+    A column has one relevance in all parts, so that its norm is averaged over them, weighted by
+    their numbers of responses. All responses are divided by their root mean square.
+    """
+    xp = namespace(parts[0].dictionary)
+    counts = [int(part.responses.shape[1]) for part in parts]
+    squares = [
+        squared_norms(part.dictionary, -2) * n for part, n in zip(parts, counts, strict=True)
+    ]
+    norms = xp.sqrt(sum(squares[1:], squares[0]) / sum(counts))
+    norms = xp.where(norms > 0, norms, xp.ones_like(norms))
+    powers = [squared_norm(part.responses) for part in parts]
+    entries = sum(part.count * n for part, n in zip(parts, counts, strict=True))
+    scale = xp.sqrt(sum(powers[1:], powers[0]) / entries)
+    scale = xp.where(scale > 0, scale, xp.ones_like(scale))
+    problems, units = [], []
+    for part, n in zip(parts, counts, strict=True):
+        unit, scaled = part.dictionary / norms[None, :], part.responses / scale / n**0.5
+        problems.append(compressed(unit, scaled, float(part.count)))
+        units.append(Units(norms, scale, float(part.count), n))
+    return problems, units
+
+
+def _shares(parts: Sequence[Rows]) -> tuple[float, ...]:
+    """Return the numbers of responses of all parts, divided by their sum."""
+    counts = [int(part.responses.shape[1]) for part in parts]
+    return tuple(count / sum(counts) for count in counts)
+
+
+def _solved(
+    problems: Sequence[Problem], parts: Sequence[Rows], solver: str, tolerance: float, limit: int
+) -> Solution[JointState]:
+    """Minimise the joint energy (loss) at given noise variances: updates, then Newton steps."""
+    several = sum(int(part.responses.shape[1]) for part in parts) > FEW_RESPONSES
+    rule = ("mackay" if several else "em") if solver == "auto" else solver
+    update = UPDATES[rule]
+    # A column that is zero in one part may be active in another.
+    flat = sum((flat_start(problem) for problem in problems), 0.0 * flat_start(problems[0]))
+    start = JointState(
+        tuple(evaluate(problem, flat / len(problems), columns=True) for problem in problems),
+        _shares(parts),
+    )
+    reachable = max(tolerance, *(rounding_distance(problem) for problem in problems))
+    basin = iterate(
+        lambda state: state.at(update(state.summed, None)),
+        start,
+        stop=Below(lambda state: state.violation, max(BASIN, reachable)),
+        limit=min(limit, BASIN_LIMIT[rule]),
+        record={"energy": lambda state: state.energy},
+    )
+    left = limit - basin.n_iter
+    if basin.status is Status.DIVERGED or basin.distance <= reachable:
+        return basin
+    if left <= 0:
+        return replace(basin, status=Status.ITERATION_LIMIT, tolerance=reachable)
+    polished = _polished(_without_vanishing(basin.value), reachable, left)
+    return joined(basin, polished)
+
+
+def _polished(start: JointState, tolerance: float, limit: int) -> Solution[JointState]:
+    """Minimise the joint energy (loss) by damped Newton steps from relevances near a minimum."""
+    return iterate(
+        _newton_step,
+        start,
+        stop=Below(lambda state: state.violation, tolerance, patience=30),
+        limit=limit,
+        record={"energy": lambda state: state.energy},
+    )
+
+
+def _without_vanishing(joint: JointState) -> JointState:
+    """Return the states with relevances set to zero that are minimal there, the others fixed.
+
+    Without column j the derivative of the joint energy (loss) in its relevance (prior variance) is
+    the mean of sⱼ − qⱼ² over all responses, with its sparsity and squared quality in each part (see
+    `leave_one_out`). Setting many to zero at once may raise the energy; then all stay as they are.
+    """
+    xp = namespace(joint.relevance)
+    factors = [leave_one_out(state) for state in joint.states]
+    slopes = joint._average([sparsity - quality for sparsity, quality in factors])
+    trial = joint.at(xp.where(slopes >= 0, 0.0 * joint.relevance, joint.relevance))
+    return trial if bool(trial.energy <= joint.energy) else joint
+
+
+def _newton_step(joint: JointState) -> JointState:
+    """Return the states after one damped Newton step; the damping is raised if the step fails.
+
+    As in `working_set.newton_step`, a step is accepted if it does not raise the energy (loss).
+    """
+    xp = namespace(joint.relevance)
+    direction = _newton_direction(joint)
+    if direction is None:
+        return joint._replace(damping=max(10.0 * joint.damping, DEFINITE))
+    trial = xp.maximum(joint.relevance + direction, 0.0 * joint.relevance)
+    reached = joint.at(trial, max(joint.damping / 10.0, SMALLEST_DAMPING))
+    energy = scalar(joint.energy)
+    allowed = energy + 16.0 * machine_epsilon(trial) * max(abs(energy), 1.0)
+    if scalar(reached.energy) <= allowed:
+        return reached
+    return joint._replace(damping=10.0 * joint.damping)
+
+
+def _newton_direction(joint: JointState) -> Array | None:
+    """Return the damped Newton step in the relevances; None if the Hessian is not definite.
+
+    The Hessian of the joint energy (loss) is the mean over responses of those of the parts, each
+    2 Re(G∘K̄) − |G|∘|G| (see `working_set.newton_direction`); the damping fades the second, concave
+    term out. Relevances (prior variances) of zero at which the energy rises do not change.
+    """
+    xp, total = namespace(joint.relevance), joint.summed
+    slope, pressure = total.alignment - total.curvature, positive(total.curvature)
+    free = np.flatnonzero(to_numpy((joint.relevance > 0) | (slope > 0)))
+    if not free.size:
+        return 0.0 * slope
+    index = xp.asarray(free, device=device(slope))
+    hessians = []
+    for state in joint.states:
+        columns = xp.take(state.whitened, index, axis=1)
+        loading = xp.take(state.loading, index, axis=0)
+        metric, explained = adjoint(columns) @ columns, loading @ adjoint(loading)
+        curved = 2.0 * real_part(metric * conjugate(explained))
+        hessians.append(curved - (1.0 - joint.damping) * squared_moduli(metric))
+    units = 1.0 / xp.take(pressure, index, axis=0)
+    scaled = joint._average(hessians) * units[:, None] * units[None, :]
+    factor, definite = cholesky(add_diagonal(scaled, ROUNDING * joint.damping))
+    if not bool(definite):
+        return None
+    half = solve_lower(factor, (xp.take(slope, index, axis=0) * units)[:, None])
+    step = units * solve_lower(factor, half, transpose=True)[:, 0]
+    return put(zeros_like_shape(tuple(slope.shape), slope), free, step)
+
+
+class JointLearning(NamedTuple):
+    """The solution at some noise variances, and the noise variances to be tried next."""
+
+    solution: Solution[JointState]
+    noise: tuple[float, ...]
+
+    @classmethod
+    def after(cls, solution: Solution[JointState]) -> JointLearning:
+        """Return `solution` with the noise variances after one expectation–maximisation step."""
+        states = solution.value.states
+        return cls(solution, tuple(scalar(learned_noise(state, state.used)) for state in states))
+
+    @property
+    def distance(self) -> float:
+        """Distance to stationarity in the relevances or in a noise variance, the largest one."""
+        old = [scalar(state.noise) for state in self.solution.value.states]
+        changes = [abs(new / known - 1.0) for new, known in zip(self.noise, old, strict=True)]
+        return max(self.solution.distance, *changes)
+
+
+def _learned(
+    problems: Sequence[Problem], parts: Sequence[Rows], solver: str, tolerance: float, limit: int
+) -> Solution[JointState]:
+    """Minimise the joint energy (loss) in the relevances and one noise variance for each part.
+
+    Minimisations over the relevances (prior variances) alternate with steps of
+    expectation–maximisation (EM) of the noise variances.
+    """
+
+    def first_noise(problem: Problem) -> float:
+        spare = scalar(problem.spare)
+        estimate = scalar(problem.outside) / spare if spare >= 1.0 else FALLBACK
+        return max(estimate, SMALLEST_LEARNED)
+
+    def step(learning: JointLearning) -> JointLearning:
+        joint = learning.solution.value
+        states = tuple(
+            evaluate(state.problem.with_noise(noise), joint.relevance, columns=True)
+            for state, noise in zip(joint.states, learning.noise, strict=True)
+        )
+        return JointLearning.after(_polished(JointState(states, joint.shares), tolerance, limit))
+
+    started = [problem.with_noise(first_noise(problem)) for problem in problems]
+    learned = iterate(
+        step,
+        JointLearning.after(_solved(started, parts, solver, tolerance, limit)),
+        stop=Below(lambda learning: learning.distance, tolerance),
+        limit=limit,
+        record={"energy": lambda learning: learning.solution.value.energy},
+    )
+    return _with_value(learned, learned.value.solution.value)
+
+
+def _with_value(solution: Solution[Any], value: Any) -> Solution[Any]:
+    """Return a copy of `solution` whose value is `value`."""
+    return replace(solution, value=value)
+
+
+def _in_units(
+    joint: JointState, parts: Sequence[Rows], units: Sequence[Units], significance: float
+) -> SparseJoint:
+    """Return coefficients, relevances, noise variances, energy and support in units of the data."""
+    xp = namespace(joint.relevance)
+    relevance = units[0].relevance(joint.relevance)
+    noise = [
+        scalar(unit.noise(state.noise)) for unit, state in zip(units, joint.states, strict=True)
+    ]
+    coef = [
+        posterior_mean(part.dictionary, part.responses, relevance, level).mT
+        for part, level in zip(parts, noise, strict=True)
+    ]
+    pairs = zip(joint.states, units, strict=True)
+    energy = sum(scalar(unit.energy(FULL.value(state))) for state, unit in pairs)
+    values = matched(xp.asarray(noise), relevance)
+    return SparseJoint(coef, relevance, values, energy, _support(joint, parts, significance))
+
+
+def _support(joint: JointState, parts: Sequence[Rows], significance: float) -> Any:
+    """Return the indices of the columns that add a significant log-likelihood.
+
+    Twice the log-likelihood that is lost without a column of relevance (prior variance) w is the
+    sum of n(log(1 − wz) + wQ/(1 − wz)) over all parts, where n is the number of responses of a part
+    (twice that for complex ones), z the curvature and Q the alignment of the column. It is compared
+    with the quantile of χ² with one degree of freedom, as in `support.significant_columns`.
+    """
+    evidence = np.zeros(joint.relevance.shape[0])
+    w = to_numpy(joint.relevance)
+    for state, part in zip(joint.states, parts, strict=True):
+        curvature, alignment = to_numpy(state.curvature), to_numpy(state.alignment)
+        left = np.maximum(1.0 - w * curvature, np.finfo(float).eps)
+        evidence += part.real_responses * (np.log(left) + w * alignment / left)
+    threshold = significance_threshold(significance, w.size)
+    return np.flatnonzero((w > 0) & (evidence > threshold))

@@ -1,0 +1,518 @@
+"""The whole path of noise variances γ: which columns explain the responses at which γ.
+
+Held-out rows cannot see a dictionary that is wrong in the same way for all rows: its errors are
+predicted by further columns. The path shows the solutions at all noise variances, and the user says
+how much the dictionary can be trusted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from html import escape
+from typing import Any
+
+import numpy as np
+from sklearn.base import clone
+
+from lucidae.arrays import Array, as_double, diagonal, real_part, scalar, to_numpy
+from lucidae.iteration import limited_blas
+from lucidae.sparsity.estimator import SparseVAE
+from lucidae.sparsity.group_covariance import axes_of
+from lucidae.sparsity.held_out import (
+    Guide,
+    HeldOut,
+    PathTrace,
+    column_powers,
+    entry_noise,
+    explained_share,
+    folds,
+    held_out_errors,
+    in_use,
+)
+from lucidae.sparsity.inputs import validated_pair, validated_weights
+from lucidae.sparsity.objectives import Energy
+from lucidae.sparsity.problem import Problem, Rows, Units
+from lucidae.sparsity.solvers import is_small, solve
+from lucidae.sparsity.state import State
+from lucidae.sparsity.support import significant_columns
+from lucidae.sparsity.whitening import NoiseCovariance, prepared_rows
+from lucidae.validation import check_choice, check_integer, check_number
+
+__all__ = ["NoisePath", "noise_path"]
+
+Floats = np.ndarray[Any, Any]
+
+STEP = 10.0**-0.25
+"""Ratio of each noise variance on the default path to the one before."""
+
+LAST = 1e-6
+"""Smallest noise variance of the default path, relative to the mean square response."""
+
+PATIENCE = 4
+"""The default path ends after this many noise variances without a better prediction."""
+
+FITTED = 0.99
+"""Without folds, the default path ends where this share of the responses' power is explained."""
+
+BISECTIONS = 12
+"""Largest number of further noise variances that are tried for a given number of columns."""
+
+RULES = ("min", "one_se", "stable")
+
+
+@dataclass(frozen=True, eq=False)
+class PathInput:
+    """The checked data and settings of a path.
+
+    Parameters
+    ----------
+    X, y, sample_weight, noise_cov : array-like
+        The data as they were given.
+    template : SparseVAE
+        The estimator with the settings of the path, without a noise variance.
+    objective, problem, units, rows : Energy, Problem, Units and Rows
+        The energy (loss), the normalised problem with its units, and the rows.
+    """
+
+    X: Any
+    y: Any
+    sample_weight: Any
+    noise_cov: Any
+    template: SparseVAE
+    objective: Energy
+    problem: Problem
+    units: Units
+    rows: Rows
+
+    def solved(self, noise: float, start: Array | None) -> State:
+        """Return the relevances (prior variances) of lowest energy at one noise variance.
+
+        The solution starts from `start`. A small problem is also solved without it, since the
+        solution at a larger noise variance may lead to a poorer minimum.
+        """
+        model = self.template
+        at = self.problem.with_noise(scalar(self.units.normalised_noise(noise)))
+        limits: dict[str, Any] = {"tolerance": model.tol, "limit": model.max_iter}
+        found = solve(at, self.objective, method=model.solver, start=start, **limits).value
+        if start is None or not is_small(self.problem):
+            return found
+        other = solve(at, self.objective, method=model.solver, **limits).value
+        value = self.objective.value
+        return found if scalar(value(found)) <= scalar(value(other)) + 1e-9 else other
+
+    def point(self, noise: float, state: State) -> dict[str, Any]:
+        """Return the figures of a solution by name."""
+        total = float(np.sum(np.abs(to_numpy(self.problem.responses)) ** 2))
+        total += scalar(self.problem.outside)
+        significant = significant_columns(
+            state, self.rows.real_responses, self.template.significance, self.objective
+        )
+        volume = self.rows.noise_volume() if self.objective.has_posterior else 0.0
+        energy = scalar(self.objective.in_units(self.objective.value(state), self.units))
+        return {
+            "noise_variances": noise,
+            "energies": energy + self.units.n_responses * volume,
+            "explained": explained_share(state),
+            "supports": np.flatnonzero(significant),
+            "relevances": self.relevances(state),
+            "contributions": column_powers(state, self.objective) / total,
+            "start": self.objective.parameters(state),
+        }
+
+    def relevances(self, state: State) -> Floats:
+        """Return the relevances (prior variances) of the columns in the units of the data."""
+        relevance, axes = self.units.relevance(state.relevance), axes_of(state)
+        if axes is None or self.objective.groups is None:
+            return np.asarray(to_numpy(relevance))
+        covariances = axes.covariances(relevance, self.objective.groups)
+        return np.asarray(to_numpy(self.objective.groups.spread(real_part(diagonal(covariances)))))
+
+
+@dataclass(frozen=True, eq=False)
+class NoisePath:
+    """Solutions of `SparseVAE` along a decreasing sequence of noise variances.
+
+    Use `noise_path` to compute one. Entry i of every array belongs to noise variance i.
+
+    Parameters
+    ----------
+    noise_variances : ndarray of shape (m,)
+        The noise variances, in descending order.
+    supports : list of ndarrays of int
+        Indices of the statistically significant columns.
+    relevances : ndarray of shape (m, n_features)
+        The relevances: prior variances of the coefficients of each column.
+    contributions : ndarray of shape (m, n_features)
+        Sum of squares of what each column contributes to the fitted values, divided by the sum of
+        squares of the (centred, whitened) responses. Columns of a group have that of their group.
+    energies : ndarray of shape (m,)
+        The energy (loss), as the attribute ``energy_`` of `SparseVAE`.
+    explained : ndarray of shape (m,)
+        Share of the sum of squares of the responses that the fitted values explain.
+    held_out_error, held_out_standard_error : ndarray of shape (m,)
+        Mean squared error of predicting held-out rows, and its standard error over the folds; NaN
+        without folds.
+
+    Examples
+    --------
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.standard_normal((40, 60))
+    >>> y = X[:, [3, 41]] @ rng.standard_normal((2, 8)) + 0.1 * rng.standard_normal((40, 8))
+    >>> path = noise_path(X, y)
+    >>> path.select(n_columns=2).support_
+    array([ 3, 41])
+    """
+
+    noise_variances: Floats
+    supports: list[Floats]
+    relevances: Floats
+    contributions: Floats
+    energies: Floats
+    explained: Floats
+    held_out_error: Floats
+    held_out_standard_error: Floats
+    _data: PathInput = field(repr=False)
+    _starts: list[Array] = field(repr=False)
+
+    def __len__(self) -> int:
+        return len(self.noise_variances)
+
+    def __repr__(self) -> str:
+        counts = self.n_columns
+        return (
+            f"NoisePath({len(self)} noise variances from {self.noise_variances[0]:.3g} to "
+            f"{self.noise_variances[-1]:.3g}, {counts.min()} to {counts.max()} significant columns)"
+        )
+
+    @property
+    def n_columns(self) -> Floats:
+        """Number of significant columns at each noise variance; of groups, if there are any."""
+        groups = self._data.objective.groups
+        if groups is None:
+            return np.array([support.size for support in self.supports])
+        return np.array([np.unique(groups.labels[found]).size for found in self.supports])
+
+    @property
+    def strongest(self) -> Floats:
+        """The column with the largest contribution at each noise variance; -1 if there is none."""
+        found = np.argmax(self.contributions, axis=1)
+        return np.where(self.contributions.any(axis=1), found, -1)
+
+    @property
+    def stable_part(self) -> slice:
+        """The part of the path on which one strongest column stays while most power gets explained.
+
+        The path is divided where the strongest column changes. Of these parts, the one on which the
+        explained share of the power grows most is returned, as a slice of the path. What a wrong
+        dictionary misfits is explained last, in small shares. The slice is empty if no column is in
+        use.
+        """
+        strongest = self.strongest
+        before = np.concatenate([[0.0], self.explained[:-1]])
+        best, largest, begin = slice(0, 0), -1.0, 0
+        for end in range(1, len(self) + 1):
+            if end < len(self) and strongest[end] == strongest[begin]:
+                continue
+            growth = float(self.explained[end - 1] - before[begin])
+            if strongest[begin] >= 0 and growth > largest:
+                best, largest = slice(begin, end), growth
+            begin = end
+        return best
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the figures by name, one number for each noise variance.
+
+        ``pandas.DataFrame(path.to_dict())`` is a table of them.
+        """
+        names = (
+            "noise_variances", "n_columns", "strongest", "explained", "energies",
+            "held_out_error", "held_out_standard_error",
+        )  # fmt: skip
+        return {name: np.array(getattr(self, name)) for name in names}
+
+    def plot(self, *, ax: Any = None, **style: Any) -> Any:
+        """Draw which columns are in use at which noise variance; see `NoisePathDisplay`.
+
+        Parameters
+        ----------
+        ax : matplotlib axes, optional
+            Axes to draw on; by default a new figure is made.
+        **style
+            Keyword arguments of ``ax.pcolormesh``.
+
+        Returns
+        -------
+        NoisePathDisplay
+        """
+        from lucidae.displays import NoisePathDisplay
+
+        return NoisePathDisplay.from_path(self, ax=ax, **style)
+
+    def select(
+        self,
+        *,
+        explained: float | None = None,
+        rule: str | None = None,
+        n_columns: int | None = None,
+    ) -> SparseVAE:
+        """Return a fitted estimator at the noise variance that meets one condition.
+
+        Parameters
+        ----------
+        explained : float in (0, 1), optional
+            The largest noise variance at which at least this share of the power of the responses is
+            explained: how much the dictionary can be trusted to explain.
+        rule : {"min", "one_se", "stable"}, optional
+            "min": the smallest held-out error. "one_se": the largest noise variance whose held-out
+            error is within one standard error of the smallest. "stable": the smallest noise
+            variance of `stable_part`, on which one strongest column explains most.
+        n_columns : int, optional
+            The smallest noise variance of the path with this many significant columns (groups, if
+            there are any). If the path has none, noise variances between its own are tried.
+
+        Returns
+        -------
+        SparseVAE
+            The estimator, fitted with that noise variance. Its certificate reports how stable the
+            columns are along the path.
+        """
+        given = {"explained": explained, "rule": rule, "n_columns": n_columns}
+        chosen = [name for name, value in given.items() if value is not None]
+        if len(chosen) != 1:
+            raise ValueError(
+                f"select was given {', '.join(chosen) or 'no condition'}, expected exactly one of "
+                "explained, rule and n_columns."
+            )
+        if n_columns is not None:
+            return self._with_columns(check_integer(n_columns, "n_columns", low=0))
+        index = self._by_rule(rule) if rule is not None else self._by_share(explained)
+        return self._fitted(float(self.noise_variances[index]), self._starts[index])
+
+    def _fitted(self, noise: float, start: Array) -> SparseVAE:
+        """Return the estimator fitted at a noise variance, starting from the solution `start`."""
+        data = self._data
+        model: SparseVAE = clone(data.template).set_params(noise_variance=noise)
+        trace = PathTrace(self.noise_variances, self.contributions, self.explained)
+        guide = Guide(start, trace)
+        return model._fit_on(data.X, data.y, data.sample_weight, data.noise_cov, guide)
+
+    def _by_share(self, explained: Any) -> int:
+        """Return the index of the largest noise variance that explains a share of the power."""
+        share = check_number(explained, "explained", low=0.0, high=1.0, open_low=True)
+        enough = np.flatnonzero(self.explained >= share)
+        if not enough.size:
+            raise ValueError(
+                f"explained={share:g} was given, but the path explains at most "
+                f"{self.explained.max():.3g} of the power of the responses. Give a smaller share, "
+                "or smaller noise_variances to noise_path."
+            )
+        return int(enough[0])
+
+    def _by_rule(self, rule: Any) -> int:
+        """Return the index of the noise variance that a rule selects."""
+        name = check_choice(rule, "rule", RULES)
+        if name == "stable":
+            part = self.stable_part
+            if part.stop == part.start:
+                raise ValueError(
+                    "rule='stable' was given, but no column is in use at any noise variance of the "
+                    "path. Give smaller noise_variances to noise_path."
+                )
+            return int(part.stop) - 1
+        if np.isnan(self.held_out_error).any():
+            raise ValueError(
+                f"rule={name!r} was given, but the path was computed without folds (cv=False). "
+                "Call noise_path with cv=None, or select by explained or n_columns."
+            )
+        best = int(np.argmin(self.held_out_error))
+        if name == "min":
+            return best
+        level = self.held_out_error[best] + np.nan_to_num(self.held_out_standard_error[best])
+        return int(np.flatnonzero(self.held_out_error <= level)[0])
+
+    def _with_columns(self, count: int) -> SparseVAE:
+        """Return the estimator with `count` significant columns."""
+        counts = self.n_columns
+        exact = np.flatnonzero(counts == count)
+        if exact.size:
+            index = int(exact[-1])
+            return self._fitted(float(self.noise_variances[index]), self._starts[index])
+        for place in np.flatnonzero((counts[:-1] - count) * (counts[1:] - count) < 0):
+            found = self._bisected(int(place), count)
+            if found is not None:
+                return found
+        listed = ", ".join(str(number) for number in np.unique(counts))
+        raise ValueError(
+            f"n_columns={count} was given, but no noise variance was found at which this many "
+            f"columns are significant; the path has {listed}. Give one of these numbers, or other "
+            "noise_variances to noise_path."
+        )
+
+    def _bisected(self, index: int, count: int) -> SparseVAE | None:
+        """Return the estimator with `count` columns between two points of the path, or None."""
+        high, low = self.noise_variances[index : index + 2]
+        start, rises = self._starts[index], self.n_columns[index] < count
+        for _ in range(BISECTIONS):
+            noise = float(np.sqrt(high * low))
+            state = self._data.solved(noise, start)
+            point = self._data.point(noise, state)
+            found = len(self._units_of(point["supports"]))
+            if found == count:
+                return self._fitted(noise, point["start"])
+            if (found < count) == rises:
+                high, start = noise, point["start"]
+            else:
+                low = noise
+        return None
+
+    def _units_of(self, support: Floats) -> Floats:
+        """Return the significant columns, or the groups that contain them."""
+        groups = self._data.objective.groups
+        return support if groups is None else np.unique(groups.labels[support])
+
+    def _repr_html_(self) -> str:
+        """Return a table of the path for notebooks."""
+        names = {
+            "noise variance": self.noise_variances, "columns": self.n_columns,
+            "strongest": self.strongest, "explained": self.explained,
+            "held-out error": self.held_out_error, "standard error": self.held_out_standard_error,
+            "energy": self.energies,
+        }  # fmt: skip
+        head = "".join(f"<th>{escape(name)}</th>" for name in names)
+        rows = "".join(
+            "<tr>" + "".join(f"<td>{value:.4g}</td>" for value in row) + "</tr>"
+            for row in zip(*names.values(), strict=True)
+        )
+        title = f"<caption>{escape(repr(self))}</caption>"
+        return f"<table>{title}<thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
+
+
+def noise_path(
+    X: Any,
+    y: Any,
+    noise_variances: Any = None,
+    cv: Any = None,
+    *,
+    sample_weight: Any = None,
+    noise_cov: Any = None,
+    **settings: Any,
+) -> NoisePath:
+    """Solve `SparseVAE` along a decreasing sequence of noise variances, each from the one before.
+
+    Parameters
+    ----------
+    X : array-like of shape (n_samples, n_features)
+        The dictionary, whose columns are the candidate regressors.
+    y : array-like of shape (n_samples,) or (n_samples, n_outputs)
+        The responses.
+    noise_variances : array-like of shape (m,), optional
+        The noise variances, in any order; with `noise_cov`, the factors of this covariance. By
+        default four per decade, from where the first column enters down to where held-out rows are
+        no longer predicted better, at most to 1e-6 times the mean square of the responses.
+    cv : int, splitter, iterable or False, optional
+        Folds over rows for the held-out errors, as in `SparseVAE`. False computes none.
+    sample_weight, noise_cov : array-like, optional
+        As in ``SparseVAE.fit``.
+    **settings
+        Arguments of `SparseVAE`, such as `groups`, `posterior` or `fit_intercept`.
+
+    Returns
+    -------
+    NoisePath
+        Supports, relevances, energies, explained power and held-out errors along the path, with
+        the methods `select` and `plot`.
+
+    Examples
+    --------
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.standard_normal((40, 60))
+    >>> y = X[:, [3, 41]] @ rng.standard_normal((2, 8)) + 0.1 * rng.standard_normal((40, 8))
+    >>> noise_path(X, y, [1.0, 0.1, 0.01], cv=False).n_columns
+    array([2, 2, 2])
+    """
+    if "noise_variance" in settings:
+        raise ValueError(
+            "noise_path was given noise_variance, which is what varies along the path: give the "
+            "values as noise_variances, or leave them out."
+        )
+    model = SparseVAE(cv=None if cv is False else cv, **settings)
+    dictionary, targets = validated_pair(model, X, y)
+    objective = model._checked_objective(dictionary.shape[1])
+    columns = targets if targets.ndim == 2 else targets[:, None]
+    weights = validated_weights(sample_weight, dictionary, columns)
+    cov = None if noise_cov is None else NoiseCovariance.of(noise_cov, dictionary.shape[0])
+    with limited_blas(dictionary.shape[0]):
+        intercept = bool(model.fit_intercept)
+        given = Rows(as_double(dictionary), as_double(columns), weights, intercept)
+        rows, split = prepared_rows(given, cov)
+        scale = rows.mean_square()
+        if scale == 0.0:
+            raise ValueError(
+                "y is zero (constant, with fit_intercept=True), so that no column explains "
+                "anything. Give responses that vary."
+            )
+        problem, units = rows.normalised(objective.groups)
+        data = PathInput(
+            X, y, sample_weight, noise_cov, model, objective, problem, units, rows
+        )  # fmt: skip
+        highest = scalar(units.noise(problem.noise)) * entry_noise(problem, objective)
+        grid = _grid(noise_variances, max(highest, scale), LAST * scale)
+        held_out = None
+        if cv is not False:
+            if rows.count < 2:
+                raise ValueError(
+                    "Held-out errors need at least 2 distinct rows, but there is only "
+                    f"{rows.count}. Give more rows, or cv=False."
+                )
+            held_out = held_out_errors(
+                *folds(model.cv, model.random_state, rows, split), objective,
+                model._callbacks("held-out errors"), model.n_jobs, grid,
+                PATIENCE if noise_variances is None else len(grid) + 1,
+            )  # fmt: skip
+            grid = held_out.noise
+        stop = FITTED if noise_variances is None and held_out is None else np.inf
+        return _walked(data, grid, held_out, stop)
+
+
+def _walked(data: PathInput, grid: Floats, held_out: HeldOut | None, stop: float) -> NoisePath:
+    """Return the path along `grid`, which ends where the share `stop` is explained."""
+    points = list(_points(data, grid, stop))
+    lists = {name: [point[name] for point in points] for name in points[0]}
+    unknown = np.full(len(points), np.nan)
+    return NoisePath(
+        np.array(lists["noise_variances"]), lists["supports"], np.array(lists["relevances"]),
+        np.array(lists["contributions"]), np.array(lists["energies"]), np.array(lists["explained"]),
+        unknown if held_out is None else held_out.mean,
+        unknown if held_out is None else held_out.standard_error,
+        data, lists["start"],
+    )  # fmt: skip
+
+
+def _points(data: PathInput, grid: Floats, stop: float) -> Iterator[dict[str, Any]]:
+    """Yield the figures of the solutions along `grid`, each of which starts from the last one."""
+    start: Array | None = None
+    for noise in grid:
+        state = data.solved(float(noise), start)
+        point = data.point(float(noise), state)
+        # Nothing in use is no start: moves of single columns find those that enter first.
+        start = point["start"] if in_use(point["contributions"]).any() else None
+        yield point
+        if point["explained"] >= stop:
+            return
+
+
+def _grid(noise_variances: Any, highest: float, lowest: float) -> Floats:
+    """Return the noise variances in descending order, after checking those that were given."""
+    if noise_variances is None:
+        count = int(np.ceil(np.log(lowest / highest) / np.log(STEP)))
+        return highest * STEP ** np.arange(count + 1.0)
+    given = np.asarray(to_numpy(noise_variances) if hasattr(noise_variances, "shape")
+                       else noise_variances)  # fmt: skip
+    real = given.ndim == 1 and given.size > 0 and given.dtype.kind in "iuf"
+    if not real or not np.isfinite(given).all() or not (given > 0).all():
+        raise ValueError(
+            f"noise_variances={noise_variances!r} was given, expected a list of finite numbers "
+            "above 0."
+        )
+    return np.unique(given.astype(float))[::-1]

@@ -1,0 +1,516 @@
+"""Responses whose coefficients are correlated, such as samples of a time series.
+
+The n coefficients of a column j, one for each response, have the prior N(0, wⱼB): the relevance wⱼ
+(prior variance) belongs to the column, and the n × n matrix B, with mean diagonal 1, is shared by
+all columns. The noise of variance γ is white. This is the model of Zhang & Rao (2011). Their
+algorithm T-MSBL approximates its likelihood; here it is evaluated without this approximation. With
+B = VΛVᵀ the responses XV are independent, because V is orthogonal and leaves the noise white, and
+response t of XV has the covariance Σₜ = λₜΦWΦᵀ + γI. With ΦWΦᵀ = QDQᵀ all Σₜ are diagonal in the
+same basis, so that one eigendecomposition serves all responses.
+
+The energy (loss) is the sum over t of log|Σₜ| + x̃ₜᵀΣₜ⁻¹x̃ₜ, minus twice the log-likelihood. The
+relevances are updated by MacKay's rule and then by damped Newton steps. For an autoregressive model
+of order one, AR(1), B has the entries ρ^|s−t|, and ρ is found by a search in one dimension. No step
+raises the energy. The minimum that is found is a local one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import scipy.linalg
+import scipy.optimize
+
+from lucidae.arrays import Array, as_double, is_numpy, scalar, to_numpy
+from lucidae.iteration import Below, Callback, Solution, iterate
+from lucidae.sparsity.correlated_posterior import CorrelatedPosterior
+from lucidae.sparsity.dictionary import (
+    adjoint_times,
+    dense_columns,
+    norms_after,
+    selected_columns,
+    weighted_gram,
+)
+from lucidae.sparsity.groups import Groups
+from lucidae.sparsity.objectives import Energy, FullCovariance
+from lucidae.sparsity.prediction import narrowed
+from lucidae.sparsity.problem import Problem, Rows, Units, rounding_distance
+from lucidae.sparsity.solvers import joined
+from lucidae.sparsity.state import complementarity, flat_start
+from lucidae.sparsity.support import significance_threshold
+from lucidae.sparsity.updates import SMALLEST_LEARNED
+from lucidae.validation import real_array
+
+LARGEST_CORRELATION = 0.999
+"""Largest absolute value of the correlation ρ of successive responses that is learned."""
+
+BASIN = 1e-2
+"""Distance to stationarity at which Newton steps take over from MacKay's updates."""
+
+BASIN_STEPS = 100
+"""Largest number of MacKay's updates before Newton steps take over."""
+
+NEGLIGIBLE = 1e-8
+"""Relevance, relative to the noise variance, below which a shrinking column is set to zero."""
+
+NEWTON_WORK = 2e10
+"""Largest number of multiplications in a Newton step; above it MacKay's updates continue."""
+
+
+class Spectrum(NamedTuple):
+    """Eigenvalues and eigenvectors of the covariance B of the responses.
+
+    Parameters
+    ----------
+    values, vectors : ndarray of shape (n,) and (n, n)
+        The eigenvalues λ of B, and the orthogonal matrix V of its eigenvectors, as columns.
+    correlation : float
+        The correlation ρ of successive responses if B is that of an AR(1) model, else NaN.
+    """
+
+    values: Any
+    vectors: Any
+    correlation: float = np.nan
+
+    @classmethod
+    def of(cls, covariance: Any) -> Spectrum:
+        """Return the spectrum of a given covariance B, divided by its mean diagonal entry."""
+        values, vectors = np.linalg.eigh(covariance / (np.trace(covariance) / len(covariance)))
+        return cls(np.maximum(values, 0.0), vectors)
+
+    @classmethod
+    def autoregressive(cls, correlation: float, count: int) -> Spectrum:
+        """Return the spectrum of the covariance ρ^|s−t| of `count` responses.
+
+        Its inverse times 1 − ρ² is the tridiagonal matrix with the diagonal (1, 1 + ρ², …, 1 + ρ²,
+        1) and −ρ beside it.
+        """
+        middle = np.full(count, 1.0 + correlation**2)
+        middle[[0, -1]] = 1.0
+        inverses, vectors = scipy.linalg.eigh_tridiagonal(middle, np.full(count - 1, -correlation))
+        return cls((1.0 - correlation**2) / inverses, vectors, float(correlation))
+
+    @property
+    def covariance(self) -> Any:
+        """The covariance B."""
+        return (self.vectors * self.values) @ self.vectors.T
+
+
+def given_covariance(wanted: Any) -> Any:
+    """Return the covariance that was asked for, divided by its mean diagonal entry.
+
+    Return None if no covariance or a learned one was asked for.
+    """
+    if wanted is None or isinstance(wanted, str):
+        return None
+    matrix = np.asarray(to_numpy(wanted), dtype=float)
+    return matrix / (np.trace(matrix) / len(matrix))
+
+
+def checked_spectrum(
+    wanted: Any, rows: Rows, objective: Energy, posterior: str, solver: str
+) -> Spectrum | None:
+    """Return the covariance of the responses to start from; None for independent responses.
+
+    Raise an error if `wanted`, the argument `response_covariance`, is invalid, or if the other
+    arguments or the data do not suit it.
+    """
+    if wanted is None:
+        return None
+    count, name = int(rows.responses.shape[1]), "response_covariance"
+    others = f"None, 'learn' or a covariance matrix of shape ({count}, {count})"
+    if isinstance(wanted, str) and wanted != "learn":
+        raise ValueError(f"{name}={wanted!r} was given, expected {others}.")
+    host = is_numpy(rows.responses) and not rows.is_complex
+    if not isinstance(objective, FullCovariance) or solver != "auto" or not host or count < 2:
+        given = f"posterior={posterior!r}, solver={solver!r} and {count} outputs"
+        raise ValueError(
+            f"{name} was given together with {given}, expected posterior='full', solver='auto', "
+            "two outputs or more, and real NumPy arrays."
+        )
+    if isinstance(wanted, str):
+        return Spectrum.autoregressive(0.0, count)
+    try:
+        matrix = np.asarray(to_numpy(real_array(wanted, name)), dtype=float)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{name}={wanted!r} was given, expected {others}.") from error
+    if matrix.shape != (count, count) or not np.isfinite(matrix).all():
+        raise ValueError(f"{name} has shape {matrix.shape}, expected finite numbers or {others}.")
+    size = float(np.abs(matrix).max())
+    values = np.linalg.eigvalsh((matrix + matrix.T) / 2.0)
+    if np.abs(matrix - matrix.T).max() > 1e-8 * size or values[0] < -1e-8 * size or size == 0.0:
+        raise ValueError(
+            f"{name} is not symmetric and positive semi-definite (its smallest eigenvalue is "
+            f"{values[0]:.3g}), expected {others}."
+        )
+    return Spectrum.of((matrix + matrix.T) / 2.0)
+
+
+class CorrelatedState(NamedTuple):
+    """A problem with relevances and a covariance of the responses, and what follows from them.
+
+    Parameters
+    ----------
+    problem : Problem
+        The normalised problem with all n responses.
+    relevance : ndarray of shape (κ,)
+        The relevances, prior variances of the coefficients of each of the κ columns.
+    spectrum : Spectrum
+        Eigenvalues λ and eigenvectors V of the covariance of the responses.
+    powers, basis : ndarray of shape (d,) and (d, d)
+        Eigenvalues D and eigenvectors Q of ΦWΦᵀ, for the dictionary Φ and the relevances W.
+    rotated : ndarray of shape (d, n)
+        QᵀYV for the responses Y of the problem.
+    curvature, alignment : ndarray of shape (κ,)
+        For each column φ, the means over the responses t of λₜφᵀΣₜ⁻¹φ and of λₜ(φᵀΣₜ⁻¹x̃ₜ)².
+    moved : float
+        How far artanh ρ moved in its last update; 0 if ρ is not learned.
+    damping : float
+        Damping that the next Newton step tries.
+    """
+
+    problem: Problem
+    relevance: Any
+    spectrum: Spectrum
+    powers: Any
+    basis: Any
+    rotated: Any
+    curvature: Any
+    alignment: Any
+    moved: float = 0.0
+    damping: float = 1e-4
+
+    @property
+    def noise(self) -> float:
+        """The noise variance γ."""
+        return float(self.problem.noise)
+
+    @property
+    def inverses(self) -> Any:
+        """Eigenvalues 1/(λₜDᵢ + γ) of all Σₜ⁻¹, of shape (d, n)."""
+        return 1.0 / (np.outer(self.powers, self.spectrum.values) + self.noise)
+
+    @property
+    def energy(self) -> float:
+        """The energy (loss) per response."""
+        return _energy(self.problem, self.powers, self.spectrum.values, self.rotated)
+
+    @property
+    def learned_noise(self) -> float:
+        """The noise variance after one step of expectation–maximisation (EM)."""
+        inverses, count = self.inverses, self.spectrum.values.size
+        residual = ((self.noise * inverses * self.rotated) ** 2).sum() + float(self.problem.outside)
+        # The posterior variance of the mean response is γ times this number.
+        used = (inverses * np.outer(self.powers, self.spectrum.values)).sum() / count
+        dimension = float(self.problem.spare) + self.problem.rows
+        noise = (residual + self.noise * used) / max(dimension, 1e-300)
+        return max(float(noise), SMALLEST_LEARNED)
+
+    def distance(self, groups: Groups | None) -> float:
+        """Return the distance of relevances to the optimality (KKT) conditions."""
+        return float(complementarity(self.relevance, self.alignment, self.curvature, groups))
+
+    def of_columns(self, index: Any) -> tuple[Any, Any]:
+        """Return λₜφᵀΣₜ⁻¹φ and √λₜ φᵀΣₜ⁻¹ỹₜ for the columns `index`, both of shape (n, m)."""
+        inside, values = self.basis.T @ dense_columns(self.problem.dictionary, index), self.inverses
+        weights = self.spectrum.values[:, None]
+        products = (values * self.rotated).T @ inside
+        return weights * (values.T @ inside**2), np.sqrt(weights) * products
+
+
+def _energy(problem: Problem, powers: Any, values: Any, rotated: Any) -> float:
+    """Return the energy (loss) per response from eigenvalues and rotated responses."""
+    variances, noise = np.outer(powers, values) + float(problem.noise), float(problem.noise)
+    inside = np.log(variances).sum() / values.size + (rotated**2 / variances).sum()
+    return float(inside + float(problem.outside) / noise + float(problem.spare) * np.log(noise))
+
+
+def evaluate_correlated(
+    problem: Problem, relevance: Any, spectrum: Spectrum, **others: Any
+) -> CorrelatedState:
+    """Return the state of a problem at given relevances and covariance of the responses.
+
+    The relevance of a column is the prior variance of its coefficients. `others` are the fields
+    `moved` and `damping` of the state.
+    """
+    active = np.flatnonzero(relevance)
+    columns = selected_columns(problem.dictionary, active)
+    powers, basis = np.linalg.eigh(weighted_gram(columns, relevance[active]))
+    powers = np.maximum(powers, 0.0)
+    rotated, values = basis.T @ problem.responses @ spectrum.vectors, spectrum.values
+    inverses = 1.0 / (np.outer(powers, values) + float(problem.noise))
+    # Σₜ λₜφᵀΣₜ⁻¹φ = Σᵢ (Qᵀφ)ᵢ² Σₜ λₜ/(λₜDᵢ + γ) is a weighted norm of Qᵀφ.
+    weights = np.sqrt((inverses * values).mean(axis=1))
+    curvature = norms_after(problem.dictionary, weights[:, None] * basis.T)
+    loading = adjoint_times(problem.dictionary, basis @ (np.sqrt(values) * inverses * rotated))
+    alignment = (loading**2).sum(axis=1)
+    return CorrelatedState(
+        problem, relevance, spectrum, powers, basis, rotated, curvature, alignment, **others
+    )
+
+
+def _with_relevance(state: CorrelatedState, relevance: Any) -> CorrelatedState:
+    """Return the state at other relevances (prior variances)."""
+    return evaluate_correlated(
+        state.problem, relevance, state.spectrum, moved=state.moved, damping=state.damping
+    )
+
+
+def mackay_step(state: CorrelatedState, groups: Groups | None) -> CorrelatedState:
+    """Return the state after MacKay's update of the relevances, which does not raise the energy.
+
+    As for independent responses, a/w + zw plus a constant is an upper bound of the energy (loss) in
+    the relevance w (prior variance) of a column, with its curvature z, its alignment Q and a = w²Q
+    at the old relevance. It has the same value at the old relevance and at wQ/z.
+    """
+    Q, z = state.alignment, state.curvature
+    if groups is not None:
+        Q, z = groups.share(Q), groups.share(z)
+    relevance = state.relevance * (Q / np.where(z > 0, z, 1.0))
+    vanishing = (relevance < NEGLIGIBLE * state.noise) & (z >= Q)
+    after = _with_relevance(state, np.where(vanishing, 0.0, relevance))
+    return after if after.energy <= state.energy else _with_relevance(state, relevance)
+
+
+def newton_step(state: CorrelatedState, groups: Groups | None) -> CorrelatedState:
+    """Return the state after one damped Newton step in the relevances that may change.
+
+    If the step raises the energy (loss), the relevances (prior variances) stay the same, and the
+    damping is raised. A step that would take too long is replaced by MacKay's update.
+    """
+    # As for one covariance (see `working_set.newton_direction`): with Gₜ = ΦᵀΣₜ⁻¹Φ and kₜ =
+    # ΦᵀΣₜ⁻¹ỹₜ the Hessian is Σₜ λₜ² Gₜ∘(2kₜkₜᵀ − Gₜ/n), and its concave part is faded out.
+    w, Q, z = state.relevance, state.alignment, state.curvature
+    if groups is not None:
+        Q, z = groups.share(Q), groups.share(z)
+    index = np.flatnonzero((w > 0) | (z < Q))
+    count, values = state.spectrum.values.size, state.spectrum.values
+    if not index.size or count * w.size + count * state.powers.size * index.size**2 > NEWTON_WORK:
+        return mackay_step(state, groups)
+    inside, inverses = (
+        state.basis.T @ dense_columns(state.problem.dictionary, index),
+        state.inverses,
+    )
+    products = (inverses * state.rotated).T @ inside
+    hessian = np.zeros((index.size, index.size))
+    for t in range(count):
+        metric = values[t] * (inside.T * inverses[:, t]) @ inside
+        explained = values[t] * np.outer(products[t], products[t])
+        hessian += metric * (2.0 * explained - (1.0 - state.damping) / count * metric)
+    direction = _direction(hessian, (state.alignment - state.curvature)[index],
+                           state.curvature[index], state.damping, groups, index)  # fmt: skip
+    if direction is None:
+        return state._replace(damping=max(10.0 * state.damping, 1.0))
+    trial = w.copy()
+    trial[index] = np.maximum(w[index] + direction, 0.0)
+    after = _with_relevance(state, trial)
+    if after.energy <= state.energy:
+        return after._replace(damping=max(state.damping / 10.0, 1e-12))
+    return state._replace(damping=10.0 * state.damping)
+
+
+def _direction(
+    hessian: Any, slope: Any, pressure: Any, damping: float, groups: Groups | None, index: Any
+) -> Any:
+    """Return the change of the relevances in a Newton step; None if the Hessian is not definite.
+
+    `slope` is minus the gradient, and `pressure` are the derivatives of the log-determinants. The
+    Hessian is scaled by them before the damping is added.
+    """
+    part = None if groups is None else groups.restricted(index)
+    if part is not None:
+        hessian = part.total(part.total(hessian).T)
+        slope, pressure = part.total(slope), part.total(pressure)
+    units = 1.0 / np.where(pressure > 0, pressure, 1.0)
+    scaled = hessian * np.outer(units, units)
+    scaled[np.diag_indices_from(scaled)] += 0.1 * damping
+    try:
+        factor = scipy.linalg.cho_factor(scaled)
+    except np.linalg.LinAlgError:
+        return None
+    found = units * scipy.linalg.cho_solve(factor, slope * units)
+    return found if part is None else part.expand(found)
+
+
+def correlation_step(state: CorrelatedState) -> CorrelatedState:
+    """Return the state after two searches for the correlation ρ with the lowest energy (loss).
+
+    The first search keeps w(1 − ρ²) for all relevances w (prior variances), the variances of the
+    innovations of the AR(1) model, which the data determine better than w if ρ is near 1. The
+    second keeps w. Only eigenvalues and rotated responses change.
+    """
+    first = _searched(state, innovations=True)
+    second = _searched(first._replace(moved=state.moved), innovations=False)
+    return second._replace(moved=max(first.moved, second.moved))
+
+
+def _searched(state: CorrelatedState, *, innovations: bool) -> CorrelatedState:
+    """Return the state at the best ρ, with fixed variances of innovations or fixed relevances."""
+    count, rho = state.spectrum.values.size, state.spectrum.correlation
+    responses, old = state.basis.T @ state.problem.responses, float(np.arctanh(rho))
+
+    def scale(angle: float) -> float:
+        return float((1.0 - rho**2) * np.cosh(angle) ** 2) if innovations else 1.0
+
+    def energy(angle: float) -> float:
+        spectrum, powers = _at_angle(angle, count), scale(angle) * state.powers
+        return _energy(state.problem, powers, spectrum.values, responses @ spectrum.vectors)
+
+    bound = float(np.arctanh(LARGEST_CORRELATION))
+    near = max(10.0 * state.moved, 1e-3) if state.moved > 0.0 else bound
+    ends = max(old - near, -bound), min(old + near, bound)
+    found = scipy.optimize.minimize_scalar(
+        energy, bounds=ends, method="bounded", options={"xatol": 1e-9}
+    )
+    if not found.fun < state.energy:
+        return state._replace(moved=0.0)
+    angle = float(found.x)
+    others = {"moved": abs(angle - old), "damping": state.damping}
+    return evaluate_correlated(
+        state.problem, scale(angle) * state.relevance, _at_angle(angle, count), **others
+    )
+
+
+def _at_angle(angle: float, count: int) -> Spectrum:
+    """Return the spectrum of the AR(1) model whose correlation is the hyperbolic tangent of it."""
+    return Spectrum.autoregressive(float(np.tanh(angle)), count)
+
+
+def solve_correlated(
+    problem: Problem,
+    objective: Energy,
+    *,
+    spectrum: Spectrum,
+    learn_noise: bool = False,
+    start: Any = None,
+    tolerance: float = 1e-6,
+    limit: int = 1000,
+    callbacks: Sequence[Callback] = (),
+) -> Solution[CorrelatedState]:
+    """Minimise the energy (loss) over the relevances, and over ρ and γ if they are learned.
+
+    Parameters
+    ----------
+    problem : Problem
+        One normalised problem with all its responses.
+    objective : Energy
+        The full energy, from which the groups of columns are taken that share one relevance (prior
+        variance).
+    spectrum : Spectrum
+        The covariance of the responses. If it is that of an AR(1) model, its correlation ρ is
+        learned, from the value in `spectrum`.
+    learn_noise : bool
+        Whether the noise variance γ is learned too.
+    start : ndarray of shape (κ,), optional
+        Relevances to start from; equal ones by default.
+    tolerance, limit : float and int
+        Distance to stationarity at which to stop, and largest number of steps.
+    callbacks : sequence of callable
+        As in `iterate`.
+
+    Returns
+    -------
+    Solution
+        Its value is the last `CorrelatedState`; its history records the energy per response, which
+        never rises.
+    """
+    groups = objective.groups
+
+    def others(state: CorrelatedState) -> CorrelatedState:
+        if not np.isnan(state.spectrum.correlation):
+            state = correlation_step(state)
+        if learn_noise:
+            moved = state.problem.with_noise(state.learned_noise)
+            after = {"moved": state.moved, "damping": state.damping}
+            state = evaluate_correlated(moved, state.relevance, state.spectrum, **after)
+        return state
+
+    def distance(state: CorrelatedState) -> float:
+        change = abs(state.learned_noise / state.noise - 1.0) if learn_noise else 0.0
+        return max(state.distance(groups), state.moved, change)
+
+    reachable = max(tolerance, rounding_distance(problem))
+    settings: dict[str, Any] = {
+        "record": {"energy": lambda state: state.energy},
+        "callbacks": callbacks,
+        "size": problem.rows,
+    }
+    relevance = to_numpy(flat_start(problem, groups))
+    relevance = relevance if start is None else np.maximum(start, 1e-2 * relevance)
+    basin = iterate(
+        lambda state: others(mackay_step(state, groups)),
+        evaluate_correlated(problem, relevance, spectrum),
+        stop=Below(distance, max(BASIN, reachable)),
+        limit=min(limit, BASIN_STEPS),
+        **settings,
+    )
+    if basin.distance <= reachable or limit <= basin.n_iter:
+        return replace(basin, tolerance=reachable)
+    end = iterate(
+        lambda state: others(newton_step(state, groups)),
+        basin.value,
+        stop=Below(distance, reachable),
+        limit=limit - basin.n_iter,
+        **settings,
+    )
+    return joined(basin, end)
+
+
+def correlated_support(state: CorrelatedState, significance: float, groups: Groups | None) -> Any:
+    """Return a Boolean mask of the statistically significant columns.
+
+    The evidence of a column (or group) is twice the log-likelihood that is lost without it, the sum
+    over the responses t of log|Mₜ| + n wλₜ kₜᵀMₜ⁻¹kₜ with Mₜ = I − wλₜΦ_gᵀΣₜ⁻¹Φ_g and kₜ =
+    Φ_gᵀΣₜ⁻¹ỹₜ. It is compared with the threshold for independent responses.
+    """
+    w, count = state.relevance, state.spectrum.values.size
+    active = np.flatnonzero(w)
+    result = np.zeros(w.size, dtype=bool)
+    if groups is None:
+        threshold = significance_threshold(significance, w.size)
+        metric, loading = state.of_columns(active)
+        left = np.maximum(1.0 - w[active] * metric, np.finfo(float).eps)
+        lost = (np.log(left) + count * w[active] * loading**2 / left).sum(axis=0)
+        result[active] = lost > threshold
+        return result
+    threshold, inverses = significance_threshold(significance, groups.count), state.inverses
+    for group in np.unique(groups.labels[active]):
+        index = np.flatnonzero(groups.labels == group)
+        inside = state.basis.T @ dense_columns(state.problem.dictionary, index)
+        lost, weight = 0.0, float(w[index].max())
+        for t, value in enumerate(state.spectrum.values):
+            metric = value * (inside.T * inverses[:, t]) @ inside
+            left, vectors = np.linalg.eigh(np.eye(index.size) - weight * metric)
+            left = np.maximum(left, np.finfo(float).eps)
+            loading = vectors.T @ (inside.T @ (inverses[:, t] * state.rotated[:, t]))
+            lost += np.log(left).sum() + count * weight * value * (loading**2 / left).sum()
+        result[index] = lost > threshold
+    return result
+
+
+def correlated_attributes(
+    found: CorrelatedState, units: Units, groups: Groups | None, rows: Rows, X: Array,
+    significance: float,
+) -> tuple[dict[str, Any], CorrelatedPosterior, Any]:  # fmt: skip
+    """Return fitted attributes in the units of the data, the posterior, and its mean.
+
+    Relevances (prior variances) are rounded to the dtype of X first, and all else is computed from
+    the rounded ones.
+    """
+    relevance = narrowed(units.relevance(found.relevance), X, "relevance_")
+    kept = as_double(relevance)
+    state = evaluate_correlated(found.problem, units.normalised_relevance(kept), found.spectrum)
+    noise = scalar(units.noise(state.problem.noise))
+    values, vectors = state.spectrum.values, state.spectrum.vectors
+    posterior, mean = CorrelatedPosterior.fitted(*rows.weighted, kept, noise, values, vectors)
+    results = {
+        "relevance_": relevance,
+        "noise_variance_": noise,
+        "support_": np.flatnonzero(correlated_support(state, significance, groups)),
+        "energy_": scalar(units.energy(np.asarray(state.energy))),
+        "response_covariance_": state.spectrum.covariance,
+    }
+    return results, posterior, mean

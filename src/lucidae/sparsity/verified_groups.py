@@ -1,0 +1,225 @@
+"""Verification of fits with a covariance matrix for every group of columns.
+
+The covariance Γ_g of the coefficients of a group with columns Φ_g has the principal axes V, in
+which Γ_g = V diag(w) Vᵀ. The verifier rotates the columns of each group to these axes. There the
+coefficients are independent with the relevances (prior variances) w, and all measured values for
+relevances apply, except for the optimality (KKT) conditions and the test of significance, which are
+computed here. Like the rest of the verifier, this module shares no code with the solvers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import scipy.stats
+
+from lucidae.sparsity.evaluation import Evaluation, Weighted
+
+UNIT = float(np.finfo(float).eps)
+
+DEPENDENT = 1e-9
+"""Eigenvalue of the correlations of a group's columns below which they count as dependent."""
+
+MIXTURES = {
+    2: (0.1464, 0.3536, 0.3536, 0.1464),
+    3: (0.0249, 0.1048, 0.2251, 0.2904, 0.2251, 0.1048, 0.0249),
+    4: (0.0024, 0.0150, 0.0525, 0.1240, 0.1951, 0.2221, 0.1951, 0.1240, 0.0525, 0.0150, 0.0024),
+}
+"""Weights of χ² distributions with 0, 1, … degrees of freedom, by the number of real columns.
+
+Their mixture is the distribution of the evidence of a group whose covariance is zero."""
+
+
+class PrincipalRows(NamedTuple):
+    """Rows with the columns of each group along the principal axes of its covariance.
+
+    Parameters
+    ----------
+    rows : Weighted
+        The rows, with rotated columns.
+    coef : ndarray of shape (κ, n)
+        The coefficients along the axes, for κ columns and n responses.
+    relevance : ndarray of shape (κ,)
+        The prior variances along the axes.
+    distance : float
+        Largest relative deviation of the covariances from symmetric, positive semi-definite
+        matrices whose diagonals are the relevances.
+    """
+
+    rows: Weighted
+    coef: Any
+    relevance: Any
+    distance: float
+
+
+def in_principal_axes(
+    rows: Weighted, coef: Any, covariances: Any, relevance: Any, labels: Any
+) -> PrincipalRows | None:
+    """Return the rows in the principal axes of the covariances; None if these are not finite.
+
+    Parameters
+    ----------
+    rows : Weighted
+        The rows in the verifier's units.
+    coef : ndarray of shape (κ, n)
+        The coefficients in these units.
+    covariances : ndarray of shape (g, m, m)
+        The covariances of the g groups in the units of the data, padded with zeros.
+    relevance : ndarray of shape (κ,)
+        The relevances (prior variances) in the units of the data.
+    labels : ndarray of int of shape (κ,)
+        The group of each column.
+    """
+    groups, sizes = _members(labels)
+    shape = (len(groups), int(sizes.max()), int(sizes.max()))
+    if covariances.shape != shape or not np.isfinite(covariances).all():
+        return None
+    kind = complex if np.iscomplexobj(covariances) else float
+    Phi = rows.dictionary.astype(np.result_type(rows.dictionary, kind))
+    turned = coef.astype(np.result_type(coef, kind))
+    points = Phi[:0] if rows.points is None else rows.points.astype(Phi.dtype)
+    w, worst = np.zeros(labels.size), 0.0
+    for number, index in enumerate(groups):
+        given = covariances[number]
+        block = given[: index.size, : index.size]
+        scale = float(np.abs(given).max())
+        diagonal = relevance[index]
+        gap = max(
+            float(np.abs(given).sum() - np.abs(block).sum()),
+            float(np.abs(block - block.conj().T).max()),
+            float(np.abs(np.diagonal(block) - diagonal).max()),
+        )
+        if scale == 0.0:
+            worst = np.inf if gap > 0.0 else worst
+            continue
+        values, vectors = np.linalg.eigh(0.5 * (block + block.conj().T))
+        worst = max(worst, gap / scale, -float(values[0]) / scale)
+        exponent = 2 * (int(rows.shifts[index[0]]) - rows.shift)  # a group shares its power of two
+        w[index] = np.ldexp(np.where(values > UNIT * scale, values, 0.0), exponent)
+        Phi[:, index], points[:, index] = Phi[:, index] @ vectors, points[:, index] @ vectors
+        turned[index] = vectors.conj().T @ turned[index]
+    kept = None if rows.points is None else points
+    return PrincipalRows(rows._replace(dictionary=Phi, points=kept), turned, w, worst)
+
+
+def _members(labels: Any) -> tuple[list[Any], Any]:
+    """Return the columns of each group in ascending order, and the sizes of all groups."""
+    order, sizes = np.argsort(labels, kind="stable"), np.bincount(labels)
+    return np.split(order, np.cumsum(sizes)[:-1]), sizes
+
+
+def _blocks(at: Evaluation, labels: Any) -> Iterator[tuple[Any, Any, Any]]:
+    """Yield members, metric Φ_gᵀΣ⁻¹Φ_g and explained moment of the groups, one size at a time.
+
+    Φ_g are the columns of a group, Σ is the covariance of a response. The explained moment is
+    Φ_gᵀΣ⁻¹XXᵀΣ⁻¹Φ_g/n for the n responses X.
+    """
+    groups, sizes = _members(labels)
+    n = at.mean.shape[1]
+    for size in np.unique(sizes):
+        members = np.array([index for index in groups if index.size == size])
+        columns = np.moveaxis(at.whitened[:, members], 1, 0)
+        loading = at.loading[members]
+        yield (
+            members,
+            np.swapaxes(columns.conj(), 1, 2) @ columns,
+            loading @ np.swapaxes(loading.conj(), 1, 2) / n,
+        )
+
+
+def excess_of_groups(at: Evaluation, labels: Any) -> tuple[Any, Any]:
+    """Return, for each column, by how much its group should grow, and a bound on the error.
+
+    With S the metric and Q the explained moment of a group, it is the largest eigenvalue of
+    S^{-½}QS^{-½} minus one. A group whose covariance is optimal has at most zero.
+    """
+    excess, error = np.zeros(labels.size), np.zeros(labels.size)
+    for members, metric, explained in _blocks(at, labels):
+        sizes = np.diagonal(metric, axis1=1, axis2=2).real
+        scale = np.where(sizes > 0, 1.0 / np.sqrt(np.where(sizes > 0, sizes, 1.0)), 0.0)
+        both = scale[:, :, None] * scale[:, None, :]
+        values, vectors = np.linalg.eigh(metric * both)
+        kept = values > DEPENDENT
+        roots = np.where(kept, 1.0 / np.sqrt(np.where(kept, values, 1.0)), 0.0)
+        inner = np.swapaxes(vectors.conj(), 1, 2) @ (explained * both) @ vectors
+        ratios = np.linalg.eigvalsh(inner * roots[:, :, None] * roots[:, None, :])[:, -1]
+        excess[members] = (ratios - 1.0)[:, None]
+        # In every direction, vᵀΣ⁻¹v has a relative error of 2ρ and vᵀΣ⁻¹X one of 2ρ√fit, with ρ =
+        # `rounding`; the eigenvalues of S that are divided by lose digits too.
+        shift = 2.0 * at.rounding * np.sqrt(at.fit)
+        smallest = np.where(kept, values, 1.0).min(axis=1)
+        large = np.maximum(ratios, 1.0)
+        bound = members.shape[1] * (2.0 * at.rounding + 2.0 * np.sqrt(large) * shift + shift**2)
+        bound = bound + 8.0 * UNIT * members.shape[1] * large / smallest
+        error[members] = np.where(kept.any(axis=1), bound, 0.0)[:, None]
+        excess[members[~kept.any(axis=1)]] = 0.0
+    return excess, error
+
+
+def group_violation(at: Evaluation, labels: Any, slope_error: Any) -> tuple[float, float]:
+    """Return the distance of the covariances to optimality, and a bound on its rounding error.
+
+    Let W be the variances of a group along its principal axes, S its metric and Q its explained
+    moment. Optimality (KKT) means that W^½(Q − S)W^½ is zero and that no direction has vᵀQv > vᵀSv.
+    The distance is the largest eigenvalue of |W^½(Q − S)W^½|, or the largest `excess_of_groups` if
+    that is larger. `slope_error` are bounds on the errors of the diagonals of Q − S.
+    """
+    worst, error = 0.0, 0.0
+    for members, metric, explained in _blocks(at, labels):
+        w = at.relevance[members]
+        active = w.any(axis=1)
+        roots = np.sqrt(w[active])
+        slack = roots[:, :, None] * (explained - metric)[active] * roots[:, None, :]
+        worst = max(worst, float(np.abs(np.linalg.eigvalsh(slack)).max(initial=0.0)))
+        error = max(error, float((w * slope_error[members]).sum(axis=1).max(initial=0.0)))
+    excess, margin = excess_of_groups(at, labels)
+    highest = max(worst + error, float((excess + margin).max(initial=0.0)))
+    value = max(worst, float(excess.max(initial=0.0)))
+    return value, highest - value
+
+
+def covariance_support_differences(
+    at: Evaluation, labels: Any, significance: float, support: Any, parts: int
+) -> tuple[int, int]:
+    """Return how many columns `support` contains or lacks wrongly, and how many are undecided.
+
+    A group is significant if its evidence, twice the log-likelihood that is lost without it, has a
+    tail probability below the level, the significance divided by the number of groups. For up to
+    four columns the distribution is the mixture of `MIXTURES`, and for complex data (`parts` is 2)
+    or more columns m it is χ² with m(m + 1)/2 (m² for complex data) degrees of freedom.
+    """
+    count, n = int(labels.max()) + 1, at.mean.shape[1]
+    claimed = np.zeros(labels.size, dtype=bool)
+    claimed[support] = True
+    wrong, undecided = 0, 0
+    for members, metric, explained in _blocks(at, labels):
+        size = members.shape[1]
+        roots = np.sqrt(at.relevance[members])
+        both = roots[:, :, None] * roots[:, None, :]
+        values, vectors = np.linalg.eigh(np.eye(size) - metric * both)
+        values = np.maximum(values, UNIT)
+        inner = np.swapaxes(vectors.conj(), 1, 2) @ (explained * both) @ vectors
+        powers = np.diagonal(inner, axis1=1, axis2=2).real
+        evidence = parts * n * (np.log(values) + powers / values).sum(axis=1)
+        error = 8.0 * at.rounding / values[:, 0] * (np.abs(evidence) + parts * n * size)
+        error = error + 1e-9 * np.abs(evidence)
+        low, high = (_tail(evidence + sign * error, size, parts) for sign in (1.0, -1.0))
+        level = significance / count
+        different = claimed[members] != (_tail(evidence, size, parts) < level)[:, None]
+        close = ~((high < level) | (low >= level))[:, None]
+        wrong += int((different & ~close).sum())
+        undecided += int((different & close).sum())
+    return wrong, undecided
+
+
+def _tail(evidence: Any, size: int, parts: int) -> Any:
+    """Return the probability that a group of `size` columns has more evidence by chance alone."""
+    if parts == 1 and size in MIXTURES:
+        weights = MIXTURES[size]
+        positive = np.maximum(evidence, 0.0)
+        tails = sum(w * scipy.stats.chi2.sf(positive, k) for k, w in enumerate(weights) if k)
+        return np.where(evidence > 0.0, tails, 1.0)
+    dof = size * (size + 1) // 2 if parts == 1 else size**2
+    return np.where(evidence > 0.0, scipy.stats.chi2.sf(evidence, dof), 1.0)

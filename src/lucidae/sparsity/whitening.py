@@ -1,0 +1,365 @@
+"""Noise with a covariance γR: checks of R, and rows that are whitened before anything is fitted.
+
+Let T be a whitener of R: a matrix of shape (r, d) with TRTᴴ = I, where r is the rank of R and d the
+number of rows. The model Φu + b + e with the dictionary Φ, the intercept b and noise e of
+covariance γR becomes TΦu + Tb1 + Te, whose noise has covariance γI. So every solver works on the
+rows of TΦ and the whitened responses, and the intercept is the coefficient of the column T1
+(generalised least squares). What lies outside the range of R is not used: there R says that there
+is no noise, as after an average reference or a projection.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import scipy.linalg
+
+from lucidae.arrays import (
+    Array,
+    as_complex,
+    conjugate,
+    device,
+    is_array,
+    like,
+    namespace,
+    real_part,
+    scalar,
+    to_numpy,
+)
+from lucidae.sparsity.inputs import refuse_extremes
+from lucidae.sparsity.problem import Mean, Rows, canonical
+from lucidae.sparsity.sparse_rows import distinct_rows
+
+ASYMMETRIC = 1e-8
+"""Largest difference of two entries that should be equal, relative to the variances of both rows.
+
+It is also the largest negative eigenvalue that counts as rounding error, relative to the largest
+eigenvalue of the correlation matrix; both are larger for float32."""
+
+UNIDENTIFIED = 1e-7
+"""Norm of the whitened column of ones below which the intercept lies outside the range of R.
+
+It is relative to the largest norm that a whitened column with entries ±1 can have."""
+
+
+@dataclass(frozen=True, eq=False)
+class NoiseCovariance:
+    """A checked noise covariance R of d rows, without the factor γ, and its whitener.
+
+    Parameters
+    ----------
+    values : ndarray of shape (d, d) or (d,)
+        The covariance R, or its diagonal if R is diagonal.
+
+    Examples
+    --------
+    >>> NoiseCovariance.of(np.diag([4.0, 1.0, 0.0]), 3).rank
+    2
+    """
+
+    values: Any
+
+    @classmethod
+    def of(cls, noise_cov: Any, n_rows: int) -> NoiseCovariance:
+        """Return a covariance after checking it, for data with `n_rows` rows."""
+        given = np.asarray(to_numpy(noise_cov) if is_array(noise_cov) else noise_cov)
+        if given.dtype.kind not in "biufc":
+            raise ValueError(
+                f"noise_cov has dtype {given.dtype}, expected numbers: the covariance matrix of "
+                "the noise, or one variance for each row."
+            )
+        if given.shape not in ((n_rows,), (n_rows, n_rows)):
+            _refuse_shape(given.shape, n_rows)
+        single = given.dtype in (np.float32, np.complex64)
+        given = given.astype(np.complex128 if given.dtype.kind == "c" else np.float64)
+        if not np.isfinite(given).all():
+            raise ValueError(
+                "noise_cov contains NaN or infinity. Give finite variances and covariances."
+            )
+        if given.ndim == 1:
+            _check_variances(given)
+            return cls(given.real)
+        _check_matrix(given, ASYMMETRIC * (1e4 if single else 1.0))
+        return cls(given)
+
+    @property
+    def is_diagonal(self) -> bool:
+        """Whether only the variances of the rows were given."""
+        return bool(self.values.ndim == 1)
+
+    @cached_property
+    def variances(self) -> Any:
+        """Variances of the noise of each row, without the factor γ."""
+        return self.values if self.is_diagonal else np.diagonal(self.values).real.copy()
+
+    @cached_property
+    def rank(self) -> int:
+        """Rank of R."""
+        return int((self.variances > 0).sum()) if self.is_diagonal else len(self.matrix)
+
+    @cached_property
+    def matrix(self) -> Any:
+        """The whitener T of shape (r, d) for a rank r, with TRTᴴ = I.
+
+        If R has full rank and D is its diagonal, T is K^(−½)D^(−½) with the correlation matrix K of
+        the noise, so that each whitened row belongs to one row of the data.
+        """
+        if self.is_diagonal:
+            kept = np.flatnonzero(self.variances > 0)
+            whitener = np.zeros((kept.size, self.variances.size))
+            whitener[np.arange(kept.size), kept] = 1.0 / np.sqrt(self.variances[kept])
+            return whitener
+        correlation, scales = _correlation(self.values)
+        values, vectors = np.linalg.eigh(correlation)
+        floor = 10.0 * values.size * np.finfo(float).eps * values[-1]
+        rank = int((values > floor).sum())
+        if rank == values.size:  # scaled rows: the units of the rows do not cost digits
+            return (vectors / np.sqrt(values)) @ vectors.conj().T / scales
+        # Otherwise T is VᴴR^(−½) up to a rotation, with the eigenvectors V of the r positive
+        # eigenvalues; only what is orthogonal to the range in the units of the data is dropped.
+        values, vectors = np.linalg.eigh(self.values)
+        values, vectors = values[-rank:], vectors[:, -rank:]
+        # The rotation brings the r axes as close as possible to r rows of the data: with
+        # the rows J of V that pivoting selects and V_J = PSQᴴ, VQPᴴ is positive definite on J.
+        chosen = np.sort(scipy.linalg.qr(vectors.conj().T, mode="r", pivoting=True)[1][:rank])
+        left, _, right = np.linalg.svd(vectors[chosen])
+        return (left @ right) @ (vectors / np.sqrt(values)).conj().T
+
+    def apply(self, values: Array) -> Array:
+        """Return T times `values`, of shape (r, m) for values of shape (d, m) and the rank r."""
+        if self.is_diagonal:
+            xp = namespace(values)
+            kept = xp.asarray(np.flatnonzero(self.variances > 0), device=device(values))
+            roots = like(np.sqrt(self.variances[self.variances > 0]), values)
+            return xp.take(values, kept, axis=0) / roots[:, None]
+        values = as_complex(values) if np.iscomplexobj(self.matrix) else values
+        return like(self.matrix, values) @ values
+
+    def log_determinant(self, weights: Any = None) -> float:
+        """Return the sum of the logarithms of the positive eigenvalues of R.
+
+        `weights` are the frequencies of the rows of a diagonal R.
+        """
+        if self.is_diagonal:
+            kept = self.variances > 0
+            counts = 1.0 if weights is None else weights[kept]
+            return float((counts * np.log(self.variances[kept])).sum())
+        return float(-2.0 * np.log(np.linalg.svd(self.matrix, compute_uv=False)).sum())
+
+
+def _refuse_shape(shape: tuple[int, ...], n_rows: int) -> None:
+    """Raise the error for a noise covariance of another shape than the data need."""
+    message = (
+        f"noise_cov has shape {shape}, expected ({n_rows}, {n_rows}), the covariance of the "
+        f"noise of the {n_rows} rows of X, or ({n_rows},), their variances."
+    )
+    if len(shape) == 2 and shape[0] == n_rows and shape[1] > n_rows:
+        message += (
+            " It looks as if rows had been selected by GridSearchCV, cross_val_score or another "
+            "function that splits rows; a covariance matrix cannot be split with them. Whiten X "
+            "and y before and give no noise_cov, give one variance for each row, or choose the "
+            "noise variance with noise_variance='cv', which divides the whitened rows."
+        )
+    raise ValueError(message)
+
+
+def _check_variances(variances: Any) -> None:
+    """Raise an error unless variances are real, none is negative and one is positive."""
+    if np.iscomplexobj(variances) and variances.imag.any():
+        raise ValueError("noise_cov contains complex variances. Give real numbers.")
+    smallest = float(variances.real.min())
+    if smallest < 0:
+        raise ValueError(
+            f"noise_cov contains the negative variance {smallest:.3g}. Give variances that are "
+            "zero or positive."
+        )
+    if not variances.any():
+        raise ValueError(
+            "noise_cov is zero, which leaves no row to fit. Give at least one positive variance."
+        )
+
+
+def _check_matrix(matrix: Any, tolerance: float) -> None:
+    """Raise an error unless a matrix is Hermitian, positive semi-definite and not zero."""
+    diagonal = np.diagonal(matrix)
+    if (diagonal.real < 0).any():
+        raise ValueError(
+            f"noise_cov is not positive semi-definite: its diagonal contains "
+            f"{float(diagonal.real.min()):.3g}. Give a covariance matrix, whose diagonal are "
+            "variances."
+        )
+    if not matrix.any():
+        raise ValueError(
+            "noise_cov is zero, which leaves no row to fit. Give a covariance of positive rank."
+        )
+    correlation, _ = _correlation(matrix, symmetric=False)
+    difference = float(np.abs(correlation - correlation.conj().T).max())
+    if difference > tolerance:
+        raise ValueError(
+            f"noise_cov is not symmetric (Hermitian if it is complex): two entries that should be "
+            f"equal differ by {difference:.3g} times the standard deviations of their rows. Give "
+            "a covariance matrix, such as (noise_cov + noise_cov.conj().T) / 2."
+        )
+    values = np.linalg.eigvalsh(_correlation(matrix)[0])
+    if values[0] < -tolerance * values[-1]:
+        raise ValueError(
+            f"noise_cov is not positive semi-definite: the smallest eigenvalue of its correlation "
+            f"matrix is {values[0]:.3g}. Give a covariance matrix."
+        )
+
+
+def _correlation(matrix: Any, symmetric: bool = True) -> tuple[Any, Any]:
+    """Return D^(−½) A D^(−½) for a matrix A with the diagonal D, and the roots of D.
+
+    Rows with a zero on the diagonal are divided by the root of the largest entry of D.
+    """
+    diagonal = np.diagonal(matrix).real
+    peak = float(diagonal.max()) or 1.0
+    scales = np.sqrt(np.where(diagonal > 0, diagonal, peak))
+    scaled = matrix / scales / scales[:, None]
+    return ((scaled + scaled.conj().T) / 2.0 if symmetric else scaled), scales
+
+
+@dataclass(frozen=True)
+class WhitenedRows(Rows):
+    """Whitened rows of a dictionary and of responses: their noise has covariance γI.
+
+    Dictionary and responses are centred before they are whitened, so that no digits are lost if
+    their means are far from zero; the intercept is then the coefficient of `constant`.
+
+    Parameters
+    ----------
+    constant : array of shape (n_rows,)
+        The whitened column of ones; zero without an intercept, and if ones lie outside the range of
+        the noise covariance.
+    origin : pair of Mean
+        The means that were removed before whitening, of the dictionary and of the responses.
+    log_volume : float
+        Difference between the log-determinant of the noise covariance of the rows (at γ = 1) and
+        that of the whitened rows, which is zero.
+    """
+
+    constant: Array
+    origin: tuple[Mean, Mean]
+    log_volume: float
+
+    @property
+    def identified(self) -> bool:
+        """Whether these rows determine the intercept."""
+        return scalar(namespace(self.constant).max(abs(self.constant))) > 0.0
+
+    @property
+    def dimension(self) -> float:
+        """Number of independent rows: the sum of the weights, minus one with an intercept."""
+        return self.total_weight - float(self.identified)
+
+    @property
+    def means(self) -> tuple[Mean, Mean]:
+        """Means of the dictionary and the responses by generalised least squares."""
+        first, second = (
+            Mean(removed.rounded, removed.rest + offset.rounded + offset.rest)
+            for removed, offset in zip(self.origin, self.offsets, strict=True)
+        )
+        return first, second
+
+    def noise_volume(self) -> float:
+        """Return `log_volume`, which the energy per response of the data contains."""
+        return self.log_volume
+
+    def _offset(self, values: Array) -> Mean:
+        """Return the coefficients of `constant` in a weighted least-squares fit of `values`."""
+        if not self.identified:
+            nothing = values[0, :] * 0.0
+            return Mean(nothing, nothing)
+        shares = self.weights * conjugate(self.constant)
+        shares = like(shares / (shares @ self.constant), values)
+        column = self.constant[:, None]
+        center = shares @ values
+        center = center + shares @ (values - column * center)
+        return Mean(center, shares @ (values - column * center))
+
+    def without(self, values: Array, offset: Mean) -> Array:
+        """Return rows minus the whitened mean `offset`."""
+        column = self.constant[:, None]
+        return (values - column * offset.rounded) - column * offset.rest
+
+    def take(self, index: Any) -> WhitenedRows:
+        """Return the rows with the integer indices `index`."""
+        chosen = super().take(index)
+        xp = namespace(self.constant)
+        constant = xp.take(self.constant, xp.asarray(index, device=device(self.constant)), axis=0)
+        return WhitenedRows(
+            chosen.dictionary, chosen.responses, chosen.frequencies, self.intercept, constant,
+            self.origin, self.log_volume,
+        )  # fmt: skip
+
+
+def whitened_rows(rows: Rows, noise: NoiseCovariance) -> WhitenedRows:
+    """Return the rows whitened by the covariance of their noise, in the order of its whitener.
+
+    Parameters
+    ----------
+    rows : Rows
+        The rows as they were given. Weights are allowed only if `noise` is diagonal.
+    noise : NoiseCovariance
+        The covariance R of their noise without the factor γ.
+    """
+    dictionary, responses = rows.centred()
+    frequencies = rows.frequencies
+    if frequencies is not None and not noise.is_diagonal:
+        raise ValueError(
+            "sample_weight and a noise_cov matrix were given; weights are frequencies of rows, and "
+            "the covariance of repeated rows is not known. Give noise_cov as one variance for "
+            "each row, or repeat the rows in X, y and noise_cov."
+        )
+    weights = None
+    if frequencies is not None:
+        weights = to_numpy(frequencies)[noise.variances > 0]
+        frequencies = like(weights, real_part(dictionary[0, :]))
+    ones = noise.apply(namespace(dictionary).ones_like(real_part(dictionary[:, :1])))[:, 0]
+    log_volume = noise.log_determinant(None if weights is None else to_numpy(rows.frequencies))
+    peak = 1.0 / float(noise.variances[noise.variances > 0].min()) ** 0.5
+    if not noise.is_diagonal:
+        peak = float(np.linalg.norm(noise.matrix, 2))
+    length = float(np.linalg.norm(to_numpy(ones)))
+    if not rows.intercept or length <= UNIDENTIFIED * peak * ones.shape[0] ** 0.5:
+        ones = 0.0 * ones
+    else:
+        counts = np.ones(ones.shape[0]) if weights is None else weights
+        # The likelihood of what is orthogonal to the intercept: log|R| + log 1ᵀR⁻¹1 − log 1ᵀ1.
+        power = float((counts * np.abs(to_numpy(ones)) ** 2).sum())
+        log_volume += float(np.log(power) - np.log(rows.total_weight))
+    found = WhitenedRows(
+        noise.apply(dictionary), noise.apply(responses), frequencies, rows.intercept, ones,
+        rows.offsets, log_volume,
+    )  # fmt: skip
+    for values, name in ((found.dictionary, "X"), (found.responses, "y")):
+        refuse_extremes(values, f"{name} divided by the root of noise_cov")
+    return found
+
+
+def canonical_whitened(rows: WhitenedRows) -> WhitenedRows:
+    """Return the distinct whitened rows of positive weight, sorted, with their total weights."""
+    xp = namespace(rows.dictionary)
+    # The intercept's column travels with the responses, so that only equal rows are merged.
+    constant = xp.astype(rows.constant, rows.responses.dtype)[:, None]
+    joint = xp.concat([rows.responses, constant], axis=1)
+    merged = canonical(rows.dictionary, joint, rows.frequencies, rows.intercept)
+    return WhitenedRows(
+        merged.dictionary, merged.responses[:, :-1], merged.frequencies, rows.intercept,
+        merged.responses[:, -1], rows.origin, rows.log_volume,
+    )  # fmt: skip
+
+
+def prepared_rows(given: Rows, cov: NoiseCovariance | None) -> tuple[Rows, Rows]:
+    """Return the distinct rows to fit with their weights, and the rows that a splitter divides.
+
+    Both are whitened if the noise has a covariance `cov`.
+    """
+    if cov is None:
+        return distinct_rows(given), given
+    whitened = whitened_rows(given, cov)
+    return canonical_whitened(whitened), whitened

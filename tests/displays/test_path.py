@@ -1,0 +1,56 @@
+"""The display of a path of noise variances."""
+
+import numpy as np
+import pytest
+
+import extras
+from lucidae.displays import NoisePathDisplay
+from lucidae.sparsity import noise_path
+
+plt = extras.require("matplotlib.pyplot")
+
+
+@pytest.fixture(autouse=True)
+def _closed():
+    yield
+    plt.close("all")
+
+
+def test_it_shows_which_columns_stay_and_which_come_and_go():
+    nan = np.nan
+    shares = [[0.5, 0.6, 0.6], [nan, 0.2, 0.3], [nan, 0.1, nan], [0.3, nan, 0.3]]
+    display = NoisePathDisplay([1.0, 0.1, 0.01], [4, 7, 2, 9], shares, marks={"best": 0.1})
+    assert display.stays.tolist() == [True, True, False, False]
+    display.plot()
+    labels = [label.get_text() for label in display.ax_.get_yticklabels()]
+    assert labels == ["4", "7", "2 *", "9 *"]
+    assert display.ax_.get_xlim()[0] > display.ax_.get_xlim()[1]
+    assert display.mesh_.get_array().shape == (4, 3)
+
+
+def test_the_cells_of_a_path_are_its_contributions_where_columns_are_significant():
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((40, 30))
+    y = X[:, [3, 21]] @ rng.standard_normal((2, 8)) + 0.3 * rng.standard_normal((40, 8))
+    path = noise_path(X, y)
+    display = path.plot()
+    assert set(display.columns) == set(np.concatenate(path.supports))
+    for row, column in enumerate(display.columns):
+        used = [column in support for support in path.supports]
+        cells = display.contributions[row]
+        np.testing.assert_array_equal(~np.isnan(cells), used)
+        np.testing.assert_allclose(cells[used], path.contributions[used, column])
+    assert len(NoisePathDisplay.from_path(path, max_columns=1).columns) == 1
+
+
+def test_a_path_without_significant_columns_says_so():
+    rng = np.random.default_rng(1)
+    X, y = rng.standard_normal((30, 5)), rng.standard_normal((30, 2))
+    display = noise_path(X, y, [100.0], cv=False).plot()
+    assert display.columns.size == 0
+    assert "no column" in display.ax_.texts[0].get_text()
+
+
+def test_shapes_are_checked():
+    with pytest.raises(ValueError, match="contributions has shape"):
+        NoisePathDisplay([1.0], [1, 2], np.ones((2, 3)))

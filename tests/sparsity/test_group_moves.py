@@ -1,0 +1,218 @@
+"""Exact moves of groups of columns, and the working set of groups."""
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+from scipy.optimize import minimize
+
+from lucidae.sparsity.group_covariance import (
+    GroupCovariance,
+    evaluate_groups,
+    repeat_group_update,
+    solve_groups,
+)
+from lucidae.sparsity.group_moves import (
+    GroupWorkspace,
+    full_moves,
+    group_blocks,
+    multiples_of_identity,
+    rank_groups,
+    spherical_moves,
+)
+from lucidae.sparsity.groups import Groups
+from lucidae.sparsity.objectives import FullCovariance
+from lucidae.sparsity.problem import normalise
+from lucidae.sparsity.solvers import repeat_update, solve
+from lucidae.sparsity.state import evaluate, flat_start
+from lucidae.sparsity.working_set import improve, solve_working_set
+
+LABELS = np.array([0, 1, 1, 2, 2, 2, 3, 3, 3, 4, 4, 5, 6, 6, 6])
+
+
+def draw(seed, d=12, labels=LABELS, n=4, noise=0.1, kind=float):
+    """Return a problem in which some groups are relevant, and its groups."""
+    rng = np.random.default_rng(seed)
+
+    def normal(*shape):
+        real = rng.standard_normal(shape)
+        return real + 1j * rng.standard_normal(shape) if kind is complex else real
+
+    groups = Groups.of(labels, labels.size)
+    relevant = np.isin(groups.labels, rng.choice(groups.count, max(2, groups.count // 6)))
+    Phi = normal(d, labels.size)
+    signal = Phi @ (normal(labels.size, n) * relevant[:, None])
+    y = signal + np.sqrt(noise * np.mean(np.abs(signal) ** 2)) * normal(d, n)
+    problem, _ = normalise(Phi, y, groups=groups)
+    return problem.with_noise(noise), groups
+
+
+def change_of_energy(change, S, Q):
+    """Return how the energy per response changes when a group's covariance changes."""
+    T = np.eye(len(S)) + change @ S
+    return np.linalg.slogdet(T)[1] - np.trace(np.linalg.solve(T, change @ Q)).real
+
+
+def blocks(rng, size):
+    """Return a metric and an explained moment of random scales."""
+    A = rng.standard_normal((size, size + 2)) * np.exp(rng.standard_normal((size, 1)))
+    B = rng.standard_normal((size, 3)) * np.exp(rng.standard_normal(3))
+    return A @ A.T, 3.0 * B @ B.T
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5])
+def test_no_relevance_of_a_fine_grid_beats_the_move_of_a_group(size):
+    rng = np.random.default_rng(size)
+    for _ in range(20):
+        S, Q = blocks(rng, size)
+        w = rng.choice([0.0, 0.5 / np.linalg.eigvalsh(S)[-1]])
+        moved, gain = spherical_moves(multiples_of_identity(np.array([w]), size), S[None], Q[None])
+        grid = np.concatenate([[0.0], np.exp(np.linspace(-20, 12, 3000))]) - w
+        best = min(change_of_energy(change * np.eye(size), S, Q) for change in grid)
+        assert -gain[0] <= best + 1e-8 * max(1.0, abs(best))
+        assert_allclose(
+            change_of_energy(moved[0] - w * np.eye(size), S, Q), -gain[0], rtol=1e-7, atol=1e-9
+        )
+
+
+def test_a_group_may_gain_although_its_relevance_first_raises_the_energy():
+    S, Q = np.diag([1.0, 200.0]), np.diag([60.0, 20.0])
+    assert np.trace(Q) < np.trace(S)
+    moved, gain = spherical_moves(np.zeros((1, 2, 2)), S[None], Q[None])
+    assert moved[0, 0, 0] > 1.0
+    assert gain[0] > 1.0
+
+
+def never_beaten(count, starts):
+    """Check the closed form against L-BFGS from several starts, on random blocks."""
+    rng = np.random.default_rng(0)
+    for _ in range(count):
+        size = int(rng.integers(2, 5))
+        S, Q = blocks(rng, size)
+        present = rng.standard_normal((size, size)) * rng.choice([0.0, 1.0])
+        present = 0.5 * present @ present.T / (1e-9 + np.linalg.norm(present @ present.T @ S, 2))
+        moved, gain = full_moves(present[None], S[None], Q[None])
+
+        def energy(flat, S=S, Q=Q, present=present, size=size):
+            T = flat.reshape(size, size)
+            change = T @ T.T - present
+            inverse = np.linalg.inv(np.eye(size) + S @ change)  # (I + SΔ)⁻¹
+            slope = inverse @ S - inverse @ Q @ inverse.T
+            return change_of_energy(change, S, Q), (2.0 * slope @ T).ravel()
+
+        found = [
+            minimize(energy, rng.standard_normal(size**2), jac=True, method="L-BFGS-B").fun
+            for _ in range(starts)
+        ]
+        assert -gain[0] <= min(found) + 1e-7 * max(1.0, abs(min(found)))
+        assert_allclose(change_of_energy(moved[0] - present, S, Q), -gain[0], rtol=1e-6, atol=1e-7)
+
+
+def test_quasi_newton_never_beats_the_covariance_in_closed_form():
+    never_beaten(12, 4)
+
+
+@pytest.mark.slow
+def test_quasi_newton_never_beats_the_covariance_in_closed_form_in_any_of_200_blocks():
+    never_beaten(200, 20)
+
+
+@pytest.mark.parametrize("kind", [float, complex])
+@pytest.mark.parametrize("rule", [spherical_moves, full_moves])
+def test_updates_of_rank_m_follow_a_fresh_factorisation(rule, kind):
+    problem, groups = draw(1, kind=kind)
+    state = evaluate(problem, flat_start(problem, groups), columns=True)
+    covariances = [
+        multiples_of_identity(state.relevance[members[:, 0]], members.shape[1]).astype(kind)
+        for _, members in groups.by_size()
+    ]
+    workspace = GroupWorkspace.of(state, groups, covariances, rule)
+    before = FullCovariance().value(state)
+    total = 0.0
+    for size, place in ((0, 1), (2, 1), (1, 0), (2, 1)):
+        moved, gains = workspace.best_moves()[size]
+        workspace.move(size, place, moved[place])
+        total += gains[place]
+    padded = np.zeros((groups.count, 3, 3), dtype=kind)
+    for (numbers, members), covariance in zip(groups.by_size(), workspace.covariances, strict=True):
+        m = members.shape[1]
+        padded[numbers, :m, :m] = covariance
+    fresh = evaluate_groups(problem, groups, padded)
+    assert_allclose(before - FullCovariance().value(fresh), total, rtol=1e-8)
+    Phi = problem.dictionary
+    lower = fresh.inverse @ Phi
+    expected = np.hstack([lower.conj().T @ lower, lower.conj().T @ fresh.whitened_responses])
+    assert_allclose(workspace.gram, expected, atol=1e-9)
+
+
+@pytest.mark.parametrize("kind", [float, complex])
+def test_the_gain_of_a_group_is_the_drop_of_the_energy(kind):
+    problem, groups = draw(2, kind=kind)
+    relevance = flat_start(problem, groups) * (groups.labels % 2)
+    state = evaluate(problem, relevance, columns=True)
+    ranking = rank_groups(state, groups)
+    for numbers, members, metric, explained in group_blocks(state, groups):
+        present = multiples_of_identity(relevance[members[:, 0]], members.shape[1])
+        moved, gains = spherical_moves(present, metric, explained)
+        assert_allclose(ranking.gains[numbers], gains)
+        for index, new, gain in zip(members, moved, gains, strict=True):
+            changed = relevance.copy()
+            changed[index] = new[0, 0]
+            drop = FullCovariance().value(state) - FullCovariance().value(
+                evaluate(problem, changed)
+            )
+            assert_allclose(drop, gain, atol=1e-9)
+
+
+@pytest.mark.parametrize("kind", [float, complex])
+@pytest.mark.parametrize("labels", [LABELS, np.arange(60) // 3])
+def test_the_working_set_of_groups_ends_stationary_and_lowers_the_energy(labels, kind):
+    problem, groups = draw(3, labels=labels, kind=kind)
+    energy = FullCovariance(groups)
+    start = evaluate(problem, 0.0 * flat_start(problem), columns=True)
+    solution = solve_working_set(start, energy)
+    assert solution.status.ok
+    assert (np.diff(solution.history["energy"]) <= 1e-9).all()
+    assert energy.violation(solution.value) <= 1e-6
+    assert rank_groups(solution.value, groups).gains.max() <= 1e-6
+    w = solution.value.relevance
+    assert_allclose(w, groups.expand(groups.gather(w)[:, 0]))
+    again = improve(solution.value, energy, 1e-6)
+    assert_allclose(energy.value(again), energy.value(solution.value), rtol=1e-9)
+
+
+def no_higher_than_updates(count, updates):
+    """Check both kinds of groups against many majorise–minimise updates."""
+    for seed in range(count):
+        rng = np.random.default_rng(seed)
+        labels = rng.integers(0, 12, 36) if seed % 2 else np.arange(36) // 3
+        problem, groups = draw(seed, d=20, labels=labels, n=int(rng.choice([2, 5, 20])))
+        energy = FullCovariance(groups)
+        updated = repeat_update(problem, energy, tolerance=1e-12, limit=updates)
+        found = energy.value(solve(problem, energy).value)
+        assert found <= energy.value(updated.value) + 1e-6, seed
+        full = GroupCovariance(groups)
+        begin = flat_start(problem, groups)
+        slow = repeat_group_update(problem, groups, begin, 1e-12, updates)
+        assert (np.diff(slow.history["energy"]) <= 1e-9).all()
+        reached = full.value(solve(problem, full).value)
+        assert reached <= full.value(slow.value) + 1e-6, seed
+
+
+def test_groups_end_no_higher_than_many_updates():
+    no_higher_than_updates(4, 200)
+
+
+@pytest.mark.slow
+def test_groups_end_no_higher_than_5000_updates_on_50_problems():
+    no_higher_than_updates(50, 5000)
+
+
+@pytest.mark.parametrize("kind", [float, complex])
+@pytest.mark.parametrize("labels", [LABELS, np.arange(60) // 3])
+def test_covariances_end_stationary_and_every_sweep_lowers_the_energy(labels, kind):
+    problem, groups = draw(5, labels=labels, kind=kind)
+    full = GroupCovariance(groups)
+    for method in ("coordinate", "mm"):
+        solution = solve_groups(problem, full, method=method, start=None, tolerance=1e-6, limit=100)
+        assert solution.status.ok
+        assert (np.diff(solution.history["energy"]) <= 1e-9).all()

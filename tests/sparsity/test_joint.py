@@ -1,0 +1,185 @@
+"""Dictionaries that share their relevances: the sum of energies, its minimum, and the support."""
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+
+from extras import require
+from lucidae import SparseVAE, certify
+from lucidae.datasets import make_array_snapshots
+from lucidae.sparsity import joint_blocks, solve_batch, solve_joint
+
+
+def gaussian(rng, *shape):
+    return (rng.standard_normal(shape) + 1j * rng.standard_normal(shape)) / np.sqrt(2)
+
+
+def draw(seed=0, rows=(10, 14, 8), counts=(4, 6, 3), kappa=25, complex_data=True):
+    """Return dictionaries and responses of several parts with the support {2, 11}."""
+    rng = np.random.default_rng(seed)
+    make = (lambda *shape: gaussian(rng, *shape)) if complex_data else rng.standard_normal
+    X = [make(*shape) if complex_data else make(shape) for shape in ((d, kappa) for d in rows)]
+    y = []
+    for dictionary, n in zip(X, counts, strict=True):
+        parts = [(2, n), (dictionary.shape[0], n)]
+        signal, noise = (make(*shape) if complex_data else make(shape) for shape in parts)
+        y.append(2 * dictionary[:, [2, 11]] @ signal + 0.3 * noise)
+    return X, y
+
+
+def energy(X, y, relevance, noise):
+    """Return the sum of n log|Σ| + tr(XXᴴΣ⁻¹) over all parts, by its definition."""
+    total = 0.0
+    for dictionary, responses, level in zip(X, y, noise, strict=True):
+        sigma = dictionary * relevance @ dictionary.conj().T + level * np.eye(len(dictionary))
+        total += responses.shape[1] * np.linalg.slogdet(sigma)[1]
+        total += np.trace(responses.conj().T @ np.linalg.solve(sigma, responses)).real
+    return total
+
+
+@pytest.mark.parametrize("complex_data", [True, False])
+@pytest.mark.parametrize("solver", ["auto", "mm", "em", "mackay"])
+def test_the_solution_is_a_minimum_of_the_sum_of_energies(complex_data, solver):
+    X, y = draw(1, complex_data=complex_data)
+    noise = [0.09, 0.2, 0.05]
+    found = solve_joint(X, y, noise_variance=noise, solver=solver, tol=1e-8)
+    assert found.status.ok
+    w = found.value.relevance
+    assert w.dtype == np.float64
+    assert_allclose(found.value.energy, energy(X, y, w, noise), rtol=1e-10)
+    lowest = energy(X, y, w, noise)
+    for index in range(25):
+        size = 1e-3 * (w[index] + 1e-2)
+        for change in (-size, size):
+            moved = w.copy()
+            moved[index] = max(0.0, moved[index] + change)
+            assert energy(X, y, moved, noise) >= lowest - 1e-7
+    assert_array_equal(found.value.support, [2, 11])
+    for dictionary, responses, level, coef in zip(X, y, noise, found.value.coef, strict=True):
+        sigma = dictionary * w @ dictionary.conj().T + level * np.eye(len(dictionary))
+        mean = w[:, None] * (dictionary.conj().T @ np.linalg.solve(sigma, responses))
+        assert_allclose(coef, mean.T, atol=1e-9)
+
+
+def test_the_energy_falls_in_every_iteration():
+    X, y = draw(2)
+    history = solve_joint(X, y, noise_variance=0.09).history["energy"]
+    assert (np.diff(history) <= 1e-9).all()
+
+
+def test_one_part_is_the_problem_of_solve_batch():
+    X, y = draw(3)
+    for index in range(3):
+        one = solve_joint(X[index : index + 1], y[index : index + 1], noise_variance=0.09)
+        batch = solve_batch(X[index][None], y[index][None], noise_variance=0.09)
+        assert_allclose(one.value.energy, batch.value.energy[0], rtol=1e-8)
+        assert_allclose(one.value.relevance, batch.value.relevance[0], atol=1e-4)
+
+
+def test_equal_parts_count_as_more_responses():
+    X, y = draw(4)
+    twice = solve_joint([X[0]] * 2, [y[0], y[0][:, ::-1]], noise_variance=0.09)
+    once = solve_joint([X[0]], [np.hstack([y[0], y[0]])], noise_variance=0.09)
+    assert_allclose(twice.value.relevance, once.value.relevance, atol=1e-5)
+    assert_allclose(twice.value.energy, once.value.energy, rtol=1e-9)
+
+
+def test_blocks_with_groups_have_the_same_energy_and_a_certificate():
+    X, y = draw(5, counts=(5, 5, 5))
+    dictionary, responses, groups = joint_blocks(X, y)
+    model = SparseVAE(noise_variance=0.09, groups=groups, fit_intercept=False, tol=1e-8)
+    model.fit(dictionary, responses)
+    joint = solve_joint(X, y, noise_variance=0.09, tol=1e-8).value
+    assert_allclose(model.energy_, joint.energy, rtol=1e-8)
+    assert_allclose(model.relevance_[:25], joint.relevance, atol=1e-4)
+    assert_array_equal(np.unique(model.support_ % 25), joint.support)
+    assert model.certificate_.holds
+    given = model.relevance_.reshape(3, 25)
+    assert_allclose(given, np.broadcast_to(given[0], (3, 25)))
+    # The joint solution itself passes the certificate of the blocks.
+    model.relevance_ = np.tile(joint.relevance, 3)
+    model.coef_ = np.hstack(joint.coef)
+    assert certify(model, dictionary, responses)["stationarity"].holds
+    model.relevance_ = np.tile(1.05 * joint.relevance, 3)
+    assert certify(model, dictionary, responses)["stationarity"].holds is False
+
+
+def test_each_part_learns_its_noise_variance():
+    rng = np.random.default_rng(6)
+    X = [gaussian(rng, 60, 20), gaussian(rng, 80, 20)]
+    y = [
+        part[:, :2] @ gaussian(rng, 2, 30) + level**0.5 * gaussian(rng, len(part), 30)
+        for part, level in zip(X, (0.1, 0.9), strict=True)
+    ]
+    found = solve_joint(X, y, tol=1e-7)
+    assert found.status.ok
+    assert_allclose(found.value.noise_variance, [0.1, 0.9], rtol=0.1)
+    noise, w = found.value.noise_variance, found.value.relevance
+    lowest = energy(X, y, w, noise)
+    for change in ([1.01, 1.0], [0.99, 1.0], [1.0, 1.01], [1.0, 0.99]):
+        assert energy(X, y, w, noise * np.array(change)) > lowest
+    assert_array_equal(found.value.support, [0, 1])
+
+
+def test_several_frequencies_find_sources_that_one_does_not():
+    # A sparse array with grating lobes: at one frequency, another direction explains a source as
+    # well; at another frequency, other directions do.
+    hits = {"one": 0, "joint": 0}
+    for seed in range(8):
+        data = make_array_snapshots(
+            positions=2.0 * np.arange(6), n_snapshots=4, source_angles=[-20.0, 12.0],
+            frequencies=[0.8, 0.9, 1.0, 1.15], snr_db=15.0, random_state=seed,
+        )  # fmt: skip
+        settings = {"noise_variance": data.noise_variance}
+        joint = solve_joint(data.dictionary, data.responses, **settings)
+        single = solve_joint(data.dictionary[2:3], data.responses[2:3], **settings)
+        for name, found in (("one", single), ("joint", joint)):
+            hits[name] += np.array_equal(found.value.support, np.sort(data.support))
+    assert hits["joint"] >= 7
+    assert hits["one"] <= 4
+
+
+def test_a_column_may_be_zero_in_one_part():
+    X, y = draw(7)
+    X[0][:, 11], X[1][:, 5], X[2][:, 5], X[0][:, 5] = 0.0, 0.0, 0.0, 0.0
+    found = solve_joint(X, y, noise_variance=0.5)
+    assert found.status.ok
+    assert found.value.relevance[5] == 0.0
+    assert 11 in found.value.support
+
+
+def test_torch_solves_as_numpy_does():
+    torch = require("torch")
+    X, y = draw(8)
+    plain = solve_joint(X, y, noise_variance=0.09).value
+    moved = solve_joint(
+        [torch.asarray(part) for part in X], [torch.asarray(part) for part in y],
+        noise_variance=0.09,
+    ).value  # fmt: skip
+    assert_allclose(moved.relevance.numpy(), plain.relevance, atol=1e-5)
+    assert_allclose(moved.coef[1].numpy(), plain.coef[1], atol=1e-5)
+    assert_array_equal(moved.support, plain.support)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda X, y: {"X": X, "y": y[:2]}, "X has 3 dictionaries and y has 2 parts"),
+        (lambda X, y: {"X": [], "y": []}, "expected at least one"),
+        (lambda X, y: {"X": [X[0], X[1][:, :5], X[2]], "y": y}, "with 5 and 25 columns"),
+        (lambda X, y: {"X": [X[0][:3], *X[1:]], "y": y}, "X has 3 rows and y has 10"),
+        (lambda X, y: {"X": [X[0] + np.nan, *X[1:]], "y": y}, r"X\[0\] contains NaN"),
+        (lambda X, y: {"X": X, "y": y, "noise_variance": -1.0}, "noise_variance=-1.0 was given"),
+        (lambda X, y: {"X": X, "y": y, "noise_variance": [0.1, 0.2]}, "an array of 3 of them"),
+        (lambda X, y: {"X": X, "y": y, "noise_variance": "cv"}, "noise_variance='cv' was given"),
+        (lambda X, y: {"X": X, "y": y, "solver": "coordinate"}, "solver='coordinate' was given"),
+    ],
+)
+def test_parts_that_do_not_belong_together_are_refused(change, words):
+    with pytest.raises(ValueError, match=words):
+        solve_joint(**change(*draw(9)))
+
+
+def test_blocks_need_equally_many_responses():
+    with pytest.raises(ValueError, match="parts with 3 and 4 and 6 responses"):
+        joint_blocks(*draw(10))

@@ -1,0 +1,232 @@
+"""The path of noise variances: its solutions are those of single fits, which `select` returns."""
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+
+import extras
+from lucidae import SparseVAE
+from lucidae.datasets import make_sparse_regression
+from lucidae.sparsity import noise_path
+from lucidae.sparsity.held_out import HeldOut, PathTrace, screened
+from lucidae.sparsity.objectives import FullCovariance
+from lucidae.sparsity.problem import normalise
+from lucidae.sparsity.state import evaluate
+
+
+@pytest.fixture(scope="module")
+def drawn():
+    p = make_sparse_regression(40, 70, 3, 8, 4, snr_db=15, random_state=0)
+    return p, noise_path(p.dictionary, p.responses, fit_intercept=False)
+
+
+def test_every_solution_is_that_of_a_single_fit(drawn):
+    p, path = drawn
+    for index in range(0, len(path), 3):
+        model = SparseVAE(noise_variance=path.noise_variances[index], fit_intercept=False)
+        model.fit(p.dictionary, p.responses)
+        assert path.energies[index] <= model.energy_ + 1e-6 * abs(model.energy_)
+        if abs(path.energies[index] - model.energy_) < 1e-8 * abs(model.energy_):
+            assert_allclose(path.relevances[index], model.relevance_, atol=1e-5)
+            assert_allclose(path.supports[index], model.support_)
+        fitted = model.predict(p.dictionary)
+        explained = 1 - np.sum((p.responses - fitted) ** 2) / np.sum(p.responses**2)
+        assert_allclose(path.explained[index], explained, atol=1e-5)
+
+
+def test_the_path_begins_where_the_first_column_enters(drawn):
+    p, path = drawn
+    n = p.responses.shape[1]
+    powers = np.sum((p.dictionary.T @ p.responses) ** 2, axis=1) / n
+    entry = np.max(powers / np.sum(p.dictionary**2, axis=0))
+    assert_allclose(path.noise_variances[0], entry)
+    assert path.explained[0] < 1e-6
+    assert path.strongest[1] >= 0
+    assert (np.diff(path.noise_variances) < 0).all()
+    assert (np.diff(path.explained) > -1e-3).all()
+
+
+def test_select_returns_fitted_estimators_with_certificates(drawn):
+    p, path = drawn
+    by_share = path.select(explained=0.8)
+    index = int(np.flatnonzero(path.explained >= 0.8)[0])
+    assert_allclose(by_share.noise_variance_, path.noise_variances[index])
+    assert path.explained[index - 1] < 0.8
+    assert_allclose(path.select(n_columns=3).support_, p.support)
+    smallest = path.select(rule="min").noise_variance_
+    assert_allclose(smallest, path.noise_variances[np.argmin(path.held_out_error)])
+    wider = path.select(rule="one_se")
+    assert wider.noise_variance_ >= smallest
+    level = path.held_out_error.min()
+    level += path.held_out_standard_error[np.argmin(path.held_out_error)]
+    chosen = np.flatnonzero(np.isclose(path.noise_variances, wider.noise_variance_))
+    assert path.held_out_error[chosen] <= level
+    for model in (by_share, wider, path.select(rule="stable")):
+        assert model.certificate_["stationarity"].holds
+        assert 0 <= model.certificate_["path_stability"].value <= 1
+        assert model.predict(p.dictionary).shape == p.responses.shape
+
+
+def test_select_finds_numbers_of_columns_between_the_points():
+    rng = np.random.default_rng(1)
+    X = np.linalg.qr(rng.standard_normal((60, 5)))[0]
+    y = X * [81.0, 27.0, 9.0, 3.0, 1.0] @ rng.standard_normal((5, 40))
+    y += 1e-3 * rng.standard_normal(y.shape)
+    path = noise_path(X, y, [1e5, 1e-2], cv=False)
+    assert_allclose(path.n_columns, [0, 5])
+    for count in range(6):  # orthogonal columns enter one after the other
+        assert path.select(n_columns=count).support_.tolist() == list(range(count))
+
+
+def test_tables_and_html(drawn):
+    _, path = drawn
+    pandas = extras.require("pandas")
+    table = pandas.DataFrame(path.to_dict())
+    assert len(table) == len(path)
+    assert_allclose(table["n_columns"], [support.size for support in path.supports])
+    assert path._repr_html_().count("<tr>") == len(path) + 1
+    assert "noise variances" in repr(path)
+
+
+def test_the_stable_part_has_one_strongest_column_and_explains_most(drawn):
+    _, path = drawn
+    strongest, part = path.strongest, path.stable_part
+    assert len(set(strongest[part])) == 1
+    explained = np.concatenate([[0.0], path.explained])
+    for begin in range(len(path)):
+        for end in range(begin + 1, len(path) + 1):
+            if len(set(strongest[begin:end])) == 1 and strongest[begin] >= 0:
+                growth = explained[end] - explained[begin]
+                assert growth <= explained[part.stop] - explained[part.start] + 1e-3
+
+
+@pytest.mark.parametrize("kind", ["spherical", "full"])
+def test_groups_covariances_and_weights_go_along_the_path(kind):
+    p = make_sparse_regression(30, 24, 2, 6, 3, snr_db=15, random_state=2)
+    rng = np.random.default_rng(2)
+    groups, variances = np.repeat(np.arange(8), 3), rng.uniform(0.5, 2.0, 30)
+    weights = rng.integers(1, 3, 30)
+    path = noise_path(
+        p.dictionary, p.responses, [1.0, 0.1], cv=3, groups=groups, group_covariance=kind,
+        noise_cov=variances, sample_weight=weights,
+    )  # fmt: skip
+    model = SparseVAE(noise_variance=0.1, groups=groups, group_covariance=kind)
+    model.fit(p.dictionary, p.responses, sample_weight=weights, noise_cov=variances)
+    assert_allclose(path.energies[1], model.energy_, rtol=1e-6)
+    assert path.n_columns[1] == np.unique(groups[model.support_]).size
+    assert np.isfinite(path.held_out_error).all()
+    assert_allclose(path.relevances[1], model.relevance_, rtol=1e-3, atol=1e-6)
+    again = path.select(explained=float(path.explained[1]))
+    assert_allclose(again.energy_, model.energy_, rtol=1e-6)
+    for fitted in (model, again):
+        assert all(claim.holds is not False for claim in fitted.certificate_)
+    chosen = SparseVAE(noise_variance="cv_1se", groups=groups, group_covariance=kind)
+    chosen.fit(p.dictionary, p.responses)
+    assert chosen.certificate_["stationarity"].holds
+
+
+def test_one_standard_error_chooses_fewer_columns():
+    for seed in range(3):
+        p = make_sparse_regression(50, 200, 4, 10, 4, snr_db=10, random_state=seed)
+        best, wider = (
+            SparseVAE(noise_variance=rule, fit_intercept=False).fit(p.dictionary, p.responses)
+            for rule in ("cv", "cv_1se")
+        )
+        assert wider.noise_variance_ >= best.noise_variance_
+        assert wider.support_.size <= best.support_.size
+        assert wider.certificate_["noise_variance"].holds is None
+
+
+def test_the_one_standard_error_rule_interpolates_in_the_logarithm():
+    noise, shares = np.array([100.0, 10.0, 1.0, 0.1]), np.array([0.5, 0.5])
+    errors = np.array([[9.0, 9.0], [3.0, 3.0], [1.0, 1.4], [1.3, 1.3]])
+    found = HeldOut(noise, errors, shares, 0.0)
+    assert_allclose(found.minimum(), 1.2)
+    assert_allclose(found.standard_error[2], 0.2)
+    share = (1.4 - 1.2) / (3.0 - 1.2)
+    assert_allclose(found.one_standard_error(), 10.0**share)
+
+
+def test_columns_evaluated_through_the_active_ones_are_those_of_the_factor():
+    rng = np.random.default_rng(3)
+    problem, _ = normalise(rng.standard_normal((20, 50)), rng.standard_normal((20, 6)))
+    problem = problem.with_noise(0.05)
+    relevance = np.where(rng.random(50) < 0.2, rng.uniform(0.1, 5.0, 50), 0.0)
+    fast, exact = screened(problem, relevance), evaluate(problem, relevance)
+    assert_allclose(fast.curvature, exact.curvature, rtol=1e-9)
+    assert_allclose(fast.alignment, exact.alignment, rtol=1e-9)
+    assert FullCovariance().exact_coordinates
+
+
+def test_the_certificate_warns_where_the_strongest_column_changes():
+    powers = np.array([[0, 1.0], [0, 4.0], [3, 2.0], [3.0, 2.0]])
+    trace = PathTrace(np.array([30.0, 10.0, 1.0, 0.1]), powers, np.array([0.1, 0.6, 0.8, 0.9]))
+    found = trace.stability(0.3, np.array([3.0, 2.0]), 0.85)
+    assert found["column"] == 0
+    assert_allclose(found["strongest"], [1, 0, 0])  # 30 explains too little to be compared
+    assert_allclose(found["overlap"], 1.0)
+    rng = np.random.default_rng(4)
+    X = rng.standard_normal((60, 20))
+    X[:, 0] = X[:, 1] + X[:, 2] + 0.05 * rng.standard_normal(60)
+    single, pair = (np.ones((1, 12)), rng.standard_normal((2, 12)) + 1.0)
+    noise = 0.05 * rng.standard_normal((60, 12))
+    for y, changes in ((3.0 * X[:, 5:6] @ single + noise, False), (X[:, 1:3] @ pair + noise, True)):
+        model = SparseVAE(noise_variance="cv").fit(X, y)  # column 0 stands for 1 and 2 at large γ
+        assert ("Warning" in model.certificate_["path_stability"].advice) == changes
+        strongest = noise_path(X, y).strongest
+        assert (np.unique(strongest[strongest >= 0]).size > 1) == changes
+    given = SparseVAE(noise_variance=0.1).fit(X, y).certificate_["path_stability"]
+    assert given.value is None
+    assert "noise_path" in given.advice
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ({"noise_variances": [0.1, -1.0]}, "above 0"),
+        ({"noise_variances": [0.0]}, "above 0"),
+        ({"noise_variances": []}, "above 0"),
+        ({"noise_variances": [np.nan]}, "above 0"),
+        ({"noise_variances": "cv"}, "above 0"),
+        ({"noise_variance": 0.1}, "varies along the path"),
+        ({"groups": [1]}, "groups has shape"),
+        ({"cv": 1}, "cv"),
+        ({"noise_cov": -np.ones(20)}, "negative variance"),
+    ],
+)
+def test_bad_input_is_refused_in_one_sentence(arguments, sentence):
+    rng = np.random.default_rng(5)
+    with pytest.raises(ValueError, match=sentence):
+        noise_path(rng.standard_normal((20, 5)), rng.standard_normal((20, 2)), **arguments)
+
+
+def test_responses_without_variation_are_refused():
+    X = np.random.default_rng(6).standard_normal((20, 5))
+    for y, intercept in ((np.zeros(20), False), (np.ones(20), True)):
+        with pytest.raises(ValueError, match="y is zero"):
+            noise_path(X, y, fit_intercept=intercept)
+
+
+@pytest.mark.parametrize(
+    ("condition", "sentence"),
+    [
+        ({}, "no condition"),
+        ({"explained": 0.5, "rule": "min"}, "exactly one"),
+        ({"explained": 1.5}, "explained"),
+        ({"explained": 0.9999999}, "at most"),
+        ({"rule": "best"}, "rule"),
+        ({"n_columns": 65}, "no noise variance was found"),
+    ],
+)
+def test_conditions_that_cannot_be_met_are_refused(drawn, condition, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        drawn[1].select(**condition)
+
+
+def test_rules_of_held_out_rows_need_folds(drawn):
+    p, _ = drawn
+    path = noise_path(p.dictionary, p.responses, cv=False, fit_intercept=False)
+    assert np.isnan(path.held_out_error).all()
+    assert path.explained[-1] > 0.9
+    with pytest.raises(ValueError, match="without folds"):
+        path.select(rule="min")

@@ -1,0 +1,247 @@
+"""Noise with a covariance: whitened by hand and given as noise_cov, the fits are the same."""
+
+import numpy as np
+import pytest
+import sklearn
+from numpy.testing import assert_allclose
+from sklearn.model_selection import GridSearchCV, KFold
+
+import lucidae
+from lucidae import SparseVAE, certify
+from lucidae.sparsity import noise_path
+from lucidae.sparsity.whitening import NoiseCovariance
+
+D, KAPPA, N = 30, 45, 6
+
+
+def drawn(seed, rank=D):
+    """Return a dictionary far from zero, responses and the covariance of their noise."""
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal((D, KAPPA)) + 2.0
+    root = np.linalg.qr(rng.standard_normal((D, D)))[0][:, :rank] * rng.uniform(0.5, 3.0, rank)
+    noise = 0.4 * root @ rng.standard_normal((rank, N))
+    return X, 3.0 * X[:, [5, 20]] @ rng.standard_normal((2, N)) + 7.0 + noise, root @ root.T
+
+
+def whitened_by_hand(cov, *parts, intercept):
+    """Return the parts times Λ^(−½)Vᵀ of the positive eigenvalues, orthogonal to the intercept."""
+    values, vectors = np.linalg.eigh(cov)
+    kept = values > 1e-10 * values[-1]
+    whitener = (vectors[:, kept] / np.sqrt(values[kept])).T
+    ones = whitener.sum(axis=1)
+    if intercept and np.linalg.norm(ones) > 1e-6:
+        complement = np.linalg.svd(ones[None, :])[2][1:]
+        whitener = complement @ whitener
+    return [whitener @ part for part in parts]
+
+
+@pytest.mark.parametrize("intercept", [False, True])
+@pytest.mark.parametrize("rank", [D, D - 4])
+@pytest.mark.parametrize("posterior", ["full", "diagonal"])
+def test_a_covariance_equals_whitening_by_hand(intercept, rank, posterior):
+    X, y, cov = drawn(0, rank)
+    model = SparseVAE(noise_variance=0.2, fit_intercept=intercept, posterior=posterior, tol=1e-10)
+    model.fit(X, y, noise_cov=cov)
+    white = whitened_by_hand(cov, X, y, intercept=intercept)
+    hand = SparseVAE(noise_variance=0.2, fit_intercept=False, posterior=posterior, tol=1e-10)
+    hand.fit(*white)
+    for name in ("coef_", "relevance_", "support_", "noise_variance_"):
+        assert_allclose(getattr(model, name), getattr(hand, name), atol=1e-10)
+    for claim in hand.certificate_:
+        assert model.certificate_[claim.name].holds == claim.holds
+    assert model.certificate_["stationarity"].holds
+    assert model.certificate_["noise_covariance"].value == rank
+    said = f"rank {rank}" in model.certificate_["noise_covariance"].advice
+    assert said == (rank < D)
+
+
+def test_average_reference_leaves_the_intercept_to_the_plain_mean():
+    X, y, cov = drawn(1)
+    reference = np.eye(D) - 1.0 / D
+    cov = reference @ cov @ reference
+    model = SparseVAE(noise_variance=0.2).fit(X, y, noise_cov=cov)
+    other = SparseVAE(noise_variance=0.2, fit_intercept=False).fit(
+        reference @ X, reference @ y, noise_cov=cov
+    )
+    assert_allclose(model.coef_, other.coef_, atol=1e-10)
+    assert_allclose(model.predict(X).mean(axis=0), y.mean(axis=0))
+    assert model.certificate_["noise_covariance"].value == D - 1
+    assert certify(model, X, y, noise_cov=cov).holds == model.certificate_.holds
+
+
+def test_the_intercept_is_that_of_generalised_least_squares():
+    X, y, cov = drawn(2)
+    model = SparseVAE(noise_variance=0.2).fit(X, y, noise_cov=cov)
+    inverse, ones = np.linalg.inv(cov), np.ones(D)
+    expected = ones @ inverse @ (y - X @ model.coef_.T) / (ones @ inverse @ ones)
+    assert_allclose(model.intercept_, expected, atol=1e-9)
+
+
+def test_the_energy_is_minus_twice_the_log_likelihood_of_the_data():
+    X, y, cov = drawn(3)
+    model = SparseVAE(noise_variance=0.2, fit_intercept=False).fit(X, y, noise_cov=cov)
+    sigma = (X * model.relevance_) @ X.T + 0.2 * cov
+    expected = np.trace(y.T @ np.linalg.solve(sigma, y)) + N * np.linalg.slogdet(sigma)[1]
+    assert_allclose(model.energy_, expected, rtol=1e-10)
+    assert_allclose(model.noise_variances_, 0.2 * np.diagonal(cov))
+
+
+@pytest.mark.parametrize("intercept", [False, True])
+def test_a_multiple_of_the_identity_is_a_change_of_the_noise_variance(intercept):
+    X, y, _ = drawn(4)
+    plain = SparseVAE(noise_variance=1.0, fit_intercept=intercept).fit(X, y)
+    scaled = SparseVAE(noise_variance=0.25, fit_intercept=intercept).fit(
+        X, y, noise_cov=np.full(D, 4.0)
+    )
+    assert_allclose(scaled.coef_, plain.coef_, atol=1e-10)
+    assert_allclose(scaled.intercept_, plain.intercept_, atol=1e-10)
+    assert_allclose(scaled.energy_, plain.energy_)
+    for one, other in zip(
+        scaled.predict(X, return_std=True), plain.predict(X, return_std=True), strict=True
+    ):
+        assert_allclose(one, other, atol=1e-10)
+
+
+def test_weights_are_frequencies_of_rows_with_their_own_variance():
+    X, y, _ = drawn(5)
+    rng = np.random.default_rng(5)
+    variances, weights = rng.uniform(0.5, 2.0, D), rng.integers(0, 4, D)
+    repeated = np.repeat(np.arange(D), weights)
+    model = SparseVAE(noise_variance=0.2)
+    one = model.fit(X, y, sample_weight=weights, noise_cov=variances)
+    coef, energy = one.coef_, one.energy_
+    two = model.fit(X[repeated], y[repeated], noise_cov=variances[repeated])
+    assert_allclose(two.coef_, coef, atol=1e-10)
+    assert_allclose(two.energy_, energy)
+    with pytest.raises(ValueError, match="covariance of repeated rows is not known"):
+        model.fit(X, y, sample_weight=weights, noise_cov=np.diag(variances))
+
+
+def test_variances_and_their_diagonal_matrix_agree_also_where_one_is_zero():
+    X, y, _ = drawn(6)
+    variances = np.random.default_rng(6).uniform(0.5, 2.0, D)
+    variances[4] = 0.0
+    by_matrix, by_vector = (
+        SparseVAE(noise_variance=0.2).fit(X, y, noise_cov=given)
+        for given in (np.diag(variances), variances)
+    )
+    assert_allclose(by_matrix.coef_, by_vector.coef_, atol=1e-10)
+    assert_allclose(by_matrix.energy_, by_vector.energy_)
+    assert by_vector.certificate_["noise_covariance"].value == D - 1
+
+
+def test_the_whitener_keeps_rows_with_their_rows_and_ignores_units():
+    _, _, cov = drawn(7)
+    whitener = NoiseCovariance.of(cov, D).matrix
+    order = np.random.default_rng(7).permutation(D)
+    permuted = NoiseCovariance.of(cov[np.ix_(order, order)], D).matrix
+    assert_allclose(permuted, whitener[np.ix_(order, order)], atol=1e-10)
+    units = 10.0 ** np.linspace(-12, 12, D)
+    scaled = NoiseCovariance.of(cov * units * units[:, None], D)
+    assert scaled.rank == D
+    assert_allclose(scaled.matrix * units, whitener, rtol=1e-9, atol=1e-10)
+
+
+def test_folds_are_folds_of_whitened_rows():
+    X, y, cov = drawn(8)
+    whitener = NoiseCovariance.of(cov, D).matrix
+    given, hand = (SparseVAE(noise_variance="cv", cv=KFold(4), fit_intercept=False) for _ in "ab")
+    given.fit(X, y, noise_cov=cov)
+    hand.fit(whitener @ X, whitener @ y)
+    assert_allclose(given.noise_variance_, hand.noise_variance_, rtol=1e-8)
+    assert_allclose(given.coef_, hand.coef_, atol=1e-8)
+
+
+def test_metadata_routing_and_grid_search():
+    X, y, cov = drawn(9)
+    with sklearn.config_context(enable_metadata_routing=True):
+        model = SparseVAE(noise_variance=0.2).set_fit_request(noise_cov=True)
+        search = GridSearchCV(model, {"noise_variance": [0.1, 0.2]}, cv=3, error_score="raise")
+        search.fit(X, y, noise_cov=np.diagonal(cov))  # variances are split with the rows
+        assert search.best_score_ > 0.9
+        with pytest.raises(ValueError, match="cannot be split"):
+            search.fit(X, y, noise_cov=cov)
+
+
+def broken(change):
+    _, _, cov = drawn(10)
+    cov = cov.copy()
+    change(cov)
+    return cov
+
+
+@pytest.mark.parametrize(
+    ("cov", "sentence"),
+    [
+        (np.eye(D - 1), "has shape"),
+        (np.ones((D, 2)), "has shape"),
+        (np.full(D, np.nan), "NaN"),
+        (broken(lambda cov: cov.__setitem__((0, 1), np.inf)), "NaN or infinity"),
+        (broken(lambda cov: cov.__setitem__((0, 1), 5.0)), "not symmetric"),
+        (np.eye(D) - 2.0 * np.ones((D, D)) / D, "not positive semi-definite"),
+        (np.ones((D, D)) - np.eye(D) * 0.5, "not positive semi-definite"),
+        (-np.eye(D), "not positive semi-definite"),
+        (-np.ones(D), "negative variance"),
+        (np.zeros((D, D)), "is zero"),
+        (np.zeros(D), "is zero"),
+        (np.array(["a"] * D), "expected numbers"),
+    ],
+)
+def test_a_matrix_that_is_no_covariance_is_refused_and_nothing_is_fitted(cov, sentence):
+    X, y, _ = drawn(10)
+    model = SparseVAE(noise_variance=0.2)
+    with pytest.raises(ValueError, match=sentence):
+        model.fit(X, y, noise_cov=cov)
+    assert not model.__sklearn_is_fitted__()
+
+
+def test_certify_asks_for_the_covariance_and_a_wrong_one_fails():
+    X, y, cov = drawn(11)
+    model = SparseVAE(noise_variance=0.2).fit(X, y, noise_cov=cov)
+    with pytest.raises(ValueError, match="fitted with noise_cov"):
+        certify(model, X, y)
+    assert certify(model, X, y, noise_cov=cov)["stationarity"].holds
+    assert not certify(model, X, y, noise_cov=np.eye(D))["stationarity"].holds
+
+
+def test_saved_estimators_keep_the_noise_of_their_rows(tmp_path):
+    X, y, cov = drawn(12)
+    model = SparseVAE(noise_variance=0.2).fit(X, y, noise_cov=cov)
+    lucidae.save(model, tmp_path / "model.lucidae")
+    loaded = lucidae.load(tmp_path / "model.lucidae")
+    assert_allclose(loaded.noise_variances_, model.noise_variances_)
+    assert_allclose(loaded.predict(X, return_std=True)[1], model.predict(X, return_std=True)[1])
+    assert loaded.certificate_["noise_covariance"].value == D
+
+
+@pytest.mark.parametrize("rank", [D, D - 3])
+@pytest.mark.parametrize("intercept", [False, True])
+def test_hermitian_covariances_of_complex_data(rank, intercept):
+    rng = np.random.default_rng(13)
+
+    def normal(*shape):
+        return (rng.standard_normal(shape) + 1j * rng.standard_normal(shape)) / 2**0.5
+
+    X = normal(D, KAPPA) + 1.0
+    root = np.linalg.qr(normal(D, D))[0][:, :rank] * rng.uniform(0.5, 3.0, rank)
+    cov = root @ root.conj().T
+    y = 3.0 * X[:, [5, 20]] @ normal(2, N) + 2.0 - 1.0j + 0.4 * root @ normal(rank, N)
+    model = SparseVAE(noise_variance=0.2, fit_intercept=intercept).fit(X, y, noise_cov=cov)
+    values, vectors = np.linalg.eigh(cov)
+    kept = values > 1e-10
+    whitener = (vectors[:, kept] / np.sqrt(values[kept])).conj().T
+    if intercept:
+        ones = whitener.sum(axis=1)
+        whitener = np.linalg.svd(ones.conj()[None, :])[2][1:] @ whitener
+    hand = SparseVAE(noise_variance=0.2, fit_intercept=False).fit(whitener @ X, whitener @ y)
+    assert_allclose(model.coef_, hand.coef_, atol=1e-10)
+    assert_allclose(model.relevance_, hand.relevance_, atol=1e-10)
+    for claim in hand.certificate_:
+        assert model.certificate_[claim.name].holds == claim.holds
+    assert certify(model, X, y, noise_cov=cov).holds == model.certificate_.holds
+    path = noise_path(X, y, [1.0, 0.2], noise_cov=cov, fit_intercept=intercept, cv=3)
+    assert_allclose(path.energies[1], model.energy_, rtol=1e-8)
+    wrong = cov.copy()
+    wrong[0, 1] *= -1j
+    with pytest.raises(ValueError, match="not symmetric"):
+        model.fit(X, y, noise_cov=wrong)
