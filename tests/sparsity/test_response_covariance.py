@@ -10,7 +10,7 @@ from lucidae import SparseVAE, certify
 from lucidae.sparsity.objectives import FullCovariance
 from lucidae.sparsity.problem import normalise
 from lucidae.sparsity.response_covariance import (
-    Spectrum,
+    ResponseSpectrum,
     correlation_step,
     evaluate_correlated,
     mackay_step,
@@ -40,7 +40,7 @@ def small_problem(seed, rho=0.7):
     X, y, _, _ = series(seed, d=5, kappa=9, r=3, n=4, rho=0.9)
     problem, _ = normalise(X, y, compress=False)
     w = np.random.default_rng(seed).random(9) * (np.arange(9) != 2)
-    return problem.with_noise(0.3), w, Spectrum.autoregressive(rho, 4)
+    return problem.with_noise(0.3), w, ResponseSpectrum.autoregressive(rho, 4)
 
 
 def dense_energy(problem, w, covariance, noise):
@@ -68,7 +68,7 @@ def test_energy_and_gradient_are_those_of_the_joint_covariance_of_all_responses(
 
 def test_independent_responses_are_the_model_without_a_covariance():
     problem, w, _ = small_problem(4)
-    found = evaluate_correlated(problem, w, Spectrum.of(5.0 * np.eye(4)))
+    found = evaluate_correlated(problem, w, ResponseSpectrum.of(5.0 * np.eye(4)))
     expected = evaluate(problem, w)
     assert_allclose(found.curvature, expected.curvature, rtol=1e-11)
     assert_allclose(found.alignment, expected.alignment, rtol=1e-11)
@@ -84,7 +84,7 @@ def test_no_step_raises_the_energy_and_the_correlation_is_the_best(seed):
     best = correlation_step(state)
     assert best.energy <= state.energy
     for rho in np.linspace(-0.99, 0.99, 41):
-        other = evaluate_correlated(problem, w, Spectrum.autoregressive(rho, 4))
+        other = evaluate_correlated(problem, w, ResponseSpectrum.autoregressive(rho, 4))
         assert best.energy <= other.energy + 1e-9
 
 
@@ -102,7 +102,7 @@ def test_the_solution_is_stationary_and_the_energy_never_rises(learn_noise):
     solution = solve_correlated(
         problem.with_noise(float(units.normalised_noise(noise))),
         FullCovariance(),
-        spectrum=Spectrum.autoregressive(0.0, 20),
+        spectrum=ResponseSpectrum.autoregressive(0.0, 20),
         learn_noise=learn_noise,
     )
     assert solution.status.ok
@@ -119,7 +119,7 @@ def test_correlated_responses_recover_columns_that_independent_ones_miss():
         X, y, used, noise = series(seed)
         problem, units = normalise(X, y, compress=False)
         problem = problem.with_noise(float(units.normalised_noise(noise)))
-        spectrum = Spectrum.autoregressive(0.0, 20)
+        spectrum = ResponseSpectrum.autoregressive(0.0, 20)
         correlated = solve_correlated(
             problem, FullCovariance(), spectrum=spectrum, tolerance=1e-3, limit=300
         )

@@ -27,7 +27,7 @@ from lucidae.arrays import as_double
 from lucidae.linear.eigenvalue_bounds import drawn_after, start_share
 from lucidae.linear.probe import EPS, Estimate
 
-__all__ = ["FEW_ROWS", "FewRows", "RowFigures", "gram_of"]
+__all__ = ["FEW_ROWS", "FewRows", "GramFigures", "gram_of"]
 
 Vector = np.ndarray[Any, Any]
 
@@ -45,7 +45,7 @@ BLOCK_ENTRIES = 2**22
 
 
 @dataclass(frozen=True)
-class RowFigures:
+class GramFigures:
     """Products of a decoder's span with the second moment Σ of few rows, and eigenvalues of Σ.
 
     Parameters
@@ -142,7 +142,7 @@ class FewRows:
         """Return the same rows divided by the number `unit`."""
         return replace(self, factor=self.factor / unit**2)
 
-    def measured(self, span: Vector) -> RowFigures:
+    def measured(self, span: Vector) -> GramFigures:
         """Return products of the orthonormal rows `span` (r, m), and the tested eigenvalues."""
         roots = np.sqrt(self.shares)
         checks = drawn_after((CHECKS, len(self.shares)), self.gram, self.mean, span)
@@ -157,7 +157,7 @@ class FewRows:
         values = np.maximum(np.linalg.eigvalsh(gram)[::-1], 0.0)
         n, m = self.rows.shape
         error += EPS * (m * self.trace * self.factor + n * float(values[0]))
-        return RowFigures(
+        return GramFigures(
             images * self.factor, codes[:, CHECKS:] * self.factor**0.5, gram, values, error
         )
 

@@ -29,7 +29,7 @@ from lucidae.linear.eigenvalue_bounds import (
     orthonormal,
 )
 from lucidae.linear.probe import EPS, FEWEST_ROUNDINGS, Estimate, Probe
-from lucidae.linear.verified_gram import FEW_ROWS, FewRows, RowFigures, gram_of
+from lucidae.linear.verified_gram import FEW_ROWS, FewRows, GramFigures, gram_of
 from lucidae.moments import SecondMoment
 from lucidae.validation import check_rows
 
@@ -622,7 +622,7 @@ def _bounded(data: Data, atoms: Vector) -> Leading:
 
 
 def _from_gram(
-    data: Data, atoms: Vector, span: Vector, basis_error: float, found: RowFigures
+    data: Data, atoms: Vector, span: Vector, basis_error: float, found: GramFigures
 ) -> Leading:
     """Return bounds as `_bounded` does, from all eigenvalues of the Gram matrix of few rows.
 

@@ -76,7 +76,7 @@ from lucidae.sparsity.posterior import ActiveFactor
 from lucidae.sparsity.prediction import check_kept, determination, narrowed
 from lucidae.sparsity.problem import Problem, Rows, Units
 from lucidae.sparsity.response_covariance import (
-    Spectrum,
+    ResponseSpectrum,
     checked_spectrum,
     correlated_attributes,
     given_covariance,
@@ -547,7 +547,7 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
 
     def _solve(
         self, problem: Problem, units: Units, objective: Energy, rows: Rows, given: Rows,
-        guide: Guide | None, spectrum: Spectrum | None,
+        guide: Guide | None, spectrum: ResponseSpectrum | None,
     ) -> tuple[Solution[Any], PathTrace | None]:  # fmt: skip
         """Find the noise variance and return the relevances that minimise the energy (loss).
 

@@ -60,7 +60,7 @@ NEWTON_WORK = 2e10
 """Largest number of multiplications in a Newton step; above it MacKay's updates continue."""
 
 
-class Spectrum(NamedTuple):
+class ResponseSpectrum(NamedTuple):
     """Eigenvalues and eigenvectors of the covariance B of the responses.
 
     Parameters
@@ -76,13 +76,13 @@ class Spectrum(NamedTuple):
     correlation: float = np.nan
 
     @classmethod
-    def of(cls, covariance: Any) -> Spectrum:
+    def of(cls, covariance: Any) -> ResponseSpectrum:
         """Return the spectrum of a given covariance B, divided by its mean diagonal entry."""
         values, vectors = np.linalg.eigh(covariance / (np.trace(covariance) / len(covariance)))
         return cls(np.maximum(values, 0.0), vectors)
 
     @classmethod
-    def autoregressive(cls, correlation: float, count: int) -> Spectrum:
+    def autoregressive(cls, correlation: float, count: int) -> ResponseSpectrum:
         """Return the spectrum of the covariance ρ^|s−t| of `count` responses.
 
         Its inverse times 1 − ρ² is the tridiagonal matrix with the diagonal (1, 1 + ρ², …, 1 + ρ²,
@@ -112,7 +112,7 @@ def given_covariance(wanted: Any) -> Any:
 
 def checked_spectrum(
     wanted: Any, rows: Rows, objective: Energy, posterior: str, solver: str
-) -> Spectrum | None:
+) -> ResponseSpectrum | None:
     """Return the covariance of the responses to start from; None for independent responses.
 
     Raise an error if `wanted`, the argument `response_covariance`, is invalid, or if the other
@@ -132,7 +132,7 @@ def checked_spectrum(
             "two outputs or more, and real NumPy arrays."
         )
     if isinstance(wanted, str):
-        return Spectrum.autoregressive(0.0, count)
+        return ResponseSpectrum.autoregressive(0.0, count)
     try:
         matrix = np.asarray(to_numpy(real_array(wanted, name)), dtype=float)
     except (TypeError, ValueError) as error:
@@ -146,7 +146,7 @@ def checked_spectrum(
             f"{name} is not symmetric and positive semi-definite (its smallest eigenvalue is "
             f"{values[0]:.3g}), expected {others}."
         )
-    return Spectrum.of((matrix + matrix.T) / 2.0)
+    return ResponseSpectrum.of((matrix + matrix.T) / 2.0)
 
 
 class CorrelatedState(NamedTuple):
@@ -158,7 +158,7 @@ class CorrelatedState(NamedTuple):
         The normalised problem with all n responses.
     relevance : ndarray of shape (κ,)
         The relevances, prior variances of the coefficients of each of the κ columns.
-    spectrum : Spectrum
+    spectrum : ResponseSpectrum
         Eigenvalues λ and eigenvectors V of the covariance of the responses.
     powers, basis : ndarray of shape (d,) and (d, d)
         Eigenvalues D and eigenvectors Q of ΦWΦᵀ, for the dictionary Φ and the relevances W.
@@ -174,7 +174,7 @@ class CorrelatedState(NamedTuple):
 
     problem: Problem
     relevance: Any
-    spectrum: Spectrum
+    spectrum: ResponseSpectrum
     powers: Any
     basis: Any
     rotated: Any
@@ -229,7 +229,7 @@ def _energy(problem: Problem, powers: Any, values: Any, rotated: Any) -> float:
 
 
 def evaluate_correlated(
-    problem: Problem, relevance: Any, spectrum: Spectrum, **others: Any
+    problem: Problem, relevance: Any, spectrum: ResponseSpectrum, **others: Any
 ) -> CorrelatedState:
     """Return the state of a problem at given relevances and covariance of the responses.
 
@@ -374,16 +374,16 @@ def _searched(state: CorrelatedState, *, innovations: bool) -> CorrelatedState:
     )
 
 
-def _at_angle(angle: float, count: int) -> Spectrum:
+def _at_angle(angle: float, count: int) -> ResponseSpectrum:
     """Return the spectrum of the AR(1) model whose correlation is the hyperbolic tangent of it."""
-    return Spectrum.autoregressive(float(np.tanh(angle)), count)
+    return ResponseSpectrum.autoregressive(float(np.tanh(angle)), count)
 
 
 def solve_correlated(
     problem: Problem,
     objective: Energy,
     *,
-    spectrum: Spectrum,
+    spectrum: ResponseSpectrum,
     learn_noise: bool = False,
     start: Any = None,
     tolerance: float = 1e-6,
@@ -399,7 +399,7 @@ def solve_correlated(
     objective : Energy
         The full energy, from which the groups of columns are taken that share one relevance (prior
         variance).
-    spectrum : Spectrum
+    spectrum : ResponseSpectrum
         The covariance of the responses. If it is that of an AR(1) model, its correlation ρ is
         learned, from the value in `spectrum`.
     learn_noise : bool
