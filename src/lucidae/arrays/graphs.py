@@ -164,7 +164,7 @@ def records(example: Any) -> bool:
 
 
 class MeasuredState(NamedTuple):
-    """A state of an iteration and its distance to optimality, an array without axes."""
+    """A state of an iteration and its distance to optimality, a zero-dimensional array."""
 
     state: Any
     distance: Any
@@ -183,7 +183,7 @@ class Steps:
     step : callable
         The step from state to state, see `replayable`.
     measure : callable
-        Takes a state and returns its distance to optimality as an array without axes.
+        Takes a state and returns its distance to optimality as a zero-dimensional array.
     example : nested tuples of arrays
         A state, from which library and device are read.
     stride : int

@@ -124,7 +124,7 @@ def _gap(figures: DropoutFigures, tolerance: float) -> Claim:
         why = "The loss is below its lower bound, so one of them was computed wrongly."
         return Claim("gap", _MINIMUM, reference, gap, tolerance, False, why, error)
     if gap < -tolerance or error > tolerance:
-        # An error above the tolerance leaves room for a smaller loss, however small the gap is.
+        # If the error exceeds the tolerance, a smaller loss is possible, however small the gap is.
         # Singular values that were not computed can only make the minimum smaller.
         if gap - (error - figures.missed) > tolerance:
             missed = figures.missed > error / 2

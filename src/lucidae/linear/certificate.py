@@ -625,7 +625,7 @@ def with_changes(found: Certificate, changed: Mapping[str, float]) -> Certificat
 
 
 def check_latents(k: int, m: int, name: str) -> None:
-    """Raise an error if there are more latents than features, of which PCA has no components."""
+    """Raise an error if there are more latents than principal components, one per feature."""
     if k > m:
         raise ValueError(
             f"{name} has {k} rows, but X has {m} features: expected at most {m} rows, because data "

@@ -455,7 +455,7 @@ class RowsSource:
 
     @property
     def _products(self) -> tuple[Any, Array]:
-        """The centred copy of the rows and its mean, `centred`; without one, rows and mean."""
+        """The centred copy of the rows and its mean, or the given rows and their mean."""
         return self.centred or (self.rows, self.mean)
 
     @property

@@ -109,7 +109,7 @@ class RowFigures:
 
 @dataclass(frozen=True)
 class FewRows:
-    """Few rows, their weights and mean, and a matrix that is said to be their Gram matrix.
+    """Few rows, their weights and mean, and their alleged Gram matrix, which is tested.
 
     Parameters
     ----------

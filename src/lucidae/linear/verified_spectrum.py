@@ -604,7 +604,7 @@ def _bounded(data: Data, atoms: Vector) -> Leading:
     inside, span, image = inside[::-1], (span @ turn)[:, ::-1], turn[:, ::-1].T @ image
     residual = image - inside[:, None] * span.T
     size = float(np.linalg.norm(residual)) + rounding
-    # No eigenvalue outside is larger than the trace there.
+    # No eigenvalue outside of the span exceeds the trace outside of the span.
     rest.bound = max(data.trace - float(np.sum(inside)), 0.0) + 4 * rounding
     for steps in STEPS:
         # More steps help as long as the bound on the complement decides, and not its Ritz value,
