@@ -301,8 +301,8 @@ def check_jobs(value: Any) -> int | None:
 def check_seed(value: Any) -> Any:
     """Return the argument `random_state` unchanged, or raise a ValueError if it is not valid.
 
-    Valid is what scikit-learn's `check_random_state` accepts. Estimators also call this function if
-    they draw no random numbers, so that a wrong value always raises an error.
+    It is valid if scikit-learn's `check_random_state` accepts it. Estimators also call this
+    function if they draw no random numbers, so that a wrong value always raises an error.
     """
     if value is None or value is np.random or isinstance(value, np.random.RandomState):
         return value

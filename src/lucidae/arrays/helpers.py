@@ -143,8 +143,8 @@ def arange_like(ref: Array, start: int = 0) -> Array:
 def add_diagonal(A: Array, values: Any, *, overwrite: bool = False) -> Array:
     """Return the matrices `A` with `values` added to their diagonals.
 
-    `values` is a number for all diagonal entries, or an array of shape (…, size). `A` is not
-    changed, unless `overwrite` is true, which allows it.
+    `values` is a number for all diagonal entries, or an array of shape (…, size). `A` may be
+    overwritten if `overwrite` is true; otherwise it is not changed.
     """
     values = _unpromoting(values, A)
     if is_numpy(A) and np.ndim(values) < A.ndim:

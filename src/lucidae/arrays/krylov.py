@@ -85,7 +85,8 @@ class _Search:
     """The search for copies of eigenvectors that a Krylov space has missed.
 
     After convergence, random rows are added to the space and `steps` more steps are made. If the
-    sum of the wanted eigenvalues grows meanwhile, the search begins again with twice as many rows.
+    sum of the wanted eigenvalues grows in these steps, the search begins again with twice as many
+    rows.
 
     `left` is the number of steps that are left, `begins` tells whether rows are to be added now,
     and `rows` is their number.

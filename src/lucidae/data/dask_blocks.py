@@ -480,8 +480,8 @@ _REPORTS: dict[str, Any] = {}
 class _Progress:
     """Shows the rows of finished chunks: those of this process, and those of a cluster.
 
-    As a context it is the topic under which the tasks report, or None if nothing is shown. A chunk
-    that a cluster computes again, because a worker was lost, counts once.
+    A ``with`` statement returns the topic under which the tasks report, or None if nothing is
+    shown. A chunk that a cluster computes again, because a worker was lost, counts once.
     """
 
     def __init__(self, rows: DaskBlocks, shown: Shown) -> None:

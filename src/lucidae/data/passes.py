@@ -147,7 +147,7 @@ def _after(
 ) -> tuple[Any, int]:
     """Return the summary of all rows read so far, and the number of these rows.
 
-    `done` are these two before `block` was read.
+    `done` contains both before `block` was read.
     """
     total, count = done
     part = leaf_of(block, name, leaf)

@@ -188,7 +188,7 @@ SELECTIONS: dict[str, Callable[[CrossValidation], float]] = {"cv": lambda found:
 class DropoutChoice(NamedTuple):
     """Moment of all rows [x | y], the probability of dropping a unit, and how it was chosen.
 
-    Of fewer rows than features, `moment` is the mean alone.
+    If there are fewer rows than features, `moment` contains only the mean.
     """
 
     moment: SecondMoment | RowMean

@@ -165,7 +165,7 @@ def _against_optimum(case: Case, tolerance: float, negligible: float, rank: int)
 def _case(problem: LinearProblem, weights: Weights, strength: float, tied: bool) -> Case:
     """Return weights and moments as NumPy arrays, the transformed inputs, and the minimal loss.
 
-    The inputs are transformed to white ones, whose second moment is the identity.
+    The inputs are whitened: transformed so that their second moment is the identity.
     """
     given = Moments.of(problem)
     units = DataUnits.of(given)
@@ -303,7 +303,7 @@ def _decomposed(left: Matrix, inner: Matrix) -> Product:
 def _descending(symmetric: Matrix) -> tuple[Matrix, Matrix]:
     """Return the eigenvalues of a symmetric matrix, largest first, and their eigenvectors.
 
-    LAPACK's driver "evr" is used, another one than in the solver.
+    LAPACK's driver "evr" is used; the solver uses another driver.
     """
     values, vectors = scipy.linalg.eigh(symmetric, driver="evr")
     return values[::-1], vectors[:, ::-1]

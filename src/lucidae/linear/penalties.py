@@ -203,7 +203,7 @@ def _highest_floor(values: Vector, k: int, first: float, accuracy: float) -> Vec
 
 
 def _strictly_inside(penalties: Vector, limit: float) -> Vector:
-    """Return the penalties, changed by rounding errors so that they increase and are below `limit`.
+    """Return the penalties, changed minimally so that they increase strictly and are below `limit`.
 
     `limit` is the smallest eigenvalue. Rounding can make neighbouring penalties equal, or equal to
     `limit`. Latents with equal penalties could rotate, and a latent whose penalty is `limit` is

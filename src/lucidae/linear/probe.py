@@ -112,9 +112,9 @@ class Probe(NamedTuple):
     def difference(self, moment: SecondMoment) -> Estimate:
         """Return the largest difference between a second moment and the rows, with its error.
 
-        Compared are mean and covariance along random directions, in units of the largest standard
-        deviation of the projections, and the relative difference of the total weights. The error is
-        that of rounding.
+        Mean and covariance are compared along random directions, in units of the largest standard
+        deviation of the projections; the relative difference of the total weights counts as well.
+        The error is that of rounding.
         """
         along = self.directions @ to_numpy(moment.covariance) @ self.directions.T
         covariance = self.scatter / self.weight

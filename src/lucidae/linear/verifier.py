@@ -589,9 +589,9 @@ def _evidence(
 ) -> dict[str, Any]:
     """Return the numbers from which the measured values can be computed again, by name.
 
-    `loss` contains the loss, its minimum, and the number by which their difference is divided. To
-    loss and minimum, `shift` is added, the constant that the division of the data by `_unit`
-    subtracted from both.
+    `loss` contains the loss, its minimum, and the number by which their difference is divided.
+    `shift` is added to loss and minimum: it is the constant by which the division of the data by
+    `_unit` reduced both.
     """
     value, minimum, size = loss
     objective = method.objective

@@ -48,8 +48,8 @@ def pair(first: Any, second: Any, names: tuple[str, str]) -> tuple[Array, Array]
     except ValueError as error:
         raise ValueError(
             f"the leading axes of {names[0]}, which has shape {tuple(left.shape)}, and of "
-            f"{names[1]}, which has shape {tuple(right.shape)}, do not match: give as many "
-            "matrices of each, or one matrix of one of them."
+            f"{names[1]}, which has shape {tuple(right.shape)}, do not match: give equally "
+            "many matrices of both, or a single matrix for one of them."
         ) from error
     return left, like(right, left)
 

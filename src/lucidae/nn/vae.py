@@ -341,7 +341,7 @@ class VAE(nn.Module):
 def _as_tensor(dictionary: Any) -> Tensor:
     """Return the dictionary, a matrix with one column per latent, as a tensor of real numbers.
 
-    Anything else than a matrix of real numbers is an error.
+    Anything other than a matrix of real numbers is an error.
     """
     try:
         columns = torch.as_tensor(dictionary)

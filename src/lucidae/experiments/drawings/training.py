@@ -256,7 +256,7 @@ def penalties(outcome: Outcome) -> Sequence[Block]:
 def convergence(outcome: Outcome) -> Sequence[Block]:
     """Return a plot of the loss and of the hidden units' importance during dropout training.
 
-    Of the importance scores (products of the norms of incoming and outgoing weights) the variance
+    The variance of the importance scores (products of the norms of incoming and outgoing weights)
     is drawn. There is a row of panels per number of hidden units.
     """
     setting = outcome.setting
