@@ -77,7 +77,7 @@ class Probe(NamedTuple):
         """Return the probe of the first batch of rows; None if it has too many entries.
 
         A probe is the mean and the scatter of the rows along random directions. The limit is
-        `PROBED_ENTRIES`. Of `moment`, the second moment of the batch, only the standard deviations
+        `PROBED_ENTRIES`. `moment` is the second moment of the batch; only its standard deviations
         are used, to scale the directions.
         """
         if X.shape[0] * X.shape[1] > PROBED_ENTRIES:

@@ -298,8 +298,8 @@ def _mean_and_variances(X: Any, shares: Vector) -> tuple[Vector, Vector]:
     """Return mean and variance of each column of X; `shares` are the weights, of sum 1.
 
     The columns are shifted by the first row of positive weight before they are squared, so that a
-    constant column has no variance at all. If the shift differs from the mean by many
-    standard deviations, the sums are computed again, with this mean as the shift.
+    constant column has no variance at all. If the shift differs from the mean by more than
+    ten standard deviations, the sums are computed again, with this mean as the shift.
     """
     shift = np.zeros(X.shape[1])
     if not scipy.sparse.issparse(X):

@@ -261,8 +261,8 @@ class NetworkState(FittedState):
     Parameters
     ----------
     moment : SecondMoment or RowMean
-        Second moment of the training rows; the targets, if any, follow the features. Of rows with
-        many features, the mean alone.
+        Second moment of the training rows; the targets, if any, follow the features. For rows
+        with many features only their mean.
     strength : float
         Strength λ = dropout / (1 − dropout) of dropout.
     width : int

@@ -212,8 +212,8 @@ class RegressionState(NetworkState):
         """Return the coefficients as a (targets × features) matrix, and the prediction at mean x.
 
         That prediction is the mean target. It is computed from `intercept` only if a user has
-        assigned another one than the fitted one, because an intercept loses digits if the means are
-        much larger than the deviations.
+        assigned another value than the fitted one, because an intercept loses digits if the means
+        are much larger than the deviations.
         """
         center, output_center = (host(part) for part in self.centers())
         coef = host(coef).reshape(len(output_center), len(center))
