@@ -177,8 +177,8 @@ def check_vector(
 ) -> np.ndarray[Any, Any]:
     """Return `value` as a NumPy vector of finite numbers of at least 0; otherwise raise an error.
 
-    A single number becomes an array without axes. `name` is the name of the argument in the error,
-    and `expected` describes there everything that the caller accepts.
+    A single number becomes a zero-dimensional array. The error message contains `name`, the name of
+    the argument, and `expected`, a description of all values that the caller accepts.
     """
     try:
         vector = to_numpy(real_array(value, name))
@@ -231,8 +231,9 @@ def check_integer(
 ) -> int:
     """Return `value` as an int if it is an integer from `low` to `high`; otherwise raise an error.
 
-    Without `high` there is no upper bound. `name` is the name of the argument in the error, and
-    `others` names there what the caller accepts besides integers, such as ``" or None"``.
+    If `high` is None, there is no upper bound. The error message contains `name`, the name of the
+    argument, and `others`, the values besides integers that the caller accepts, such as
+    ``" or None"``.
     """
     whole = isinstance(value, Integral) and not isinstance(value, _NO_NUMBERS)
     if not whole or value < low or (high is not None and value > high):
@@ -255,9 +256,9 @@ def check_number(
 ) -> float:
     """Return `value` as a float if it is finite and from `low` to `high`; otherwise raise an error.
 
-    `low` itself is accepted unless `open_low`, and `high` unless `open_high`. `name` is the name of
-    the argument in the error, and `others` names there what the caller accepts besides numbers,
-    such as ``" or 'auto'"``.
+    `low` itself is accepted unless `open_low`, and `high` unless `open_high`. The error message
+    contains `name`, the name of the argument, and `others`, the values besides numbers that the
+    caller accepts, such as ``" or 'auto'"``.
     """
     number = float(value) if _is_real(value) else math.nan
     inside = low <= number <= high and math.isfinite(number)
@@ -268,7 +269,7 @@ def check_number(
 
 
 def _is_real(value: Any) -> bool:
-    """Tell whether `value` is a real number that a float can represent, no Boolean or duration."""
+    """Tell whether `value` is a real number a float can represent, not a Boolean or duration."""
     if isinstance(value, _NO_NUMBERS) or not isinstance(value, Real):
         return False
     try:
@@ -323,8 +324,8 @@ def check_jobs(value: Any) -> int | None:
 def check_seed(value: Any) -> Any:
     """Return the argument `random_state` unchanged, or raise a ValueError if it is not valid.
 
-    Valid is what scikit-learn's `check_random_state` accepts. Estimators also call this function if
-    they draw no random numbers, so that a wrong value always raises an error.
+    It is valid if scikit-learn's `check_random_state` accepts it. Estimators also call this
+    function if they draw no random numbers, so that a wrong value always raises an error.
     """
     if value is None or value is np.random or isinstance(value, np.random.RandomState):
         return value
@@ -336,8 +337,8 @@ def check_seed(value: Any) -> Any:
 def check_choice(value: Any, name: str, choices: Any, *, others: str = "") -> str:
     """Return `value` if it is one of the strings `choices`; otherwise raise a ValueError.
 
-    `name` is the name of the argument in the error, and `others` names there what the caller
-    accepts besides the choices, such as ``" or a number"``.
+    The error message contains `name`, the name of the argument, and `others`, the values besides
+    the choices that the caller accepts, such as ``" or a number"``.
     """
     options = tuple(choices)
     if not isinstance(value, str) or value not in options:

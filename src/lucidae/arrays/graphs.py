@@ -152,8 +152,8 @@ class Replay:
 def recorder(example: Any) -> Recorder | None:
     """Return the function that records work on arrays such as `example`; None if there is none.
 
-    Only torch records its work on a GPU. CuPy can record no products of matrices: it raises an
-    error if a function of cuBLAS is called meanwhile.
+    Only torch records its work on a GPU. CuPy cannot record matrix products: it raises an error
+    if a function of cuBLAS is called during a recording.
     """
     return _cuda_graph if _on_cuda(example) else None
 
@@ -164,7 +164,7 @@ def records(example: Any) -> bool:
 
 
 class MeasuredState(NamedTuple):
-    """A state of an iteration and its distance to optimality, an array without axes."""
+    """A state of an iteration and its distance to optimality, a zero-dimensional array."""
 
     state: Any
     distance: Any
@@ -183,7 +183,7 @@ class Steps:
     step : callable
         The step from state to state, see `replayable`.
     measure : callable
-        Takes a state and returns its distance to optimality as an array without axes.
+        Takes a state and returns its distance to optimality as a zero-dimensional array.
     example : nested tuples of arrays
         A state, from which library and device are read.
     stride : int
@@ -335,7 +335,7 @@ def _cuda_graph(rehearsal: Work, work: Work) -> Work:
 def _without_collection() -> Iterator[None]:
     """Switch Python's garbage collector off for a ``with`` block.
 
-    If it deleted an earlier graph meanwhile, the recording would end with an error.
+    If it deleted an earlier graph during a recording, the recording would end with an error.
     """
     enabled = gc.isenabled()
     gc.disable()

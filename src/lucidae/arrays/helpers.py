@@ -77,7 +77,8 @@ def like(x: Any, ref: Array) -> Array:
 def beside(x: Array, ref: Array) -> Array:
     """Return `x` as an array of the library and on the device of `ref`.
 
-    An array that is there already is returned unchanged; otherwise it also gets the dtype of `ref`.
+    An array that already is in this library and on this device is returned unchanged; other arrays
+    also get the dtype of `ref`.
     """
     together = namespace(x) is namespace(ref) and device(x) == device(ref)
     return x if together else like(x, ref)
@@ -86,7 +87,7 @@ def beside(x: Array, ref: Array) -> Array:
 def fields_beside(values: Any, ref: Array) -> Any:
     """Return a dataclass with its arrays in the library, dtype and device of `ref`.
 
-    Fields that are not arrays stay as they are, and so does an object that is no dataclass.
+    Fields that are not arrays are unchanged, and so is an object that is not a dataclass.
     """
     if not is_dataclass(values) or isinstance(values, type):
         return values
@@ -211,8 +212,8 @@ def arange_like(ref: Array, start: int = 0) -> Array:
 def add_diagonal(A: Array, values: Any, *, overwrite: bool = False) -> Array:
     """Return the matrices `A` with `values` added to their diagonals.
 
-    `values` is a number for all diagonal entries, or an array of shape (…, size). `A` is not
-    changed, unless `overwrite` is true, which allows it.
+    `values` is a number for all diagonal entries, or an array of shape (…, size). `A` may be
+    overwritten if `overwrite` is true; otherwise it is not changed.
     """
     values = _unpromoting(values, A)
     if is_numpy(A) and np.ndim(values) < A.ndim:

@@ -70,7 +70,7 @@ class _Space:
     `basis` has orthonormal rows Q that span the space, and `restricted` is QΣQᵀ without the rows
     and columns of the newest block. `block` are the rows of Q that were added last and are to be
     multiplied with Σ next, and `steps` is the number of products so far. The basis is a view of the
-    first rows of `storage`, which has room for more, so that it need not be copied when it grows.
+    first rows of `storage`, which has more rows, so that the basis can grow without a copy.
     """
 
     basis: Array
@@ -85,7 +85,8 @@ class _Search:
     """The search for copies of eigenvectors that a Krylov space has missed.
 
     After convergence, random rows are added to the space and `steps` more steps are made. If the
-    sum of the wanted eigenvalues grows meanwhile, the search begins again with twice as many rows.
+    sum of the wanted eigenvalues grows in these steps, the search begins again with twice as many
+    rows.
 
     `left` is the number of steps that are left, `begins` tells whether rows are to be added now,
     and `rows` is their number.

@@ -35,8 +35,8 @@ def fetch(
     path: Annotated[
         Path | None,
         typer.Option(
-            help="A folder or tar archive from which to read the files, if they need not "
-            "be downloaded."
+            help="A folder or tar archive from which the files are read, instead of "
+            "downloading them."
         ),
     ] = None,
 ) -> None:
@@ -106,7 +106,7 @@ METHOD_SUMMARIES = {
     "plain": "Gradient descent on the reconstruction error alone. Bao et al. 2020, eq. 1.",
     "uniform_l2": "Reconstruction error plus the same squared-norm penalty for all latents. Bao "
     "et al. 2020, eq. 2.",
-    "nonuniform_l2": "Reconstruction error plus another squared-norm penalty for each latent, "
+    "nonuniform_l2": "Reconstruction error plus a different squared-norm penalty for each latent, "
     "which orders the latents. Bao et al. 2020, eq. 3.",
     "nested_dropout": "Nested dropout: for each row only the first latents are kept, a random "
     "number of them. Rippel et al. 2014.",

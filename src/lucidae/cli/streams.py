@@ -126,8 +126,8 @@ def streamed_table(
     streams = file.suffix.lower() in FILES
     if scheduler is not None and not streams:
         raise ValueError(
-            f"--scheduler {scheduler} was given, but a Dask cluster reads files that end in "
-            f"{', '.join(sorted(FILES))}: leave out --scheduler."
+            f"--scheduler {scheduler} was given, but a Dask cluster cannot read {file.name}, only "
+            f"files that end in {', '.join(sorted(FILES))}: convert it, or leave out --scheduler."
         )
     if not streams or not file.exists() or (scheduler is None and not is_large(file)):
         return None

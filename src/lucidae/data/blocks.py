@@ -185,7 +185,7 @@ class RowBlocks(ABC):
 
 
 def shrunk(name: str, expected: int, found: int) -> str:
-    """Return the sentence that says that data end before the number of rows that they declare."""
+    """Return the message for data that have fewer rows than they declare."""
     return (
         f"{name} declares {expected} rows, but ends after {found}: it has changed while it was "
         "read. Read it again when nobody writes to it."

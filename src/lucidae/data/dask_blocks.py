@@ -382,7 +382,7 @@ def _checked_weights(weights: Any, block: RowBlock) -> Any:
 
 
 def _called(name: str, first_row: int | None) -> str:
-    """Return what messages call the data `name` if a row of a chunk is wrong.
+    """Return the name of the data `name` in an error message about a row of a chunk.
 
     `first_row` is the number of the first row of the chunk in the data; None if it is not known.
     """
@@ -469,7 +469,7 @@ def _report(topic: str | None, index: int, n_rows: int) -> None:
         return
     distributed = sys.modules.get("distributed")
     if distributed is not None:
-        with suppress(ValueError):  # a process that is no worker of a cluster
+        with suppress(ValueError):  # this process is not a worker of a cluster
             distributed.get_worker().log_event(topic, (index, n_rows))
 
 
@@ -480,8 +480,8 @@ _REPORTS: dict[str, Any] = {}
 class _Progress:
     """Shows the rows of finished chunks: those of this process, and those of a cluster.
 
-    As a context it is the topic under which the tasks report, or None if nothing is shown. A chunk
-    that a cluster computes again, because a worker was lost, counts once.
+    A ``with`` statement returns the topic under which the tasks report, or None if nothing is
+    shown. A chunk that a cluster computes again, because a worker was lost, counts once.
     """
 
     def __init__(self, rows: DaskBlocks, shown: Shown) -> None:

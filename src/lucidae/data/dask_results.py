@@ -62,9 +62,10 @@ def _is_too_wide(X: Any) -> bool:
 
 
 def _in_blocks(X: Any, row_bytes: int) -> Any:
-    """Return codes in chunks of so few rows that the decoded rows are no larger than a few blocks.
+    """Return codes in chunks of few rows, so that the decoded rows of a chunk need little memory.
 
-    `row_bytes` is the size of a decoded row.
+    They need at most `LARGEST_BLOCK` times the memory of a block, if the lengths of the chunks are
+    known. `row_bytes` is the size of a decoded row.
     """
     lengths = row_lengths(X)
     most = max(1, LARGEST_BLOCK * sizes.BLOCK_BYTES // row_bytes)
@@ -172,7 +173,7 @@ def _mapped_frame(estimator: Any, X: Any, method: str) -> Any:
 def _output_names(estimator: Any, method: str, count: int) -> list[Any]:
     """Return the names of the columns of the results of `method`.
 
-    They are the names of the codes or of the features, or numbers if there are no names.
+    They are the names of the codes or of the features; features without names get numbers.
     """
     if method == "transform":
         return [str(name) for name in estimator.get_feature_names_out()]

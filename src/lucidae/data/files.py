@@ -369,10 +369,10 @@ def _blocks_of_zarr(file: Path, *, flat: bool, first_row: int) -> RowBlocks:
 
 
 class _ZarrBlocks(ArrayBlocks):
-    """A Zarr array in a folder. Zarr reads a chunk that is not there as zeros, without an error."""
+    """A Zarr array in a folder. Zarr reads a missing chunk as zeros, without an error."""
 
     def read(self) -> Iterator[Any]:
-        """Yield slices of rows; an error at the end if chunks have been removed meanwhile."""
+        """Yield slices of rows; raise an error at the end if chunks were removed while reading."""
         before = self.array.nchunks_initialized
         yield from super().read()
         after = self.array.nchunks_initialized

@@ -44,8 +44,8 @@ def in_memory(X: Any, *, rows_drawn: bool = False) -> bool:
     """Tell whether `X` is an array, a sparse matrix, a data frame or a list of numbers.
 
     Everything else is read in blocks: files, memory maps larger than one block, arrays of HDF5 and
-    Zarr, iterables of batches and Dask collections. What is not known counts as in memory, so that
-    scikit-learn says what is wrong with it. If rows are drawn in random order (`rows_drawn`),
+    Zarr, iterables of batches and Dask collections. An object of an unknown type counts as in
+    memory, so that scikit-learn raises the error. If rows are drawn in random order (`rows_drawn`),
     memory maps of any size count as in memory.
     """
     if type(X) is np.ndarray or X is None:
@@ -244,8 +244,8 @@ class AlignedBlocks:
         """Return all rows if they fit into one block or are fewer than the columns, else None.
 
         Fewer rows than columns take less memory than the second moment would. If `most_bytes` is
-        given, it alone decides, and sparse rows count by what they store. What was read to find out
-        how large the data are is the beginning of the next pass.
+        given, it alone decides, and sparse rows count by the bytes that they store. Blocks that
+        were read to find the size of the data are not read again: the next pass begins with them.
         """
         known, limit = self.rows.n_rows_to_read, self.most_loaded
         if most_bytes is not None:

@@ -50,7 +50,7 @@ class ReadInterrupted(KeyboardInterrupt):
     ----------
     moment : SecondMoment or None
         The moment of the rows that were read, with the targets after the features if there are
-        targets; None if there is none, for example because a Dask cluster was reading.
+        targets; None if no moment was computed, for example because a Dask cluster was reading.
     n_rows : int
         Number of rows that were read. `lucidae.data.row_blocks` with this number as `first_row`
         gives the other rows.
@@ -114,9 +114,9 @@ def fold(
 ) -> Any:
     """Return a summary of all blocks, such as their second moment, from one pass over the data.
 
-    Blocks without a positive weight are left out; None if there are no others. Dask computes the
-    summaries where the blocks are, and joins them in a tree. `shown` displays the progress; by
-    default a new display is made if `verbose`.
+    Blocks whose weights are all zero are left out; the result is None if no block remains. Dask
+    computes the summaries where the blocks are, and joins them in a tree. `shown` displays the
+    progress; by default a new display is made if `verbose`.
     """
     shown = shown or Shown("reading {}", verbose)
     if hasattr(data, "fold"):
@@ -147,7 +147,7 @@ def _after(
 ) -> tuple[Any, int]:
     """Return the summary of all rows read so far, and the number of these rows.
 
-    `done` are these two before `block` was read.
+    `done` contains both before `block` was read.
     """
     total, count = done
     part = leaf_of(block, name, leaf)
@@ -171,14 +171,14 @@ def leaf_of(block: RowBlock, name: str, leaf: Leaf) -> Any:
 
 
 class Shown:
-    """Shows how many rows were read, beyond the first two seconds.
+    """Shows how many rows were read, if reading takes longer than two seconds.
 
-    As a context (``with``) it keeps one display for several passes.
+    In a ``with`` block one display is used for several passes.
 
     Parameters
     ----------
     description : str
-        What is done, with braces in place of what is counted, such as ``"reading {}"``.
+        The task, with braces in place of the unit that is counted, such as ``"reading {}"``.
     verbose : bool
         Whether anything is shown.
     """
@@ -224,10 +224,10 @@ class Shown:
 
 
 class ColumnLeaf(ABC):
-    """Function that summarises a block of rows, as a tuple, also from groups of its columns.
+    """Function that returns a summary (a tuple) of a block of rows.
 
-    If the columns are divided into parts, `codes` of all parts are added first, and `sums` gives
-    the summary of each part; `joined` makes one summary of these.
+    The summary can also be computed if the columns are divided into parts: the `codes` of all parts
+    are added first, then `sums` returns the summary of each part, and `joined` joins them.
     """
 
     def __call__(self, rows: Any, _targets: Any, weights: Any) -> Any:
@@ -239,9 +239,9 @@ class ColumnLeaf(ABC):
         """Return an object that computes the same summary for the columns `part` only."""
 
     def codes(self, rows: Any) -> Any:  # noqa: ARG002
-        """Return what the given columns add to a sum over all columns of each row.
+        """Return the part of a sum over all columns, for each row, that the given columns add.
 
-        None means that the summary needs no such sum.
+        The result is None if the summary does not need such a sum.
         """
         return None
 

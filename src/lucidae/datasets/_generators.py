@@ -310,7 +310,7 @@ def make_sparse_regression(
         Smallest norm with ``row_scaling="jeffreys"``; the largest is 1/`spread`.
     snr_db : float, default=None
         Signal-to-noise ratio in decibels: 10 log₁₀ of the ratio of the mean square of ΦU₀ to the
-        noise variance. If None, there is no noise.
+        noise variance. If None, no noise is added.
     dictionary : array-like of shape (d, kappa), default=None
         A given dictionary Φ, such as a lead field. It is used unchanged, and the arguments `d` and
         `kappa` are ignored.

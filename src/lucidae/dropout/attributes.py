@@ -119,8 +119,8 @@ def _coefficient_differences(
 ) -> list[tuple[float, float]]:
     """Return two relative errors of ``coef_``, each with a bound on its rounding error.
 
-    ``coef_`` should be UVᵀ, with the weights U = ``left_`` and V = ``right_``. What the dtype of
-    ``coef_`` rounds off does not count as an error. The first error is relative to the norm of UVᵀ.
+    ``coef_`` should be UVᵀ, with the weights U = ``left_`` and V = ``right_``. Rounding to the
+    dtype of ``coef_`` does not count as an error. The first error is relative to the norm of UVᵀ.
     The second weights each coefficient by the standard deviation of its feature (`deviations`), and
     so measures the effect on the predictions: an error in the coefficient of a feature of small
     scale may not matter, one of a feature of large scale may matter much.

@@ -149,7 +149,10 @@ def data_problem(
 
 
 def check_features(X: Any, layer: Any) -> None:
-    """Raise an error unless rows have as many features as a layer of an autoencoder has rows."""
+    """Raise an error unless the data have the number of features that the weights are for.
+
+    The weights U or V of a layer (`layer`) have one row per feature.
+    """
     if X.shape[1] != layer.shape[0]:
         raise ValueError(
             f"the data have {X.shape[1]} features, but the weights U or V have {layer.shape[0]} "

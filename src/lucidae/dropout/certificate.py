@@ -31,8 +31,8 @@ __all__ = ["CERTIFIED", "DropoutFigures", "certify_weights", "claims", "measure"
 
 LARGEST_GAP = 2e-2
 """Largest gap that the certificate of a fit by SGD allows, whatever its `tol`. The gap is the loss
-minus its global minimum, relative to what least squares explains of E‖y‖²; weights with a larger
-gap are not called optimal."""
+minus its global minimum, divided by the part of E‖y‖² that least squares explains; weights with a
+larger gap are not called optimal."""
 
 CONSISTENT = 1e-9
 """Largest difference between the second moment of the rows and that of their triangular factor (of
@@ -44,8 +44,8 @@ UNCERTAIN_CURVATURE = 4.0
 point by about UNCERTAIN_CURVATURE · g."""
 
 UNEXPLAINED = 1e6
-"""If E‖y‖² exceeds what least squares explains of it by this factor, the digits are lost in the
-outputs, which then have large means or consist of noise."""
+"""If E‖y‖² exceeds the part of it that least squares explains by this factor, the digits are lost
+in the outputs, which then have large means or consist of noise."""
 
 _EXACT = "solver='exact' computes the optimum from one decomposition."
 _NO_DROPOUT = (
@@ -61,8 +61,8 @@ _REMEDY = (
     "than their second moment."
 )
 _SEE = (
-    "Errors of the computation leave the distance to the optimum open: see the claim "
-    "'conditioning'."
+    "The errors of the computation are too large to judge the distance to the optimum: see the "
+    "claim 'conditioning'."
 )
 _NOT_KNOWN = "For tied weights and inputs that are not white no formula of the optimum is known."
 
@@ -76,9 +76,9 @@ def claims(figures: DropoutFigures, tolerance: float) -> tuple[Claim, ...]:
         The values that `lucidae.dropout.verifier.measure` returned.
     tolerance : float
         Weights count as optimal if their loss minus the global minimum is at most this multiple of
-        what least squares explains of E‖y‖², the mean squared norm of the outputs y. Relative
-        distances are compared with its square root,
-        since the loss is quadratic in them.
+        the part of E‖y‖² that least squares explains, where E‖y‖² is the mean squared norm of the
+        outputs y. Relative distances are compared with the square root of the tolerance, since the
+        loss is quadratic in them.
 
     Returns
     -------
@@ -112,9 +112,9 @@ def claims(figures: DropoutFigures, tolerance: float) -> tuple[Claim, ...]:
 def _gap(figures: DropoutFigures, tolerance: float) -> Claim:
     """Return the claim that the loss minus its global minimum is zero within the tolerance.
 
-    The difference is relative to what least squares explains of the mean squared output E‖y‖². A
-    difference below −tolerance is refuted too: then the loss or the lower bound was computed
-    wrongly. The claim is undecided if rounding errors are too large.
+    The difference is divided by the part of E‖y‖², the mean squared output, that least squares
+    explains. A difference below −tolerance is refuted too: then the loss or the lower bound was
+    computed wrongly. The claim is undecided if rounding errors are too large.
     """
     if figures.gap is None:
         return _bounded_gap(figures, tolerance)
@@ -124,7 +124,7 @@ def _gap(figures: DropoutFigures, tolerance: float) -> Claim:
         why = "The loss is below its lower bound, so one of them was computed wrongly."
         return Claim("gap", _MINIMUM, reference, gap, tolerance, False, why, error)
     if gap < -tolerance or error > tolerance:
-        # An error above the tolerance leaves room for a smaller loss, however small the gap is.
+        # If the error exceeds the tolerance, a smaller loss is possible, however small the gap is.
         # Singular values that were not computed can only make the minimum smaller.
         if gap - (error - figures.missed) > tolerance:
             missed = figures.missed > error / 2
@@ -176,7 +176,7 @@ def _training(figures: DropoutFigures) -> str:
 
 
 def _lost(figures: DropoutFigures) -> str:
-    """Return a sentence that says why it is open whether the loss is minimal.
+    """Return a sentence that says why it could not be decided whether the loss is minimal.
 
     Either rounding errors are too large, or singular values of the data may have been missed.
     """
@@ -400,8 +400,9 @@ def _attributes(figures: DropoutFigures) -> tuple[Claim, ...]:
 def _conditioning(figures: DropoutFigures, tolerance: float) -> Claim:
     """Return the claim that rounding errors change the gap by less than the tolerance.
 
-    The gap is the loss minus its global minimum, relative to what least squares explains of the
-    mean squared output. The claim fails if the rows and their second moment contradict each other.
+    The gap is the loss minus its global minimum, divided by the part of the mean squared output
+    that least squares explains. The claim fails if the rows and their second moment contradict each
+    other.
     """
     statement = "rounding errors of the loss minus its minimum are below the tolerance"
     reference = "Higham 2002, sections 10.3 and 19.4"
@@ -556,7 +557,7 @@ def certify_weights(
         Frequencies of the rows: a row of weight 2 counts as two equal rows.
     tolerance : float, default=1e-6
         The weights count as optimal if their loss minus the global minimum is at most this
-        multiple of what least squares explains of E‖y‖².
+        multiple of the part of E‖y‖² that least squares explains.
 
     Returns
     -------

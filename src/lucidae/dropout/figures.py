@@ -249,15 +249,17 @@ class DropoutFigures:
 
     @property
     def gap(self) -> float | None:
-        """Loss minus its global minimum, divided by what least squares explains of E‖y‖².
+        """Loss minus its global minimum, divided by the explained part of E‖y‖².
 
-        y are the outputs. None if the minimum is not known.
+        y are the outputs, and the part is that which least squares explains. None if the minimum
+        is not known.
         """
         return None if self.optimum is None else self.share(self.excess)
 
     def share(self, loss: float) -> float:
-        """Return a difference of losses, divided by what least squares explains of E‖y‖².
+        """Return a difference of losses, divided by the explained part of E‖y‖².
 
-        y are the outputs. The difference is not divided if that is zero.
+        y are the outputs, and the part is that which least squares explains. The difference is not
+        divided if this part is zero.
         """
         return loss / (self.explainable if self.explainable > 0 else 1.0)

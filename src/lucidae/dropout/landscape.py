@@ -227,7 +227,7 @@ def growth_escape(objective: DropoutObjective, factor: Array) -> Array:
     U (`factor`) are the tied weights, whose product UUᵀ approximates M. w is the leading
     eigenvector outside the range of U, and a is orthogonal to the rows of U: an unused direction of
     the hidden layer. This is step 2a of the proof in `lucidae.dropout.theory`. The direction is
-    zero if nothing is unused.
+    zero if U has full rank, so that w or a does not exist.
     """
     basis, singular_values, Qt = namespace(factor).linalg.svd(factor, full_matrices=True)
     rank = _rank(singular_values, factor)

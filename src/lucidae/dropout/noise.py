@@ -89,12 +89,12 @@ def separated_from_noise(
 def noise_level(residual: Matrix, n_inputs: int, n_rows: float) -> float:
     """Return the size that singular values of the least-squares map M reach by noise alone.
 
-    If the m targets of the n rows do not depend on the q inputs (transformed to the identity as
-    second moment), M consists of q independent columns of noise with covariance S/n, where S is the
-    covariance of the residuals. Its largest singular value exceeds (√s (√q + t) + √tr S)/√n, with
-    the largest eigenvalue s of S, with a probability of at most exp(−t²/2) (Davidson & Szarek 2001,
-    Theorem II.13; for S = σ²I and t = 0 this is the noise level σ(√q + √m)/√n of reduced-rank
-    regression, Bunea, She & Wegkamp 2011).
+    If the m targets of the n rows do not depend on the q inputs, which are whitened (their second
+    moment is the identity), M consists of q independent columns of noise with covariance S/n, where
+    S is the covariance of the residuals. Let s be the largest eigenvalue of S. The probability that
+    the largest singular value of M exceeds (√s (√q + t) + √tr S)/√n is at most exp(−t²/2)
+    (Davidson & Szarek 2001, Theorem II.13; for S = σ²I and t = 0 this is the noise level
+    σ(√q + √m)/√n of reduced-rank regression, Bunea, She & Wegkamp 2011).
 
     S is estimated from the residuals with n − q degrees of freedom for each independent target, and
     enlarged to an upper confidence limit of the χ² distribution.

@@ -68,7 +68,8 @@ SINGLE = 1e-10
 """A rounding unit above this value means single precision."""
 
 WHITE = 1e-8
-"""Inputs count as white if no entry of their second moment differs from the identity by more."""
+"""Inputs count as white if each entry of their second moment differs by at most this from the
+identity."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

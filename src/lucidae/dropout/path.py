@@ -188,7 +188,7 @@ SELECTIONS: dict[str, Callable[[CrossValidation], float]] = {"cv": lambda found:
 class DropoutChoice(NamedTuple):
     """Moment of all rows [x | y], the probability of dropping a unit, and how it was chosen.
 
-    Of fewer rows than features, `moment` is the mean alone.
+    If there are fewer rows than features, `moment` contains only the mean.
     """
 
     moment: SecondMoment | RowMean
@@ -388,7 +388,7 @@ def _checked_splits(cv: Any, n_rows: int, weights: Array | None) -> list[tuple[V
     A part without rows of positive weight is an error.
     """
     # scikit-learn would unpack a list of folds itself, with an error that does not name cv.
-    # An array of no dimensions counts as iterable and is not.
+    # A zero-dimensional array is an instance of Iterable, but cannot be iterated over.
     scalar_array = isinstance(cv, np.ndarray) and cv.ndim == 0
     listed = isinstance(cv, Iterable) and not scalar_array and not hasattr(cv, "split")
     if not listed and cv is not None and not hasattr(cv, "split"):

@@ -21,7 +21,8 @@ from lucidae.dropout.objectives import LinearProblem, Weights
 Matrix = np.ndarray[Any, Any]
 
 WHITE = 1e-8
-"""Inputs count as white if no entry of their second moment differs from the identity by more."""
+"""Inputs count as white if each entry of their second moment differs by at most this from the
+identity."""
 
 RANGE_FACTOR = 10.0
 """A pivot of the Cholesky factorisation of the second moment of m standardised features counts as a

@@ -76,8 +76,8 @@ class SampleSource:
     """Rows drawn with replacement from a data set, in proportion to their weights.
 
     Inputs are centred and whitened when they are drawn, x' = Bᵀ(x − μ), with their mean μ and a
-    whitening matrix B for which x' has the identity as second moment. Of a sparse data set only the
-    batch is made dense.
+    whitening matrix B, for which the second moment of x' is the identity. If the data set is
+    sparse, only the batch is made dense.
 
     Parameters
     ----------

@@ -30,7 +30,7 @@ Matrix = np.ndarray[Any, Any]
 
 NEGLIGIBLE = 1e-7
 """Singular values may be larger than the computed ones as long as this changes the minimum by at
-most NEGLIGIBLE times the sum of squares of all: a tenth of what certificates allow."""
+most NEGLIGIBLE times the sum of squares of all: a tenth of the gap that certificates allow."""
 
 LARGEST_CHOLESKY = 2**36
 """Largest number of multiplications for which the Gram matrix is formed for its factorisation."""
@@ -116,7 +116,7 @@ def smallest_loss(leading: Matrix, tail: float, strength: float, width: int) -> 
 def possible_saving(
     leading: Matrix, tail: float, upper: Matrix, strength: float, width: int
 ) -> float:
-    """Return by how much the minimum may lie below the one of the computed singular values.
+    """Return by how much the minimum may be below that for the computed singular values.
 
     The r largest singular values are at most `upper` instead of `leading`, and the sum of squares
     of all, those after the first r (`tail`) included, stays the same. The minimum decreases in each

@@ -99,7 +99,7 @@ def measure(
     undecided = case.reduced.undecided / case.explainable + missed
     gap_error = excess_error / case.explainable + undecided
     stationarity, slope = _stationarity(case)
-    # The answer is no if rounding errors leave it open.
+    # False also if the rounding errors are too large to decide it.
     optimal = abs(excess) / case.explainable + gap_error <= tolerance
     curvature, reason = smallest_curvature(slope, stationarity, level, optimal)
     attributes = worst_attribute(reported, value, value_error, case)
@@ -165,7 +165,7 @@ def _against_optimum(case: Case, tolerance: float, negligible: float, rank: int)
 def _case(problem: LinearProblem, weights: Weights, strength: float, tied: bool) -> Case:
     """Return weights and moments as NumPy arrays, the transformed inputs, and the minimal loss.
 
-    The inputs are transformed to white ones, whose second moment is the identity.
+    The inputs are whitened: transformed so that their second moment is the identity.
     """
     given = Moments.of(problem)
     units = DataUnits.of(given)
@@ -303,7 +303,7 @@ def _decomposed(left: Matrix, inner: Matrix) -> Product:
 def _descending(symmetric: Matrix) -> tuple[Matrix, Matrix]:
     """Return the eigenvalues of a symmetric matrix, largest first, and their eigenvectors.
 
-    LAPACK's driver "evr" is used, another one than in the solver.
+    LAPACK's driver "evr" is used; the solver uses another driver.
     """
     values, vectors = scipy.linalg.eigh(symmetric, driver="evr")
     return values[::-1], vectors[:, ::-1]
@@ -312,15 +312,20 @@ def _descending(symmetric: Matrix) -> tuple[Matrix, Matrix]:
 def _minimum(target: Matrix, reduced: Reduced, strength: float, width: int, tied: bool) -> Optimum:
     """Return the minimum of the dropout loss and the optimal product X of rank at most r.
 
-    X = UV'ᵀ is the product of the outgoing weights U and the incoming weights V' for inputs
-    transformed to the identity as second moment, with columns uᵢ and v'ᵢ. The dropout loss is
-    bounded from below by ‖M − X‖² + (λ/r)‖X‖_*² plus the loss of least squares (`reduced.floor`),
-    with the least-squares map M (`target`), the strength λ of dropout, r hidden units and the
-    nuclear norm ‖·‖_*, since Σ‖uᵢ‖²‖v'ᵢ‖² ≥ ‖UV'ᵀ‖_*²/r; equality holds if all hidden units have
-    equal norms. s are the singular values of M, and α = (λ/r)Σ(sᵢ − α)₊ over the r largest of them.
-    The minimising X has the singular values (sᵢ − α)₊, and the minimum is Σ_{i≤r} min(sᵢ, α)² +
-    Σ_{i>r} sᵢ² + rα²/λ. For tied weights M is symmetric and s are its positive eigenvalues, since
-    UUᵀ is positive semidefinite.
+    Let the inputs be whitened, so that their second moment is the identity, and let M (`target`) be
+    the least-squares map, λ the strength of dropout, and r the number of hidden units. The product
+    is X = UV'ᵀ, for the outgoing weights U with columns uᵢ and the incoming weights V' of whitened
+    inputs with columns v'ᵢ. Up to a constant, the loss of least squares (`reduced.floor`), the
+    dropout loss is ‖M − X‖² + λΣ‖uᵢ‖²‖v'ᵢ‖².
+
+    For a given X the smallest Σ‖uᵢ‖²‖v'ᵢ‖² is ‖X‖_*²/r, with the nuclear norm ‖·‖_*; it is attained
+    by weights whose hidden units have equal norms. So the optimal X minimises
+    ‖M − X‖² + (λ/r)‖X‖_*². Let s be the singular values of M in descending order, and let α be the
+    solution of α = (λ/r)Σ_{i≤r} (sᵢ − α)₊. The optimal X has the singular values (sᵢ − α)₊ for
+    i ≤ r, and the minimum is Σ_{i≤r} min(sᵢ, α)² + Σ_{i>r} sᵢ² + rα²/λ, without the constant.
+
+    For tied weights M is symmetric and s are its positive eigenvalues, because UUᵀ is positive
+    semidefinite.
     """
     if tied:
         values, vectors = _descending(target)
@@ -474,11 +479,11 @@ def _largest_eigenvalue(symmetric: Matrix) -> float:
 def _stationarity(case: Case) -> tuple[float, Slope]:
     """Return the relative norm of the gradient of the dropout loss, and the loss as a `Slope`.
 
-    For separate layers the inputs are transformed to the identity as second moment, and each hidden
-    unit is scaled so that its outgoing and incoming weights have equal norms, if both are nonzero.
-    Neither changes the loss; they make the result independent of the units of the inputs. The
-    matrix that the product of the weights approximates is divided by its norm, and the weights by
-    the square root of that norm.
+    For separate layers the inputs are whitened (their second moment is the identity), and each
+    hidden unit is scaled so that its outgoing and incoming weights have equal norms, if both are
+    nonzero. Neither changes the loss; they make the result independent of the units of the inputs.
+    The matrix that the product of the weights approximates is divided by its norm, and the weights
+    by the square root of that norm.
     """
     data, left, right, inner, width = case.data, case.left, case.right, case.inner, case.width
     strength, tied = case.strength, case.tied
@@ -532,8 +537,8 @@ def _path_excess(scores: Matrix, values: Matrix, negligible: float) -> float:
 def _inner_error(case: Case) -> float:
     """Return a bound on the relative rounding error of transformed weights and least-squares map.
 
-    The incoming weights and the map are those for inputs transformed to the identity as second
-    moment. All values computed from them share this bound.
+    The incoming weights and the map are those for whitened inputs, whose second moment is the
+    identity. All values computed from them share this bound.
     """
     reduced, right, inner = case.reduced, case.right, case.inner
     noise = (sum(reduced.matrix.shape) + right.shape[1] + 10) * EPSILON

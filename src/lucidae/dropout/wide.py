@@ -231,7 +231,7 @@ def rows_problem(
 ) -> tuple[LinearProblem, SecondMoment | RowMean]:
     """Return the problem of predicting Y from X, and the moment or the mean of the rows [x | y].
 
-    Fewer rows than features stand for their own second moment, see `is_wide`.
+    If there are fewer rows than features (see `is_wide`), the second moment is not formed.
     """
     if is_wide(X):
         mean, factor = row_factor(X, Y, weights, centered=centered)

@@ -405,7 +405,7 @@ def own(words: str) -> Statement:
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """The runs of an experiment at one scale (size), and how its statements are judged there.
+    """The runs of an experiment at one scale (size), and the verdicts that judge its statements.
 
     Parameters
     ----------

@@ -154,7 +154,7 @@ def _without_room(destination: Path, temporary: Path, size: int | None) -> OSErr
         needed = f"{size_in_words(size)} are needed, {missing} more than available"
     return OSError(
         errno.ENOSPC,
-        f"The disk has no room for this file: {needed}, and {size_in_words(free)} are free. Delete "
+        f"The disk is too full for this file: {needed}, and {size_in_words(free)} are free. Delete "
         "other files, or write to another disk",
         str(destination),
     )

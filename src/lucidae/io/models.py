@@ -452,7 +452,7 @@ def _known(registered: Mapping[str, Any], name: str) -> Any:
 
 
 def _value(array: Any) -> Any:
-    """Return `array`; a NumPy scalar if it has no axes, since then a scalar was saved."""
+    """Return `array`; if it is zero-dimensional, return a NumPy scalar, because one was saved."""
     return array[()] if array.ndim == 0 else array
 
 

@@ -377,7 +377,7 @@ def _read_parquet(file: Path, options: ReadOptions) -> Table:
     except ImportError:
         raise ValueError("Reading Parquet needs pyarrow: pip install pyarrow") from None
     try:
-        # Runs of equal values take almost no room in the file, but eight bytes each in memory.
+        # Runs of equal values take few bytes in the file, but eight bytes per value in memory.
         footer = parquet.read_metadata(file)
         require_size(8 * footer.num_rows * footer.num_columns, _limit(file))
         frame = pd.read_parquet(file, engine="pyarrow")

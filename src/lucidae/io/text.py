@@ -328,10 +328,10 @@ def _are_labels(first: Sequence[str], body: Records, decimal: str) -> bool:
 
 
 def _differs_from_count(labels: list[int], columns: Records) -> bool:
-    """Return whether the columns show that a count 0, 1, 2, … above them consists of names.
+    """Return whether a first record 0, 1, 2, … contains names of columns, not data.
 
-    They do if each column contains a number that is not whole, or if there are at least four
-    columns and the first record below does not continue the count.
+    It does if each column contains a number that is not whole, or if there are at least four
+    columns and the second record does not continue the count.
     """
     if all(any(not WHOLE.fullmatch(cell.lstrip("+-")) for cell in column) for column in columns):
         return True

@@ -292,7 +292,7 @@ class Ledger:
     def solution(self, start: Any, tolerance: float) -> BatchSolution[Any]:
         """Return the results of all problems in their original order.
 
-        `start` are the first states, which are returned if there are no problems.
+        `start` are the initial states; they are returned if the number of problems is zero.
         """
         if not self.pieces:
             return BatchSolution(start, (), self.n_iter, self.distance, tolerance)

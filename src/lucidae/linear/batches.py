@@ -32,9 +32,9 @@ times: 256 mebibytes."""
 
 
 def draws_rows(options: Options, X: Any) -> bool:
-    """Tell whether a fit to `X` needs the rows themselves, of a memory map for example.
+    """Tell whether a fit to `X` needs the rows themselves, not only their second moment.
 
-    This is so if rows are drawn in random order, or if all eigenvalues of the covariance of many
+    It does if rows are drawn in random order, or if all eigenvalues of the covariance of many
     features are needed.
     """
     shape: tuple[int, ...] = getattr(X, "shape", None) or ()
@@ -59,7 +59,7 @@ def loaded_rows(data: AlignedBlocks) -> LoadedRows | None:
 
 
 def check_streamed(options: Options, n_features: int, start: SecondMoment | None) -> None:
-    """Refuse what cannot be fitted to data that are read in blocks."""
+    """Raise an error for settings that cannot be fitted to data that are read in blocks."""
     if options.reads.batches:
         raise ValueError(
             f"solver={options.solver!r} with method={options.method!r} draws rows in random order, "

@@ -195,7 +195,7 @@ def _alignment_claim(figures: LinearFigures) -> Claim:
 def _mean_misalignment(figures: LinearFigures, identifiable: Vector) -> Estimate:
     """Return the mean squared sine between principal axes and their nearest decoder columns.
 
-    `identifiable` contains the indices, from 0, of the axes of which the mean is taken. The error
+    `identifiable` contains the indices, from 0, of the axes over which the mean is taken. The error
     of the mean is returned with it.
     """
     leading = figures.leading
@@ -231,7 +231,7 @@ def _training_advice(figures: LinearFigures) -> str:
 
 
 def _more_training(figures: LinearFigures) -> str:
-    """Return the advice how a fit is improved, which depends on why the training stopped.
+    """Return the advice on how to improve a fit, which depends on why the training stopped.
 
     More steps help only if it did not stop at the tolerance `tol`.
     """
@@ -625,7 +625,7 @@ def with_changes(found: Certificate, changed: Mapping[str, float]) -> Certificat
 
 
 def check_latents(k: int, m: int, name: str) -> None:
-    """Raise an error if there are more latents than features, of which PCA has no components."""
+    """Raise an error if there are more latents than principal components, one per feature."""
     if k > m:
         raise ValueError(
             f"{name} has {k} rows, but X has {m} features: expected at most {m} rows, because data "

@@ -416,8 +416,8 @@ class RowsSource:
         The second moment of the rows if it was computed as well, otherwise None.
     centred : tuple of arrays of shapes (n, m) and (m,), or None
         A centred float64 copy of the rows, and the mean of this copy, which is zero up to rounding
-        errors; None if products use the rows themselves. Of sparse rows with a large mean, only the
-        columns without zeros are centred.
+        errors; None if products use the rows themselves. If the rows are sparse and
+        their mean is large, only the columns without zeros are centred.
     """
 
     rows: Any
@@ -455,7 +455,7 @@ class RowsSource:
 
     @property
     def _products(self) -> tuple[Any, Array]:
-        """The centred copy of the rows and its mean, `centred`; without one, rows and mean."""
+        """The centred copy of the rows and its mean, or the given rows and their mean."""
         return self.centred or (self.rows, self.mean)
 
     @property

@@ -104,14 +104,14 @@ def _hash_entries(digest: Any, part: Vector) -> None:
 
 
 def drawn_after(shape: tuple[int, int], *seen: bytes | Vector) -> Vector:
-    """Return random standard normal entries, seeded by a hash of what was seen of the data.
+    """Return random standard normal entries, seeded by a hash of the given data.
 
     They are the starts of a Krylov iteration. Its bound on the probability of missing an eigenvalue
     holds for starts that are independent of the data. With a seed that is known beforehand, data
     could be chosen orthogonal to all starts; a hash of the data themselves (`digest_of`) gives the
-    same starts for the same data, but they are only known when every entry is fixed. Who tries T
-    data sets then finds one for which the bound is wrong with a probability of T · `FAILURE`, as if
-    the starts were drawn anew for each.
+    same starts for the same data, but they are only known when every entry is fixed. The
+    probability that the bound is wrong for one of T data sets that someone tries is then at most
+    T · `FAILURE`, as if the starts were drawn anew for each.
     """
     parts = [part if isinstance(part, bytes) else digest_of(part) for part in seen]
     digest = hashlib.sha256(b"".join(parts)).digest()

@@ -166,8 +166,8 @@ class HeavyBall(MomentumOptimizer):
     def automatic_rate(cls, curvature: float, momentum: float) -> float:
         """Return the automatic step size of Nesterov's method, for a bound on the curvature.
 
-        Half of the heavy ball's own largest stable step is larger, and would overshoot on a quartic
-        loss.
+        It is smaller than half of the largest stable step of the heavy ball, which is stable on a
+        quadratic loss but would overshoot on a quartic one.
         """
         return Nesterov.automatic_rate(curvature, momentum)
 

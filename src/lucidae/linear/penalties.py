@@ -193,7 +193,7 @@ def _highest_floor(values: Vector, k: int, first: float, accuracy: float) -> Vec
     high = 4 * inside[-1]
     floor = scipy.optimize.brentq(slack, 0.0, high, xtol=1e-3 * accuracy * high, rtol=accuracy)
     # Where the last penalty depends steeply on the floor, the root may leave it at or above σ_k²:
-    # the floor is lowered, by steps that double, until half of the slack 4(σ_k² − λ_k) is there.
+    # the floor is lowered, by steps that double, until 4(σ_k² − λ_k) exceeds half of the floor.
     margin = 2 * accuracy
     chosen = _penalties_above(inside, first, floor * (1 - margin), accuracy)
     while margin < 1.0 and 8 * (inside[-1] - chosen[-1]) <= floor * (1 - margin):
@@ -203,7 +203,7 @@ def _highest_floor(values: Vector, k: int, first: float, accuracy: float) -> Vec
 
 
 def _strictly_inside(penalties: Vector, limit: float) -> Vector:
-    """Return the penalties, changed by rounding errors so that they increase and are below `limit`.
+    """Return the penalties, changed minimally so that they increase strictly and are below `limit`.
 
     `limit` is the smallest eigenvalue. Rounding can make neighbouring penalties equal, or equal to
     `limit`. Latents with equal penalties could rotate, and a latent whose penalty is `limit` is

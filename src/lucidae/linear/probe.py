@@ -77,7 +77,7 @@ class Probe(NamedTuple):
         """Return the probe of the first batch of rows; None if it has too many entries.
 
         A probe is the mean and the scatter of the rows along random directions. The limit is
-        `PROBED_ENTRIES`. Of `moment`, the second moment of the batch, only the standard deviations
+        `PROBED_ENTRIES`. `moment` is the second moment of the batch; only its standard deviations
         are used, to scale the directions.
         """
         if X.shape[0] * X.shape[1] > PROBED_ENTRIES:
@@ -112,9 +112,9 @@ class Probe(NamedTuple):
     def difference(self, moment: SecondMoment) -> Estimate:
         """Return the largest difference between a second moment and the rows, with its error.
 
-        Compared are mean and covariance along random directions, in units of the largest standard
-        deviation of the projections, and the relative difference of the total weights. The error is
-        that of rounding.
+        Mean and covariance are compared along random directions, in units of the largest standard
+        deviation of the projections; the relative difference of the total weights counts as well.
+        The error is that of rounding.
         """
         along = self.directions @ to_numpy(moment.covariance) @ self.directions.T
         covariance = self.scatter / self.weight

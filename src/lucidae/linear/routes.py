@@ -106,10 +106,10 @@ class Costs:
 
     @property
     def passes(self) -> float:
-        """Number of block products by which Krylov iteration costs as much as another algorithm.
+        """Number of block products with which Krylov iteration costs as much as another algorithm.
 
-        The other one is the cheaper of two: an eigendecomposition of the second moment as a matrix,
-        or of the Gram matrix of the rows. The number is infinite if neither is possible.
+        The other algorithm is the cheaper of two: an eigendecomposition of the second moment as a
+        matrix, or of the Gram matrix of the rows. The number is infinite if neither is possible.
         """
         other = min(self.moment, self.gram)
         return other / self.krylov if math.isfinite(other) else math.inf

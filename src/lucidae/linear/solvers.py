@@ -296,8 +296,8 @@ def _hint(method: Method, training: DescentSettings) -> str:
     return (
         f"{closed if method.objective.has_minimizer else ''}Descent is slow if the leading "
         "eigenvalues of the covariance of X are close to each other or differ by orders of "
-        "magnitude; if the variances of the columns of X do, scale the columns. The certificate "
-        "says how far the components are from the optimum."
+        "magnitude; if the variances of the columns of X differ by orders of magnitude, scale the "
+        "columns. The certificate says how far the components are from the optimum."
     )
 
 
@@ -544,7 +544,7 @@ class ReducedVariance:
     def move_anchor(self, weights: Any) -> Any:
         """Make `weights` the anchor, and return the direction of all rows at these weights.
 
-        The anchor are the weights at which directions of batches are corrected by that of all rows.
+        The directions of batches are corrected by the direction of all rows at the anchor.
         """
         self.anchor, self.full = weights, self.expected.direction(weights, self.rows)
         return self.full

@@ -90,7 +90,7 @@ class RowsPass(ColumnLeaf):
         )
 
     def columns(self, part: slice) -> RowsPass:  # noqa: ARG002
-        """Return the object itself: it computes the sums of any columns that it is given."""
+        """Return the object itself, because the sums of all columns are computed alike."""
         return self
 
     def sums(self, rows: Any, _codes: Any, weights: Any) -> RowSums:

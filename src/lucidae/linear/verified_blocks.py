@@ -49,8 +49,8 @@ def data_of_passes(passes: Passes, vectors: Vector | None = None) -> Data:
     passes : Passes
         The rows with their weights.
     vectors : ndarray of shape (q, m), optional
-        Vectors whose products are needed, such as the weights that are certified: they are
-        multiplied in the second pass.
+        Vectors, such as the weights that are certified, whose products with the second moment
+        are computed in the second pass, so that they need no further pass.
     """
     totals = passes.total(_Totals())
     mean, weight = totals[1] / totals[0], float(totals[0])
@@ -89,7 +89,7 @@ class _Totals(ColumnLeaf):
     """
 
     def columns(self, part: slice) -> _Totals:  # noqa: ARG002
-        """Return the object itself: it computes the sums of any columns that it is given."""
+        """Return the object itself, because the sums of all columns are computed alike."""
         return self
 
     def sums(self, rows: Any, _codes: Any, weights: Any) -> tuple[Any, ...]:
@@ -138,7 +138,7 @@ class _Deviations(ColumnLeaf):
 
     A sparse block is S + M, where S has the deviations of the stored entries, and M has −μ at all
     other places: M = −1μᵀ + P diag(μ) with the pattern P of ones at the stored entries. In a column
-    without zeros M vanishes, and its μ is replaced by 0 there.
+    without zeros M vanishes, and the entry of μ is replaced by 0.
     """
 
     center: Vector

@@ -2,7 +2,7 @@
 
 Let A = diag(√p)(X − 1μᵀ) be n rows with weights p of sum 1, centred at their mean μ, so that
 Σ = AᵀA (m × m) is their second moment. The n × n Gram matrix AAᵀ has the same nonzero eigenvalues.
-A matrix G that is said to be AAᵀ, for instance by a solver, is tested by its products with a few
+A matrix G that is claimed to be AAᵀ, for instance by a solver, is tested by its products with a few
 random vectors Ω of standard normal entries: for the unit vector v of the largest singular value of
 E = G − AAᵀ, ‖EΩ‖ ≥ ‖E‖ ‖vᵀΩ‖, and ‖vᵀΩ‖ has a chi distribution. So ‖EΩ‖ divided by a small
 quantile of it is a bound on ‖E‖ (Freivalds' test of a matrix product, with a bound on the error).
@@ -109,7 +109,7 @@ class GramFigures:
 
 @dataclass(frozen=True)
 class FewRows:
-    """Few rows, their weights and mean, and a matrix that is said to be their Gram matrix.
+    """Few rows, their weights and mean, and a matrix that is claimed to be their Gram matrix.
 
     Parameters
     ----------

@@ -298,8 +298,8 @@ def _mean_and_variances(X: Any, shares: Vector) -> tuple[Vector, Vector]:
     """Return mean and variance of each column of X; `shares` are the weights, of sum 1.
 
     The columns are shifted by the first row of positive weight before they are squared, so that a
-    constant column has no variance at all. Where the shift turns out to be far from the mean, for
-    the standard deviation, a second pass is made.
+    constant column has no variance at all. If the shift differs from the mean by more than
+    ten standard deviations, the sums are computed again, with this mean as the shift.
     """
     shift = np.zeros(X.shape[1])
     if not scipy.sparse.issparse(X):
@@ -442,7 +442,7 @@ class Leading:
     def unidentifiable(self, k: int) -> Vector:
         """Return the numbers, from 1 to k, of components whose eigenvalue is too close to another.
 
-        Too close is a distance to the nearest other eigenvalue of at most `resolution()`.
+        It is too close if the distance to the nearest other eigenvalue is at most `resolution()`.
         """
         return 1 + np.flatnonzero(~(self.gaps(k) > self.resolution()))
 
@@ -604,7 +604,7 @@ def _bounded(data: Data, atoms: Vector) -> Leading:
     inside, span, image = inside[::-1], (span @ turn)[:, ::-1], turn[:, ::-1].T @ image
     residual = image - inside[:, None] * span.T
     size = float(np.linalg.norm(residual)) + rounding
-    # No eigenvalue outside is larger than the trace there.
+    # No eigenvalue outside of the span exceeds the trace outside of the span.
     rest.bound = max(data.trace - float(np.sum(inside)), 0.0) + 4 * rounding
     for steps in STEPS:
         # More steps help as long as the bound on the complement decides, and not its Ritz value,

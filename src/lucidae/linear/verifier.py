@@ -569,7 +569,7 @@ def _sampling(method: Method, leading: Leading, k: int, data: Data) -> Sampling 
         return "The rows were not centred, but the theory of sampling noise holds for covariances."
     if not data.weight > 2.0 or not data.trace > 0.0:
         return "At least three rows, not all equal, are needed to judge sampling noise."
-    # Eigenvalues below their rounding error are no noise of the data.
+    # Eigenvalues below their rounding error are not sampling noise of the data.
     values, rows = np.where(leading.values > leading.error, leading.values, 0.0), data.weight - 1.0
     if method.expected().aligns:
         return Sampling(rows, separated_components(values, rows, k), None)
@@ -589,9 +589,9 @@ def _evidence(
 ) -> dict[str, Any]:
     """Return the numbers from which the measured values can be computed again, by name.
 
-    `loss` contains the loss, its minimum, and the number by which their difference is divided. To
-    loss and minimum, `shift` is added, the constant that the division of the data by `_unit`
-    subtracted from both.
+    `loss` contains the loss, its minimum, and the number by which their difference is divided.
+    `shift` is added to loss and minimum: it is the constant by which the division of the data by
+    `_unit` reduced both.
     """
     value, minimum, size = loss
     objective = method.objective

@@ -57,8 +57,8 @@ def pair(first: Any, second: Any, names: tuple[str, str]) -> tuple[Array, Array]
     except ValueError as error:
         raise ValueError(
             f"the leading axes of {names[0]}, which has shape {tuple(left.shape)}, and of "
-            f"{names[1]}, which has shape {tuple(right.shape)}, do not match: give as many "
-            "matrices of each, or one matrix of one of them."
+            f"{names[1]}, which has shape {tuple(right.shape)}, do not match: give equally "
+            "many matrices of both, or a single matrix for one of them."
         ) from error
     return left, like(right, left)
 
@@ -66,7 +66,7 @@ def pair(first: Any, second: Any, names: tuple[str, str]) -> tuple[Array, Array]
 def require(condition: bool, first: Array, second: Array, expected: str) -> None:
     """Raise a ValueError with the shapes of both arrays unless `condition` is true.
 
-    `expected` describes the shapes that are expected.
+    `expected` describes the expected shapes.
     """
     if not condition:
         shapes = f"{tuple(first.shape)} and {tuple(second.shape)}"
@@ -97,13 +97,13 @@ def unit_columns(x: Array, rtol: float) -> Array:
 
 
 ROOM = 2.0**32
-"""Sums of fewer entries than this cannot overflow after a division by it."""
+"""Number by which entries are divided, so that sums of up to 2³² of them do not overflow."""
 
 
 def with_room(*arrays: Array) -> tuple[Array, ...]:
-    """Return the arrays, all divided by `ROOM` if sums of their entries could overflow.
+    """Return the arrays; all are divided by 2³² (`ROOM`) if sums of their entries could overflow.
 
-    It is used for results that do not depend on a common factor of the arrays.
+    It is used for results that do not change if all arrays are multiplied by the same number.
     """
     limit = float(namespace(arrays[0]).finfo(arrays[0].dtype).max) / ROOM
     if max(largest(array) for array in arrays) <= limit:
@@ -123,5 +123,5 @@ def within_range(result: Array, *given: Array) -> Array:
 
 
 def single_or_stack(values: Array) -> Any:
-    """Return `values` as a Python float if they have no axes (one problem), else unchanged."""
+    """Return a zero-dimensional array (one problem) as a Python float, other arrays unchanged."""
     return scalar(values) if values.ndim == 0 else values

@@ -62,7 +62,7 @@ class DropoutPenalty(nn.Module):
         self.reduction = check_choice(reduction, "reduction", ("sum", "mean"))
 
     def forward(self, linear1: Any, linear2: Any, inputs: Tensor | None = None) -> Tensor:
-        """Return the penalty of dropout for two layers, a tensor without axes.
+        """Return the penalty of dropout for two layers, a zero-dimensional tensor.
 
         Parameters
         ----------

@@ -46,8 +46,8 @@ def check_bottleneck(first: Any, second: Any, names: tuple[str, str]) -> tuple[A
 def check_pair(first: Any, second: Any, names: tuple[str, str]) -> None:
     """Raise an error unless the second of two linear layers can follow the first.
 
-    The outputs of the first must be as many as the inputs of the second. Weights are not read;
-    `names` are the names of the layers in the message.
+    The first must have as many outputs as the second has inputs. Weights are not read; `names`
+    are the names of the layers in the message.
     """
     for layer, name in zip((first, second), names, strict=True):
         if not isinstance(layer, nn.Linear) or isinstance(layer, nn.LazyLinear):
@@ -76,7 +76,8 @@ def check_module(module: Any, name: str, what: str) -> Any:
 def check_tensor(x: Any, name: str, shape: tuple[Any, ...], reference: Any = None) -> Tensor:
     """Return `x` if it is a non-empty real tensor of the expected shape; otherwise raise an error.
 
-    NaN and infinity are not searched for: on an accelerator this would wait for the device.
+    The entries are not tested for NaN and infinity: on an accelerator this would wait for the
+    device.
 
     Parameters
     ----------

@@ -47,13 +47,13 @@ class Evidence(NamedTuple):
 
     Parameters
     ----------
-    loss : tensor without axes
+    loss : zero-dimensional tensor
         Mean over samples of −ELBO, in nats.
     squared_error : tensor of shape (B,)
         Squared error of each sample, summed over its entries.
     kl : tensor of shape (B,)
         KL divergence of each sample's posterior to N(0, I), in nats.
-    noise_variance : tensor without axes
+    noise_variance : zero-dimensional tensor
         Noise variance γ of the decoder.
 
     Examples
@@ -81,7 +81,7 @@ def negative_log_likelihood(squared_error: Tensor, size: int, noise: Tensor) -> 
         ‖x − μ‖², the squared error of each sample.
     size : int
         Number d of entries of a sample.
-    noise : tensor without axes
+    noise : zero-dimensional tensor
         Noise variance γ.
 
     Returns
@@ -295,7 +295,7 @@ class VAE(nn.Module):
 
     @property
     def noise_variance(self) -> Tensor:
-        """Current value of the noise variance γ, a tensor without axes."""
+        """Current value of the noise variance γ, a zero-dimensional tensor."""
         return self.noise.value
 
     def encode(self, x: Tensor) -> Gaussian:
@@ -341,7 +341,7 @@ class VAE(nn.Module):
 def _as_tensor(dictionary: Any) -> Tensor:
     """Return the dictionary, a matrix with one column per latent, as a tensor of real numbers.
 
-    Anything else than a matrix of real numbers is an error.
+    Anything other than a matrix of real numbers is an error.
     """
     try:
         columns = torch.as_tensor(dictionary)

@@ -306,7 +306,7 @@ class DropoutAutoencoder(
         return self
 
     def _fit_rows(self, source: RowsSource, sample_weight: Array | None) -> Self:
-        """Fit to rows without their second moment; measure what the certificate needs at once."""
+        """Fit to rows without their second moment, and measure the values for the certificate."""
         X = source.rows
         state = self._unsolved(mean_of(source), reference_array(X))
         optimum = leading_optimum(source, state.strength, state.width)
@@ -407,7 +407,7 @@ class DropoutAutoencoder(
         Returns
         -------
         float
-            1 for a perfect reconstruction, 0 for one that is no better than the mean.
+            1 for a perfect reconstruction, 0 if its error is as large as that of the fitted mean.
         """
         check_is_fitted(self)
         X = validated_rows(self, X, reset=False) if in_memory(X) else X

@@ -62,8 +62,8 @@ from lucidae.validation import (
 class SolverTraits:
     """Whether a solver needs the rows themselves, and whether it stops at the tolerance `tol`.
 
-    The gap is the loss minus its minimum, divided by what least squares explains of the mean
-    squared output. A certificate allows a gap of `CERTIFIED` for rounding errors, and more for a
+    The gap is the loss minus its minimum, divided by the part of the mean squared output that least
+    squares explains. A certificate allows a gap of `CERTIFIED` for rounding errors, and more for a
     solver that stops early.
 
     Parameters
@@ -82,8 +82,8 @@ class SolverTraits:
     def allowed_gap(self, tol: float) -> float:
         """Return the largest gap that the certificate allows for a solver with tolerance `tol`.
 
-        The gap is the loss minus its minimum, divided by what least squares explains of the mean
-        squared output.
+        The gap is the loss minus its minimum, divided by the part of the mean squared output that
+        least squares explains.
         """
         return min(max(float(tol), CERTIFIED), LARGEST_GAP) if self.stops_at_tol else CERTIFIED
 
@@ -221,7 +221,7 @@ def representable(values: Array, ref: Array, name: str, *, factor: bool = True) 
 def shown(values: Array, ref: Array) -> Array:
     """Return a copy of `values` in the library, dtype and on the device of `ref`.
 
-    What a user writes into a fitted attribute does not change the fitted state.
+    Because it is a copy, a user who writes into an attribute does not change the fitted state.
     """
     converted = like(values, ref)
     return namespace(converted).asarray(converted, copy=True)
@@ -261,8 +261,8 @@ class NetworkState(FittedState):
     Parameters
     ----------
     moment : SecondMoment or RowMean
-        Second moment of the training rows; the targets, if any, follow the features. Of rows with
-        many features, the mean alone.
+        Second moment of the training rows; the targets, if any, follow the features. For rows
+        with many features only their mean.
     strength : float
         Strength λ = dropout / (1 − dropout) of dropout.
     width : int
@@ -270,8 +270,8 @@ class NetworkState(FittedState):
     ref : array
         An empty array of the library, dtype and device in which attributes are returned.
     tolerance : float
-        Loss minus its minimum, relative to what least squares explains of E‖y‖², that the
-        certificate allows.
+        Largest loss minus its minimum that the certificate allows, divided by the part of E‖y‖²
+        that least squares explains.
     trained : TrainedNetwork or None
         The network that SGD found, or the exact optimum; None before it has been computed.
     row_objective : tuple of float or None
@@ -321,7 +321,7 @@ class NetworkState(FittedState):
     def train(self, X: Any, Y: Any, sample_weight: Array | None, settings: SgdSettings) -> None:
         """Train the network by SGD as in Mianjy et al. 2018, Algorithm 1.
 
-        The inputs are transformed to white ones, whose second moment is the identity.
+        The inputs are whitened: transformed so that their second moment is the identity.
         """
         problem, strength, width = self.problem, self.strength, self.width
         white = whiten(problem)

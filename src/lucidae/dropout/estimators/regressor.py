@@ -212,8 +212,8 @@ class RegressionState(NetworkState):
         """Return the coefficients as a (targets × features) matrix, and the prediction at mean x.
 
         That prediction is the mean target. It is computed from `intercept` only if a user has
-        assigned another one than the fitted one, because an intercept loses digits if the means are
-        much larger than the deviations.
+        assigned another value than the fitted one, because an intercept loses digits if the means
+        are much larger than the deviations.
         """
         center, output_center = (host(part) for part in self.centers())
         coef = host(coef).reshape(len(output_center), len(center))
@@ -289,11 +289,11 @@ class DropoutRegressor(
 
     The network x ↦ U Vᵀx + b with r hidden units (incoming weights V, outgoing weights U), each
     dropped with the given probability in training, and a bias b, has a global optimum in closed
-    form (Mianjy et al. 2018, Theorem 3.6): for inputs transformed to the identity as covariance, it
-    is the least-squares map whose singular values are all reduced by one threshold and cut at rank
-    r, distributed evenly over the hidden units. Inputs may be correlated, and their covariance may
-    be singular: directions whose variance is as small as rounding errors, 10 · n_features · ε times
-    the largest with the rounding unit ε, count as constant.
+    form (Mianjy et al. 2018, Theorem 3.6): for whitened inputs, whose covariance is the identity,
+    it is the least-squares map whose singular values are all reduced by one threshold and cut at
+    rank r, distributed evenly over the hidden units. Inputs may be correlated, and their covariance
+    may be singular: directions whose variance is as small as rounding errors, 10 · n_features · ε
+    times the largest with the rounding unit ε, count as constant.
 
     Parameters
     ----------
@@ -314,8 +314,8 @@ class DropoutRegressor(
     cv : int, splitter or iterable, default=5
         Folds of ``dropout="cv"``, as in scikit-learn.
     learning_rate : float or "auto", default="auto"
-        Learning rate of the first SGD step. SGD works on inputs transformed to the identity as
-        covariance.
+        Learning rate of the first SGD step. SGD works on whitened inputs, whose covariance is
+        the identity.
     schedule : {"linear", "inverse", "constant"}, default="linear"
         How the learning rate of SGD decreases over `max_iter` steps.
     batch_size : int, default=32
@@ -326,7 +326,7 @@ class DropoutRegressor(
         SGD stops when the norm of the gradient of the expected loss is at most
         tol · 2‖E[yxᵀ]‖ ‖(U, V)‖, for inputs whose covariance is the identity. The exact solver
         does not use it. The certificate of SGD allows a loss that exceeds the optimum by `tol`
-        times what least squares explains of E‖y‖², but at most by 0.02 times it.
+        times the part of E‖y‖² that least squares explains, but at most by 0.02 times this part.
     random_state : int, RandomState instance or None, default=None
         Seed of SGD.
     warm_start : bool, default=False
@@ -357,8 +357,8 @@ class DropoutRegressor(
     threshold_ : float
         Amount by which dropout reduces each singular value of the least-squares map.
     singular_values_ : array
-        Leading singular values of the least-squares map, for inputs transformed to the identity as
-        covariance, before they are reduced.
+        Leading singular values of the least-squares map, for whitened inputs (of identity
+        covariance), before they are reduced.
     objective_ : float
         Expected dropout loss of the weights, mean over rows and summed over targets.
     dropout_ : float

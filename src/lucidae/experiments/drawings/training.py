@@ -17,7 +17,7 @@ from lucidae.experiments.outcomes import Outcome
 from lucidae.report.blocks import Block, Plot
 from lucidae.report.style import LIGHT, drawing, new_figure
 
-PANELS = {"alignment": "Distance to the axes", "subspace": "Distance to the subspace"}
+PANELS = {"alignment": "Distance to principal axes", "subspace": "Distance to principal subspace"}
 RULE_NAMES = {
     "spaced": "√λ equally spaced",
     "paper": "minimiser of eq. 16 (Bao et al. 2020)",
@@ -57,7 +57,7 @@ def minibatch(outcome: Outcome) -> Sequence[Block]:
         figure, rows = new_figure(len(sizes), 2, figsize=(8.6, 3.0 * len(sizes) + 1.0))
         for line, size in zip(rows, sizes, strict=True):
             _distances(outcome, line, f"/{size}")
-            line[0].set_title(f"Distance to the axes, batches of {size}")
+            line[0].set_title(f"Distance to principal axes, batches of {size}")
         shared_legend(figure, rows[0][0], 3)
         caption = (
             "Distances of the decoder's columns to the principal axes and to the principal "
@@ -214,7 +214,7 @@ def learning_rates(outcome: Outcome) -> Sequence[Block]:
             used = setting.baseline.rates[method, optimizer]
             ring = {"marker": "o", "markersize": 11, "markerfacecolor": "none"}
             axes.plot(used, curve.y[curve.x == used], color=style["color"], **ring)
-        axes.set(xlabel="learning rate", xscale="log", ylabel="distance to the axes")
+        axes.set(xlabel="learning rate", xscale="log", ylabel="distance to the principal axes")
         shared_legend(figure, axes, 3)
         caption = (
             "Axis-alignment distance after the last epoch; a diverged run counts as 1. Circles "
@@ -256,7 +256,7 @@ def penalties(outcome: Outcome) -> Sequence[Block]:
 def convergence(outcome: Outcome) -> Sequence[Block]:
     """Return a plot of the loss and of the hidden units' importance during dropout training.
 
-    Of the importance scores (products of the norms of incoming and outgoing weights) the variance
+    The variance of the importance scores (products of the norms of incoming and outgoing weights)
     is drawn. There is a row of panels per number of hidden units.
     """
     setting = outcome.setting

@@ -104,12 +104,12 @@ def expect(
         Two distances to the principal axes, the larger first: two runs are compared by the epochs
         at which they fall to one of them.
     slow, aligned : float
-        The non-uniform penalty counts as slow if its last distance to the axes is at least `slow`.
-        The rotation-augmented gradient (RAG) has found the axes if its last distance is at most
-        `aligned`.
+        The non-uniform penalty counts as slow if its last distance to the principal axes is at
+        least `slow`. The rotation-augmented gradient (RAG) counts as aligned if its last distance
+        is at most `aligned`.
     nested : (float, int)
-        The largest distance to the axes that expected nested dropout may have, and the epoch at
-        which it is judged.
+        The largest distance to the principal axes that expected nested dropout may have, and the
+        epoch at which it is judged.
     """
     coarse, fine = levels
     adam = [

@@ -40,7 +40,8 @@ def expect(sizes: Mapping[int, int], aligned: float, gap: float) -> dict[str, An
     sizes : mapping
         Number of epochs by batch size; only the batch sizes are used.
     aligned : float
-        Largest distance at which the rotation-augmented gradient (RAG) has found the axes.
+        Largest distance to the principal axes at which the rotation-augmented gradient (RAG)
+        counts as aligned.
     gap : float
         Smallest difference of the distances of the non-uniform ℓ₂ penalty and RAG.
     """

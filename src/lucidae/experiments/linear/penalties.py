@@ -319,7 +319,7 @@ EXPERIMENT = Experiment(
     name="lae-penalties",
     title="Choice of the ℓ₂ penalties",
     reference="Bao et al. 2020, Figures 5 and 6",
-    shows="penalties that are optimal at the minimum, and their effect early in training",
+    shows="penalties that condition the loss well at its minimum, and their effect on training",
     about="Three choices of non-uniform ℓ₂ penalties: square roots that are equally spaced, the "
     "minimiser of the bound in Bao et al. 2020, eq. 16, and the penalties with the smallest "
     "condition number of the Hessian. Linear autoencoders are trained with each of them.",
