@@ -5,6 +5,7 @@ import pickle
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
+from sklearn import config_context
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning, NotFittedError
 from sklearn.feature_selection import SelectFromModel
@@ -15,9 +16,10 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from extras import require
-from lucidae import SparseVAE
+from lucidae import SparseVAE, certify
 from lucidae.datasets import make_sparse_regression
 from lucidae.iteration import ProgressBar
+from lucidae.sparsity import estimator as sparse_estimator
 
 VARIANTS = [
     SparseVAE(),
@@ -406,3 +408,29 @@ def test_verbose_shows_updates_sweeps_and_the_path(monkeypatch, capsys):
     assert "SparseVAE, minimising the energy" in shown
     SparseVAE().fit(X, y)
     assert not capsys.readouterr().err
+
+
+@pytest.mark.parametrize("options", [{}, {"groups": 2, "group_covariance": "full"}])
+@pytest.mark.parametrize("intercept", [False, True])
+def test_small_dictionaries_on_a_device_are_solved_beside_it(monkeypatch, options, intercept):
+    """Tensors on the CPU stand for tensors on a GPU."""
+    torch = require("torch")
+    monkeypatch.setattr(sparse_estimator, "on_host", lambda x: isinstance(x, np.ndarray))
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((30, 40))
+    y = X[:, :2] @ rng.standard_normal((2, 3)) + 0.1 * rng.standard_normal((30, 3))
+    settings = {"noise_variance": 0.01, "fit_intercept": intercept, **options}
+    host = SparseVAE(**settings).fit(X, y)
+    with config_context(array_api_dispatch=True):
+        tensors = torch.tensor(X), torch.tensor(y)
+        model = SparseVAE(**settings).fit(*tensors)
+        for name in ("coef_", "relevance_", "support_", "intercept_"):
+            found, expected = getattr(model, name), getattr(host, name)
+            assert isinstance(found, torch.Tensor)
+            assert_array_equal(found.numpy(), expected)
+        mean, std = model.predict(tensors[0], return_std=True)
+        assert isinstance(mean, torch.Tensor)
+        assert_allclose(mean.numpy(), host.predict(X))
+        assert_allclose(std.numpy(), host.predict(X, return_std=True)[1])
+        assert model.certificate_.holds == host.certificate_.holds
+        assert certify(model, *tensors).holds == certify(host, X, y).holds

@@ -16,6 +16,7 @@ import scipy.sparse
 from lucidae.arrays import (
     Array,
     as_double,
+    device,
     is_array,
     matched,
     namespace,
@@ -77,6 +78,18 @@ class SparseState(FittedState):
     level: Array | None = None
     parameters: dict[str, Any] | None = None
     noise_level: float = 1.0
+
+    def move_beside(self, ref: Array) -> None:
+        """Move fitted attributes and posterior to the library and the device of the array `ref`."""
+
+        def moved(values: Any) -> Array:
+            return namespace(ref).asarray(values, device=device(ref))
+
+        for name, value in self.results.items():
+            if isinstance(value, np.ndarray) and name != "noise_variances_":
+                self.results[name] = moved(value)
+        found = self.posterior
+        self.posterior = replace(found, roots=moved(found.roots), factor=moved(found.factor))
 
     def add_noise(self, cov: NoiseCovariance | None) -> None:
         """Add the noise variances of the training rows, if the noise has a covariance `cov`."""
