@@ -358,7 +358,7 @@ def _curvature(figures: DropoutFigures, tolerance: float, *, decided: bool) -> C
     If the curvature was not measured, the claim does not apply if the loss minus its minimum
     already decides whether the weights are optimal (`decided`); otherwise it is undecided.
     """
-    statement = "the Hessian of the loss has no negative eigenvalue, so this is no strict saddle"
+    statement = "the Hessian of the loss has no negative eigenvalue, so this is not a strict saddle"
     reference = f"Mianjy et al. 2018, {'Theorem 4.3' if figures.tied else 'Definition 4.2'}"
     if figures.curvature is None or math.isnan(figures.curvature):
         state = does_not_apply if decided else undecided

@@ -303,9 +303,9 @@ def _decomposed(left: Matrix, inner: Matrix) -> Product:
 def _descending(symmetric: Matrix) -> tuple[Matrix, Matrix]:
     """Return the eigenvalues of a symmetric matrix, largest first, and their eigenvectors.
 
-    LAPACK's driver "evr" is used; the solver uses another driver.
+    LAPACK's driver "evd" is used; the solver uses "evr" or a Krylov iteration.
     """
-    values, vectors = scipy.linalg.eigh(symmetric, driver="evr")
+    values, vectors = scipy.linalg.eigh(symmetric, driver="evd")
     return values[::-1], vectors[:, ::-1]
 
 
