@@ -244,12 +244,6 @@ EXPLAINED = {
         "the triangle has `rank` rows, so that its diagonal ends there": [
             ("_reduce_moment", "triangle[:, :rank + 1]"),
         ],
-        "the limit is a rounding error: a pivot equal to it may be on either side": [
-            (
-                "_reduce_rows",
-                "pivots >= RANGE_FACTOR * size * EPSILON * max(pivots.max(initial=0.0), 1e-300)",
-            ),
-        ],
         "the columns have unit length, so that the largest pivot is 1 (or all are zero)": [
             (
                 "_reduce_rows",
@@ -280,9 +274,6 @@ EXPLAINED = {
         ],
         "the rows after the triangle are zero": [
             ("_condition", "scipy.linalg.qr(triangle.T, mode='r')[0][:triangle.shape[0] + 1]"),
-        ],
-        "zero weights are divided by any number": [
-            ("_with_error", "top = float(np.abs(right).max(initial=0.0)) or 2.0"),
         ],
     },
     "sparsity.theory": {

@@ -89,12 +89,10 @@ def test_single_precision_that_overflows_is_an_error_that_names_the_attribute():
         model.fit(small, large)
     assert not hasattr(model, "coef_")
     assert DropoutRegressor(2).fit(X * 1e-20, large).certificate_.holds is True
-    stream = DropoutRegressor(2).partial_fit(small, large)
-    with pytest.raises(ValueError, match="coef_"):
-        stream.predict(small)
-    assert stream.certificate_.holds is None
+    stream = DropoutRegressor(2)
+    with pytest.raises(ValueError, match=r"coef_ has entries of the size .* float32"):
+        stream.partial_fit(small, large)
     assert not hasattr(stream, "coef_")
-    assert "coef_ has entries" in stream._repr_html_()
     torch = require("torch")
     with pytest.raises(ValueError, match="coef_"):
         DropoutRegressor(2).fit(torch.as_tensor(small), torch.as_tensor(large))

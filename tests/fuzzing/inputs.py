@@ -183,7 +183,7 @@ def apply_case(rng: Any) -> Case:
     name = class_of(constructor)
     methods = APPLIED[name]
     method = methods[int(rng.integers(len(methods)))]
-    sparse = name != "SparseVAE" and (name, method) not in DENSE_ONLY
+    sparse = (name, method) not in DENSE_ONLY
     rows, fate = hostile_rows(rng, sparse)
     known = "A, A[:, :2] + A[:, 1:3]" if supervised else "A"
     setup = [*matrix(rng, PLAIN), f"model = {constructor}", f"model.fit({known})"]

@@ -289,9 +289,9 @@ def test_a_stale_state_is_caught(monkeypatch):
 def test_a_column_off_by_one_is_caught(monkeypatch, position):
     healthy = posterior.ActiveFactor.of.__func__
 
-    def shifted(cls, dictionary, relevance, level):
+    def shifted(cls, dictionary, relevance, level, *axes):
         roll = 1 if position == "first" else -1
-        return healthy(cls, dictionary, np.roll(relevance, roll), level)
+        return healthy(cls, dictionary, np.roll(relevance, roll), level, *axes)
 
     monkeypatch.setattr(posterior.ActiveFactor, "of", classmethod(shifted))
     assert fitted("wide").certificate_["posterior_mean"].holds is False

@@ -76,7 +76,7 @@ def test_everything_follows_from_the_covariances_by_dense_formulas(kind):
 @pytest.mark.parametrize("kind", [float, complex])
 def test_covariances_satisfy_the_matrix_conditions(kind):
     X, y = draw(1, kind=kind)
-    model = full().fit(X, y)
+    model = full(tol=1e-9).fit(X, y)
     Gamma = prior(model)
     inverse = np.linalg.inv(X @ Gamma @ X.conj().T + 0.1 * np.eye(len(X)))
     for label in np.unique(UNEQUAL):

@@ -274,16 +274,21 @@ def sparse_eigenpairs(
         eigenvalue is too small for an accurate eigenvector.
     """
     (n, m), transposed, shares = X.shape, X.T, weights / total
-    roots = np.sqrt(shares)
+    # ARPACK's tolerance is absolute for tiny eigenvalues, so that the trace is made 1.
+    roots, unit = np.sqrt(shares), math.sqrt(trace) if trace > 0.0 else 1.0
 
-    def features(v: Array) -> Array:
-        codes = shares * (X @ v - mean @ v)
+    def forth(v: Array) -> Array:
+        return roots * ((X @ v - mean @ v) / unit)
+
+    def back(u: Array) -> Array:
+        codes = roots * (u / unit)
         return transposed @ codes - mean * codes.sum()
 
+    def features(v: Array) -> Array:
+        return back(forth(v))
+
     def rows(u: Array) -> Array:
-        codes = roots * u
-        v = transposed @ codes - mean * codes.sum()
-        return roots * (X @ v - mean @ v)
+        return forth(back(u))
 
     size, apply = (m, features) if m <= n else (n, rows)
     operator = LinearOperator((size, size), matvec=apply, dtype=np.float64)
@@ -297,6 +302,7 @@ def sparse_eigenpairs(
     missed = _largest_outside(apply, vectors)
     if not values[-1] > 0.0 or missed > values[-1] + MISSED * values[0]:
         return None
+    values = values * unit * unit
     if size == m:
         return Spectrum(values, fix_signs(vectors), trace)
     return _from_left(values, vectors, X, mean, weights, total, trace)

@@ -143,7 +143,11 @@ def spherical_moves(
     change, gain = np.zeros_like(weights), np.zeros_like(weights)
     moving = (weights > 0) | (q > s).any(axis=1)
     if moving.any():
-        change[moving], gain[moving] = _best_changes(weights[moving], s[moving], q[moving])
+        with np.errstate(divide="ignore", invalid="ignore"):
+            change[moving], gain[moving] = _best_changes(weights[moving], s[moving], q[moving])
+    # If rounding errors make a metric indefinite, the energy is not a number and nothing moves.
+    sound = np.isfinite(gain) & np.isfinite(change)
+    change, gain = np.where(sound, change, 0.0), np.where(sound, gain, 0.0)
     moved = np.where(change <= -weights, 0.0, weights + change)
     return multiples_of_identity(moved, metric.shape[1]), gain
 

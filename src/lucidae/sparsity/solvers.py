@@ -77,6 +77,9 @@ WIDE = 8
 
 Most relevances are then zero and never move."""
 
+EQUAL = 1e-9
+"""Relative difference of energies (losses) up to which they count as equal."""
+
 NOISE_FREE = 1e-6
 """Noise variance, relative to the mean square response, below which data count as noise-free."""
 
@@ -181,7 +184,18 @@ def _solve_group_covariances(
         )
         for name in (names if is_small(problem) else names[:1])
     ]  # fmt: skip
-    return min(ended, key=lambda each: scalar(objective.value(each.value)))
+    return _lowest(ended, objective)
+
+
+def _lowest(ended: list[Solution[State]], objective: Energy) -> Solution[State]:
+    """Return the first solution whose energy (loss) is the lowest, up to rounding errors."""
+    values = [scalar(objective.value(each.value)) for each in ended]
+    best = min(values)
+    return next(
+        each
+        for each, value in zip(ended, values, strict=True)
+        if not value > best + EQUAL * max(abs(best), 1.0)
+    )
 
 
 def check_suited(method: Any, objective: Energy) -> str:
@@ -511,7 +525,7 @@ def _solve_auto(
     if scalar(found.value.used) <= CROWDED * problem.rows:
         return found
     ended = [found, *(solved_by(method) for method in others)]
-    return min(ended, key=lambda each: scalar(objective.value(each.value)))
+    return _lowest(ended, objective)
 
 
 def methods_for(problem: Problem) -> tuple[str, ...]:
