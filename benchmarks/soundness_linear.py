@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from lucidae import LinearAutoencoder, certify
-from lucidae.linear import verified_spectrum
+from lucidae.linear import verified_data
 from lucidae.linear.prefixes import geometric_prior
 
 # As a script, `linear` would be the benchmark of that name.
@@ -214,8 +214,8 @@ def problem(seed: int, counts: Counter[str], contradictions: list[str]) -> None:
     # In a quarter of the problems the verifier has only products with the rows, or, in half of
     # these, their Gram matrix.
     bounded = seed % 4 == 3
-    verified_spectrum.DENSE_FEATURES = 0 if bounded else 1024
-    verified_spectrum.FEW_ROWS = 1024 if seed % 8 == 7 else 0
+    verified_data.DENSE_FEATURES = 0 if bounded else 1024
+    verified_data.FEW_ROWS = 1024 if seed % 8 == 7 else 0
     certificate = certify((encoder, decoder), X, family="linear", **settings)
     counts["problems"] += 1
     counts["with bounds"] += bounded

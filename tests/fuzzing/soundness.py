@@ -15,7 +15,7 @@ import numpy as np
 from benchmarks import soundness_dropout, soundness_linear, soundness_sparsity
 
 from fuzzing.oracle import Finding
-from lucidae.linear import verified_spectrum
+from lucidae.linear import verified_data
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +50,11 @@ def check(case: Problem) -> list[Finding]:
 def linear(seed: int) -> list[tuple[str, str]]:
     """Return the contradictions of a linear autoencoder."""
     found: list[str] = []
-    features, rows = verified_spectrum.DENSE_FEATURES, verified_spectrum.FEW_ROWS
+    features, rows = verified_data.DENSE_FEATURES, verified_data.FEW_ROWS
     try:
         soundness_linear.problem(seed, Counter(), found)
     finally:
-        verified_spectrum.DENSE_FEATURES, verified_spectrum.FEW_ROWS = features, rows
+        verified_data.DENSE_FEATURES, verified_data.FEW_ROWS = features, rows
     return [(" ".join(line.split(":")[-1].split()[:4]), line) for line in found]
 
 

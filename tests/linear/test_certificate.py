@@ -25,7 +25,7 @@ from lucidae.linear.penalties import best_penalties
 from lucidae.linear.prefixes import geometric_prior
 from lucidae.linear.probe import Estimate
 from lucidae.linear.spectrum import Spectrum
-from lucidae.linear.verified_spectrum import data_of
+from lucidae.linear.verified_data import data_of
 from lucidae.metrics import axis_alignment_distance, subspace_distance
 
 VALUES = np.array([4.0, 2.5, 1.5, 0.7, 0.3, 0.1])

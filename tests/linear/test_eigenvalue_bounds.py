@@ -10,7 +10,7 @@ from numpy.testing import assert_allclose
 from linear.problems import orthogonal
 from lucidae import SecondMoment
 from lucidae.data.kinds import aligned_blocks
-from lucidae.linear import eigenvalue_bounds, verified_spectrum
+from lucidae.linear import eigenvalue_bounds, verified_data
 from lucidae.linear.eigenvalue_bounds import (
     Complement,
     digest_of,
@@ -19,7 +19,7 @@ from lucidae.linear.eigenvalue_bounds import (
     start_share,
 )
 from lucidae.linear.verified_blocks import data_of_any
-from lucidae.linear.verified_spectrum import data_of
+from lucidae.linear.verified_data import data_of
 
 SPECTRA = {
     "flat": lambda m: np.r_[1.0, np.full(m - 1, 0.9)],
@@ -164,8 +164,8 @@ def last_digit_changed(X, row, column):
 
 def test_the_random_starts_depend_on_every_bit_of_the_rows(monkeypatch):
     """Neither the mean, the variances nor a projection need to change for other starts."""
-    monkeypatch.setattr(verified_spectrum, "DENSE_FEATURES", 10)
-    monkeypatch.setattr(verified_spectrum, "FEW_ROWS", 0)
+    monkeypatch.setattr(verified_data, "DENSE_FEATURES", 10)
+    monkeypatch.setattr(verified_data, "FEW_ROWS", 0)
     X = np.random.default_rng(0).standard_normal((50, 20)) * np.r_[1.0, np.full(19, 1e-9)]
     seen = {data_of(X).fingerprint}
     for row, column in ((0, 1), (3, 7), (49, 19)):

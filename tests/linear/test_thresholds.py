@@ -19,7 +19,8 @@ from lucidae.linear.hessian import AlignedPoint, hessian_eigenvalues
 from lucidae.linear.methods import Options
 from lucidae.linear.objectives import LinearVAE, NonUniformL2
 from lucidae.linear.probe import Estimate
-from lucidae.linear.verified_spectrum import data_of, leading_eigenpairs
+from lucidae.linear.verified_data import data_of
+from lucidae.linear.verified_spectrum import leading_eigenpairs
 
 VALUES = np.array([4.0, 2.5, 1.5, 0.7, 0.3, 0.1])
 X = 2 + centred_rows(VALUES)

@@ -9,9 +9,10 @@ from numpy.testing import assert_allclose
 
 from linear.problems import centred_rows, orthogonal
 from lucidae import SecondMoment
-from lucidae.linear import verified_spectrum
+from lucidae.linear import verified_data
 from lucidae.linear.certificate import certify_weights
-from lucidae.linear.verified_spectrum import Data, data_of, leading_eigenpairs
+from lucidae.linear.verified_data import Data, data_of
+from lucidae.linear.verified_spectrum import leading_eigenpairs
 from lucidae.metrics import axis_alignment_distance, subspace_distance
 
 seeds = st.integers(0, 2**32 - 1)
@@ -133,8 +134,8 @@ def test_no_variance_decides_nothing_and_no_weights_are_far_from_everything():
 @pytest.mark.parametrize("kind", [np.asarray, scipy.sparse.csr_array])
 @pytest.mark.parametrize("weighted", [False, True])
 def test_products_with_rows_are_those_of_the_moment(monkeypatch, kind, weighted):
-    monkeypatch.setattr(verified_spectrum, "DENSE_FEATURES", 3)
-    monkeypatch.setattr(verified_spectrum, "BLOCK_ROWS", 7)
+    monkeypatch.setattr(verified_data, "DENSE_FEATURES", 3)
+    monkeypatch.setattr(verified_data, "BLOCK_ROWS", 7)
     rng = np.random.default_rng(0)
     X = 3 + centred_rows([4.0, 2.0, 1.0, 0.5, 0.1], n=40)
     X[rng.random(X.shape) < 0.2] = 0.0
@@ -149,7 +150,7 @@ def test_products_with_rows_are_those_of_the_moment(monkeypatch, kind, weighted)
 
 
 def test_products_with_rows_of_another_library(monkeypatch, xp):
-    monkeypatch.setattr(verified_spectrum, "DENSE_FEATURES", 3)
+    monkeypatch.setattr(verified_data, "DENSE_FEATURES", 3)
     X = 3 + centred_rows([4.0, 2.0, 1.0, 0.5, 0.1], n=40)
     data, moment = data_of(xp.asarray(X)), SecondMoment.of(X)
     rows = np.random.default_rng(0).standard_normal((2, 5))
@@ -160,8 +161,8 @@ def test_products_with_rows_of_another_library(monkeypatch, xp):
 @pytest.mark.parametrize("few", [0, 1024])
 @pytest.mark.parametrize("attack", ["zero", "swapped", "twice"])
 def test_a_wrong_latent_is_not_left_out_where_only_bounds_are_known(monkeypatch, attack, few):
-    monkeypatch.setattr(verified_spectrum, "DENSE_FEATURES", 3)
-    monkeypatch.setattr(verified_spectrum, "FEW_ROWS", few)
+    monkeypatch.setattr(verified_data, "DENSE_FEATURES", 3)
+    monkeypatch.setattr(verified_data, "FEW_ROWS", few)
     X = centred_rows([4.0, 2.0, 1.0, 0.5, 0.1], n=40)
     axes = np.linalg.svd(X)[2]
     rows = {"zero": axes[:2] * [[1.0], [0.0]], "swapped": axes[[0, 4]], "twice": axes[[0, 0]]}[
@@ -180,8 +181,8 @@ def test_a_wrong_latent_is_not_left_out_where_only_bounds_are_known(monkeypatch,
 def test_weights_of_zeros_are_not_at_the_minimum_where_only_bounds_are_known(
     monkeypatch, method, few
 ):
-    monkeypatch.setattr(verified_spectrum, "DENSE_FEATURES", 3)
-    monkeypatch.setattr(verified_spectrum, "FEW_ROWS", few)
+    monkeypatch.setattr(verified_data, "DENSE_FEATURES", 3)
+    monkeypatch.setattr(verified_data, "FEW_ROWS", few)
     X = centred_rows([4.0, 2.0, 1.0, 0.5, 0.1], n=40)
     rows, l2 = np.zeros((2, 5)), [0.1, 0.2]
     certificate = certify_weights(rows, rows.T, X, method=method, l2=l2)

@@ -45,8 +45,14 @@ def test_responses_that_are_not_numbers_are_refused(y, words):
         ({"tol": 1j}, "tol=1j was given, expected a finite number of at least 0"),
         ({"tol": float("nan")}, "tol=nan"),
         ({"significance": 1 + 0j}, r"significance=.* expected a number in \(0, 1\]"),
-        ({"noise_variance": 1j}, "one of 'auto', 'learn', 'learn_diagonal', 'cv', 'cv_1se' or a finite number above 0"),
-        ({"noise_variance": True}, "a finite number above 0 or one of 'auto', 'learn', 'learn_diagonal', 'cv', 'cv_1se'"),
+        (
+            {"noise_variance": 1j},
+            "one of 'auto', 'learn', 'learn_diagonal', 'cv', 'cv_1se' or a finite number above 0",
+        ),
+        (
+            {"noise_variance": True},
+            "a finite number above 0 or one of 'auto', 'learn', 'learn_diagonal', 'cv', 'cv_1se'",
+        ),
         ({"noise_variance": "cv", "cv": []}, "cv contains no folds"),
         (
             {"noise_variance": "cv", "cv": "5"},

@@ -12,7 +12,8 @@ import numpy as np
 from lucidae.arrays import Array, as_double, namespace, to_numpy
 from lucidae.linear.model import Model
 from lucidae.linear.probe import EPS, FEWEST_ROUNDINGS
-from lucidae.linear.verified_spectrum import Data, Leading
+from lucidae.linear.verified_data import Data
+from lucidae.linear.verified_spectrum import Leading
 
 __all__ = ["attribute_difference", "check_range", "finite", "mean_difference"]
 

@@ -38,7 +38,7 @@ from lucidae.linear.probe import EPS, Estimate
 from lucidae.linear.routes import EXACT_FEATURES
 from lucidae.linear.sums import BlocksSource
 from lucidae.linear.verified_blocks import data_of_any
-from lucidae.linear.verified_spectrum import DENSE_FEATURES
+from lucidae.linear.verified_data import DENSE_FEATURES
 from lucidae.linear.verifier import LinearFigures, measure
 from lucidae.linear.weights import TiedWeights, UntiedWeights
 from lucidae.moments import SecondMoment

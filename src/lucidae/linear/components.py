@@ -15,7 +15,7 @@ from lucidae.linear.certificate import check_latents, checked_data, claims
 from lucidae.linear.methods import Options
 from lucidae.linear.probe import FEWEST_ROUNDINGS
 from lucidae.linear.verified_blocks import data_of_any
-from lucidae.linear.verified_spectrum import Data
+from lucidae.linear.verified_data import Data
 from lucidae.linear.verifier import measure
 from lucidae.linear.weights import TiedWeights
 from lucidae.validation import check_rows

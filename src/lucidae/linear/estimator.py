@@ -34,7 +34,7 @@ from lucidae.linear.methods import Options
 from lucidae.linear.state import LinearState
 from lucidae.linear.sums import BlocksSource
 from lucidae.linear.verified_blocks import data_of_passes
-from lucidae.linear.verified_spectrum import data_of
+from lucidae.linear.verified_data import data_of
 from lucidae.moments import SecondMoment
 from lucidae.validation import check_weights
 

@@ -26,7 +26,7 @@ from lucidae.linear.spectrum import Spectrum
 from lucidae.linear.streaming import StreamFit
 from lucidae.linear.sums import BlocksSource
 from lucidae.linear.verified_blocks import data_of_passes
-from lucidae.linear.verified_spectrum import Data, data_of
+from lucidae.linear.verified_data import Data, data_of
 from lucidae.moments import SecondMoment
 
 __all__ = ["LinearState"]

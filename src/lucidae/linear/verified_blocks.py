@@ -17,7 +17,7 @@ from lucidae.arrays import as_double, like, to_numpy
 from lucidae.data.kinds import AlignedBlocks
 from lucidae.data.passes import ColumnLeaf, Passes
 from lucidae.linear.eigenvalue_bounds import digest_of
-from lucidae.linear.verified_spectrum import Data, KnownProducts, data_of
+from lucidae.linear.verified_data import Data, KnownProducts, data_of
 
 __all__ = ["data_of_any", "data_of_passes"]
 

@@ -10,7 +10,7 @@ import numpy as np
 from lucidae.arrays import to_numpy
 from lucidae.linear.objectives import ExpectedNestedDropout, LinearVAE, NonUniformL2
 from lucidae.linear.probe import EPS, Estimate
-from lucidae.linear.verified_spectrum import Data, norm
+from lucidae.linear.verified_data import Data, norm
 
 __all__ = ["LossTerms", "own_minimum", "own_value", "residual_variance"]
 

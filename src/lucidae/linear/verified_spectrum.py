@@ -12,47 +12,25 @@ from all others by at least `gap` is known up to the angle m·ε·σ₁²/gap (D
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
-import scipy.sparse
 
-from lucidae.arrays import as_double, diagonal, is_numpy, like, to_numpy
 from lucidae.linear.eigenvalue_bounds import (
     STARTS,
     STEPS,
     Complement,
     digest_of,
     drawn_after,
-    orthonormal,
 )
-from lucidae.linear.probe import EPS, FEWEST_ROUNDINGS, Estimate, Probe
-from lucidae.linear.verified_gram import FEW_ROWS, FewRows, GramFigures, gram_of
-from lucidae.moments import SecondMoment
-from lucidae.validation import check_rows
+from lucidae.linear.probe import EPS, FEWEST_ROUNDINGS, Estimate
+from lucidae.linear.verified_data import SHORTEST, Data, KnownProducts
+from lucidae.linear.verified_gram import GramFigures
 
-__all__ = ["Data", "Estimate", "Leading", "data_of", "leading_eigenpairs"]
+__all__ = ["Leading", "leading_eigenpairs"]
 
 Vector = np.ndarray[Any, Any]
-
-DENSE_FEATURES = 1024
-"""Largest number of features for which all eigenvalues are computed; otherwise they are bounded."""
-
-BLOCK_ROWS = 2048
-"""Largest number of rows that are centred and multiplied at a time."""
-
-BLOCK_ENTRIES = 2**24
-"""Largest number of entries of these rows: 128 mebibytes."""
-
-SHIFT_ROWS = 64
-"""Number of rows that are shifted and squared at a time, so that they stay in the cache."""
-
-SHORTEST = 1e-290
-"""A decoder column whose largest absolute entry is at most this counts as zero.
-
-Its entries are so close to the smallest float64 numbers that its direction has lost digits."""
 
 TIED = 1e-9
 """Relative difference of eigenvalues up to which no further Krylov steps are made to decide which
@@ -61,326 +39,12 @@ of them is the larger one."""
 UNDECIDED = 1e-9
 """Error of a mean squared sine above which it is computed in another way, for few rows."""
 
-INDEPENDENT = 1e-3
-"""Smallest singular value of unit rows, relative to the largest, of which products are remembered;
-directions of smaller ones would enlarge the rounding errors of the products."""
-
 IDENTIFIABLE = 100.0
 """A component is identifiable if its eigengap exceeds this multiple of the eigenvalues' error.
 
 Its principal axis is then known up to an angle of 1/100 (Davis & Kahan 1970)."""
 
-LARGE_MEAN = 100.0
-"""Ratio of the mean's squared length to the total variance above which rows are centred first.
-
-Below it, products use the rows as they are, and the mean is subtracted from the result. The
-rounding errors of this, about 100·ε times the total variance, are less than the m·ε times it that
-are allowed."""
-
 _TINY = float(np.finfo(float).tiny)
-
-
-@dataclass(frozen=True, slots=True)
-class Data:
-    """The second moment Σ (m × m) of data, as a matrix if m is small, otherwise by its products.
-
-    Parameters
-    ----------
-    mean : ndarray of shape (m,)
-        Mean of the rows.
-    trace : float
-        Total variance, the sum of all eigenvalues of Σ.
-    product : callable
-        Function that returns the product of an array of shape (q, m) with Σ.
-    variances : ndarray of shape (m,)
-        Variance of each feature, the diagonal of Σ.
-    matrix : ndarray of shape (m, m), optional
-        Σ itself, for at most `DENSE_FEATURES` features.
-    difference : Estimate, optional
-        Difference of the stored moment to that of the rows, see `Probe.difference`.
-    weight : float, optional
-        Number of rows, or the sum of their weights; None if Σ is not a covariance.
-    fingerprint : bytes, optional
-        A hash of all entries of the data, with which random starts are seeded. None for data on a
-        GPU, of which products are hashed instead.
-    remembered : callable, optional
-        Function that returns the same as `product` and remembers its results, see `remembering`.
-    few_rows : FewRows, optional
-        The rows themselves with their Gram matrix, if there are at most `FEW_ROWS`.
-    """
-
-    mean: Vector
-    trace: float
-    product: Callable[[Vector], Vector]
-    variances: Vector
-    matrix: Vector | None = None
-    difference: Estimate | None = None
-    weight: float | None = None
-    fingerprint: bytes | None = None
-    remembered: Callable[[Vector], Vector] | None = None
-    few_rows: FewRows | None = None
-
-    @property
-    def n_features(self) -> int:
-        """Number m of features of the data."""
-        return len(self.mean)
-
-    @property
-    def rounding(self) -> float:
-        """Total variance that constant rows seem to have because of rounding errors of the mean."""
-        size = FEWEST_ROUNDINGS * EPS * norm(self.mean)
-        return size * size  # infinite for a huge mean, where ** would raise an error
-
-    @property
-    def varies(self) -> bool:
-        """Whether the total variance exceeds `rounding`, so that the rows are not constant."""
-        return self.trace > self.rounding
-
-    def apply(self, rows: Vector) -> Vector:
-        """Return the product of `rows`, of shape (q, m), with the second moment."""
-        return (self.remembered or self.product)(rows)
-
-    def remembering(self) -> Data:
-        """Return the same data with a memory for products, unless Σ is stored as a matrix.
-
-        A certificate needs the products of decoder, encoder and components with Σ in several
-        places. These have the same few directions, so one pass over the data serves for all.
-        """
-        if self.matrix is not None or self.remembered is not None:
-            return self
-        return replace(self, remembered=KnownProducts(self.product, self.n_features))
-
-    def in_units(self, unit: float) -> Data:
-        """Return the second moment of the same rows divided by the number `unit`."""
-        matrix = None if self.matrix is None else self.matrix / unit**2
-        known = self.remembered
-        return replace(
-            self,
-            mean=self.mean / unit,
-            trace=self.trace / unit**2,
-            product=lambda rows: self.product(rows) / unit**2,
-            variances=self.variances / unit**2,
-            matrix=matrix,
-            remembered=None if known is None else lambda rows: known(rows) / unit**2,
-            few_rows=None if self.few_rows is None else self.few_rows.in_units(unit),
-        )
-
-
-class KnownProducts:
-    """Products of rows with a matrix Σ, computed from those of earlier rows where these suffice.
-
-    Parameters
-    ----------
-    product : callable
-        Function that returns the product of rows of shape (q, m) with Σ.
-    n_features : int
-        Number m of rows of Σ.
-    """
-
-    def __init__(self, product: Callable[[Vector], Vector], n_features: int) -> None:
-        self.product = product
-        self.basis, self.images = np.empty((0, n_features)), np.empty((0, n_features))
-
-    def __call__(self, rows: Vector) -> Vector:
-        """Return the product of `rows` with Σ; `product` is called for new directions only.
-
-        A row has no new direction if it lies in the span of earlier rows, up to rounding errors of
-        m·ε/2 times its length, with the machine epsilon ε.
-        """
-        lengths = _lengths(rows)
-        if not np.all((lengths > SHORTEST) & (lengths < 1.0 / SHORTEST)):
-            return self.product(rows)
-        units = rows / lengths[:, None]
-        inside, new = self._inside(units)
-        if np.any(new):
-            fresh = orthonormal(units[new], (self.basis,))
-            self.basis = np.concatenate([self.basis, fresh])
-            self.images = np.concatenate([self.images, self.product(fresh)])
-            inside, new = self._inside(units)
-        images = lengths[:, None] * (inside @ self.images)
-        if np.any(new):  # nearly equal rows, of which one direction was lost
-            images[new] = self.product(rows[new])
-        return np.asarray(images)
-
-    def learn(self, rows: Vector, images: Vector) -> None:
-        """Store `images`, products of `rows` with the matrix Σ that were computed elsewhere.
-
-        This replaces all products that were stored before.
-        """
-        lengths = _lengths(rows)
-        used = (lengths > SHORTEST) & (lengths < 1.0 / SHORTEST)
-        if not used.any():
-            return
-        left, sizes, right = np.linalg.svd(rows[used] / lengths[used, None], full_matrices=False)
-        kept = sizes > INDEPENDENT * sizes[0]
-        self.basis = right[kept]
-        self.images = (left[:, kept] / sizes[kept]).T @ (images[used] / lengths[used, None])
-
-    def _inside(self, units: Vector) -> tuple[Vector, Vector]:
-        """Return coefficients of rows in the stored basis, and a mask of the rows outside its span.
-
-        `units` are rows of unit length. The product of a row follows from the stored products if it
-        lies in the span of earlier rows, up to rounding errors.
-        """
-        inside = units @ self.basis.T
-        rest = units - inside @ self.basis
-        size = np.sqrt(np.einsum("ij,ij->i", rest, rest))
-        return inside, np.asarray(size > units.shape[1] * EPS / 2)
-
-
-def data_of(
-    X: Any, weights: Any = None, difference: Estimate | None = None, gram: Any = None
-) -> Data:
-    """Return the second moment of rows, or of a `SecondMoment`, in the form the verifier uses.
-
-    Parameters
-    ----------
-    X : array of shape (n, m) or SecondMoment
-        The validated rows, or their moment.
-    weights : array of shape (n,), optional
-        Weight of each row; by default 1.
-    difference : Estimate, optional
-        Difference of a given `SecondMoment` to its rows, if it was measured before.
-    gram : array of shape (n, n), optional
-        The Gram matrix of the centred rows with weights of sum 1, if it was computed before. It is
-        used for at most `FEW_ROWS` rows, and tested with the rows.
-    """
-    if isinstance(X, SecondMoment):
-        return _data_of_moment(X, difference)
-    if X.shape[1] > DENSE_FEATURES:
-        return _data_of_rows(X, weights, gram)
-    moment = SecondMoment.of(X, weights)
-    probe = Probe.of(X, weights, moment)
-    return _data_of_moment(moment, None if probe is None else probe.difference(moment))
-
-
-def _data_of_moment(moment: SecondMoment, difference: Estimate | None) -> Data:
-    covariance, mean = moment.covariance, to_numpy(moment.mean)
-    if moment.n_features > DENSE_FEATURES:
-
-        def product(rows: Vector) -> Vector:
-            return to_numpy(like(rows, covariance) @ covariance)
-
-        own = to_numpy(diagonal(covariance))
-        seen = digest_of(covariance) if is_numpy(covariance) else None
-        return Data(mean, moment.trace, product, own, None, difference, moment.weight, seen)
-    matrix = to_numpy(covariance)
-    own = np.diag(matrix)
-    trace = float(np.sum(own))
-    return Data(mean, trace, lambda rows: rows @ matrix, own, matrix, difference, moment.weight)
-
-
-def _data_of_rows(X: Any, weights: Any, gram: Any = None) -> Data:
-    shares = np.ones(X.shape[0]) if weights is None else to_numpy(weights)
-    weight = float(shares.sum())
-    shares = shares / weight
-    with np.errstate(over="ignore", invalid="ignore"):
-        mean, own = _mean_and_variances(X, shares)
-    total = float(np.sum(own))
-    if not math.isfinite(total * weight):
-        check_rows(X)
-        raise ValueError(
-            "the squares of X overflow double precision: divide X by a constant before it is given "
-            "to certify, as before fit."
-        )
-    double = scipy.sparse.issparse(X) or (is_numpy(X) and X.dtype == np.float64)
-    plain = double and float(mean @ mean) <= LARGE_MEAN * total
-    product = _uncentred(X, shares, mean) if plain else _centred(X, shares, mean)
-    if is_numpy(X) and X.shape[0] <= FEW_ROWS:
-        own_gram = gram_of(X, shares, mean) if gram is None else to_numpy(gram)
-        few = FewRows(X, shares, mean, total, own_gram, plain)
-        return Data(mean, total, product, own, weight=weight, few_rows=few)
-    seen = digest_of(X, shares) if scipy.sparse.issparse(X) or is_numpy(X) else None
-    return Data(mean, total, product, own, weight=weight, fingerprint=seen)
-
-
-def _mean_and_variances(X: Any, shares: Vector) -> tuple[Vector, Vector]:
-    """Return mean and variance of each column of X; `shares` are the weights, of sum 1.
-
-    The columns are shifted by the first row of positive weight before they are squared, so that a
-    constant column has no variance at all. If the shift differs from the mean by more than
-    ten standard deviations, the sums are computed again, with this mean as the shift.
-    """
-    shift = np.zeros(X.shape[1])
-    if not scipy.sparse.issparse(X):
-        first = int(np.argmax(shares > 0.0))
-        shift = to_numpy(as_double(X[first : first + 1, :]))[0]
-    for _ in range(3):
-        rest, squares = _shifted_sums(X, shares, shift)
-        mean, own = shift + rest, squares - rest**2
-        if np.all(rest**2 <= LARGE_MEAN * own):
-            break
-        shift = mean
-    return mean, own
-
-
-def _shifted_sums(X: Any, shares: Vector, shift: Vector) -> tuple[Vector, Vector]:
-    """Return Σ p (x − s) and Σ p (x − s)² for each column of X.
-
-    The sums are over the entries x of the column, with the weights p of the rows (`shares`); s is
-    the entry of `shift` for this column.
-    """
-    if scipy.sparse.issparse(X):
-        moved = X.tocsr().astype(np.float64, copy=True)
-        moved.sum_duplicates()
-        # Entries that are not stored are zero: they contribute −s and s².
-        counts = np.bincount(moved.indices, minlength=X.shape[1])
-        present = np.bincount(
-            moved.indices, np.repeat(shares, np.diff(moved.indptr)), minlength=X.shape[1]
-        )
-        absent = np.where(counts == X.shape[0], 0.0, 1.0 - present)
-        moved.data = moved.data - shift[moved.indices]
-        first = np.asarray(shares @ moved).ravel() - absent * shift
-        moved.data = moved.data**2
-        return first, np.asarray(shares @ moved).ravel() + absent * shift**2
-    first, second = np.zeros(X.shape[1]), np.zeros(X.shape[1])
-    for start in range(0, X.shape[0], SHIFT_ROWS):
-        chosen = slice(start, min(start + SHIFT_ROWS, X.shape[0]))
-        block = as_double(X[chosen, :])
-        block = block - like(shift, block)
-        share = like(shares[chosen], block)
-        first += to_numpy(share @ block)
-        block *= block
-        second += to_numpy(share @ block)
-    return first, second
-
-
-def _uncentred(X: Any, shares: Vector, mean: Vector) -> Callable[[Vector], Vector]:
-    """Return a function that multiplies rows with the covariance Σ of X without centring X.
-
-    For the mean μ and the weights p (`shares`, of sum 1), Σv = Xᵀc − (1ᵀc)μ with the weighted
-    projections c = p(Xv − 1μᵀv).
-    """
-    sparse = scipy.sparse.issparse(X)
-
-    def product(rows: Vector) -> Vector:
-        codes = np.asarray(X @ np.ascontiguousarray(rows.T)) if sparse else (rows @ X.T).T
-        codes = shares[:, None] * (codes - mean @ rows.T)
-        sums = (X.T @ codes).T if sparse else codes.T @ X
-        return np.asarray(sums - np.outer(codes.sum(axis=0), mean))
-
-    return product
-
-
-def _centred(X: Any, shares: Vector, mean: Vector) -> Callable[[Vector], Vector]:
-    """Return a function that multiplies rows with the covariance of X, some rows of X at a time.
-
-    `shares` are the weights p, and `mean` is μ: the product of v is Σ p ⟨v, x − μ⟩(x − μ).
-    """
-    size = max(1, min(BLOCK_ROWS, BLOCK_ENTRIES // X.shape[1]))
-
-    def product(rows: Vector) -> Vector:
-        total = 0.0 * rows
-        for start in range(0, X.shape[0], size):
-            chosen = slice(start, min(start + size, X.shape[0]))
-            part = X[chosen, :]
-            block = as_double(part.toarray() if scipy.sparse.issparse(part) else part)
-            block = block - like(mean, block)
-            codes = block @ like(rows, block).mT
-            total += to_numpy((codes * like(shares[chosen], block)[:, None]).mT @ block)
-        return total
-
-    return product
 
 
 @dataclass(frozen=True, slots=True)
@@ -498,19 +162,6 @@ def leading_eigenpairs(data: Data, atoms: Vector) -> Leading:
     if isinstance(data.remembered, KnownProducts):
         data.remembered.learn(span.T, unit * found.images)
     return _from_gram(scaled, atoms, span, error, found).times(unit)
-
-
-def norm(values: Vector) -> float:
-    """Return the Frobenius norm of an array; no square overflows or underflows."""
-    peak = float(np.max(np.abs(values), initial=0.0))
-    return peak * float(np.linalg.norm(values / peak)) if 0.0 < peak < math.inf else peak
-
-
-def _lengths(rows: Vector) -> Vector:
-    """Return the Euclidean norm of each row; no square overflows or underflows."""
-    peaks = np.max(np.abs(rows), axis=1, initial=0.0)
-    units = rows / np.where((peaks > 0.0) & np.isfinite(peaks), peaks, 1.0)[:, None]
-    return np.asarray(peaks * np.sqrt(np.einsum("ij,ij->i", units, units)))
 
 
 def _dense(data: Data, atoms: Vector) -> Leading:

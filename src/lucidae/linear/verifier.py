@@ -33,8 +33,9 @@ from lucidae.linear.rules import (
 )
 from lucidae.linear.spectrum import Spectrum
 from lucidae.linear.theory import predicted_epochs
+from lucidae.linear.verified_data import Data, norm
 from lucidae.linear.verified_losses import LossTerms, own_minimum, own_value, residual_variance
-from lucidae.linear.verified_spectrum import Data, Leading, leading_eigenpairs, norm
+from lucidae.linear.verified_spectrum import Leading, leading_eigenpairs
 from lucidae.linear.weights import map_fields
 from lucidae.sampling import components_above_noise, separated_components, subspace_sampling_error
 
