@@ -244,6 +244,10 @@ EXPLAINED = {
         "the triangle has `rank` rows, so that its diagonal ends there": [
             ("_reduce_moment", "triangle[:, :rank + 1]"),
         ],
+        "a pivot equal to the limit may be on either side of it": [
+            ("_reduce_rows", "pivots >= max(level, data.resolution)"),
+            ("_reduce_rows", "pivots >= level"),
+        ],
         "the columns have unit length, so that the largest pivot is 1 (or all are zero)": [
             (
                 "_reduce_rows",

@@ -356,3 +356,45 @@ def test_the_loss_of_one_row_by_hand():
     assert value == pytest.approx(4.0 + 0.5 * 36.0)
     value, _ = reduction.row_objective(one, 4 * one, None, weights, 0.5, True)
     assert value == 0.0
+
+
+def moments(**given):
+    fields = {"cross": np.ones((1, 2)), "inputs": np.eye(2), "energy": 1.0, "root": None}
+    return reduction.Moments(**{**fields, "outputs": None, "n_rows": None, **given})
+
+
+def test_all_moments_are_divided_by_the_units_of_the_data():
+    data = moments(largest_values=np.array([48.0]), rest=512.0, energy=1024.0)
+    found = data.in_units(reduction.DataUnits(4.0, 16.0))
+    assert (found.largest_values[0], found.rest, found.energy) == (3.0, 2.0, 4.0)
+    assert found.cross[0, 0] == 1.0 / 64.0
+    assert found.inputs[0, 0] == 1.0 / 16.0
+
+
+@pytest.mark.parametrize(("pivot", "rank"), [(2e-4, 2), (5e-5, 1)])
+def test_a_moment_is_resolved_to_the_square_of_the_rows_resolution(pivot, rank):
+    correlation = math.sqrt(1.0 - pivot)
+    inputs = np.array([[1.0, correlation], [correlation, 1.0]])
+    found = reduction.reduce_inputs(moments(inputs=inputs, energy=10.0, resolution=1e-2))
+    assert found.matrix.shape[1] == rank
+
+
+def test_what_unresolved_directions_explain_is_left_open():
+    """Pivots 1, about 1e-3 and about 1e-6: a resolution of 1e-4 drops the last direction."""
+    inward = np.array([[1.0, 1.0, 1.0], [0.0, 1e-3, 0.0], [0.0, 0.0, 1e-6]])
+    outward = np.array([[2.0], [3.0], [0.5]])
+    root = np.hstack([inward, outward])
+    data = moments(
+        cross=outward.T @ inward, inputs=inward.T @ inward, energy=13.25, root=root, resolution=1e-4
+    )
+    found, whole = (
+        reduction.reduce_inputs(data),
+        reduction.reduce_inputs(data._replace(resolution=0.0)),
+    )
+    assert (found.matrix.shape[1], whole.matrix.shape[1]) == (2, 3)
+    assert float((found.matrix**2).sum()) == pytest.approx(13.0, rel=1e-9)
+    assert found.floor == pytest.approx(0.25, rel=1e-9)
+    # The dropped direction explains 0.5² of the outputs; rounding errors are much smaller.
+    assert found.undecided == pytest.approx(0.25, rel=1e-6)
+    assert found.blur == pytest.approx(0.5, rel=1e-6)
+    assert whole.undecided < 1e-6
