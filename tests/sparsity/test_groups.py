@@ -88,3 +88,23 @@ def test_another_relevance_of_a_constant_column_fails():
         model.relevance_ = relevance
         assert certify(model, X, y)["stationarity"].holds is False
         model.fit(X, y)
+
+
+def test_groups_of_unequal_sizes_are_gathered_and_spread():
+    groups = Groups.of([5, 2, 5, 7, 2, 5], 6)
+    values = np.arange(10.0, 16.0)
+    assert_array_equal(groups.gather(values), [[11, 14, 0], [10, 12, 15], [13, 0, 0]])
+    assert_array_equal(groups.spread(groups.gather(values)), values)
+    # Places without a column do not matter, whatever they contain.
+    filled = np.where(groups.present > 0, groups.gather(values), -99.0)
+    assert_array_equal(groups.spread(filled), values)
+    sizes = [(numbers.tolist(), members.tolist()) for numbers, members in groups.by_size()]
+    assert sizes == [([2], [[3]]), ([0], [[1, 4]]), ([1], [[0, 2, 5]])]
+
+
+def test_a_number_of_columns_per_group():
+    assert_array_equal(Groups.of(3, 6).labels, [0, 0, 0, 1, 1, 1])
+    assert_array_equal(Groups.of(1, 3).labels, [0, 1, 2])
+    for wrong in (0, -2, 4):
+        with pytest.raises(ValueError, match=f"groups={wrong} was given for 6 columns"):
+            Groups.of(wrong, 6)
