@@ -196,7 +196,7 @@ def test_sparse_dictionaries_have_correlated_responses_too(monkeypatch):
         ({"response_covariance": "learn", "posterior": "diagonal"}, 4, "posterior='full'"),
         ({"response_covariance": "learn", "solver": "em"}, 4, "solver='auto'"),
         ({"response_covariance": np.eye(3)}, 4, r"has shape \(3, 3\)"),
-        ({"response_covariance": -np.eye(4)}, 4, "not symmetric and positive semi-definite"),
+        ({"response_covariance": -np.eye(4)}, 4, "positive semi-definite"),
         ({"response_covariance": np.triu(np.ones((4, 4)))}, 4, "not symmetric"),
         ({"response_covariance": {"a": 1}}, 4, "expected None, 'learn'"),
     ],
@@ -209,5 +209,5 @@ def test_unsuitable_covariances_are_refused(options, outputs, words):
 
 def test_complex_responses_are_refused():
     X, y, _, _ = series(8, n=4)
-    with pytest.raises(ValueError, match="real NumPy arrays"):
+    with pytest.raises(ValueError, match="complex data"):
         SparseVAE(noise_variance=0.1, response_covariance="learn").fit(X, 1j * y)

@@ -32,6 +32,7 @@ from lucidae.arrays import (
 from lucidae.base import (
     CertifiedMixin,
     Fitted,
+    changed_attributes,
     fitted_names,
     reference_array,
     restored_on_failure,
@@ -548,7 +549,7 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
             problem, units = rows.normalised(objective.groups, compress=spectrum is None)
             solution, trace = self._solve(problem, units, objective, rows, split, guide, spectrum)
         state = self._copied_out(solution, units, objective, rows, reference_array(X), y)
-        state.add_noise(cov)
+        state.add_noise(cov, weights)
         shapes = X.shape[1], units.n_responses
         fitted = checked_attributes(state.results, *shapes)
         state.figures = self._verified(state, fitted, given, rows, objective, rule, cov)
@@ -634,6 +635,11 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         was given, which is refused.
         """
         outputs = given.responses.shape[1]
+        if given.mean_square() == 0.0:
+            raise ValueError(
+                "noise_variance='learn_diagonal' was given, but y is zero (constant, with "
+                "fit_intercept=True), so that it has no noise to learn. Give responses that vary."
+            )
         check_learnable_rows(objective, outputs, given.frequencies is not None, has_cov)
         problem, units = given.normalised(objective.groups)
         last = self._last_fit(problem, units, objective)
@@ -826,7 +832,10 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         with limited_blas(dictionary.shape[0]), np.errstate(all="ignore"):
             figures = then._verified(self._state, fitted, given, rows, objective, rule, cov)
         figures = replace(figures, path=self._state.figures.path)
-        return certificate_of(figures, f"{type(self).__name__}, {figures.title}")
+        found = certificate_of(figures, f"{type(self).__name__}, {figures.title}")
+        # No other claim depends on the noise variances of the training rows.
+        shown = {name: attributes[name] for name in ("noise_variances_",) if name in attributes}
+        return with_changes(found, changed_attributes(shown, self._state.results))
 
 
 def _energy(objective: Energy, state: State, units: Units, rows: Rows) -> float:

@@ -91,12 +91,16 @@ class SparseState(FittedState):
         found = self.posterior
         self.posterior = replace(found, roots=moved(found.roots), factor=moved(found.factor))
 
-    def add_noise(self, cov: NoiseCovariance | None) -> None:
-        """Add the noise variances of the training rows, if the noise has a covariance `cov`."""
+    def add_noise(self, cov: NoiseCovariance | None, weights: Array | None) -> None:
+        """Add the noise variances of the training rows, if the noise has a covariance `cov`.
+
+        `weights` are the weights of these rows; None if all are 1.
+        """
         if cov is not None:
             variances = self.results["noise_variance_"] * cov.variances
             self.results["noise_variances_"] = variances
-            self.noise_level = float(np.mean(cov.variances))
+            shares = None if weights is None else to_numpy(weights)
+            self.noise_level = float(np.average(cov.variances, weights=shares))
 
     def learned_noise(self, n_rows: int) -> NoiseCovariance | None:
         """Return the learned covariance of the noise of `n_rows` rows; None if none was learned."""

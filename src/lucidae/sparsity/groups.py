@@ -49,6 +49,11 @@ class Groups:
         if isinstance(labels, int | np.integer) and not isinstance(labels, bool):
             labels = _consecutive(int(labels), n_columns)
         given = np.asarray(labels)
+        if given.ndim == 0:
+            raise ValueError(
+                f"groups={labels!r} was given, expected an integer number of columns per group, or "
+                f"one integer label for each of the {n_columns} columns."
+            )
         if given.shape != (n_columns,):
             raise ValueError(
                 f"groups has shape {given.shape}, expected ({n_columns},): one label per column."

@@ -451,6 +451,8 @@ class HeldOut:
         last = best
         while last > 0 and errors[last - 1] <= level:
             last -= 1
+        if not self.noise[last] > 0.0:  # the responses are zero
+            return self.minimum()
         logarithm = np.log(self.noise[last])
         if last > 0:
             share = (level - errors[last]) / (errors[last - 1] - errors[last])

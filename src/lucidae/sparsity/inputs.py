@@ -37,6 +37,13 @@ def validated_pair(estimator: Any, X: Any, y: Any) -> tuple[Array, Array]:
     if it is small.
     """
     X, y = check_kind(X, "X"), check_kind(y, "y")
+    if scipy.sparse.issparse(y):
+        raise ValueError("y is a sparse matrix, expected a dense array: give y.toarray().")
+    if scipy.sparse.issparse(X) and (X.dtype.kind == "c" or has_complex(y)):
+        raise ValueError(
+            "a sparse X was given with complex numbers in X or y, expected real numbers: give "
+            "X.toarray() if it fits into memory."
+        )
     if has_complex(X) or has_complex(y) or (is_array(X) and not is_numpy(X)):
         X = validated_rows(estimator, X, reset=True, accept_sparse=False, accept_complex=True)
         y = y if is_array(y) else np.asarray(y)

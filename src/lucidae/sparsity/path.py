@@ -34,6 +34,7 @@ from lucidae.sparsity.inputs import validated_pair, validated_weights
 from lucidae.sparsity.objectives import Energy
 from lucidae.sparsity.problem import Problem, Rows, Units
 from lucidae.sparsity.solvers import is_small, solve
+from lucidae.sparsity.sparse_rows import rows_of
 from lucidae.sparsity.state import State
 from lucidae.sparsity.support import significant_columns
 from lucidae.sparsity.whitening import NoiseCovariance, prepared_rows
@@ -436,6 +437,12 @@ def noise_path(
             "noise_path was given noise_variance, which is what varies along the path: give the "
             "values as noise_variances, or leave them out."
         )
+    if settings.get("response_covariance") is not None:
+        raise ValueError(
+            "noise_path was given response_covariance, but its solutions are those of independent "
+            "outputs: leave it out, and fit SparseVAE with response_covariance at the noise "
+            "variance that you choose."
+        )
     model = SparseVAE(cv=None if cv is False else cv, **settings)
     dictionary, targets = validated_pair(model, X, y)
     objective = model._checked_objective(dictionary.shape[1])
@@ -444,7 +451,8 @@ def noise_path(
     cov = None if noise_cov is None else NoiseCovariance.of(noise_cov, dictionary.shape[0])
     with limited_blas(dictionary.shape[0]):
         intercept = bool(model.fit_intercept)
-        given = Rows(as_double(dictionary), as_double(columns), weights, intercept)
+        given = rows_of(dictionary, as_double(columns), weights, intercept)
+        model._check_combination(given, objective, 1.0, cov is not None)
         rows, split = prepared_rows(given, cov)
         scale = rows.mean_square()
         if scale == 0.0:

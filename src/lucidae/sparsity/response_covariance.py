@@ -124,7 +124,11 @@ def checked_spectrum(
     others = f"None, 'learn' or a covariance matrix of shape ({count}, {count})"
     if isinstance(wanted, str) and wanted != "learn":
         raise ValueError(f"{name}={wanted!r} was given, expected {others}.")
-    host = is_numpy(rows.responses) and not rows.is_complex
+    if rows.is_complex:
+        raise ValueError(
+            f"{name} was given with complex data, expected real X and y: leave it out."
+        )
+    host = is_numpy(rows.responses)
     if not isinstance(objective, FullCovariance) or solver != "auto" or not host or count < 2:
         given = f"posterior={posterior!r}, solver={solver!r} and {count} outputs"
         raise ValueError(
@@ -142,10 +146,11 @@ def checked_spectrum(
     size = float(np.abs(matrix).max())
     values = np.linalg.eigvalsh((matrix + matrix.T) / 2.0)
     if np.abs(matrix - matrix.T).max() > 1e-8 * size or values[0] < -1e-8 * size or size == 0.0:
-        raise ValueError(
-            f"{name} is not symmetric and positive semi-definite (its smallest eigenvalue is "
-            f"{values[0]:.3g}), expected {others}."
-        )
+        fault = "is not symmetric"
+        if values[0] < -1e-8 * size:
+            fault = f"has the negative eigenvalue {values[0]:.3g}"
+        fault = "is zero" if size == 0.0 else fault
+        raise ValueError(f"{name} {fault}, expected {others}, positive semi-definite.")
     return ResponseSpectrum.of((matrix + matrix.T) / 2.0)
 
 

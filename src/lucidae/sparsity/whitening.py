@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import scipy.linalg
+import scipy.sparse
 
 from lucidae.arrays import (
     Array,
@@ -65,7 +66,15 @@ class NoiseCovariance:
     @classmethod
     def of(cls, noise_cov: Any, n_rows: int) -> NoiseCovariance:
         """Return a covariance after checking it, for data with `n_rows` rows."""
-        given = np.asarray(to_numpy(noise_cov) if is_array(noise_cov) else noise_cov)
+        if scipy.sparse.issparse(noise_cov):
+            noise_cov = noise_cov.toarray()
+        try:
+            given = np.asarray(to_numpy(noise_cov) if is_array(noise_cov) else noise_cov)
+        except ValueError as error:
+            raise ValueError(
+                "noise_cov is not an array of numbers: its rows have different lengths. Give the "
+                "covariance matrix of the noise, or one variance for each row."
+            ) from error
         if given.dtype.kind not in "biufc":
             raise ValueError(
                 f"noise_cov has dtype {given.dtype}, expected numbers: the covariance matrix of "
