@@ -1,5 +1,6 @@
 """Certificates: true claims hold, false ones do not, and what cannot be judged says why."""
 
+from dataclasses import replace
 from itertools import combinations
 
 import numpy as np
@@ -12,6 +13,7 @@ from numpy.testing import assert_allclose
 from lucidae import SparseVAE, certify
 from lucidae.datasets import make_sparse_regression
 from lucidae.sparsity import certify_coefficients
+from lucidae.sparsity.certificate import claims
 from lucidae.sparsity.theory import coherence, implied_relevance
 
 GENERAL, COHERENT = "unique_in_general_position", "unique_by_coherence"
@@ -188,3 +190,49 @@ def test_a_fit_is_not_certified_on_rows_without_responses(exact):
     with pytest.raises(ValueError, match="with its responses: give X and y"):
         certify(model, p.dictionary)
     assert certify(model).to_dict() == model.certificate_.to_dict()
+
+
+@pytest.mark.parametrize(("rule", "threshold"), [("given", 1e-9), ("learn", 1e-8)])
+def test_the_thresholds_of_the_covariance_of_the_responses(rule, threshold):
+    figures = SparseVAE(noise_variance=0.1).fit(*pinned_data())._state.figures
+    for factor, holds in ((0.9, True), (1.1, False)):
+        evidence = figures.evidence | {
+            "response_covariance_rule": rule,
+            "response_covariance": factor * threshold,
+        }
+        (claim,) = [
+            claim
+            for claim in claims(replace(figures, evidence=evidence))
+            if claim.name == "response_covariance"
+        ]
+        assert claim.holds is holds
+
+
+def test_the_threshold_of_the_covariances_of_groups():
+    model = SparseVAE(noise_variance=0.1, groups=2, group_covariance="full").fit(*pinned_data())
+    figures = model._state.figures
+    for factor, holds in ((0.9, True), (1.1, False)):
+        judged = claims(replace(figures, covariance_distance=factor * 1e-6))
+        (claim,) = [claim for claim in judged if claim.name == "group_covariances"]
+        assert claim.holds is holds
+
+
+@pytest.mark.parametrize(("overlap", "warns"), [(0.49, True), (0.51, False)])
+def test_the_threshold_of_the_warning_of_an_unstable_path(overlap, warns):
+    figures = SparseVAE(noise_variance="cv").fit(*pinned_data())._state.figures
+    path = {
+        "column": 0, "strongest": np.zeros(2, int), "noise": np.ones(2), "overlap": overlap,
+    }  # fmt: skip
+    (claim,) = [
+        claim for claim in claims(replace(figures, path=path)) if claim.name == "path_stability"
+    ]
+    assert claim.advice.startswith("Warning") is warns
+    changed = replace(figures, path=path | {"overlap": 1.0, "strongest": np.array([0, 1])})
+    (claim,) = [claim for claim in claims(changed) if claim.name == "path_stability"]
+    assert "the strongest column changes" in claim.advice
+
+
+def pinned_data():
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((20, 10))
+    return X, X[:, :2] @ rng.standard_normal((2, 4)) + 0.3 * rng.standard_normal((20, 4))

@@ -413,7 +413,7 @@ def _from_frame(
 
 
 class ChosenColumns(NamedTuple):
-    """Positions of the columns of numbers to read and of the targets, and why others are not."""
+    """Positions of the columns of numbers and of the targets, and why others are not read."""
 
     numeric: list[int]
     targets: list[int]

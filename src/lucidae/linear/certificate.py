@@ -625,7 +625,10 @@ def with_changes(found: Certificate, changed: Mapping[str, float]) -> Certificat
 
 
 def check_latents(k: int, m: int, name: str) -> None:
-    """Raise an error if there are more latents than principal components, one per feature."""
+    """Raise an error if there are more latents k than features m.
+
+    The data have only m principal components.
+    """
     if k > m:
         raise ValueError(
             f"{name} has {k} rows, but X has {m} features: expected at most {m} rows, because data "

@@ -444,7 +444,9 @@ class BrockettRule(Rule):
         return TiedWeights(orthonormal_rows(weights.encoder))
 
     def curvature(self, spectrum: Spectrum) -> float:
-        """Return a bound on the curvature: four times largest eigenvalue times largest rank.
+        """Return an upper bound on the curvature of Brockett's cost.
+
+        It is four times the product of the largest eigenvalue and the largest rank.
 
         The eigenvalue is that of the second moment of the data; the ranks are the weights of the
         latents in Brockett's cost.

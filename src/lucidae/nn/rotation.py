@@ -184,7 +184,9 @@ class RotationAugmented(torch.optim.Optimizer):
         return _rebuild, (self.optimizer, self.encoder, self.decoder, settings)
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Add the rotation to the gradients and let the wrapped optimizer make a step.
+        """Add the rotation term to the gradients and let the wrapped optimizer make a step.
+
+        The term turns the latents towards the principal axes (Bao et al. 2020, Algorithm 1).
 
         Parameters
         ----------

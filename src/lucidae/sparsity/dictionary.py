@@ -230,7 +230,8 @@ def norms_after(dictionary: Dictionary, left: Array) -> Array:
 def quadratic_forms(dictionary: Dictionary, root: Array) -> Array:
     """Return φᵀAᵀAφ for all columns φ of the dictionary and a matrix A, here called `root`.
 
-    This is `norms_after` by another way, faster for sparse columns, in which numbers may cancel.
+    The values are those of `norms_after`, computed in another way: faster for sparse columns, but
+    less accurate, because nearly equal numbers may be subtracted.
     """
     if isinstance(dictionary, SparseDictionary):
         return dictionary.quadratic_forms(root)

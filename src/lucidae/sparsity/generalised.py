@@ -117,12 +117,13 @@ def whitened_sample(sample: Sample, labels: Any) -> Weighted:
 def row_noise_distance(sample: Sample, rows: Weighted, at: Evaluation, noise: float) -> float:
     """Return the largest distance to stationarity of the noise variances of rows.
 
-    The derivative of the energy (loss) in the noise variance Λᵢ of row i vanishes where Λᵢ(Σ⁻¹)ᵢᵢ
-    is the mean square of the residual of row i over the responses, divided by Λᵢ. In whitened rows,
-    whose noise variance is γ, the first is one minus the leverage of the row (and minus its share
-    of the intercept). A noise variance is stationary at the smallest one that is allowed, if the
-    energy falls below it. `sample` are the rows as given, with the noise variances Λᵢ/γ, and
-    `noise` is γ in the units of the data.
+    Σ is the covariance of a response. The derivative of the energy (loss) with respect to the noise
+    variance Λᵢ of row i is zero if Λᵢ(Σ⁻¹)ᵢᵢ equals the mean square of the residuals of row i,
+    taken over the responses, divided by Λᵢ. In whitened rows, which have the noise variance γ,
+    Λᵢ(Σ⁻¹)ᵢᵢ is one minus the leverage of the row (and minus its share of the intercept). A noise
+    variance at its lower limit also counts as stationary if a smaller one would lower the energy.
+    `sample` are the rows as given, with the noise variances Λᵢ/γ, and `noise` is γ in the units of
+    the data.
     """
     X = sample.responses
     if sample.intercept:

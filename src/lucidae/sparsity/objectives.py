@@ -196,10 +196,10 @@ class Marginal(Energy):
         return state.energy_of_fit + self.volume(state) + state.spare * xp.log(state.noise)
 
     def gradient(self, state: State) -> Array:
-        """Return the derivative of the energy (loss) per response in each relevance.
+        """Return the derivative of the energy (loss) per response with respect to each relevance.
 
-        The relevance of a column is the prior variance of its coefficients. For grouped columns it
-        is the derivative in the relevance of the group.
+        The relevance of a column is the prior variance of its coefficients. For columns of a group,
+        the derivative is with respect to the relevance of the group.
         """
         slope = self.pressure(state) - state.alignment
         return slope if self.groups is None else self.groups.share(slope)

@@ -552,8 +552,8 @@ def _by_rule(rule: str, words: str) -> Solver:
 SOLVERS: dict[str, Solver] = {
     "auto": Solver(_solve_auto, lambda _: True),
     "mm": _by_rule("mm", "an MM update"),
-    "em": _by_rule("em", "the expectation–maximisation (EM) update of the full energy (loss)"),
-    "mackay": _by_rule("mackay", "MacKay's update of the full energy (loss)"),
+    "em": _by_rule("em", "the expectation–maximisation (EM) update of posterior='full'"),
+    "mackay": _by_rule("mackay", "MacKay's update of posterior='full'"),
     "coordinate": Solver(
         _solve_by_coordinates,
         lambda energy: energy.exact_coordinates,

@@ -132,7 +132,8 @@ EXPERIMENT = Experiment(
     name="lae-conditioning",
     title="Condition numbers against the number of latents",
     reference="Bao et al. 2020, Sections 4.3 and 5",
-    shows="exact condition numbers and the lower bounds of the paper against the number of latents",
+    shows="condition number of the Hessian at the minimum, and its lower bound (Bao et al. 2020), "
+    "by the number of latents",
     about="The condition number of the Hessian at the global minimum, computed exactly: for the "
     "non-uniform ℓ₂ penalty with the penalties that make it smallest, and for expected nested "
     "dropout with two priors of the number of latents that are kept.",

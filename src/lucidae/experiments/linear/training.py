@@ -202,14 +202,14 @@ MNIST = Baseline(
 
 @dataclass(frozen=True, slots=True)
 class TrainingRuns:
-    """The settings of an experiment at one scale, if all its runs are trainings.
+    """Settings of an experiment whose runs all train a model, at one scale ("smoke" or "paper").
 
     Parameters
     ----------
     trials : tuple of Trial
         The runs.
     words : mapping
-        Additional settings in words, for the page.
+        Additional settings, described in words, which the page of results shows.
     """
 
     trials: tuple[Trial, ...]
