@@ -41,10 +41,11 @@ SETTLED = 1e-5
 NEGLIGIBLE = 1e-14
 """Eigenvalue of a covariance, relative to the largest of the group, below which it is zero."""
 
-DEPENDENT = 1e-9
-"""Eigenvalue of the correlations of a group's columns below which they count as dependent.
+DEPENDENT = 1e-14
+"""Eigenvalue of the metric of a group, scaled to a unit diagonal, that counts as zero.
 
-The coefficients along such a direction would be determined to less than seven digits."""
+The columns of a group are orthonormal or zero, so the metric is nearly singular only if the
+covariance of a response is."""
 
 CHUNK = 4_000_000
 """Largest number of entries of the dictionary that are rearranged by group at a time."""
