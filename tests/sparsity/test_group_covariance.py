@@ -318,3 +318,16 @@ def test_the_threshold_bounds_the_rate_of_spurious_groups(size):
             rate = np.mean(evidence > covariance_threshold(level, 1, size))
             assert rate < level + 3.0 * np.sqrt(level / 20_000), (n, level)
             assert n < 200 or rate > 0.5 * level
+
+
+@pytest.mark.parametrize(("seed", "n"), [(80, 1), (79, 3)])
+def test_fits_do_not_stall_at_small_noise_with_more_groups_than_rows(seed, n):
+    # Near a saddle point the distance to optimality does not fall for many sweeps.
+    rng = np.random.default_rng(seed)
+    X, U = rng.standard_normal((12, 60)), np.zeros((60, n))
+    U[:3], U[30:33] = rng.standard_normal((3, n)), rng.standard_normal((3, n))
+    y = X @ U
+    y = y + 0.03 * y.std() * rng.standard_normal((12, n))
+    model = full(3, 1e-4 * (y**2).mean()).fit(X, y)
+    assert str(model.status_) == "converged"
+    assert sound(model)

@@ -474,16 +474,44 @@ def _continuation(problem: Problem, groups: Groups) -> PrincipalState:
     return evaluate_groups(problem, groups, covariances)
 
 
+SLOW = 3
+"""Sweeps without a lower distance to optimality after which exact moves alone take turns."""
+
+EXACT_ROUNDS = 100
+"""Largest number of rounds over a working set in one sweep of exact moves alone."""
+
+PATIENCE = 100
+"""Sweeps without a lower distance to optimality after which the iteration ends.
+
+Near a saddle point the distance stays small and grows while the energy falls, for many sweeps."""
+
+NO_GAIN = 1e-14
+"""Decrease of the energy (loss) per response in one round of exact moves that is rounding."""
+
+
 def _sweeps(
     problem: Problem, first: PrincipalState, tolerance: float, limit: int,
     callbacks: Sequence[Callback] = (),
 ) -> Solution[State]:  # fmt: skip
-    """Repeat sweeps of moves and Newton steps until the covariances are optimal."""
+    """Repeat sweeps of moves and Newton steps until the covariances are optimal.
+
+    If these make no progress, every second sweep consists of exact moves alone.
+    """
     objective = GroupCovariance(first.groups)
+    best, waited = np.inf, 0
+
+    def step(state: PrincipalState) -> PrincipalState:
+        nonlocal best, waited
+        violation = state.ranking.violation
+        best, waited = (violation, 0) if violation < best else (best, waited + 1)
+        if waited >= SLOW and waited % 2:
+            return move_groups(problem, state)
+        return improve_groups(problem, state, tolerance)
+
     solution: Solution[PrincipalState] = iterate(
-        lambda state: improve_groups(problem, state, tolerance),
+        step,
         first,
-        stop=Below(objective.violation, tolerance, patience=15),
+        stop=Below(objective.violation, tolerance, patience=PATIENCE),
         limit=limit,
         record={"energy": objective.value},
         callbacks=callbacks,
@@ -497,27 +525,62 @@ def improve_groups(problem: Problem, state: PrincipalState, tolerance: float) ->
 
     `problem` has the given columns, and `tolerance` is the distance to optimality to be reached.
     """
-    groups, ranking = state.groups, state.ranking
-    active = to_numpy(groups.total(state.relevance)) > 0
-    chosen = candidates(active, ranking.gains, GROUP_CANDIDATES)
-    if not chosen.size:
+    if (working := _WorkingSet.of(state)) is None:
         return state
-    index = groups.columns(chosen)
-    inside = groups.restricted(index)
-    part = State(*state).take(index)
-    relevance = to_numpy(part.relevance)
-    covariances = [
-        relevance[members][:, :, None]
-        * np.eye(members.shape[1], dtype=to_numpy(part.loading).dtype)
-        for _, members in inside.by_size()
-    ]
-    workspace = GroupWorkspace.of(part, inside, covariances, full_moves)
-    descend_groups(workspace, share=1e-2, floor=1e-2 * tolerance**2, limit=4 * inside.count)
-    accuracy = max(tolerance / 4.0, POLISHED * ranking.violation)
-    polished = polish_groups(part, workspace, accuracy)
-    size = groups.members.shape[1]
-    found = np.zeros((groups.count, size, size), dtype=covariances[0].dtype)
-    for (numbers, _), covariance in zip(inside.by_size(), polished, strict=True):
-        place = np.arange(covariance.shape[1])
-        found[chosen[numbers][:, None, None], place[:, None], place] = covariance
-    return evaluate_groups(problem, groups, in_given_axes(found, state))
+    part, workspace = working.part, working.workspace
+    count = sum(len(members) for members in workspace.members)
+    descend_groups(workspace, share=1e-2, floor=1e-2 * tolerance**2, limit=4 * count)
+    accuracy = max(tolerance / 4.0, POLISHED * state.ranking.violation)
+    return working.state(problem, polish_groups(part, workspace, accuracy))
+
+
+def move_groups(problem: Problem, state: PrincipalState) -> PrincipalState:
+    """Return the state after rounds of exact moves of all groups of a working set, one by one.
+
+    The energy (loss) cannot rise, whatever its Hessian is.
+    """
+    if (working := _WorkingSet.of(state)) is None:
+        return state
+    for _ in range(EXACT_ROUNDS):
+        if working.workspace.move_all() <= NO_GAIN:
+            break
+    return working.state(problem, working.workspace.covariances)
+
+
+class _WorkingSet(NamedTuple):
+    """The groups that a sweep changes: their numbers, their columns, and arrays for their moves."""
+
+    before: PrincipalState
+    chosen: Matrices
+    inside: Groups
+    part: State
+    workspace: GroupWorkspace
+
+    @classmethod
+    def of(cls, state: PrincipalState) -> _WorkingSet | None:
+        """Return the active groups and those that gain most; None if there are none."""
+        groups = state.groups
+        active = to_numpy(groups.total(state.relevance)) > 0
+        chosen = candidates(active, state.ranking.gains, GROUP_CANDIDATES)
+        if not chosen.size:
+            return None
+        index = groups.columns(chosen)
+        inside = groups.restricted(index)
+        part = State(*state).take(index)
+        relevance = to_numpy(part.relevance)
+        covariances = [
+            relevance[members][:, :, None]
+            * np.eye(members.shape[1], dtype=to_numpy(part.loading).dtype)
+            for _, members in inside.by_size()
+        ]
+        workspace = GroupWorkspace.of(part, inside, covariances, full_moves)
+        return cls(state, chosen, inside, part, workspace)
+
+    def state(self, problem: Problem, covariances: list[Matrices]) -> PrincipalState:
+        """Return the state of the problem with these covariances; other groups have none."""
+        groups, size = self.before.groups, self.before.groups.members.shape[1]
+        found = np.zeros((groups.count, size, size), dtype=covariances[0].dtype)
+        for (numbers, _), covariance in zip(self.inside.by_size(), covariances, strict=True):
+            place = np.arange(covariance.shape[1])
+            found[self.chosen[numbers][:, None, None], place[:, None], place] = covariance
+        return evaluate_groups(problem, groups, in_given_axes(found, self.before))

@@ -402,6 +402,25 @@ class GroupWorkspace:
         self.gram -= self.gram[:, index] @ np.linalg.solve(system, change @ rows)
         self.covariances[size][place] = covariance
 
+    def move_all(self) -> float:
+        """Move every group once to the minimum of the energy (loss), and return the decrease.
+
+        The groups move one after the other, and the decrease is that per response.
+        """
+        columns, total = self.gram.shape[0], 0.0
+        for size, members in enumerate(self.members):
+            for place, index in enumerate(members):
+                loading = self.gram[index, columns:]
+                moved, gain = self.rule(
+                    self.covariances[size][place : place + 1],
+                    self.gram[np.ix_(index, index)][None],
+                    (loading @ adjoint(loading))[None],
+                )
+                if gain[0] > 0.0:
+                    self.move(size, place, moved[0])
+                    total += float(gain[0])
+        return total
+
 
 def descend_groups(workspace: GroupWorkspace, *, share: float, floor: float, limit: int) -> None:
     """Lower the energy (loss) by moves of single groups; the group that gains most moves first.
