@@ -2,7 +2,8 @@
 
 The full energy is the loss of the VAE with full posterior covariance. The coefficients of the m
 columns Φ_g of a group have a prior covariance Γ_g, any positive semi-definite m × m matrix. Results
-do not depend on the choice of axes inside a group: with Γ_g = V diag(w) Vᵀ, the columns Φ_g V have
+do not depend on the choice of axes inside a group, so the solvers take an orthonormal basis of the
+columns of each group (see `orthonormal`). With Γ_g = V diag(w) Vᵀ, the columns Φ_g V have
 independent coefficients with variances w. In these principal axes the problem is one without
 groups, so every formula for relevances (prior variances) holds there. A `PrincipalState` is the
 state of the problem in principal axes, and `Axes` converts between these and the given columns.
@@ -15,7 +16,7 @@ covariances of that set.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar, NamedTuple
 
@@ -157,6 +158,71 @@ def principal_axes(covariances: Matrices, groups: Groups) -> tuple[Axes, Matrice
     relevance = np.zeros(groups.labels.size)
     relevance[members[present > 0]] = values[present > 0]
     return Axes(members, present, vectors), relevance
+
+
+DROPPED = 1e-13
+"""Singular value of a group's unit columns, relative to the largest, that counts as zero."""
+
+
+class GroupBasis(NamedTuple):
+    """An orthonormal basis of the span of each group's columns: Φ_gB for the m columns Φ_g.
+
+    Parameters
+    ----------
+    groups : Groups
+        The groups of columns.
+    into, back : ndarray of shape (g, m, m)
+        The matrices B of the g groups and their pseudo-inverses, padded with zeros. If columns are
+        dependent, some columns of B are zero.
+    """
+
+    groups: Groups
+    into: Matrices
+    back: Matrices
+
+    def within(self, covariances: Any) -> Matrices:
+        """Return covariances of the given columns, as in `evaluate_groups`, in the basis."""
+        given = _as_covariances(covariances, self.groups)
+        return np.asarray(self.back @ given @ adjoint(self.back))
+
+    def given(self, state: PrincipalState) -> PrincipalState:
+        """Return a state in the basis as a state with axes in terms of the given columns."""
+        axes, groups = state.axes, self.groups
+        turns = np.zeros(self.into.shape, np.result_type(self.into, to_numpy(axes.vectors)))
+        turns += np.eye(self.into.shape[1])
+        turns[groups.labels[axes.members[:, 0]]] = to_numpy(axes.vectors)
+        whole = Axes(groups.members, groups.present, self.into @ turns)
+        return PrincipalState.at(State(*state), whole, groups)
+
+
+def orthonormal(problem: Problem, groups: Groups) -> tuple[Problem, GroupBasis]:
+    """Return the problem with orthonormal columns in every group, and the bases of the groups.
+
+    Columns of very different norms, or nearly dependent ones, would cost the solvers digits. The
+    columns are scaled to unit norm first. Directions whose singular value is then below `DROPPED`
+    times the largest are dependent: their columns become zero, and so do their covariances.
+    """
+    columns = to_numpy(problem.dictionary)
+    count, size = groups.members.shape
+    into = np.zeros((count, size, size), columns.dtype)
+    back, found = np.zeros_like(into), np.zeros_like(columns)
+    for numbers, members in groups.by_size():
+        block = np.moveaxis(columns[:, members], 1, 0)
+        norms = np.linalg.norm(block, axis=1)
+        norms = np.where(norms > 0, norms, 1.0)
+        basis, values, axes = np.linalg.svd(block / norms[:, None, :], full_matrices=False)
+        kept = values > DROPPED * values[:, :1]
+        inverse = np.where(kept, 1.0 / np.where(kept, values, 1.0), 0.0)
+        rank, width = np.arange(values.shape[1]), np.arange(members.shape[1])
+        into[numbers[:, None, None], width[:, None], rank] = (
+            adjoint(axes) * inverse[:, None, :] / norms[:, :, None]
+        )
+        back[numbers[:, None, None], rank[:, None], width] = (
+            (values * kept)[:, :, None] * axes * norms[:, None, :]
+        )
+        found[:, members[:, rank]] = np.moveaxis(basis * kept[:, None, :], 0, 1)
+    turned = problem._replace(dictionary=matched(found, problem.dictionary))
+    return turned, GroupBasis(groups, into, back)
 
 
 class GroupRanking(NamedTuple):
@@ -309,13 +375,18 @@ def evaluate_groups(problem: Problem, groups: Groups, covariances: Any) -> Princ
     `covariances` has shape (g, m, m), padded with zeros, or (κ,): variances of the κ columns, which
     are then independent.
     """
-    given = to_numpy(covariances)
-    if given.ndim == 1:
-        given = to_numpy(groups.gather(given))[:, :, None] * np.eye(groups.members.shape[1])
-    axes, relevance = principal_axes(given, groups)
+    axes, relevance = principal_axes(_as_covariances(covariances, groups), groups)
     turned = problem._replace(dictionary=axes.columns(problem.dictionary))
     state = evaluate(turned, like(relevance, problem.noise), columns=True)
     return PrincipalState.at(state, axes, groups)
+
+
+def _as_covariances(given: Any, groups: Groups) -> Matrices:
+    """Return covariances of shape (g, m, m); `given` may be variances of shape (κ,) instead."""
+    given = to_numpy(given)
+    if given.ndim > 1:
+        return np.asarray(given)
+    return np.asarray(to_numpy(groups.gather(given))[:, :, None] * np.eye(groups.members.shape[1]))
 
 
 def solve_groups(
@@ -354,6 +425,8 @@ def solve_groups(
     """
     groups = objective.groups
     assert groups is not None
+    problem, basis = orthonormal(problem, groups)
+    start = None if start is None else basis.within(start)
     reachable = max(tolerance, rounding_distance(problem))
     if method == "mm":
         begun = flat_start(problem, groups) if start is None else start
@@ -362,7 +435,9 @@ def solve_groups(
         first = _continuation(problem, groups)
     else:
         first = evaluate_groups(problem, groups, start)
-    return _sweeps(problem, first, reachable, limit, callbacks)
+    solution = _sweeps(problem, first, reachable, limit, callbacks)
+    assert isinstance(solution.value, PrincipalState)
+    return replace(solution, value=basis.given(solution.value))
 
 
 MM_STEPS = 100
@@ -399,16 +474,44 @@ def _continuation(problem: Problem, groups: Groups) -> PrincipalState:
     return evaluate_groups(problem, groups, covariances)
 
 
+SLOW = 3
+"""Sweeps without a lower distance to optimality after which exact moves alone take turns."""
+
+EXACT_ROUNDS = 100
+"""Largest number of rounds over a working set in one sweep of exact moves alone."""
+
+PATIENCE = 100
+"""Sweeps without a lower distance to optimality after which the iteration ends.
+
+Near a saddle point the distance stays small and grows while the energy falls, for many sweeps."""
+
+NO_GAIN = 1e-14
+"""Decrease of the energy (loss) per response in one round of exact moves that is rounding."""
+
+
 def _sweeps(
     problem: Problem, first: PrincipalState, tolerance: float, limit: int,
     callbacks: Sequence[Callback] = (),
 ) -> Solution[State]:  # fmt: skip
-    """Repeat sweeps of moves and Newton steps until the covariances are optimal."""
+    """Repeat sweeps of moves and Newton steps until the covariances are optimal.
+
+    If these make no progress, every second sweep consists of exact moves alone.
+    """
     objective = GroupCovariance(first.groups)
+    best, waited = np.inf, 0
+
+    def step(state: PrincipalState) -> PrincipalState:
+        nonlocal best, waited
+        violation = state.ranking.violation
+        best, waited = (violation, 0) if violation < best else (best, waited + 1)
+        if waited >= SLOW and waited % 2:
+            return move_groups(problem, state)
+        return improve_groups(problem, state, tolerance)
+
     solution: Solution[PrincipalState] = iterate(
-        lambda state: improve_groups(problem, state, tolerance),
+        step,
         first,
-        stop=Below(objective.violation, tolerance, patience=15),
+        stop=Below(objective.violation, tolerance, patience=PATIENCE),
         limit=limit,
         record={"energy": objective.value},
         callbacks=callbacks,
@@ -422,27 +525,62 @@ def improve_groups(problem: Problem, state: PrincipalState, tolerance: float) ->
 
     `problem` has the given columns, and `tolerance` is the distance to optimality to be reached.
     """
-    groups, ranking = state.groups, state.ranking
-    active = to_numpy(groups.total(state.relevance)) > 0
-    chosen = candidates(active, ranking.gains, GROUP_CANDIDATES)
-    if not chosen.size:
+    if (working := _WorkingSet.of(state)) is None:
         return state
-    index = groups.columns(chosen)
-    inside = groups.restricted(index)
-    part = State(*state).take(index)
-    relevance = to_numpy(part.relevance)
-    covariances = [
-        relevance[members][:, :, None]
-        * np.eye(members.shape[1], dtype=to_numpy(part.loading).dtype)
-        for _, members in inside.by_size()
-    ]
-    workspace = GroupWorkspace.of(part, inside, covariances, full_moves)
-    descend_groups(workspace, share=1e-2, floor=1e-2 * tolerance**2, limit=4 * inside.count)
-    accuracy = max(tolerance / 4.0, POLISHED * ranking.violation)
-    polished = polish_groups(part, workspace, accuracy)
-    size = groups.members.shape[1]
-    found = np.zeros((groups.count, size, size), dtype=covariances[0].dtype)
-    for (numbers, _), covariance in zip(inside.by_size(), polished, strict=True):
-        place = np.arange(covariance.shape[1])
-        found[chosen[numbers][:, None, None], place[:, None], place] = covariance
-    return evaluate_groups(problem, groups, in_given_axes(found, state))
+    part, workspace = working.part, working.workspace
+    count = sum(len(members) for members in workspace.members)
+    descend_groups(workspace, share=1e-2, floor=1e-2 * tolerance**2, limit=4 * count)
+    accuracy = max(tolerance / 4.0, POLISHED * state.ranking.violation)
+    return working.state(problem, polish_groups(part, workspace, accuracy))
+
+
+def move_groups(problem: Problem, state: PrincipalState) -> PrincipalState:
+    """Return the state after rounds of exact moves of all groups of a working set, one by one.
+
+    The energy (loss) cannot rise, whatever its Hessian is.
+    """
+    if (working := _WorkingSet.of(state)) is None:
+        return state
+    for _ in range(EXACT_ROUNDS):
+        if working.workspace.move_all() <= NO_GAIN:
+            break
+    return working.state(problem, working.workspace.covariances)
+
+
+class _WorkingSet(NamedTuple):
+    """The groups that a sweep changes: their numbers, their columns, and arrays for their moves."""
+
+    before: PrincipalState
+    chosen: Matrices
+    inside: Groups
+    part: State
+    workspace: GroupWorkspace
+
+    @classmethod
+    def of(cls, state: PrincipalState) -> _WorkingSet | None:
+        """Return the active groups and those that gain most; None if there are none."""
+        groups = state.groups
+        active = to_numpy(groups.total(state.relevance)) > 0
+        chosen = candidates(active, state.ranking.gains, GROUP_CANDIDATES)
+        if not chosen.size:
+            return None
+        index = groups.columns(chosen)
+        inside = groups.restricted(index)
+        part = State(*state).take(index)
+        relevance = to_numpy(part.relevance)
+        covariances = [
+            relevance[members][:, :, None]
+            * np.eye(members.shape[1], dtype=to_numpy(part.loading).dtype)
+            for _, members in inside.by_size()
+        ]
+        workspace = GroupWorkspace.of(part, inside, covariances, full_moves)
+        return cls(state, chosen, inside, part, workspace)
+
+    def state(self, problem: Problem, covariances: list[Matrices]) -> PrincipalState:
+        """Return the state of the problem with these covariances; other groups have none."""
+        groups, size = self.before.groups, self.before.groups.members.shape[1]
+        found = np.zeros((groups.count, size, size), dtype=covariances[0].dtype)
+        for (numbers, _), covariance in zip(self.inside.by_size(), covariances, strict=True):
+            place = np.arange(covariance.shape[1])
+            found[self.chosen[numbers][:, None, None], place[:, None], place] = covariance
+        return evaluate_groups(problem, groups, in_given_axes(found, self.before))

@@ -41,10 +41,11 @@ SETTLED = 1e-5
 NEGLIGIBLE = 1e-14
 """Eigenvalue of a covariance, relative to the largest of the group, below which it is zero."""
 
-DEPENDENT = 1e-9
-"""Eigenvalue of the correlations of a group's columns below which they count as dependent.
+DEPENDENT = 1e-14
+"""Eigenvalue of the metric of a group, scaled to a unit diagonal, that counts as zero.
 
-The coefficients along such a direction would be determined to less than seven digits."""
+The columns of a group are orthonormal or zero, so the metric is nearly singular only if the
+covariance of a response is."""
 
 CHUNK = 4_000_000
 """Largest number of entries of the dictionary that are rearranged by group at a time."""
@@ -400,6 +401,25 @@ class GroupWorkspace:
         system = np.eye(index.size) + change @ rows[:, index]
         self.gram -= self.gram[:, index] @ np.linalg.solve(system, change @ rows)
         self.covariances[size][place] = covariance
+
+    def move_all(self) -> float:
+        """Move every group once to the minimum of the energy (loss), and return the decrease.
+
+        The groups move one after the other, and the decrease is that per response.
+        """
+        columns, total = self.gram.shape[0], 0.0
+        for size, members in enumerate(self.members):
+            for place, index in enumerate(members):
+                loading = self.gram[index, columns:]
+                moved, gain = self.rule(
+                    self.covariances[size][place : place + 1],
+                    self.gram[np.ix_(index, index)][None],
+                    (loading @ adjoint(loading))[None],
+                )
+                if gain[0] > 0.0:
+                    self.move(size, place, moved[0])
+                    total += float(gain[0])
+        return total
 
 
 def descend_groups(workspace: GroupWorkspace, *, share: float, floor: float, limit: int) -> None:

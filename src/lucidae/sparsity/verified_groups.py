@@ -1,10 +1,11 @@
 """Verification of fits with a covariance matrix for every group of columns.
 
-The covariance Γ_g of the coefficients of a group with columns Φ_g has the principal axes V, in
-which Γ_g = V diag(w) Vᵀ. The verifier rotates the columns of each group to these axes. There the
-coefficients are independent with the relevances (prior variances) w, and all measured values for
-relevances apply, except for the optimality (KKT) conditions and the test of significance, which are
-computed here. Like the rest of the verifier, this module shares no code with the solvers.
+The model does not depend on the axes chosen inside a group. With the QR decomposition Φ_g = BR of
+the columns of a group, whose coefficients have the covariance Γ_g, the coefficients of the columns
+B have the covariance RΓ_gRᵀ = V diag(w) Vᵀ. The verifier replaces the columns of each group by BV.
+Their coefficients are independent with the relevances (prior variances) w, and all measured values
+for relevances apply, except for the optimality (KKT) conditions and the test of significance, which
+are computed here. Like the rest of the verifier, this module shares no code with the solvers.
 """
 
 from __future__ import annotations
@@ -19,8 +20,15 @@ from lucidae.sparsity.evaluation import Evaluation, Weighted
 
 UNIT = float(np.finfo(float).eps)
 
-DEPENDENT = 1e-9
-"""Eigenvalue of the correlations of a group's columns below which they count as dependent."""
+DEPENDENT = 64.0 * UNIT
+"""Singular value of a group's unit columns, relative to the largest, that is zero up to rounding.
+
+Columns that are less dependent count, with an error that grows as they become more dependent."""
+
+WORN = 100.0
+"""Factor by which the rounding error of a stored covariance may grow before it is counted.
+
+Smaller errors are part of the tolerance for the rounding of stored numbers."""
 
 MIXTURES = {
     2: (0.1464, 0.3536, 0.3536, 0.1464),
@@ -45,13 +53,18 @@ class PrincipalRows(NamedTuple):
         The prior variances along the axes.
     distance : float
         Largest relative deviation of the covariances from symmetric, positive semi-definite
-        matrices whose diagonals are the relevances.
+        matrices whose diagonals are the relevances. Where columns are dependent, covariances and
+        coefficients must be zero.
+    lost : float
+        Largest error of the covariance of a response because nearly dependent columns have large
+        covariances that cancel.
     """
 
     rows: Weighted
     coef: Any
     relevance: Any
     distance: float
+    lost: float
 
 
 def in_principal_axes(
@@ -80,28 +93,84 @@ def in_principal_axes(
     Phi = rows.dictionary.astype(np.result_type(rows.dictionary, kind))
     turned = coef.astype(np.result_type(coef, kind))
     points = Phi[:0] if rows.points is None else rows.points.astype(Phi.dtype)
-    w, worst = np.zeros(labels.size), 0.0
+    w, worst, lost = np.zeros(labels.size), 0.0, 0.0
     for number, index in enumerate(groups):
-        given = covariances[number]
-        block = given[: index.size, : index.size]
-        scale = float(np.abs(given).max())
-        diagonal = relevance[index]
-        gap = max(
-            float(np.abs(given).sum() - np.abs(block).sum()),
-            float(np.abs(block - block.conj().T).max()),
-            float(np.abs(np.diagonal(block) - diagonal).max()),
-        )
-        if scale == 0.0:
-            worst = np.inf if gap > 0.0 else worst
-            continue
-        values, vectors = np.linalg.eigh(0.5 * (block + block.conj().T))
-        worst = max(worst, gap / scale, -float(values[0]) / scale)
-        exponent = 2 * (int(rows.shifts[index[0]]) - rows.shift)  # a group shares its power of two
-        w[index] = np.ldexp(np.where(values > UNIT * scale, values, 0.0), exponent)
-        Phi[:, index], points[:, index] = Phi[:, index] @ vectors, points[:, index] @ vectors
-        turned[index] = vectors.conj().T @ turned[index]
+        part = _orthogonal(Phi[:, index])
+        block = covariances[number][: index.size, : index.size]
+        padding = np.count_nonzero(covariances[number]) - np.count_nonzero(block)
+        exponent = int(rows.shifts[index[0]]) - rows.shift  # a group shares its power of two
+        lengths = np.ldexp(part.lengths, exponent)
+        distance = _deviation(block * np.outer(lengths, lengths), relevance[index] * lengths**2)
+        worst = np.inf if padding > 0 else max(worst, distance)
+        given = 0.5 * (block + block.conj().T) * np.outer(lengths, lengths)
+        inside = part.triangle @ given @ part.triangle.conj().T
+        scale, before = float(np.abs(inside).max()), float(np.abs(given).max())
+        amounts = part.lengths[:, None] * turned[index]
+        worst = max(worst, *(_share_outside(part.rows, each) for each in (given, amounts)))
+        if before > WORN * scale:
+            lost = max(lost, 4.0 * UNIT * index.size * before)
+        values, vectors = np.linalg.eigh(0.5 * (inside + inside.conj().T))
+        w[index] = np.where(values > UNIT * scale, values, 0.0)
+        Phi[:, index] = part.basis @ vectors
+        points[:, index] = (points[:, index] / part.lengths) @ (part.inverse @ vectors)
+        turned[index] = vectors.conj().T @ (part.triangle @ amounts)
     kept = None if rows.points is None else points
-    return PrincipalRows(rows._replace(dictionary=Phi, points=kept), turned, w, worst)
+    return PrincipalRows(rows._replace(dictionary=Phi, points=kept), turned, w, worst, lost)
+
+
+class _Orthogonal(NamedTuple):
+    """The decomposition Φ_g = BRL of the columns of a group, with their lengths L.
+
+    The fields are B (zero columns for dependent ones), R, its pseudo-inverse, an orthonormal basis
+    of the row space of R, and the lengths (1 for columns of zeros).
+    """
+
+    basis: Any
+    triangle: Any
+    inverse: Any
+    rows: Any
+    lengths: Any
+
+
+def _orthogonal(columns: Any) -> _Orthogonal:
+    """Return an orthonormal basis of the columns of a group and the coordinates in this basis."""
+    size = columns.shape[1]
+    lengths = np.linalg.norm(columns, axis=0)
+    lengths = np.where(lengths > 0, lengths, 1.0)
+    basis, triangle = np.linalg.qr(np.vstack([columns / lengths, np.zeros((size, size))]))
+    left, values, right = np.linalg.svd(triangle)
+    kept = values > DEPENDENT * values[0]
+    left, values, right = left[:, kept], values[kept], right[kept]
+    # Directions that are dropped keep no column; the others are not changed by the projection.
+    projection = left @ left.conj().T
+    return _Orthogonal(
+        (basis @ projection)[: len(columns)],
+        projection @ triangle,
+        (right.conj().T / values) @ left.conj().T,
+        right.conj().T,
+        lengths,
+    )
+
+
+def _share_outside(basis: Any, values: Any) -> float:
+    """Return the share of `values` outside the span of a basis; zero if this spans everything."""
+    size = float(np.linalg.norm(values))
+    if basis.shape[0] == basis.shape[1] or size == 0.0:
+        return 0.0
+    return float(np.linalg.norm(values - basis @ (basis.conj().T @ values))) / size
+
+
+def _deviation(block: Any, diagonal: Any) -> float:
+    """Return how far a matrix is from a covariance with the given diagonal, relative to it."""
+    scale = float(np.abs(block).max())
+    gap = max(
+        float(np.abs(block - block.conj().T).max()),
+        float(np.abs(np.diagonal(block) - diagonal).max()),
+    )
+    if scale == 0.0:
+        return np.inf if gap > 0.0 else 0.0
+    lowest = float(np.linalg.eigvalsh(0.5 * (block + block.conj().T))[0])
+    return max(gap, -lowest) / scale
 
 
 def _members(labels: Any) -> tuple[list[Any], Any]:
@@ -136,20 +205,21 @@ def excess_of_groups(at: Evaluation, labels: Any) -> tuple[Any, Any]:
     S^{-½}QS^{-½} minus one. A group whose covariance is optimal has at most zero.
     """
     excess, error = np.zeros(labels.size), np.zeros(labels.size)
-    for members, metric, explained in _blocks(at, labels):
-        sizes = np.diagonal(metric, axis1=1, axis2=2).real
-        scale = np.where(sizes > 0, 1.0 / np.sqrt(np.where(sizes > 0, sizes, 1.0)), 0.0)
-        both = scale[:, :, None] * scale[:, None, :]
-        values, vectors = np.linalg.eigh(metric * both)
-        kept = values > DEPENDENT
-        roots = np.where(kept, 1.0 / np.sqrt(np.where(kept, values, 1.0)), 0.0)
-        inner = np.swapaxes(vectors.conj(), 1, 2) @ (explained * both) @ vectors
-        ratios = np.linalg.eigvalsh(inner * roots[:, :, None] * roots[:, None, :])[:, -1]
+    for members, _, _ in _blocks(at, labels):
+        # With the whitened columns C = U diag(s) Vᵀ, S is CᵀC, and C itself loses no digits.
+        columns = np.moveaxis(at.whitened[:, members], 1, 0)
+        _, values, axes = np.linalg.svd(columns, full_matrices=False)
+        kept = values > UNIT * values[:, :1]
+        roots = np.where(kept, 1.0 / np.where(kept, values, 1.0), 0.0)
+        half = roots[:, :, None] * (axes @ at.loading[members])
+        ratios = np.linalg.norm(half, ord=2, axis=(1, 2)) ** 2 / at.mean.shape[1]
         excess[members] = (ratios - 1.0)[:, None]
         # In every direction, vᵀΣ⁻¹v has a relative error of 2ρ and vᵀΣ⁻¹X one of 2ρ√fit, with ρ =
-        # `rounding`; the eigenvalues of S that are divided by lose digits too.
+        # `rounding`; the singular values of C that are divided by lose digits too.
         shift = 2.0 * at.rounding * np.sqrt(at.fit)
-        smallest = np.where(kept, values, 1.0).min(axis=1)
+        smallest = np.where(kept, values, values[:, :1]).min(axis=1)
+        smallest = smallest / np.where(values[:, 0] > 0, values[:, 0], 1.0)
+        smallest = np.where(smallest > 0, smallest, 1.0)
         large = np.maximum(ratios, 1.0)
         bound = members.shape[1] * (2.0 * at.rounding + 2.0 * np.sqrt(large) * shift + shift**2)
         bound = bound + 8.0 * UNIT * members.shape[1] * large / smallest

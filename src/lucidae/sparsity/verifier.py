@@ -209,12 +209,13 @@ def _measured(sample: Sample, fit: Fit, model: EnergyKind, title: str) -> Sparse
         implied = _implied_error(rows, U, w, _shifted(fit.noise, rows), stored)
     else:
         w = np.ldexp(to_numpy(fit.relevance).astype(np.float64), 2 * (rows.shifts - rows.shift))
+    lost = 0.0
     if model.full_groups:
         given = to_numpy(fit.relevance).astype(np.float64)
         turned = in_principal_axes(rows, U, _wide(fit.covariances), given, model.labels)
         if turned is None:
             return _failed(replace(figures, covariance_distance=np.inf), fit, FINEST)
-        rows, U, w, distance = turned
+        rows, U, w, distance, lost = turned
         figures = replace(figures, covariance_distance=max(0.0, distance - 4.0 * stored))
     tolerance = max(min(model.tolerance, LOOSEST), FINEST)
     sound = np.isfinite(w).all() and (w >= 0).all() and fit.noise > 0 and np.isfinite(U).all()
@@ -224,6 +225,7 @@ def _measured(sample: Sample, fit: Fit, model: EnergyKind, title: str) -> Sparse
         at = _evaluated(rows, w, _shifted(fit.noise, rows), fit.response_covariance, model)
     except np.linalg.LinAlgError:  # γ is so small that its root is lost beside the columns
         return _failed(figures, fit, tolerance)
+    at = at._replace(reach=at.reach + lost / at.noise)
     figures = _judged(figures, rows, at, U, model, tolerance, stored, implied)
     if fit.relevance is None:  # stationary relevances say nothing if they do not give these U
         distance = _worse(figures.violation, figures.mean_distance)
