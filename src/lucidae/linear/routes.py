@@ -28,7 +28,7 @@ import numpy as np
 import scipy.sparse
 from scipy.sparse.linalg import ArpackError, LinearOperator, eigsh
 
-from lucidae.arrays import Array, add_gram_, as_double, eye_like, is_numpy, namespace
+from lucidae.arrays import Array, as_double, device, eye_like, namespace
 from lucidae.arrays.eigen import fix_signs, leading_eigenpairs
 from lucidae.arrays.krylov import EXTRA, WIDEST
 from lucidae.linear.spectrum import Spectrum
@@ -186,13 +186,14 @@ def gram_matrix(X: Any, mean: Array, weights: Array | None, total: float) -> Arr
 
 
 def _dense_gram(X: Array, mean: Array) -> Array:
+    """Return the Gram matrix of dense rows X (n, m) minus `mean`, some columns at a time."""
     xp = namespace(mean)
-    gram: Any = None
+    gram = xp.zeros((X.shape[0],) * 2, dtype=mean.dtype, device=device(mean))
     for start in range(0, X.shape[1], COLUMNS):
         part = slice(start, min(start + COLUMNS, X.shape[1]))
         block = as_double(X[:, part]) - mean[part]
-        gram = add_gram_(gram, block.T if is_numpy(block) else block.mT)
-    return xp.tril(gram) + xp.tril(gram, k=-1).mT
+        gram += block @ block.mT  # NumPy computes one triangle of it
+    return gram
 
 
 def gram_eigenpairs(
