@@ -181,3 +181,11 @@ def test_a_column_varies_by_more_than_the_rounding_error_of_its_mean():
     deviations = np.array([0.0, 3.9 * eps, 4.1 * eps, 0.0, 1e-150])
     mean = np.array([1.0, 1.0, 1.0, 0.0, 0.0])
     assert varying(deviations**2, mean).tolist() == [0.0, 0.0, 1.0, 0.0, 1.0]
+
+
+@pytest.mark.parametrize("value", [1e300, -1e300])
+def test_huge_constant_columns_do_not_overflow_silently(value):
+    """Warnings are errors: the squares of these numbers are not computed."""
+    mean = np.array([value, 0.0, 1.0])
+    found = varying(np.array([0.0, 0.0, 1.0]), mean)
+    np.testing.assert_array_equal(found, [0.0, 0.0, 1.0])

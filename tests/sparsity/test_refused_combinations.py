@@ -76,7 +76,7 @@ def test_sparse_and_complex_data_are_refused_with_a_sentence(change, message):
         SparseVAE().fit(*change(*data()))
 
 
-@pytest.mark.parametrize("groups", [2.0, True, "abc"])
+@pytest.mark.parametrize("groups", [2.0, True, "abc", np.timedelta64(3, "s")])
 def test_groups_that_are_one_value_are_named(groups):
     with pytest.raises(ValueError, match=r"groups=.* was given, expected an integer number"):
         SparseVAE(groups=groups).fit(*data())

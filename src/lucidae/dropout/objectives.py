@@ -245,7 +245,8 @@ def varying(variances: Array, mean: Array) -> Array:
     equal numbers has such an error, so that they seem to vary.
     """
     xp = namespace(variances)
-    return xp.astype(variances > (CONSTANT * mean) ** 2, variances.dtype)
+    deviations = xp.sqrt(xp.where(variances > 0, variances, 0.0 * variances))
+    return xp.astype(deviations > CONSTANT * xp.abs(mean), variances.dtype)
 
 
 def data_resolution(precision: float, deviations: Array, mean: Array) -> float:

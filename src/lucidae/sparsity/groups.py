@@ -46,7 +46,8 @@ class Groups:
 
         `labels` may be an integer m: then each m consecutive columns form a group.
         """
-        if isinstance(labels, int | np.integer) and not isinstance(labels, bool):
+        whole = isinstance(labels, int | np.integer)
+        if whole and not isinstance(labels, bool | np.timedelta64):
             labels = _consecutive(int(labels), n_columns)
         given = np.asarray(labels)
         if given.ndim == 0:
