@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from itertools import combinations
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -236,3 +237,17 @@ def pinned_data():
     rng = np.random.default_rng(0)
     X = rng.standard_normal((20, 10))
     return X, X[:, :2] @ rng.standard_normal((2, 4)) + 0.3 * rng.standard_normal((20, 4))
+
+
+def test_every_claim_is_described_on_the_page_of_certificates():
+    X, y = pinned_data()
+    fits = [
+        SparseVAE(noise_variance="cv").fit(X, y),
+        SparseVAE(noise_variance=0.1, groups=2, group_covariance="full").fit(X, y),
+        SparseVAE(noise_variance=0.1).fit(X, y, noise_cov=np.ones(len(X))),
+        SparseVAE(noise_variance=0.1, response_covariance="learn").fit(X, y),
+    ]
+    page = Path(__file__).parents[2] / "docs" / "certificates" / "sparsity.md"
+    headings = [line for line in page.read_text().splitlines() if line.startswith("## ")]
+    described = {word.strip(",") for line in headings for word in line.split()}
+    assert {claim.name for fit in fits for claim in fit.certificate_} <= described

@@ -145,7 +145,7 @@ def covariance_threshold(significance: float, n_groups: int, size: int, parts: i
     of freedom is taken instead, which makes the test conservative. For n responses, simulations
     (importance sampling) gave these rates of false positives, divided by the level:
 
-        ===  =====  ============  ===========  ===========
+    ===  =====  ============  ===========  ===========
     m    n      level 0.05    level 1e-3   level 1e-5
     ===  =====  ============  ===========  ===========
     2    1      0.28          0.17         0.12
