@@ -777,6 +777,7 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
             fitted.get("group_covariances_"),
             fitted.get("response_covariance_"),
             given_covariance(self.response_covariance),
+            fitted.get("noise_variances_"),
         )
         known = self.posterior in VERIFIED
         model = EnergyKind(
@@ -826,6 +827,7 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         names = fitted_names(type(self)) & self._state.results.keys()  # type: ignore[arg-type]
         attributes = {name: getattr(self, name) for name in names}
         fitted = checked_attributes(attributes, dictionary.shape[1], outputs)
+        fitted.pop("noise_variances_", None)  # they belong to the training rows
         rule: str | float = self._state.figures.noise_rule.replace("floor", "learn")
         if not rule or not isinstance(then.noise_variance, str):
             rule = noise_rule(then.noise_variance, objective, rows.count, dictionary.shape[1])

@@ -108,6 +108,8 @@ class Fit(NamedTuple):
     response_covariance, given_covariance : ndarray of shape (n_responses, n_responses), optional
         The covariance of the responses if they are correlated, and the one that was asked for if it
         was not learned.
+    row_variances : ndarray of shape (n_rows,), optional
+        The reported noise variance of each row, if the noise has a covariance.
     """
 
     coef: Any
@@ -122,6 +124,7 @@ class Fit(NamedTuple):
     covariances: Any = None
     response_covariance: Any = None
     given_covariance: Any = None
+    row_variances: Any = None
 
 
 class EnergyKind(NamedTuple):
@@ -234,7 +237,7 @@ def _measured(sample: Sample, fit: Fit, model: EnergyKind, title: str) -> Sparse
     return replace(
         figures,
         noise_rule=_floored_rule(fit, rows, at),
-        noise_distance=_noise_distance(fit, plain, rows, at, model),
+        noise_distance=_with_rows(_noise_distance(fit, plain, rows, at, model), fit, plain),
         energy_distance=_energy_distance(fit, rows, at, model),
         evidence=figures.evidence | _energies(rows, at, model) | _of_covariance(rows, at, fit),
     )
@@ -589,6 +592,22 @@ def _noise_distance(
         change = float((at.residual / at.noise + freedom) / rows.dimension - 1.0)
         return max(change, 0.0) if _floored_rule(fit, rows, at) == "floor" else abs(change)
     return None
+
+
+def _with_rows(distance: Figure, fit: Fit, sample: Sample) -> Figure:
+    """Return `distance`, or that of the reported noise variances of rows if it is larger.
+
+    They should be the noise variance times the diagonal of the noise covariance.
+    """
+    if fit.row_variances is None or sample.noise_cov is None or fit.noise is None:
+        return distance
+    diagonal = sample.noise_cov if sample.noise_cov.ndim == 1 else np.diagonal(sample.noise_cov)
+    expected = fit.noise * diagonal.real
+    given = to_numpy(fit.row_variances).astype(np.float64)
+    if given.shape != expected.shape:
+        return np.inf
+    sizes = np.where(expected > 0, expected, expected.max(initial=0.0))
+    return _worse(distance, float((np.abs(given - expected) / sizes).max()))
 
 
 def _log_volume(rows: Weighted, at: Evaluation, model: EnergyKind) -> float:
