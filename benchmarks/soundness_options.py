@@ -4,8 +4,8 @@ Run with ``python benchmarks/soundness_options.py [--count 1000]``. Every proble
 shape, columns (Gaussian, of different lengths, nearly dependent), groups with a shared relevance or
 a covariance of their own, a noise covariance (full, of low rank, diagonal, or learned), real or
 complex data, independent or correlated responses, weights and intercept. Half of the fits are left
-as they are; in the others one fitted attribute is changed. `soundness_sparsity.py` does the same for
-fits without these options.
+as they are; in the others one fitted attribute is changed. `soundness_sparsity.py` does the same
+for fits without these options.
 """
 
 from __future__ import annotations
