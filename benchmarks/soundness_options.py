@@ -142,6 +142,8 @@ def contradictions(model: Any, certificate: Any, X: Any, y: Any, given: Any) -> 
                  for b in blocks)  # fmt: skip
     hermitian = max(float(np.abs(b - b.conj().T).max()) for b in blocks)
     sound = lowest > -1e-12 and hermitian < 1e-12 * np.abs(truth.prior).max()
+    skewed = float(np.abs(truth.B - truth.B.T).max())
+    sound = sound and skewed < 1e-12
     if sound and np.linalg.eigvalsh((truth.B + truth.B.T) / 2)[0] > 1e-9:
         value = truth.energy()
         figures["energy"] = abs(model.energy_ - value) / max(abs(value), y.size)
@@ -158,6 +160,8 @@ def contradictions(model: Any, certificate: Any, X: Any, y: Any, given: Any) -> 
             found.append(f"{name} holds, true figure {figure:.3g}")
         if claim.holds is False and figure < claim.threshold / SLACK and name != "posterior_mean":
             found.append(f"{name} fails, true figure {figure:.3g}")
+    if skewed > 1e-5 and certificate.holds:
+        found.append(f"holds, and the response covariance is asymmetric by {skewed:.3g}")
     if not sound and lowest < -1e-5 and certificate.holds:
         found.append(f"holds, and a covariance has the relative eigenvalue {lowest:.3g}")
     return found
