@@ -9,6 +9,7 @@ responses are correlated, with the covariance B, the responses are rotated to th
 
 from dataclasses import dataclass
 
+import mpmath
 import numpy as np
 import scipy.stats
 
@@ -95,12 +96,55 @@ class Model:
                 values, vectors = np.linalg.eigh(g)
                 root = (vectors * np.sqrt(np.maximum(values, 0.0))) @ vectors.conj().T
                 slack = np.abs(np.linalg.eigvalsh(root @ (q - s) @ root)).max()
-                grow = np.linalg.eigvals(np.linalg.solve(s, q)).real.max() - 1.0
+                grow = self.growth(inside)
             else:
                 slope = np.trace(q - s).real
                 slack, grow = g[0, 0].real * abs(slope), slope / np.trace(s).real
             worst = max(worst, slack, grow)
         return worst
+
+    def growth(self, inside):
+        """Return the largest relative growth of the power in a direction that a group can take."""
+        Phi, noise, y, *_ = self.rotated()
+        root = np.linalg.cholesky(Phi @ self.prior @ Phi.conj().T + noise)
+        columns, responses = np.linalg.solve(root, Phi[:, inside]), np.linalg.solve(root, y)
+        lengths = np.linalg.norm(columns, axis=0)
+        if not lengths.any():
+            return -1.0
+        left, sizes, _ = np.linalg.svd(columns[:, lengths > 0] / lengths[lengths > 0])
+        left = left[:, : sizes.size][:, sizes > 1e-12 * sizes[0]]
+        return np.linalg.norm(left.conj().T @ responses, ord=2) ** 2 / y.shape[1] - 1.0
+
+    def precise(self, groups, full, digits=60):
+        """Return energy and violation, in decimal digits; for groups, S must be invertible."""
+        Phi, noise, y, powers, _ = self.rotated()
+        with mpmath.workdps(digits):
+            columns, prior = mpmath.matrix(Phi.tolist()), mpmath.matrix(self.prior.tolist())
+            level, energy = mpmath.matrix(noise.tolist()), mpmath.mpf(0)
+            S = mpmath.zeros(len(self.prior))
+            Q = mpmath.zeros(len(self.prior))
+            for power, response in zip(powers.tolist(), y.T.tolist(), strict=True):
+                sigma = power * columns * prior * columns.H + level
+                inverse, x = sigma**-1, mpmath.matrix(response)
+                inner = inverse * columns
+                loading = inner.H * x
+                energy += mpmath.re(mpmath.log(mpmath.det(sigma)) + (x.H * inverse * x)[0])
+                S += power * columns.H * inner / len(powers)
+                Q += power * loading * loading.H / len(powers)
+            worst = mpmath.mpf(0)
+            for label in np.unique(groups):
+                inside = [int(index) for index in np.flatnonzero(groups == label)]
+                s, q, g = (_block(part, inside) for part in (S, Q, prior))
+                if full:  # the eigenvalues of Γ^½(Q − S)Γ^½ are those of (Q − S)Γ
+                    slack = max(abs(value) for value in mpmath.eig((q - s) * g, right=False))
+                    ratios = mpmath.eig(s**-1 * q, right=False)
+                    grow = max(mpmath.re(value) for value in ratios) - 1
+                else:
+                    slope = sum(mpmath.re(q[j, j] - s[j, j]) for j in range(len(inside)))
+                    slack = mpmath.re(g[0, 0]) * abs(slope)
+                    grow = slope / sum(mpmath.re(s[j, j]) for j in range(len(inside)))
+                worst = max(worst, slack, grow)
+            return float(energy), float(worst)
 
     def noise_slopes(self):
         """Return the derivative of the energy in log γ, and in the logarithm of each variance."""
@@ -135,3 +179,8 @@ class Model:
             if tail < level / labels.size:
                 found.extend(inside)
         return np.array(sorted(found), dtype=int)
+
+
+def _block(matrix, index):
+    """Return the rows and columns `index` of a matrix of mpmath."""
+    return mpmath.matrix([[matrix[i, j] for j in index] for i in index])

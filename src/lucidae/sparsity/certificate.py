@@ -318,6 +318,7 @@ def _energy(figures: SparseFigures) -> Claim:
         name, statement, reference, figures.energy_distance, ENERGY,
         "The reported energy (loss) belongs to other relevances (prior variances) or to other "
         "data. Fit again.",
+        error=figures.energy_error,
     )  # fmt: skip
     return _reachable(claim, figures.reach)
 

@@ -83,8 +83,9 @@ class SparseFigures:
         "fallback" (a single row).
     noise_distance : float
         Relative distance of γ from the value that this rule gives.
-    energy_distance : float
-        Relative difference between the reported energy and the verifier's.
+    energy_distance, energy_error : float
+        Relative difference between the reported energy and the verifier's, and a bound on its error
+        because stored covariances of nearly dependent columns are rounded.
     undecided : int
         Number of collapsed latents for which rounding errors leave open whether their activation
         would lower the full energy.
@@ -137,6 +138,7 @@ class SparseFigures:
     noise_rule: str = ""
     noise_distance: Figure = None
     energy_distance: Figure = None
+    energy_error: float = 0.0
     undecided: int = 0
     n_used: int = 0
     spark: Figure = None

@@ -228,7 +228,9 @@ def _measured(sample: Sample, fit: Fit, model: EnergyKind, title: str) -> Sparse
         at = _evaluated(rows, w, _shifted(fit.noise, rows), fit.response_covariance, model)
     except np.linalg.LinAlgError:  # γ is so small that its root is lost beside the columns
         return _failed(figures, fit, tolerance)
-    at = at._replace(reach=at.reach + lost / at.noise)
+    # Σ is known up to an error of norm `lost`, which is at most this part of Σ in any direction.
+    share = lost / at.noise
+    at = at._replace(reach=at.reach + share, rounding=at.rounding + share)
     figures = _judged(figures, rows, at, U, model, tolerance, stored, implied)
     if fit.relevance is None:  # stationary relevances say nothing if they do not give these U
         distance = _worse(figures.violation, figures.mean_distance)
@@ -239,6 +241,7 @@ def _measured(sample: Sample, fit: Fit, model: EnergyKind, title: str) -> Sparse
         noise_rule=_floored_rule(fit, rows, at),
         noise_distance=_with_rows(_noise_distance(fit, plain, rows, at, model), fit, plain),
         energy_distance=_energy_distance(fit, rows, at, model),
+        energy_error=share * (1.0 + at.fit / max(rows.dimension, 1.0)),
         evidence=figures.evidence | _energies(rows, at, model) | _of_covariance(rows, at, fit),
     )
 
