@@ -151,7 +151,8 @@ class SecondMoment:
         reference = np.empty(0) if scipy.sparse.issparse(X) else X
         xp, m = namespace(reference), X.shape[1]
         zeros = xp.zeros(m, dtype=xp.float64, device=device(reference))
-        return cls(0.0, zeros[:, None] * zeros[None, :], zeros, zeros)
+        squares = xp.zeros((m, m), dtype=xp.float64, device=device(reference))
+        return cls(0.0, squares, zeros, zeros)
 
     def _add_rows(self, X: Any, weights: Array | None) -> Self:
         """Return the second moment of these rows and the validated rows X (n, m) together.

@@ -5,7 +5,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 from lucidae import SecondMoment
-from lucidae.arrays import eigen, to_numpy
+from lucidae.arrays import eigen, mirrored, to_numpy
 
 SIZE = 60
 SPECTRA = {
@@ -143,3 +143,54 @@ def test_eigenvectors_that_are_not_orthonormal_are_replaced(monkeypatch, xp):
     monkeypatch.setattr(eigen, "eigh_descending", skewed)
     values, vectors = map(to_numpy, moment_with(matrix, xp).spectrum(2))
     assert_leading(values, vectors, matrix, SPECTRA["distinct"])
+
+
+@pytest.mark.parametrize("name", SPECTRA)
+@pytest.mark.parametrize("k", [1, 2, 3])
+def test_arpack_gives_the_dense_spectrum(monkeypatch, name, k):
+    matrix = symmetric(SPECTRA[name])
+    dense_values, _ = moment_with(matrix).spectrum(k)
+    monkeypatch.setattr(eigen, "ARPACK_FEATURES", SIZE)
+    values, vectors = moment_with(matrix).spectrum(k)
+    assert_leading(values, vectors, matrix, SPECTRA[name])
+    assert_allclose(values, dense_values, atol=1e-12 * max(dense_values[0], 1e-300))
+
+
+@pytest.mark.parametrize("scale", [1e-150, 1e-30, 1.0, 1e30, 1e150])
+def test_arpack_is_as_accurate_in_any_units(monkeypatch, scale):
+    matrix = scale * symmetric(SPECTRA["steep"])
+    monkeypatch.setattr(eigen, "subset_eigenpairs", None)  # ARPACK alone
+    monkeypatch.setattr(eigen, "ARPACK_FEATURES", SIZE)
+    values, vectors = eigen.leading_eigenpairs(matrix, 3)
+    assert_leading(values / scale, vectors, matrix / scale, SPECTRA["steep"])
+
+
+def test_arpack_gives_up_after_its_products():
+    matrix = symmetric(np.linspace(1.0, 0.999, SIZE))
+    calls = []
+
+    def apply(v):
+        calls.append(1)
+        return matrix @ v / SIZE
+
+    assert eigen.arpack_eigenpairs(apply, SIZE, 2, products=1) is None
+    assert len(calls) < 2 * eigen.ARPACK_VECTORS
+
+
+def test_a_copy_that_arpack_misses_is_noticed(monkeypatch):
+    matrix = symmetric(np.r_[2.0, 2.0, np.linspace(1.0, 0.1, SIZE - 2)])
+    _, vectors = np.linalg.eigh(matrix)
+    without = vectors[:, [-2, -3]][:, ::-1]  # one copy of the eigenvalue 2, and the next one
+
+    def missing(*_, **__):
+        return np.array([1.0, 2.0]), without
+
+    monkeypatch.setattr(eigen, "eigsh", missing)
+    assert eigen.arpack_eigenpairs(lambda v: matrix @ v, SIZE, 2, products=100) is None
+
+
+@pytest.mark.parametrize("size", [1, 63, 64, 65, 130])
+def test_mirrored_reads_the_lower_triangle_alone(xp, size):
+    A = np.random.default_rng(0).standard_normal((size, size))
+    expected = np.tril(A) + np.tril(A, -1).T
+    assert_array_equal(to_numpy(mirrored(xp.asarray(A))), expected)

@@ -295,8 +295,20 @@ def weighted_sum(weights: Array | None, rows: Array) -> Array:
     return weights @ rows
 
 
+_TILE = 64
+"""Number of rows and columns of a tile that `mirrored` copies."""
+
+
 def mirrored(A: Array) -> Array:
     """Return the symmetric matrix with the lower triangle of `A`; the rest of `A` is ignored."""
+    if is_numpy(A):
+        found = A.copy()
+        for start in range(0, len(A), _TILE):  # tiles, so that rows and columns stay in the cache
+            stop = start + _TILE
+            lower = np.tril(A[start:stop, start:stop], k=-1)
+            found[start:stop, start:stop] = lower + lower.T + np.diag(np.diagonal(A)[start:stop])
+            found[start:stop, stop:] = A[stop:, start:stop].T
+        return found
     xp = namespace(A)
     return xp.tril(A) + xp.tril(A, k=-1).mT
 

@@ -20,16 +20,14 @@ The costs were fitted to OpenBLAS on two cores; see docs/scaling.md.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import scipy.sparse
-from scipy.sparse.linalg import ArpackError, LinearOperator, eigsh
 
 from lucidae.arrays import Array, as_double, device, eye_like, namespace
-from lucidae.arrays.eigen import fix_signs, leading_eigenpairs
+from lucidae.arrays.eigen import arpack_eigenpairs, fix_signs, leading_eigenpairs
 from lucidae.arrays.krylov import EXTRA, WIDEST
 from lucidae.linear.spectrum import Spectrum
 
@@ -69,15 +67,8 @@ ARPACK_ENTRIES = 30
 and columns, for which ARPACK is used. With more entries the products take most of the time, and
 those with a block of vectors are faster."""
 
-ARPACK_VECTORS = 30
-"""Smallest number of vectors that ARPACK stores; more make fewer restarts necessary."""
-
-SEARCHED = 8
-"""Number of Lanczos steps by which eigenvectors that ARPACK has missed are searched for."""
-
-MISSED = 1e-9
-"""An eigenvalue outside of the computed ones counts as missed if it exceeds the last of them by
-this part of the largest."""
+ARPACK_PRODUCTS = 4000
+"""Number of products with vectors after which ARPACK is given up."""
 
 COLUMNS = 4096
 """Number of columns of X that are copied and centred at a time."""
@@ -292,40 +283,11 @@ def sparse_eigenpairs(
         return forth(back(u))
 
     size, apply = (m, features) if m <= n else (n, rows)
-    operator = LinearOperator((size, size), matvec=apply, dtype=np.float64)
-    start = np.random.default_rng(0).standard_normal(size)
-    vectors_kept = min(size, max(2 * k + 1, ARPACK_VECTORS))
-    try:
-        values, vectors = eigsh(operator, k, which="LA", v0=start, ncv=vectors_kept, maxiter=200)
-    except ArpackError:
+    found = arpack_eigenpairs(apply, size, k, ARPACK_PRODUCTS)
+    if found is None:
         return None
-    values, vectors = values[::-1].copy(), vectors[:, ::-1].copy()
-    missed = _largest_outside(apply, vectors)
-    if not values[-1] > 0.0 or missed > values[-1] + MISSED * values[0]:
-        return None
+    values, vectors = found
     values = values * unit * unit
     if size == m:
         return Spectrum(values, fix_signs(vectors), trace)
     return _from_left(values, vectors, X, mean, weights, total, trace)
-
-
-def _largest_outside(apply: Callable[[Array], Array], vectors: Array) -> float:
-    """Return a lower bound on the largest eigenvalue of a symmetric matrix outside a subspace.
-
-    It is the largest eigenvalue after a few Lanczos steps from a random vector in the orthogonal
-    complement of the orthonormal columns `vectors`. `apply` multiplies a vector with the matrix.
-    """
-    size = vectors.shape[0]
-    basis = np.empty((0, size))
-    images = np.empty((0, size))
-    vector = np.random.default_rng(1).standard_normal(size)
-    for _ in range(min(SEARCHED, size - vectors.shape[1])):
-        for _ in range(2):  # twice is enough (Kahan, Parlett)
-            vector = vector - vectors @ (vectors.T @ vector) - basis.T @ (basis @ vector)
-        length = float(np.linalg.norm(vector))
-        if not length > 0.0:
-            break
-        basis = np.concatenate([basis, vector[None, :] / length])
-        vector = apply(basis[-1])
-        images = np.concatenate([images, vector[None, :]])
-    return float(np.linalg.eigvalsh(basis @ images.T)[-1]) if len(basis) else 0.0
