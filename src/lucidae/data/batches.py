@@ -62,7 +62,7 @@ class BatchBlocks(RowBlocks):
             name,
             int(checked.shape[1]),
             reference_of_rows(checked),
-            feature_names=self._columns or column_names(rows),
+            feature_names=self._columns or column_names(rows),  # type: ignore[redundant-expr]  # `_opened` sets it
             repeatable=not once,
             flat=is_vector,
             first_row=first_row,

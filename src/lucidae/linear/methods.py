@@ -223,7 +223,7 @@ def register_method(
     2
     >>> unregister_method("fixed_l2")
     """
-    if not isinstance(name, str) or not name:
+    if not isinstance(name, str) or not name:  # type: ignore[redundant-expr]
         raise ValueError(f"name={name!r} was given, expected a string that is not empty.")
     if name in METHODS:
         raise ValueError(

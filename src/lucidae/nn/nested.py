@@ -219,7 +219,7 @@ def prefix_losses(
         check_module(loss, "loss", "or a function of a prediction and a target")
     dim = codes.shape[1]
     chosen = range(1, dim + 1) if prefixes is None else prefixes
-    if not isinstance(chosen, Iterable) or getattr(chosen, "ndim", 1) == 0:
+    if not isinstance(chosen, Iterable) or getattr(chosen, "ndim", 1) == 0:  # type: ignore[redundant-expr]
         raise ValueError(
             f"prefixes={prefixes!r} was given, expected numbers of leading latents such as [1, 2, "
             "4]."

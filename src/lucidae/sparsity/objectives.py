@@ -450,7 +450,7 @@ def register_posterior(name: str, factory: EnergyFactory) -> None:
     'FullCovariance'
     >>> del POSTERIORS["marginal"]
     """
-    if not isinstance(name, str) or not name or name in POSTERIORS:
+    if not isinstance(name, str) or not name or name in POSTERIORS:  # type: ignore[redundant-expr]
         known = ", ".join(map(repr, POSTERIORS))
         raise ValueError(
             f"name={name!r} was given, expected a string that is not yet in use. Names in use: "
