@@ -16,6 +16,7 @@ from lucidae.certificate import Certificate, undecided
 from lucidae.io.models import saved_as
 from lucidae.linear.attributes import check_range
 from lucidae.linear.certificate import certificate, measure
+from lucidae.linear.counting import ComponentCount, count_wanted, is_criterion
 from lucidae.linear.data import STORED_FEATURES, MomentSource, RowsSource, Source
 from lucidae.linear.methods import Options
 from lucidae.linear.model import Model
@@ -189,6 +190,16 @@ class LinearState(FittedState):
                 self.previous = self._model.outcome.weights
         assert self._model is not None, "a fitted state contains a model, a moment or a stream"
         return self._model
+
+    @property
+    def component_count(self) -> ComponentCount | None:
+        """What the criterion that `n_components` names has found; None if it names none."""
+        if not is_criterion(self.options.n_components) or self.stream is not None:
+            return None
+        model, spectrum = self.model, self._spectrum
+        assert spectrum is not None, "criteria are computed from all eigenvalues"
+        m = spectrum.n_features
+        return count_wanted(self.options.n_components, spectrum.resolved(m), model.weight, m)
 
     @property
     def last_weights(self) -> Any:
