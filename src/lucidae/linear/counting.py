@@ -362,15 +362,14 @@ def count_wanted(wanted: Any, eigenvalues: Any, weight: float, n_features: int) 
     wanted : str or tuple
         The value of `n_components`, see `check_criterion`.
     eigenvalues : array of shape (q,)
-        All nonzero eigenvalues of the second moment of the centred rows (divisor: the weight).
+        All nonzero eigenvalues of the covariance; the divisor is the weight minus 1.
     weight : float
         Sum of the weights of the rows.
     n_features : int
         Number of features.
     """
     name, noise = wanted if isinstance(wanted, tuple) else (wanted, None)
-    values = np.asarray(eigenvalues) * (weight / (weight - 1.0))
-    return count_components(values, weight, name, n_features=n_features, noise_variance=noise)
+    return count_components(eigenvalues, weight, name, n_features=n_features, noise_variance=noise)
 
 
 def _checked_noise(value: Any, criterion: str) -> float:

@@ -192,14 +192,26 @@ class LinearState(FittedState):
         return self._model
 
     @property
+    def eigenvalues(self) -> np.ndarray[Any, Any] | None:
+        """All m eigenvalues of the covariance, divisor weight minus 1; None if they are not known.
+
+        Those below their rounding error are 0.
+        """
+        model, spectrum = self.model, self._spectrum
+        if spectrum is None or isinstance(self.options.n_components, int):
+            if self.moment is None:
+                return None
+            spectrum = MomentSource(self.moment).spectrum(None)
+        values: np.ndarray[Any, Any] = spectrum.resolved(spectrum.n_features)
+        return values * (model.weight / model.degrees)
+
+    @property
     def component_count(self) -> ComponentCount | None:
         """What the criterion that `n_components` names has found; None if it names none."""
-        if not is_criterion(self.options.n_components) or self.stream is not None:
+        wanted, values = self.options.n_components, self.eigenvalues
+        if not is_criterion(wanted) or values is None:
             return None
-        model, spectrum = self.model, self._spectrum
-        assert spectrum is not None, "criteria are computed from all eigenvalues"
-        m = spectrum.n_features
-        return count_wanted(self.options.n_components, spectrum.resolved(m), model.weight, m)
+        return count_wanted(wanted, values, self.weight, len(values))
 
     @property
     def last_weights(self) -> Any:
