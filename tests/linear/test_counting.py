@@ -284,6 +284,17 @@ def test_constant_rows_and_single_features_have_one_component():
             assert LinearAutoencoder(criterion).fit(np.ones((4, 3))).n_components_ == 1
 
 
+@pytest.mark.parametrize("criterion", [*CRITERIA, KNOWN])
+def test_a_stream_may_begin_with_one_row(criterion):
+    X = spiked(50, 6, [30.0, 20.0], 13)
+    stream = LinearAutoencoder(criterion).partial_fit(X[:1])
+    with pytest.warns(UserWarning, match="One component was fitted"):
+        assert stream.n_components_ == 1
+    for row in X[1:]:
+        stream.partial_fit(row[None])
+    assert stream.n_components_ == LinearAutoencoder(criterion).fit(X).n_components_ == 2
+
+
 def test_a_changed_number_of_components_is_noticed():
     """The certificate computes the number again, from eigenvalues of its own."""
     X = spiked(200, 12, [20.0, 10.0], 8)

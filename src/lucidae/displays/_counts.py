@@ -203,8 +203,9 @@ def _all_eigenvalues(estimator: Any) -> tuple[Any, float, int]:
     name, m = type(estimator).__name__, int(estimator.n_features_in_)
     if hasattr(estimator, "_state"):
         values = getattr(estimator._state, "eigenvalues", None)
-        if values is not None:
-            return values, float(estimator.n_samples_seen_), m
+        weight = float(getattr(estimator, "n_samples_seen_", 0.0))
+        if values is not None and weight > 1.0:
+            return values * (weight / (weight - 1.0)), weight, m
     elif hasattr(estimator, "n_samples_") and hasattr(estimator, "explained_variance_"):
         values = to_numpy(estimator.explained_variance_)
         if len(values) >= min(estimator.n_samples_ - 1, m):

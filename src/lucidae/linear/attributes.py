@@ -134,7 +134,7 @@ def verified_count(
     number of rows.
     """
     values = np.where(leading.values > factor * leading.error, leading.values, 0.0)
-    return count_wanted(wanted, values * (weight / (weight - 1.0)), weight, len(values))
+    return count_wanted(wanted, values, weight, len(values))
 
 
 def verified_counts(

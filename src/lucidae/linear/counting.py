@@ -344,7 +344,7 @@ def check_criterion(value: Any) -> str | tuple[str, float] | None:
     ('mle', ('hard_threshold', 2.0), None)
     """
     if isinstance(value, str):
-        return value if value in CRITERIA else None
+        return str(value) if value in CRITERIA else None
     if not isinstance(value, tuple | list) or len(value) != 2:
         return None
     if not isinstance(value[0], str) or value[0] != "hard_threshold":
@@ -362,14 +362,17 @@ def count_wanted(wanted: Any, eigenvalues: Any, weight: float, n_features: int) 
     wanted : str or tuple
         The value of `n_components`, see `check_criterion`.
     eigenvalues : array of shape (q,)
-        All nonzero eigenvalues of the covariance; the divisor is the weight minus 1.
+        All nonzero eigenvalues of the second moment of the centred rows; the divisor is the weight.
     weight : float
         Sum of the weights of the rows.
     n_features : int
         Number of features.
     """
     name, noise = wanted if isinstance(wanted, tuple) else (wanted, None)
-    return count_components(eigenvalues, weight, name, n_features=n_features, noise_variance=noise)
+    if weight <= 1.0:  # a single row has no variance
+        return ComponentCount(name, 0, np.empty(0))
+    values = np.asarray(eigenvalues) * (weight / (weight - 1.0))
+    return count_components(values, weight, name, n_features=n_features, noise_variance=noise)
 
 
 def _checked_noise(value: Any, criterion: str) -> float:

@@ -201,8 +201,7 @@ def resolve_components(wanted: Any, source: Source, spectrum: Spectrum | None) -
     if wanted is None:
         return rank
     if is_criterion(wanted):
-        unbiased = spectrum.resolved(m) * (source.weight / (source.weight - 1.0))
-        return _counted(count_wanted(wanted, unbiased, source.weight, m))
+        return _counted(count_wanted(wanted, spectrum.resolved(m), source.weight, m))
     share = np.cumsum(to_numpy(spectrum.values)) / max(spectrum.trace, np.finfo(float).tiny)
     return min(rank, int(np.searchsorted(share, wanted * (1 - 1e-12))) + 1)
 

@@ -193,25 +193,25 @@ class LinearState(FittedState):
 
     @property
     def eigenvalues(self) -> np.ndarray[Any, Any] | None:
-        """All m eigenvalues of the covariance, divisor weight minus 1; None if they are not known.
+        """All m eigenvalues of the second moment of the data; None if they are not known.
 
-        Those below their rounding error are 0.
+        Those below their rounding error are 0. The divisor is the total weight.
         """
-        model, spectrum = self.model, self._spectrum
+        if self.stream is not None:
+            return None
+        _, spectrum = self.model, self._spectrum  # the model is computed together with the spectrum
         if spectrum is None or isinstance(self.options.n_components, int):
             if self.moment is None:
                 return None
             spectrum = MomentSource(self.moment).spectrum(None)
-        values: np.ndarray[Any, Any] = spectrum.resolved(spectrum.n_features)
-        return values * (model.weight / model.degrees)
+        return spectrum.resolved(spectrum.n_features)
 
     @property
     def component_count(self) -> ComponentCount | None:
         """What the criterion that `n_components` names has found; None if it names none."""
-        wanted, values = self.options.n_components, self.eigenvalues
-        if not is_criterion(wanted) or values is None:
-            return None
-        return count_wanted(wanted, values, self.weight, len(values))
+        wanted = self.options.n_components
+        values = self.eigenvalues if is_criterion(wanted) else None
+        return None if values is None else count_wanted(wanted, values, self.weight, len(values))
 
     @property
     def last_weights(self) -> Any:
