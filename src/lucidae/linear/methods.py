@@ -532,8 +532,8 @@ def _check_components(value: Any) -> Any:
         return named
     names = ", ".join(repr(name) for name in CRITERIA)
     others = (
-        f", a share of the variance in (0, 1), one of {names}, or ('hard_threshold', noise "
-        "variance), or None for the rank"
+        f", a share of the variance in (0, 1), {names}, ('hard_threshold', noise variance), or "
+        "None for the rank"
     )
     return check_integer(value, "n_components", low=1, others=others)
 
