@@ -197,6 +197,13 @@ def test_hard_threshold_for_known_and_unknown_noise(n, m):
     np.testing.assert_allclose(levels, [tau**2 / (n - 1)] * 2, rtol=1e-12)
 
 
+def test_a_single_eigenvalue_is_compared_with_known_noise():
+    for variance, kept in ((0.3, 1), (3.0, 0)):
+        found = count_components([2.0], 1000, "hard_threshold", noise_variance=variance)
+        assert found.n_components == kept
+    assert count_components([2.0], 1000, "hard_threshold").n_components == 1
+
+
 def test_the_hard_threshold_minimises_the_error_of_reconstruction():
     """Gavish & Donoho 2014: a signal is kept exactly if the truncated SVD is better with it."""
     rng = np.random.default_rng(0)
@@ -276,9 +283,9 @@ def test_noise_gives_one_component_and_a_warning():
 
 def test_constant_rows_and_single_features_have_one_component():
     for criterion in (*CRITERIA, KNOWN):
-        one = LinearAutoencoder(criterion).fit(np.arange(5.0)[:, None])
+        one = LinearAutoencoder(criterion).fit(np.arange(9.0)[:, None])
         assert one.n_components_ == 1
-        two = LinearAutoencoder(criterion).fit(np.array([[0.0, 1.0, 2.0], [3.0, 1.0, 0.0]]))
+        two = LinearAutoencoder(criterion).fit(np.array([[0.0, 1.0, 2.0], [9.0, 1.0, 0.0]]))
         assert two.n_components_ == 1
         with pytest.warns(UserWarning, match="One component was fitted"):
             assert LinearAutoencoder(criterion).fit(np.ones((4, 3))).n_components_ == 1

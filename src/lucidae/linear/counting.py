@@ -193,16 +193,17 @@ def count_components(
     -----
     All criteria assume signals plus white noise: independent rows, and noise of the same variance
     in every feature. Standardise features that have different units, and leave out constant ones.
-    If the noise of the features differs or has heavy tails, all three find more components than
-    there are signals; the experiment ``component-counts`` measures this. Data without noise, whose
-    rank is below the numbers of features and of rows, have as many components as their rank.
+    If the noise of the features differs or has heavy tails, the criteria find more components than
+    there are signals, the hard threshold least; the experiment ``component-counts`` measures this.
+    Data without noise, whose rank is below the numbers of features and of rows, have as many
+    components as their rank.
 
-    ``"mle"`` maximises Laplace's approximation to the evidence of probabilistic PCA (Minka 2000,
-    Equation 77), the formula of scikit-learn's ``PCA(n_components="mle")``. It is computed for all
-    numbers of components together with :math:`m^2` logarithms. At least one component is found.
+    ``"mle"`` maximises Laplace's approximation to the evidence of probabilistic PCA (Minka 2000),
+    the formula of scikit-learn's ``PCA(n_components="mle")``. It is computed for all numbers of
+    components together with :math:`m^2` logarithms. At least one component is found.
     With fewer rows than features, where scikit-learn refuses, the formula is used as it is, for up
-    to n − 2 components of n rows: the sample has no variance outside n − 1 dimensions, so the
-    evidence is infinite for that number. scikit-learn chooses that number if n = m.
+    to n − 2 components of n rows: the sample has no variance outside n − 1 dimensions, so that the
+    evidence of n − 1 components would be infinite.
 
     ``"parallel_analysis"`` compares eigenvalues with those of simulated white Gaussian noise of as
     many rows (Horn 1965), one after the other. The share of the largest eigenvalue in their sum is
@@ -262,7 +263,8 @@ def count_components(
         noise_variance = _checked_noise(noise_variance, criterion)
     if not problem.rank:
         return ComponentCount(criterion, 0, np.empty(0))
-    if problem.size == 1:  # one eigenvalue has no others to be compared with
+    if problem.size == 1 and noise_variance is None:
+        # One eigenvalue has no others to be compared with.
         return ComponentCount(criterion, 1, np.empty(0))
     if criterion == "mle":
         return _by_evidence(problem)
@@ -564,7 +566,7 @@ def _squared_threshold(problem: _Problem, noise_variance: float | None) -> float
 
 
 def hard_threshold(ratio: float) -> float:
-    """Return λ*(β), the optimal threshold of singular values (Gavish & Donoho 2014, Equation 11).
+    """Return λ*(β), the optimal threshold of singular values (Gavish & Donoho 2014).
 
     Singular values of a p × q matrix with noise of variance σ², p ≤ q, are kept if they exceed
     λ*(β) σ √q, where β = p/q.

@@ -32,7 +32,7 @@ def counts(outcome: Outcome) -> Sequence[Block]:
     """
     setting = outcome.setting
     with drawing():
-        figure, panels = new_figure(2, 3, figsize=(8.6, 6.2), sharey=True)
+        figure, panels = new_figure(2, 3, figsize=(8.6, 6.6), sharey=True)
         for axes, (panel, (title, words)) in zip(panels.flat, PANELS.items(), strict=True):
             for name in COUNTERS:
                 curve = outcome.curves[f"{panel}/{name}"]
