@@ -328,6 +328,35 @@ def test_the_certificate_names_the_other_criteria():
         LinearAutoencoder("mle").component_count_  # noqa: B018
 
 
+def test_more_features_than_the_certificate_decomposes():
+    fitted = LinearAutoencoder("parallel_analysis").fit(spiked(30, 1100, [900.0, 700.0], 14))
+    assert fitted.n_components_ == fitted.component_count_.n_components == 2
+    claim = fitted.certificate_["component_count"]
+    assert claim.value is None
+    assert "more than 1024 features" in claim.advice
+    assert not [claim.name for claim in fitted.certificate_ if claim.holds is False]
+
+
+@pytest.mark.parametrize(
+    ("values", "n", "criterion", "words"),
+    [
+        ([5.0, 1.0], 20, "mle", "largest for 1 component; no other number was considered."),
+        ([5.0, 1.0, 0.0, 0.0], 20, "mle", "2 components, the rank of the data: without noise"),
+        ([0.0, 0.0], 20, "mle", "not defined, because the data have no variance"),
+        ([1.0, 0.99, 0.98], 20, "parallel_analysis", "0 components (the largest eigenvalue has"),
+        ([0.0, 0.0], 20, "parallel_analysis", "finds 0 components."),
+        ([1e9, 1e6, 1e3, 1.0], 99, "parallel_analysis", "3 components (largest p-value 0.001)."),
+        ([5.0], 20, "parallel_analysis", "finds 1 component."),
+        ([5.0, 1.0, 0.0, 0.0, 0.0], 20, "hard_threshold", "at least half of the singular values"),
+        ([1.0, 0.99, 0.98], 20, "hard_threshold", "0 components (the largest singular value is 0."),
+        ([90.0, 1.0, 1.0], 20, "hard_threshold", "is 5.57 times the threshold, the next one 0.59"),
+        ([0.0, 0.0], 20, "hard_threshold", "finds 0 components."),
+    ],
+)
+def test_summaries(values, n, criterion, words):
+    assert words in count_components(values, n, criterion).summary()
+
+
 def test_saved_and_loaded(tmp_path):
     X = spiked(60, 10, [20.0, 10.0], 10)
     for criterion in (*CRITERIA, KNOWN):

@@ -387,7 +387,7 @@ def _checked_noise(value: Any, criterion: str) -> float:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Problem:
+class ScaledSpectrum:
     """Eigenvalues divided by the largest one, and the sizes from which noise is predicted.
 
     Parameters
@@ -432,7 +432,7 @@ class _Problem:
         return np.cumsum(self.values[::-1])[::-1]
 
 
-def _problem(eigenvalues: Any, n_samples: Any, n_features: Any, centred: Any) -> _Problem:
+def _problem(eigenvalues: Any, n_samples: Any, n_features: Any, centred: Any) -> ScaledSpectrum:
     """Return the checked arguments of `count_components`, with scaled eigenvalues."""
     given = np.asarray(to_numpy(eigenvalues), dtype=np.float64)
     top = float(np.max(given, initial=0.0)) if given.ndim == 1 else 0.0
@@ -454,13 +454,13 @@ def _problem(eigenvalues: Any, n_samples: Any, n_features: Any, centred: Any) ->
     unit = float(values[0]) or 1.0
     values = values / unit
     values = np.where(values > m * ROUNDING, values, 0.0)
-    return _Problem(values, unit, n, n - 1.0 if centred else n)
+    return ScaledSpectrum(values, unit, n, n - 1.0 if centred else n)
 
 
 # Minka's evidence
 
 
-def _by_evidence(problem: _Problem) -> ComponentCount:
+def _by_evidence(problem: ScaledSpectrum) -> ComponentCount:
     rank, m = problem.rank, len(problem.values)
     if rank < min(m, problem.degrees - 1e-9):
         # Neither the features nor the rows limit the rank: there is no noise besides the signals.
@@ -531,7 +531,9 @@ def log_evidence(eigenvalues: Floats, n_samples: float, most: int) -> Floats:
 # Parallel analysis
 
 
-def _by_simulation(problem: _Problem, null: WishartSpectra, significance: float) -> ComponentCount:
+def _by_simulation(
+    problem: ScaledSpectrum, null: WishartSpectra, significance: float
+) -> ComponentCount:
     values, left, found = problem.values, problem.left, []
     for k in range(problem.size - 1):  # the last eigenvalue has none to be compared with
         if left[k] <= 0.0:
@@ -547,7 +549,7 @@ def _by_simulation(problem: _Problem, null: WishartSpectra, significance: float)
 # Hard threshold
 
 
-def _by_threshold(problem: _Problem, noise_variance: float | None) -> ComponentCount:
+def _by_threshold(problem: ScaledSpectrum, noise_variance: float | None) -> ComponentCount:
     singular = np.sqrt(problem.values[: problem.size] * problem.degrees)
     threshold = math.sqrt(_squared_threshold(problem, noise_variance))
     count = int(np.sum(singular > threshold))
@@ -556,7 +558,7 @@ def _by_threshold(problem: _Problem, noise_variance: float | None) -> ComponentC
     return ComponentCount("hard_threshold", count, scores)
 
 
-def _squared_threshold(problem: _Problem, noise_variance: float | None) -> float:
+def _squared_threshold(problem: ScaledSpectrum, noise_variance: float | None) -> float:
     """Return the square of the threshold of the singular values of the scaled, centred rows."""
     ratio = problem.size / problem.larger
     if noise_variance is not None:
