@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import math
+from functools import lru_cache
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
+from scipy.integrate import quad
+from scipy.optimize import brentq
+from sklearn.utils import check_random_state
+
+from lucidae.validation import check_number
 
 __all__ = [
     "TRACY_WIDOM",
     "TURNED",
+    "WishartSpectra",
     "component_sampling_error",
     "components_above_noise",
+    "marchenko_pastur_median",
     "separated_components",
     "subspace_sampling_error",
 ]
@@ -209,3 +220,127 @@ def _exceeds_noise(values: NDArray[np.float64], n_rows: float) -> bool:
     centre = (rows + columns) ** 2
     spread = (rows + columns) * (1 / rows + 1 / columns) ** (1 / 3)
     return bool(values[0] * n_rows > values.mean() * (centre + TRACY_WIDOM * spread))
+
+
+class WishartSpectra:
+    """Simulated eigenvalues of white Gaussian noise, as bidiagonal matrices of chi variables.
+
+    Let q ≥ p be the larger and the smaller of the numbers of features and of degrees of freedom.
+    The lower bidiagonal matrix B with the diagonal χ_q, χ_{q−1}, …, χ_{q−p+1} and the subdiagonal
+    χ_{p−1}, …, χ_1, all independent, has the singular values of a q × p matrix of standard normal
+    entries (Dumitriu & Edelman 2002). Without its first row and column it has those of a
+    (q − 1) × (p − 1) matrix.
+
+    Parameters
+    ----------
+    smaller, larger : int and float
+        The numbers p ≤ q; q need not be an integer.
+    n_simulations : int
+        Number of matrices.
+    random_state : int, RandomState or None
+        Seed of the chi variables.
+
+    Examples
+    --------
+    The largest of 5 eigenvalues of 20 rows of noise is rarely more than half of their sum:
+
+    >>> round(WishartSpectra(5, 20.0, 999).p_value(0, 0.5), 2)
+    0.01
+    """
+
+    def __init__(
+        self, smaller: int, larger: float, n_simulations: int, random_state: Any = 0
+    ) -> None:
+        self.size = p = smaller
+        seed = check_random_state(random_state).randint(2**31 - 1)
+        rng = np.random.default_rng(seed)
+        shape = (n_simulations, p)
+        self.diagonal = rng.chisquare(np.maximum(larger - np.arange(p), 1.0), shape).T.copy()
+        below = p - 1.0 - np.arange(p - 1)
+        self.below = rng.chisquare(below, (n_simulations, p - 1)).T.copy()
+        sums = self.diagonal.copy()
+        sums[:-1] += self.below
+        self.left = np.cumsum(sums[::-1], axis=0)[::-1]
+        # The leading eigenvector of the tridiagonal matrix BBᵀ decays within O(p^(1/3)) rows, like
+        # Airy's function (Edelman & Persson 2005); after 12 p^(1/3) rows it is rounding error.
+        self.rows = 12 + int(12 * p ** (1 / 3))
+
+    def exceeding(self, k: int, share: float) -> int:
+        """Return in how many simulations the largest eigenvalue exceeds a share of their sum.
+
+        Parameters
+        ----------
+        k : int
+            Number of components that were removed before.
+        share : float
+            Share of the sum of the remaining eigenvalues.
+        """
+        level = share * self.left[k]
+        # All pivots of BBᵀ − level·I are negative if and only if no eigenvalue exceeds the level.
+        pivot = self.diagonal[k] - level
+        above = pivot >= 0.0
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+            for i in range(k + 1, min(k + self.rows, self.size)):
+                crossed = self.diagonal[i - 1] * self.below[i - 1]
+                pivot = self.diagonal[i] + self.below[i - 1] - level - crossed / pivot
+                above |= pivot >= 0.0
+        return int(np.sum(above))
+
+    def level(self, k: int, significance: float) -> float:
+        """Return the smallest share of the largest eigenvalue that is significant.
+
+        `k` components were removed before. The share is found by bisection.
+        """
+        low, high = 1.0 / (self.size - k), 1.0
+        for _ in range(50):
+            middle = (low + high) / 2
+            if self.p_value(k, middle) <= significance:
+                high = middle
+            else:
+                low = middle
+        return high
+
+    def p_value(self, k: int, share: float) -> float:
+        """Return the p-value of a share of the largest eigenvalue, after k components were removed.
+
+        The observed share is counted as one of the simulated ones, which makes the test exact
+        (Besag & Clifford 1989).
+        """
+        return (1 + self.exceeding(k, share)) / (1 + int(self.diagonal.shape[1]))
+
+
+@lru_cache(maxsize=256)
+def marchenko_pastur_median(ratio: float) -> float:
+    r"""Return the median of the Marchenko–Pastur distribution, by numerical integration.
+
+    It is the distribution of the eigenvalues of XᵀX/q for a large q × p matrix X of independent
+    noise of variance one, with β = p/q. With :math:`x = 1 + β + 2\sqrt β \cos t` its upper tail is
+    :math:`\int_0^t (2/π) \sin^2 s / (1 + β + 2\sqrt β \cos s) \, ds`, whose integrand is bounded.
+
+    Parameters
+    ----------
+    ratio : float
+        The ratio β in (0, 1].
+
+    Returns
+    -------
+    float
+        The median.
+
+    Examples
+    --------
+    >>> round(marchenko_pastur_median(1.0), 4)
+    0.6528
+    """
+    beta = check_number(ratio, "ratio", low=0.0, high=1.0, open_low=True)
+    root = 2 * math.sqrt(beta)
+
+    def density(angle: float) -> float:
+        return 2 / math.pi * math.sin(angle) ** 2 / (1 + beta + root * math.cos(angle))
+
+    def excess(angle: float) -> float:
+        return float(quad(density, 0.0, angle, epsabs=1e-13, epsrel=1e-13)[0]) - 0.5
+
+    # The angle of the median grows from π/2 for β → 0 to 2.31 for β = 1.
+    angle = brentq(excess, 1.0, 3.0, xtol=1e-14, rtol=1e-14)
+    return float(1 + beta + root * math.cos(angle))

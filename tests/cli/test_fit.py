@@ -72,6 +72,32 @@ def test_linear_codes_and_model_are_those_of_the_estimator(run, folder, samples)
     ]
 
 
+@pytest.mark.parametrize(
+    ("text", "given"),
+    [
+        ("mle", "mle"),
+        ("parallel-analysis", "parallel_analysis"),
+        ("hard_threshold", "hard_threshold"),
+        ("hard_threshold:0.5", ("hard_threshold", 0.5)),
+    ],
+)
+def test_criteria_for_the_number_of_components_reach_the_estimator(run, samples, text, given):
+    code, out, _ = run("fit", "linear", "X.npy", "--components", text)
+    assert code == 0
+    model = lucidae.load("X-linear-model.npz")
+    assert model.n_components == given
+    assert model.n_components_ == lucidae.LinearAutoencoder(given).fit(samples[0]).n_components_
+    assert "component_count" in out
+
+
+@pytest.mark.parametrize("wrong", ["kaiser", "mle:2", "hard_threshold:0", "hard_threshold:a", "-1"])
+def test_a_wrong_number_of_components_names_all_that_is_allowed(run, wrong):
+    code, _, err = run("fit", "linear", "X.npy", f"--components={wrong}")
+    assert code == 2
+    for allowed in ("integer", "share of the variance", "mle", "parallel_analysis", "noise"):
+        assert allowed in err
+
+
 def test_share_of_variance_method_and_whitening_reach_the_estimator(run, samples):
     run("fit", "linear", "X.npy", "--components", 0.9, "--method", "linear_vae", "--whiten")
     model = lucidae.load("X-linear-model.npz")
@@ -174,8 +200,8 @@ SENTENCES = {
     "dropout X.npy --dropout 1": "less than 1",
     "dropout X.npy --target y.npy --dropout nan": "or cv",
     "linear X.npy --components 2.5": "strictly between 0 and 1",
-    "linear X.npy --components 0": "an integer of at least 1, or a share",
-    "linear X.npy --components x": "an integer of at least 1, or a share",
+    "linear X.npy --components 0": "an integer of at least 1, a share",
+    "linear X.npy --components x": "an integer of at least 1, a share",
     "sparse X.npy --target y.npy --noise-variance x": "above 0, auto, learn or cv",
     "linear X.npy --decimal x": "decimal='x' was given",
     "linear X.npy --columns 6": "no numeric column '6'",

@@ -36,7 +36,7 @@ def test_a_declaration_is_complete(name, scale):
     assert declared.title
     assert declared.about.endswith(".")
     assert not declared.shows.endswith(".")
-    assert any(author in declared.reference for author in ("Bao", "Mianjy", "Wipf"))
+    assert any(author in declared.reference for author in ("Bao", "Mianjy", "Wipf", "Gavish"))
     chosen = declared.at(scale)
     assert not any(isinstance(verdict, Reported) for verdict in flat(chosen.expect))
     assert all(isinstance(verdict, Reported) for verdict in chosen.reported)

@@ -14,7 +14,7 @@ extras.require("matplotlib")
 extras.require("jinja2")
 extras.require("pandas")
 
-from lucidae.experiments.drawings import landscapes, recovery, training
+from lucidae.experiments.drawings import counts, landscapes, recovery, training
 
 
 def outcome_of(name, measure=None, curves=None):
@@ -50,6 +50,20 @@ def test_condition_numbers_and_their_growth_are_those_of_the_runs():
     assert "growth/nested/bound" not in outcome.curves
     (plot,) = training.conditioning(outcome)
     check_numbers(plot, outcome.curves, "nonuniform/best")
+
+
+def test_shares_of_right_counts_are_those_of_the_runs():
+    from lucidae.experiments.linear.counts import COUNTERS
+
+    outcome = outcome_of(
+        "component-counts", lambda _, i: dict.fromkeys(COUNTERS, np.array([5, 0, 5, i + 6]))
+    )
+    assert_allclose(outcome.curves["strength/mle"].y, 0.5)
+    assert_allclose(outcome.curves["none/horn"].y, 0.75)
+    assert_allclose(outcome.curves["mean/strength/share"].y, (16.0 + np.arange(3)) / 4.0)
+    (plot,) = counts.counts(outcome)
+    check_numbers(plot, outcome.curves, "tails/parallel_analysis")
+    assert all(isinstance(words, str) for words in outcome.setting.facts().values())
 
 
 def test_a_diverged_run_of_the_learning_rates_counts_as_one():

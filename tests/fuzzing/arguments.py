@@ -65,7 +65,7 @@ OPTIONS = {
     (): ("--version", "--help", "--debug"),
 }
 USUAL = {
-    "--components": ("1", "2", "0.9"),
+    "--components": ("1", "2", "0.9", "mle", "parallel-analysis"),
     "--method": ("rag", "linear_vae", "nonuniform_l2", "gha"),
     "--solver": ("exact", "auto", "gradient", "mm"),
     "--seed": ("0", "7"),

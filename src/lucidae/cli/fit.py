@@ -42,6 +42,7 @@ from lucidae.data.files import FILES, blocks_of_file
 from lucidae.io.models import Source, save_from
 from lucidae.io.sheets import Sheet, sheet_path, write_sheet
 from lucidae.io.tables import SUFFIXES, ReadOptions, Table, read_table, read_target, some
+from lucidae.linear.counting import CRITERIA
 
 __all__ = ["fit"]
 
@@ -56,21 +57,28 @@ def number_of(text: str) -> float:
         return math.nan
 
 
-def components_of(text: str | None) -> int | float | None:
-    """Return the value of ``--components``: a number of components or a share of the variance.
+def components_of(text: str | None) -> int | float | str | tuple[str, float] | None:
+    """Return the value of ``--components``: a number, a share of the variance or a criterion.
 
-    None, if the option was not given, stays None.
+    A known noise variance follows the criterion ``hard_threshold`` after a colon. None, if the
+    option was not given, stays None.
     """
     if text is None:
         return None
+    name, colon, variance = text.replace("-", "_").partition(":")
+    if name in CRITERIA and not colon:
+        return name
+    if name == "hard_threshold" and 0 < number_of(variance) < math.inf:
+        return name, number_of(variance)
     number = number_of(text)
     if number >= 1 and number.is_integer():
         return int(number)
     if 0 < number < 1:
         return number
     raise ValueError(
-        f"--components {text} was given, expected an integer of at least 1, or a share of the "
-        "variance strictly between 0 and 1, such as 0.95."
+        f"--components {text} was given, expected an integer of at least 1, a share of the "
+        f"variance strictly between 0 and 1, such as 0.95, one of {', '.join(CRITERIA)}, or "
+        "hard_threshold:V with the variance V of the noise, a number above 0."
     )
 
 
@@ -129,8 +137,9 @@ def linear(
     components: Annotated[
         str | None,
         typer.Option(
-            help="Number of components, or share of the variance to be explained, such as 0.95; by "
-            "default the rank of the data."
+            help="Number of components, or share of the variance to be explained, such as 0.95, or "
+            "a criterion that chooses the number: mle, parallel_analysis, hard_threshold, or "
+            "hard_threshold:V for noise of the known variance V; by default the rank of the data."
         ),
     ] = None,
     method: Annotated[

@@ -4,10 +4,12 @@ Matplotlib is imported when a display is drawn, not with this module.
 """
 
 from lucidae.displays._components import ComponentsDisplay, SpectrumDisplay
+from lucidae.displays._counts import ComponentCountDisplay
 from lucidae.displays._fit import HistoryDisplay, RecoveryDisplay
 from lucidae.displays._path import NoisePathDisplay
 
 __all__ = [
+    "ComponentCountDisplay",
     "ComponentsDisplay",
     "HistoryDisplay",
     "NoisePathDisplay",

@@ -20,6 +20,7 @@ MODULES = {
     "lae-minibatch": "linear.minibatch",
     "lae-learning-rates": "linear.learning_rates",
     "lae-conditioning": "linear.conditioning",
+    "component-counts": "linear.counts",
     "dropout-landscape": "dropout.landscape",
     "dropout-paths": "dropout.paths",
     "dropout-convergence": "dropout.convergence",

@@ -17,6 +17,12 @@ NAMES = {
     "group lasso": "group lasso",
     "music": "MUSIC",
     "beamforming": "conventional beamforming",
+    "mle": "Minka's evidence",
+    "parallel_analysis": "parallel analysis",
+    "hard_threshold": "hard threshold",
+    "known_noise": "hard threshold, known noise",
+    "horn": "Horn's procedure",
+    "share": "95 % of the variance",
 }
 """Name of each method in the legends of plots, by its name in the settings of a run."""
 

@@ -2,6 +2,7 @@
 
 from lucidae.linear.certificate import certify_weights
 from lucidae.linear.components import certify_components
+from lucidae.linear.counting import ComponentCount, count_components
 from lucidae.linear.estimator import LinearAutoencoder
 from lucidae.linear.methods import (
     METHODS,
@@ -39,6 +40,7 @@ from lucidae.linear.weights import TiedWeights, UntiedWeights, VariationalWeight
 __all__ = [
     "METHODS",
     "BrockettRule",
+    "ComponentCount",
     "ExpectedNestedDropout",
     "GeneralizedHebbianRule",
     "LinearAutoencoder",
@@ -61,6 +63,7 @@ __all__ = [
     "best_penalties",
     "certify_components",
     "certify_weights",
+    "count_components",
     "epochs_to_alignment",
     "geometric_prior",
     "make_method",

@@ -10,12 +10,19 @@ from typing import Any, TypeVar
 import numpy as np
 
 from lucidae.arrays import Array, as_double, namespace, to_numpy
+from lucidae.linear.counting import CRITERIA, ComponentCount, count_wanted, is_criterion
 from lucidae.linear.model import Model
 from lucidae.linear.probe import EPS, FEWEST_ROUNDINGS
 from lucidae.linear.verified_data import Data
 from lucidae.linear.verified_spectrum import Leading
 
-__all__ = ["attribute_difference", "check_range", "finite", "mean_difference"]
+__all__ = [
+    "attribute_difference",
+    "check_range",
+    "finite",
+    "mean_difference",
+    "verified_counts",
+]
 
 Vector = np.ndarray[Any, Any]
 AnyMethod = TypeVar("AnyMethod", bound=Callable[..., Array])
@@ -90,7 +97,7 @@ def attribute_difference(
         The second moment of the data.
     leading : Leading
         The leading eigenvalues of the second moment.
-    wanted : int, float or None
+    wanted : int, float, str, tuple or None
         The estimator's argument `n_components`.
     running : bool
         Whether mean and variances are running averages over mini-batches. Then they are not
@@ -106,7 +113,7 @@ def attribute_difference(
         return None
     k = len(weights.encoder)
     same = model.components.shape[0] == k == model.encoder.shape[0] == model.atoms.shape[0]
-    if not same or not _wanted_number(k, wanted, leading):
+    if not same or not _wanted_number(k, wanted, leading, data.weight):
         return math.inf
     encoder, atoms, components, variances = (
         to_numpy(as_double(part))
@@ -118,12 +125,43 @@ def attribute_difference(
     return of_weights if running else max(of_weights, _difference_to_data(model, data))
 
 
-def _wanted_number(k: int, wanted: Any, leading: Leading) -> bool:
+def verified_count(
+    wanted: Any, leading: Leading, weight: float, factor: float = 1.0
+) -> ComponentCount:
+    """Return the count of a criterion on the eigenvalues of the verifier.
+
+    Eigenvalues of at most `factor` times their rounding error are set to zero. `weight` is the
+    number of rows.
+    """
+    values = np.where(leading.values > factor * leading.error, leading.values, 0.0)
+    return count_wanted(wanted, values, weight, len(values))
+
+
+def verified_counts(
+    wanted: Any, leading: Leading, weight: float | None
+) -> tuple[ComponentCount, ...] | str | None:
+    """Return the count of the criterion `wanted`, then those of the others of `CRITERIA`.
+
+    The result is None if `wanted`, the argument `n_components`, is not a criterion, and a sentence
+    if the eigenvalues are not known.
+    """
+    if not is_criterion(wanted):
+        return None
+    if not leading.dense or weight is None:
+        return "Not all eigenvalues were computed, because there are more than 1024 features."
+    chosen = verified_count(wanted, leading, weight)
+    others = (name for name in CRITERIA if name != chosen.criterion)
+    return chosen, *(verified_count(name, leading, weight) for name in others)
+
+
+def _wanted_number(k: int, wanted: Any, leading: Leading, weight: float | None) -> bool:
     """Return whether k latents are what `n_components` asked for.
 
     `wanted` is that argument: an integer is the number itself, a float is the share of the variance
     that the latents must explain, and None stands for the rank. For the rank, eigenvalues between
-    0.01 and 100 times their rounding error may count or not.
+    0.01 and 100 times their rounding error may count or not. A criterion of
+    `lucidae.linear.counting` is applied to the eigenvalues `leading` of the verifier; `weight` is
+    the number of rows, without which it cannot be.
     """
     if isinstance(wanted, int):
         return k == wanted
@@ -132,6 +170,11 @@ def _wanted_number(k: int, wanted: Any, leading: Leading) -> bool:
     fewest, most = (max(1, int(np.sum(leading.values > f * leading.error))) for f in (1e2, 1e-2))
     if wanted is None:
         return fewest <= k <= most
+    if is_criterion(wanted):
+        return weight is None or any(
+            k == max(1, verified_count(wanted, leading, weight, factor).n_components)
+            for factor in (1.0, 1e2, 1e-2)
+        )
     shares = np.cumsum(leading.values) / max(float(np.sum(leading.values)), _TINY)
     enough = bool(shares[k - 1] >= wanted - 1e-9) or k >= fewest
     return enough and (k == 1 or bool(shares[k - 2] < wanted + 1e-9))

@@ -26,6 +26,7 @@ from lucidae.data import aligned_blocks, in_memory, read_moment
 from lucidae.data.kinds import AlignedBlocks
 from lucidae.data.passes import Passes
 from lucidae.linear.batches import check_repeatable, loaded_rows
+from lucidae.linear.counting import REFERENCES
 from lucidae.linear.data import MomentSource, source_of
 from lucidae.linear.methods import Options
 from lucidae.linear.objectives import (
@@ -97,6 +98,7 @@ def claims(figures: LinearFigures) -> tuple[Claim, ...]:
         _nonzero_claim(figures),
         _eigengap_claim(figures),
         _sampling_claim(figures),
+        *_count_claims(figures),
         _conditioning_claim(figures),
         _epochs_claim(figures),
         _attributes_claim(figures),
@@ -428,6 +430,25 @@ def _subspace_sentence(count: int, k: int, turned: float) -> str:
         f"The subspace is not separated from sampling noise ({reason}): another sample of as many "
         f"rows could give another subspace. {_FEWER}"
     )
+
+
+def _count_claims(figures: LinearFigures) -> tuple[Claim, ...]:
+    """Return the claim `component_count` if `n_components` names a criterion, otherwise nothing."""
+    counts = figures.counts
+    if counts is None:
+        return ()
+    name, statement = "component_count", "number of components that the criterion finds"
+    if isinstance(counts, str):
+        reference = "Minka 2000; Horn 1965; Gavish & Donoho 2014"
+        return (does_not_apply(name, statement, reference, counts),)
+    chosen, *others = counts
+    advice = chosen.summary()
+    if all(other.n_components == chosen.n_components for other in others):
+        advice += " The other criteria find the same number."
+    else:
+        advice += " " + " ".join(other.summary() for other in others)
+    found = float(chosen.n_components)
+    return (reported(name, statement, REFERENCES[chosen.criterion], found, advice),)
 
 
 def _conditioning_claim(figures: LinearFigures) -> Claim:

@@ -29,6 +29,7 @@ from lucidae.io.models import saved_as
 from lucidae.linear.attributes import finite
 from lucidae.linear.batches import FitBatchesMixin, draws_rows
 from lucidae.linear.certificate import checked_data, with_changes
+from lucidae.linear.counting import ComponentCount
 from lucidae.linear.data import MomentSource, source_of
 from lucidae.linear.methods import Options
 from lucidae.linear.state import LinearState
@@ -63,10 +64,18 @@ class LinearAutoencoder(
 
     Parameters
     ----------
-    n_components : int, float in (0, 1) or None, default=None
+    n_components : int, float in (0, 1), str, tuple or None, default=None
         Number of latents k, or the share of the variance that they should explain, or None for the
         numerical rank: the number of eigenvalues of the covariance above m times the machine
-        epsilon times the largest one, where m is the number of features.
+        epsilon times the largest one, where m is the number of features. Three criteria choose k
+        from all eigenvalues and the number of rows: ``"mle"`` (Minka's evidence, as in scikit-learn
+        but also for fewer rows than features), ``"parallel_analysis"`` (eigenvalues above the 99 %
+        quantile of 999 simulations of white Gaussian noise, with a fixed seed) and
+        ``"hard_threshold"`` (Gavish & Donoho; with a known variance of the noise,
+        ``("hard_threshold", variance)``). They assume noise of the same variance in every feature;
+        see `lucidae.linear.count_components`. If a criterion finds no component, a warning says so
+        and k is 1. ``solver="stochastic"`` needs an integer, and so do data with more than 8192
+        rows and more than 8192 features.
     method : str, default="rag"
         ``"rag"`` (rotation augmented gradient), ``"gha"`` (generalized Hebbian algorithm: Sanger's
         rule, which is Oja's rule for one latent), ``"brockett"`` (Riemannian ascent of Brockett's
@@ -143,7 +152,8 @@ class LinearAutoencoder(
         Decoder W₂.
     components_ : array of shape (k, m)
         Decoder columns scaled to unit length, one per row, in descending order of variance. The
-        entry of largest magnitude of each is positive. A latent that is zero has a row of zeros.
+        entry of largest magnitude of each is positive; see the notes. A latent that is zero has a
+        row of zeros.
     explained_variance_ : array of shape (k,)
         Variance of the data along each component. The divisor is the total weight of the samples
         minus 1.
@@ -156,6 +166,9 @@ class LinearAutoencoder(
         Mean variance of the data per dimension outside the span of the components.
     n_components_ : int
         Number of latents.
+    component_count_ : ComponentCount or None
+        If `n_components` names a criterion, what it found (0 if nothing) and the scores by which it
+        decided; otherwise None.
     n_iter_ : int
         Number of steps that the solver took; 1 for the exact solver.
     n_samples_seen_ : int or float
@@ -173,6 +186,18 @@ class LinearAutoencoder(
     See Also
     --------
     lucidae.certify : Certify this estimator on given data, or any pair of weights.
+    lucidae.linear.count_components : The criteria for the number of components.
+    lucidae.displays.ComponentCountDisplay : Plot of the eigenvalues with all criteria.
+
+    Notes
+    -----
+    The sign of a component is a convention, because an eigenvector times −1 is one too. It is a
+    promise: in each row of `components_` the entry of largest magnitude is positive, and if several
+    entries share this magnitude, the first of them. Rows of `encoder_` and columns of `decoder_`
+    have the same signs. This holds for every method, solver and kind of data, and depends on the
+    component alone: not on the order, scale or number of the rows, nor on an earlier fit. If two
+    entries of opposite sign have almost the same magnitude, small changes of the data can still
+    change the sign.
 
     References
     ----------
@@ -211,7 +236,7 @@ class LinearAutoencoder(
 
     def __init__(
         self,
-        n_components: int | float | None = None,
+        n_components: int | float | str | tuple[str, float] | None = None,
         *,
         method: str = "rag",
         solver: str = "auto",
@@ -459,6 +484,12 @@ class LinearAutoencoder(
         check_is_fitted(self)
         weight = self._state.weight
         return int(weight) if weight == int(weight) else weight
+
+    @property
+    def component_count_(self) -> ComponentCount | None:
+        """What the criterion that `n_components` names has found; None if it names none."""
+        check_is_fitted(self)
+        return self._state.component_count
 
     @property
     def _n_features_out(self) -> int:

@@ -11,6 +11,7 @@ from sklearn.utils import check_random_state
 
 from lucidae.arrays import Array, where_set
 from lucidae.io.models import saved_as
+from lucidae.linear.counting import CRITERIA, check_criterion
 from lucidae.linear.data import SOLVERS, LinearSolver
 from lucidae.linear.objectives import (
     ExpectedNestedDropout,
@@ -526,7 +527,14 @@ def _check_solver(solver: Any, method: Method) -> str:
 def _check_components(value: Any) -> Any:
     if value is None or (isinstance(value, float | np.floating) and 0.0 < value < 1.0):
         return value
-    others = ", a share of the variance in (0, 1), or None"
+    named = check_criterion(value)
+    if named is not None:
+        return named
+    names = ", ".join(repr(name) for name in CRITERIA)
+    others = (
+        f", a share of the variance in (0, 1), {names}, ('hard_threshold', noise variance), or "
+        "None for the rank"
+    )
     return check_integer(value, "n_components", low=1, others=others)
 
 

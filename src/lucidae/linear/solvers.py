@@ -26,6 +26,7 @@ from lucidae.arrays import (
 )
 from lucidae.io.models import saved_as
 from lucidae.iteration import Below, History, Solution, Status, iterate, log_grid
+from lucidae.linear.counting import ComponentCount, count_wanted, is_criterion
 from lucidae.linear.data import (
     SOLVERS,
     Covariance,
@@ -178,9 +179,9 @@ def resolve_components(wanted: Any, source: Source, spectrum: Spectrum | None) -
 
     Parameters
     ----------
-    wanted : int, float or None
-        The argument `n_components`: a number of latents, a share of the variance, or None for the
-        numerical rank.
+    wanted : int, float, str, tuple or None
+        The argument `n_components`: a number of latents, a share of the variance, a criterion of
+        `lucidae.linear.counting`, or None for the numerical rank.
     source : MomentSource or RowsSource
         The data.
     spectrum : Spectrum or None
@@ -199,8 +200,20 @@ def resolve_components(wanted: Any, source: Source, spectrum: Spectrum | None) -
     rank = max(1, spectrum.rank())
     if wanted is None:
         return rank
+    if is_criterion(wanted):
+        return _counted(count_wanted(wanted, spectrum.resolved(m), source.weight, m))
     share = np.cumsum(to_numpy(spectrum.values)) / max(spectrum.trace, np.finfo(float).tiny)
     return min(rank, int(np.searchsorted(share, wanted * (1 - 1e-12))) + 1)
+
+
+def _counted(count: ComponentCount) -> int:
+    """Return the number of latents for a count; a count of 0 gives one latent and a warning."""
+    if count.n_components == 0:
+        warn_user(
+            f"{count.summary()} One component was fitted nevertheless, because an autoencoder "
+            "needs at least one latent; do not interpret it."
+        )
+    return max(1, count.n_components)
 
 
 def _exact_outcome(method: Method, spectrum: Spectrum, k: int) -> TrainedWeights:

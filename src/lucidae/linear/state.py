@@ -16,6 +16,7 @@ from lucidae.certificate import Certificate, undecided
 from lucidae.io.models import saved_as
 from lucidae.linear.attributes import check_range
 from lucidae.linear.certificate import certificate, measure
+from lucidae.linear.counting import ComponentCount, count_wanted, is_criterion
 from lucidae.linear.data import STORED_FEATURES, MomentSource, RowsSource, Source
 from lucidae.linear.methods import Options
 from lucidae.linear.model import Model
@@ -189,6 +190,28 @@ class LinearState(FittedState):
                 self.previous = self._model.outcome.weights
         assert self._model is not None, "a fitted state contains a model, a moment or a stream"
         return self._model
+
+    @property
+    def eigenvalues(self) -> np.ndarray[Any, Any] | None:
+        """All m eigenvalues of the second moment of the data; None if they are not known.
+
+        Those below their rounding error are 0. The divisor is the total weight.
+        """
+        if self.stream is not None:
+            return None
+        _, spectrum = self.model, self._spectrum  # the model is computed together with the spectrum
+        if spectrum is None or isinstance(self.options.n_components, int):
+            if self.moment is None:
+                return None
+            spectrum = MomentSource(self.moment).spectrum(None)
+        return spectrum.resolved(spectrum.n_features)
+
+    @property
+    def component_count(self) -> ComponentCount | None:
+        """What the criterion that `n_components` names has found; None if it names none."""
+        wanted = self.options.n_components
+        values = self.eigenvalues if is_criterion(wanted) else None
+        return None if values is None else count_wanted(wanted, values, self.weight, len(values))
 
     @property
     def last_weights(self) -> Any:

@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from lucidae.arrays import as_double, to_numpy
-from lucidae.linear.attributes import attribute_difference
+from lucidae.linear.attributes import attribute_difference, verified_counts
+from lucidae.linear.counting import ComponentCount
 from lucidae.linear.methods import Method
 from lucidae.linear.model import Model
 from lucidae.linear.objectives import (
@@ -123,6 +124,9 @@ class LinearFigures:
         deviations.
     sampling : Sampling or str
         Tests of the components against sampling noise, or a sentence that says why there are none.
+    counts : tuple of ComponentCount, str or None
+        If `n_components` names a criterion, the number of components that it finds, then those of
+        the other criteria, or a sentence that says why they are not known; otherwise None.
     from_elsewhere : bool
         True if a pair of weights was given without an estimator; no advice on training applies.
     evidence : dict
@@ -146,6 +150,7 @@ class LinearFigures:
     attributes: float | None
     moment: Estimate | None = None
     sampling: Sampling | str = ""
+    counts: tuple[ComponentCount, ...] | str | None = None
     from_elsewhere: bool = False
     evidence: dict[str, Any] = field(default_factory=dict, repr=False)
 
@@ -177,7 +182,7 @@ def measure(
     model : Model, optional
         The fitted model whose attributes are compared with the weights and the data. If it is None,
         no attributes are compared.
-    wanted : int, float or None
+    wanted : int, float, str, tuple or None
         The estimator's argument `n_components`; used only if `model` is given.
     running : bool, default=False
         Whether mean and variances of the model are running averages over mini-batches.
@@ -246,6 +251,7 @@ def _figures(
         attributes=attribute_difference(model, weights, data, leading, wanted, running),
         moment=data.difference,
         sampling=_sampling(method, leading, k, data),
+        counts=None if model is None else verified_counts(wanted, leading, data.weight),
         from_elsewhere=model is None,
         evidence=_evidence(method, leading, k, data, (value, minimum, size), m * math.log(unit)),
     )

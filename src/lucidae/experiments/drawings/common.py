@@ -23,6 +23,12 @@ STYLES = {
     "group lasso": (LIGHT["purple"], "^"),
     "music": (LIGHT["orange"], "s"),
     "beamforming": (LIGHT["muted"], "x"),
+    "mle": (LIGHT["green"], "D"),
+    "parallel_analysis": (LIGHT["blue"], "o"),
+    "hard_threshold": (LIGHT["orange"], "s"),
+    "known_noise": (LIGHT["yellow"], "v"),
+    "horn": (LIGHT["purple"], "^"),
+    "share": (LIGHT["muted"], "x"),
 }
 """Colour and marker of each method in all plots, by its name in the settings of a run."""
 
