@@ -8,13 +8,15 @@ from typing import Any, Self
 
 import numpy as np
 import scipy.linalg
+import scipy.sparse
 
 from lucidae.sparsity.estimator import SparseVAE
+from lucidae.sparsity.groups import Groups
 from lucidae.sparsity.path import NoisePath, noise_path
 from lucidae.sparsity.posterior import ActiveFactor
 from lucidae.validation import check_choice, check_number
 
-__all__ = ["GroupEstimate"]
+__all__ = ["GroupEstimate", "observable_basis"]
 
 Floats = np.ndarray[Any, Any]
 
@@ -23,11 +25,62 @@ NEGLIGIBLE = 1e-8
 
 It is also the relative singular value below which a least-squares fit leaves a direction out."""
 
-PATH_STEP = 10.0**-0.25
-"""Ratio of each noise variance on the default path to the one before."""
+UNSEEN = 1e-6
+"""Singular value of the field of a source below which a direction has no field.
 
-PATH_END = 0.25
-"""Smallest noise variance of the default path, relative to that of the fit."""
+It is relative to the largest singular value of the source. Files store fields in float32."""
+
+PATH_STEP = 10.0**-0.25
+"""Ratio of each noise variance on the default path to the one before.
+
+The last one is that of the fit times this ratio. Below it, sources explain noise."""
+
+
+def observable_basis(gain: Floats, labels: Floats) -> tuple[Floats, Any]:
+    """Return the labels and the matrix of a basis of the directions of each group with a field.
+
+    Radial dipoles in a spherical head have no magnetic field, up to rounding errors. Such
+    directions of a group of columns are left out: the data say nothing about them, and the energy
+    does not depend on them. Groups without such a direction keep their columns.
+
+    Parameters
+    ----------
+    gain : ndarray of shape (d, κ)
+        The columns.
+    labels : ndarray of int of shape (κ,)
+        Group of each column.
+
+    Returns
+    -------
+    labels : ndarray of int of shape (r,)
+        Group of each column of the basis.
+    basis : sparse array of shape (κ, r)
+        Orthonormal columns; ``gain @ basis`` are the columns to use.
+
+    Examples
+    --------
+    >>> gain = np.array([[1.0, 1.0, 2.0], [0.0, 0.0, 1.0]])
+    >>> labels, basis = observable_basis(gain, np.array([0, 0, 1]))
+    >>> labels, abs(gain @ basis).round(3)
+    (array([0, 1]), array([[1.414, 2.   ], [0.   , 1.   ]]))
+    """
+    rows, values, owners = [], [], []
+    for _, members in Groups.of(labels, labels.size).by_size():
+        blocks = gain[:, members].transpose(1, 2, 0)
+        powers, axes = np.linalg.eigh(blocks @ blocks.transpose(0, 2, 1))
+        seen = powers > UNSEEN**2 * powers[:, -1:]
+        axes[seen.all(axis=1)] = np.eye(members.shape[1])
+        group, axis = np.nonzero(seen)
+        rows.append(members[group])
+        values.append(axes[group, :, axis])
+        owners.append(labels[members[group, 0]])
+    sizes = np.concatenate([np.full(len(part), part.shape[1]) for part in rows])
+    ends = np.concatenate([[0], np.cumsum(sizes)])
+    flat = [np.concatenate([part.ravel() for part in parts]) for parts in (values, rows)]
+    basis = scipy.sparse.csc_array((*flat, ends), shape=(labels.size, sizes.size))
+    found = np.concatenate(owners)
+    order = np.argsort(found, kind="stable")
+    return found[order], basis[:, order]
 
 
 @dataclass(frozen=True, eq=False)
@@ -157,9 +210,8 @@ class GroupEstimate:
         if noise_variances is None and cv is False:
             outer = self.responses @ self.responses.conj().T / self.responses.shape[1]
             high = float(np.linalg.eigvalsh(outer)[-1])
-            low = PATH_END * self.noise_variance
-            count = max(1, int(np.ceil(np.log(low / max(high, low)) / np.log(PATH_STEP))))
-            noise_variances = low * PATH_STEP ** -np.arange(count + 1.0)
+            steps = np.ceil(np.log(self.noise_variance / high) / np.log(PATH_STEP)) if high else 0
+            noise_variances = self.noise_variance * PATH_STEP ** np.arange(-max(steps, 0.0), 2.0)
         names = ("groups", "group_covariance", "significance", "max_iter", "tol", "random_state")
         settings = {name: getattr(self.model, name) for name in names}
         return noise_path(

@@ -43,6 +43,11 @@ __all__ = [
 
 Floats = np.ndarray[Any, Any]
 
+NO_FIELD = 1e-6
+"""Norm of the field of a source that counts as zero, relative to the largest one.
+
+In a spherical head this is the source at the centre, whose field is a rounding error."""
+
 
 def logging_at(verbose: Any) -> AbstractContextManager[Any]:
     """Return a context in which MNE logs at the level `verbose`; None changes nothing."""
@@ -66,7 +71,8 @@ class EvokedProblem:
     whitener : ndarray of shape (d, n_channels)
         Matrix that makes the covariance of the noise the identity, with its rank d.
     gain : ndarray of shape (d, κ)
-        Whitened lead field of the sources in use, each column times its weight.
+        Whitened lead field of the sources in use, each column times its weight. Sources without a
+        field are not among them.
     columns : ndarray of int of shape (κ,)
         Their columns in the forward solution.
     weighting : ndarray of shape (n_columns,)
@@ -110,9 +116,11 @@ class EvokedProblem:
             np.sqrt(count) * (whitener @ one.data[_selection(one, info)])
             for one, count in zip(evokeds, averages, strict=True)
         ]
-        used = np.arange(weighting.size) if mask is None else np.flatnonzero(mask)
+        mask = np.ones(weighting.size, dtype=bool) if mask is None else mask
+        seen = _with_field(whitener @ forward["sol"]["data"], forward["nsource"])
         return cls(
-            evokeds, forward, info, whitener, np.asarray(gain), used, weighting,
+            evokeds, forward, info, whitener, gain[:, seen[mask]], np.flatnonzero(mask & seen),
+            weighting,
             np.concatenate(parts, axis=1), averages,
         )  # fmt: skip
 
@@ -240,3 +248,10 @@ def _averages(evoked: Any, nave: Any) -> float:
 def _selection(evoked: Any, info: Any) -> list[int]:
     """Return the rows of an evoked that belong to the channels in use."""
     return [evoked.ch_names.index(name) for name in info["ch_names"]]
+
+
+def _with_field(lead_field: Floats, n_sources: int) -> Floats:
+    """Return, for each column of a whitened lead field, whether its source has any field."""
+    powers = np.sum(lead_field**2, axis=0).reshape(n_sources, -1)
+    seen = powers.max(axis=1) > NO_FIELD**2 * powers.max()
+    return np.repeat(seen, powers.shape[1])

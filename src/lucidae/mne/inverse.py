@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from lucidae.mne.estimate import Floats, GroupEstimate
+from lucidae.mne.estimate import Floats, GroupEstimate, observable_basis
 from lucidae.mne.evoked_problem import EvokedProblem, log_explained, logging_at
 from lucidae.mne.patches import expanded
 from lucidae.mne.result import SourceResult
@@ -189,6 +189,8 @@ def sparse_vae(
         gain, labels, expansion = problem.gain, problem.labels, problem.expansion
         if patches is not None:
             gain, labels, expansion = expanded(problem, patches)
+        labels, basis = observable_basis(gain, labels)
+        gain, expansion = gain @ basis, expansion @ basis
         estimate = GroupEstimate.fit(
             gain, problem.responses, labels, noise_variance=noise_variance,
             group_covariance=group_covariance, significance=significance, cv=cv,
@@ -267,16 +269,17 @@ def solver(
         )
     if isinstance(noise_variance, str):
         data, gain = _without_null_space(data, gain)
+    sources = np.arange(gain.shape[1]) // size
+    labels, basis = observable_basis(gain, sources)
     estimate = GroupEstimate.fit(
-        gain, data, np.arange(gain.shape[1]) // size, noise_variance=noise_variance,
+        gain @ basis, data, labels, noise_variance=noise_variance,
         group_covariance=group_covariance, significance=significance, **settings,
     )  # fmt: skip
     if not estimate.columns.size:
         warn_user(NO_SOURCE)
-    active_set = np.zeros(gain.shape[1], dtype=bool)
-    active_set[estimate.columns] = True
+    active_set = np.isin(sources, estimate.groups)
     found = estimate.debiased if check_flag(debias, "debias") else estimate.mean
-    return np.array(found), active_set
+    return basis[:, estimate.columns].tocsr()[active_set] @ found, active_set
 
 
 def _without_null_space(data: Floats, gain: Floats) -> tuple[Floats, Floats]:

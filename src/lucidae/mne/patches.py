@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 from numbers import Integral
 from typing import Any
 
-import mne
 import numpy as np
 import scipy.sparse
 import scipy.spatial
@@ -55,6 +55,7 @@ def neighbourhoods(src: Any, patches: Any) -> list[Members]:
 
     Examples
     --------
+    >>> import mne
     >>> places = np.array([[0.0, 0.0, 0.01 * step] for step in range(4)])
     >>> pos = {"rr": places, "nn": np.tile([0.0, 0.0, 1.0], (4, 1))}
     >>> src = mne.setup_volume_source_space(pos=pos, verbose=False)
@@ -83,20 +84,38 @@ def _by_radius(src: Any, radius: float) -> Iterator[Members]:
 
 def _by_order(src: Any, order: int) -> Iterator[Members]:
     """Yield the sources at most `order` edges away from each source."""
-    if src.kind not in ("surface", "volume"):
+    first = 0
+    for space in src:
+        edges = _edges(space, order)
+        reach = (edges + edges.T + scipy.sparse.eye_array(edges.shape[0])).tocsr()
+        within = reach
+        for _ in range(order - 1):
+            within = within @ reach
+        for begin, end in pairwise(within.indptr):
+            yield first + np.sort(within.indices[begin:end]).astype(np.int64)
+        first += edges.shape[0]
+
+
+def _edges(space: Any, order: int) -> Any:
+    """Return a sparse matrix with a positive entry for each edge between sources of a space."""
+    vertices = np.asarray(space["vertno"])
+    if space["type"] == "surf":
+        triangles = space["tris"] if space.get("use_tris") is None else space["use_tris"]
+        pairs = np.asarray(triangles)[:, [0, 1, 1, 2, 2, 0]].reshape(-1, 2)
+        pairs = np.searchsorted(vertices, pairs[np.isin(pairs, vertices).all(axis=1)])
+    elif space.get("shape") is not None:
+        places = space["rr"][vertices]
+        tree = scipy.spatial.cKDTree(places)
+        spacing = tree.query(places, k=2)[0][:, 1].min()
+        pairs = tree.query_pairs(1.01 * spacing, output_type="ndarray")
+    else:
         raise ValueError(
-            f"patches={order} was given as a neighbour order, but the source space is of the kind "
-            f"{src.kind!r}, which has no list of neighbours: give radii in metres, such as 0.01."
+            f"patches={order} was given as a neighbour order, but the sources are neither on a "
+            "surface nor on a grid, so that they have no neighbours: give radii in metres, such "
+            "as 0.01."
         )
-    edges = mne.spatial_src_adjacency(src, verbose="error").tocsr()
-    reach = (edges + scipy.sparse.identity(edges.shape[0], format="csr")).astype(bool)
-    within = reach
-    for _ in range(order - 1):
-        within = (within.astype(int) @ reach.astype(int)).astype(bool)
-    within = scipy.sparse.csr_array(within)
-    for source in range(within.shape[0]):
-        here = within.indices[within.indptr[source] : within.indptr[source + 1]]
-        yield np.sort(here).astype(np.int64)
+    ones = np.ones(len(pairs))
+    return scipy.sparse.coo_array((ones, tuple(pairs.T)), shape=(vertices.size,) * 2)
 
 
 def expanded(problem: EvokedProblem, patches: Any) -> tuple[Floats, Floats, Any]:

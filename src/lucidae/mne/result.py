@@ -56,7 +56,11 @@ class SourceResult:
 
     @property
     def model(self) -> SparseVAE:
-        """The estimator, fitted to the whitened and weighted columns of all sources."""
+        """The estimator, fitted to the whitened and weighted columns of all sources.
+
+        Directions of a source without a field, such as radial ones in a spherical head, have no
+        column.
+        """
         return self.estimate.model
 
     @property
@@ -221,7 +225,7 @@ class SourceResult:
         ----------
         noise_variances : array-like of shape (m,), optional
             Factors of the noise covariance. By default four per decade, from where no source
-            explains anything down to a quarter of the noise variance of the fit; with `cv`, those
+            explains anything down to one step below the noise variance of the fit; with `cv`, those
             of `lucidae.sparsity.noise_path`.
         cv : int, splitter, iterable, None or False, default=False
             Folds over whitened sensors for held-out errors, as in `noise_path`; False for none.
