@@ -1,0 +1,297 @@
+"""Coefficients of the selected sources of a whitened problem, and their posterior."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import scipy.linalg
+import scipy.sparse
+from sklearn.base import clone
+
+from lucidae.sparsity.estimator import SparseVAE
+from lucidae.sparsity.groups import Groups
+from lucidae.sparsity.path import NoisePath, noise_path
+from lucidae.sparsity.posterior import ActiveFactor
+from lucidae.sparsity.support import (
+    covariance_threshold,
+    removal_cost,
+    significance_threshold,
+)
+from lucidae.validation import check_choice, check_number
+
+__all__ = ["GroupEstimate", "observable_basis"]
+
+Floats = np.ndarray[Any, Any]
+
+NEGLIGIBLE = 1e-8
+"""Prior variance along an axis of a source that counts as zero, relative to its largest one.
+
+It is also the relative singular value below which a least-squares fit leaves a direction out."""
+
+UNSEEN = 1e-6
+"""Singular value of the field of a source below which a direction has no field.
+
+It is relative to the largest singular value of the source. Files store fields in float32."""
+
+PATH_STEP = 10.0**-0.25
+"""Ratio of each noise variance on the default path to the one before.
+
+The last one is that of the fit times this ratio. Below it, sources explain noise."""
+
+
+def observable_basis(gain: Floats, labels: Floats) -> tuple[Floats, Any]:
+    """Return the labels and the matrix of a basis of the directions of each group with a field.
+
+    Radial dipoles in a spherical head have no magnetic field, up to rounding errors. Such
+    directions of a group of columns are left out: the data say nothing about them, and the energy
+    does not depend on them. Groups without such a direction keep their columns.
+
+    Parameters
+    ----------
+    gain : ndarray of shape (d, κ)
+        The columns.
+    labels : ndarray of int of shape (κ,)
+        Group of each column.
+
+    Returns
+    -------
+    labels : ndarray of int of shape (r,)
+        Group of each column of the basis.
+    basis : sparse array of shape (κ, r)
+        Orthonormal columns; ``gain @ basis`` are the columns to use.
+
+    Examples
+    --------
+    >>> gain = np.array([[1.0, 1.0, 2.0], [0.0, 0.0, 1.0]])
+    >>> labels, basis = observable_basis(gain, np.array([0, 0, 1]))
+    >>> labels, abs(gain @ basis).round(3)
+    (array([0, 1]), array([[1.414, 2.   ], [0.   , 1.   ]]))
+    """
+    rows, values, owners = [], [], []
+    for _, members in Groups.of(labels, labels.size).by_size():
+        blocks = gain[:, members].transpose(1, 2, 0)
+        powers, axes = np.linalg.eigh(blocks @ blocks.transpose(0, 2, 1))
+        seen = powers > UNSEEN**2 * powers[:, -1:]
+        axes[seen.all(axis=1)] = np.eye(members.shape[1])
+        group, axis = np.nonzero(seen)
+        rows.append(members[group])
+        values.append(axes[group, :, axis])
+        owners.append(labels[members[group, 0]])
+    sizes = np.concatenate([np.full(len(part), part.shape[1]) for part in rows])
+    ends = np.concatenate([[0], np.cumsum(sizes)])
+    flat = [np.concatenate([part.ravel() for part in parts]) for parts in (values, rows)]
+    basis = scipy.sparse.csc_array((*flat, ends), shape=(labels.size, sizes.size))
+    found = np.concatenate(owners)
+    order = np.argsort(found, kind="stable")
+    return found[order], basis[:, order]
+
+
+@dataclass(frozen=True, eq=False)
+class GroupEstimate:
+    """A fit of `SparseVAE` to whitened data, and the posterior of the sources that it selects.
+
+    The data M (d × n) are modelled as ΦU + noise of variance γ, where Φ is the gain. With the prior
+    covariance Γ of the coefficients of the selected columns, and Σ = ΦΓΦᵀ + γI on these columns,
+    the posterior has the mean ΓΦᵀΣ⁻¹M and the covariance Γ − ΓΦᵀΣ⁻¹ΦΓ.
+
+    Parameters
+    ----------
+    model : SparseVAE
+        The estimator, fitted to all columns.
+    gain : ndarray of shape (d, κ)
+        The dictionary Φ.
+    responses : ndarray of shape (d, n)
+        The data M.
+    labels : ndarray of int of shape (κ,)
+        Group (source or patch) of each column.
+    columns : ndarray of int of shape (a,)
+        The columns of the selected groups.
+    prior : ndarray of shape (a, a)
+        The prior covariance Γ of their coefficients.
+    """
+
+    model: SparseVAE
+    gain: Floats
+    responses: Floats
+    labels: Floats
+    columns: Floats
+    prior: Floats
+
+    @classmethod
+    def fit(
+        cls, gain: Floats, responses: Floats, labels: Floats, *, noise_variance: Any,
+        group_covariance: Any, significance: Any, **settings: Any,
+    ) -> GroupEstimate:  # fmt: skip
+        """Fit `SparseVAE` and select the groups; `settings` are further arguments of it.
+
+        With a `significance`, groups that are not significant are removed (`_significant`), and the
+        prior covariances of the others are fitted again without them. Without one, all groups with
+        a positive prior variance are selected.
+        """
+        if isinstance(noise_variance, str) and noise_variance == "learn_diagonal":
+            raise ValueError(
+                "noise_variance='learn_diagonal' was given, but the rows are whitened sensors, "
+                "which have one noise variance: give a number, 'cv', 'cv_1se' or 'learn'."
+            )
+        kind = check_choice(group_covariance, "group_covariance", ("spherical", "full"))
+        level = 0.05 if significance is None else significance
+        check_number(level, "significance", low=0.0, high=1.0, open_low=True, others=" or None")
+        single = np.unique(labels).size == labels.size
+        template = SparseVAE(
+            noise_variance=noise_variance,
+            groups=None if single else labels,
+            group_covariance="spherical" if single else kind,
+            significance=level,
+            fit_intercept=False,
+            **settings,
+        )
+        model = template.fit(gain, responses)
+        columns = np.flatnonzero(np.isin(labels, labels[np.asarray(model.relevance_) > 0]))
+        found = cls(model, gain, responses, labels, columns, _prior_of(model, labels, columns))
+        while significance is not None:
+            kept = found._significant(level)
+            if kept.size == found.columns.size:
+                break
+            found = found._restricted(kept)
+        return found
+
+    @property
+    def noise_variance(self) -> float:
+        """The noise variance γ that was given or found."""
+        return float(self.model.noise_variance_)
+
+    @cached_property
+    def groups(self) -> Floats:
+        """Labels of the selected groups, ascending."""
+        return np.unique(self.labels[self.columns])
+
+    def _significant(self, significance: float) -> Floats:
+        """Return the columns of the groups that are left after removing the others one by one.
+
+        The group whose evidence exceeds its threshold least (or is furthest below it) is removed
+        first, until each group that is left is significant. Two groups with nearly the same field
+        can replace each other, so that neither is significant beside the other one; after one of
+        them is removed, the other one is.
+        """
+        scaled, kept = self.gain[:, self.columns] @ self._roots[0], np.arange(self.columns.size)
+        labels, n_responses = self.labels[self.columns], self.responses.shape[1]
+        thresholds = self._thresholds(significance)
+        while kept.size:
+            # With D = ΦB, P = DᵀΣ⁻¹D and Q = DᵀΣ⁻¹M/√n, a group costs log|I − P| + tr(Qᵀ(I − P)⁻¹Q)
+            # on its own rows and columns. By Woodbury's identity I − P is the posterior covariance
+            # of the latents, and Q their posterior mean divided by √n.
+            factor = ActiveFactor.of(scaled[:, kept], np.ones(kept.size), self.noise_variance)
+            left = factor.posterior(self.noise_variance).covariance(np.arange(kept.size))
+            loading = factor.mean(self.responses) / np.sqrt(n_responses)
+            excess = {}
+            for label in np.unique(labels[kept]):
+                here = np.flatnonzero(labels[kept] == label)
+                lost = removal_cost(left[np.ix_(here, here)], loading[here], 1.0)
+                excess[label] = n_responses * lost - thresholds[label]
+            least = min(excess, key=lambda label: excess[label])
+            if excess[least] > 0.0:
+                break
+            kept = kept[labels[kept] != least]
+        return np.asarray(self.columns[kept])
+
+    def _thresholds(self, significance: float) -> dict[Any, float]:
+        """Return, for each selected group, the evidence that it must exceed to be significant."""
+        count, full = np.unique(self.labels).size, self.model.group_covariance == "full"
+        _, sizes = np.unique(self.labels[self.columns], return_counts=True)
+        by_size = {
+            size: covariance_threshold(significance, count, int(size))
+            if full
+            else significance_threshold(significance, count)
+            for size in np.unique(sizes)
+        }
+        return {label: by_size[size] for label, size in zip(self.groups, sizes, strict=True)}
+
+    def _restricted(self, columns: Floats) -> GroupEstimate:
+        """Return the estimate with fewer columns, whose prior covariances are fitted again."""
+        if not columns.size:
+            return replace(self, columns=columns, prior=np.zeros((0, 0)))
+        labels = self.labels[columns]
+        groups = None if self.model.groups is None else labels
+        refit = clone(self.model).set_params(noise_variance=self.noise_variance, groups=groups)
+        refit.fit(self.gain[:, columns], self.responses)
+        prior = _prior_of(refit, labels, np.arange(columns.size))
+        used = np.isin(labels, labels[np.diagonal(prior) > 0])
+        return replace(self, columns=columns[used], prior=prior[np.ix_(used, used)])
+
+    @cached_property
+    def _roots(self) -> tuple[Floats, Floats]:
+        """Matrix B with BBᵀ = Γ, and which of its columns have more than a negligible variance."""
+        size = self.columns.size
+        root, kept = np.zeros((size, size)), np.zeros(size, dtype=bool)
+        selected = self.labels[self.columns]
+        for label in self.groups:
+            here = np.flatnonzero(selected == label)
+            variances, axes = np.linalg.eigh(self.prior[np.ix_(here, here)])
+            variances = np.maximum(variances, 0.0)
+            root[np.ix_(here, here)] = axes * np.sqrt(variances)
+            kept[here] = variances > NEGLIGIBLE * variances.max()
+        return root, kept
+
+    @cached_property
+    def _factor(self) -> ActiveFactor:
+        """Factor of the posterior of the latents Z with unit variance, where U = BZ."""
+        scaled = self.gain[:, self.columns] @ self._roots[0]
+        return ActiveFactor.of(scaled, np.ones(self.columns.size), self.noise_variance)
+
+    @cached_property
+    def mean(self) -> Floats:
+        """Posterior mean of the coefficients of the selected columns, of shape (a, n)."""
+        return np.asarray(self._roots[0] @ self._factor.mean(self.responses))
+
+    @cached_property
+    def covariance(self) -> Floats:
+        """Posterior covariance of the coefficients of one response, of shape (a, a)."""
+        if not self.columns.size:
+            return np.zeros((0, 0))
+        latent = self._factor.posterior(self.noise_variance)
+        root = self._roots[0]
+        return np.asarray(root @ latent.covariance(np.arange(self.columns.size)) @ root.T)
+
+    @cached_property
+    def debiased(self) -> Floats:
+        """Least-squares coefficients of the selected columns, of shape (a, n), without shrinkage.
+
+        Each group varies along the axes of its prior covariance that have a positive variance, so
+        that a source whose orientation was found to be constant keeps this orientation.
+        """
+        root, kept = self._roots
+        fields = self.gain[:, self.columns] @ root[:, kept]
+        lengths = np.linalg.norm(fields, axis=0)
+        scales = np.where(lengths > 0, 1.0 / np.where(lengths > 0, lengths, 1.0), 0.0)
+        if not kept.any():
+            return np.zeros_like(self.mean)
+        found = scipy.linalg.lstsq(fields * scales, self.responses, cond=NEGLIGIBLE)[0]
+        return np.asarray(root[:, kept] @ (scales[:, None] * found))
+
+    def path(self, noise_variances: Any, cv: Any) -> NoisePath:
+        """Return the solutions along a path of noise variances, see `SourceResult.noise_path`."""
+        if noise_variances is None and cv is False:
+            outer = self.responses @ self.responses.conj().T / self.responses.shape[1]
+            high = float(np.linalg.eigvalsh(outer)[-1])
+            steps = np.ceil(np.log(self.noise_variance / high) / np.log(PATH_STEP)) if high else 0
+            noise_variances = self.noise_variance * PATH_STEP ** np.arange(-max(steps, 0.0), 2.0)
+        names = ("groups", "group_covariance", "significance", "max_iter", "tol", "random_state")
+        settings = {name: getattr(self.model, name) for name in names}
+        return noise_path(
+            self.gain, self.responses, noise_variances, cv, fit_intercept=False, **settings
+        )
+
+
+def _prior_of(model: SparseVAE, labels: Floats, columns: Floats) -> Floats:
+    """Return the prior covariance of the coefficients of columns of a fitted model."""
+    prior = np.diag(np.asarray(model.relevance_)[columns])
+    if model.group_covariance == "spherical":
+        return prior
+    numbers = np.searchsorted(np.unique(labels), labels[columns])
+    for number in np.unique(numbers):
+        here = np.flatnonzero(numbers == number)
+        prior[np.ix_(here, here)] = model.group_covariances_[number][: here.size, : here.size]
+    return prior
