@@ -131,11 +131,7 @@ class NoiseCovariance:
         # eigenvalues; only what is orthogonal to the range in the units of the data is dropped.
         values, vectors = np.linalg.eigh(self.values)
         values, vectors = values[-rank:], vectors[:, -rank:]
-        # The rotation brings the r axes as close as possible to r rows of the data: with
-        # the rows J of V that pivoting selects and V_J = PSQᴴ, VQPᴴ is positive definite on J.
-        chosen = np.sort(scipy.linalg.qr(vectors.conj().T, mode="r", pivoting=True)[1][:rank])
-        left, _, right = np.linalg.svd(vectors[chosen])
-        return (left @ right) @ (vectors / np.sqrt(values)).conj().T
+        return rotation_to_rows(vectors) @ (vectors / np.sqrt(values)).conj().T
 
     def apply(self, values: Array) -> Array:
         """Return T times `values`, of shape (r, m) for values of shape (d, m) and the rank r."""
@@ -157,6 +153,19 @@ class NoiseCovariance:
             counts = 1.0 if weights is None else weights[kept]
             return float((counts * np.log(self.variances[kept])).sum())
         return float(-2.0 * np.log(np.linalg.svd(self.matrix, compute_uv=False)).sum())
+
+
+def rotation_to_rows(vectors: Any) -> Any:
+    """Return the rotation that brings r orthonormal axes as close as possible to r of d rows.
+
+    `vectors` has the axes as columns, V of shape (d, r). Pivoting selects rows J of V. With the
+    singular value decomposition V_J = PSQᴴ the rotation is U = PQᴴ, and VUᴴ is positive
+    semi-definite on the rows J.
+    """
+    rank = vectors.shape[1]
+    chosen = np.sort(scipy.linalg.qr(vectors.conj().T, mode="r", pivoting=True)[1][:rank])
+    left, _, right = np.linalg.svd(vectors[chosen])
+    return left @ right
 
 
 def _refuse_shape(shape: tuple[int, ...], n_rows: int) -> None:

@@ -1,0 +1,257 @@
+"""The whitened inverse problem of one or several evokeds, prepared by functions of MNE.
+
+This is the only module that imports private functions of MNE. They are those by which
+`mne.inverse_sparse.gamma_map` and `mixed_norm` whiten, weight and select channels, so that bad
+channels, projections, the average reference and the rank are treated as there.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from typing import Any
+
+import mne
+import numpy as np
+import scipy.sparse
+
+try:
+    from mne.inverse_sparse.mxne_inverse import (
+        _check_ori,
+        _compute_residual,
+        _make_sparse_stc,
+        _prepare_gain,
+        _split_gof,
+    )
+    from mne.minimum_norm.inverse import _check_reference, _log_exp_var
+except ImportError as error:  # pragma: no cover
+    raise ImportError(
+        f"lucidae.mne uses functions of MNE-Python that version {mne.__version__} does not have "
+        f"({error}): install a version from 1.12 on that lucidae was tested with, such as 1.13."
+    ) from error
+
+from lucidae.sparsity.whitening import rotation_to_rows
+from lucidae.validation import check_number, check_vector
+
+__all__ = [
+    "EvokedProblem",
+    "log_explained",
+    "logging_at",
+    "make_stc",
+    "split_goodness_of_fit",
+]
+
+Floats = np.ndarray[Any, Any]
+
+NO_FIELD = 1e-6
+"""Norm of the field of a source that counts as zero, relative to the largest one.
+
+In a spherical head this is the source at the centre, whose field is a rounding error."""
+
+
+def logging_at(verbose: Any) -> AbstractContextManager[Any]:
+    """Return a context in which MNE logs at the level `verbose`; None changes nothing."""
+    found: AbstractContextManager[Any]
+    found = nullcontext() if verbose is None else mne.use_log_level(verbose)
+    return found
+
+
+@dataclass(frozen=True, eq=False)
+class EvokedProblem:
+    """Whitened evokeds M and the whitened, weighted gain G of their sources: M ≈ GX.
+
+    Parameters
+    ----------
+    evokeds : list of Evoked
+        The responses, with the same channels.
+    forward : Forward
+        The forward solution of the channels in use, with fixed, surface or Cartesian orientation.
+    info : Info
+        The channels in use.
+    whitener : ndarray of shape (d, n_channels)
+        Matrix that makes the covariance of the noise the identity, with its rank d.
+    gain : ndarray of shape (d, κ)
+        Whitened lead field of the sources in use, each column times its weight. Sources without a
+        field are not among them.
+    columns : ndarray of int of shape (κ,)
+        Their columns in the forward solution.
+    weighting : ndarray of shape (n_columns,)
+        Weight of every column of the forward solution: depth, orientation and user's weights.
+    responses : ndarray of shape (d, n_times)
+        Whitened data of all evokeds, one after the other, each times the root of its number of
+        averages, so that the noise has unit variance.
+    averages : tuple of float
+        Number of averages of each evoked.
+    """
+
+    evokeds: list[Any]
+    forward: Any
+    info: Any
+    whitener: Floats
+    gain: Floats
+    columns: Floats
+    weighting: Floats
+    responses: Floats
+    averages: tuple[float, ...]
+
+    @classmethod
+    def of(
+        cls, evoked: Any, forward: Any, noise_cov: Any, *, loose: Any, depth: Any, rank: Any,
+        pick_ori: Any, weights: Any, weights_min: float, nave: Any,
+    ) -> EvokedProblem:  # fmt: skip
+        """Return the problem of an evoked or of a list of evokeds; see `sparse_vae`."""
+        evokeds = _checked_evokeds(evoked)
+        _check_kind(forward, mne.Forward, "forward", "mne.make_forward_solution")
+        _check_kind(noise_cov, mne.Covariance, "noise_cov", "mne.compute_covariance")
+        weights = _checked_weights(weights, forward["nsource"])
+        low = check_number(weights_min, "weights_min", low=0.0)
+        for one in evokeds:
+            _check_reference(one)
+        forward, gain, info, whitener, weighting, mask = _prepare_gain(
+            forward, evokeds[0].info, noise_cov, True, depth, loose, rank, weights, low
+        )
+        _check_ori(pick_ori, forward)
+        averages = tuple(_averages(one, nave) for one in evokeds)
+        parts = [
+            np.sqrt(count) * (whitener @ one.data[_selection(one, info)])
+            for one, count in zip(evokeds, averages, strict=True)
+        ]
+        mask = np.ones(weighting.size, dtype=bool) if mask is None else mask
+        seen = _with_field(whitener @ forward["sol"]["data"], forward["nsource"])
+        return cls(
+            evokeds, forward, info, whitener, gain[:, seen[mask]], np.flatnonzero(mask & seen),
+            weighting,
+            np.concatenate(parts, axis=1), averages,
+        )  # fmt: skip
+
+    @property
+    def n_orient(self) -> int:
+        """Number of columns of a source: 1 for fixed orientation, 3 for loose and free ones."""
+        return 1 if mne.forward.is_fixed_orient(self.forward) else 3
+
+    @property
+    def labels(self) -> Floats:
+        """Index of the source of each column of the gain."""
+        return self.columns // self.n_orient
+
+    @property
+    def expansion(self) -> Any:
+        """Sparse matrix from coefficients of the gain to amplitudes of all sources, in A·m."""
+        place = (self.columns, np.arange(self.columns.size))
+        shape = (self.weighting.size, self.columns.size)
+        return scipy.sparse.csc_array((self.weighting[self.columns], place), shape=shape)
+
+    def samples(self, index: int) -> slice:
+        """Return which columns of the responses belong to one of the evokeds."""
+        ends = np.cumsum([0, *(len(one.times) for one in self.evokeds)])
+        return slice(int(ends[index]), int(ends[index + 1]))
+
+    def lead_field(self, columns: Any) -> Floats:
+        """Return the whitened lead field of columns of the forward solution, without weights."""
+        return np.asarray(self.whitener @ self.forward["sol"]["data"][:, columns])
+
+    def residual(self, index: int, amplitudes: Floats, columns: Any) -> Any:
+        """Return one of the evokeds minus the field of amplitudes of columns of the forward."""
+        evoked = self.evokeds[index]
+        return _compute_residual(self.forward, evoked, amplitudes, columns, self.info)
+
+    def along_sensors(self) -> EvokedProblem:
+        """Return the same problem with rows that are as close as possible to sensors.
+
+        MNE's rows are principal components of the noise, which differ in how much signal they
+        have. Folds of rows are alike if every row belongs to one sensor.
+        """
+        axes = self.whitener / np.linalg.norm(self.whitener, axis=1, keepdims=True)
+        turn = rotation_to_rows(axes.T)
+        return replace(
+            self, whitener=turn @ self.whitener, gain=turn @ self.gain,
+            responses=turn @ self.responses,
+        )  # fmt: skip
+
+
+def make_stc(amplitudes: Floats, columns: Any, problem: EvokedProblem, index: int, ori: Any) -> Any:
+    """Return the source estimate of amplitudes of columns of the forward, as `gamma_map` does."""
+    evoked = problem.evokeds[index]
+    tstep = 1.0 / evoked.info["sfreq"]
+    return _make_sparse_stc(
+        amplitudes, columns, problem.forward, evoked.times[0], tstep,
+        active_is_idx=True, pick_ori=ori,
+    )  # fmt: skip
+
+
+def split_goodness_of_fit(responses: Floats, amplitudes: Floats, lead_field: Floats) -> Floats:
+    """Return the percentage of the power of the responses that each column explains, as MNE does.
+
+    The arrays have shapes (d, n_times), (a, n_times) and (d, a); the result is (a, n_times).
+    """
+    if not len(amplitudes):
+        return np.zeros(amplitudes.shape)
+    return np.asarray(_split_gof(responses, amplitudes, lead_field))
+
+
+def log_explained(responses: Floats, fitted: Floats) -> None:
+    """Write the percentage of the power of whitened responses that is explained to MNE's log."""
+    if responses.any():
+        _log_exp_var(responses, fitted, prefix="")
+
+
+def _check_kind(value: Any, kind: type, name: str, maker: str) -> None:
+    if not isinstance(value, kind):
+        raise ValueError(
+            f"{name} is of type {type(value).__name__}, expected mne.{kind.__name__}, such as "
+            f"returned by {maker}."
+        )
+
+
+def _checked_evokeds(evoked: Any) -> list[Any]:
+    """Return a list of evokeds after checking that they have the same channels."""
+    evokeds = list(evoked) if isinstance(evoked, list | tuple) else [evoked]
+    if not evokeds:
+        raise ValueError("evoked is an empty list, expected an Evoked or a list of them.")
+    for one in evokeds:
+        _check_kind(one, mne.Evoked, "evoked", "epochs.average()")
+        if not np.isfinite(one.data).all():
+            raise ValueError(
+                "evoked contains NaN or infinity. Interpolate or drop the channels that do."
+            )
+    first = evokeds[0]
+    for one in evokeds[1:]:
+        if one.ch_names != first.ch_names or set(one.info["bads"]) != set(first.info["bads"]):
+            raise ValueError(
+                "The evokeds have different channels or bad channels, expected the same ones in "
+                "the same order: call mne.channels.equalize_channels, and give all of them the "
+                "bad channels of each."
+            )
+    return evokeds
+
+
+def _checked_weights(weights: Any, n_sources: int) -> Any:
+    """Return the weights of the sources, a vector or a source estimate; None stays None."""
+    if weights is None or hasattr(weights, "vertices"):
+        return weights
+    found = check_vector(weights, "weights")
+    if found.shape != (n_sources,) or not found.any():
+        raise ValueError(
+            f"weights has shape {found.shape} and the largest entry {found.max():g}, expected one "
+            f"number of at least 0 for each of the {n_sources} sources, not all of them zero."
+        )
+    return found
+
+
+def _averages(evoked: Any, nave: Any) -> float:
+    """Return by how many averages the covariance of the noise of an evoked is divided."""
+    if nave is not None:
+        return check_number(nave, "nave", low=0.0, open_low=True, others=" or None")
+    return float(max(evoked.nave, 1))
+
+
+def _selection(evoked: Any, info: Any) -> list[int]:
+    """Return the rows of an evoked that belong to the channels in use."""
+    return [evoked.ch_names.index(name) for name in info["ch_names"]]
+
+
+def _with_field(lead_field: Floats, n_sources: int) -> Floats:
+    """Return, for each column of a whitened lead field, whether its source has any field."""
+    powers = np.sum(lead_field**2, axis=0).reshape(n_sources, -1)
+    seen = powers.max(axis=1) > NO_FIELD**2 * powers.max()
+    return np.repeat(seen, powers.shape[1])

@@ -1,0 +1,295 @@
+"""Sparse source localisation: `sparse_vae` for evokeds, and `solver` for whitened matrices."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from lucidae.mne.estimate import Floats, GroupEstimate, observable_basis
+from lucidae.mne.evoked_problem import EvokedProblem, log_explained, logging_at
+from lucidae.mne.patches import expanded
+from lucidae.mne.result import SourceResult
+from lucidae.sparsity.whitening import rotation_to_rows
+from lucidae.validation import check_flag, check_integer, check_rows, warn_user
+
+__all__ = ["solver", "sparse_vae"]
+
+NO_SOURCE = (
+    "No source was found: none explains more of the data than noise would. Give a smaller "
+    "noise_variance, check that noise_cov and nave describe the noise of the evoked, or give "
+    "significance=None to keep sources that are not significant."
+)
+
+
+def sparse_vae(
+    evoked: Any,
+    forward: Any,
+    noise_cov: Any,
+    *,
+    loose: Any = "auto",
+    depth: Any = 0.8,
+    rank: Any = None,
+    pick_ori: str | None = None,
+    noise_variance: float | str = 1.0,
+    group_covariance: str = "full",
+    weights: Any = None,
+    weights_min: float = 0.0,
+    nave: float | None = None,
+    significance: float | None = 0.05,
+    patches: Any = None,
+    debias: bool = False,
+    cv: Any = None,
+    random_state: Any = None,
+    max_iter: int = 1000,
+    tol: float = 1e-6,
+    return_residual: bool = False,
+    return_as_dipoles: bool = False,
+    return_result: bool = False,
+    verbose: Any = None,
+) -> Any:
+    """Localise the few sources of evoked responses, by the VAE with full posterior covariance.
+
+    The arguments, the preparation of the data and the returned types are those of
+    `mne.inverse_sparse.gamma_map` and `mixed_norm`, whose model this is: the amplitudes of each
+    source have a Gaussian prior, and the covariances of all priors are found by maximising the
+    likelihood of the data. Most of them are zero at the maximum. There is no regularisation
+    parameter to choose, because `noise_cov` says how much noise there is.
+
+    Parameters
+    ----------
+    evoked : Evoked or list of Evoked
+        The responses. The sources of several evokeds are the same ones, with different amplitudes.
+        Bad channels are left out, and projections (also those that are not yet applied, such as an
+        average reference) are applied to the forward solution too, as everywhere in MNE.
+    forward : Forward
+        The forward solution.
+    noise_cov : Covariance
+        Covariance of the noise of a single epoch, see `nave`.
+    loose : float, "auto" or dict, default="auto"
+        0 for sources along the normals of a surface (fixed orientation), 1 for free orientation,
+        between them for loose orientation; "auto" is 0.2 for surfaces and 1 for volumes. With
+        ``group_covariance="full"`` the data alone decide about the orientations of loose sources,
+        so that 0.2 and 1 give the same sources.
+    depth : float, dict or None, default=0.8
+        Depth weighting of MNE. The prior variance of every source is found from the data, whatever
+        the scale of its columns, so that the result does not depend on it.
+    rank : None, "info", "full" or dict, default=None
+        Rank of the noise covariance, as in MNE.
+    pick_ori : None or "vector", default=None
+        "vector" returns the three components of loose and free sources, None their norm.
+    noise_variance : float, "cv", "cv_1se", "learn" or "auto", default=1.0
+        Factor γ of the noise covariance. "cv" takes the mean squared error of predicting held-out
+        sensors, "cv_1se" a larger one within its standard error, "learn" maximises the likelihood
+        over γ too; see `SparseVAE`. A forward solution with errors needs more than 1.
+    group_covariance : {"full", "spherical"}, default="full"
+        Prior covariance of the components of a loose or free source: any covariance matrix, so that
+        results do not depend on the axes, or (as ``xyz_same_gamma=True`` of `gamma_map`) one
+        variance for all three.
+    weights : array of shape (n_sources,) or SourceEstimate, optional
+        Weights of the sources, as in `mixed_norm`. Like `depth`, they only scale columns: what
+        counts is which sources exceed `weights_min`.
+    weights_min : float, default=0.0
+        Sources whose weight is not larger than this are left out.
+    nave : float, optional
+        The noise of an average of `nave` epochs has the covariance γ `noise_cov` / `nave`. By
+        default this is ``evoked.nave``, as in `mne.minimum_norm.apply_inverse`,
+        `mne.whiten_evoked` and `mne.simulation.simulate_evoked` (`gamma_map` and `mixed_norm`
+        ignore it). Give 1 if `noise_cov` is already that of the average. With several evokeds
+        the prior variance of a source is the same in units of each evoked's noise.
+    significance : float or None, default=0.05
+        Only sources that are statistically significant are returned; this is the probability of
+        any false one under the model. None returns all sources with a positive prior variance, as
+        `gamma_map` does.
+    patches : list of float or int, optional
+        Sizes of extended sources, which are searched for along with the point sources: radii in
+        metres (floats, such as 0.01) or neighbour orders (integers). Around every source there is
+        one patch of each size, in which all sources have the same amplitude.
+    debias : bool, default=False
+        Whether to return the amplitudes of least squares on the sources that were found, which the
+        prior does not shrink towards zero.
+    cv, random_state, max_iter, tol : optional
+        As in `SparseVAE`: folds over sensors for ``noise_variance="cv"``, their seed, the largest
+        number of iterations, and the distance to optimality at which to stop.
+    return_residual : bool, default=False
+        Whether to return the residual as well.
+    return_as_dipoles : bool, default=False
+        Whether to return a list of dipoles instead of a source estimate.
+    return_result : bool, default=False
+        Whether to return a `SourceResult` instead, which has the source estimate, the dipoles, the
+        residual, the certificate, standard deviations of the amplitudes, the goodness of fit and
+        the path of noise variances.
+    verbose : bool, str, int or None, default=None
+        Level of MNE's log.
+
+    Returns
+    -------
+    stc : SourceEstimate, VolSourceEstimate, MixedSourceEstimate, their vector forms, or list
+        The source estimate with the vertices of the sources that were found, or a list of dipoles
+        (`return_as_dipoles`), or a `SourceResult` (`return_result`). For a list of evokeds, a list
+        with one entry for each. If no source was found, a warning is issued, and the estimate has
+        no vertices.
+    residual : Evoked or list of Evoked
+        The data that the sources do not explain. Only if `return_residual`.
+
+    See Also
+    --------
+    solver : The same for whitened matrices.
+
+    References
+    ----------
+    Wipf 2023, Marginalization is not marginal: no bad VAE local minima when learning optimal
+    sparse representations. Wipf & Nagarajan 2009, A unified Bayesian framework for MEG/EEG source
+    imaging (the model of `gamma_map`).
+
+    Examples
+    --------
+    From an evoked to sources, here with a simulated recording of two dipoles:
+
+    >>> import mne
+    >>> from lucidae.mne import sparse_vae
+    >>> info = mne.channels.read_meg_canonical_info("neuromag")
+    >>> info = mne.pick_info(info, mne.pick_types(info, meg="mag"))
+    >>> info["sfreq"] = 100.0  # doctest: +SKIP
+    >>> places = np.random.default_rng(0).uniform(-0.04, 0.04, (60, 3)) + [0, 0, 0.04]
+    >>> src = mne.setup_volume_source_space(pos={"rr": places, "nn": places}, verbose=False)
+    >>> sphere = mne.make_sphere_model((0.0, 0.0, 0.04), 0.09, info=info, verbose=False)
+    >>> forward = mne.make_forward_solution(info, None, src, sphere, eeg=False, verbose=False)
+    >>> noise_cov = mne.make_ad_hoc_cov(info, verbose=False)
+    >>> rng = np.random.default_rng(1)
+    >>> moments = 50e-9 * rng.standard_normal((6, 20))
+    >>> data = forward["sol"]["data"][:, [30, 31, 32, 120, 121, 122]] @ moments
+    >>> data += 5e-15 * rng.standard_normal(data.shape)
+    >>> evoked = mne.EvokedArray(data, info, verbose=False)
+    >>> stc = sparse_vae(evoked, forward, noise_cov, verbose=False)
+    >>> stc.vertices
+    [array([10, 40])]
+    >>> result = sparse_vae(evoked, forward, noise_cov, return_result=True, verbose=False)
+    >>> result.certificate["stationarity"].holds
+    True
+    """
+    for name, flag in (
+        ("debias", debias),
+        ("return_residual", return_residual),
+        ("return_as_dipoles", return_as_dipoles),
+        ("return_result", return_result),
+    ):
+        check_flag(flag, name)
+    if return_result and (return_residual or return_as_dipoles):
+        raise ValueError(
+            "return_result=True was given with return_residual or return_as_dipoles, but the "
+            "result has both, as residual and dipoles: leave these arguments out."
+        )
+    with logging_at(verbose):
+        problem = EvokedProblem.of(
+            evoked, forward, noise_cov, loose=loose, depth=depth, rank=rank, pick_ori=pick_ori,
+            weights=weights, weights_min=weights_min, nave=nave,
+        )  # fmt: skip
+        problem = problem.along_sensors() if isinstance(noise_variance, str) else problem
+        gain, labels, expansion = problem.gain, problem.labels, problem.expansion
+        if patches is not None:
+            gain, labels, expansion = expanded(problem, patches)
+        labels, basis = observable_basis(gain, labels)
+        gain, expansion = gain @ basis, expansion @ basis
+        estimate = GroupEstimate.fit(
+            gain, problem.responses, labels, noise_variance=noise_variance,
+            group_covariance=group_covariance, significance=significance, cv=cv,
+            random_state=random_state, max_iter=max_iter, tol=tol,
+        )  # fmt: skip
+        if not estimate.columns.size:
+            warn_user(NO_SOURCE)
+        results = [
+            SourceResult(problem, estimate, expansion, index, pick_ori, bool(debias))
+            for index in range(len(problem.evokeds))
+        ]
+        log_explained(problem.responses, gain[:, estimate.columns] @ estimate.mean)
+        several = isinstance(evoked, list | tuple)
+        if return_result:
+            return results if several else results[0]
+        found = [one.dipoles if return_as_dipoles else one.stc for one in results]
+        residuals = [one.residual for one in results] if return_residual else None
+    out: Any = found if several else found[0]
+    if residuals is None:
+        return out
+    return out, residuals if several else residuals[0]
+
+
+def solver(
+    M: Any,
+    G: Any,
+    n_orient: int = 1,
+    *,
+    noise_variance: float | str = 1.0,
+    group_covariance: str = "full",
+    significance: float | None = 0.05,
+    debias: bool = False,
+    **settings: Any,
+) -> tuple[Floats, Floats]:
+    """Find the sources of whitened data, in the form of MNE's example of a custom inverse solver.
+
+    Parameters
+    ----------
+    M : array of shape (n_channels, n_times)
+        The whitened data.
+    G : array of shape (n_channels, n_columns)
+        The whitened gain, in which each `n_orient` consecutive columns belong to a source.
+    n_orient : int, default=1
+        Number of columns of a source: 1 for fixed orientation, 3 for loose and free ones.
+    noise_variance : float or str, default=1.0
+        Factor γ of the noise covariance. If this is the covariance of single epochs and the data
+        are an average of `nave` of them, give ``functools.partial(solver, noise_variance=1/nave)``.
+    group_covariance, significance, debias : optional
+        As in `sparse_vae`.
+    **settings
+        Further arguments of `SparseVAE`, such as `cv`, `tol` or `max_iter`.
+
+    Returns
+    -------
+    X : ndarray of shape (n_active, n_times)
+        Amplitudes of the columns of the sources that were found, and of no others.
+    active_set : ndarray of bool of shape (n_columns,)
+        Which columns these are: all columns of each of these sources.
+
+    Examples
+    --------
+    >>> from lucidae.mne import solver
+    >>> rng = np.random.default_rng(0)
+    >>> G = rng.standard_normal((30, 60))
+    >>> M = 5.0 * G[:, 12:15] @ rng.standard_normal((3, 8)) + rng.standard_normal((30, 8))
+    >>> X, active_set = solver(M, G, 3)
+    >>> np.flatnonzero(active_set), X.shape
+    (array([12, 13, 14]), (3, 8))
+    """
+    data, gain = check_rows(M, accept_complex=True, name="M"), check_rows(G, name="G")
+    size = check_integer(n_orient, "n_orient", low=1)
+    if data.shape[0] != gain.shape[0] or gain.shape[1] % size:
+        raise ValueError(
+            f"M has shape {data.shape}, G has shape {gain.shape} and n_orient={size} was given, "
+            "expected as many rows in M as in G, and n_orient columns in G for each source."
+        )
+    if isinstance(noise_variance, str):
+        data, gain = _without_null_space(data, gain)
+    sources = np.arange(gain.shape[1]) // size
+    labels, basis = observable_basis(gain, sources)
+    estimate = GroupEstimate.fit(
+        gain @ basis, data, labels, noise_variance=noise_variance,
+        group_covariance=group_covariance, significance=significance, **settings,
+    )  # fmt: skip
+    if not estimate.columns.size:
+        warn_user(NO_SOURCE)
+    active_set = np.isin(sources, estimate.groups)
+    found = estimate.debiased if check_flag(debias, "debias") else estimate.mean
+    return basis[:, estimate.columns].tocsr()[active_set] @ found, active_set
+
+
+def _without_null_space(data: Floats, gain: Floats) -> tuple[Floats, Floats]:
+    """Return the data and the gain in an orthonormal basis of their rows' range.
+
+    After a projection the whitened rows are linearly dependent: their noise has fewer dimensions
+    than there are rows, which a noise variance that is estimated from the rows has to know.
+    """
+    both = np.hstack([data / max(np.linalg.norm(data), 1e-300), gain / np.linalg.norm(gain)])
+    values, vectors = np.linalg.eigh(both @ both.conj().T)
+    kept = vectors[:, values > 1e-12 * values[-1]]
+    turn = rotation_to_rows(kept) @ kept.conj().T
+    return turn @ data, turn @ gain

@@ -1,0 +1,178 @@
+"""Extended sources: neighbourhoods of several sizes in the source space as further columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+from numbers import Integral
+from typing import Any
+
+import numpy as np
+import scipy.sparse
+import scipy.spatial
+
+from lucidae.mne.evoked_problem import EvokedProblem, Floats
+from lucidae.validation import check_integer, check_number
+
+__all__ = ["expanded", "neighbourhoods"]
+
+Members = np.ndarray[Any, Any]
+
+
+def checked_sizes(patches: Any) -> list[int | float]:
+    """Return the sizes of patches: integers are neighbour orders, floats radii in metres."""
+    given = list(patches) if np.ndim(patches) == 1 else [patches]
+    if not given:
+        raise ValueError(
+            "patches is an empty list, expected radii in metres, such as [0.01, 0.02], or "
+            "neighbour orders, such as [1, 2]; None for point sources only."
+        )
+    return [
+        check_integer(size, "patches", low=1)
+        if isinstance(size, Integral)
+        else check_number(size, "patches", low=0.0, open_low=True)
+        for size in given
+    ]
+
+
+def neighbourhoods(src: Any, patches: Any) -> list[Members]:
+    """Return the sources of each patch: one patch around every source, in every size.
+
+    Parameters
+    ----------
+    src : SourceSpaces
+        The source spaces; a patch never extends over two of them.
+    patches : int, float or list of them
+        Integers are neighbour orders: all sources that are at most so many edges away, where edges
+        are those of the triangles of a surface, or join neighbours of a volume grid. Floats are
+        radii in metres.
+
+    Returns
+    -------
+    list of ndarray of int
+        Indices of the sources of each patch, ascending. Patches of a single source, and patches
+        with the same sources as another one, are left out.
+
+    Examples
+    --------
+    >>> import mne
+    >>> places = np.array([[0.0, 0.0, 0.01 * step] for step in range(4)])
+    >>> pos = {"rr": places, "nn": np.tile([0.0, 0.0, 1.0], (4, 1))}
+    >>> src = mne.setup_volume_source_space(pos=pos, verbose=False)
+    >>> [patch.tolist() for patch in neighbourhoods(src, 0.011)]
+    [[0, 1], [0, 1, 2], [1, 2, 3], [2, 3]]
+    """
+    found: dict[bytes, Members] = {}
+    for size in checked_sizes(patches):
+        near = _by_order(src, size) if isinstance(size, int) else _by_radius(src, size)
+        for members in near:
+            if members.size > 1:
+                found.setdefault(members.tobytes(), members)
+    return list(found.values())
+
+
+def _by_radius(src: Any, radius: float) -> Iterator[Members]:
+    """Yield the sources within a radius of each source of the same source space."""
+    first = 0
+    for space in src:
+        places = space["rr"][space["vertno"]]
+        tree = scipy.spatial.cKDTree(places)
+        for near in tree.query_ball_point(places, radius):
+            yield first + np.sort(np.asarray(near, dtype=np.int64))
+        first += len(places)
+
+
+def _by_order(src: Any, order: int) -> Iterator[Members]:
+    """Yield the sources at most `order` edges away from each source."""
+    first = 0
+    for space in src:
+        edges = _edges(space, order)
+        reach = (edges + edges.T + scipy.sparse.eye_array(edges.shape[0])).tocsr()
+        within = reach
+        for _ in range(order - 1):
+            within = within @ reach
+        for begin, end in pairwise(within.indptr):
+            yield first + np.sort(within.indices[begin:end]).astype(np.int64)
+        first += edges.shape[0]
+
+
+def _edges(space: Any, order: int) -> Any:
+    """Return a sparse matrix with a positive entry for each edge between sources of a space."""
+    vertices = np.asarray(space["vertno"])
+    if space["type"] == "surf":
+        triangles = space["tris"] if space.get("use_tris") is None else space["use_tris"]
+        pairs = np.asarray(triangles)[:, [0, 1, 1, 2, 2, 0]].reshape(-1, 2)
+        pairs = np.searchsorted(vertices, pairs[np.isin(pairs, vertices).all(axis=1)])
+    elif space.get("shape") is not None:
+        places = space["rr"][vertices]
+        tree = scipy.spatial.cKDTree(places)
+        spacing = tree.query(places, k=2)[0][:, 1].min()
+        pairs = tree.query_pairs(1.01 * spacing, output_type="ndarray")
+    else:
+        raise ValueError(
+            f"patches={order} was given as a neighbour order, but the sources are neither on a "
+            "surface nor on a grid, so that they have no neighbours: give radii in metres, such "
+            "as 0.01."
+        )
+    ones = np.ones(len(pairs))
+    return scipy.sparse.coo_array((ones, tuple(pairs.T)), shape=(vertices.size,) * 2)
+
+
+def expanded(problem: EvokedProblem, patches: Any) -> tuple[Floats, Floats, Any]:
+    """Return the gain with one more group of columns for each patch, for extended sources.
+
+    All sources of a patch have the same amplitude. On a surface whose orientations are relative to
+    its normals they point along the normals, and a patch is one column; elsewhere they share one
+    direction, and a patch is a group of three columns along the axes x, y and z.
+
+    Parameters
+    ----------
+    problem : EvokedProblem
+        The whitened problem with its point sources.
+    patches : int, float or list of them
+        Sizes of the patches, see `neighbourhoods`.
+
+    Returns
+    -------
+    gain : ndarray of shape (d, κ)
+        Columns of the point sources, then those of the patches.
+    labels : ndarray of int of shape (κ,)
+        Group of each column.
+    expansion : sparse array of shape (n_columns, κ)
+        Amplitudes of the columns of the forward solution for a unit coefficient of each column.
+    """
+    axes = problem.n_orient
+    usable = np.zeros(problem.weighting.size // axes, dtype=bool)
+    usable[problem.labels] = True
+    normal = _along_normals(problem)
+    rows: list[Any] = []
+    values: list[Any] = []
+    labels: list[int] = []
+    for number, members in enumerate(neighbourhoods(problem.forward["src"], patches)):
+        if not usable[members].all():
+            continue
+        for part in [axes - 1] if normal[members[0]] else range(axes):
+            rows.append(members * axes + part)
+            # The mean weight of the members keeps the scale of a patch near that of its points.
+            scale = np.mean(problem.weighting[rows[-1]]) / members.size
+            values.append(np.full(members.size, scale))
+            labels.append(usable.size + number)
+    if not rows:
+        raise ValueError(
+            f"patches={patches!r} was given, but no patch of this size has two or more sources. "
+            "Give a larger radius in metres, or a neighbour order such as 1."
+        )
+    ends = np.cumsum([0, *(part.size for part in rows)])
+    shape = (problem.weighting.size, len(rows))
+    extra = scipy.sparse.csc_array((np.concatenate(values), np.concatenate(rows), ends), shape)
+    gain = np.hstack([problem.gain, problem.lead_field(slice(None)) @ extra])
+    expansion = scipy.sparse.hstack([problem.expansion, extra], format="csc")
+    return gain, np.concatenate([problem.labels, labels]), expansion
+
+
+def _along_normals(problem: EvokedProblem) -> Floats:
+    """Return, for each source, whether a patch around it points along the normals."""
+    forward = problem.forward
+    known = problem.n_orient == 1 or bool(forward["surf_ori"])
+    kinds = [np.full(len(space["vertno"]), space["type"] == "surf") for space in forward["src"]]
+    return known & (np.concatenate(kinds) | (problem.n_orient == 1))

@@ -1,0 +1,348 @@
+"""The result of source localisation: sources, amplitudes with errors, residual and certificate."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from html import escape
+from typing import Any
+
+import mne
+import numpy as np
+
+from lucidae.certificate import Certificate
+from lucidae.mne.estimate import GroupEstimate
+from lucidae.mne.evoked_problem import EvokedProblem, Floats, make_stc, split_goodness_of_fit
+from lucidae.sparsity.estimator import SparseVAE
+from lucidae.sparsity.path import NoisePath
+
+__all__ = ["SourceResult"]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class SourceResult:
+    """Sources of one evoked, as found by `lucidae.mne.sparse_vae` with ``return_result=True``.
+
+    Everything is computed when it is first read. Amplitudes are in A·m, positions in metres in head
+    coordinates, times in seconds. n is the number of sources with non-zero amplitude.
+
+    Parameters
+    ----------
+    problem : EvokedProblem
+        The whitened data and gain of all evokeds of the fit.
+    estimate : GroupEstimate
+        The fit with the posterior of its coefficients.
+    expansion : sparse array of shape (n_columns, κ)
+        Amplitudes of the columns of the forward solution for unit coefficients of the fit.
+    index : int
+        Number of the evoked among those of the fit.
+    pick_ori : None or "vector"
+        Orientation of the source estimate, see `sparse_vae`.
+    debias : bool
+        Whether `amplitudes` are those without shrinkage.
+
+    Examples
+    --------
+    See `lucidae.mne.sparse_vae`.
+    """
+
+    problem: EvokedProblem
+    estimate: GroupEstimate
+    expansion: Any
+    index: int
+    pick_ori: str | None
+    debias: bool
+
+    @property
+    def model(self) -> SparseVAE:
+        """The estimator, fitted to the whitened and weighted columns of all sources.
+
+        Directions of a source without a field, such as radial ones in a spherical head, have no
+        column.
+        """
+        return self.estimate.model
+
+    @property
+    def certificate(self) -> Certificate:
+        """Claims about the fit, each with a verdict; shared by all evokeds of the fit."""
+        return self.model.certificate_
+
+    @property
+    def noise_variance(self) -> float:
+        """Factor γ of the noise covariance that was given or found."""
+        return self.estimate.noise_variance
+
+    @property
+    def forward(self) -> Any:
+        """The forward solution of the channels in use, in the orientation of the fit."""
+        return self.problem.forward
+
+    @property
+    def evoked(self) -> Any:
+        """The evoked that was localised."""
+        return self.problem.evokeds[self.index]
+
+    @property
+    def times(self) -> Floats:
+        """Times of the samples."""
+        return np.asarray(self.evoked.times)
+
+    @property
+    def n_orient(self) -> int:
+        """Number of components of a source: 1 for fixed orientation, 3 for loose and free ones."""
+        return self.problem.n_orient
+
+    @cached_property
+    def sources(self) -> Floats:
+        """Indices of the sources, in the concatenated source spaces of the forward solution."""
+        return self._sources_of(self.estimate.columns)
+
+    @cached_property
+    def patches(self) -> list[Floats]:
+        """Sources of each selected column or group: one source, or those of a patch."""
+        columns, labels = self.estimate.columns, self.estimate.labels
+        return [
+            self._sources_of(columns[labels[columns] == group]) for group in self.estimate.groups
+        ]
+
+    @cached_property
+    def vertices(self) -> list[Floats]:
+        """Vertex numbers of the sources in each source space, as ``stc.vertices``."""
+        found, first = [], 0
+        for space in self.forward["src"]:
+            here = self.sources[self.sources >= first] - first
+            found.append(np.asarray(space["vertno"])[here[here < len(space["vertno"])]])
+            first += len(space["vertno"])
+        return found
+
+    @property
+    def positions(self) -> Floats:
+        """Positions of the sources, of shape (n, 3)."""
+        return np.asarray(self.forward["source_rr"][self.sources])
+
+    @property
+    def orientations(self) -> Floats:
+        """Unit vectors of the components of the amplitudes, of shape (n, n_orient, 3)."""
+        axes = np.reshape(self.forward["source_nn"], (-1, self.n_orient, 3))
+        return np.asarray(axes[self.sources])
+
+    @cached_property
+    def posterior_mean(self) -> Floats:
+        """Posterior mean of the amplitudes, of shape (n, n_orient, n_times)."""
+        return self._amplitudes(self.estimate.mean)
+
+    @cached_property
+    def debiased_amplitudes(self) -> Floats:
+        """Amplitudes that fit the data best, by least squares on the selected sources.
+
+        They have shape (n, n_orient, n_times). The prior does not shrink them towards zero; a
+        source whose orientation was found to be constant keeps it.
+        """
+        return self._amplitudes(self.estimate.debiased)
+
+    @property
+    def amplitudes(self) -> Floats:
+        """Amplitudes of the source estimate: the posterior mean, or debiased if asked for."""
+        return self.debiased_amplitudes if self.debias else self.posterior_mean
+
+    @cached_property
+    def posterior_covariance(self) -> Floats:
+        """Posterior covariance of the amplitudes of one sample, (n n_orient, n n_orient).
+
+        Source by source, all components of a source together. It is the same for all samples. It
+        includes the error by noise, not that of a wrong forward solution or wrong sources.
+        """
+        spread = self._transfer @ self.estimate.covariance @ self._transfer.T
+        return np.asarray(spread / self.problem.averages[self.index])
+
+    @property
+    def posterior_std(self) -> Floats:
+        """Posterior standard deviations of the amplitudes of one sample, (n, n_orient)."""
+        variances = np.maximum(np.diagonal(self.posterior_covariance), 0.0)
+        return np.asarray(np.sqrt(variances).reshape(-1, self.n_orient))
+
+    @cached_property
+    def stc(self) -> Any:
+        """The source estimate of MNE."""
+        flat = self.amplitudes.reshape(-1, self.times.size)
+        return make_stc(flat, self._rows, self.problem, self.index, self.pick_ori)
+
+    @cached_property
+    def residual(self) -> Any:
+        """The evoked minus the field of the sources."""
+        flat = self.amplitudes.reshape(-1, self.times.size)
+        return self.problem.residual(self.index, flat, self._rows)
+
+    @cached_property
+    def dipoles(self) -> list[Any]:
+        """One dipole of MNE for each source, with its goodness of fit."""
+        moments = np.einsum("not,noi->nti", self.amplitudes, self.orientations)
+        lengths = np.linalg.norm(moments, axis=2)
+        found = []
+        for source in range(self.sources.size):
+            place = np.tile(self.positions[source], (self.times.size, 1))
+            if self.n_orient == 1:  # the orientation is known, the amplitude has a sign
+                size = self.amplitudes[source, 0]
+                direction = np.tile(self.orientations[source, 0], (self.times.size, 1))
+            else:
+                size = lengths[source]
+                direction = moments[source] / np.where(size > 0, size, 1.0)[:, None]
+            share = self.source_goodness_of_fit[source]
+            found.append(mne.Dipole(self.times, place, size, direction, share))
+        return found
+
+    @cached_property
+    def goodness_of_fit(self) -> float:
+        """Percentage of the power of the whitened data that the sources explain."""
+        data, fitted = self._whitened
+        total = float(np.sum(np.abs(data) ** 2))
+        return 100.0 * (1.0 - float(np.sum(np.abs(data - fitted) ** 2)) / total) if total else 0.0
+
+    @cached_property
+    def goodness_of_fit_per_time(self) -> Floats:
+        """The same percentage for each sample, of shape (n_times,)."""
+        data, fitted = self._whitened
+        total = np.sum(np.abs(data) ** 2, axis=0)
+        lost = np.sum(np.abs(data - fitted) ** 2, axis=0)
+        return 100.0 * np.where(total > 0, 1.0 - lost / np.where(total > 0, total, 1.0), 0.0)
+
+    @cached_property
+    def source_goodness_of_fit(self) -> Floats:
+        """Percentage of the power of the whitened data by source and sample, (n, n_times).
+
+        The part that several sources explain together is divided among them as in MNE.
+        """
+        data = self._whitened[0] / np.sqrt(self.problem.averages[self.index])
+        flat = self.amplitudes.reshape(-1, self.times.size)
+        shares = split_goodness_of_fit(data, flat, self.problem.lead_field(self._rows))
+        return np.asarray(shares.reshape(-1, self.n_orient, self.times.size).sum(axis=1))
+
+    def noise_path(self, noise_variances: Any = None, cv: Any = False) -> NoisePath:
+        """Return which sources explain the data at which noise variance.
+
+        Parameters
+        ----------
+        noise_variances : array-like of shape (m,), optional
+            Factors of the noise covariance. By default four per decade, from where no source
+            explains anything down to one step below the noise variance of the fit; with `cv`, those
+            of `lucidae.sparsity.noise_path`.
+        cv : int, splitter, iterable, None or False, default=False
+            Folds over whitened sensors for held-out errors, as in `noise_path`; False for none.
+
+        Returns
+        -------
+        NoisePath
+            The path of the whitened problem of all evokeds of the fit. Its columns are those of
+            `model`; `path_sources` gives the sources.
+        """
+        if cv is False:
+            return self.estimate.path(noise_variances, cv)
+        turned = self.problem.along_sensors()
+        turn = turned.whitener @ np.linalg.pinv(self.problem.whitener)
+        fit = GroupEstimate(
+            self.model, turn @ self.estimate.gain, turned.responses, self.estimate.labels,
+            self.estimate.columns,
+        )  # fmt: skip
+        return fit.path(noise_variances, cv)
+
+    def path_sources(self, path: NoisePath) -> list[Floats]:
+        """Return the significant sources at each noise variance of a path of this result.
+
+        Parameters
+        ----------
+        path : NoisePath
+            A path that `noise_path` has returned.
+
+        Returns
+        -------
+        list of ndarray of int
+            Indices of the sources, as `sources`.
+        """
+        return [self._sources_of(support) for support in path.supports]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the figures of the result by name, as numbers, texts and lists of them."""
+        strength = np.linalg.norm(self.amplitudes, axis=1)
+        peaks = np.argmax(strength, axis=1)
+        spaces = np.repeat(np.arange(len(self.vertices)), [part.size for part in self.vertices])
+        rows = [
+            {
+                "source": int(source),
+                "space": int(spaces[number]),
+                "vertex": int(np.concatenate(self.vertices)[number]),
+                "position": [float(value) for value in self.positions[number]],
+                "amplitude": float(strength[number, peaks[number]]),
+                "standard_deviation": float(np.linalg.norm(self.posterior_std[number])),
+                "time": float(self.times[peaks[number]]),
+                "goodness_of_fit": float(self.source_goodness_of_fit[number, peaks[number]]),
+            }
+            for number, source in enumerate(self.sources)
+        ]
+        return {
+            "comment": str(self.evoked.comment),
+            "n_sources": int(self.sources.size),
+            "goodness_of_fit": float(self.goodness_of_fit),
+            "noise_variance": self.noise_variance,
+            "debiased": bool(self.debias),
+            "sources": rows,
+        }
+
+    def __repr__(self) -> str:
+        number = self.sources.size
+        return (
+            f"SourceResult({number} source{'s' * (number != 1)}, {self.times.size} samples, "
+            f"{self.goodness_of_fit:.1f} % explained, noise variance {self.noise_variance:.3g})"
+        )
+
+    def _repr_html_(self) -> str:
+        """Return a table of the sources and the certificate for notebooks."""
+        names = ("source", "x, y, z (mm)", "peak (nA·m)", "at (ms)", "explained there (%)")
+        rows: list[Sequence[str]] = [
+            (
+                f"{entry['source']}",
+                ", ".join(f"{1e3 * value:.1f}" for value in entry["position"]),
+                f"{1e9 * entry['amplitude']:.3g} ± {1e9 * entry['standard_deviation']:.2g}",
+                f"{1e3 * entry['time']:.1f}",
+                f"{entry['goodness_of_fit']:.1f}",
+            )
+            for entry in self.to_dict()["sources"]
+        ]
+        head = "".join(f"<th>{escape(name)}</th>" for name in names)
+        body = "".join(
+            "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows
+        )
+        table = f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody>"
+        caption = f"<caption>{escape(repr(self))}</caption>"
+        return f"<table>{caption}{table}</table>{self.certificate._repr_html_()}"
+
+    @cached_property
+    def _rows(self) -> Floats:
+        """Columns of the forward solution that belong to the sources."""
+        return (self.sources[:, None] * self.n_orient + np.arange(self.n_orient)).ravel()
+
+    @cached_property
+    def _transfer(self) -> Floats:
+        """Matrix from the selected coefficients to the amplitudes of the sources."""
+        chosen = self.expansion[:, self.estimate.columns].tocsr()[self._rows]
+        return np.asarray(chosen.toarray())
+
+    @cached_property
+    def _whitened(self) -> tuple[Floats, Floats]:
+        """Whitened data of the evoked, and what the sources explain of them."""
+        here = self.problem.samples(self.index)
+        found = self.estimate.debiased if self.debias else self.estimate.mean
+        fitted = self.estimate.gain[:, self.estimate.columns] @ found[:, here]
+        return self.estimate.responses[:, here], fitted
+
+    def _sources_of(self, columns: Any) -> Floats:
+        """Return the sources that columns of the fit act on, ascending."""
+        rows = self.expansion[:, np.asarray(columns, dtype=int)].indices
+        return np.unique(rows // self.n_orient)
+
+    def _amplitudes(self, coefficients: Floats) -> Floats:
+        """Return the amplitudes of this evoked's sources from coefficients of all samples."""
+        here = self.problem.samples(self.index)
+        scale = np.sqrt(self.problem.averages[self.index])
+        found = self._transfer @ coefficients[:, here] / scale
+        return np.asarray(found.reshape(-1, self.n_orient, self.times.size))
