@@ -39,7 +39,7 @@ FARTHEST = 0.05
 ALPHAS = (0.5, 1.0, 2.0, 5.0)
 """Noise variances of the whitened data that gamma_map is given; the best one is kept."""
 
-TIME_FREQUENCY_ALPHAS = (40.0, 60.0, 75.0, 90.0)
+TIME_FREQUENCY_ALPHAS = (40.0, 50.0, 60.0, 70.0, 80.0)
 """Penalties of tf_mixed_norm, in percent of the largest one; the best one is kept."""
 
 VERSION = 1
@@ -466,26 +466,26 @@ class Method:
 
 METHODS = {
     "lucidae": Method(ours, ((1.0,),), note="`sparse_vae` with its defaults (γ = 1)"),
-    "lucidae, cv": Method(
-        ours, (("cv_1se",),), cost=1, note='`sparse_vae` with `noise_variance="cv_1se"`'
+    "lucidae, learn": Method(
+        ours, (("learn",),), cost=1, note='`sparse_vae` with `noise_variance="learn"`'
     ),
     "gamma_map 1": Method(
-        gamma_map, tuple((alpha, 1) for alpha in ALPHAS), cost=3,
+        gamma_map, tuple((alpha, 1) for alpha in ALPHAS), cost=1,
         note=f"`update_mode=1`, the best of α = {', '.join(f'{a:g}' for a in ALPHAS)}",
     ),
     "gamma_map 2": Method(
-        gamma_map, tuple((alpha, 2) for alpha in ALPHAS), cost=3,
+        gamma_map, tuple((alpha, 2) for alpha in ALPHAS), cost=1,
         note="`update_mode=2`, the best of the same α",
     ),
-    "mixed_norm": Method(mixed_norm, cost=2, note='`alpha="sure"`'),
+    "mixed_norm": Method(mixed_norm, cost=1, note='`alpha="sure"`'),
     "tf_mixed_norm": Method(
-        tf_mixed_norm, tuple((alpha,) for alpha in TIME_FREQUENCY_ALPHAS), cost=2,
+        tf_mixed_norm, tuple((alpha,) for alpha in TIME_FREQUENCY_ALPHAS), cost=1,
         note=f"the best of α = {', '.join(f'{a:g}' for a in TIME_FREQUENCY_ALPHAS)}",
     ),
     "dSPM": Method(peaks, (("dSPM",),), note="as many peaks as there are sources"),
     "eLORETA": Method(peaks, (("eLORETA",),), note="as many peaks as there are sources"),
     "Champagne": Method(
-        champagne, package="invert", cost=2, fixed_only=True, note="of invertmeeg"
+        champagne, package="invert", cost=1, fixed_only=True, note="of invertmeeg"
     ),
 }  # fmt: skip
 

@@ -6,11 +6,13 @@ Matplotlib is imported when a display is drawn, not with this module.
 from lucidae.displays._components import ComponentsDisplay, SpectrumDisplay
 from lucidae.displays._fit import HistoryDisplay, RecoveryDisplay
 from lucidae.displays._path import NoisePathDisplay
+from lucidae.displays._sources import SourceDisplay
 
 __all__ = [
     "ComponentsDisplay",
     "HistoryDisplay",
     "NoisePathDisplay",
     "RecoveryDisplay",
+    "SourceDisplay",
     "SpectrumDisplay",
 ]
