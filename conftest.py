@@ -12,6 +12,7 @@ NEEDS = {
     PACKAGE / "io" / "sheets.py": ("pandas",),
     PACKAGE / "io" / "tables.py": ("pandas",),
     PACKAGE / "io" / "text.py": ("pandas",),
+    PACKAGE / "mne": ("mne",),
     PACKAGE / "nn": ("torch",),
     PACKAGE / "displays": ("matplotlib",),
     PACKAGE / "experiments" / "drawings": ("jinja2", "matplotlib"),

@@ -1,0 +1,688 @@
+"""Source localisation of evokeds: `lucidae.mne`, on small source spaces."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+
+from extras import require
+
+mne = require("mne")
+
+from evoked_recordings import forward_of, scattered_space, sensors, simulated, surface_space
+from lucidae.mne import SourceResult, solver, sparse_vae
+from lucidae.mne.estimate import observable_basis
+from lucidae.mne.patches import neighbourhoods
+
+
+def localised(data, **settings):
+    settings = {"return_result": True, "verbose": False, **settings}
+    return sparse_vae(data.evoked, data.forward, data.cov, **settings)
+
+
+def whitened(data, *, loose="auto", pca=True):
+    """Return MNE's whitened data and gain, and the rest of what it prepares."""
+    from mne.inverse_sparse.mxne_inverse import _prepare_gain
+
+    with mne.use_log_level("error"):
+        forward, gain, info, whitener, weighting, _ = _prepare_gain(
+            data.forward, data.evoked.info, data.cov, pca, 0.8, loose, None
+        )
+    rows = [data.evoked.ch_names.index(name) for name in info["ch_names"]]
+    return whitener @ data.evoked.data[rows], gain, forward, weighting
+
+
+CASES = [
+    ("surface", "mag", False, "SourceEstimate"),
+    ("surface", "eeg", False, "SourceEstimate"),
+    ("surface", "both", True, "SourceEstimate"),
+    ("grid", "mag", False, "VolSourceEstimate"),
+    ("scattered", "eeg", False, "VolSourceEstimate"),
+    ("mixed", "both", False, "MixedSourceEstimate"),
+]
+
+
+@pytest.mark.parametrize(("space", "kind", "fixed", "name"), CASES)
+def test_sources_with_little_noise_are_found_with_their_field(space, kind, fixed, name):
+    data = simulated(space, kind, noise=0.05, fixed=fixed)
+    result = localised(data, loose=0.0 if fixed else "auto", noise_variance=0.05**2)
+    assert_array_equal(result.sources, data.sources)
+    assert type(result.stc).__name__ == name
+    axes = result.n_orient
+    assert axes == (1 if fixed else 3)
+    true = data.used["sol"]["data"] @ data.amplitudes
+    found = result.forward["sol"]["data"][:, result._rows]
+    found = found @ result.amplitudes.reshape(-1, result.times.size)
+    assert np.linalg.norm(found - true) < 0.02 * np.linalg.norm(true)
+    assert 99.5 < result.goodness_of_fit <= 100
+    assert result.certificate["stationarity"].holds
+
+
+VECTORS = [
+    ("scattered", "eeg", (5, 21), "VolVectorSourceEstimate", [2]),
+    ("surface", "eeg", (5, 60), "VectorSourceEstimate", [1, 1]),
+    ("mixed", "both", (5, 100), "MixedVectorSourceEstimate", [1, 0, 1]),
+]
+
+
+@pytest.mark.parametrize(("space", "kind", "sources", "name", "counts"), VECTORS)
+def test_three_components_come_back_in_head_coordinates(space, kind, sources, name, counts):
+    data = simulated(space, kind, sources=sources, noise=0.01)
+    stc = sparse_vae(
+        data.evoked, data.forward, data.cov, pick_ori="vector", noise_variance=1e-4, verbose=False
+    )
+    assert type(stc).__name__ == name
+    assert [len(part) for part in stc.vertices] == counts
+    true = data.amplitudes.reshape(-1, 3, 12)[data.sources]
+    assert np.abs(stc.data - true).max() < 0.02 * np.abs(true).max()
+
+
+def test_radial_directions_and_the_centre_of_a_sphere_get_no_amplitude():
+    data = simulated("grid", "mag")
+    result = localised(data)
+    centre = np.flatnonzero(np.linalg.norm(data.forward["source_rr"], axis=1) < 1e-6)
+    assert centre.size == 1
+    assert centre[0] not in result.problem.labels
+    radial = np.einsum("not,noi,ni->nt", result.amplitudes, result.orientations, result.positions)
+    assert np.abs(radial).max() < 1e-4 * np.abs(result.amplitudes).max() * 0.07
+    assert result.model.n_features_in_ == 2 * (data.forward["nsource"] - 1)
+
+
+@pytest.mark.parametrize("debias", [False, True])
+@pytest.mark.parametrize("fixed", [False, True])
+def test_residual_is_the_evoked_minus_the_field_of_the_source_estimate(debias, fixed):
+    data = simulated("surface", "mag", fixed=fixed)
+    stc, residual = sparse_vae(
+        data.evoked, data.forward, data.cov, loose=0.0 if fixed else 1.0, debias=debias,
+        pick_ori=None if fixed else "vector", return_residual=True, verbose=False,
+    )  # fmt: skip
+    used = np.concatenate([stc.vertices[0], 42 + stc.vertices[1]])
+    field = data.used["sol"]["data"]
+    field = field[:, used] if fixed else field.reshape(len(field), -1, 3)[:, used].reshape(51, -1)
+    assert_allclose(
+        residual.data, data.evoked.data - field @ stc.data.reshape(field.shape[1], -1), atol=1e-18
+    )
+
+
+def test_evoked_with_bad_channels_and_projections_equals_the_cleaned_one():
+    given = simulated("surface", "both", noise=0.3)
+    evoked = given.evoked
+    rng = np.random.default_rng(5)
+    names = [name for name in evoked.ch_names if name.startswith("MEG")]
+    pattern = rng.standard_normal((1, len(names)))
+    pattern /= np.linalg.norm(pattern)
+    vector = {
+        "col_names": names, "row_names": None, "data": pattern, "nrow": 1, "ncol": len(names),
+    }  # fmt: skip
+    evoked.add_proj(mne.Projection(active=False, data=vector, desc="ECG"), verbose=False)
+    artefact = 5e-12 * pattern.T @ rng.standard_normal((1, len(evoked.times)))
+    evoked.data[: len(names)] += artefact
+    evoked.data[len(names) :] += 1e-5  # the reference
+    bads = [names[3], evoked.ch_names[-2]]
+    evoked.data[[evoked.ch_names.index(name) for name in bads]] = 1.0
+    evoked.info["bads"] = bads
+    raw = localised(given)
+    assert_array_equal(raw.sources, given.sources)
+    given.evoked = evoked.copy().apply_proj(verbose=False)
+    applied = localised(given)
+    given.evoked = evoked.copy().drop_channels(bads)
+    dropped = localised(given)
+    given.evoked = given.evoked.copy().apply_proj(verbose=False)
+    clean = localised(given)
+    for other in (applied, dropped, clean):
+        assert_array_equal(other.sources, raw.sources)
+        assert_allclose(other.amplitudes, raw.amplitudes, rtol=1e-6, atol=1e-14)
+        assert_allclose(other.goodness_of_fit, raw.goodness_of_fit, rtol=1e-6)
+
+
+def test_average_of_n_epochs_has_the_covariance_of_one_epoch_divided_by_n():
+    data = simulated(noise=0.5)
+    data.evoked.nave = 4
+    averaged = localised(data)
+    scaled = data.cov.copy()
+    scaled.update(data=data.cov["data"] / 4)
+    data.evoked.nave = 1
+    data.cov, single = scaled, data.cov
+    assert_allclose(localised(data).amplitudes, averaged.amplitudes, rtol=1e-5, atol=1e-14)
+    assert_allclose(localised(data).posterior_std, averaged.posterior_std, rtol=1e-5)
+    data.evoked.nave = 7
+    assert_allclose(localised(data, nave=1).amplitudes, averaged.amplitudes, rtol=1e-5, atol=1e-14)
+    data.cov = single
+    assert_allclose(localised(data, nave=4).amplitudes, averaged.amplitudes, rtol=1e-5, atol=1e-14)
+    quarter = localised(data, nave=1, noise_variance=0.25)
+    assert_allclose(quarter.amplitudes, averaged.amplitudes, rtol=1e-5, atol=1e-14)
+
+
+def test_more_averages_reveal_a_weaker_source():
+    data = simulated(noise=0.0, strength=0.02)
+    data.evoked.nave = 1
+    with pytest.warns(UserWarning, match="No source was found"):
+        assert localised(data).sources.size == 0
+    data.evoked.nave = 10_000
+    assert_array_equal(localised(data).sources, data.sources)
+
+
+def test_units_depth_and_weights_do_not_matter():
+    data = simulated(noise=0.5)
+    first = localised(data)
+    weights = np.random.default_rng(0).uniform(0.5, 2.0, data.forward["nsource"])
+    for other in (
+        localised(data, depth=None),
+        localised(data, depth=0.3),
+        localised(data, weights=weights),
+        localised(data, loose=1.0),
+    ):
+        assert_array_equal(other.sources, first.sources)
+        assert_allclose(other.amplitudes, first.amplitudes, rtol=1e-5, atol=1e-13)
+    data.evoked.data *= 1e-3
+    data.cov.update(data=data.cov["data"] * 1e-6)
+    scaled = localised(data)
+    assert_allclose(scaled.amplitudes, 1e-3 * first.amplitudes, rtol=1e-5, atol=1e-16)
+
+
+def test_sources_with_small_weights_are_left_out():
+    data = simulated(noise=0.5)
+    weights = np.ones(data.forward["nsource"])
+    weights[5] = 0.1
+    result = localised(data, weights=weights, weights_min=0.5)
+    assert 21 in result.sources
+    assert 5 not in result.sources
+    stc = sparse_vae(data.evoked, data.forward, data.cov, verbose=False)
+    again = localised(data, weights=stc_on_all(data, stc))
+    assert_array_equal(again.sources, data.sources)
+    assert again.problem.gain.shape[1] == 6
+
+
+def stc_on_all(data, stc):
+    """Return a source estimate on all sources, zero where `stc` has none."""
+    values = np.zeros((data.forward["nsource"], stc.data.shape[1]))
+    values[np.searchsorted(data.forward["src"][0]["vertno"], stc.vertices[0])] = stc.data
+    vertices = [data.forward["src"][0]["vertno"]]
+    return mne.VolSourceEstimate(values, vertices, stc.tmin, stc.tstep)
+
+
+def test_axes_of_free_sources_do_not_matter():
+    data = simulated("scattered", "eeg", noise=0.5)
+    M, G, _, _ = whitened(data)
+    turns = np.linalg.qr(np.random.default_rng(1).standard_normal((40, 3, 3)))[0]
+    turned = np.einsum("dni,nij->dnj", G.reshape(len(G), 40, 3), turns).reshape(G.shape)
+    X, active = solver(M, G, 3)
+    Y, same = solver(M, turned, 3)
+    assert_array_equal(active, same)
+    sources = np.flatnonzero(active)[::3] // 3
+    back = np.einsum("nij,njt->nit", turns[sources], Y.reshape(-1, 3, 12))
+    assert_allclose(back.reshape(X.shape), X, atol=1e-5 * np.abs(X).max())
+
+
+def test_fixed_orientation_is_the_free_one_restricted_to_the_normals():
+    data = simulated("surface", "mag", fixed=True)
+    result = localised(data, loose=0.0)
+    M, G, forward, weighting = whitened(data, loose=1.0)
+    assert not mne.forward.is_fixed_orient(forward)
+    normals = forward["source_nn"][:, None, :]
+    surface = np.concatenate([space["nn"] for space in data.forward["src"]])
+    along = np.einsum("dni,ni->dn", (G / weighting).reshape(len(G), -1, 3), surface)
+    assert normals.shape == (252, 1, 3)
+    X, active = solver(M, along, 1)
+    assert_array_equal(np.flatnonzero(active), result.sources)
+    assert_allclose(X, result.amplitudes[:, 0], rtol=1e-4, atol=1e-4 * np.abs(X).max())
+
+
+def test_several_evokeds_have_one_support_and_a_list_gives_a_list():
+    first, second = simulated(seed=1), simulated(seed=2, n_times=9)
+    results = sparse_vae(
+        [first.evoked, second.evoked], first.forward, first.cov, return_result=True, verbose=False
+    )
+    joined = first.evoked.copy()
+    joined = mne.EvokedArray(
+        np.hstack([first.evoked.data, second.evoked.data]), joined.info, verbose=False
+    )
+    one = sparse_vae(joined, first.forward, first.cov, return_result=True, verbose=False)
+    both = np.concatenate([result.amplitudes for result in results], axis=2)
+    assert_allclose(both, one.amplitudes)
+    stcs, residuals = sparse_vae(
+        [first.evoked, second.evoked], first.forward, first.cov, return_residual=True, verbose=False
+    )
+    assert [stc.shape[1] for stc in stcs] == [len(each.times) for each in residuals] == [12, 9]
+    assert_array_equal(stcs[0].vertices[0], stcs[1].vertices[0])
+    alone = sparse_vae([first.evoked], first.forward, first.cov, verbose=False)
+    assert isinstance(alone, list)
+    assert len(alone) == 1
+
+
+def test_averages_of_several_evokeds_may_differ():
+    first, second = simulated(seed=1, noise=0.2), simulated(seed=2, noise=0.2)
+    second.evoked.nave = 9
+    results = sparse_vae(
+        [first.evoked, second.evoked], first.forward, first.cov, return_result=True, verbose=False
+    )
+    for data, result in zip((first, second), results, strict=True):
+        assert_array_equal(result.sources, data.sources)
+        field = result.forward["sol"]["data"][:, result._rows]
+        found = field @ result.amplitudes.reshape(-1, 12)
+        true = data.field @ data.amplitudes
+        assert np.linalg.norm(found - true) < 0.1 * np.linalg.norm(true)
+    assert_allclose(results[0].posterior_std, 3 * results[1].posterior_std)
+
+
+@pytest.mark.parametrize("covariance", ["full", "spherical"])
+def test_posterior_is_that_of_bayes_rule(covariance):
+    data = simulated("surface", "mag", noise=0.7)
+    data.evoked.nave = 3
+    result = localised(data, group_covariance=covariance)
+    # The prior covariance of the amplitudes follows from the fitted one of the coefficients.
+    estimate = result.estimate
+    prior = np.zeros((estimate.columns.size,) * 2)
+    for group in estimate.groups:
+        here = np.flatnonzero(estimate.labels[estimate.columns] == group)
+        block = np.diag(estimate.model.relevance_[estimate.columns[here]])
+        if covariance == "full":
+            number = np.flatnonzero(np.unique(estimate.labels) == group)[0]
+            block = estimate.model.group_covariances_[number][: here.size, : here.size]
+        prior[np.ix_(here, here)] = block
+    turn = result._transfer
+    prior = turn @ prior @ turn.T / 3
+    field = data.forward["sol"]["data"]
+    field = result.forward["sol"]["data"][:, result._rows]
+    noise = np.diag(data.cov.data) if data.cov.data.ndim == 1 else data.cov.data
+    total = field @ prior @ field.T + noise / 3
+    gain = prior @ field.T @ np.linalg.inv(total)
+    mean = (gain @ data.evoked.data).reshape(result.posterior_mean.shape)
+    assert_allclose(result.posterior_mean, mean, atol=1e-8 * np.abs(mean).max())
+    spread = prior - gain @ field @ prior
+    assert_allclose(result.posterior_covariance, spread, atol=1e-8 * np.abs(spread).max())
+    expected = np.sqrt(np.diag(spread)).reshape(-1, 3)
+    assert_allclose(result.posterior_std, expected, rtol=1e-6)
+
+
+def test_debiased_amplitudes_are_least_squares_on_the_support():
+    data = simulated("scattered", "eeg", noise=1.0)
+    result = localised(data, group_covariance="spherical", debias=True)
+    M, _, _, _ = whitened(data)
+    columns = result.problem.lead_field(result._rows)
+    expected = np.linalg.lstsq(columns, M, rcond=None)[0].reshape(result.amplitudes.shape)
+    assert_allclose(result.amplitudes, expected, rtol=1e-6, atol=1e-9 * np.abs(expected).max())
+    shrunk = localised(data, group_covariance="spherical")
+    assert np.linalg.norm(shrunk.amplitudes) < np.linalg.norm(expected)
+    assert_allclose(shrunk.debiased_amplitudes, result.amplitudes)
+    assert shrunk.goodness_of_fit < result.goodness_of_fit
+
+
+def test_debiased_sources_keep_the_orientations_that_were_found():
+    data = simulated("scattered", "eeg", noise=1.0)
+    result = localised(data)
+    for prior, found in zip(result.posterior_mean, result.debiased_amplitudes, strict=True):
+        ranks = [
+            np.linalg.matrix_rank(part, tol=1e-6 * np.linalg.norm(part)) for part in (prior, found)
+        ]
+        assert ranks[1] <= ranks[0]
+
+
+def energy(M, G, covariance, noise):
+    """Return tr(MMᵀΣ⁻¹)/n + log|Σ| for Σ = G Γ Gᵀ + γI, where `covariance` is G Γ Gᵀ."""
+    total = covariance + noise * np.eye(len(M))
+    return np.sum(M * np.linalg.solve(total, M)) / M.shape[1] + np.linalg.slogdet(total)[1]
+
+
+@pytest.mark.parametrize("space", ["scattered", "surface"])
+@pytest.mark.parametrize("seed", range(3))
+def test_energy_is_never_above_that_of_gamma_map(space, seed):
+    from mne.inverse_sparse._gamma_map import _gamma_map_opt
+
+    data = simulated(space, "eeg", sources=(3, 9, 30), seed=seed)
+    M, G, _, _ = whitened(data)
+    rows, active = _gamma_map_opt(M, G, 1.0, maxit=2000, tol=1e-8, group_size=3, verbose=False)
+    full = np.zeros((G.shape[1], M.shape[1]))
+    full[active] = rows
+    # The coefficients of a group are wGᵀΣ⁻¹M, and the residual is Σ⁻¹M for unit noise.
+    aligned = G.T @ (M - G @ full)
+    lengths = np.linalg.norm(full.reshape(-1, 3 * 12), axis=1)
+    sizes = np.linalg.norm(aligned.reshape(-1, 3 * 12), axis=1)
+    variances = np.repeat(lengths / np.where(lengths > 0, sizes, 1.0), 3)
+    peer = energy(M, G, (G * variances) @ G.T, 1.0)
+    results = [localised(data, group_covariance=kind) for kind in ("spherical", "full")]
+    ours = [result.model.energy_ / M.shape[1] for result in results]
+    assert ours[0] <= peer + 1e-6
+    assert ours[1] <= ours[0] + 1e-6
+
+
+def apply_solver(solver, evoked, forward, noise_cov, loose=0.2, depth=0.8):
+    """Apply a solver as MNE's example of a custom inverse solver does."""
+    from mne.inverse_sparse.mxne_inverse import (
+        _make_sparse_stc,
+        _prepare_gain,
+        _reapply_source_weighting,
+    )
+
+    forward, gain, info, whitener, weighting, _ = _prepare_gain(
+        forward, evoked.info, noise_cov, pca=False, depth=depth, loose=loose, rank=None
+    )
+    rows = [evoked.ch_names.index(name) for name in info["ch_names"]]
+    n_orient = 1 if mne.forward.is_fixed_orient(forward) else 3
+    X, active_set = solver(whitener @ evoked.data[rows], gain, n_orient)
+    X = _reapply_source_weighting(X, weighting, active_set)
+    tstep = 1.0 / evoked.info["sfreq"]
+    return _make_sparse_stc(X, active_set, forward, evoked.times[0], tstep)
+
+
+@pytest.mark.parametrize("loose", [0.0, 0.2, 1.0])
+@pytest.mark.parametrize("kind", ["mag", "eeg"])
+def test_solver_drops_into_the_example_of_mne(loose, kind):
+    data = simulated("surface", kind, fixed=True, noise=0.5)
+    with mne.use_log_level("error"):
+        stc = apply_solver(solver, data.evoked, data.forward, data.cov, loose)
+    ours = sparse_vae(data.evoked, data.forward, data.cov, loose=loose, verbose=False)
+    for one, other in zip(stc.vertices, ours.vertices, strict=True):
+        assert_array_equal(one, other)
+    assert_allclose(stc.data, ours.data, rtol=1e-5, atol=1e-5 * np.abs(ours.data).max())
+
+
+@pytest.mark.parametrize(("rule", "highest"), [("cv", 8.0), ("cv_1se", 100.0), ("learn", 8.0)])
+def test_noise_variance_is_found_where_the_covariance_is_wrong(rule, highest):
+    data = simulated("scattered", "mag", n_times=8, noise=2.0, strength=4.0)
+    result = localised(data, noise_variance=rule, cv=3)
+    assert 2.0 < result.noise_variance < highest
+    assert_array_equal(result.sources, data.sources)
+
+
+def test_solver_leaves_rows_without_noise_out_when_it_learns_the_noise():
+    data = simulated("surface", "eeg", n_times=40, noise=1.0, strength=3.0)
+    M, G, _, _ = whitened(data, pca=False)
+    assert np.linalg.matrix_rank(M) == len(M) - 1  # the average reference
+    alone = localised(data, noise_variance="learn")
+    X, active = solver(M, G, 3, noise_variance="learn", debias=True)
+    assert_array_equal(np.unique(np.flatnonzero(active) // 3), alone.sources)
+    fitted = np.linalg.norm(M - G[:, active] @ X) ** 2
+    assert fitted < np.linalg.norm(M) ** 2
+
+
+def test_dipoles_are_those_that_mne_makes():
+    from mne.inverse_sparse.mxne_inverse import _make_dipoles_sparse
+
+    for fixed in (False, True):
+        data = simulated("surface", "mag", noise=0.5, fixed=fixed)
+        result = localised(data, loose=0.0 if fixed else 0.2)
+        M, _, _, _ = whitened(data)
+        flat = result.amplitudes.reshape(-1, 12)
+        expected = _make_dipoles_sparse(
+            flat, result._rows, result.forward, data.evoked.times[0], 1e-3, M,
+            result.problem.lead_field(result._rows), active_is_idx=True, verbose=False,
+        )  # fmt: skip
+        given = sparse_vae(
+            data.evoked, data.forward, data.cov, loose=0.0 if fixed else 0.2,
+            return_as_dipoles=True, verbose=False,
+        )  # fmt: skip
+        assert len(given) == len(expected) == result.sources.size > 0
+        for one, other in zip(given, expected, strict=True):
+            for name in ("times", "pos", "amplitude", "ori", "gof"):
+                assert_allclose(getattr(one, name), getattr(other, name), atol=1e-12)
+
+
+def test_goodness_of_fit_is_the_share_of_whitened_power():
+    data = simulated(noise=1.0)
+    data.evoked.nave = 2
+    result = localised(data)
+    M, _, _, _ = whitened(data)
+    fitted = result.problem.lead_field(result._rows) @ result.amplitudes.reshape(-1, 12)
+    share = 100 * (1 - np.sum((M - fitted) ** 2) / np.sum(M**2))
+    assert_allclose(result.goodness_of_fit, share)
+    by_time = 100 * (1 - np.sum((M - fitted) ** 2, axis=0) / np.sum(M**2, axis=0))
+    assert_allclose(result.goodness_of_fit_per_time, by_time)
+    assert_allclose(result.source_goodness_of_fit.sum(axis=0), by_time, atol=1e-6)
+
+
+def test_source_estimate_works_with_the_methods_of_mne(tmp_path):
+    data = simulated("surface", "mag", noise=0.5)
+    stc = sparse_vae(data.evoked, data.forward, data.cov, verbose=False)
+    assert_allclose(stc.times, data.evoked.times)
+    stc.save(tmp_path / "found", verbose=False)
+    again = mne.read_source_estimate(str(tmp_path / "found"))
+    assert_allclose(again.data, stc.data, rtol=1e-6)
+    assert stc.copy().crop(-0.005, 0.0).shape[1] == 6
+    volume = simulated(noise=0.5)
+    stc = sparse_vae(volume.evoked, volume.forward, volume.cov, verbose=False)
+    stc.save(tmp_path / "volume-vl.stc", verbose=False)
+    assert stc.get_peak()[0] in stc.vertices[0]
+
+
+def test_result_describes_itself():
+    data = simulated("surface", "mag", noise=0.5)
+    result = localised(data)
+    assert isinstance(result, SourceResult)
+    assert "2 sources, 12 samples" in repr(result)
+    page = result._repr_html_()
+    assert page.count("<tr>") >= 3
+    assert "stationarity" in page
+    summary = json.loads(json.dumps(result.to_dict()))
+    assert [row["source"] for row in summary["sources"]] == [5, 21]
+    assert [row["space"] for row in summary["sources"]] == [0, 0]
+    assert [row["vertex"] for row in summary["sources"]] == [5, 21]
+    assert summary["comment"] == "simulated"
+    for part, other in zip(result.vertices, result.stc.vertices, strict=True):
+        assert_array_equal(part, other)
+    assert_allclose(result.positions, data.forward["source_rr"][[5, 21]])
+    lengths = np.linalg.norm(result.orientations, axis=2)
+    assert_allclose(lengths, 1.0)
+
+
+def test_path_goes_from_no_source_to_the_sources_of_the_fit():
+    data = simulated("scattered", "mag", noise=0.5, n_times=6)
+    result = localised(data, noise_variance=1.0)
+    path = result.noise_path()
+    found = result.path_sources(path)
+    assert found[0].size == 0
+    at = int(np.argmin(np.abs(path.noise_variances - 1.0)))
+    assert_allclose(path.noise_variances[at], 1.0)
+    assert_array_equal(found[at], result.sources)
+    assert (np.diff(path.explained) > -1e-9).all()
+    folds = result.noise_path([10.0, 1.0, 0.3], cv=4)
+    assert np.isfinite(folds.held_out_error).all()
+    assert_array_equal(result.path_sources(folds)[1], result.sources)
+
+
+def test_without_significance_all_sources_with_a_prior_variance_are_returned():
+    data = simulated("surface", "mag", n_times=4)
+    some, every = localised(data), localised(data, significance=None)
+    assert set(some.sources) <= set(every.sources)
+    used = every.estimate.labels[every.model.relevance_ > 0]
+    assert_array_equal(every.sources, np.unique(used))
+    assert_allclose(
+        every.estimate.mean, every.model.coef_.T[every.estimate.columns],
+        atol=1e-8 * np.abs(every.estimate.mean).max(),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("option", [{}, {"return_as_dipoles": True}, {"return_result": True}])
+def test_no_source_gives_a_warning_and_an_empty_estimate(option):
+    data = simulated("surface", "mag", noise=0.0, strength=1e-3)
+    with pytest.warns(UserWarning, match="No source was found"):
+        found = sparse_vae(data.evoked, data.forward, data.cov, verbose=False, **option)
+    if "return_as_dipoles" in option:
+        assert found == []
+    elif "return_result" in option:
+        assert found.goodness_of_fit == pytest.approx(0.0)
+        assert found.posterior_std.shape == found.debiased_amplitudes.shape[:2] == (0, 3)
+        assert "0 sources" in repr(found)
+        assert "0 sources" in found._repr_html_()
+    else:
+        assert found.shape == (0, 12)
+    with pytest.warns(UserWarning, match="No source was found"):
+        X, active = solver(np.zeros((10, 3)), np.eye(10), 1)
+    assert X.shape == (0, 3)
+    assert not active.any()
+
+
+def test_log_says_what_is_explained_and_is_silent_otherwise(capsys):
+    data = simulated()
+    with mne.utils.catch_logging(verbose=False) as log:
+        sparse_vae(data.evoked, data.forward, data.cov, verbose=True)
+    assert "Explained" in log.getvalue()
+    with mne.utils.catch_logging(verbose=False) as log:
+        sparse_vae(data.evoked, data.forward, data.cov, verbose=False)
+    assert log.getvalue() == ""
+    capsys.readouterr()
+
+
+def test_inputs_are_not_changed():
+    data = simulated("surface", "both")
+    before = data.evoked.copy(), data.forward.copy(), data.cov.copy()
+    sparse_vae(data.evoked, data.forward, data.cov, loose=0.0, debias=True, verbose=False)
+    assert_array_equal(data.evoked.data, before[0].data)
+    assert_array_equal(data.forward["sol"]["data"], before[1]["sol"]["data"])
+    assert_array_equal(data.cov["data"], before[2]["data"])
+    assert data.evoked.info["bads"] == before[0].info["bads"]
+
+
+REFUSED = [
+    ({"noise_variance": "learn_diagonal"}, "learn_diagonal"),
+    ({"noise_variance": -1.0}, "noise_variance"),
+    ({"group_covariance": "round"}, "group_covariance='round' was given"),
+    ({"significance": 2.0}, "significance=2.0 was given"),
+    ({"nave": 0}, "nave=0 was given"),
+    ({"weights": [1.0, 2.0]}, "for each of the 81 sources"),
+    ({"weights": -np.ones(81)}, "weights"),
+    ({"weights_min": -1.0}, "weights_min=-1.0 was given"),
+    ({"debias": 1}, "debias=1 was given"),
+    ({"return_residual": True, "return_result": True}, "leave these arguments out"),
+    ({"patches": []}, "patches is an empty list"),
+    ({"patches": [-0.01]}, "patches=-0.01 was given"),
+    ({"patches": [0]}, "patches=0 was given"),
+    ({"patches": [1e-4]}, "no patch of this size"),
+    ({"pick_ori": "normal"}, "pick_ori"),
+]
+
+
+@pytest.mark.parametrize(("option", "words"), REFUSED)
+def test_wrong_arguments_are_refused_with_what_was_expected(option, words):
+    data = simulated()
+    with pytest.raises(ValueError, match=words):
+        sparse_vae(data.evoked, data.forward, data.cov, verbose=False, **option)
+
+
+def test_wrong_objects_are_refused_by_name():
+    data = simulated()
+    with pytest.raises(ValueError, match=r"evoked is of type ndarray, expected mne\.Evoked"):
+        sparse_vae(data.evoked.data, data.forward, data.cov)
+    with pytest.raises(ValueError, match="forward is of type Evoked"):
+        sparse_vae(data.evoked, data.evoked, data.cov)
+    with pytest.raises(ValueError, match="noise_cov is of type NoneType"):
+        sparse_vae(data.evoked, data.forward, None)
+    with pytest.raises(ValueError, match="empty list"):
+        sparse_vae([], data.forward, data.cov)
+    other = data.evoked.copy().drop_channels(data.evoked.ch_names[:1])
+    with pytest.raises(ValueError, match="equalize_channels"):
+        sparse_vae([data.evoked, other], data.forward, data.cov)
+    data.evoked.data[0, 0] = np.nan
+    with pytest.raises(ValueError, match="NaN or infinity"):
+        sparse_vae(data.evoked, data.forward, data.cov)
+    eeg = simulated("surface", "eeg")
+    with pytest.raises(ValueError, match="average reference"):
+        sparse_vae(eeg.evoked.copy().del_proj(), eeg.forward, eeg.cov, verbose=False)
+    with pytest.raises(ValueError, match="n_orient=2 was given"):
+        solver(np.ones((4, 2)), np.ones((4, 3)), 2)
+
+
+def test_basis_keeps_the_fields_of_all_directions_that_have_one():
+    rng = np.random.default_rng(0)
+    gain = rng.standard_normal((10, 9))
+    gain[:, 5] = gain[:, 3] - 2 * gain[:, 4]
+    gain[:, 6:] = 0.0
+    labels, basis = observable_basis(gain, np.repeat([4, 7, 9], 3))
+    assert_array_equal(labels, [4, 4, 4, 7, 7])
+    assert_allclose((basis.T @ basis).toarray(), np.eye(5), atol=1e-12)
+    assert_allclose(gain @ basis @ basis.T, gain, atol=1e-12)
+    assert_array_equal(basis.toarray()[:3, :3], np.eye(3))
+
+
+def test_patches_are_neighbourhoods_on_surfaces_and_grids():
+    src = surface_space()
+    first = neighbourhoods(src, 1)
+    tris = src[0]["use_tris"]
+    expected = {tuple(np.unique(tris[(tris == vertex).any(axis=1)])) for vertex in range(42)}
+    found = {tuple(patch) for patch in first}
+    assert expected <= found
+    assert {tuple(np.array(patch) + 42) for patch in expected} == found - expected
+    by_two = neighbourhoods(src, [2])
+    for patch in by_two:
+        assert np.unique(patch // 42).size == 1  # never over both hemispheres
+    grid = forward_of("grid")["src"]
+    for patch in neighbourhoods(grid, 1):
+        places = grid[0]["rr"][grid[0]["vertno"][patch]]
+        middle = np.argmin(np.linalg.norm(places - places.mean(axis=0), axis=1))
+        assert np.linalg.norm(places - places[middle], axis=1).max() < 0.0251 * 2**0.5
+    assert len(neighbourhoods(grid, [1, 0.0251])) == len(neighbourhoods(grid, [1]))
+    with pytest.raises(ValueError, match="neither on a surface nor on a grid"):
+        neighbourhoods(scattered_space(), 1)
+
+
+def extended(kind, patch, seed):
+    """Return a recording of a patch of the left hemisphere that is active along its normals."""
+    data = simulated("surface", kind, sources=(), noise=0.0, fixed=True, seed=seed)
+    rng = np.random.default_rng(seed)
+    course = rng.standard_normal(12)
+    data.amplitudes[patch] = 30e-9 * course
+    data.sources = patch
+    spread = np.sqrt(np.diag(data.cov.data) if data.cov.data.ndim == 2 else data.cov.data)
+    noise = 0.5 * spread[:, None] * rng.standard_normal((len(spread), 12))
+    data.evoked.data[:] = data.field @ data.amplitudes + noise
+    return data
+
+
+@pytest.mark.parametrize("kind", ["mag", "both"])
+@pytest.mark.parametrize("seed", range(3))
+def test_extended_source_is_recovered_better_by_patches_than_by_points(kind, seed):
+    src = surface_space()
+    patch = neighbourhoods(src, 1)[7 + seed]
+    data = extended(kind, patch, seed)
+    errors = []
+    for sizes in (None, [1, 2]):
+        result = localised(data, loose=0.0, patches=sizes)
+        found = np.zeros_like(data.amplitudes)
+        found[result.sources] = result.amplitudes[:, 0]
+        errors.append(np.linalg.norm(found - data.amplitudes) / np.linalg.norm(data.amplitudes))
+    assert errors[1] < 0.5 * errors[0]
+    assert errors[1] < 0.2
+    assert any(np.array_equal(members, patch) for members in result.patches)
+    whole = np.concatenate([np.sort(members) for members in result.patches])
+    assert set(result.sources) == set(whole)
+
+
+def test_patches_of_free_sources_share_one_direction():
+    data = simulated("grid", "mag", sources=(), noise=0.0)
+    patch = neighbourhoods(data.forward["src"], 1)[30]
+    rng = np.random.default_rng(0)
+    part = np.outer(rng.standard_normal(3), rng.standard_normal(12))
+    amplitudes = data.amplitudes.reshape(-1, 3, 12)
+    amplitudes[patch] = 30e-9 * part
+    field = data.field @ amplitudes.reshape(-1, 12)
+    spread = np.sqrt(data.cov.data)
+    data.evoked.data[:] = field + 0.1 * spread[:, None] * rng.standard_normal(field.shape)
+    result = localised(data, patches=[1])
+    assert_array_equal(result.patches[0], patch)
+    for source in range(1, patch.size):
+        assert_allclose(result.amplitudes[source], result.amplitudes[0])
+    loose = simulated("surface", "mag", sources=(), noise=0.0, fixed=True)
+    data = extended("mag", neighbourhoods(loose.forward["src"], 1)[4], 0)
+    result = localised(data, loose=0.2, patches=[1])
+    assert_array_equal(result.patches[0], data.sources)
+    assert np.abs(result.amplitudes[:, :2]).max() == 0.0  # along the normals
+
+
+def test_importing_without_mne_says_what_to_install():
+    code = (
+        "import sys; sys.modules['mne'] = None\n"
+        "try:\n    import lucidae.mne\nexcept ImportError as error:\n    print(error)"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    words = "lucidae.mne needs MNE-Python, which is not installed: pip install 'lucidae[mne]'.\n"
+    assert (result.stdout, result.stderr) == (words, "")
+
+
+def test_channels_of_the_forward_may_be_more_than_those_of_the_evoked():
+    data = simulated(noise=0.3)
+    data.evoked = data.evoked.copy().drop_channels(data.evoked.ch_names[::5])
+    assert len(sensors("mag")["ch_names"]) > len(data.evoked.ch_names)
+    assert_array_equal(localised(data).sources, data.sources)
