@@ -36,13 +36,16 @@ NEAR = 0.015
 FARTHEST = 0.05
 """Largest localisation error that is counted, in metres; also that of a missing source."""
 
-ALPHAS = (0.5, 1.0, 2.0, 5.0)
+NEGLIGIBLE = 0.05
+"""Found sources of smaller strength, relative to the strongest one, are left out."""
+
+ALPHAS = (0.3, 1.0, 3.0, 10.0)
 """Noise variances of the whitened data that gamma_map is given; the best one is kept."""
 
 TIME_FREQUENCY_ALPHAS = (40.0, 50.0, 60.0, 70.0, 80.0)
 """Penalties of tf_mixed_norm, in percent of the largest one; the best one is kept."""
 
-VERSION = 1
+VERSION = 2
 """Version of the computation; stored results of another version are not used."""
 
 
@@ -295,18 +298,26 @@ def figures(
 
 
 def judged(recording: Recording, estimate: Estimate) -> dict[str, float]:
-    """Return the figures of merit of an estimate; a source is as strong as its largest field."""
+    """Return the figures of merit of an estimate, without its negligible sources.
+
+    The strength of a source is the norm of its current over time times the norm of its whitened
+    field. Peaks have no currents; they are in the order of their strengths.
+    """
     gain = np.asarray(recording.forward["sol"]["data"], dtype=float)
     whitened = gain / np.sqrt(np.diag(np.atleast_2d(recording.noise_cov.data)))[:, None]
     norms = np.linalg.norm(whitened.reshape(len(gain), -1, 3), axis=(0, 2))
-    sizes = np.linalg.norm(np.nan_to_num(estimate.magnitudes), axis=1)
-    return figures(
+    strengths = np.linalg.norm(estimate.magnitudes, axis=1) * norms[estimate.sources]
+    if np.any(np.isnan(strengths)):
+        strengths = np.arange(len(strengths), 0, -1) / len(strengths)
+    kept = strengths >= NEGLIGIBLE * strengths.max(initial=0.0)
+    found = figures(
         recording.positions,
         recording.magnitudes,
-        recording.forward["source_rr"][estimate.sources],
-        estimate.magnitudes,
-        sizes * norms[estimate.sources] if np.any(sizes) else -np.arange(len(sizes), dtype=float),
+        recording.forward["source_rr"][estimate.sources[kept]],
+        estimate.magnitudes[kept],
+        strengths[kept],
     )
+    return {**found, "returned": float(len(kept))}
 
 
 # Methods.

@@ -123,6 +123,26 @@ class SourceDisplay(Display):
         SourceDisplay
             The display, already drawn.
         """
+        return cls.prepared(result, path=path, max_sources=max_sources).plot(ax=ax, **style)
+
+    @classmethod
+    def prepared(cls, result: Any, *, path: Any = True, max_sources: int = 30) -> Self:
+        """Return the display of a result before it is drawn.
+
+        Parameters
+        ----------
+        result : SourceResult
+            What ``sparse_vae(..., return_result=True)`` returns.
+        path : bool or NoisePath, default=True
+            Whether to draw the path of noise variances, or the path itself.
+        max_sources : int, default=30
+            Largest number of sources in the plot of the path.
+
+        Returns
+        -------
+        SourceDisplay
+            The display, not yet drawn; its method `plot` draws it.
+        """
         moments = np.einsum("not,noi->nti", result.amplitudes, result.orientations)
         sizes = np.linalg.norm(moments, axis=2)
         peaks = np.argmax(sizes, axis=1) if sizes.size else np.zeros(0, dtype=int)
@@ -139,7 +159,7 @@ class SourceDisplay(Display):
         if path is not False and path is not None:
             walked = result.noise_path() if path is True else path
             display.path = _path_of_sources(result, walked, display.order_, max_sources)
-        return display.plot(ax=ax, **style)
+        return display
 
     @classmethod
     def from_stc(cls, stc: Any, src: Any, *, ax: Any = None, **style: Any) -> Self:
@@ -216,9 +236,13 @@ class SourceDisplay(Display):
             raise ImportError(
                 'SourceDisplay needs matplotlib: pip install "lucidae[cli]"'
             ) from error
-        height = 3.6 if self.path is None else 4.6 + 0.22 * self.path.columns.size
-        figure = plt.figure(figsize=(10.0, height), layout="constrained")
+        figure = plt.figure(figsize=(10.0, self.height), layout="constrained")
         return self.arranged(figure)
+
+    @property
+    def height(self) -> float:
+        """Height in inches that suits a figure of ten inches in width."""
+        return 3.6 if self.path is None else 4.6 + 0.22 * self.path.columns.size
 
     def arranged(self, figure: Any) -> list[Any]:
         """Return axes in a figure: three projections beside each other, and the path below.
