@@ -141,6 +141,19 @@ def test_target_from_a_second_file(run, samples, file, outputs):
     assert model.predict(X).shape == ((40,) if outputs == 1 else (40, 2))
 
 
+def test_sparse_with_groups_and_without_an_intercept(run, samples):
+    settings = ("--noise-variance", 0.01, "--groups", 2, "--no-intercept")
+    assert run("fit", "sparse", "X.npy", "--target", "y.npy", *settings)[0] == 0
+    model = lucidae.load("X-sparse-model.npz")
+    X, Y = samples
+    expected = lucidae.SparseVAE(noise_variance=0.01, groups=2, fit_intercept=False)
+    assert np.allclose(model.coef_, expected.fit(X, Y[:, 0]).coef_)
+    assert model.intercept_ == 0.0
+    code, _, err = run("fit", "sparse", "X.npy", "--target", "y.npy", "--groups", 4)
+    assert code != 0
+    assert "groups=4 was given for 6 columns" in " ".join(err.split())
+
+
 def test_column_that_looks_like_a_file_is_a_column(run, folder):
     text = (folder / "rows.csv").read_text().replace(",u,v", ",u.csv,v")
     (folder / "rows.csv").write_text(text)

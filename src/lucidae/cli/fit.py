@@ -222,6 +222,17 @@ def sparse(
         str,
         typer.Option(help="Solver: auto, coordinate, or an update rule: mm, em or mackay."),
     ] = "auto",
+    groups: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            help="Each N consecutive columns are selected together, such as 3 for sources with "
+            "three orientations.",
+        ),
+    ] = None,
+    no_intercept: Annotated[
+        bool, typer.Option("--no-intercept", help="Do not centre the columns and the target.")
+    ] = False,
     out: Out = "",
     header: Header = None,
     columns: Columns = None,
@@ -235,7 +246,10 @@ def sparse(
             "second file with --target FILE."
         )
     gamma = noise_of(noise_variance)
-    model = SparseVAE(noise_variance=gamma, posterior=posterior, solver=solver)
+    model = SparseVAE(
+        noise_variance=gamma, posterior=posterior, solver=solver, groups=groups,
+        fit_intercept=not no_intercept,
+    )  # fmt: skip
     options = reading_options(header, columns, decimal, target)
     job = Job(file, "sparse", out, force, options)
     complete(model, job, job.read_with_targets())

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import scipy.linalg
 import scipy.sparse
+from sklearn.base import clone
 
 from lucidae.sparsity.estimator import SparseVAE
 from lucidae.sparsity.groups import Groups
 from lucidae.sparsity.path import NoisePath, noise_path
 from lucidae.sparsity.posterior import ActiveFactor
+from lucidae.sparsity.support import (
+    covariance_threshold,
+    removal_cost,
+    significance_threshold,
+)
 from lucidae.validation import check_choice, check_number
 
 __all__ = ["GroupEstimate", "observable_basis"]
@@ -87,10 +93,9 @@ def observable_basis(gain: Floats, labels: Floats) -> tuple[Floats, Any]:
 class GroupEstimate:
     """A fit of `SparseVAE` to whitened data, and the posterior of the sources that it selects.
 
-    The data M (d × n) are modelled as ΦU + noise of variance γ, where Φ is the gain. Let Γ be the
-    prior covariance of the coefficients of the selected columns, which the fit has found. The
-    posterior is that of the model with these columns alone: with Σ = ΦΓΦᵀ + γI, its mean is
-    ΓΦᵀΣ⁻¹M and its covariance Γ − ΓΦᵀΣ⁻¹ΦΓ.
+    The data M (d × n) are modelled as ΦU + noise of variance γ, where Φ is the gain. With the prior
+    covariance Γ of the coefficients of the selected columns, and Σ = ΦΓΦᵀ + γI on these columns,
+    the posterior has the mean ΓΦᵀΣ⁻¹M and the covariance Γ − ΓΦᵀΣ⁻¹ΦΓ.
 
     Parameters
     ----------
@@ -104,6 +109,8 @@ class GroupEstimate:
         Group (source or patch) of each column.
     columns : ndarray of int of shape (a,)
         The columns of the selected groups.
+    prior : ndarray of shape (a, a)
+        The prior covariance Γ of their coefficients.
     """
 
     model: SparseVAE
@@ -111,35 +118,45 @@ class GroupEstimate:
     responses: Floats
     labels: Floats
     columns: Floats
+    prior: Floats
 
     @classmethod
     def fit(
         cls, gain: Floats, responses: Floats, labels: Floats, *, noise_variance: Any,
         group_covariance: Any, significance: Any, **settings: Any,
-    ) -> Self:  # fmt: skip
-        """Fit `SparseVAE` and select the groups; `settings` are further arguments of it."""
-        if noise_variance == "learn_diagonal":
+    ) -> GroupEstimate:  # fmt: skip
+        """Fit `SparseVAE` and select the groups; `settings` are further arguments of it.
+
+        With a `significance`, groups that are not significant are removed (`_significant`), and the
+        prior covariances of the others are fitted again without them. Without one, all groups with
+        a positive prior variance are selected.
+        """
+        if isinstance(noise_variance, str) and noise_variance == "learn_diagonal":
             raise ValueError(
                 "noise_variance='learn_diagonal' was given, but the rows are whitened sensors, "
                 "which have one noise variance: give a number, 'cv', 'cv_1se' or 'learn'."
             )
         kind = check_choice(group_covariance, "group_covariance", ("spherical", "full"))
-        if significance is not None:
-            check_number(
-                significance, "significance", low=0.0, high=1.0, open_low=True, others=" or None"
-            )
+        level = 0.05 if significance is None else significance
+        check_number(level, "significance", low=0.0, high=1.0, open_low=True, others=" or None")
         single = np.unique(labels).size == labels.size
-        model = SparseVAE(
+        template = SparseVAE(
             noise_variance=noise_variance,
             groups=None if single else labels,
             group_covariance="spherical" if single else kind,
-            significance=0.05 if significance is None else significance,
+            significance=level,
             fit_intercept=False,
             **settings,
-        ).fit(gain, responses)
-        used = model.relevance_ > 0 if significance is None else model.support_
-        columns = np.flatnonzero(np.isin(labels, labels[used]))
-        return cls(model, gain, responses, labels, columns)
+        )
+        model = template.fit(gain, responses)
+        columns = np.flatnonzero(np.isin(labels, labels[np.asarray(model.relevance_) > 0]))
+        found = cls(model, gain, responses, labels, columns, _prior_of(model, labels, columns))
+        while significance is not None:
+            kept = found._significant(level)
+            if kept.size == found.columns.size:
+                break
+            found = found._restricted(kept)
+        return found
 
     @property
     def noise_variance(self) -> float:
@@ -151,19 +168,74 @@ class GroupEstimate:
         """Labels of the selected groups, ascending."""
         return np.unique(self.labels[self.columns])
 
+    def _significant(self, significance: float) -> Floats:
+        """Return the columns of the groups that are left after removing the others one by one.
+
+        The group without which the log-likelihood is reduced least is removed first, until each
+        group that is left is significant. Two groups with nearly the same field can replace each
+        other, so that neither is significant beside the other one; after one of them is removed,
+        the other one is.
+        """
+        scaled, kept = self.gain[:, self.columns] @ self._roots[0], np.arange(self.columns.size)
+        labels, n_responses = self.labels[self.columns], self.responses.shape[1]
+        thresholds = self._thresholds(significance)
+        while kept.size:
+            part = scaled[:, kept]
+            lower = np.linalg.cholesky(part @ part.T + self.noise_variance * np.eye(len(part)))
+            half = scipy.linalg.solve_triangular(
+                lower, np.hstack([part, self.responses / np.sqrt(n_responses)]), lower=True
+            )
+            metric, loading = half[:, : kept.size].T @ half[:, : kept.size], half[:, kept.size :]
+            loading = half[:, : kept.size].T @ loading
+            excess = {}
+            for label in np.unique(labels[kept]):
+                here = np.flatnonzero(labels[kept] == label)
+                left = np.eye(here.size) - metric[np.ix_(here, here)]
+                lost = n_responses * removal_cost(left, loading[here], 1.0)
+                excess[label] = lost - thresholds[label]
+            least = min(excess, key=lambda label: excess[label])
+            if excess[least] > 0.0:
+                break
+            kept = kept[labels[kept] != least]
+        return np.asarray(self.columns[kept])
+
+    def _thresholds(self, significance: float) -> dict[Any, float]:
+        """Return, for each selected group, the evidence that it must exceed to be significant."""
+        count = np.unique(self.labels).size
+        found: dict[Any, float] = {}
+        by_size: dict[int, float] = {}
+        for label in self.groups:
+            size = int((self.labels[self.columns] == label).sum())
+            if size not in by_size:
+                by_size[size] = (
+                    covariance_threshold(significance, count, size)
+                    if self.model.group_covariance == "full"
+                    else significance_threshold(significance, count)
+                )
+            found[label] = by_size[size]
+        return found
+
+    def _restricted(self, columns: Floats) -> GroupEstimate:
+        """Return the estimate with fewer columns, whose prior covariances are fitted again."""
+        if not columns.size:
+            return replace(self, columns=columns, prior=np.zeros((0, 0)))
+        labels = self.labels[columns]
+        groups = None if self.model.groups is None else labels
+        refit = clone(self.model).set_params(noise_variance=self.noise_variance, groups=groups)
+        refit.fit(self.gain[:, columns], self.responses)
+        prior = _prior_of(refit, labels, np.arange(columns.size))
+        used = np.isin(labels, labels[np.diagonal(prior) > 0])
+        return replace(self, columns=columns[used], prior=prior[np.ix_(used, used)])
+
     @cached_property
     def _roots(self) -> tuple[Floats, Floats]:
         """Matrix B with BBᵀ = Γ, and which of its columns have more than a negligible variance."""
         size = self.columns.size
         root, kept = np.zeros((size, size)), np.zeros(size, dtype=bool)
         selected = self.labels[self.columns]
-        numbers = np.searchsorted(np.unique(self.labels), self.groups)
-        for number, label in zip(numbers, self.groups, strict=True):
+        for label in self.groups:
             here = np.flatnonzero(selected == label)
-            prior = np.diag(self.model.relevance_[self.columns[here]])
-            if hasattr(self.model, "group_covariances_"):
-                prior = self.model.group_covariances_[number][: here.size, : here.size]
-            variances, axes = np.linalg.eigh(prior)
+            variances, axes = np.linalg.eigh(self.prior[np.ix_(here, here)])
             variances = np.maximum(variances, 0.0)
             root[np.ix_(here, here)] = axes * np.sqrt(variances)
             kept[here] = variances > NEGLIGIBLE * variances.max()
@@ -217,3 +289,15 @@ class GroupEstimate:
         return noise_path(
             self.gain, self.responses, noise_variances, cv, fit_intercept=False, **settings
         )
+
+
+def _prior_of(model: SparseVAE, labels: Floats, columns: Floats) -> Floats:
+    """Return the prior covariance of the coefficients of columns of a fitted model."""
+    prior = np.diag(np.asarray(model.relevance_)[columns])
+    if model.group_covariance == "spherical":
+        return prior
+    numbers = np.searchsorted(np.unique(labels), labels[columns])
+    for number in np.unique(numbers):
+        here = np.flatnonzero(numbers == number)
+        prior[np.ix_(here, here)] = model.group_covariances_[number][: here.size, : here.size]
+    return prior

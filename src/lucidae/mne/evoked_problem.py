@@ -210,6 +210,11 @@ def _checked_evokeds(evoked: Any) -> list[Any]:
         raise ValueError("evoked is an empty list, expected an Evoked or a list of them.")
     for one in evokeds:
         _check_kind(one, mne.Evoked, "evoked", "epochs.average()")
+        if np.iscomplexobj(one.data):
+            raise ValueError(
+                "evoked is complex, expected real data: give its real and its imaginary part as a "
+                "list of two evokeds, which then have the same sources."
+            )
         if not np.isfinite(one.data).all():
             raise ValueError(
                 "evoked contains NaN or infinity. Interpolate or drop the channels that do."

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from html import escape
 from typing import Any
@@ -44,7 +44,21 @@ class SourceResult:
 
     Examples
     --------
-    See `lucidae.mne.sparse_vae`.
+    >>> from lucidae.mne import sparse_vae
+    >>> info = mne.channels.read_meg_canonical_info("neuromag")
+    >>> info = mne.pick_info(info, mne.pick_types(info, meg="mag"))
+    >>> places = np.random.default_rng(0).uniform([-0.05, -0.05, 0.01], 0.05, (60, 3))
+    >>> src = mne.setup_volume_source_space(pos={"rr": places, "nn": places}, verbose=False)
+    >>> sphere = mne.make_sphere_model((0.0, 0.0, 0.0), 0.09, info=info, verbose=False)
+    >>> forward = mne.make_forward_solution(info, None, src, sphere, eeg=False, verbose=False)
+    >>> noise_cov = mne.make_ad_hoc_cov(info, verbose=False)
+    >>> rng = np.random.default_rng(1)
+    >>> data = forward["sol"]["data"][:, 30:33] @ (5e-8 * rng.standard_normal((3, 20)))
+    >>> data += 2e-14 * rng.standard_normal(data.shape)
+    >>> evoked = mne.EvokedArray(data, info, verbose=False)
+    >>> result = sparse_vae(evoked, forward, noise_cov, return_result=True, verbose=False)
+    >>> result.sources, result.amplitudes.shape, result.certificate.holds
+    (array([10]), (1, 3, 20), True)
     """
 
     problem: EvokedProblem
@@ -240,10 +254,8 @@ class SourceResult:
             return self.estimate.path(noise_variances, cv)
         turned = self.problem.along_sensors()
         turn = turned.whitener @ np.linalg.pinv(self.problem.whitener)
-        fit = GroupEstimate(
-            self.model, turn @ self.estimate.gain, turned.responses, self.estimate.labels,
-            self.estimate.columns,
-        )  # fmt: skip
+        gain = turn @ self.estimate.gain
+        fit = replace(self.estimate, gain=gain, responses=turned.responses)
         return fit.path(noise_variances, cv)
 
     def path_sources(self, path: NoisePath) -> list[Floats]:

@@ -100,11 +100,11 @@ def group_evidence(state: State, groups: Groups, n_responses: int) -> Any:
         columns = state.take(index)
         whitened, loading = to_numpy(columns.whitened), to_numpy(columns.loading)
         metric = whitened.conj().T @ whitened
-        gains[group] = _removal_cost(np.eye(index.size) - weight * metric, loading, weight)
+        gains[group] = removal_cost(np.eye(index.size) - weight * metric, loading, weight)
     return n_responses * gains
 
 
-def _removal_cost(left: Any, loading: Any, weight: float) -> float:
+def removal_cost(left: Any, loading: Any, weight: float) -> float:
     """Return the increase of the energy (loss) per response when a group of columns is removed.
 
     It is log|M| + w tr(BᵀM⁻¹B), where M = I − wG is `left`, B is `loading` and w is `weight` (see
