@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
 import typer
 
 from lucidae.cli.console import (
@@ -77,6 +78,8 @@ def meg(
             raise ValueError(f"There is no file {str(file)!r}.")
     page = Path(f"{evoked.name.split('.')[0]}-sources.html") if out is None else out
     check_page(page, inputs, force)
+    if stc is not None and not force:
+        _check_estimate(stc)
     mne, sparse_vae = _packages()
     with spinner(f"Localising the sources of {evoked.name}"), printed_warnings():
         from lucidae.report.blocks import Clock
@@ -84,13 +87,14 @@ def meg(
 
         clock = Clock()
         with clock("fit"):
-            response = _chosen(mne, evoked, condition)
-            if tmin is not None or tmax is not None:
-                response.crop(tmin, tmax)
+            response = _cropped(_chosen(mne, evoked, condition), tmin, tmax)
+            noise_cov = _read(mne.read_cov, covariance, "noise covariance")
+            # MNE reads diagonal covariances in another byte order than its whitening accepts.
+            noise_cov["data"] = np.array(noise_cov["data"], dtype=float)
             result = sparse_vae(
                 response,
                 _read(mne.read_forward_solution, forward, "forward solution"),
-                _read(mne.read_cov, covariance, "noise covariance"),
+                noise_cov,
                 return_result=True,
                 verbose="ERROR",
                 **settings,
@@ -102,7 +106,9 @@ def meg(
         print_line(line)
     print_written(page)
     if stc is not None:
-        for path in _saved(result.stc, stc, force):
+        with mne.use_log_level("ERROR"):
+            paths = _saved(result.stc, stc)
+        for path in paths:
             print_written(path)
 
 
@@ -175,6 +181,19 @@ def _chosen(mne: Any, file: Path, condition: str | None) -> Any:
     )
 
 
+def _cropped(response: Any, tmin: float | None, tmax: float | None) -> Any:
+    """Return an evoked response between two times, which must be its own."""
+    first, last = float(response.times[0]), float(response.times[-1])
+    begin, end = first if tmin is None else tmin, last if tmax is None else tmax
+    tolerance = 0.5 / float(response.info["sfreq"])
+    if not first - tolerance <= begin <= end <= last + tolerance:
+        raise ValueError(
+            f"--tmin {begin:g} and --tmax {end:g} are not two times of the evoked response, which "
+            f"has {first:g} to {last:g} s."
+        )
+    return response.crop(max(begin, first), min(end, last))
+
+
 def _lines(result: Any) -> list[str]:
     """Return the lines that are printed on a result: a headline, and one for each source."""
     entries = sorted(result.to_dict()["sources"], key=lambda entry: -float(entry["amplitude"]))
@@ -192,17 +211,26 @@ def _lines(result: Any) -> list[str]:
     ]
 
 
-def _saved(estimate: Any, prefix: str, force: bool) -> list[Path]:
-    """Save a source estimate of MNE and return the paths of its files."""
-    endings = {2: ("-lh.stc", "-rh.stc")} if type(estimate).__name__ == "SourceEstimate" else {}
-    names = endings.get(len(estimate.vertices), ("-vl.stc",))
-    paths = [Path(f"{prefix}{ending}") for ending in names]
-    existing = [path for path in paths if path.exists()]
-    if existing and not force:
+ENDINGS = ("-lh.stc", "-rh.stc", "-vl.stc", "-stc.h5")
+"""Endings of the files of source estimates: surfaces, volumes and both together."""
+
+
+def _check_estimate(prefix: str) -> None:
+    """Raise an error if a file of a source estimate with this prefix exists."""
+    for path in _estimate_files(prefix):
         raise ValueError(
-            f"{str(existing[0])!r} exists: give another prefix with --stc, or add --force to "
-            "replace it."
+            f"{str(path)!r} exists: give another prefix with --stc, or add --force to replace it."
         )
+
+
+def _saved(estimate: Any, prefix: str) -> list[Path]:
+    """Save a source estimate of MNE, and return the paths of the files that were written."""
     Path(prefix).parent.mkdir(parents=True, exist_ok=True)
-    estimate.save(prefix, overwrite=force, verbose="ERROR")
-    return paths
+    began = {path: path.stat().st_mtime_ns for path in _estimate_files(prefix)}
+    estimate.save(prefix, overwrite=True, verbose="ERROR")
+    return [path for path in _estimate_files(prefix) if path.stat().st_mtime_ns != began.get(path)]
+
+
+def _estimate_files(prefix: str) -> list[Path]:
+    """Return the files of source estimates with a prefix that exist."""
+    return [path for path in (Path(f"{prefix}{end}") for end in ENDINGS) if path.exists()]

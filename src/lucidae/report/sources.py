@@ -134,9 +134,10 @@ def _head(result: Any, path: Any) -> Plot:
     }
     caption = (
         "The sources in three projections of the head; the grey area is the outline of all "
-        "possible sources, lines are orientations. Below, which sources are found at which noise "
-        f"variance: a source that stays from {count(len(path), 'noise variance')} to the next ones "
-        "is supported by the data at many noise levels."
+        "possible sources, and lines are orientations. Below, which sources are significant at "
+        f"{count(len(path), 'noise variance')}. Sources that stay over a wide range do not depend "
+        "on the choice of the noise variance; sources that appear only below the noise variance of "
+        "the fit explain noise."
     )
     return Plot.of("sources", figure, caption, numbers, keeps_colours=True)
 
