@@ -8,6 +8,7 @@ import numpy as np
 from extras import require
 
 mne = require("mne")
+from lucidae.mne import sparse_vae
 
 CENTRE = (0.0, 0.0, 0.0)
 
@@ -144,3 +145,20 @@ def simulated(
         evoked=evoked, forward=forward_of(space, kind), cov=cov, amplitudes=amplitudes, field=field,
         sources=np.array(sources), used=forward,
     )  # fmt: skip
+
+
+def localised(data, **settings):
+    settings = {"return_result": True, "verbose": False, **settings}
+    return sparse_vae(data.evoked, data.forward, data.cov, **settings)
+
+
+def whitened(data, *, loose="auto", pca=True):
+    """Return MNE's whitened data and gain, and the rest of what it prepares."""
+    from mne.inverse_sparse.mxne_inverse import _prepare_gain
+
+    with mne.use_log_level("error"):
+        forward, gain, info, whitener, weighting, _ = _prepare_gain(
+            data.forward, data.evoked.info, data.cov, pca, 0.8, loose, None
+        )
+    rows = [data.evoked.ch_names.index(name) for name in info["ch_names"]]
+    return whitener @ data.evoked.data[rows], gain, forward, weighting

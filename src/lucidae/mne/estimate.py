@@ -171,28 +171,26 @@ class GroupEstimate:
     def _significant(self, significance: float) -> Floats:
         """Return the columns of the groups that are left after removing the others one by one.
 
-        The group without which the log-likelihood is reduced least is removed first, until each
-        group that is left is significant. Two groups with nearly the same field can replace each
-        other, so that neither is significant beside the other one; after one of them is removed,
-        the other one is.
+        The group whose evidence exceeds its threshold least (or is furthest below it) is removed
+        first, until each group that is left is significant. Two groups with nearly the same field
+        can replace each other, so that neither is significant beside the other one; after one of
+        them is removed, the other one is.
         """
         scaled, kept = self.gain[:, self.columns] @ self._roots[0], np.arange(self.columns.size)
         labels, n_responses = self.labels[self.columns], self.responses.shape[1]
         thresholds = self._thresholds(significance)
         while kept.size:
-            part = scaled[:, kept]
-            lower = np.linalg.cholesky(part @ part.T + self.noise_variance * np.eye(len(part)))
-            half = scipy.linalg.solve_triangular(
-                lower, np.hstack([part, self.responses / np.sqrt(n_responses)]), lower=True
-            )
-            metric, loading = half[:, : kept.size].T @ half[:, : kept.size], half[:, kept.size :]
-            loading = half[:, : kept.size].T @ loading
+            # With D = ΦB, P = DᵀΣ⁻¹D and Q = DᵀΣ⁻¹M/√n, a group costs log|I − P| + tr(Qᵀ(I − P)⁻¹Q)
+            # on its own rows and columns. By Woodbury's identity I − P is the posterior covariance
+            # of the latents, and Q their posterior mean divided by √n.
+            factor = ActiveFactor.of(scaled[:, kept], np.ones(kept.size), self.noise_variance)
+            left = factor.posterior(self.noise_variance).covariance(np.arange(kept.size))
+            loading = factor.mean(self.responses) / np.sqrt(n_responses)
             excess = {}
             for label in np.unique(labels[kept]):
                 here = np.flatnonzero(labels[kept] == label)
-                left = np.eye(here.size) - metric[np.ix_(here, here)]
-                lost = n_responses * removal_cost(left, loading[here], 1.0)
-                excess[label] = lost - thresholds[label]
+                lost = removal_cost(left[np.ix_(here, here)], loading[here], 1.0)
+                excess[label] = n_responses * lost - thresholds[label]
             least = min(excess, key=lambda label: excess[label])
             if excess[least] > 0.0:
                 break
@@ -201,19 +199,15 @@ class GroupEstimate:
 
     def _thresholds(self, significance: float) -> dict[Any, float]:
         """Return, for each selected group, the evidence that it must exceed to be significant."""
-        count = np.unique(self.labels).size
-        found: dict[Any, float] = {}
-        by_size: dict[int, float] = {}
-        for label in self.groups:
-            size = int((self.labels[self.columns] == label).sum())
-            if size not in by_size:
-                by_size[size] = (
-                    covariance_threshold(significance, count, size)
-                    if self.model.group_covariance == "full"
-                    else significance_threshold(significance, count)
-                )
-            found[label] = by_size[size]
-        return found
+        count, full = np.unique(self.labels).size, self.model.group_covariance == "full"
+        _, sizes = np.unique(self.labels[self.columns], return_counts=True)
+        by_size = {
+            size: covariance_threshold(significance, count, int(size))
+            if full
+            else significance_threshold(significance, count)
+            for size in np.unique(sizes)
+        }
+        return {label: by_size[size] for label, size in zip(self.groups, sizes, strict=True)}
 
     def _restricted(self, columns: Floats) -> GroupEstimate:
         """Return the estimate with fewer columns, whose prior covariances are fitted again."""
