@@ -305,9 +305,8 @@ def from_lead_field(path: str | os.PathLike[str]) -> Head:
         )
     names = [f"{kind.upper()} {index:04d}" for index in range(len(gain))]
     info = mne.create_info(names, SAMPLING, kind, verbose=False)
-    # A forward model of few magnetometers for the same sources, whose gain is then replaced.
-    template = spherical("mag", positions).forward
-    forward = mne.forward.pick_channels_forward(template, template["sol"]["row_names"][:1])
+    # A forward model of the same sources for other sensors, whose gain is then replaced.
+    forward = spherical("mag", positions).forward
     sol = {
         "data": gain,
         "row_names": names,

@@ -302,13 +302,14 @@ class SourceDisplay(Display):
         points = axes.scatter(
             *places.T, s=30.0 + 170.0 * values / largest, c=values, zorder=3, **shown
         )
+        ink = axes.xaxis.label.get_color()
         for number, source in enumerate(self.order_, start=1):
             axes.annotate(
                 str(number), places[source], xytext=(7, 6), textcoords="offset points", zorder=4
             )
             if self.orientations is not None:
                 tip = places[source] + 15.0 * self.orientations[source][pair]
-                axes.plot(*np.array([places[source], tip]).T, "-", color="black", zorder=2)
+                axes.plot(*np.array([places[source], tip]).T, "-", color=ink, zorder=2)
         if not values.size:
             axes.text(0.5, 0.5, "no source", ha="center", transform=axes.transAxes)
         return points
@@ -334,7 +335,8 @@ def _draw_outline(axes: Any, candidates: Floats | None, pair: list[int]) -> None
     except (QhullError, ValueError):  # too few points, or all of them on a line
         axes.plot(*flat.T, ".", color="0.8", zorder=1)
         return
-    axes.fill(*corners.T, facecolor="0.95", edgecolor="0.6", zorder=0)
+    # Transparent, so that it suits light and dark pages.
+    axes.fill(*corners.T, facecolor=(0.5, 0.5, 0.5, 0.12), edgecolor="0.5", zorder=0)
 
 
 def _path_of_sources(result: Any, path: Any, order: Floats, max_sources: int) -> NoisePathDisplay:
