@@ -162,11 +162,11 @@ def test_a_loose_prior_does_not_matter_beside_full_covariances():
     data = simulated("surface", "mag", noise=0.5)
     loose, free = localised(data, loose=0.2), localised(data, loose=1.0)
     assert_array_equal(loose.sources, free.sources)
-    moments = [
-        np.einsum("not,noi->nit", result.amplitudes, result.orientations)
+    fields = [
+        result.forward["sol"]["data"][:, result._rows] @ result.amplitudes.reshape(-1, 12)
         for result in (loose, free)
     ]
-    assert_allclose(*moments, atol=1e-5 * np.abs(moments[0]).max())
+    assert_allclose(*fields, atol=1e-5 * np.abs(fields[0]).max())
 
 
 def test_sources_with_small_weights_are_left_out():
@@ -496,19 +496,30 @@ def test_without_significance_all_sources_with_a_prior_variance_are_returned():
 
 
 @pytest.mark.parametrize("option", [{}, {"return_as_dipoles": True}, {"return_result": True}])
-def test_no_source_gives_a_warning_and_an_empty_estimate(option):
-    data = simulated("surface", "mag", noise=0.0, strength=1e-3)
+def test_noise_alone_gives_a_warning_and_an_empty_estimate(option):
+    data = simulated("surface", "mag", sources=(), n_times=4)
     with pytest.warns(UserWarning, match="No source was found"):
         found = sparse_vae(data.evoked, data.forward, data.cov, verbose=False, **option)
     if "return_as_dipoles" in option:
         assert found == []
     elif "return_result" in option:
+        assert found.model.relevance_.any()  # but not significantly
         assert found.goodness_of_fit == pytest.approx(0.0)
         assert found.posterior_std.shape == found.debiased_amplitudes.shape[:2] == (0, 3)
+        assert found.source_goodness_of_fit.shape == (0, 4)
+        assert_allclose(found.residual.data, data.evoked.data)
         assert "0 sources" in repr(found)
         assert "0 sources" in found._repr_html_()
     else:
-        assert found.shape == (0, 12)
+        assert found.shape == (0, 4)
+
+
+def test_zero_data_have_no_source():
+    data = simulated("scattered", "mag", noise=0.0, sources=(), n_times=3)
+    with pytest.warns(UserWarning, match="No source was found"):
+        result = localised(data)
+    assert result.goodness_of_fit == 0.0
+    assert_array_equal(result.goodness_of_fit_per_time, [0.0, 0.0, 0.0])
     with pytest.warns(UserWarning, match="No source was found"):
         X, active = solver(np.zeros((10, 3)), np.eye(10), 1)
     assert X.shape == (0, 3)

@@ -69,8 +69,10 @@ def sparse_vae(
     loose : float, "auto" or dict, default="auto"
         0 for sources along the normals of a surface (fixed orientation), 1 for free orientation,
         between them for loose orientation; "auto" is 0.2 for surfaces and 1 for volumes. With
-        ``group_covariance="full"`` the data alone decide about the orientations of loose sources,
-        so that 0.2 and 1 give the same sources.
+        ``group_covariance="full"`` the data decide about the orientations of loose sources, so that
+        0.2 and 1 give the same sources with the same field. Only a component that has no field
+        (the radial one of MEG in a spherical head) is set by the prior; for free sources it is
+        zero.
     depth : float, dict or None, default=0.8
         Depth weighting of MNE. The prior variance of every source is found from the data, whatever
         the scale of its columns, so that the result does not depend on it.
