@@ -1,7 +1,7 @@
 """Run all benchmarks, or those that are named: ``python -m benchmarks [moments linear …]``.
 
 Options after the names are passed on: ``python -m benchmarks shapes --small``. Without names, those
-benchmarks are left out that another one includes.
+benchmarks are left out that another one includes, and those that take hours.
 """
 
 import runpy
@@ -12,6 +12,9 @@ HERE = Path(__file__).parent
 
 INCLUDED = {"streams": "peers"}
 """Benchmarks whose rows are part of the table of another one."""
+
+LONG = ("meg",)
+"""Benchmarks that take hours, and are run only if they are named."""
 
 
 def names() -> list[str]:
@@ -33,7 +36,7 @@ def main(arguments: list[str]) -> int:
     if options and len(wanted) != 1:
         print(f"options ({' '.join(options)}) need the name of one benchmark before them")
         return 2
-    for name in wanted or [name for name in names() if name not in INCLUDED]:
+    for name in wanted or [name for name in names() if name not in (*INCLUDED, *LONG)]:
         print(f"\n== {name}", flush=True)
         sys.argv = [name, *options]
         runpy.run_module(f"benchmarks.{name}", run_name="__main__")

@@ -14,6 +14,7 @@ from lucidae.cli import MISSING, is_extra
 from lucidae.cli.console import errors, output
 from lucidae.cli.fit import fit
 from lucidae.cli.listing import data, list_everything
+from lucidae.cli.meg import meg
 from lucidae.cli.report import report
 from lucidae.cli.reproduce import reproduce_command
 
@@ -21,6 +22,7 @@ __all__ = ["run"]
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="rich")
 app.command("report")(report)
+fit.command("meg")(meg)
 app.add_typer(fit, name="fit")
 app.command("reproduce")(reproduce_command)
 app.command("list")(list_everything)

@@ -7,6 +7,7 @@ from lucidae.displays._components import ComponentsDisplay, SpectrumDisplay
 from lucidae.displays._counts import ComponentCountDisplay
 from lucidae.displays._fit import HistoryDisplay, RecoveryDisplay
 from lucidae.displays._path import NoisePathDisplay
+from lucidae.displays._sources import SourceDisplay
 
 __all__ = [
     "ComponentCountDisplay",
@@ -14,5 +15,6 @@ __all__ = [
     "HistoryDisplay",
     "NoisePathDisplay",
     "RecoveryDisplay",
+    "SourceDisplay",
     "SpectrumDisplay",
 ]

@@ -126,7 +126,8 @@ class NoisePathDisplay(Display):
         step = noise[0] / middles[0] if middles.size else 1.5
         last = noise[-1] / middles[-1] if middles.size else 1.0 / 1.5
         edges = np.concatenate([[noise[0] * step], middles, [noise[-1] * last]])
-        shown = {"cmap": "viridis_r", "vmin": 0.0, **style}
+        limits = {"vmin": 0.0} if count else {"vmin": 0.0, "vmax": 1.0}  # no cell has a value
+        shown = {"cmap": "viridis_r", **limits, **style}
         cells = np.ma.masked_invalid(self.contributions.reshape(count, noise.size))
         self.mesh_ = ax.pcolormesh(edges, np.arange(count + 1.0), cells, **shown)
         ax.set_xscale("log")

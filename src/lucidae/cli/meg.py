@@ -1,0 +1,236 @@
+"""The command `lucidae fit meg` (extras `cli` and `mne`)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+
+from lucidae.cli.console import (
+    print_certificate,
+    print_line,
+    print_written,
+    printed_warnings,
+    spinner,
+)
+from lucidae.cli.files import Force, check_page
+from lucidae.cli.fit import number_of
+
+__all__ = ["meg"]
+
+MISSING = 'This command needs MNE, which is not installed: pip install "lucidae[cli,mne]"'
+NOISE = ("cv", "cv_1se", "learn", "auto")
+
+
+def meg(
+    evoked: Annotated[Path, typer.Argument(help="Evoked responses (-ave.fif).")],
+    forward: Annotated[Path, typer.Argument(help="Forward solution (-fwd.fif).")],
+    covariance: Annotated[Path, typer.Argument(help="Noise covariance (-cov.fif).")],
+    condition: Annotated[
+        str | None,
+        typer.Option(
+            help="The evoked response to use, by its comment or 0-based index; needed if the file "
+            "has several."
+        ),
+    ] = None,
+    noise_variance: Annotated[
+        str,
+        typer.Option(
+            help="Factor of the noise covariance: a number above 0, learn, cv, cv_1se or auto."
+        ),
+    ] = "1",
+    loose: Annotated[
+        str, typer.Option(help="Share of tangential orientations, from 0 to 1, or auto, as in MNE.")
+    ] = "auto",
+    fixed: Annotated[
+        bool, typer.Option("--fixed", help="Orientations along the surface's normals (--loose 0).")
+    ] = False,
+    depth: Annotated[
+        float, typer.Option(min=0.0, help="Exponent of MNE's depth weighting; 0 for none.")
+    ] = 0.8,
+    tmin: Annotated[float | None, typer.Option(help="First time in seconds.")] = None,
+    tmax: Annotated[float | None, typer.Option(help="Last time in seconds.")] = None,
+    debias: Annotated[
+        bool, typer.Option("--debias", help="Amplitudes by least squares, without shrinkage.")
+    ] = False,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Path of the HTML page; by default the name of EVOKED and -sources."),
+    ] = None,
+    stc: Annotated[
+        str | None,
+        typer.Option(metavar="PREFIX", help="Save the source estimate with this prefix."),
+    ] = None,
+    force: Force = False,
+) -> None:
+    """Localise the few sources of an evoked response; write a page with figures and certificate."""
+    settings = {
+        "noise_variance": _noise_of(noise_variance),
+        "loose": _loose_of(loose, fixed),
+        "depth": depth or None,
+        "debias": debias,
+    }
+    inputs = (evoked, forward, covariance)
+    for file in inputs:
+        if not file.exists():
+            raise ValueError(f"There is no file {str(file)!r}.")
+    page = Path(f"{evoked.name.split('.')[0]}-sources.html") if out is None else out
+    check_page(page, inputs, force)
+    if stc is not None and not force:
+        _check_estimate(stc)
+    mne, sparse_vae = _packages()
+    with spinner(f"Localising the sources of {evoked.name}"), printed_warnings():
+        from lucidae.report.blocks import Clock
+        from lucidae.report.sources import write_sources
+
+        clock = Clock()
+        with clock("fit"):
+            response = _cropped(_chosen(mne, evoked, condition), tmin, tmax)
+            noise_cov = _read(mne.read_cov, covariance, "noise covariance")
+            # MNE reads diagonal covariances in another byte order than its whitening accepts.
+            noise_cov["data"] = np.array(noise_cov["data"], dtype=float)
+            result = sparse_vae(
+                response,
+                _read(mne.read_forward_solution, forward, "forward solution"),
+                noise_cov,
+                return_result=True,
+                verbose="ERROR",
+                **settings,
+            )
+        name = f"{evoked.name}, {response.comment}" if response.comment else evoked.name
+        write_sources(result, page, name=name, clock=clock)
+    print_certificate(result.certificate)
+    for line in _lines(result):
+        print_line(line)
+    print_written(page)
+    if stc is not None:
+        with mne.use_log_level("ERROR"):
+            paths = _saved(result.stc, stc)
+        for path in paths:
+            print_written(path)
+
+
+def _packages() -> tuple[Any, Any]:
+    """Return MNE and `sparse_vae`, or raise an error that says what to install."""
+    try:
+        import mne
+
+        from lucidae.mne import sparse_vae
+    except ImportError as error:
+        raise ValueError(MISSING) from error
+    return mne, sparse_vae
+
+
+def _noise_of(text: str) -> float | str:
+    """Return the value of ``--noise-variance``: a number or the name of a rule."""
+    number = number_of(text)
+    if text in NOISE:
+        return text
+    if 0 < number < float("inf"):
+        return number
+    raise ValueError(
+        f"--noise-variance {text} was given, expected a finite number above 0, {', '.join(NOISE)}; "
+        "1 is the noise covariance itself."
+    )
+
+
+def _loose_of(text: str, fixed: bool) -> float | str:
+    """Return the value of ``--loose``, which ``--fixed`` sets to 0."""
+    if fixed:
+        if text not in ("auto", "0"):
+            raise ValueError(f"--fixed and --loose {text} were given: omit one of them.")
+        return 0.0
+    number = number_of(text)
+    if text == "auto":
+        return text
+    if 0 <= number <= 1:
+        return number
+    raise ValueError(f"--loose {text} was given, expected a number from 0 to 1, or auto.")
+
+
+def _read(reader: Any, file: Path, what: str) -> Any:
+    """Return what MNE reads from a file, or raise an error that names the file."""
+    try:
+        return reader(file, verbose="ERROR")
+    except Exception as error:  # what MNE raises depends on the content of the file
+        raise ValueError(f"{str(file)!r} was not read as a {what}: {error}") from error
+
+
+def _chosen(mne: Any, file: Path, condition: str | None) -> Any:
+    """Return one evoked response of a file, or raise an error that lists what the file has."""
+    found = _read(mne.read_evokeds, file, "file of evoked responses")
+    names = [str(response.comment) for response in found]
+    if condition is None:
+        if len(found) == 1:
+            return found[0]
+        listed = ", ".join(repr(name) for name in names)
+        raise ValueError(
+            f"{file.name} has {len(found)} evoked responses: choose one with --condition: {listed}."
+        )
+    if names.count(condition) == 1:
+        return found[names.index(condition)]
+    number = number_of(condition)
+    if number.is_integer() and 0 <= number < len(found):
+        return found[int(number)]
+    listed = ", ".join(repr(name) for name in names)
+    raise ValueError(
+        f"--condition {condition} is not one of {file.name}, which has {listed}; give a comment "
+        "that occurs once, or a 0-based index."
+    )
+
+
+def _cropped(response: Any, tmin: float | None, tmax: float | None) -> Any:
+    """Return an evoked response between two times, which must be its own."""
+    first, last = float(response.times[0]), float(response.times[-1])
+    begin, end = first if tmin is None else tmin, last if tmax is None else tmax
+    tolerance = 0.5 / float(response.info["sfreq"])
+    if not first - tolerance <= begin <= end <= last + tolerance:
+        raise ValueError(
+            f"--tmin {begin:g} and --tmax {end:g} are not two times of the evoked response, which "
+            f"has {first:g} to {last:g} s."
+        )
+    return response.crop(max(begin, first), min(end, last))
+
+
+def _lines(result: Any) -> list[str]:
+    """Return the lines that are printed on a result: a headline, and one for each source."""
+    entries = sorted(result.to_dict()["sources"], key=lambda entry: -float(entry["amplitude"]))
+    head = (
+        f"Sources: {len(entries)}; {result.goodness_of_fit:.1f} % of the whitened power explained; "
+        f"noise variance {result.noise_variance:.3g}"
+    )
+    return [
+        head,
+        *(
+            f"  {number}: ({', '.join(f'{1e3 * x:.1f}' for x in entry['position'])}) mm, "
+            f"{1e9 * entry['amplitude']:.3g} nA·m at {1e3 * entry['time']:.1f} ms"
+            for number, entry in enumerate(entries, start=1)
+        ),
+    ]
+
+
+ENDINGS = ("-lh.stc", "-rh.stc", "-vl.stc", "-stc.h5")
+"""Endings of the files of source estimates: surfaces, volumes and both together."""
+
+
+def _check_estimate(prefix: str) -> None:
+    """Raise an error if a file of a source estimate with this prefix exists."""
+    for path in _estimate_files(prefix):
+        raise ValueError(
+            f"{str(path)!r} exists: give another prefix with --stc, or add --force to replace it."
+        )
+
+
+def _saved(estimate: Any, prefix: str) -> list[Path]:
+    """Save a source estimate of MNE, and return the paths of the files that were written."""
+    Path(prefix).parent.mkdir(parents=True, exist_ok=True)
+    began = {path: path.stat().st_mtime_ns for path in _estimate_files(prefix)}
+    estimate.save(prefix, overwrite=True, verbose="ERROR")
+    return [path for path in _estimate_files(prefix) if path.stat().st_mtime_ns != began.get(path)]
+
+
+def _estimate_files(prefix: str) -> list[Path]:
+    """Return the files of source estimates with a prefix that exist."""
+    return [path for path in (Path(f"{prefix}{end}") for end in ENDINGS) if path.exists()]

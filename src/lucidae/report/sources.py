@@ -1,0 +1,184 @@
+"""The report on the sources of an evoked response: figure, time courses, table and certificate."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from lucidae.displays import SourceDisplay
+from lucidae.io.atomic import atomic_path
+from lucidae.report.blocks import Block, Card, Clock, Facts, Grid, Note, Plot, Prose, count
+from lucidae.report.page import Chapter, fill_page
+from lucidae.report.style import drawing, new_figure
+
+__all__ = ["sources_page", "write_sources"]
+
+LEAD = (
+    "The few current sources that explain an evoked response, found by the variational autoencoder "
+    "with full posterior covariance (Wipf 2023): where they are, how strong they are, at which "
+    "noise variances they are found, and the theorems that apply."
+)
+LARGEST_LEGEND = 12
+
+
+def write_sources(result: Any, path: str | os.PathLike[str], *, name: str, clock: Clock) -> Path:
+    """Write the page on a `SourceResult` to `path`, completely or not at all.
+
+    Parameters
+    ----------
+    result : SourceResult
+        What ``lucidae.mne.sparse_vae(..., return_result=True)`` returns.
+    path : path-like
+        Path of the page; an existing file is replaced.
+    name : str
+        Name of the recording, for the title.
+    clock : Clock
+        Times of the tasks so far.
+
+    Returns
+    -------
+    Path
+        The path of the page.
+    """
+    content = sources_page(result, name=name, clock=clock).encode()
+    with atomic_path(path, len(content)) as temporary:
+        temporary.write_bytes(content)
+    return Path(path)
+
+
+def sources_page(result: Any, *, name: str, clock: Clock) -> str:
+    """Return the text of the HTML page on a `SourceResult`; see `write_sources`."""
+    with clock("path of noise variances"):
+        path = result.noise_path()
+    with clock("certificate"):
+        card = Card("The certificate of the fit", result.certificate)
+    chapters = [
+        Chapter("sources", "Sources", _sources(result, path)),
+        Chapter("amplitudes", "Amplitudes", _amplitudes(result)),
+        Chapter("certificate", "Certificate", [_about_certificate(), card]),
+    ]
+    return fill_page(f"Sources of {name}", LEAD, chapters, sum(clock.seconds.values()))
+
+
+def _sources(result: Any, path: Any) -> list[Block]:
+    """Return the facts, the figure of the head with the path, and the table of the sources."""
+    facts = Facts(
+        (
+            (str(result.sources.size), "sources"),
+            (f"{result.goodness_of_fit:.1f} %", "of the whitened power explained"),
+            (f"{result.noise_variance:.3g}", "noise variance γ (1: as the noise covariance says)"),
+            (f"{result.evoked.data.shape[0]} × {result.times.size}", "channels × samples"),
+            (str(len(result.forward["source_rr"])), "possible sources"),
+        )
+    )
+    blocks: list[Block] = [facts, _head(result, path)]
+    rows = _rows(result)
+    if not rows:
+        note = (
+            "No source is significant: none explains more of the data than noise would. Check that "
+            "the noise covariance and the number of averages describe the noise, or try a smaller "
+            "noise variance."
+        )
+        return [*blocks, Note(note)]
+    header = ("number", "source", "x, y, z (mm)", "peak (nA·m)", "± (nA·m)", "at (ms)", "share (%)")
+    text = (
+        "Peak amplitudes with their posterior standard deviation (noise alone, not errors of the "
+        "forward model), the time of the peak, and the share of the whitened power that the source "
+        "explains at that time. Positions are in head coordinates."
+    )
+    return [*blocks, Prose(text), Grid(header, rows)]
+
+
+def _ordered(result: Any) -> list[dict[str, Any]]:
+    """Return the entries of the sources, the strongest first."""
+    entries: list[dict[str, Any]] = result.to_dict()["sources"]
+    return sorted(entries, key=lambda entry: -float(entry["amplitude"]))
+
+
+def _rows(result: Any) -> tuple[tuple[str, ...], ...]:
+    """Return the rows of the table of sources."""
+    return tuple(
+        (
+            str(number),
+            str(entry["source"]),
+            ", ".join(f"{1e3 * value:.1f}" for value in entry["position"]),
+            f"{1e9 * entry['amplitude']:.3g}",
+            f"{1e9 * entry['standard_deviation']:.2g}",
+            f"{1e3 * entry['time']:.1f}",
+            f"{entry['goodness_of_fit']:.1f}",
+        )
+        for number, entry in enumerate(_ordered(result), start=1)
+    )
+
+
+def _head(result: Any, path: Any) -> Plot:
+    """Return the plot of the sources in the head and of the path of noise variances."""
+    shown = SourceDisplay.prepared(result, path=path)
+    with drawing():
+        figure = Figure(figsize=(9.6, shown.height))
+        shown.plot(ax=shown.arranged(figure))
+    entries = _ordered(result)
+    numbers = {
+        "number": list(range(1, len(entries) + 1)),
+        "source": [entry["source"] for entry in entries],
+        **{
+            f"{axis} (m)": [entry["position"][place] for entry in entries]
+            for place, axis in enumerate("xyz")
+        },
+        "amplitude (A·m)": [entry["amplitude"] for entry in entries],
+        "time (s)": [entry["time"] for entry in entries],
+    }
+    caption = (
+        "The sources in three projections of the head; the grey area is the outline of all "
+        "possible sources, and lines are orientations. Below, which sources are significant at "
+        f"{count(len(path), 'noise variance')}. Sources that stay over a wide range do not depend "
+        "on the choice of the noise variance; sources that appear only below the noise variance of "
+        "the fit explain noise."
+    )
+    return Plot.of("sources", figure, caption, numbers, keeps_colours=True)
+
+
+def _amplitudes(result: Any) -> list[Block]:
+    """Return the plot of the amplitudes over time."""
+    entries = _ordered(result)
+    order = [int(np.flatnonzero(result.sources == entry["source"])[0]) for entry in entries]
+    if result.n_orient == 1:
+        courses = 1e9 * result.amplitudes[order, 0]
+    else:
+        courses = 1e9 * np.linalg.norm(result.amplitudes[order], axis=1)
+    times = 1e3 * result.times
+    with drawing():
+        figure, (axes, below) = new_figure(2, 1, figsize=(8.2, 4.6), sharex=True)
+        for number, course in enumerate(courses, start=1):
+            label = str(number) if number <= LARGEST_LEGEND else None
+            axes.plot(times, course, label=label)
+        if len(courses):
+            axes.legend(title="source", loc="upper left", bbox_to_anchor=(1.0, 1.0))
+        axes.set(ylabel="amplitude (nA·m)", title="Amplitude of each source")
+        below.plot(times, result.goodness_of_fit_per_time)
+        below.set(xlabel="time (ms)", ylabel="explained (%)", title="Explained share of the power")
+    numbers = {
+        "time (s)": result.times.tolist(),
+        "explained (%)": result.goodness_of_fit_per_time.tolist(),
+        **{f"source {n} (nA·m)": row.tolist() for n, row in enumerate(courses, start=1)},
+    }
+    kind = "least squares on the sources" if result.debias else "posterior means"
+    caption = (
+        f"Amplitudes of the sources ({kind}"
+        f"{'' if result.n_orient == 1 else '; norm of the three components'}), numbered as above, "
+        "and the share of the power of the whitened data that they explain at each time."
+    )
+    return [Plot.of("amplitudes", figure, caption, numbers)]
+
+
+def _about_certificate() -> Prose:
+    return Prose(
+        "Each claim is tied to a theorem and was measured on the whitened data and the fitted "
+        "sources. The claims say how near the fit is to the optimum of its model, and whether "
+        "other sources could explain the data as well; they do not include errors of the forward "
+        "model."
+    )

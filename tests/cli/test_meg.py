@@ -1,0 +1,157 @@
+"""`lucidae fit meg`: its page, what it prints, the files that it writes, and its errors."""
+
+import re
+import sys
+
+import numpy as np
+import pytest
+
+from extras import require
+
+require("typer")
+require("rich")
+require("jinja2")
+require("matplotlib")
+mne = require("mne")
+
+from evoked_recordings import simulated
+from lucidae.mne import sparse_vae
+
+FILES = ("a-ave.fif", "a-fwd.fif", "a-cov.fif")
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    """Return a folder with an evoked, its forward model and its noise covariance, as files."""
+    folder = tmp_path_factory.mktemp("recording")
+    recording = simulated("grid", sources=(5, 21))
+    mne.write_evokeds(folder / FILES[0], recording.evoked, verbose="ERROR")
+    mne.write_forward_solution(folder / FILES[1], recording.forward, verbose="ERROR")
+    mne.write_cov(folder / FILES[2], recording.cov, verbose="ERROR")
+    other = recording.evoked.copy()
+    other.comment = "other"
+    mne.write_evokeds(folder / "two-ave.fif", [recording.evoked, other], verbose="ERROR")
+    (folder / "words-ave.fif").write_text("no recording")
+    return folder
+
+
+@pytest.fixture
+def run(call_main, written, tmp_path, monkeypatch):
+    """Return a function that runs ``lucidae fit meg`` in an empty folder with the three files."""
+    monkeypatch.chdir(tmp_path)
+
+    def call(*options, files=FILES):
+        return call_main("fit", "meg", *(written / name for name in files), *options)
+
+    return call
+
+
+def read(written, name=FILES[0]):
+    evoked = mne.read_evokeds(written / name, condition=0, verbose="ERROR")
+    forward = mne.read_forward_solution(written / FILES[1], verbose="ERROR")
+    cov = mne.read_cov(written / FILES[2], verbose="ERROR")
+    cov["data"] = np.array(cov["data"], dtype=float)  # MNE does not take its byte order
+    return evoked, forward, cov
+
+
+def test_page_and_source_estimate_are_those_of_the_function(run, written, tmp_path):
+    code, out, err = run("--stc", "estimates/mine")
+    assert (code, err) == (0, "")
+    expected = sparse_vae(*read(written), return_result=True, verbose="ERROR")
+    assert expected.sources.tolist() == [5, 21]
+    assert "Sources: 2;" in out
+    assert "✓ stationarity" in out
+    page = (tmp_path / "a-ave-sources.html").read_text(encoding="utf-8")
+    assert "Sources of a-ave.fif, simulated" in page
+    assert page.count("<svg") == 2
+    for entry in expected.to_dict()["sources"]:
+        place = ", ".join(f"{1e3 * value:.1f}" for value in entry["position"])
+        assert f"<td>{place}</td>" in page
+        assert f"({place}) mm, {1e9 * entry['amplitude']:.3g} nA·m" in out
+    stc = mne.read_source_estimate(tmp_path / "estimates" / "mine-vl.stc")
+    np.testing.assert_allclose(stc.data, expected.stc.data, rtol=1e-5)
+    assert sorted(re.findall(r"Written: (.*)", out)) == sorted(
+        map(str, (tmp_path / "a-ave-sources.html", tmp_path / "estimates" / "mine-vl.stc"))
+    )
+
+
+def test_options_reach_the_function(run, written, monkeypatch):
+    given = {}
+
+    def recorded(evoked, forward, cov, **options):
+        given.update(options, times=evoked.times, comment=evoked.comment)
+        raise ValueError("enough")
+
+    monkeypatch.setattr("lucidae.mne.sparse_vae", recorded)
+    options = ("--noise-variance", "learn", "--fixed", "--depth", "0", "--debias", "--tmax", "0")
+    files = ("two-ave.fif", *FILES[1:])
+    assert run(*options, "--condition", "other", files=files)[0] == 2
+    assert (given["noise_variance"], given["loose"], given["debias"]) == ("learn", 0.0, True)
+    assert given["depth"] is None
+    assert given["comment"] == "other"
+    assert given["times"][-1] == pytest.approx(0.0, abs=1e-9)
+    run("--condition", "0", "--loose", "0.3", "--noise-variance", "2.5", files=files)
+    assert (given["comment"], given["loose"], given["noise_variance"]) == ("simulated", 0.3, 2.5)
+
+
+def test_no_source_is_a_page_with_advice(run, tmp_path):
+    code, out, err = run("--noise-variance", "1e9", "--out", "none.html")
+    assert code == 0
+    assert "No source was found" in err
+    assert "Sources: 0;" in out
+    assert "No source is significant" in (tmp_path / "none.html").read_text(encoding="utf-8")
+
+
+ERRORS = {
+    "--noise-variance 0": "--noise-variance 0 was given, expected a finite number above 0, cv",
+    "--loose 2": "--loose 2 was given, expected a number from 0 to 1, or auto.",
+    "--loose 0.2 --fixed": "--fixed and --loose 0.2 were given: omit one of them.",
+    "--condition left": "--condition left is not one of a-ave.fif, which has 'simulated'",
+    "--tmin 5 --tmax 6": "--tmin 5 and --tmax 6 are not two times of the evoked",
+}
+
+
+@pytest.mark.parametrize("options", ERRORS)
+def test_wrong_option_is_one_sentence_and_leaves_no_file(run, tmp_path, options):
+    code, out, err = run(*options.split())
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert ERRORS[options] in err
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        (("none-ave.fif", *FILES[1:]), "There is no file"),
+        (("words-ave.fif", *FILES[1:]), "was not read as a file of evoked responses"),
+        ((FILES[0], FILES[2], FILES[2]), "was not read as a forward solution"),
+        ((*FILES[:2], FILES[0]), "was not read as a noise covariance"),
+        (("two-ave.fif", *FILES[1:]), "choose one with --condition: 'simulated', 'other'."),
+    ],
+)
+def test_wrong_file_is_one_sentence(run, tmp_path, files, message):
+    code, out, err = run(files=files)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert message in err
+    assert not list(tmp_path.iterdir())
+
+
+def test_files_that_are_no_results_are_kept(run, tmp_path):
+    (tmp_path / "a-ave-sources.html").write_text("mine")
+    assert "is not a report of lucidae" in run()[2]
+    (tmp_path / "x-vl.stc").write_text("mine")
+    code, _, err = run("--out", "new.html", "--stc", "x")
+    assert (code, err.count("\n")) == (2, 1)
+    assert "'x-vl.stc' exists: give another prefix with --stc" in err
+    assert (tmp_path / "x-vl.stc").read_text() == "mine"
+    assert run("--force", "--stc", "x")[0] == 0
+    assert (tmp_path / "x-vl.stc").stat().st_size > 100
+
+
+def test_without_mne_the_command_says_what_to_install(run, monkeypatch):
+    monkeypatch.setitem(sys.modules, "mne", None)
+    code, _, err = run()
+    assert (code, err) == (
+        2,
+        'This command needs MNE, which is not installed: pip install "lucidae[cli,mne]"\n',
+    )

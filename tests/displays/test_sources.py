@@ -1,0 +1,177 @@
+"""`SourceDisplay`: positions, numbers, outline and path of what it draws."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import scipy.sparse
+
+import extras
+
+extras.require("matplotlib")
+
+import matplotlib as mpl
+from matplotlib import pyplot as plt
+
+from lucidae.displays import SourceDisplay
+
+
+@pytest.fixture(autouse=True)
+def closed_figures():
+    mpl.use("Agg")
+    yield
+    plt.close("all")
+
+
+@pytest.fixture
+def points():
+    return np.random.default_rng(0).uniform(-0.07, 0.07, size=(50, 3))
+
+
+def test_each_projection_shows_two_coordinates_in_millimetres(points):
+    display = SourceDisplay(points[:3], [1.0, 3.0, 2.0], candidates=points).plot()
+    for axes, pair in zip(display.ax_, ([0, 1], [0, 2], [1, 2]), strict=True):
+        offsets = axes.collections[0].get_offsets()
+        np.testing.assert_allclose(offsets, 1e3 * points[:3, pair])
+        (outline,) = axes.patches
+        corners = outline.get_xy()
+        np.testing.assert_allclose(corners.max(axis=0), 1e3 * points[:, pair].max(axis=0))
+        np.testing.assert_allclose(corners.min(axis=0), 1e3 * points[:, pair].min(axis=0))
+
+
+def test_numbers_follow_the_strengths_and_areas_grow_with_them(points):
+    display = SourceDisplay(points[:3], [1.0, 3.0, 2.0]).plot()
+    assert display.order_.tolist() == [1, 2, 0]
+    texts = {text.get_text(): text.xy for text in display.ax_[0].texts}
+    np.testing.assert_allclose(texts["1"], 1e3 * points[1, :2])
+    np.testing.assert_allclose(texts["3"], 1e3 * points[0, :2])
+    areas = display.ax_[0].collections[0].get_sizes()
+    assert np.argsort(-areas).tolist() == [1, 2, 0]
+
+
+def test_orientations_are_lines_of_equal_length_in_space(points):
+    directions = np.eye(3)
+    display = SourceDisplay(points[:3], [1.0, 1.0, 1.0], orientations=directions).plot()
+    ends = [line.get_xydata() for line in display.ax_[0].lines]
+    lengths = [np.linalg.norm(line[1] - line[0]) for line in ends]
+    np.testing.assert_allclose(lengths, [15.0, 15.0, 0.0], atol=1e-9)  # z is not seen from above
+
+
+def test_all_projections_have_one_scale(points):
+    flat = points * [1.0, 1.0, 0.2]
+    display = SourceDisplay(flat[:2], [1.0, 2.0], candidates=flat).plot()
+    widths = [
+        np.ptp(limits) for axes in display.ax_ for limits in (axes.get_xlim(), axes.get_ylim())
+    ]
+    np.testing.assert_allclose(widths, widths[0])
+
+
+def simulated_result(points):
+    """Return an object with the attributes of a result: sources 4 and 9, two columns each."""
+    owners = np.repeat(np.arange(len(points)), 2)
+    columns = np.arange(owners.size)
+    rows = 3 * owners + columns % 2
+    expansion = scipy.sparse.csc_array((np.ones(rows.size), (rows, columns)), (150, rows.size))
+    contributions = np.zeros((3, rows.size))
+    contributions[1:, 8:10] = [[0.5], [0.4]]
+    contributions[2, 18:20] = 0.2
+    contributions[0, 40:42] = 0.1
+    supports = [np.array([40, 41]), np.array([8, 9]), np.array([8, 9, 18, 19])]
+
+    class Path(SimpleNamespace):
+        def __len__(self):
+            return 3
+
+    path = Path(
+        noise_variances=np.array([4.0, 2.0, 1.0]), supports=supports, contributions=contributions
+    )
+    amplitudes = np.zeros((2, 3, 5))
+    amplitudes[0, 0, 2], amplitudes[1, 1, 3] = 2e-9, 8e-9
+    return SimpleNamespace(
+        amplitudes=amplitudes,
+        orientations=np.tile(np.eye(3), (2, 1, 1)),
+        positions=points[[4, 9]],
+        forward={"source_rr": points},
+        sources=np.array([4, 9]),
+        expansion=expansion,
+        n_orient=3,
+        noise_variance=1.0,
+        noise_path=lambda: path,
+    )
+
+
+def test_result_is_drawn_with_its_path(points):
+    display = SourceDisplay.from_result(simulated_result(points))
+    np.testing.assert_allclose(display.strengths, [2.0, 8.0])  # nA·m
+    np.testing.assert_allclose(display.orientations, [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]])
+    assert display.path.columns.tolist() == [9, 4, 20]
+    assert display.path.names == ["1: source 9", "2: source 4", "source 20"]
+    expected = [[np.nan, np.nan, 0.2], [np.nan, 0.5, 0.4], [0.1, np.nan, np.nan]]
+    np.testing.assert_array_equal(display.path.contributions, expected)
+    assert display.path.marks == {"noise variance of the fit": 1.0}
+    assert len(display.ax_) == 4
+    assert display.ax_[3].get_ylabel() == "source (* comes and goes)"
+
+
+def test_path_can_be_left_out_or_shortened(points):
+    result = simulated_result(points)
+    assert SourceDisplay.from_result(result, path=False).path is None
+    short = SourceDisplay.from_result(result, path=result.noise_path(), max_sources=1)
+    assert short.path.names == ["1: source 9"]
+
+
+def test_source_estimate_is_drawn_at_the_vertices_of_its_space(points):
+    spaces = [
+        {"rr": points, "vertno": np.arange(0, 50, 2)},
+        {"rr": -points, "vertno": np.arange(50)},
+    ]
+    stc = SimpleNamespace(vertices=[np.array([2, 4]), np.array([7])], data=np.zeros((3, 4)))
+    stc.data[[0, 2], 1] = [1e-9, -3e-9]
+    display = SourceDisplay.from_stc(stc, spaces)
+    np.testing.assert_allclose(display.positions, [points[2], -points[7]])
+    np.testing.assert_allclose(display.strengths, [1.0, 3.0])
+    assert display.names == ["vertex 2", "vertex 7"]
+    assert len(display.candidates) == 75
+    vector = SimpleNamespace(vertices=stc.vertices, data=np.zeros((3, 3, 4)))
+    vector.data[0, :, 2] = [3e-9, 0.0, 4e-9]
+    assert SourceDisplay.from_stc(vector, {"src": spaces}).strengths.tolist() == [
+        pytest.approx(5.0)
+    ]
+    with pytest.raises(ValueError, match="2 source spaces, but src has 1"):
+        SourceDisplay.from_stc(stc, spaces[:1])
+
+
+def test_a_result_without_sources_is_drawn(points):
+    display = SourceDisplay(np.zeros((0, 3)), [], candidates=points).plot()
+    assert [text.get_text() for text in display.ax_[0].texts] == ["no source"]
+    SourceDisplay(np.zeros((0, 3)), []).plot()
+
+
+def test_candidates_without_an_area_are_points(points):
+    line = np.column_stack([np.arange(4.0), np.zeros(4), np.zeros(4)]) / 100
+    display = SourceDisplay(line[:1], [1.0], candidates=line).plot()
+    assert not display.ax_[0].patches
+    assert display.ax_[0].lines[0].get_marker() == "."
+
+
+def test_it_draws_on_given_axes_and_refuses_other_numbers_of_them(points):
+    _, axes = plt.subplots(1, 3)
+    assert SourceDisplay(points[:1], [1.0]).plot(ax=axes, alpha=0.5).ax_[0] is axes[0]
+    assert len(plt.get_fignums()) == 1
+    with pytest.raises(ValueError, match=r"ax has 2 axes, expected 3: three projections\."):
+        SourceDisplay(points[:1], [1.0]).plot(ax=axes[:2])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"positions": np.zeros((2, 2))}, r"positions has shape \(2, 2\), expected \(n, 3\)"),
+        ({"strengths": [1.0]}, "strengths has 1 entries, but positions has 2 rows"),
+        ({"orientations": np.zeros((1, 3))}, "orientations has 1 rows, but positions has 2"),
+        ({"candidates": np.zeros(3)}, "candidates has shape"),
+    ],
+)
+def test_arrays_of_other_shapes_are_refused(arguments, message):
+    given = {"positions": np.zeros((2, 3)), "strengths": [1.0, 2.0], **arguments}
+    with pytest.raises(ValueError, match=message):
+        SourceDisplay(**given)
