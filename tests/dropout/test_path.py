@@ -13,7 +13,7 @@ from lucidae.dropout import (
     regularization_path,
     solve,
 )
-from lucidae.dropout.path import GRID, cross_validate, fold_moments
+from lucidae.dropout.held_out import GRID, cross_validate, fold_moments
 from lucidae.dropout.theory import (
     strength_of,
 )

@@ -5,12 +5,13 @@ Matplotlib is imported when a display is drawn, not with this module.
 
 from lucidae.displays._components import ComponentsDisplay, SpectrumDisplay
 from lucidae.displays._fit import HistoryDisplay, RecoveryDisplay
-from lucidae.displays._path import NoisePathDisplay
+from lucidae.displays._path import NoisePathDisplay, RankPathDisplay
 
 __all__ = [
     "ComponentsDisplay",
     "HistoryDisplay",
     "NoisePathDisplay",
+    "RankPathDisplay",
     "RecoveryDisplay",
     "SpectrumDisplay",
 ]
