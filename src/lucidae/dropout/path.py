@@ -157,7 +157,7 @@ class RankPath:
     >>> path = rank_path(X, Y)
     >>> path.best, path.one_se
     (2, 2)
-    >>> path.coef(2).shape, np.linalg.matrix_rank(path.coef(2))
+    >>> path.coef(2).shape, int(np.linalg.matrix_rank(path.coef(2)))
     ((4, 5), 2)
     """
 
@@ -273,7 +273,7 @@ def rank_path(
     >>> X = rng.standard_normal((50, 3))
     >>> path = rank_path(X, X @ np.diag([3.0, 1.0, 0.0]), cv=None)
     >>> path.rank, path.error.round(3)
-    (array([0, 1, 2, 3]), array([9.173, 0.992, 0.   , 0.   ]))
+    (array([0, 1, 2, 3]), array([11.706,  0.681,  0.   ,  0.   ]))
     """
     X = check_rows(X)
     Y = checked_columns(X, check_rows(_columns(y), name="y"))
