@@ -40,7 +40,7 @@ SEPARATED = 3.0
 """A warning is given if the singular values on both sides of a hard cut differ by less than this
 many standard errors. In simulations, intervals of 95 % cover 88 % to 95 % below this value."""
 
-NEAR_THRESHOLD = 1.0
+NEAR_THRESHOLD = 0.3
 """A warning is given if a singular value differs from the threshold of dropout by less than this
 many standard errors. It is less critical than a hard cut, because the fit is continuous there."""
 

@@ -87,15 +87,17 @@ def _upgraded_regressor(fields: dict[str, Any]) -> dict[str, Any]:
 class DropoutRegressor(
     RegressorBatchesMixin, NetworkMixin, MultiOutputMixin, RegressorMixin, BaseEstimator
 ):
-    """Linear regression through a hidden layer with dropout, solved exactly.
+    """Reduced-rank regression: linear, through a hidden layer with dropout, solved exactly.
 
     The network x ↦ U Vᵀx + b with r hidden units (incoming weights V, outgoing weights U), each
     dropped with the given probability in training, and a bias b, has a global optimum in closed
     form (Mianjy et al. 2018, Theorem 3.6): for whitened inputs, whose covariance is the identity,
     it is the least-squares map whose singular values are all reduced by one threshold and cut at
-    rank r, distributed evenly over the hidden units. Inputs may be correlated, and their covariance
-    may be singular: directions whose variance is as small as rounding errors, 10 · n_features · ε
-    times the largest with the rounding unit ε, count as constant.
+    rank r, distributed evenly over the hidden units. This is shrunken reduced-rank regression;
+    ``shrink=False`` gives the classical one (Izenman 1975), which cuts and does not reduce. Inputs
+    may be correlated, and their covariance may be singular: directions whose variance is as small
+    as rounding errors, 10 · n_features · ε times the largest with the rounding unit ε, count as
+    constant.
 
     Parameters
     ----------
