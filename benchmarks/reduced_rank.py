@@ -32,7 +32,7 @@ from threadpoolctl import threadpool_limits
 from benchmarks._tables import duration, markdown, write_section
 from lucidae import DropoutRegressor
 
-PENALTIES = np.logspace(-8, 4, 7)
+PENALTIES = np.logspace(-8, 4, 13)
 """Ridge penalties that are compared."""
 
 RANK = 1e-6
@@ -97,7 +97,7 @@ def methods(X: Any) -> dict[str, Any]:
     ridge = {"alpha": PENALTIES}
     return {
         "LinearRegression": LinearRegression(),
-        "RidgeCV": RidgeCV(np.logspace(-8, 4, 49)),
+        "RidgeCV": RidgeCV(PENALTIES),
         "PLSRegression": GridSearchCV(
             PLSRegression(scale=False), {"n_components": range(1, most + 1)}, cv=5
         ),
