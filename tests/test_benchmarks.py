@@ -11,10 +11,16 @@ import numpy as np
 import pytest
 import scipy.sparse
 from benchmarks import __main__ as command
-from benchmarks import _tables, peers, scaling, shapes, streams
+from benchmarks import _tables, peers, reduced_rank, scaling, shapes, streams
 from benchmarks.scaling import Cost, Measurement
 from benchmarks.shapes import Result, Shape
 from numpy.testing import assert_allclose
+from sklearn.linear_model import LinearRegression
+from sklearn.metrics import r2_score
+from sklearn.model_selection import KFold, cross_val_predict
+
+import extras
+from lucidae import DropoutRegressor
 
 PAGE = Path(__file__).parents[1] / "docs" / "scaling.md"
 
@@ -469,3 +475,39 @@ def test_components_and_imports_of_the_table_of_peers():
     exact = np.linalg.svd(X - X.mean(axis=0))[2][:2]
     assert _tables.component_error(peers.exact_components(X, 2), exact) < 1e-12
     assert peers.import_seconds("math") >= 0.0
+
+
+def test_reduced_rank_is_compared_on_rows_that_no_method_has_seen(tmp_path):
+    X, Y = reduced_rank.simulated(2, n=40, features=4, targets=3)
+    table = reduced_rank.Table("simulated (40 × 4)", X, Y)
+    regressors = {"least squares": LinearRegression(), "dropout": DropoutRegressor(1, dropout=0.0)}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reduced_rank, "methods", lambda _: regressors)
+        results = reduced_rank.compare(table, 2)
+    folds = KFold(5, shuffle=True, random_state=1)
+    expected = r2_score(Y, cross_val_predict(LinearRegression(), X, Y, cv=folds))
+    assert results["least squares"].scores[1] == pytest.approx(expected)
+    assert set(results["least squares"].ranks) == {3}
+    assert set(results["dropout"].ranks) == {1}
+    text = reduced_rank.comparison_table({table.name: results})
+    assert text.count("\n") == 3
+    assert text.count("**") == 2
+    page = tmp_path / "reduced_rank.md"
+    page.write_text((PAGE.parent / "reduced_rank.md").read_text("utf-8"), "utf-8")
+    _tables.write_section(page, "comparison", text)
+    _tables.write_section(page, "coverage", "none")
+    extras.require("matplotlib")
+    reduced_rank.draw_comparison({table.name: results}, tmp_path / "figures" / "comparison.svg")
+    found = {"rank 1": [reduced_rank.coverage(1.0, {"n_components": 1, "shrink": False}, 60, 3)]}
+    assert 0.5 < found["rank 1"][0].covered <= 1.0
+    assert "n = 60" in reduced_rank.coverage_table(found)
+    reduced_rank.draw_coverage(found, tmp_path / "figures" / "coverage.svg")
+    assert (tmp_path / "figures" / "coverage.svg").stat().st_size > 1000
+
+
+def test_every_method_of_the_comparison_fits():
+    X, Y = reduced_rank.simulated(2, n=30, features=4, targets=3)
+    for name, regressor in reduced_rank.methods(X).items():
+        if not name.endswith(("ridge", "NetCV")):
+            assert 1 <= reduced_rank.rank_of(regressor.fit(X, Y)) <= 3
+    assert [table.Y.shape[1] for table in reduced_rank.tables(small=True)] == [3, 15, 15]

@@ -32,6 +32,7 @@ ESTIMATORS = {
     ),
     "regressor": lambda: DropoutRegressor(2),
     "regressor, cross-validated": lambda: DropoutRegressor(2, dropout="cv", cv=2),
+    "regressor, rank cross-validated": lambda: DropoutRegressor("cv", shrink=False, cv=2),
     "regressor by sgd": lambda: DropoutRegressor(2, solver="sgd", tol=0.5, random_state=0),
     "autoencoder": lambda: DropoutAutoencoder(2),
     "autoencoder by sgd": lambda: DropoutAutoencoder(2, solver="sgd", tol=0.5, random_state=0),

@@ -65,6 +65,8 @@ JUNK = {
     "verbose": (*ANYTHING, "yes", None, -1, 0.5),
     "n_jobs": (*ANYTHING, "two", 0, True, 1.5, [2]),
     "dropout": (*NUMBERS, 1.0, 1.5, "best"),
+    "shrink": FLAGS,
+    "alpha": NUMBERS,
     "fit_intercept": FLAGS,
     "schedule": NAMES,
     "posterior": NAMES,

@@ -209,7 +209,7 @@ SENTENCES = {
     "sparse X.npy --target y.npy --noise-variance -1": "above 0",
     "sparse X.npy --target y.npy --posterior half": "'diagonal'",
     "dropout X.npy --dropout 1.5": "--dropout 1.5 was given, expected a probability of at least 0",
-    "dropout X.npy --dropout cv": "or cv (cross-validation) if --target is given",
+    "dropout X.npy --dropout cv": "or cv or cv_1se (cross-validation) if --target is given",
     "dropout X.npy --dropout 1": "less than 1",
     "dropout X.npy --target y.npy --dropout nan": "or cv",
     "linear X.npy --components 2.5": "strictly between 0 and 1",

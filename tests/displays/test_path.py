@@ -1,10 +1,11 @@
-"""The display of a path of noise variances."""
+"""The displays of a path of noise variances and of a path of ranks."""
 
 import numpy as np
 import pytest
 
 import extras
-from lucidae.displays import NoisePathDisplay
+from lucidae.displays import NoisePathDisplay, RankPathDisplay
+from lucidae.dropout import rank_path
 from lucidae.sparsity import noise_path
 
 plt = extras.require("matplotlib.pyplot")
@@ -54,3 +55,21 @@ def test_a_path_without_significant_columns_says_so():
 def test_shapes_are_checked():
     with pytest.raises(ValueError, match="contributions has shape"):
         NoisePathDisplay([1.0], [1, 2], np.ones((2, 3)))
+
+
+def test_the_curves_of_a_path_of_ranks_are_its_errors():
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((60, 5))
+    path = rank_path(X, X[:, :4] * [3.0, 2.0, 0.1, 0.1] + rng.standard_normal((60, 4)))
+    display = path.plot()
+    training, held_out = display.lines_
+    np.testing.assert_allclose(training.get_ydata(), path.error)
+    np.testing.assert_allclose(held_out.lines[0].get_ydata(), path.held_out_error)
+    bars = np.array(held_out.lines[2][0].get_segments())
+    np.testing.assert_allclose(np.ptp(bars[:, :, 1], axis=1), 2 * path.standard_error)
+    assert list(display.marks.values()) == [path.best, path.one_se]
+    alone = RankPathDisplay.from_path(rank_path(X, X[:, :2], cv=None))
+    assert len(alone.lines_) == 1
+    assert alone.marks == {}
+    with pytest.raises(ValueError, match="standard_error has shape"):
+        RankPathDisplay([0, 1], [1.0, 2.0], [1.0, 2.0], [1.0])

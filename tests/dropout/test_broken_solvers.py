@@ -10,14 +10,15 @@ functions                                 mutants  crashed  unchanged  caught
 ========================================  =======  =======  =========  ======
 closed form                                   112       18         29      65
 solver                                         65       17         38      10
-tied solver                                    32        6          8      18
+tied solver                                    33        6          9      18
+reduced rank                                   86       28         34      24
 whitening                                     130       22         68      40
 factorised rows                                39       12         11      16
 many features                                 114       17         61      36
 equalizer                                      91       14         29      48
 moments                                        41       19         15       7
 objective                                      56       22          1      33
-all                                           680      147        260     273
+all                                           767      175        295     297
 ========================================  =======  =======  =========  ======
 """
 
@@ -28,7 +29,16 @@ import numpy as np
 import pytest
 
 from lucidae import DropoutAutoencoder, DropoutFactorization, DropoutRegressor, certify
-from lucidae.dropout import LinearProblem, moments, objectives, projection, solvers, theory, wide
+from lucidae.dropout import (
+    LinearProblem,
+    moments,
+    objectives,
+    projection,
+    reduced_rank,
+    solvers,
+    theory,
+    wide,
+)
 from lucidae.dropout.certificate import certificate_of
 from lucidae.dropout.equalize import (
     _plane_rotation,
@@ -77,6 +87,18 @@ FITS = {
     "one target": lambda: DropoutRegressor(1, dropout=0.5).fit(X, Y[:, 0]),
     "tied": lambda: TiedFit(np.diag([4.0, 3.0, 1.0, -2.0]) + np.triu(X[:4, :4]) / 5, 0.3, 3),
 }
+
+REDUCED_RANK_FITS = {
+    "reduced rank": lambda: DropoutRegressor(2, shrink=False).fit(X, Y),
+    "reduced rank, ridge": lambda: DropoutRegressor(3, shrink=False, alpha=4.0).fit(SINGULAR, Y),
+    "ridge of few rows": lambda: with_many_features(
+        DropoutRegressor(2, dropout=0.1, alpha=2.0), FEW, FEW_Y, FEW_W
+    ),
+    "ridge of collinear rows": lambda: DropoutRegressor(2, dropout=0.2, alpha=1e-4).fit(
+        COLLINEAR, COLLINEAR_Y, FREQUENCIES
+    ),
+}
+"""Fits of the functions of reduced-rank regression and of the ridge penalty."""
 
 
 class TiedFit:
@@ -168,14 +190,14 @@ def small_blocks():
 
 @pytest.fixture(scope="module")
 def healthy(small_blocks):
-    return {name: result(fit()) for name, fit in FITS.items()}
+    return {name: result(fit()) for name, fit in (FITS | REDUCED_RANK_FITS).items()}
 
 
-def outcome(healthy):
+def outcome(healthy, fits):
     """Return crashed, unchanged, caught, or the name of the fit whose certificate holds."""
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")
-        for name, fit in FITS.items():
+        for name, fit in fits.items():
             try:
                 model = fit()
                 changed = differs(result(model), healthy[name])
@@ -201,9 +223,10 @@ FUNCTIONS = {
         solvers._faint,
         solvers._gram_svd,
         solvers._signs,
-        solvers._value_after,
+        solvers.value_after,
     ),
     "tied solver": (solvers.solve_tied,),
+    "reduced rank": (reduced_rank.solve_reduced_rank, moments.ridged),
     "whitening": (
         moments.whiten,
         moments._whiten_standardised,
@@ -252,10 +275,11 @@ FUNCTIONS = {
 @pytest.mark.parametrize("group", FUNCTIONS)
 def test_no_mutant_that_changes_a_result_is_certified(group, healthy, record_property):
     counts, survivors = Counter(), []
+    fits = REDUCED_RANK_FITS if group == "reduced rank" else FITS
     for function in FUNCTIONS[group]:
         for words, code in mutants(function):
             with broken(function, code):
-                found = outcome(healthy)
+                found = outcome(healthy, fits)
             counts[found.split()[0]] += 1
             if found.startswith("SURVIVED"):
                 survivors.append(f"{words}: {found}")

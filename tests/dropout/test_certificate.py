@@ -1,5 +1,7 @@
 """Certificates distinguish optima, saddles and unfinished training, and give advice."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
@@ -215,3 +217,16 @@ def test_bad_input_is_refused(call, match):
     X, Y = regression_data()
     with pytest.raises(ValueError, match=match):
         call(np.ones((3, 2)), np.ones((5, 2)), X, Y)
+
+
+def test_every_claim_is_described_on_the_page_of_certificates():
+    rng = np.random.default_rng(0)
+    X, Y = rng.standard_normal((20, 4)), rng.standard_normal((20, 3))
+    fits = [
+        DropoutRegressor(2, dropout=0.3).fit(X, Y).certificate_,
+        DropoutRegressor(2, shrink=False, alpha=0.1).fit(X, Y).certificate_,
+        certify_weights(np.eye(3), None, matrix=np.eye(3), dropout=0.3),
+    ]
+    page = Path(__file__).parents[2] / "docs" / "certificates" / "dropout.md"
+    described = {line[3:] for line in page.read_text().splitlines() if line.startswith("## ")}
+    assert {claim.name for certificate in fits for claim in certificate} <= described

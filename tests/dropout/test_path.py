@@ -10,10 +10,11 @@ from lucidae import DropoutRegressor, SecondMoment
 from lucidae.dropout import (
     DropoutObjective,
     LinearProblem,
+    rank_path,
     regularization_path,
     solve,
 )
-from lucidae.dropout.path import GRID, cross_validate, fold_moments
+from lucidae.dropout.held_out import GRID, cross_validate, fold_moments
 from lucidae.dropout.theory import (
     strength_of,
 )
@@ -126,3 +127,72 @@ def test_impossible_folds_are_refused(cv, match):
     X, Y = noisy_data()
     with pytest.raises(ValueError, match=match):
         DropoutRegressor(dropout="cv", cv=cv).fit(X, Y)
+
+
+@pytest.mark.parametrize(("alpha", "fit_intercept"), [(0.0, True), (2.0, True), (0.5, False)])
+def test_the_path_of_ranks_equals_one_fit_per_rank(alpha, fit_intercept):
+    X, Y = noisy_data()
+    weights = np.random.default_rng(1).integers(1, 4, 60).astype(float)
+    options = {"alpha": alpha, "fit_intercept": fit_intercept}
+    path = rank_path(X, Y, cv=4, sample_weight=weights, **options)
+    assert list(path.rank) == [0, 1, 2, 3, 4]
+    for rank in (1, 2, 4):
+        model = DropoutRegressor(rank, shrink=False, **options).fit(X, Y, weights)
+        assert_allclose(path.coef(rank), model.coef_, atol=1e-10)
+        assert_allclose(path.intercept(rank), model.intercept_, atol=1e-10)
+        residual = np.sum((Y - model.predict(X)) ** 2, axis=1)
+        assert path.error[rank] == pytest.approx(np.average(residual, weights=weights))
+    mean = np.average(Y, axis=0, weights=weights) if fit_intercept else 0.0
+    assert_allclose(path.intercept(0), mean)
+    assert not path.coef(0).any()
+    spread = np.sum((Y - mean) ** 2, axis=1)
+    assert path.error[0] == pytest.approx(np.average(spread, weights=weights))
+    assert_allclose(path.singular_values, model.singular_values_)
+    chosen = DropoutRegressor("cv", shrink=False, cv=4, **options).fit(X, Y, weights)
+    assert_allclose(path.held_out_error, chosen.cv_.mean)
+    assert_allclose(path.standard_error, chosen.cv_.standard_error)
+    assert path.best == chosen.n_components_
+    chosen.set_params(n_components="cv_1se").fit(X, Y, weights)
+    assert path.one_se == chosen.n_components_
+
+
+def test_the_path_of_ranks_takes_lists_sparse_rows_many_features_and_one_target():
+    X, Y = noisy_data()
+    X[np.abs(X) < 1] = 0.0
+    dense = rank_path(X, Y, max_rank=2)
+    sparse = rank_path(scipy.sparse.csr_array(X), Y.tolist(), max_rank=2)
+    assert_allclose(sparse.coef(2), dense.coef(2), atol=1e-9)
+    assert_allclose(sparse.held_out_error, dense.held_out_error)
+    flat = rank_path(X.tolist(), Y[:, 0].tolist(), cv=None)
+    assert flat.coef(1).shape == (1, 6)
+    assert np.isnan(flat.held_out_error).all()
+    assert np.isnan(flat.standard_error).all()
+    with pytest.raises(ValueError, match="cv=None"):
+        flat.best  # noqa: B018
+    rng = np.random.default_rng(0)
+    wide, targets = rng.standard_normal((12, 1100)), rng.standard_normal((12, 2))
+    path = rank_path(wide, targets, alpha=5.0, cv=3)
+    model = DropoutRegressor("cv", shrink=False, alpha=5.0, cv=3).fit(wide, targets)
+    assert_allclose(path.held_out_error, model.cv_.mean)
+    assert_allclose(path.coef(model.n_components_), model.coef_, atol=1e-10)
+
+
+@pytest.mark.parametrize(
+    ("settings", "match"),
+    [
+        ({"max_rank": 0}, "max_rank"),
+        ({"max_rank": 5}, "max_rank"),
+        ({"alpha": -1.0}, "alpha"),
+        ({"cv": 1}, "cv"),
+        ({"fit_intercept": 1}, "fit_intercept"),
+        ({"sample_weight": np.ones(3)}, "weight"),
+    ],
+)
+def test_wrong_arguments_of_the_path_of_ranks_are_refused(settings, match):
+    X, Y = noisy_data()
+    with pytest.raises(ValueError, match=match):
+        rank_path(X, Y, **settings)
+    with pytest.raises(ValueError, match="y has 59"):
+        rank_path(X, Y[1:])
+    with pytest.raises(ValueError, match="rank"):
+        rank_path(X, Y, cv=None).coef(5)

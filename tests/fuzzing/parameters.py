@@ -90,6 +90,8 @@ BASES = {
     "DropoutRegressor": (
         "n_components=2",
         "n_components=2, dropout='cv'",
+        "n_components=2, shrink=False, alpha=0.1",
+        "n_components='cv_1se', shrink=False",
         "n_components=2, solver='sgd', max_iter=50",
     ),
     "DropoutAutoencoder": ("n_components=2", "n_components=2, solver='sgd', max_iter=50"),
@@ -113,6 +115,8 @@ CHOICES = {
     "penalty": ("'log'", "'power'", "'arctan'", "'l1'"),
     "noise_variance": ("'learn'", "'cv'", "1e-12", "1e12"),
     "dropout": ("'cv'", "'cv_1se'", "0.999999", "1e-12", "1", "1.5"),
+    "shrink": ("True", "False", "'no'"),
+    "alpha": ("0.0", "1e-12", "1e12", "-1.0"),
     "cv": ("2", "30", "31", "3.0", "[([0, 1, 2], [3, 4])]", "[([0], [99])]", "'loo'", "[([], [])]"),
     "groups": ("[0] * 5", "[0, 1]", "['a'] * 5", "[0.5] * 5", "np.zeros((5, 1), int)", "[-1] * 5"),
     "prior": ("'uniform'", "[1.0, 0.0]", "[0.0, 1.0]", "[0.5, 0.6]", "[-0.5, 1.5]", "[nan, 1.0]"),

@@ -32,6 +32,7 @@ ESTIMATORS = [
         2, method="nested_dropout", solver="stochastic", max_iter=9, random_state=np.int64(3)
     ),
     DropoutRegressor(2),
+    DropoutRegressor("cv", shrink=False, alpha=0.1),
     DropoutAutoencoder(2),
     DropoutFactorization(2),
     SparseVAE(noise_variance=0.1),

@@ -83,15 +83,18 @@ def components_of(text: str | None) -> int | float | str | tuple[str, float] | N
 
 
 def dropout_of(text: str, regression: bool) -> float | str:
-    """Return the value of ``--dropout``: a probability or, for a regression, also ``"cv"``."""
-    if text == "cv" and regression:
+    """Return the value of ``--dropout``: a probability or, for a regression, a rule to choose it.
+
+    The rules are ``"cv"`` and ``"cv_1se"``.
+    """
+    if text in ("cv", "cv_1se") and regression:
         return text
     number = number_of(text)
     if 0 <= number < 1:
         return number
     raise ValueError(
         f"--dropout {text} was given, expected a probability of at least 0 and less than 1, or cv "
-        "(cross-validation) if --target is given."
+        "or cv_1se (cross-validation) if --target is given."
     )
 
 
@@ -184,7 +187,7 @@ def dropout(
         typer.Option(
             "--dropout",
             help="Probability of dropping a unit, at least 0 and less than 1; with a target also "
-            "cv (cross-validation).",
+            "cv (cross-validation) or cv_1se (with the rule of one standard error).",
         ),
     ] = "0.5",
     solver: Annotated[str, typer.Option(help="exact or sgd.")] = "exact",

@@ -360,9 +360,14 @@ def by_blocks(method: Method) -> Method:
     """
 
     @wraps(method)
-    def blockwise(self: Any, X: Any) -> Any:
+    def blockwise(self: Any, X: Any, *options: Any, **named: Any) -> Any:
         if in_memory(X):
-            return method(self, X)
+            return method(self, X, *options, **named)
+        if any(options) or any(named.values()):
+            raise ValueError(
+                f"{method.__name__} was given options for data that are read in blocks, expected "
+                "X alone: give an array."
+            )
         if is_dask(X):
             from lucidae.data.dask_results import mapped
 

@@ -1,4 +1,4 @@
-"""Display of the columns in use along a path of noise variances."""
+"""Displays of paths: columns in use against the noise variance, and errors against the rank."""
 
 from __future__ import annotations
 
@@ -146,3 +146,110 @@ class NoisePathDisplay(Display):
         if count:
             ax.figure.colorbar(self.mesh_, ax=ax, label="share of the power of the responses")
         ax.set(xlabel="noise variance", ylabel="significant column (* comes and goes)")
+
+
+class RankPathDisplay(Display):
+    """Plot of the errors of reduced-rank regression on training and held-out rows by rank.
+
+    Errors on held-out rows have bars of one standard error. The rank of the smallest error, and the
+    smallest rank within one standard error of it, are marked. Use `from_path` or ``RankPath.plot``
+    to create one.
+
+    Parameters
+    ----------
+    rank : array of int of shape (n,)
+        The ranks.
+    error : array of shape (n,)
+        Mean squared error on the training rows.
+    held_out_error, standard_error : arrays of shape (n,)
+        Mean squared error on held-out rows and its standard error; NaN if they are not known.
+    marks : dict of str to int, optional
+        Up to two ranks to mark by lines, by the text of the legend.
+
+    Attributes
+    ----------
+    ax_, figure_ : matplotlib axes and figure
+        Axes of the plot and their figure.
+    lines_ : list of matplotlib artists
+        The curves of the errors.
+
+    Examples
+    --------
+    >>> import lucidae
+    >>> import numpy as np
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.standard_normal((60, 4))
+    >>> path = lucidae.dropout.rank_path(X, X[:, :3] + rng.standard_normal((60, 3)))
+    >>> display = lucidae.displays.RankPathDisplay.from_path(path)
+    >>> len(display.lines_)
+    2
+    """
+
+    def __init__(
+        self,
+        rank: Any,
+        error: Any,
+        held_out_error: Any,
+        standard_error: Any,
+        *,
+        marks: dict[str, int] | None = None,
+    ) -> None:
+        self.rank = np.asarray(rank, dtype=int)
+        self.error = self._of_each_rank(error, "error")
+        self.held_out_error = self._of_each_rank(held_out_error, "held_out_error")
+        self.standard_error = self._of_each_rank(standard_error, "standard_error")
+        self.marks = dict(marks or {})
+
+    def _of_each_rank(self, values: Any, name: str) -> np.ndarray[Any, Any]:
+        """Return values as an array; an error if there is not one value for each rank."""
+        checked = np.asarray(to_numpy(values), dtype=float)
+        if checked.shape != self.rank.shape:
+            raise ValueError(
+                f"{name} has shape {checked.shape}, expected {self.rank.shape}: one entry per rank."
+            )
+        return checked
+
+    @classmethod
+    def from_path(cls, path: Any, *, ax: Any = None, **style: Any) -> Self:
+        """Draw a path that `lucidae.dropout.rank_path` has computed.
+
+        Parameters
+        ----------
+        path : RankPath
+            The path.
+        ax : matplotlib axes, optional
+            Axes to draw on; by default a new figure is made.
+        **style
+            Keyword arguments of ``ax.errorbar``.
+
+        Returns
+        -------
+        RankPathDisplay
+            The display, already drawn.
+        """
+        marks = {}
+        if path.cv is not None:
+            marks["smallest held-out error"] = path.best
+        if not np.isnan(path.standard_error).any():
+            marks["within one standard error"] = path.one_se
+        display = cls(path.rank, path.error, path.held_out_error, path.standard_error, marks=marks)
+        return display.plot(ax=ax, **style)
+
+    def _draw(self, ax: Any, style: dict[str, Any]) -> None:
+        """Draw the curves and the marks; `style` are keyword arguments of ``ax.errorbar``."""
+        held_out, spread = self.held_out_error, self.standard_error
+        grey = {"color": "tab:gray", "label": "training rows"}
+        self.lines_ = list(ax.plot(self.rank, self.error, "o--", **grey))
+        if not np.isnan(held_out).all():
+            shown = {"fmt": "o-", "capsize": 3, "color": "tab:blue", **style}
+            bars = None if np.isnan(spread).any() else spread
+            self.lines_.append(
+                ax.errorbar(self.rank, held_out, yerr=bars, label="held-out rows", **shown)
+            )
+        lines = (("tab:red", "-"), ("black", ":"))  # seen both where they coincide
+        for (text, value), (colour, line) in zip(self.marks.items(), lines, strict=False):
+            ax.axvline(value, linestyle=line, linewidth=1.5, color=colour, label=text, zorder=0)
+        ax.set_ylim(bottom=0.0)
+        ax.xaxis.get_major_locator().set_params(integer=True)
+        ax.legend(frameon=False)
+        ax.set(xlabel="rank of the coefficients", ylabel="mean squared error, summed over targets")

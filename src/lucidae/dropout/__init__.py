@@ -13,6 +13,7 @@ from lucidae.dropout.estimators import (
     DropoutFactorization,
     DropoutRegressor,
 )
+from lucidae.dropout.held_out import CrossValidation
 from lucidae.dropout.landscape import (
     classify,
     equalized_critical_points,
@@ -20,7 +21,12 @@ from lucidae.dropout.landscape import (
     smallest_curvature,
 )
 from lucidae.dropout.objectives import DropoutObjective, LinearProblem, Weights
-from lucidae.dropout.path import CrossValidation, RegularizationPath, regularization_path
+from lucidae.dropout.path import (
+    RankPath,
+    RegularizationPath,
+    rank_path,
+    regularization_path,
+)
 from lucidae.dropout.sgd import GaussianSource, SampleSource, descend
 from lucidae.dropout.solvers import ExactSolution, solve, solve_tied
 
@@ -33,6 +39,7 @@ __all__ = [
     "ExactSolution",
     "GaussianSource",
     "LinearProblem",
+    "RankPath",
     "RegularizationPath",
     "SampleSource",
     "Weights",
@@ -42,6 +49,7 @@ __all__ = [
     "equalize",
     "equalize_pair",
     "equalized_critical_points",
+    "rank_path",
     "regularization_path",
     "scalar_surface",
     "smallest_curvature",

@@ -104,11 +104,13 @@ def check_streamed(estimator: Any, data: AlignedBlocks, start: SecondMoment | No
             f"solver={estimator.solver!r} draws rows in random order, but X is read in blocks: use "
             "solver='exact', or give an array or a memory map."
         )
-    if isinstance(estimator.dropout, str):
-        raise ValueError(
-            f"dropout={estimator.dropout!r} divides the rows into folds, but X is read in blocks: "
-            "give a number, or an array or a memory map."
-        )
+    for name in ("dropout", "n_components"):
+        value = getattr(estimator, name)
+        if isinstance(value, str):
+            raise ValueError(
+                f"{name}={value!r} divides the rows into folds, but X is read in blocks: give a "
+                "number, or an array or a memory map."
+            )
     if start is not None and start.n_features < data.rows.n_features:
         raise ValueError(
             f"start has {start.n_features} features, but X has {data.rows.n_features}: start must "

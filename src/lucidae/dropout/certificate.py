@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -468,16 +469,18 @@ def certificate_of(
     tied: bool = False,
     tolerance: float = CERTIFIED,
     reported: ReportedAttributes | None = None,
+    judge: Callable[[DropoutFigures, float], tuple[Claim, ...]] = claims,
 ) -> Certificate:
     """Return the certificate of weights on the second moments of the data, headed by `title`.
 
-    The other arguments are those of `lucidae.dropout.verifier.measure`.
+    `judge` makes the claims from the measured values and the tolerance. The other arguments are
+    those of `lucidae.dropout.verifier.measure`.
     """
     check_problem(problem, weights)
     weights = Weights(*(like(part, problem.cross) for part in weights))
     figures = measure(problem, weights, strength, tied=tied, tolerance=tolerance, reported=reported)
     figures = _explained(figures, problem, weights, tolerance)
-    return Certificate(title, claims(figures, tolerance), figures.evidence)
+    return Certificate(title, judge(figures, tolerance), figures.evidence)
 
 
 def _explained(

@@ -24,6 +24,7 @@ import scipy.sparse
 
 from lucidae.arrays import (
     Array,
+    add_diagonal,
     as_double,
     as_float,
     beside,
@@ -220,6 +221,41 @@ def resolved(
     variances = squares_of_columns(problem)
     found = data_resolution(precision, xp.sqrt(xp.clip(variances, 0.0, None)), mean[:size])
     return replace(problem, resolution=found)
+
+
+def ridged(problem: LinearProblem, penalty: float) -> LinearProblem:
+    """Return a problem whose loss contains the ridge penalty ρ‖UVᵀ‖², ρ being `penalty`.
+
+    ρ‖B‖² is the squared error of coefficients B on the additional inputs √ρ e₁, √ρ e₂, …, with the
+    unit vectors eⱼ and the outputs zero. C = E[xxᵀ] becomes C + ρI, and E[yxᵀ] does not change, so
+    that everything known about least squares and dropout holds for the new problem. With dropout
+    the units are dropped for these inputs too: the loss is the expectation of error plus penalty.
+    Constant inputs have zero coefficients in any case and get no additional row. If C is not formed
+    because there are fewer rows than features, orthonormal directions that span the rows take the
+    place of the unit vectors, because optimal coefficients are zero outside of their span.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> problem = LinearProblem(np.array([[2.0]]), np.array([[1.0]]), 4.0)
+    >>> ridged(problem, 3.0).inputs
+    array([[4.]])
+    """
+    if penalty == 0.0:
+        return problem
+    root, inputs = problem.root, problem.inputs
+    size = problem.cross.shape[1]
+    xp = namespace(problem.cross)
+    varies = xp.astype(squares_of_columns(problem) > 0, problem.cross.dtype)
+    if root is not None:
+        wide = inputs is None and root.shape[0] < size
+        added = xp.linalg.qr(root[:, :size].mT)[0].mT if wide else eye_like(size, root) * varies
+        outputs = xp.zeros_like(root[:1, size:]) + 0.0 * added[:, :1]
+        root = xp.concat([root, xp.concat([penalty**0.5 * added, outputs], axis=1)], axis=0)
+        root = root if wide else _triangle(root)
+    if inputs is not None:
+        inputs = add_diagonal(inputs, penalty * varies)
+    return replace(problem, inputs=inputs, root=root)
 
 
 def squares_of_columns(problem: LinearProblem) -> Array:

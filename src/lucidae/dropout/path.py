@@ -1,54 +1,44 @@
-"""The optimum as a function of the dropout rate, and the choice of the rate by cross-validation.
+"""The optimum as a function of the dropout rate, and least squares as a function of the rank.
 
-The least-squares map and its singular value decomposition do not depend on the rate. A path over
-many rates therefore costs one decomposition, and cross-validation one for each fold.
+The least-squares map and its singular value decomposition depend neither on the rate nor on the
+rank. A path over many of them therefore costs one decomposition.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-from sklearn.model_selection import check_cv
 
-from lucidae.arrays import (
-    Array,
-    diagonal,
-    like,
-    namespace,
-    scalar,
-    squared_norm,
-    to_numpy,
+from lucidae.arrays import Array, is_array, namespace, scalar, squared_norm, to_numpy
+from lucidae.dropout.held_out import (
+    GRID,
+    CrossValidation,
+    cross_validate,
+    cross_validate_rows,
+    fold_moments,
 )
-from lucidae.dropout.moments import joined_rows, joint_moment, take_rows, whiten
-from lucidae.dropout.objectives import LinearProblem, second_about
+from lucidae.dropout.moments import checked_columns, ridged, whiten
+from lucidae.dropout.objectives import DropoutObjective, LinearProblem, Weights
+from lucidae.dropout.reduced_rank import solve_reduced_rank
+from lucidae.dropout.reduction import host
 from lucidae.dropout.solvers import leading_svd
 from lucidae.dropout.theory import breakpoints, dropout_of, optimal_value, shrink, strength_of
-from lucidae.dropout.wide import RowMean, row_factor
-from lucidae.io.models import saved_as
-from lucidae.iteration import limited_blas, of_each
-from lucidae.moments import SecondMoment
-from lucidae.validation import check_integer
+from lucidae.dropout.wide import is_wide, rows_problem
+from lucidae.validation import (
+    check_flag,
+    check_integer,
+    check_jobs,
+    check_number,
+    check_rows,
+    check_weights,
+)
 
-__all__ = [
-    "SELECTIONS",
-    "CrossValidation",
-    "DropoutChoice",
-    "RegularizationPath",
-    "cross_validate",
-    "cross_validate_rows",
-    "fold_moments",
-    "regularization_path",
-]
+__all__ = ["RankPath", "RegularizationPath", "rank_path", "regularization_path"]
 
 Vector = np.ndarray[Any, Any]
-
-GRID = np.concatenate([[0.0], np.geomspace(1e-4, 1e4, 161)])
-"""Strengths dropout/(1 − dropout) that cross-validation compares: 0, and twenty per decade from
-1e-4 to 1e4."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -139,331 +129,197 @@ def _loss_of(values: Array, shrunk: Array, total: float) -> float:
     return remainder + scalar(xp.sum((values - shrunk) ** 2))
 
 
-class MomentFold(NamedTuple):
-    """Second moments of the rows that a fold trains on (`training`) and holds out (`held_out`).
-
-    A row contains inputs x and outputs y side by side.
-    """
-
-    training: SecondMoment
-    held_out: SecondMoment
-
-
-@saved_as("lucidae.dropout.cross_validation/1", formerly="lucidae.dropout.path:CrossValidation")
 @dataclass(frozen=True, slots=True, eq=False)
-class CrossValidation:
-    """Prediction error on held-out rows for every dropout rate that was compared.
+class RankPath:
+    """Reduced-rank regression for all ranks 0, 1, … up to a largest one.
 
     Parameters
     ----------
-    dropout : ndarray of shape (n,)
-        The dropout rates that were compared.
-    errors : ndarray of shape (n_folds, n)
-        Mean squared error over the rows that each fold held out, summed over targets.
-    weights : ndarray of shape (n_folds,)
-        Total weight (or number) of the rows that each fold held out.
+    rank : ndarray of int of shape (n,)
+        The ranks. Rank 0 predicts the mean of the targets (or zero, without an intercept).
+    error : ndarray of shape (n,)
+        Mean squared error on the training rows, summed over targets.
+    singular_values : ndarray of shape (n − 1,)
+        Singular values of the least-squares map for white inputs, one per component.
+    cv : CrossValidation or None
+        Errors on held-out rows for every rank; None if they were not computed.
+    left, right : ndarrays of shapes (n_targets, n − 1) and (n_features, n − 1)
+        Factors: the coefficients of rank k are the product of the first k columns of both.
+    center, output_center : ndarrays of shapes (n_features,) and (n_targets,)
+        Means of inputs and targets; zeros without an intercept.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.standard_normal((200, 5))
+    >>> Y = X[:, :2] @ rng.standard_normal((2, 4)) + 0.5 * rng.standard_normal((200, 4))
+    >>> path = rank_path(X, Y)
+    >>> path.best, path.one_se
+    (2, 2)
+    >>> path.coef(2).shape, int(np.linalg.matrix_rank(path.coef(2)))
+    ((4, 5), 2)
     """
 
-    dropout: Vector
-    errors: Vector
-    weights: Vector
-
-    @property
-    def mean(self) -> Vector:
-        """Mean squared error on held-out rows at every rate, folds weighted by their rows."""
-        return np.average(self.errors, axis=0, weights=self.weights)
-
-    @property
-    def best(self) -> float:
-        """The rate with the smallest mean error on held-out rows; of equals, the largest rate."""
-        mean = self.mean
-        ties = np.flatnonzero(mean <= mean.min() + 1e-12 * np.abs(mean).max())
-        return float(self.dropout[ties[-1]])
-
-
-SELECTIONS: dict[str, Callable[[CrossValidation], float]] = {"cv": lambda found: found.best}
-"""Rules that choose the dropout rate from the held-out errors, by name."""
-
-
-class DropoutChoice(NamedTuple):
-    """Moment of all rows [x | y], the probability of dropping a unit, and how it was chosen.
-
-    If there are fewer rows than features, `moment` contains only the mean.
-    """
-
-    moment: SecondMoment | RowMean
-    dropout: float
+    rank: Vector
+    error: Vector
+    singular_values: Vector
     cv: CrossValidation | None
+    left: Vector
+    right: Vector
+    center: Vector
+    output_center: Vector
+
+    @property
+    def held_out_error(self) -> Vector:
+        """Mean squared error on held-out rows for every rank; NaN if it was not computed."""
+        return np.full(self.rank.shape, np.nan) if self.cv is None else self.cv.mean
+
+    @property
+    def standard_error(self) -> Vector:
+        """Standard error of `held_out_error` for every rank; NaN if it was not computed."""
+        return np.full(self.rank.shape, np.nan) if self.cv is None else self.cv.standard_error
+
+    @property
+    def best(self) -> int:
+        """The rank, at least 1, with the smallest error on held-out rows."""
+        return int(self._validated.best)
+
+    @property
+    def one_se(self) -> int:
+        """The smallest rank, at least 1, within one standard error of the smallest error."""
+        return int(self._validated.one_se)
+
+    @property
+    def _validated(self) -> CrossValidation:
+        if self.cv is None:
+            raise ValueError(
+                "the path was computed with cv=None, expected folds to choose a rank from: call "
+                "rank_path(X, y, cv=5)."
+            )
+        return self.cv
+
+    def coef(self, rank: int) -> Vector:
+        """Return the coefficients of the given rank, of shape (n_targets, n_features)."""
+        rank = check_integer(rank, "rank", low=0, high=int(self.rank[-1]))
+        return np.asarray(self.left[:, :rank] @ self.right[:, :rank].T)
+
+    def intercept(self, rank: int) -> Vector:
+        """Return the intercepts of the given rank, of shape (n_targets,)."""
+        return np.asarray(self.output_center - self.coef(rank) @ self.center)
+
+    def plot(self, *, ax: Any = None, **style: Any) -> Any:
+        """Draw the errors on training and held-out rows against the rank; see `RankPathDisplay`.
+
+        Parameters
+        ----------
+        ax : matplotlib axes, optional
+            Axes to draw on; by default a new figure is made.
+        **style
+            Keyword arguments of ``ax.errorbar``.
+
+        Returns
+        -------
+        RankPathDisplay
+        """
+        from lucidae.displays import RankPathDisplay
+
+        return RankPathDisplay.from_path(self, ax=ax, **style)
 
 
-def cross_validate(
-    folds: Sequence[MomentFold],
-    n_features: int,
-    width: int,
+def rank_path(
+    X: Any,
+    y: Any,
     *,
-    centered: bool = True,
-    strengths: Vector = GRID,
-    callbacks: Sequence[Callable[..., Any]] = (),
+    max_rank: int | None = None,
+    alpha: float = 0.0,
+    fit_intercept: bool = True,
+    cv: Any = 5,
+    sample_weight: Any = None,
     n_jobs: int | None = None,
-) -> CrossValidation:
-    """Return the error on held-out rows for every strength of dropout.
+) -> RankPath:
+    """Return reduced-rank regression of y on X for all ranks, with errors on held-out rows.
 
-    Only the second moments of the folds are needed, which take one pass over the rows. After that
-    each fold takes one decomposition, whose cost does not depend on the number of rows, and little
-    on the number of strengths.
+    All ranks share one singular value decomposition, and one more for each fold. The coefficients
+    of rank k are those of ``DropoutRegressor(n_components=k, shrink=False)``.
 
     Parameters
     ----------
-    folds : sequence of MomentFold
-        Moments of the training and the held-out rows [x | y] of every fold.
-    n_features, width : int
-        Number of features of x, and number of hidden units.
-    centered : bool, default=True
-        Whether the network has an intercept.
-    strengths : array, optional
-        Strengths dropout / (1 − dropout) that are compared.
-    callbacks : sequence of callables
-        As in `lucidae.iteration.iterate`; a step is a fold, and the distance is the number of
-        folds that are left.
+    X : {array-like, sparse matrix} of shape (n_samples, n_features)
+        Inputs, one row per sample.
+    y : array-like of shape (n_samples,) or (n_samples, n_targets)
+        Targets, one row per sample.
+    max_rank : int, optional
+        Largest rank; by default the smaller of the numbers of features and targets.
+    alpha : float, default=0.0
+        Ridge penalty, as in `DropoutRegressor`.
+    fit_intercept : bool, default=True
+        Whether the means are subtracted.
+    cv : int, splitter, iterable or None, default=5
+        Folds, as in scikit-learn; None computes no errors on held-out rows.
+    sample_weight : array-like of shape (n_samples,), optional
+        Frequencies of the rows: a row of weight 2 counts as two equal rows.
     n_jobs : int, optional
-        Number of folds that are solved at a time, as in scikit-learn.
+        Number of folds that are computed at a time, as in scikit-learn.
+
+    Returns
+    -------
+    RankPath
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.standard_normal((50, 3))
+    >>> path = rank_path(X, X @ np.diag([3.0, 1.0, 0.0]), cv=None)
+    >>> path.rank, path.error.round(3)
+    (array([0, 1, 2, 3]), array([11.706,  0.681,  0.   ,  0.   ]))
     """
-    errors = of_each(
-        _fold_errors,
-        [(fold, n_features, width, centered, strengths) for fold in folds],
-        n_jobs=n_jobs,
-        callbacks=callbacks,
-    )
-    return CrossValidation(
-        strengths / (1.0 + strengths),
+    X = check_rows(X)
+    Y = checked_columns(X, check_rows(_columns(y), name="y"))
+    weights = check_weights(sample_weight, X)
+    centered = check_flag(fit_intercept, "fit_intercept")
+    alpha, jobs = check_number(alpha, "alpha", low=0.0), check_jobs(n_jobs)
+    most = min(X.shape[1], Y.shape[1])
+    others = " or None"
+    width = most
+    if max_rank is not None:
+        width = check_integer(max_rank, "max_rank", low=1, high=most, others=others)
+    problem, moment = rows_problem(X, Y, weights, centered=centered)
+    found = solve_reduced_rank(ridged(problem, alpha / moment.weight), width)
+    left, right = found.weights
+    plain = DropoutObjective(problem, 0.0)
+    errors = [
+        float(plain.loss(Weights(left[:, :rank], right[:, :rank]))) for rank in range(width + 1)
+    ]
+    options: dict[str, Any] = {
+        "centered": centered, "strengths": None, "alpha": alpha, "n_jobs": jobs
+    }  # fmt: skip
+    validated = None
+    if cv is not None and is_wide(X):
+        validated = cross_validate_rows(X, Y, weights, cv, width, **options)
+    elif cv is not None:
+        folds = fold_moments(X, Y, weights, cv, n_jobs=jobs).folds
+        validated = cross_validate(folds, X.shape[1], width, **options)
+    values = np.zeros(width)
+    values[: found.singular_values.shape[0]] = host(found.singular_values)
+    mean = host(moment.mean) * centered
+    return RankPath(
+        np.arange(width + 1),
         np.array(errors),
-        np.array([fold.held_out.weight for fold in folds]),
+        values,
+        validated,
+        host(left),
+        host(right),
+        mean[: X.shape[1]],
+        mean[X.shape[1] :],
     )
 
 
-def cross_validate_rows(
-    X: Any,
-    Y: Array,
-    weights: Array | None,
-    cv: Any,
-    width: int,
-    *,
-    centered: bool = True,
-    strengths: Vector = GRID,
-    callbacks: Sequence[Callable[..., Any]] = (),
-    n_jobs: int | None = None,
-) -> CrossValidation:
-    """Return the error on held-out rows for every strength of dropout, without any moment.
-
-    It is the result of `cross_validate` for data with fewer rows than features: each fold works on
-    its training rows (see `lucidae.dropout.wide.row_factor`). The arguments are those of
-    `fold_moments` and `cross_validate`.
-    """
-    splits = _checked_splits(cv, X.shape[0], weights)
-    parts = [tuple(_taken(X, Y, weights, rows) for rows in split) for split in splits]
-    items = [(*pair, width, centered, strengths) for pair in parts]
-    found = of_each(_row_fold_errors, items, n_jobs=n_jobs, callbacks=callbacks)
-    errors, held_out = zip(*found, strict=True)
-    return CrossValidation(strengths / (1.0 + strengths), np.array(errors), np.array(held_out))
-
-
-def _row_fold_errors(
-    training: FoldRows, held_out: FoldRows, width: int, centered: bool, strengths: Vector
-) -> tuple[Vector, float]:
-    """Return the mean squared errors on held-out rows, as `_fold_errors`, and the rows' weight.
-
-    The error of x ↦ P diag(ŝ) Q'ᵀx is E‖y‖² − 2 Σᵢ ŝᵢ E[pᵢᵀy q'ᵢᵀx] + Σᵢ ŝᵢ² E[(q'ᵢᵀx)²], with the
-    columns pᵢ of P, which are orthonormal, and q'ᵢ of Q'. x and y are centred at the means of the
-    training rows.
-    """
-    X, Y, weights = training
-    n_features = X.shape[1]
-    with limited_blas(X.shape[0]):
-        mean, factor = row_factor(X, Y, weights, centered=centered)
-        white = whiten(LinearProblem.from_root(factor, n_features))
-        P, values, Qt = leading_svd(white.matrix, width)
-        directions = Qt.mT if white.lift is None else white.lift @ Qt.mT
-        xp, n = namespace(values), held_out.inputs.shape[0]
-        rows = joined_rows(held_out.inputs, held_out.outputs, slice(0, n), values)
-        if centered:
-            rows = (rows - mean.center) - mean.offset
-        share = xp.ones_like(rows[:, 0])
-        if held_out.weights is not None:
-            share = like(held_out.weights, values)
-        total = scalar(xp.sum(share))
-        share = share / total
-        codes, targets = rows[:, :n_features] @ directions, rows[:, n_features:]
-        agreement, spread = share @ (codes * (targets @ P)), share @ (codes * codes)
-        energy = scalar(xp.sum(share @ (targets * targets)))
-        found = xp.stack([shrink(values, float(s), width).values for s in strengths])
-        errors = energy - 2 * (found @ agreement) + (found * found) @ spread
-        return to_numpy(errors), total
-
-
-class FoldRows(NamedTuple):
-    """Inputs, outputs and weights of some rows; the weights are None if all rows count once."""
-
-    inputs: Any
-    outputs: Array
-    weights: Array | None
-
-
-def _taken(X: Any, Y: Array, weights: Array | None, rows: Vector) -> FoldRows:
-    """Return the rows with the given numbers."""
-    part = None if weights is None else take_rows(weights, rows)
-    return FoldRows(take_rows(X, rows), take_rows(Y, rows), part)
-
-
-def _fold_errors(
-    fold: MomentFold, n_features: int, width: int, centered: bool, strengths: Vector
-) -> Vector:
-    """Return the mean squared error on a fold's held-out rows, for each strength of dropout.
-
-    The network is x ↦ P diag(ŝ) Q'ᵀx, with the singular vectors P and Q' of the least-squares map
-    of the training rows (Q' for the original inputs x) and its singular values ŝ, shrunk by
-    dropout. With the outputs y, A = E[yxᵀ] and C = E[xxᵀ] of the held-out rows the error equals
-    E‖y‖² − 2 Σᵢ ŝᵢ (PᵀAQ')ᵢᵢ + Σᵢⱼ ŝᵢŝⱼ (PᵀP)ᵢⱼ(Q'ᵀCQ')ᵢⱼ. As P has orthonormal columns, only the
-    diagonal of Q'ᵀCQ' remains, and each strength costs O(r) for r hidden units.
-    """
-    with limited_blas(n_features):
-        problem = LinearProblem.from_moment(fold.training, n_features, centered=centered)
-        white = whiten(problem)
-        P, values, Qt = leading_svd(white.matrix, width)
-        directions = Qt.mT if white.lift is None else white.lift @ Qt.mT
-        # The intercept is part of the fit: held-out rows are centred at the means of training rows.
-        center = fold.training.mean if centered else 0.0
-        held_out = LinearProblem.from_second(second_about(fold.held_out, center), n_features)
-        agreement = diagonal(P.mT @ (held_out.cross @ directions))
-        spread = diagonal(directions.mT @ held_out.through_inputs(directions))
-        xp = namespace(values)
-        found = xp.stack([shrink(values, float(s), width).values for s in strengths])
-        return to_numpy(held_out.energy - 2 * (found @ agreement) + (found * found) @ spread)
-
-
-class Folds(NamedTuple):
-    """Second moments of every fold (`folds`), and of all rows (`total`).
-
-    `total` is known only if every row is held out exactly once; otherwise it is None.
-    """
-
-    folds: list[MomentFold]
-    total: SecondMoment | None
-
-
-def fold_moments(
-    X: Any,
-    Y: Array,
-    weights: Array | None,
-    cv: Any,
-    callbacks: Sequence[Callable[..., Any]] = (),
-    n_jobs: int | None = None,
-) -> Folds:
-    """Return the second moments of every fold's training rows and held-out rows.
-
-    If every row is held out exactly once, as in k-fold cross-validation, one pass over the rows is
-    enough: the moment of the training rows of a fold is the merge of the other folds' moments. `cv`
-    and `n_jobs` are arguments as in scikit-learn.
-    """
-    n_rows = X.shape[0]
-    splits = _checked_splits(cv, n_rows, weights)
-    partition = _is_partition(splits, n_rows)
-    if len(splits) < 2 and partition:
-        raise ValueError(f"cv={cv!r} was given, expected at least two folds, such as cv=5.")
-
-    def moments(parts: list[Vector]) -> list[SecondMoment]:
-        given = [(X, Y, weights, rows) for rows in parts]
-        return of_each(_moment, given, n_jobs=n_jobs, callbacks=callbacks)
-
-    held_out = moments([test for _, test in splits])
-    if partition:
-        folds = _complementary_folds(held_out)
-        return Folds(folds, folds[0].held_out.merge(folds[0].training))
-    training = moments([train for train, _ in splits])
-    return Folds([MomentFold(*pair) for pair in zip(training, held_out, strict=True)], None)
-
-
-def _checked_splits(cv: Any, n_rows: int, weights: Array | None) -> list[tuple[Vector, Vector]]:
-    """Return the folds of `cv` as pairs of row indices (training rows, held-out rows).
-
-    A part without rows of positive weight is an error.
-    """
-    # scikit-learn would unpack a list of folds itself, with an error that does not name cv.
-    # A zero-dimensional array is an instance of Iterable, but cannot be iterated over.
-    scalar_array = isinstance(cv, np.ndarray) and cv.ndim == 0
-    listed = isinstance(cv, Iterable) and not scalar_array and not hasattr(cv, "split")
-    if not listed and cv is not None and not hasattr(cv, "split"):
-        check_integer(
-            cv, "cv", low=2, others=", a splitter of scikit-learn, a list of folds or None"
-        )
-    given = cv if listed else check_cv(cv, classifier=False).split(np.empty((n_rows, 1)))
-    splits = [_pair_of_rows(split, n_rows, number) for number, split in enumerate(given)]
-    if not splits:
-        raise ValueError(f"cv={cv!r} was given, expected at least one fold, such as cv=5.")
-    for number, (train, test) in enumerate(splits):
-        for rows, use in ((train, "trains on"), (test, "holds out")):
-            heavy = len(rows) if weights is None else to_numpy(weights)[rows].sum()
-            if not heavy > 0:
-                why = "no rows" if len(rows) == 0 else "only rows of weight zero"
-                raise ValueError(
-                    f"fold {number} of cv={cv!r} {use} {why}. Remove the rows of weight zero, or "
-                    "shuffle: cv=KFold(5, shuffle=True)."
-                )
-    return splits
-
-
-def _pair_of_rows(split: Any, n_rows: int, number: int) -> tuple[Vector, Vector]:
-    """Return the indices of the rows of a fold to train on, and of those to hold out."""
-    parts = list(split) if isinstance(split, Iterable) else []
-    if len(parts) != 2:
-        raise ValueError(
-            f"fold {number} of cv is {split!r}, expected two arrays of row indices: the rows to "
-            "train "
-            "on, and those to hold out."
-        )
-    return _row_numbers(parts[0], n_rows, number), _row_numbers(parts[1], n_rows, number)
-
-
-def _row_numbers(rows: Any, n_rows: int, number: int) -> Vector:
-    """Return the row indices of one part of a fold, given as integers or as a boolean mask.
-
-    `number` is the number of the fold in the error message.
-    """
-    rows = np.asarray(rows)
-    if rows.dtype == bool and rows.shape == (n_rows,):
-        return np.flatnonzero(rows)
-    if rows.size == 0:
-        return np.empty(0, dtype=int)
-    whole = rows.ndim == 1 and rows.dtype.kind in "iu"
-    if not whole or rows.min() < -n_rows or rows.max() >= n_rows:
-        raise ValueError(
-            f"fold {number} of cv contains {rows!r}, expected row indices (integers from 0 to "
-            f"{n_rows - 1})."
-        )
-    return np.asarray(rows % n_rows)
-
-
-def _is_partition(splits: list[tuple[Vector, Vector]], n_rows: int) -> bool:
-    """Tell whether every row is held out in exactly one fold, which trains on all other rows."""
-    tests = np.sort(np.concatenate([test for _, test in splits]))
-    complete = all(len(train) + len(test) == n_rows for train, test in splits)
-    return complete and np.array_equal(tests, np.arange(n_rows))
-
-
-def _moment(X: Any, Y: Array, weights: Array | None, rows: Vector) -> SecondMoment:
-    """Return the second moment of the given rows of [X | Y]."""
-    with limited_blas(X.shape[1]):
-        return joint_moment(*_taken(X, Y, weights, rows))
-
-
-def _complementary_folds(held_out: Sequence[SecondMoment]) -> list[MomentFold]:
-    """Return one fold for each second moment, which trains on the merge of all other moments.
-
-    The moments belong to disjoint sets of rows. Fold i trains on before[i − 1] merged with after[i
-    + 1], the running merges from both ends, so that the cost is linear in the number of folds.
-    Subtracting a fold from the total would be as cheap, but would cancel digits.
-    """
-    before: list[SecondMoment] = list(accumulate(held_out, SecondMoment.merge))
-    after: list[SecondMoment] = list(accumulate(reversed(held_out), SecondMoment.merge))[::-1]
-    middle = [a.merge(b) for a, b in zip(before[:-2], after[2:], strict=True)]
-    training = [after[1], *middle, before[-2]]
-    return [MomentFold(*pair) for pair in zip(training, held_out, strict=True)]
+def _columns(y: Any) -> Any:
+    """Return one-dimensional targets as a column; others as they are."""
+    shape = getattr(y, "shape", None)
+    y = np.asarray(y) if shape is None else y
+    if y.ndim != 1:
+        return y
+    return y[:, None] if is_array(y) else np.asarray(y)[:, None]

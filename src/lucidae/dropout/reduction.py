@@ -456,7 +456,14 @@ def relative_distance(given: Matrix, expected: Matrix) -> float:
 
 
 def row_objective(
-    X: Any, Y: Any, sample_weight: Array | None, weights: Weights, strength: float, centered: bool
+    X: Any,
+    Y: Any,
+    sample_weight: Array | None,
+    weights: Weights,
+    strength: float,
+    centered: bool,
+    *,
+    alpha: float = 0.0,
 ) -> tuple[float, float]:
     """Return the expected dropout loss measured on the rows, and a bound on its rounding error.
 
@@ -475,6 +482,9 @@ def row_objective(
         The strength λ of dropout.
     centered : bool
         Whether the means of inputs and outputs are subtracted.
+    alpha : float, default=0.0
+        Ridge penalty on the coefficients UVᵀ, for the sum of squared errors over the rows. Hidden
+        units are dropped in the penalty too.
 
     Returns
     -------
@@ -486,7 +496,26 @@ def row_objective(
     if sample_weight is not None:
         total = scalar(namespace(ref).sum(like(sample_weight, ref)))
     with np.errstate(over="ignore", invalid="ignore"):  # infinite for absurd weights
-        return _summed(X, Y, sample_weight, weights, strength, centered, total)
+        found = _summed(X, Y, sample_weight, weights, strength, centered, total)
+        if alpha == 0.0:
+            return found
+        penalty = _penalty(host(weights.left), host(weights.right), strength)
+        return found[0] + alpha / total * penalty[0], found[1] + alpha / total * penalty[1]
+
+
+def _penalty(left: Matrix, right: Matrix, strength: float) -> tuple[float, float]:
+    """Return ‖UVᵀ‖² + λΣ‖uᵢ‖²‖vᵢ‖² and a bound on its rounding error.
+
+    It is the expectation of the squared norm of the coefficients of a network whose hidden units
+    are dropped, with outgoing weights U (`left`), incoming weights V (`right`), their columns uᵢ
+    and vᵢ, and the strength λ of dropout.
+    """
+    noise = (len(left) + len(right) + left.shape[1] + 10) * EPSILON
+    dropped = strength * float((left**2).sum(axis=0) @ (right**2).sum(axis=0))
+    value = float(((left.T @ left) * (right.T @ right)).sum()) + dropped
+    sizes = np.abs(left), np.abs(right)
+    doubt = float(((sizes[0].T @ sizes[0]) * (sizes[1].T @ sizes[1])).sum()) + dropped
+    return value, noise * doubt
 
 
 def _summed(

@@ -93,6 +93,9 @@ class SampleSource:
         The mean of the outputs, which is subtracted from them.
     cumulative : ndarray of shape (n,), optional
         Cumulative sums of the weights of the rows; None for equal weights.
+    noise : float, default=0.0
+        Standard deviation of Gaussian noise that is added to each input. In expectation it adds
+        the ridge penalty noise² ‖UVᵀ‖² to the loss (Bishop 1995), and noise² I to E[xxᵀ].
     """
 
     inputs: Any
@@ -101,6 +104,7 @@ class SampleSource:
     lift: Array
     output_center: Array
     cumulative: np.ndarray[Any, Any] | None = None
+    noise: float = 0.0
 
     def draw(self, rng: Rng, n_runs: int, batch_size: int, ref: Array) -> tuple[Array, Array]:
         """Return inputs of identity second moment and centred outputs of random rows.
@@ -109,6 +113,9 @@ class SampleSource:
         """
         rows = self._rows(rng, n_runs * batch_size)
         white = _dense_rows(self.inputs, rows, ref) @ self.lift - self.center @ self.lift
+        if self.noise > 0.0:
+            added = rng.standard_normal((len(rows), self.lift.shape[0]))
+            white = white + self.noise * (like(added, self.lift) @ self.lift)
         targets = _dense_rows(self.outputs, rows, ref) - self.output_center
         xp = namespace(ref)
         return tuple(

@@ -167,7 +167,7 @@ def assemble(
         shrunk.threshold,
         values[:width],
         white.floor + optimal_value(values, strength, width, total),
-        _value_after(values, width),
+        value_after(values, width),
     )
 
 
@@ -223,7 +223,7 @@ def solve_tied(matrix: Array, strength: float, width: int) -> ExactSolution:
         shrunk.threshold,
         positive[:width],
         value,
-        _value_after(positive, width),
+        value_after(positive, width),
     )
 
 
@@ -298,6 +298,6 @@ def _signs(vectors: Array) -> Array:
     return xp.where(highest >= -lowest, xp.ones_like(highest), -xp.ones_like(highest))
 
 
-def _value_after(values: Array, width: int) -> float:
+def value_after(values: Array, width: int) -> float:
     """Return the singular value after the first `width` values; 0 if there is none."""
     return scalar(values[width]) if values.shape[0] > width else 0.0

@@ -9,8 +9,6 @@ from lucidae.data import aligned_blocks, read_moment, store_features
 from lucidae.data.passes import given_moment
 from lucidae.dropout.batches import check_streamed, read_problem
 from lucidae.dropout.estimators.network import SgdSettings
-from lucidae.dropout.path import DropoutChoice
-from lucidae.dropout.theory import checked_dropout
 from lucidae.moments import SecondMoment
 from lucidae.validation import check_flag
 
@@ -89,8 +87,9 @@ class AutoencoderBatchesMixin(_BatchesMixin):
 class RegressorBatchesMixin(_BatchesMixin):
     """Give `DropoutRegressor` its method `fit_batches`."""
 
-    dropout: float | str
     fit_intercept: bool
+    _check_settings: Any
+    _fixed_network: Any
 
     @restored_on_failure
     def fit_batches(
@@ -123,13 +122,12 @@ class RegressorBatchesMixin(_BatchesMixin):
         -------
         self
         """
+        self._check_settings()
         return self._fit_blocks(batches, y, sample_weight, start, with_targets=True)
 
     def _state_of_blocks(self, data: Any, start: SecondMoment | None, verbose: bool) -> Any:
-        probability = checked_dropout(self.dropout, " or 'cv'")
         centered = check_flag(self.fit_intercept, "fit_intercept")
         problem, moment = read_problem(data, centered=centered, start=start, verbose=verbose)
-        choice = DropoutChoice(moment, probability, None)
-        state = self._unsolved(choice, data.flat_targets, data.rows.reference)
+        state = self._unsolved(self._fixed_network(moment), data.flat_targets, data.rows.reference)
         state.root = problem.root
         return state

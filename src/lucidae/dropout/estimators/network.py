@@ -181,11 +181,14 @@ def _whitened_start(
     return Weights(left[None, :, :], right[None, :, :])
 
 
-def hidden_width(n_components: Any, default: int) -> int:
-    """Return the number of hidden units, which is `default` if `n_components` is None."""
+def hidden_width(n_components: Any, default: int, others: str = " or None") -> int:
+    """Return the number of hidden units, which is `default` if `n_components` is None.
+
+    `others` is added to the error message and says what the caller accepts besides integers.
+    """
     if n_components is None:
         return default
-    return check_width(n_components, "n_components", default, others=" or None")
+    return check_width(n_components, "n_components", default, others=others)
 
 
 def beside_rows(fitted: Array, X: Any) -> Array:
@@ -307,6 +310,25 @@ class NetworkState(FittedState):
     def solve(self) -> TrainedNetwork:
         """Return the network at the global minimum of the expected dropout loss."""
 
+    @property
+    def unpenalized(self) -> LinearProblem:
+        """The second moments of inputs and outputs, without a ridge penalty."""
+        return self.problem
+
+    @property
+    def penalty(self) -> float:
+        """The ridge penalty on the coefficients, for the sum of squared errors over the rows."""
+        return 0.0
+
+    @property
+    def attributes_claim(self) -> tuple[str, str, str]:
+        """Name, statement and reference of the claim about the fitted attributes."""
+        return ATTRIBUTES_CLAIM
+
+    def judge(self, figures: DropoutFigures, tolerance: float) -> tuple[Claim, ...]:
+        """Return the claims about the weights, from the measured values."""
+        return claims(figures, tolerance)
+
     def chosen(self) -> dict[str, Any]:
         """Return the fitted attributes that say which settings were chosen, by name."""
         return {}
@@ -327,7 +349,8 @@ class NetworkState(FittedState):
         white = whiten(problem)
         center, output_center = self.centers()
         cumulative = None if sample_weight is None else np.cumsum(to_numpy(sample_weight))
-        source = SampleSource(X, Y, center, white.lift, output_center, cumulative)
+        noise = (self.penalty / self.moment.weight) ** 0.5
+        source = SampleSource(X, Y, center, white.lift, output_center, cumulative, noise)
         solution = descend(
             source,
             white.matrix,
@@ -410,10 +433,10 @@ class NetworkState(FittedState):
     def compute_certificate(self, title: str) -> Certificate:
         """Return the certificate of the weights on the training rows; `title` is its heading."""
         if self.figures is not None:
-            found = claims(self.figures, self.tolerance)
+            found = self.judge(self.figures, self.tolerance)
             return Certificate(title, found, self.figures.evidence)
         return self.certificate_on(
-            self.problem, self.moment, title, self.compute_attributes(), self.row_objective
+            self.unpenalized, self.moment, title, self.compute_attributes(), self.row_objective
         )
 
     def certificate_on(
@@ -426,9 +449,9 @@ class NetworkState(FittedState):
     ) -> Certificate:
         """Return the certificate of given attributes, judged on other data than the training rows.
 
-        `problem` contains the second moments of inputs and outputs of these data, and `moment` is
-        the moment of their rows. `rows` is the loss measured on the rows and its rounding error, or
-        None; see `measured_on`.
+        `problem` contains the second moments of inputs and outputs of these data, without a ridge
+        penalty, and `moment` is the moment of their rows. `rows` is the loss measured on the rows
+        and its rounding error, or None; see `measured_on`.
         """
         return certificate_of(
             problem,
@@ -436,6 +459,7 @@ class NetworkState(FittedState):
             self.strength,
             title=title,
             tolerance=self.tolerance,
+            judge=self.judge,
             reported=self.reported(attributes, moment)._replace(rows=rows),
         )
 
@@ -457,7 +481,9 @@ class NetworkState(FittedState):
             return None
         found = weights_of(self.attributes if attributes is None else attributes)
         weights = Weights(*(like(part, self.moment.center) for part in found))
-        return row_objective(X, Y, sample_weight, weights, self.strength, centered)
+        return row_objective(
+            X, Y, sample_weight, weights, self.strength, centered, alpha=self.penalty
+        )
 
     def reported(self, attributes: Mapping[str, Any], moment: Any) -> ReportedAttributes:
         """Return the attributes that the certificate compares with data of the given moment."""
@@ -512,15 +538,15 @@ class NetworkMixin(CertifiedMixin):
             return state.certificate(title)
         if state.figures is not None:
             why = "Attributes were changed after the fit: call lucidae.certify(model, X) instead."
-            return Certificate(title, (Claim(*ATTRIBUTES_CLAIM, math.inf, ATTRIBUTES, False, why),))
+            return Certificate(title, (_changed_claim(state, why),))
         # A user has changed an attribute, which `predict` or `transform` then use.
         try:
             return state.certificate_on(
-                state.problem, state.moment, title, now, state.row_objective
+                state.unpenalized, state.moment, title, now, state.row_objective
             )
         except ValueError as error:
             why = f"Attributes were changed after the fit: {error} Call fit again."
-            return Certificate(title, (Claim(*ATTRIBUTES_CLAIM, math.inf, ATTRIBUTES, False, why),))
+            return Certificate(title, (_changed_claim(state, why),))
 
     @property
     def _chosen_solver(self) -> SolverTraits:
@@ -561,6 +587,11 @@ class NetworkMixin(CertifiedMixin):
         """Return the weights of the last fit if SGD is to start from them, otherwise None."""
         wanted = check_flag(self.warm_start, "warm_start") and self._chosen_solver.needs_rows
         return self._state.network.weights if wanted and self.__sklearn_is_fitted__() else None
+
+
+def _changed_claim(state: NetworkState, why: str) -> Claim:
+    """Return the failed claim about attributes that were changed after the fit."""
+    return Claim(*state.attributes_claim, math.inf, ATTRIBUTES, False, why)
 
 
 def merges_moments(estimator: Any) -> bool:

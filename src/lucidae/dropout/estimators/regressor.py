@@ -1,30 +1,18 @@
-"""Multi-output regression by the linear network that dropout training converges to."""
+"""Multi-output regression of reduced rank: the network that dropout training converges to."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any, Self
 
 import numpy as np
-import scipy.sparse
 from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
 from sklearn.metrics import r2_score
 from sklearn.utils import Tags
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from lucidae.arrays import (
-    Array,
-    as_float,
-    beside,
-    is_array,
-    is_numpy,
-    like,
-    machine_epsilon,
-    namespace,
-    to_numpy,
-)
+from lucidae.arrays import Array, is_array, is_numpy, to_numpy
 from lucidae.base import Fitted, reference_array, restored_on_failure, validated_rows
 from lucidae.certificate import Certificate
 from lucidae.data import by_blocks, in_memory, loaded
@@ -33,228 +21,39 @@ from lucidae.dropout.certificate import check_problem
 from lucidae.dropout.estimators.blocks import RegressorBatchesMixin
 from lucidae.dropout.estimators.network import (
     NetworkMixin,
-    NetworkState,
     SgdSettings,
-    TrainedNetwork,
-    beside_rows,
-    exact_network,
     finite_output,
     hidden_width,
     merges_moments,
-    representable,
-    upgraded_network,
+    same_values,
     upgraded_sgd_estimator,
     weights_of,
 )
-from lucidae.dropout.figures import MEAN_ERROR, ReportedAttributes
-from lucidae.dropout.moments import as_columns, joint_moment, resolved, row_problem
-from lucidae.dropout.objectives import LinearProblem
-from lucidae.dropout.path import (
+from lucidae.dropout.estimators.regression import RegressionState, checked_targets
+from lucidae.dropout.held_out import (
+    GRID,
     SELECTIONS,
     CrossValidation,
-    DropoutChoice,
+    NetworkChoice,
     cross_validate,
     cross_validate_rows,
     fold_moments,
 )
-from lucidae.dropout.reduction import host
-from lucidae.dropout.solvers import solve
-from lucidae.dropout.theory import checked_dropout, dropout_of, strength_of
+from lucidae.dropout.moments import as_columns, joint_moment, row_problem
+from lucidae.dropout.theory import checked_dropout, strength_of
 from lucidae.dropout.wide import RowMean, is_wide, row_factor, rows_problem
 from lucidae.io.models import saved_as
-from lucidae.moments import SecondMoment
 from lucidae.validation import (
     check_flag,
     check_jobs,
     check_kind,
+    check_number,
     check_rows,
     check_weights,
-    real_array,
 )
 
-
-def _upgraded_regression(fields: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields of `RegressionState` from those that earlier versions saved."""
-    added = {"root": None, "cv": None, "dropout": dropout_of(fields["strength"])}
-    return added | upgraded_network(fields)
-
-
-@saved_as(
-    "lucidae.dropout.regression.fitted/3",
-    formerly=(
-        "lucidae.dropout.estimators._regression:Regression",
-        "lucidae.dropout.regression.fitted/1",
-        "lucidae.dropout.regression.fitted/2",
-    ),
-    upgrade=_upgraded_regression,
-)
-@dataclass(eq=False)
-class RegressionState(NetworkState):
-    """Fitted state of `DropoutRegressor`: second moment of the rows, settings and weights.
-
-    Parameters
-    ----------
-    n_features : int
-        Number of features of X; in the moment, the targets follow them.
-    centered : bool
-        Whether the means are subtracted, so that there is an intercept.
-    flat : bool
-        Whether y was one-dimensional.
-    dropout : float
-        Probability of dropping a hidden unit.
-    cv : CrossValidation or None
-        Errors on held-out rows by which that probability was chosen; None if it was given.
-    root : array or None
-        Triangular factor of a QR factorisation of the rows, if their moment is ill-conditioned; the
-        centred and scaled rows themselves, if there are fewer of them than features.
-    """
-
-    n_features: int
-    centered: bool
-    flat: bool
-    dropout: float
-    cv: CrossValidation | None = None
-    root: Array | None = None
-
-    @property
-    def problem(self) -> LinearProblem:
-        """The second moments of inputs and targets on which the expected dropout loss depends."""
-        if isinstance(self.moment, RowMean):
-            assert self.root is not None
-            problem = LinearProblem.from_root(
-                self.root, self.n_features, self.moment.weight - self.centered
-            )
-        else:
-            problem = LinearProblem.from_moment(
-                self.moment, self.n_features, centered=self.centered, root=self.root
-            )
-        return self._resolved(problem, self.moment)
-
-    def _resolved(self, problem: LinearProblem, moment: Any) -> LinearProblem:
-        """Return a problem with the resolution of inputs in the dtype of the training rows."""
-        return resolved(problem, moment, machine_epsilon(self.ref), centered=self.centered)
-
-    def certificate_on(
-        self,
-        problem: LinearProblem,
-        moment: Any,
-        title: str,
-        attributes: Mapping[str, Any],
-        rows: tuple[float, float] | None,
-    ) -> Certificate:
-        """Return the certificate of given attributes, judged on other data than the training rows.
-
-        The arguments are those of `NetworkState.certificate_on`. Directions of the inputs that the
-        dtype of the training rows does not resolve count as constant, as in the fit.
-        """
-        problem = self._resolved(problem, moment)
-        return super().certificate_on(problem, moment, title, attributes, rows)
-
-    def solve(self) -> TrainedNetwork:
-        """Return the network at the global minimum of the expected dropout loss."""
-        return exact_network(solve(self.problem, self.strength, self.width))
-
-    def compute_attributes(self) -> dict[str, Any]:
-        """Return the fitted attributes (such as ``coef_`` and ``left_``) by name."""
-        shared = super().compute_attributes()
-        left, right = (like(shared[name], self.moment.center) for name in ("left_", "right_"))
-        coef = representable(left @ right.mT, self.ref, "coef_")
-        center, output_center = self.centers()
-        intercept = output_center - like(coef, center) @ center
-        intercept = representable(intercept, self.ref, "intercept_", factor=False)
-        return (
-            shared
-            | self.chosen()
-            | {
-                "coef_": coef[0, :] if self.flat else coef,
-                "intercept_": float(intercept[0]) if self.flat else intercept,
-            }
-        )
-
-    def chosen(self) -> dict[str, Any]:
-        """Return ``dropout_``, the dropout rate, and ``cv_``, the errors by which it was chosen."""
-        return {"dropout_": self.dropout, "cv_": self.cv}
-
-    def reported(self, attributes: Mapping[str, Any], moment: Any) -> ReportedAttributes:
-        """Return the attributes that the certificate compares with data of the given moment."""
-        found = super().reported(attributes, moment)
-        coef, bias = self.function(attributes["coef_"], attributes["intercept_"])
-        means = [host(part) for part in (moment.center, moment.offset)]
-        if not self.centered:
-            means = [0.0 * part for part in means]
-        shift = (means[0] - self._mean_parts[0]) + (means[1] - self._mean_parts[1])
-        expected = (means[0] + means[1])[self.n_features :]
-        away = np.abs(coef @ shift[: self.n_features] + (bias - expected))
-        rounding = 2 * found.precision * np.abs(expected)
-        # Means of other rows than those of the fit have rounding errors of their own.
-        spread = _spread(moment)
-        doubt = np.abs(coef) @ (spread * (shift != 0.0))[: self.n_features]
-        return found._replace(
-            coef=coef,
-            output_bias=np.clip(away - rounding, 0.0, None),
-            output_bias_error=MEAN_ERROR * doubt,
-            settings=((float(attributes["dropout_"]), self.dropout),),
-        )
-
-    @property
-    def _mean_parts(self) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-        """The mean of the training rows [x | y] as a sum of two vectors, which has more digits.
-
-        A row contains inputs x and targets y side by side. Both vectors are zero without an
-        intercept.
-        """
-        center, offset = host(self.moment.center), host(self.moment.offset)
-        return (center, offset) if self.centered else (0.0 * center, 0.0 * offset)
-
-    def function(
-        self, coef: Any, intercept: Any
-    ) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-        """Return the coefficients as a (targets × features) matrix, and the prediction at mean x.
-
-        That prediction is the mean target. It is computed from `intercept` only if a user has
-        assigned another value than the fitted one, because an intercept loses digits if the means
-        are much larger than the deviations.
-        """
-        center, output_center = (host(part) for part in self.centers())
-        coef = host(coef).reshape(len(output_center), len(center))
-        intercept = np.broadcast_to(host(intercept).reshape(-1), output_center.shape)
-        through = coef @ center
-        sizes = np.abs(output_center) + np.abs(coef) @ np.abs(center)
-        rounding = (len(center) + 8) * machine_epsilon(self.ref) * sizes
-        fitted = np.abs(intercept - (output_center - through)) <= rounding
-        return coef, np.where(fitted, output_center, intercept + through)
-
-    def centers(self) -> tuple[Array, Array]:
-        """Return the means of inputs and targets; zeros without an intercept."""
-        mean = self.moment.mean if self.centered else 0.0 * self.moment.mean
-        return mean[: self.n_features], mean[self.n_features :]
-
-    def predict(self, X: Any, coef: Any, intercept: Any) -> Array:
-        """Return the predictions coef (x − mean of x) + mean of y for the rows of X.
-
-        The mean of x is rounded to the dtype of the rows and subtracted before the product. The
-        effect of this rounding is then subtracted from the result.
-        """
-        matrix, bias = self.function(coef, intercept)
-        used = beside_rows(coef, X) if is_array(coef) else like(np.asarray(coef), self.ref)
-        ref = reference_array(X)
-        center = like(self.centers()[0], ref)
-        parts = [part[: self.n_features] for part in self._mean_parts]
-        bias = bias + matrix @ ((host(center) - parts[0]) - parts[1])
-        bias = like(bias[0] if used.ndim == 1 else bias, used)
-        columns = used.mT if used.ndim == 2 else used
-        with np.errstate(over="ignore", invalid="ignore"):
-            if scipy.sparse.issparse(X):
-                return X @ columns + (bias - center @ columns)
-            return (X - center) @ columns + bias
-
-
-def _spread(moment: SecondMoment | RowMean) -> np.ndarray[Any, Any]:
-    """Return the square root of the mean square of every column, about a point near its mean."""
-    if isinstance(moment, RowMean):
-        return host(moment.deviations)
-    squares = np.clip(np.diag(host(moment.squares)), 0.0, None)
-    return np.asarray(np.sqrt(squares / moment.weight))
+UNUSED_DROPOUT = 0.5
+"""The default of `dropout`, which is not used if ``shrink=False``."""
 
 
 def _streams(estimator: Any) -> bool:
@@ -262,57 +61,74 @@ def _streams(estimator: Any) -> bool:
 
     scikit-learn calls it. It is not available for cross-validation and for SGD.
     """
-    if isinstance(estimator.dropout, str):
-        raise AttributeError(
-            f"partial_fit is not available for dropout={estimator.dropout!r}: give a number."
-        )
+    for name in ("dropout", "n_components"):
+        value = getattr(estimator, name)
+        if isinstance(value, str):
+            raise AttributeError(
+                f"partial_fit is not available for {name}={value!r}: give a number."
+            )
     return merges_moments(estimator)
 
 
 def _upgraded_regressor(fields: dict[str, Any]) -> dict[str, Any]:
     """Return the parameters and attributes of a `DropoutRegressor` of an earlier version."""
-    return {"n_jobs": None} | upgraded_sgd_estimator(fields)
+    return {"n_jobs": None, "shrink": True, "alpha": 0.0} | upgraded_sgd_estimator(fields)
 
 
 @saved_as(
-    "lucidae.DropoutRegressor/2",
+    "lucidae.DropoutRegressor/3",
     formerly=(
         "lucidae.dropout.estimators._regressor:DropoutRegressor",
         "lucidae.DropoutRegressor/1",
+        "lucidae.DropoutRegressor/2",
     ),
     upgrade=_upgraded_regressor,
 )
 class DropoutRegressor(
     RegressorBatchesMixin, NetworkMixin, MultiOutputMixin, RegressorMixin, BaseEstimator
 ):
-    """Linear regression through a hidden layer with dropout, solved exactly.
+    """Reduced-rank regression: linear, through a hidden layer with dropout, solved exactly.
 
     The network x ↦ U Vᵀx + b with r hidden units (incoming weights V, outgoing weights U), each
     dropped with the given probability in training, and a bias b, has a global optimum in closed
     form (Mianjy et al. 2018, Theorem 3.6): for whitened inputs, whose covariance is the identity,
     it is the least-squares map whose singular values are all reduced by one threshold and cut at
-    rank r, distributed evenly over the hidden units. Inputs may be correlated, and their covariance
-    may be singular: directions whose variance is as small as rounding errors, 10 · n_features · ε
-    times the largest with the rounding unit ε, count as constant.
+    rank r, distributed evenly over the hidden units. This is shrunken reduced-rank regression;
+    ``shrink=False`` gives the classical one (Izenman 1975), which cuts and does not reduce. Inputs
+    may be correlated, and their covariance may be singular: directions whose variance is as small
+    as rounding errors, 10 · n_features · ε times the largest with the rounding unit ε, count as
+    constant.
 
     Parameters
     ----------
-    n_components : int or None, default=None
+    n_components : int, "cv", "cv_1se" or None, default=None
         Number r of hidden units. It limits the rank of the coefficients, and the wider the layer,
         the weaker the same dropout shrinks them. None means the smaller of the numbers of features
         and targets. For one target this is a single unit, and dropout then multiplies the
         least-squares coefficients by 1 − dropout; r units multiply them by
-        r / (r + dropout/(1 − dropout)).
-    dropout : float or "cv", default=0.5
+        r / (r + dropout/(1 − dropout)). "cv" and "cv_1se" choose the rank by cross-validation, with
+        ``shrink=False`` only: with dropout the rate chooses the rank.
+    dropout : float, "cv" or "cv_1se", default=0.5
         Probability of dropping a hidden unit, in [0, 1); 0 is reduced-rank least squares. "cv"
-        compares 162 rates and takes the one with the smallest cross-validated error.
+        compares 162 rates and takes the one with the smallest cross-validated error. "cv_1se" takes
+        the largest rate whose error exceeds the smallest by at most one standard error: fewer
+        components at nearly the same error. With ``shrink=False`` there is no dropout; leave the
+        default, or give 0.
+    shrink : bool, default=True
+        Whether dropout shrinks the singular values of the least-squares map. If False, the
+        coefficients are those of classical reduced-rank regression: least squares (or ridge) under
+        the constraint that their rank is at most `n_components`.
+    alpha : float, default=0.0
+        Ridge penalty, as in scikit-learn's `Ridge`: alpha times the squared norm of the
+        coefficients is added to the sum of the squared errors over all rows, both in expectation
+        under dropout. The intercept is not penalised. Use it if inputs are nearly collinear.
     solver : {"exact", "sgd"}, default="exact"
         ``"exact"`` computes the optimum in closed form; ``"sgd"`` trains by stochastic gradient
         descent (Mianjy et al. 2018, Algorithm 1).
     fit_intercept : bool, default=True
         Whether both layers have a bias; the optimal biases centre the data.
     cv : int, splitter or iterable, default=5
-        Folds of ``dropout="cv"``, as in scikit-learn.
+        Folds of cross-validation, as in scikit-learn.
     learning_rate : float or "auto", default="auto"
         Learning rate of the first SGD step. SGD works on whitened inputs, whose covariance is
         the identity.
@@ -333,7 +149,7 @@ class DropoutRegressor(
         Whether SGD starts from the weights of the last fit, exact or by SGD, instead of random
         ones. If their shapes do not fit, it warns and starts from random weights.
     n_jobs : int or None, default=None
-        Number of folds of ``dropout="cv"`` that are computed at a time, by joblib. None means 1,
+        Number of folds of cross-validation that are computed at a time, by joblib. None means 1,
         unless `fit` is called inside of a `joblib.parallel_config` context; -1 means all
         processors. With ``joblib.parallel_config("dask")`` the folds are computed by the workers
         of a Dask cluster.
@@ -349,22 +165,32 @@ class DropoutRegressor(
         input before it multiplies, and so keeps more digits than X @ coef_.T + intercept_; a value
         that is assigned to `intercept_` is used as it is.
     left_ : array of shape (n_targets, r)
-        Outgoing weights U of the hidden units.
+        Outgoing weights U of the hidden units. With ``shrink=False`` its columns are orthonormal
+        directions of the targets, the most important first.
     right_ : array of shape (n_features, r)
-        Incoming weights V of the hidden units.
+        Incoming weights V of the hidden units. With ``shrink=False`` the values of different
+        columns, ``X @ right_``, are uncorrelated.
     rank_ : int
         Rank of the optimal product U Vᵀ.
+    n_components_ : int
+        The number r of hidden units that was used.
     threshold_ : float
         Amount by which dropout reduces each singular value of the least-squares map.
     singular_values_ : array
         Leading singular values of the least-squares map, for whitened inputs (of identity
         covariance), before they are reduced.
     objective_ : float
-        Expected dropout loss of the weights, mean over rows and summed over targets.
+        Expected dropout loss of the weights, mean over rows and summed over targets, with the ridge
+        penalty. With ``shrink=False`` the mean squared error takes the place of the dropout loss.
     dropout_ : float
-        The probability of dropping a hidden unit that was used.
+        The probability of dropping a hidden unit that was used; 0 with ``shrink=False``.
     cv_ : CrossValidation or None
-        Errors on held-out rows for every rate, if ``dropout="cv"``; otherwise None.
+        Errors on held-out rows for every rate or rank, if one was chosen by cross-validation;
+        otherwise None.
+    cv_results_ : dict or None
+        The same errors under the names of scikit-learn's `GridSearchCV`: ``mean_test_score``,
+        ``std_test_score``, ``rank_test_score``, ``split0_test_score``, …, ``params``. Scores are
+        negative mean squared errors, summed over targets.
     n_iter_, status_, history_
         Number of steps, `lucidae.iteration.Status` at the end, and recorded losses of the solver.
     certificate_ : Certificate
@@ -389,6 +215,8 @@ class DropoutRegressor(
     References
     ----------
     Mianjy, Arora and Vidal, "On the implicit bias of dropout", ICML 2018.
+    Izenman, "Reduced-rank regression for the multivariate linear model", 1975.
+    Mukherjee and Zhu, "Reduced rank ridge regression and its kernel extensions", 2011.
 
     Examples
     --------
@@ -402,20 +230,31 @@ class DropoutRegressor(
     ((3, 5), 2)
     >>> model.certificate_.holds
     True
+
+    Classical reduced-rank regression of rank 1, and a rank chosen by cross-validation:
+
+    >>> DropoutRegressor(1, shrink=False).fit(X, Y).rank_
+    1
+    >>> DropoutRegressor("cv", shrink=False).fit(X, Y).n_components_
+    2
     """
 
     coef_ = Fitted()
     intercept_ = Fitted()
     dropout_ = Fitted()
+    n_components_ = Fitted()
     cv_ = Fitted()
+    cv_results_ = Fitted()
 
     _state: RegressionState
 
     def __init__(
         self,
-        n_components: int | None = None,
+        n_components: int | str | None = None,
         *,
         dropout: float | str = 0.5,
+        shrink: bool = True,
+        alpha: float = 0.0,
         solver: str = "exact",
         fit_intercept: bool = True,
         cv: Any = 5,
@@ -431,6 +270,8 @@ class DropoutRegressor(
     ) -> None:
         self.n_components = n_components
         self.dropout = dropout
+        self.shrink = shrink
+        self.alpha = alpha
         self.solver = solver
         self.fit_intercept = fit_intercept
         self.cv = cv
@@ -463,14 +304,15 @@ class DropoutRegressor(
         self
         """
         solver, settings = self._chosen_solver, SgdSettings.of(self)
-        drawn = solver.needs_rows or isinstance(self.dropout, str)
+        self._check_settings()
+        drawn = solver.needs_rows or self._cross_validated is not None
         if not (in_memory(X, rows_drawn=drawn) and in_memory(y) and in_memory(sample_weight)):
             return self.fit_batches(X, y, sample_weight)
         X, y, weights = self._checked_data(X, y, sample_weight, reset=True)
         centered = check_flag(self.fit_intercept, "fit_intercept")
         factor = row_factor(X, y, weights, centered=centered) if is_wide(X) else None
         mean = None if factor is None else factor[0]
-        choice = self._choose_dropout(X, y, weights, settings.bars("cross-validation"), mean)
+        choice = self._choose_network(X, y, weights, settings.bars("cross-validation"), mean)
         state = self._unsolved(choice, y.ndim == 1, reference_array(X))
         columns = as_columns(y)
         if factor is None:
@@ -502,9 +344,10 @@ class DropoutRegressor(
         self
         """
         SgdSettings.of(self)  # refuses wrong settings, which this solver does not use
+        self._check_settings()
         first = not self.__sklearn_is_fitted__()
         X, y, weights = self._checked_data(X, y, sample_weight, reset=first)
-        choice = self._choose_dropout(X, y, weights)
+        choice = self._fixed_network(joint_moment(X, y, weights))
         flat, ref = y.ndim == 1, reference_array(X)
         if not first:
             seen = self._state
@@ -519,22 +362,53 @@ class DropoutRegressor(
         return self
 
     @by_blocks
-    def predict(self, X: Any) -> Array:
+    def predict(self, X: Any, return_std: bool = False) -> Any:
         """Return the predictions of the network, without dropout.
 
         Parameters
         ----------
         X : {array-like, sparse matrix} of shape (n_samples, n_features)
             Inputs, one row per sample.
+        return_std : bool, default=False
+            Whether to return the standard errors of the predictions too. They are those of the
+            fitted mean of the targets, by the delta method for independent errors of equal
+            covariance (see `lucidae.dropout.standard_errors`); the noise of single targets
+            is not included. Shrinkage and a ridge penalty have a bias, which they do not contain
+            either, and a rate or rank chosen by cross-validation counts as given. If the
+            components of the fit are hardly separated from the next one, a warning is given.
 
         Returns
         -------
-        array of shape (n_samples,) or (n_samples, n_targets)
+        y : array of shape (n_samples,) or (n_samples, n_targets)
+            Predictions.
+        std : array of the same shape
+            Their standard errors; only if `return_std`.
         """
         check_is_fitted(self)
         X = validated_rows(self, X, reset=False)
-        predicted = self._state.predict(X, self.coef_, self.intercept_)
-        return finite_output(predicted, "predictions")
+        predicted = finite_output(
+            self._state.predict(X, self.coef_, self.intercept_), "predictions"
+        )
+        if not check_flag(return_std, "return_std"):
+            return predicted
+        self._check_errors()
+        return predicted, finite_output(self._state.standard_errors(X), "standard errors")
+
+    def _check_errors(self) -> None:
+        """Raise an error if the predictions are not those of the exact solution."""
+        if self._chosen_solver.needs_rows:
+            raise ValueError(
+                f"return_std=True was given with solver={self.solver!r}, whose weights depend on "
+                "random numbers too: use solver='exact'."
+            )
+        fitted = self._state.attributes
+        if not all(
+            same_values(getattr(self, name), fitted[name]) for name in ("coef_", "intercept_")
+        ):
+            raise ValueError(
+                "return_std=True was given, but coef_ or intercept_ were changed after the fit: "
+                "call fit again."
+            )
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Return the coefficient of determination R² of the predictions, mean over targets.
@@ -564,7 +438,7 @@ class DropoutRegressor(
         X, y = check_kind(X, "X"), check_kind(y, "y")
         if is_array(X) and not is_numpy(X):
             X = validated_rows(self, X, reset=reset)
-            y = _checked_targets(y, X)
+            y = checked_targets(y, X)
         else:
             X, y = validate_data(
                 self,
@@ -578,59 +452,113 @@ class DropoutRegressor(
             )
         return X, y, check_weights(sample_weight, X)
 
-    def _choose_dropout(
+    def _check_settings(self) -> None:
+        """Raise an error for settings that contradict each other, or for a wrong penalty."""
+        check_number(self.alpha, "alpha", low=0.0)
+        if check_flag(self.shrink, "shrink"):
+            if isinstance(self.n_components, str) and self.n_components in SELECTIONS:
+                raise ValueError(
+                    f"n_components={self.n_components!r} was given with shrink=True, where the "
+                    f"dropout rate chooses the rank: use dropout={self.n_components!r}, or "
+                    "shrink=False."
+                )
+        elif isinstance(self.dropout, str) and self.dropout in SELECTIONS:
+            raise ValueError(
+                f"dropout={self.dropout!r} was given with shrink=False, which has no dropout: use "
+                f"n_components={self.dropout!r} to choose the rank, or shrink=True."
+            )
+        elif checked_dropout(self.dropout) not in (0.0, UNUSED_DROPOUT):
+            raise ValueError(
+                f"dropout={self.dropout!r} was given with shrink=False, which has no dropout: "
+                f"leave dropout={UNUSED_DROPOUT}, its default, or use shrink=True."
+            )
+        if self._chosen_solver.needs_rows and not self.shrink:
+            raise ValueError(
+                f"solver={self.solver!r} was given with shrink=False, but it trains with dropout: "
+                "use solver='exact'."
+            )
+
+    @property
+    def _cross_validated(self) -> str | None:
+        """How cross-validation chooses the dropout rate or the rank; None if both are given."""
+        value = self.dropout if self.shrink else self.n_components
+        return value if isinstance(value, str) and value in SELECTIONS else None
+
+    def _width(self, n_features: int, n_targets: int) -> int:
+        """Return the number of hidden units, or the largest rank that is compared."""
+        most = min(n_features, n_targets)
+        if not self.shrink and self._cross_validated is not None:
+            return most
+        others = " or None (with shrink=False also 'cv' or 'cv_1se')"
+        others = others if self.shrink else ", 'cv', 'cv_1se' or None"
+        return hidden_width(self.n_components, most, others)
+
+    def _fixed_network(self, moment: Any) -> NetworkChoice:
+        """Return the settings of a network whose dropout rate and width are given."""
+        dropout = checked_dropout(self.dropout, ", 'cv' or 'cv_1se'") if self.shrink else 0.0
+        n_features = self.n_features_in_
+        return NetworkChoice(
+            moment, dropout, self._width(n_features, moment.n_features - n_features)
+        )
+
+    def _choose_network(
         self,
         X: Any,
         y: Array,
         weights: Array | None,
-        callbacks: Sequence[Any] = (),
-        mean: RowMean | None = None,
-    ) -> DropoutChoice:
-        """Return the dropout rate, the moment of inputs and targets, and the cross-validation.
+        callbacks: Sequence[Any],
+        mean: RowMean | None,
+    ) -> NetworkChoice:
+        """Return the moment of inputs and targets, and dropout rate and width of the network.
 
         The moment is not computed if `mean` is given, the mean of fewer rows than features.
         """
-        jobs = check_jobs(self.n_jobs)
-        if not isinstance(self.dropout, str):
-            moment = joint_moment(X, y, weights) if mean is None else mean
-            return DropoutChoice(moment, checked_dropout(self.dropout, " or 'cv'"), None)
-        if self.dropout not in SELECTIONS:
-            checked_dropout(self.dropout, " or 'cv'")
-        select = SELECTIONS[self.dropout]
-        columns = as_columns(y)
-        width = hidden_width(self.n_components, min(X.shape[1], columns.shape[1]))
-        centered = check_flag(self.fit_intercept, "fit_intercept")
+        jobs, columns = check_jobs(self.n_jobs), as_columns(y)
+        if self._cross_validated is None:
+            return self._fixed_network(joint_moment(X, y, weights) if mean is None else mean)
+        width = self._width(X.shape[1], columns.shape[1])
+        options: dict[str, Any] = {
+            "centered": check_flag(self.fit_intercept, "fit_intercept"),
+            "strengths": GRID if self.shrink else None,
+            "alpha": float(self.alpha),
+            "callbacks": callbacks,
+            "n_jobs": jobs,
+        }
         if mean is not None:
-            given = (X, columns, weights, self.cv, width)
-            found = cross_validate_rows(*given, centered=centered, callbacks=callbacks, n_jobs=jobs)
-            return DropoutChoice(mean, select(found), found)
+            found = cross_validate_rows(X, columns, weights, self.cv, width, **options)
+            return self._chosen_network(mean, found, width)
         folds = fold_moments(X, columns, weights, self.cv, callbacks, jobs)
-        found = cross_validate(
-            folds.folds, X.shape[1], width, centered=centered, callbacks=callbacks, n_jobs=jobs
-        )
+        found = cross_validate(folds.folds, X.shape[1], width, **options)
         # Folds that partition the rows have the moment of all rows already.
         total = folds.total if folds.total is not None else joint_moment(X, columns, weights)
-        return DropoutChoice(total, select(found), found)
+        return self._chosen_network(total, found, width)
 
-    def _unsolved(self, choice: DropoutChoice, flat: bool, ref: Array) -> RegressionState:
+    def _chosen_network(self, moment: Any, found: CrossValidation, width: int) -> NetworkChoice:
+        """Return the settings that the errors on held-out rows choose."""
+        selected = SELECTIONS[str(self._cross_validated)](found)
+        if self.shrink:
+            return NetworkChoice(moment, selected, width, found)
+        return NetworkChoice(moment, 0.0, int(selected), found)
+
+    def _unsolved(self, choice: NetworkChoice, flat: bool, ref: Array) -> RegressionState:
         """Return the state of a fit; its optimum is computed when an attribute is first read.
 
         `flat` says whether y was one-dimensional, and `ref` has the dtype and device of X.
         """
-        moment, n_features = choice.moment, self.n_features_in_
-        width = hidden_width(self.n_components, min(n_features, moment.n_features - n_features))
         return RegressionState(
-            moment,
+            choice.moment,
             strength_of(choice.dropout),
-            width,
+            choice.width,
             ref,
             self._chosen_solver.allowed_gap(self.tol),
             None,
-            n_features,
+            self.n_features_in_,
             check_flag(self.fit_intercept, "fit_intercept"),
             flat,
             choice.dropout,
             choice.cv,
+            shrink=bool(self.shrink),
+            alpha=float(self.alpha),
         )
 
     def _certify_on(self, X: Any, y: Any, sample_weight: Any = None) -> Certificate:
@@ -647,7 +575,7 @@ class DropoutRegressor(
                 return self._certificate_on_blocks(found)
             X, y, sample_weight = found
         X, attributes = check_rows(X), self._attributes_now()
-        weights, columns = check_weights(sample_weight, X), as_columns(_checked_targets(y, X))
+        weights, columns = check_weights(sample_weight, X), as_columns(checked_targets(y, X))
         problem, moment = rows_problem(X, columns, weights, centered=state.centered)
         check_problem(problem, weights_of(attributes))
         rows = state.measured_on(
@@ -659,22 +587,3 @@ class DropoutRegressor(
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True
         return tags
-
-
-def _checked_targets(y: Any, X: Array) -> Array:
-    """Return the targets y in the array library of X, after checking them.
-
-    They must be finite and have one entry or row per row of X.
-    """
-    if y is None:
-        raise ValueError("y is None, but DropoutRegressor requires y: pass the targets as y.")
-    y = as_float(real_array(y, "y"))
-    y = y if scipy.sparse.issparse(X) else beside(y, X)
-    xp = namespace(y)
-    if y.ndim not in (1, 2) or y.shape[0] != X.shape[0] or 0 in y.shape:
-        raise ValueError(
-            f"y has shape {tuple(y.shape)}, expected ({X.shape[0]},) or ({X.shape[0]}, n_targets)."
-        )
-    if not bool(xp.all(xp.isfinite(y))):
-        raise ValueError("y contains NaN or infinity. Remove or impute those entries first.")
-    return y

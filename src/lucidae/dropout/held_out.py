@@ -1,0 +1,500 @@
+"""Errors on held-out rows, by which the dropout rate or the rank is chosen (cross-validation).
+
+The singular value decomposition of the least-squares map of a fold depends neither on the dropout
+rate nor on the rank, so that each fold takes one decomposition for all rates or ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy.stats import rankdata
+from sklearn.model_selection import check_cv
+
+from lucidae.arrays import Array, arange_like, diagonal, like, namespace, scalar, to_numpy
+from lucidae.dropout.moments import joined_rows, joint_moment, ridged, take_rows, whiten
+from lucidae.dropout.objectives import LinearProblem, second_about
+from lucidae.dropout.solvers import leading_svd
+from lucidae.dropout.theory import shrink
+from lucidae.dropout.wide import RowMean, row_factor
+from lucidae.io.models import saved_as
+from lucidae.iteration import limited_blas, of_each
+from lucidae.moments import SecondMoment
+from lucidae.validation import check_integer
+
+__all__ = [
+    "GRID",
+    "SELECTIONS",
+    "CrossValidation",
+    "NetworkChoice",
+    "cross_validate",
+    "cross_validate_rows",
+    "fold_moments",
+]
+
+Vector = np.ndarray[Any, Any]
+
+GRID = np.concatenate([[0.0], np.geomspace(1e-4, 1e4, 161)])
+"""Strengths dropout/(1 − dropout) that cross-validation compares: 0, and twenty per decade from
+1e-4 to 1e4."""
+
+
+class MomentFold(NamedTuple):
+    """Second moments of the rows that a fold trains on (`training`) and holds out (`held_out`).
+
+    A row contains inputs x and outputs y side by side.
+    """
+
+    training: SecondMoment
+    held_out: SecondMoment
+
+
+@saved_as(
+    "lucidae.dropout.cross_validation/2",
+    formerly=("lucidae.dropout.path:CrossValidation", "lucidae.dropout.cross_validation/1"),
+    upgrade=lambda fields: {"n_components": None} | fields,
+)
+@dataclass(frozen=True, slots=True, eq=False)
+class CrossValidation:
+    """Prediction error on held-out rows for every dropout rate, or for every rank.
+
+    Parameters
+    ----------
+    dropout : ndarray of shape (n,)
+        The dropout rates that were compared; zeros if ranks were compared.
+    errors : ndarray of shape (n_folds, n)
+        Mean squared error over the rows that each fold held out, summed over targets.
+    weights : ndarray of shape (n_folds,)
+        Total weight (or number) of the rows that each fold held out.
+    n_components : ndarray of int of shape (n,), optional
+        The ranks 0, 1, … that were compared without shrinkage. Rank 0 predicts the mean of the
+        targets; it is not chosen. None if dropout rates were compared.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> errors = np.array([[4.0, 2.0, 1.9], [5.0, 2.2, 2.1]])
+    >>> found = CrossValidation(np.zeros(3), errors, np.ones(2), np.arange(3))
+    >>> found.best, found.one_se
+    (2, 1)
+    """
+
+    dropout: Vector
+    errors: Vector
+    weights: Vector
+    n_components: Vector | None = None
+
+    @property
+    def mean(self) -> Vector:
+        """Mean squared error on held-out rows at every rate or rank, folds weighted by rows."""
+        return np.average(self.errors, axis=0, weights=self.weights)
+
+    @property
+    def standard_error(self) -> Vector:
+        """Standard error of `mean`, from the differences between folds; NaN for a single fold.
+
+        For folds of equal weight it is their standard deviation divided by the square root of
+        their number. Folds share training rows, so that it is usually too small.
+        """
+        count = len(self.weights)
+        if count < 2:
+            return np.full(self.errors.shape[1], np.nan)
+        share = self.weights / self.weights.sum()
+        squares = (share[:, None] * (self.errors - self.mean)) ** 2
+        return np.asarray(np.sqrt(squares.sum(axis=0) * count / (count - 1)))
+
+    @property
+    def best(self) -> float:
+        """The rate or rank with the smallest mean error; of equals, the simplest.
+
+        The simplest is the largest rate, or the smallest rank.
+        """
+        return self._setting(self._best_index)
+
+    @property
+    def one_se(self) -> float:
+        """The simplest rate or rank whose mean error is within one standard error of the smallest.
+
+        The simplest is the largest rate, or the smallest rank. The standard error is that at the
+        smallest error (Breiman et al. 1984, section 3.4.3).
+        """
+        index = self._best_index
+        error = float(self.standard_error[index])
+        if np.isnan(error):
+            raise ValueError(
+                "cv has a single fold, expected at least two for the rule of one standard error: "
+                "give cv=5, or use 'cv' in place of 'cv_1se'."
+            )
+        return self._setting(self._simplest(float(self.mean[index]) + error))
+
+    def results(self) -> dict[str, Any]:
+        """Return the errors under the names of scikit-learn's ``GridSearchCV.cv_results_``.
+
+        The scores are negative mean squared errors, summed over targets. As in `mean`, folds are
+        weighted by their rows.
+        """
+        mean = self.mean
+        spread = np.sqrt(np.average((self.errors - mean) ** 2, axis=0, weights=self.weights))
+        name, settings = "dropout", self.dropout
+        if self.n_components is not None:
+            name, settings = "n_components", self.n_components
+        found = {
+            f"param_{name}": settings,
+            "params": [{name: setting} for setting in settings.tolist()],
+        }
+        found |= {f"split{i}_test_score": -errors for i, errors in enumerate(self.errors)}
+        found |= {"mean_test_score": -mean, "std_test_score": spread}
+        return found | {"rank_test_score": rankdata(mean, method="min").astype(int)}
+
+    @property
+    def _best_index(self) -> int:
+        """Index of `best`."""
+        mean = self.mean[self._first :]
+        return self._simplest(float(mean.min()) + 1e-12 * float(np.abs(mean).max()))
+
+    @property
+    def _first(self) -> int:
+        """Index of the first rate or rank that may be chosen, which is not the rank 0."""
+        return 0 if self.n_components is None else int(np.searchsorted(self.n_components, 1))
+
+    def _simplest(self, limit: float) -> int:
+        """Return the index of the simplest setting whose mean error is at most `limit`."""
+        allowed = self._first + np.flatnonzero(self.mean[self._first :] <= limit)
+        return int(allowed[-1] if self.n_components is None else allowed[0])
+
+    def _setting(self, index: int) -> float:
+        """Return the rate (a float) or the rank (an int) with the given index."""
+        if self.n_components is None:
+            return float(self.dropout[index])
+        return int(self.n_components[index])
+
+
+SELECTIONS: dict[str, Callable[[CrossValidation], float]] = {
+    "cv": lambda found: found.best,
+    "cv_1se": lambda found: found.one_se,
+}
+"""Rules that choose the dropout rate or the rank from the held-out errors, by name."""
+
+
+class NetworkChoice(NamedTuple):
+    """Moment of all rows [x | y], the settings of the network, and how they were chosen.
+
+    If there are fewer rows than features, `moment` contains only the mean. `dropout` is the
+    probability of dropping a hidden unit, `width` the number of hidden units, and `cv` contains the
+    errors on held-out rows, or is None if both were given.
+    """
+
+    moment: SecondMoment | RowMean
+    dropout: float
+    width: int
+    cv: CrossValidation | None = None
+
+
+def cross_validate(
+    folds: Sequence[MomentFold],
+    n_features: int,
+    width: int,
+    *,
+    centered: bool = True,
+    strengths: Vector | None = GRID,
+    alpha: float = 0.0,
+    callbacks: Sequence[Callable[..., Any]] = (),
+    n_jobs: int | None = None,
+) -> CrossValidation:
+    """Return the error on held-out rows for every strength of dropout, or for every rank.
+
+    Only the second moments of the folds are needed, which take one pass over the rows. After that
+    each fold takes one decomposition, whose cost does not depend on the number of rows, and little
+    on the number of strengths.
+
+    Parameters
+    ----------
+    folds : sequence of MomentFold
+        Moments of the training and the held-out rows [x | y] of every fold.
+    n_features, width : int
+        Number of features of x, and number of hidden units.
+    centered : bool, default=True
+        Whether the network has an intercept.
+    strengths : array or None, optional
+        Strengths dropout / (1 − dropout) that are compared. None compares the ranks 0 to `width`,
+        without shrinkage.
+    alpha : float, default=0.0
+        Ridge penalty on the coefficients, for the sum of squared errors of the training rows.
+    callbacks : sequence of callables
+        As in `lucidae.iteration.iterate`; a step is a fold, and the distance is the number of
+        folds that are left.
+    n_jobs : int, optional
+        Number of folds that are solved at a time, as in scikit-learn.
+    """
+    errors = of_each(
+        _fold_errors,
+        [(fold, n_features, width, centered, strengths, alpha) for fold in folds],
+        n_jobs=n_jobs,
+        callbacks=callbacks,
+    )
+    weights = np.array([fold.held_out.weight for fold in folds])
+    return _compared(strengths, np.array(errors), weights)
+
+
+def _compared(strengths: Vector | None, errors: Vector, weights: Vector) -> CrossValidation:
+    """Return the errors on held-out rows with the dropout rates or the ranks they belong to."""
+    if strengths is None:
+        ranks = np.arange(errors.shape[1])
+        return CrossValidation(np.zeros(len(ranks)), errors, weights, ranks)
+    return CrossValidation(strengths / (1.0 + strengths), errors, weights)
+
+
+def cross_validate_rows(
+    X: Any,
+    Y: Array,
+    weights: Array | None,
+    cv: Any,
+    width: int,
+    *,
+    centered: bool = True,
+    strengths: Vector | None = GRID,
+    alpha: float = 0.0,
+    callbacks: Sequence[Callable[..., Any]] = (),
+    n_jobs: int | None = None,
+) -> CrossValidation:
+    """Return the error on held-out rows for every strength or rank, without any moment.
+
+    It is the result of `cross_validate` for data with fewer rows than features: each fold works on
+    its training rows (see `lucidae.dropout.wide.row_factor`). The arguments are those of
+    `fold_moments` and `cross_validate`.
+    """
+    splits = _checked_splits(cv, X.shape[0], weights)
+    parts = [tuple(_taken(X, Y, weights, rows) for rows in split) for split in splits]
+    items = [(*pair, width, centered, strengths, alpha) for pair in parts]
+    found = of_each(_row_fold_errors, items, n_jobs=n_jobs, callbacks=callbacks)
+    errors, held_out = zip(*found, strict=True)
+    return _compared(strengths, np.array(errors), np.array(held_out))
+
+
+def _row_fold_errors(
+    training: FoldRows,
+    held_out: FoldRows,
+    width: int,
+    centered: bool,
+    strengths: Vector | None,
+    alpha: float,
+) -> tuple[Vector, float]:
+    """Return the mean squared errors on held-out rows, as `_fold_errors`, and the rows' weight.
+
+    The error of x ↦ P diag(ŝ) Q'ᵀx is E‖y‖² − 2 Σᵢ ŝᵢ E[pᵢᵀy q'ᵢᵀx] + Σᵢ ŝᵢ² E[(q'ᵢᵀx)²], with the
+    columns pᵢ of P, which are orthonormal, and q'ᵢ of Q'. x and y are centred at the means of the
+    training rows.
+    """
+    X, Y, weights = training
+    n_features = X.shape[1]
+    with limited_blas(X.shape[0]):
+        mean, factor = row_factor(X, Y, weights, centered=centered)
+        problem = LinearProblem.from_root(factor, n_features)
+        white = whiten(ridged(problem, alpha / mean.weight))
+        P, values, Qt = leading_svd(white.matrix, width)
+        directions = Qt.mT if white.lift is None else white.lift @ Qt.mT
+        xp, n = namespace(values), held_out.inputs.shape[0]
+        rows = joined_rows(held_out.inputs, held_out.outputs, slice(0, n), values)
+        if centered:
+            rows = (rows - mean.center) - mean.offset
+        share = xp.ones_like(rows[:, 0])
+        if held_out.weights is not None:
+            share = like(held_out.weights, values)
+        total = scalar(xp.sum(share))
+        share = share / total
+        codes, targets = rows[:, :n_features] @ directions, rows[:, n_features:]
+        agreement, spread = share @ (codes * (targets @ P)), share @ (codes * codes)
+        energy = scalar(xp.sum(share @ (targets * targets)))
+        found = _spectra(values, strengths, width)
+        errors = energy - 2 * (found @ agreement) + (found * found) @ spread
+        return to_numpy(errors), total
+
+
+class FoldRows(NamedTuple):
+    """Inputs, outputs and weights of some rows; the weights are None if all rows count once."""
+
+    inputs: Any
+    outputs: Array
+    weights: Array | None
+
+
+def _taken(X: Any, Y: Array, weights: Array | None, rows: Vector) -> FoldRows:
+    """Return the rows with the given numbers."""
+    part = None if weights is None else take_rows(weights, rows)
+    return FoldRows(take_rows(X, rows), take_rows(Y, rows), part)
+
+
+def _spectra(values: Array, strengths: Vector | None, width: int) -> Array:
+    """Return the singular values of the coefficients for each strength of dropout, or each rank.
+
+    `values` are those of the least-squares map. If `strengths` is None, row k contains the first k
+    values, for k from 0 to `width`.
+    """
+    xp = namespace(values)
+    if strengths is not None:
+        return xp.stack([shrink(values, float(s), width).values for s in strengths])
+    numbers = arange_like(values)
+    return xp.stack([xp.where(numbers < k, values, 0.0 * values) for k in range(width + 1)])
+
+
+def _fold_errors(
+    fold: MomentFold,
+    n_features: int,
+    width: int,
+    centered: bool,
+    strengths: Vector | None,
+    alpha: float,
+) -> Vector:
+    """Return the mean squared error on a fold's held-out rows, for each strength or rank.
+
+    The network is x ↦ P diag(ŝ) Q'ᵀx, with the singular vectors P and Q' of the least-squares map
+    of the training rows (Q' for the original inputs x) and its singular values ŝ, shrunk by
+    dropout. With the outputs y, A = E[yxᵀ] and C = E[xxᵀ] of the held-out rows the error equals
+    E‖y‖² − 2 Σᵢ ŝᵢ (PᵀAQ')ᵢᵢ + Σᵢⱼ ŝᵢŝⱼ (PᵀP)ᵢⱼ(Q'ᵀCQ')ᵢⱼ. As P has orthonormal columns, only the
+    diagonal of Q'ᵀCQ' remains, and each strength costs O(r) for r hidden units.
+    """
+    with limited_blas(n_features):
+        problem = LinearProblem.from_moment(fold.training, n_features, centered=centered)
+        white = whiten(ridged(problem, alpha / fold.training.weight))
+        P, values, Qt = leading_svd(white.matrix, width)
+        directions = Qt.mT if white.lift is None else white.lift @ Qt.mT
+        # The intercept is part of the fit: held-out rows are centred at the means of training rows.
+        center = fold.training.mean if centered else 0.0
+        held_out = LinearProblem.from_second(second_about(fold.held_out, center), n_features)
+        agreement = diagonal(P.mT @ (held_out.cross @ directions))
+        spread = diagonal(directions.mT @ held_out.through_inputs(directions))
+        found = _spectra(values, strengths, width)
+        return to_numpy(held_out.energy - 2 * (found @ agreement) + (found * found) @ spread)
+
+
+class Folds(NamedTuple):
+    """Second moments of every fold (`folds`), and of all rows (`total`).
+
+    `total` is known only if every row is held out exactly once; otherwise it is None.
+    """
+
+    folds: list[MomentFold]
+    total: SecondMoment | None
+
+
+def fold_moments(
+    X: Any,
+    Y: Array,
+    weights: Array | None,
+    cv: Any,
+    callbacks: Sequence[Callable[..., Any]] = (),
+    n_jobs: int | None = None,
+) -> Folds:
+    """Return the second moments of every fold's training rows and held-out rows.
+
+    If every row is held out exactly once, as in k-fold cross-validation, one pass over the rows is
+    enough: the moment of the training rows of a fold is the merge of the other folds' moments. `cv`
+    and `n_jobs` are arguments as in scikit-learn.
+    """
+    n_rows = X.shape[0]
+    splits = _checked_splits(cv, n_rows, weights)
+    partition = _is_partition(splits, n_rows)
+    if len(splits) < 2 and partition:
+        raise ValueError(f"cv={cv!r} was given, expected at least two folds, such as cv=5.")
+
+    def moments(parts: list[Vector]) -> list[SecondMoment]:
+        given = [(X, Y, weights, rows) for rows in parts]
+        return of_each(_moment, given, n_jobs=n_jobs, callbacks=callbacks)
+
+    held_out = moments([test for _, test in splits])
+    if partition:
+        folds = _complementary_folds(held_out)
+        return Folds(folds, folds[0].held_out.merge(folds[0].training))
+    training = moments([train for train, _ in splits])
+    return Folds([MomentFold(*pair) for pair in zip(training, held_out, strict=True)], None)
+
+
+def _checked_splits(cv: Any, n_rows: int, weights: Array | None) -> list[tuple[Vector, Vector]]:
+    """Return the folds of `cv` as pairs of row indices (training rows, held-out rows).
+
+    A part without rows of positive weight is an error.
+    """
+    # scikit-learn would unpack a list of folds itself, with an error that does not name cv.
+    # A zero-dimensional array is an instance of Iterable, but cannot be iterated over.
+    scalar_array = isinstance(cv, np.ndarray) and cv.ndim == 0
+    listed = isinstance(cv, Iterable) and not scalar_array and not hasattr(cv, "split")
+    if not listed and cv is not None and not hasattr(cv, "split"):
+        check_integer(
+            cv, "cv", low=2, others=", a splitter of scikit-learn, a list of folds or None"
+        )
+    given = cv if listed else check_cv(cv, classifier=False).split(np.empty((n_rows, 1)))
+    splits = [_pair_of_rows(split, n_rows, number) for number, split in enumerate(given)]
+    if not splits:
+        raise ValueError(f"cv={cv!r} was given, expected at least one fold, such as cv=5.")
+    for number, (train, test) in enumerate(splits):
+        for rows, use in ((train, "trains on"), (test, "holds out")):
+            heavy = len(rows) if weights is None else to_numpy(weights)[rows].sum()
+            if not heavy > 0:
+                why = "no rows" if len(rows) == 0 else "only rows of weight zero"
+                raise ValueError(
+                    f"fold {number} of cv={cv!r} {use} {why}. Remove the rows of weight zero, or "
+                    "shuffle: cv=KFold(5, shuffle=True)."
+                )
+    return splits
+
+
+def _pair_of_rows(split: Any, n_rows: int, number: int) -> tuple[Vector, Vector]:
+    """Return the indices of the rows of a fold to train on, and of those to hold out."""
+    parts = list(split) if isinstance(split, Iterable) else []
+    if len(parts) != 2:
+        raise ValueError(
+            f"fold {number} of cv is {split!r}, expected two arrays of row indices: the rows to "
+            "train "
+            "on, and those to hold out."
+        )
+    return _row_numbers(parts[0], n_rows, number), _row_numbers(parts[1], n_rows, number)
+
+
+def _row_numbers(rows: Any, n_rows: int, number: int) -> Vector:
+    """Return the row indices of one part of a fold, given as integers or as a boolean mask.
+
+    `number` is the number of the fold in the error message.
+    """
+    rows = np.asarray(rows)
+    if rows.dtype == bool and rows.shape == (n_rows,):
+        return np.flatnonzero(rows)
+    if rows.size == 0:
+        return np.empty(0, dtype=int)
+    whole = rows.ndim == 1 and rows.dtype.kind in "iu"
+    if not whole or rows.min() < -n_rows or rows.max() >= n_rows:
+        raise ValueError(
+            f"fold {number} of cv contains {rows!r}, expected row indices (integers from 0 to "
+            f"{n_rows - 1})."
+        )
+    return np.asarray(rows % n_rows)
+
+
+def _is_partition(splits: list[tuple[Vector, Vector]], n_rows: int) -> bool:
+    """Tell whether every row is held out in exactly one fold, which trains on all other rows."""
+    tests = np.sort(np.concatenate([test for _, test in splits]))
+    complete = all(len(train) + len(test) == n_rows for train, test in splits)
+    return complete and np.array_equal(tests, np.arange(n_rows))
+
+
+def _moment(X: Any, Y: Array, weights: Array | None, rows: Vector) -> SecondMoment:
+    """Return the second moment of the given rows of [X | Y]."""
+    with limited_blas(X.shape[1]):
+        return joint_moment(*_taken(X, Y, weights, rows))
+
+
+def _complementary_folds(held_out: Sequence[SecondMoment]) -> list[MomentFold]:
+    """Return one fold for each second moment, which trains on the merge of all other moments.
+
+    The moments belong to disjoint sets of rows. Fold i trains on before[i − 1] merged with after[i
+    + 1], the running merges from both ends, so that the cost is linear in the number of folds.
+    Subtracting a fold from the total would be as cheap, but would cancel digits.
+    """
+    before: list[SecondMoment] = list(accumulate(held_out, SecondMoment.merge))
+    after: list[SecondMoment] = list(accumulate(reversed(held_out), SecondMoment.merge))[::-1]
+    middle = [a.merge(b) for a, b in zip(before[:-2], after[2:], strict=True)]
+    training = [after[1], *middle, before[-2]]
+    return [MomentFold(*pair) for pair in zip(training, held_out, strict=True)]

@@ -1,0 +1,403 @@
+"""Reduced-rank regression: brute force, closed forms, invariances, ridge penalty, certificate."""
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+from scipy.optimize import minimize
+from sklearn.linear_model import LinearRegression, Ridge
+
+from extras import require
+from lucidae import DropoutRegressor, certify, load, save
+from lucidae.dropout import LinearProblem
+from lucidae.dropout.held_out import cross_validate, cross_validate_rows, fold_moments
+from lucidae.dropout.moments import joint_moment, ridged, row_problem
+from lucidae.dropout.reduced_rank import solve_reduced_rank
+from lucidae.dropout.wide import row_factor
+
+
+def correlated(seed=0, n=60, features=5, targets=4, noise=0.5):
+    """Draw inputs of very different variances, and targets of which two directions matter."""
+    rng = np.random.default_rng(seed)
+    mixing = rng.standard_normal((features, features)) * np.geomspace(1.0, 0.03, features)
+    X = rng.standard_normal((n, features)) @ mixing + rng.standard_normal(features)
+    signal = rng.standard_normal((features, 2)) @ rng.standard_normal((2, targets))
+    Y = X @ signal + noise * rng.standard_normal((n, targets)) - 1.0
+    return X, Y
+
+
+def penalised_error(coef, X, Y, alpha=0.0, weights=None):
+    """Return the mean squared error of centred rows plus the ridge penalty, by definition."""
+    weights = np.ones(len(X)) if weights is None else weights
+    centred = [part - np.average(part, axis=0, weights=weights) for part in (X, Y)]
+    residual = np.sum((centred[1] - centred[0] @ coef.T) ** 2, axis=1)
+    return (weights @ residual + alpha * np.sum(coef**2)) / weights.sum()
+
+
+def best_factors(X, Y, rank, alpha, rng, starts=6):
+    """Return the smallest penalised error that L-BFGS finds for factors of the coefficients."""
+    centred, outputs = X - X.mean(0), Y - Y.mean(0)
+    shapes = (Y.shape[1], X.shape[1])
+
+    def loss(flat):
+        U = flat[: shapes[0] * rank].reshape(shapes[0], rank)
+        V = flat[shapes[0] * rank :].reshape(shapes[1], rank)
+        coef = U @ V.T
+        residual = outputs - centred @ coef.T
+        slope = -2 * residual.T @ centred + 2 * alpha * coef
+        gradient = np.concatenate([(slope @ V).ravel(), (slope.T @ U).ravel()])
+        return (np.sum(residual**2) + alpha * np.sum(coef**2)) / len(X), gradient / len(X)
+
+    runs = []
+    for _ in range(starts):
+        start = rng.standard_normal(sum(shapes) * rank)
+        options = {"maxiter": 3000, "ftol": 0.0, "gtol": 1e-10}
+        runs.append(minimize(loss, start, jac=True, method="L-BFGS-B", options=options).fun)
+    return min(runs)
+
+
+def alternating(X, Y, rank, rng, rounds=3000):
+    """Return the mean squared error of alternating least squares from a random start."""
+    centred, outputs = X - X.mean(0), Y - Y.mean(0)
+    left = rng.standard_normal((Y.shape[1], rank))
+    for _ in range(rounds):
+        targets = outputs @ left @ np.linalg.inv(left.T @ left)
+        right = np.linalg.lstsq(centred, targets, rcond=None)[0]
+        left = np.linalg.lstsq(centred @ right, outputs, rcond=None)[0].T
+    return np.sum((outputs - centred @ right @ left.T) ** 2) / len(X)
+
+
+@pytest.mark.parametrize("alpha", [0.0, 2.0])
+@pytest.mark.parametrize("rank", [1, 2, 3])
+def test_no_factors_found_by_descent_are_better(rank, alpha):
+    X, Y = correlated(rank)
+    model = DropoutRegressor(rank, shrink=False, alpha=alpha).fit(X, Y)
+    assert np.linalg.matrix_rank(model.coef_, tol=1e-10) == model.rank_ == rank
+    assert model.objective_ == pytest.approx(penalised_error(model.coef_, X, Y, alpha))
+    found = best_factors(X, Y, rank, alpha, np.random.default_rng(rank))
+    assert model.objective_ <= found * (1 + 1e-12)
+    assert model.objective_ == pytest.approx(found, rel=1e-6)
+    assert model.certificate_.holds
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_alternating_least_squares_reaches_the_same_error(seed):
+    X, Y = correlated(seed)
+    model = DropoutRegressor(2, shrink=False).fit(X, Y)
+    rng = np.random.default_rng(seed)
+    errors = [alternating(X, Y, 2, rng, 400) for _ in range(5)]
+    assert min(errors) >= model.objective_ * (1 - 1e-12)
+    assert min(errors) == pytest.approx(model.objective_, rel=1e-8)
+
+
+def test_cutting_the_coefficients_themselves_is_worse_for_correlated_inputs():
+    X, Y = correlated(noise=2.0)
+    full = LinearRegression().fit(X, Y).coef_
+    P, s, Qt = np.linalg.svd(full, full_matrices=False)
+    cut = (P[:, :1] * s[:1]) @ Qt[:1]
+    model = DropoutRegressor(1, shrink=False).fit(X, Y)
+    assert model.objective_ < 0.9 * penalised_error(cut, X, Y)
+
+
+def test_white_inputs_give_the_truncated_least_squares_map():
+    rng = np.random.default_rng(3)
+    X = np.sqrt(50) * np.linalg.qr(rng.standard_normal((50, 6)))[0]
+    Y = rng.standard_normal((50, 4))
+    model = DropoutRegressor(2, shrink=False, fit_intercept=False).fit(X, Y)
+    P, s, Qt = np.linalg.svd(Y.T @ X / 50)
+    assert_allclose(model.coef_, (P[:, :2] * s[:2]) @ Qt[:2], atol=1e-12)
+    assert_allclose(model.singular_values_, s[:2])
+    assert model.objective_ == pytest.approx(np.sum(Y**2) / 50 - np.sum(s[:2] ** 2))
+    assert_allclose(model.left_.T @ model.left_, np.eye(2), atol=1e-12)
+
+
+def test_factors_are_ordered_orthonormal_and_uncorrelated():
+    X, Y = correlated()
+    model = DropoutRegressor(3, shrink=False).fit(X, Y)
+    codes = (X - X.mean(0)) @ model.right_
+    assert_allclose(model.left_.T @ model.left_, np.eye(3), atol=1e-12)
+    assert_allclose(codes.T @ codes / len(X), np.diag(model.singular_values_**2), atol=1e-10)
+    assert np.all(np.diff(model.singular_values_) < 0)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_predictions_do_not_depend_on_invertible_maps_of_inputs_or_rotations_of_outputs(seed):
+    X, Y = correlated(seed)
+    rng = np.random.default_rng(seed)
+    mixing = rng.standard_normal((5, 5)) @ np.diag(np.geomspace(1.0, 1e3, 5))
+    turn = np.linalg.qr(rng.standard_normal((4, 4)))[0]
+    plain = DropoutRegressor(2, shrink=False).fit(X, Y).predict(X)
+    mixed = DropoutRegressor(2, shrink=False).fit(X @ mixing + 3.0, Y).predict(X @ mixing + 3.0)
+    turned = DropoutRegressor(2, shrink=False).fit(X, Y @ turn).predict(X)
+    assert_allclose(mixed, plain, atol=1e-8)
+    assert_allclose(turned, plain @ turn, atol=1e-9)
+    rotation = np.linalg.qr(rng.standard_normal((5, 5)))[0]
+    ridge = DropoutRegressor(2, shrink=False, alpha=3.0).fit(X, Y).predict(X)
+    same = DropoutRegressor(2, shrink=False, alpha=3.0).fit(X @ rotation, Y).predict(X @ rotation)
+    assert_allclose(same, ridge, atol=1e-9)
+
+
+@pytest.mark.parametrize("fit_intercept", [True, False])
+@pytest.mark.parametrize("shape", [(40, 5), (6, 9)])
+def test_full_rank_is_ridge_regression(shape, fit_intercept):
+    rng = np.random.default_rng(1)
+    X, Y = rng.standard_normal(shape) + 2.0, rng.standard_normal((shape[0], 3))
+    weights = rng.integers(0, 4, shape[0]) + 1.0
+    for settings in ({"shrink": False}, {"dropout": 0.0}):
+        ours = DropoutRegressor(alpha=1.5, fit_intercept=fit_intercept, **settings)
+        theirs = Ridge(1.5, fit_intercept=fit_intercept).fit(X, Y, weights)
+        assert_allclose(ours.fit(X, Y, weights).coef_, theirs.coef_, atol=1e-10)
+        assert_allclose(ours.intercept_, theirs.intercept_, atol=1e-10)
+        assert ours.certificate_.holds
+
+
+def test_without_dropout_both_settings_agree():
+    X, Y = correlated()
+    hard = DropoutRegressor(2, shrink=False, alpha=0.7).fit(X, Y)
+    zero = DropoutRegressor(2, shrink=False, dropout=0.0, alpha=0.7).fit(X, Y)
+    soft = DropoutRegressor(2, dropout=0.0, alpha=0.7).fit(X, Y)
+    assert_allclose(hard.coef_, soft.coef_, atol=1e-12)
+    assert_allclose(hard.coef_, zero.coef_, rtol=0)
+    assert hard.dropout_ == soft.dropout_ == 0.0
+    assert hard.threshold_ == 0.0
+
+
+@pytest.mark.parametrize("settings", [{"shrink": False}, {"dropout": 0.3}])
+def test_ridge_of_weighted_rows_equals_repeated_rows_and_streams(settings):
+    X, Y = correlated()
+    weights = np.random.default_rng(0).integers(0, 4, len(X))
+    model = DropoutRegressor(2, alpha=2.0, **settings).fit(X, Y, weights)
+    again = DropoutRegressor(2, alpha=2.0, **settings)
+    again.fit(np.repeat(X, weights, 0), np.repeat(Y, weights, 0))
+    assert_allclose(model.coef_, again.coef_, atol=1e-10)
+    assert model.objective_ == pytest.approx(again.objective_)
+    stream = DropoutRegressor(2, alpha=2.0, **settings)
+    for rows in (slice(0, 7), slice(7, 60)):
+        stream.partial_fit(X[rows], Y[rows], weights[rows])
+    assert_allclose(stream.coef_, model.coef_, atol=1e-10)
+    assert stream.certificate_.holds
+
+
+def test_dropout_with_a_ridge_penalty_is_its_expectation_over_masks():
+    X, Y = correlated()
+    model = DropoutRegressor(3, dropout=0.4, alpha=5.0).fit(X, Y)
+    centred, outputs = X - X.mean(0), Y - Y.mean(0)
+    total = 0.0
+    for kept in np.ndindex(2, 2, 2):
+        chance = np.prod([0.6 if keep else 0.4 for keep in kept])
+        coef = model.left_ * (np.array(kept) / 0.6) @ model.right_.T
+        error = np.sum((outputs - centred @ coef.T) ** 2) + 5.0 * np.sum(coef**2)
+        total += chance * error / len(X)
+    assert model.objective_ == pytest.approx(total)
+    assert model.certificate_.holds
+    scores = np.linalg.norm(model.left_, axis=0) * np.sqrt(
+        np.sum((centred @ model.right_) ** 2, axis=0) / len(X)
+        + 5.0 / len(X) * np.sum(model.right_**2, axis=0)
+    )
+    assert np.ptp(scores) < 1e-10 * scores.mean()
+
+
+def test_training_with_a_ridge_penalty_approaches_the_optimum():
+    X, Y = correlated()
+    exact = DropoutRegressor(2, dropout=0.2, alpha=20.0).fit(X, Y)
+    trained = DropoutRegressor(2, dropout=0.2, alpha=20.0, solver="sgd", random_state=0).fit(X, Y)
+    plain = DropoutRegressor(2, dropout=0.2).fit(X, Y)
+    close = np.linalg.norm(trained.coef_ - exact.coef_)
+    assert close < 0.2 * np.linalg.norm(plain.coef_ - exact.coef_)
+    assert trained.certificate_.holds
+
+
+@pytest.mark.parametrize("rank", [1, 3])
+def test_collinear_and_constant_inputs(rank):
+    X, Y = correlated()
+    singular = np.column_stack([X, X[:, 0] - X[:, 1], np.ones(60)])
+    plain = DropoutRegressor(rank, shrink=False).fit(X, Y)
+    model = DropoutRegressor(rank, shrink=False).fit(singular, Y)
+    assert_allclose(model.predict(singular), plain.predict(X), atol=1e-9)
+    assert_allclose(model.coef_[:, -1], 0.0, atol=0)
+    nearly = np.column_stack([X, X[:, 0] + 1e-8 * X[:, 1]])
+    for data in (singular, nearly):
+        ridge = DropoutRegressor(rank, shrink=False, alpha=1.0).fit(data, Y)
+        assert ridge.certificate_.holds
+        assert certify(ridge, data, Y).holds
+        assert np.abs(ridge.coef_).max() < 10.0
+        full = DropoutRegressor(shrink=False, alpha=1.0).fit(data, Y)
+        assert_allclose(full.coef_, Ridge(1.0).fit(data, Y).coef_, atol=1e-7)
+
+
+def test_the_triangular_factor_of_the_rows_has_the_penalty_of_the_moment():
+    X, Y = correlated()
+    nearly = np.column_stack([X, X[:, 0] + 1e-6 * X[:, 1]])
+    moment = joint_moment(nearly, Y)
+    problem = ridged(row_problem(nearly, Y, None, moment, centered=True), 0.2)
+    assert_allclose(problem.root.T @ problem.root, np.block([
+        [problem.inputs, problem.cross.T], [problem.cross, problem.outputs]
+    ]), atol=1e-10)  # fmt: skip
+    assert ridged(problem, 0.0) is problem
+
+
+def test_few_rows_have_the_ridge_penalty_of_all_features():
+    rng = np.random.default_rng(0)
+    X, Y = rng.standard_normal((8, 20)) + 1.0, rng.standard_normal((8, 3))
+    mean, factor = row_factor(X, Y, None, centered=True)
+    wide = ridged(LinearProblem.from_root(factor, 20, 7.0), 0.5)
+    dense = ridged(LinearProblem.from_moment(joint_moment(X, Y), 20), 0.5)
+    found, expected = (solve_reduced_rank(problem, 2) for problem in (wide, dense))
+    product = [part.weights.left @ part.weights.right.T for part in (found, expected)]
+    assert_allclose(product[0], product[1], atol=1e-10)
+    assert found.value == pytest.approx(expected.value)
+    assert mean.weight == 8
+    rows = cross_validate_rows(X, Y, None, 4, 2, strengths=None, alpha=4.0)
+    folds = fold_moments(X, Y, None, 4).folds
+    moments = cross_validate(folds, 20, 2, strengths=None, alpha=4.0)
+    assert_allclose(rows.errors, moments.errors, rtol=1e-8)
+
+
+def test_errors_of_every_rank_equal_refitting():
+    X, Y = correlated()
+    model = DropoutRegressor("cv", shrink=False, alpha=0.3, cv=3).fit(X, Y)
+    assert list(model.cv_.n_components) == [0, 1, 2, 3, 4]
+    for fold, start in enumerate((0, 20, 40)):
+        test = np.arange(start, start + 20)
+        train = np.setdiff1d(np.arange(60), test)
+        mean = Y[train].mean(0)
+        assert model.cv_.errors[fold, 0] == pytest.approx(np.sum((Y[test] - mean) ** 2) / 20)
+        for rank in range(1, 5):
+            part = DropoutRegressor(rank, shrink=False, alpha=0.3).fit(X[train], Y[train])
+            residual = Y[test] - part.predict(X[test])
+            assert model.cv_.errors[fold, rank] == pytest.approx(np.sum(residual**2) / 20)
+    assert model.n_components_ == model.cv_.best == 1 + np.argmin(model.cv_.mean[1:])
+    assert_allclose(
+        model.coef_, DropoutRegressor(model.n_components_, shrink=False, alpha=0.3).fit(X, Y).coef_
+    )
+
+
+def test_one_standard_error_chooses_the_simplest_setting_within_it():
+    X, Y = correlated(noise=3.0)
+    best = DropoutRegressor(dropout="cv").fit(X, Y)
+    simple = DropoutRegressor(dropout="cv_1se").fit(X, Y)
+    found = simple.cv_
+    spread = found.errors.std(axis=0, ddof=1) / np.sqrt(5)
+    assert_allclose(found.standard_error, spread)
+    index = np.argmin(found.mean)
+    allowed = found.mean <= found.mean[index] + spread[index]
+    assert simple.dropout_ == found.dropout[allowed].max() > best.dropout_
+    assert simple.rank_ <= best.rank_
+    ranks = DropoutRegressor("cv_1se", shrink=False).fit(X, Y)
+    index = 1 + np.argmin(ranks.cv_.mean[1:])
+    limit = ranks.cv_.mean[index] + ranks.cv_.standard_error[index]
+    assert ranks.n_components_ == 1 + np.flatnonzero(ranks.cv_.mean[1:] <= limit)[0]
+
+
+def test_standard_errors_of_folds_of_unequal_weight():
+    X, Y = correlated()
+    weights = np.random.default_rng(1).integers(1, 9, 60).astype(float)
+    found = DropoutRegressor("cv", shrink=False, cv=4).fit(X, Y, weights).cv_
+    share = found.weights / found.weights.sum()
+    deviations = found.errors - share @ found.errors
+    assert_allclose(
+        found.standard_error, np.sqrt((share[:, None] ** 2 * deviations**2).sum(0) * 4 / 3)
+    )
+    one = DropoutRegressor("cv", shrink=False, cv=[(np.arange(40), np.arange(40, 60))]).fit(X, Y)
+    assert np.isnan(one.cv_.standard_error).all()
+    with pytest.raises(ValueError, match="single fold"):
+        one.set_params(n_components="cv_1se").fit(X, Y)
+
+
+def test_results_have_the_names_of_a_grid_search():
+    X, Y = correlated()
+    model = DropoutRegressor("cv", shrink=False, cv=3).fit(X, Y)
+    results = model.cv_results_
+    assert results["params"][1] == {"n_components": 1}
+    assert_allclose(results["mean_test_score"], -model.cv_.mean)
+    assert_allclose(results["split2_test_score"], -model.cv_.errors[2])
+    assert_allclose(results["std_test_score"], model.cv_.errors.std(axis=0))
+    assert results["rank_test_score"][np.argmin(model.cv_.mean)] == 1
+    rates = DropoutRegressor(dropout="cv", cv=3).fit(X, Y).cv_results_
+    assert rates["param_dropout"].shape == rates["mean_test_score"].shape == (162,)
+    assert DropoutRegressor(dropout=0.1).fit(X, Y).cv_results_ is None
+
+
+@pytest.mark.parametrize(
+    ("settings", "match"),
+    [
+        ({"dropout": 0.3}, "dropout=0.3 was given with shrink=False"),
+        ({"dropout": "cv"}, "n_components='cv'"),
+        ({"dropout": "cv_1se"}, "n_components='cv_1se'"),
+        ({"dropout": -1.0}, "dropout"),
+        ({"solver": "sgd"}, "solver='sgd' was given with shrink=False"),
+        ({"n_components": "best"}, "'cv', 'cv_1se' or None"),
+        ({"n_components": "cv", "shrink": True}, "use dropout='cv'"),
+        ({"shrink": "no"}, "shrink"),
+        ({"alpha": -1.0}, "alpha"),
+        ({"alpha": np.inf}, "alpha"),
+        ({"shrink": True, "dropout": "1se"}, "'cv' or 'cv_1se'"),
+    ],
+)
+def test_contradictory_settings_are_refused(settings, match):
+    X, Y = correlated()
+    model = DropoutRegressor(2).set_params(**{"shrink": False} | settings)
+    with pytest.raises(ValueError, match=match):
+        model.fit(X, Y)
+
+
+def test_a_rank_to_be_chosen_needs_all_rows():
+    X, Y = correlated()
+    model = DropoutRegressor("cv", shrink=False)
+    assert not hasattr(model, "partial_fit")
+    with pytest.raises(ValueError, match="n_components='cv' divides the rows into folds"):
+        model.fit_batches((part for part in [(X, Y)]), start=joint_moment(X, Y))
+
+
+def test_no_claim_cites_a_theorem_on_dropout():
+    X, Y = correlated()
+    model = DropoutRegressor(2, shrink=False).fit(X, Y)
+    claims = {claim.name: claim for claim in model.certificate_.claims}
+    assert {"gap", "orthogonality", "product", "rank", "stationarity"} <= claims.keys()
+    assert not {"equalized", "path_norm", "subgradient"} & claims.keys()
+    text = model.certificate_.summary()
+    assert "Mianjy" not in text
+    assert "dropout" not in text.replace("DropoutRegressor", "").lower()
+    model.coef_ = 2 * model.coef_
+    assert model.certificate_["attributes"].holds is False
+    assert "Mianjy" not in model.certificate_.summary()
+    other = certify(model, X[:20], Y[:20])
+    assert other["gap"].holds is False
+    assert "Call fit again" in other["gap"].advice
+    assert "Mianjy" not in other.summary()
+
+
+def test_equal_singular_values_leave_the_coefficients_open():
+    rng = np.random.default_rng(0)
+    X = np.sqrt(40) * np.linalg.qr(rng.standard_normal((40, 3)))[0]
+    model = DropoutRegressor(1, shrink=False, fit_intercept=False).fit(X, X[:, :2])
+    assert model.certificate_["product"].holds is None
+    assert "not unique" in model.certificate_["product"].advice
+    assert model.certificate_["gap"].holds
+
+
+def test_models_are_saved_and_loaded(tmp_path):
+    X, Y = correlated()
+    for model in (
+        DropoutRegressor("cv_1se", shrink=False, alpha=0.5),
+        DropoutRegressor(dropout="cv_1se", alpha=0.5),
+    ):
+        model.fit(X, Y)
+        save(model, tmp_path / "model.npz")
+        copy = load(tmp_path / "model.npz")
+        assert copy.get_params() == model.get_params()
+        assert_allclose(copy.coef_, model.coef_, rtol=0)
+        assert copy.n_components_ == model.n_components_
+        assert_allclose(copy.cv_results_["mean_test_score"], model.cv_results_["mean_test_score"])
+        assert copy.certificate_.to_dict() == model.certificate_.to_dict()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_single_precision_and_torch(dtype):
+    X, Y = (part.astype(dtype) for part in correlated())
+    reference = DropoutRegressor(2, shrink=False, alpha=0.5).fit(X, Y)
+    assert reference.coef_.dtype == dtype
+    assert reference.certificate_.holds
+    torch = require("torch")
+    model = DropoutRegressor(2, shrink=False, alpha=0.5).fit(*map(torch.as_tensor, (X, Y)))
+    assert_allclose(model.coef_.numpy(), reference.coef_, rtol=2e-4, atol=1e-5)
+    assert model.certificate_.holds
