@@ -16,6 +16,7 @@ from lucidae.nn.dropout import DropoutPenalty, certify_dropout, equalize_layers
 from lucidae.nn.layers import ResidualBlock, ResNetDecoder, ResNetEncoder
 from lucidae.nn.nested import NestedDropout, order_dimensions, prefix_losses
 from lucidae.nn.posteriors import DiagonalGaussian, FullGaussian, GaussianHead, LowRankGaussian
+from lucidae.nn.prefixes import PrefixLoss
 from lucidae.nn.rotation import RotationAugmented
 from lucidae.nn.vae import (
     VAE,
@@ -39,6 +40,7 @@ __all__ = [
     "LowRankGaussian",
     "NestedDropout",
     "NoiseVariance",
+    "PrefixLoss",
     "ResNetDecoder",
     "ResNetEncoder",
     "ResidualBlock",
