@@ -37,6 +37,10 @@ class NestedDropout(nn.Module):
     ordered principal components (Bao et al. 2020, Theorem 2). In evaluation mode the first
     `prefix` latents are used, or all if `prefix` is None.
 
+    Lengths come from torch's generator of the device. In a distributed training each process draws
+    for its own samples: give the processes different seeds, or equal ones if ``draw="batch"`` is to
+    use one length in all of them.
+
     Parameters
     ----------
     dim : int
