@@ -13,6 +13,7 @@ NEEDS = {
     PACKAGE / "io" / "tables.py": ("pandas",),
     PACKAGE / "io" / "text.py": ("pandas",),
     PACKAGE / "nn": ("torch",),
+    PACKAGE / "nn" / "callbacks.py": ("lightning",),
     PACKAGE / "displays": ("matplotlib",),
     PACKAGE / "experiments" / "drawings": ("jinja2", "matplotlib"),
     PACKAGE / "experiments" / "notes.py": ("jinja2", "matplotlib"),

@@ -14,6 +14,14 @@ except ModuleNotFoundError as error:
 from lucidae.nn.diagnostics import CollapseReport, active_directions, collapse_report
 from lucidae.nn.dropout import DropoutPenalty, certify_dropout, equalize_layers
 from lucidae.nn.layers import ResidualBlock, ResNetDecoder, ResNetEncoder
+from lucidae.nn.monitoring import (
+    certificate_scalars,
+    certify_linear,
+    collapse_scalars,
+    mean_scalars,
+    prefix_scalars,
+    scalars_figure,
+)
 from lucidae.nn.nested import NestedDropout, order_dimensions, prefix_losses
 from lucidae.nn.posteriors import DiagonalGaussian, FullGaussian, GaussianHead, LowRankGaussian
 from lucidae.nn.prefixes import PrefixLoss
@@ -46,10 +54,16 @@ __all__ = [
     "ResidualBlock",
     "RotationAugmented",
     "active_directions",
+    "certificate_scalars",
     "certify_dropout",
+    "certify_linear",
     "collapse_report",
+    "collapse_scalars",
     "equalize_layers",
+    "mean_scalars",
     "negative_log_likelihood",
     "order_dimensions",
     "prefix_losses",
+    "prefix_scalars",
+    "scalars_figure",
 ]
