@@ -16,6 +16,7 @@ NEEDS = {
     PACKAGE / "nn" / "callbacks.py": ("lightning",),
     PACKAGE / "displays": ("matplotlib",),
     PACKAGE / "experiments" / "drawings": ("jinja2", "matplotlib"),
+    PACKAGE / "experiments" / "embeddings": ("torch",),
     PACKAGE / "experiments" / "notes.py": ("jinja2", "matplotlib"),
     PACKAGE / "experiments" / "page.py": ("jinja2", "matplotlib"),
     PACKAGE / "experiments" / "vae": ("torch",),
