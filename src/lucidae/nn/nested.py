@@ -141,12 +141,8 @@ def prefix_prior(prior: Any, dim: int) -> np.ndarray[Any, Any]:
     """
     if isinstance(prior, str):
         return np.asarray(PRIORS[check_choice(prior, "prior", PRIORS)](dim), dtype=float)
-    given = prior.detach().cpu() if isinstance(prior, torch.Tensor) else prior
     try:
-        probabilities = np.asarray(given)
-        if probabilities.dtype.kind not in "bifu":
-            raise TypeError
-        probabilities = probabilities.astype(float)
+        probabilities = real_array(prior)
     except (TypeError, ValueError) as error:
         raise ValueError(
             f"prior={prior!r} was given, expected 'geometric', 'uniform', or an array with the "
@@ -163,6 +159,17 @@ def prefix_prior(prior: Any, dim: int) -> np.ndarray[Any, Any]:
             f"prior={prior!r} was given, expected non-negative probabilities with sum 1."
         )
     return np.asarray(probabilities / probabilities.sum())
+
+
+def real_array(values: Any) -> np.ndarray[Any, Any]:
+    """Return numbers, a tensor or an array as a NumPy array of float64.
+
+    A `TypeError` or `ValueError` is raised for anything that is not an array of real numbers.
+    """
+    found = np.asarray(values.detach().cpu() if isinstance(values, torch.Tensor) else values)
+    if found.dtype.kind not in "bifu":
+        raise TypeError
+    return found.astype(float)
 
 
 def prefix_losses(

@@ -11,7 +11,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from lucidae.nn.layers import Tensor, check_module, check_tensor, full_precision
-from lucidae.nn.nested import prefix_prior
+from lucidae.nn.nested import prefix_prior, real_array
 from lucidae.validation import check_choice, check_integer
 
 __all__ = ["PrefixLoss"]
@@ -352,9 +352,8 @@ def _check_weights(weights: Any, count: int) -> np.ndarray[Any, Any]:
     """Return the weights of `count` prefixes; None gives ones, and unsuitable ones are an error."""
     if weights is None:
         return np.ones(count)
-    given = weights.detach().cpu() if isinstance(weights, torch.Tensor) else weights
     try:
-        found = np.asarray(given, dtype=float)
+        found = real_array(weights)
     except (TypeError, ValueError) as error:
         raise ValueError(f"weights={weights!r} was given, expected {count} numbers.") from error
     fine = found.shape == (count,) and np.isfinite(found).all() and (found >= 0).all()

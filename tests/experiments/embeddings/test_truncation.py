@@ -25,8 +25,8 @@ from lucidae.experiments.embeddings.truncation import EXPERIMENT, NAMES, TRAININ
 TINY = Truncation("digits", (2, 4, 8, 16), 16, 6, 100, 1e-2, 1, 1.0)
 
 
-def settings(loss, **changes):
-    (cell,) = [cell for cell in TINY.cells() if cell.settings["loss"] == loss]
+def settings(kind, **changes):
+    (cell,) = [cell for cell in TINY.cells() if cell.settings["loss"] == kind]
     return {**cell.settings, **changes}
 
 
