@@ -12,6 +12,7 @@ REQUIRED = (
     "distributed",
     "h5py",
     "jinja2",
+    "lightning",
     "matplotlib",
     "mne",
     "mpmath",

@@ -12,6 +12,7 @@ torch = require("torch")
 
 from lucidae.nn import (
     VAE,
+    CollapseReport,
     DiagonalGaussian,
     DictionaryVAE,
     FullGaussian,
@@ -168,3 +169,128 @@ def test_bad_input_is_refused(data, words):
 def test_thresholds_are_checked():
     with pytest.raises(ValueError, match="tolerance"):
         collapse_report(DictionaryVAE(torch.eye(2), 1.0), torch.ones(3, 2), tolerance=-1.0)
+
+
+class PlainVAE(torch.nn.Module):
+    """A VAE as users write it: nothing of this package, and no noise variance."""
+
+    def __init__(self, kind, latents=6, d=5):
+        super().__init__()
+        torch.manual_seed(0)
+        self.kind, self.latents = kind, latents
+        self.encoder = torch.nn.Linear(d, 2 * latents)
+        self.decoder = torch.nn.Linear(latents, d)
+
+    def encode(self, x):
+        mean, log_variance = self.encoder(x).chunk(2, dim=1)
+        normal = torch.distributions.Normal(mean, (log_variance / 2).exp())
+        if self.kind == "normal":
+            return normal
+        if self.kind == "independent":
+            return torch.distributions.Independent(normal, 1)
+        if self.kind == "multivariate":
+            return torch.distributions.MultivariateNormal(
+                mean, scale_tril=torch.diag_embed((log_variance / 2).exp())
+            )
+        return mean, log_variance
+
+    def decode(self, z):
+        return self.decoder(z)
+
+
+KINDS = ["pair", "normal", "independent", "multivariate"]
+
+
+def test_every_form_of_a_gaussian_posterior_gives_the_same_report():
+    x = torch.randn(100, 5, generator=torch.Generator().manual_seed(0))
+    reports = [collapse_report(PlainVAE(kind), x).to_dict() for kind in KINDS]
+    for found in reports[1:]:
+        assert found["advice"] == reports[0]["advice"]
+        for name in ("kl", "variance", "spread", "total_kl", "noise_variance"):
+            assert_allclose(found[name], reports[0][name], rtol=1e-5, atol=1e-6)
+
+
+def test_the_noise_of_a_plain_model_is_the_error_of_its_reconstructions():
+    x = torch.randn(100, 5, generator=torch.Generator().manual_seed(0))
+    model = PlainVAE("pair")
+    report = collapse_report(model, torch.utils.data.DataLoader(x, batch_size=30))
+    with torch.no_grad():
+        error = (x - model.decode(model.encode(x)[0])).square().mean().item()
+    assert_allclose(report.noise_variance, error, rtol=1e-5)
+    assert report.noise_estimated
+    assert "(estimated)" in report.headline
+    stated = collapse_report(model, x, noise_variance=0.5)
+    assert (stated.noise_variance, stated.noise_estimated) == (0.5, False)
+    model.decode = None
+    assert collapse_report(model, x).noise_variance is None
+
+
+@pytest.mark.parametrize("noise", [0.02, 0.3, 3.0])
+def test_the_linear_number_of_latents_is_that_of_probabilistic_pca(noise):
+    """The likelihood of probabilistic PCA at fixed γ grows up to this number and not beyond."""
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randn(500, 5, generator=generator) * torch.tensor([2.0, 1.0, 0.4, 0.2, 0.05])
+    report = collapse_report(PlainVAE("pair", latents=2), x, noise_variance=noise)
+    values = np.linalg.eigvalsh(np.cov(x.double().numpy().T, bias=True))[::-1]
+
+    def log_likelihood(count):
+        fitted = np.where(np.arange(5) < count, np.maximum(values, noise), noise)
+        return -0.5 * np.sum(np.log(fitted) + values / fitted)
+
+    found = [log_likelihood(count) for count in range(6)]
+    best = next(c for c in range(6) if np.isclose(found[c], max(found), rtol=0, atol=1e-12))
+    assert report.linear_latents == best
+    assert report.linear_active == min(best, 2)
+
+
+def test_advice_says_how_many_latents_are_needed():
+    def advice(used, total, linear, gains=None):
+        active = np.arange(total) < used
+        report = CollapseReport(
+            kl=np.where(active, 1.0, 0.0),
+            variance=np.where(active, 0.1, 1.0),
+            spread=np.where(active, 0.9, 0.0),
+            active=active,
+            n_active=used,
+            n_directions=used,
+            total_kl=float(used),
+            n_samples=10,
+            gains=None if gains is None else np.full(total, gains),
+            linear_active=None if linear is None else min(linear, total),
+            noise_variance=None if linear is None else 0.1,
+            max_variance=0.9,
+            min_spread=0.01,
+            tolerance=0.05,
+            linear_latents=linear,
+        )
+        assert report.advice in report.summary()
+        assert report.to_dict()["advice"] == report.advice
+        return report.advice
+
+    assert advice(4, 8, 4).startswith("4: as many as the data need")
+    assert advice(8, 8, 20).startswith("More than 8 may help: all are used. A linear VAE of this")
+    assert advice(8, 8, 8).startswith("8: all are used.")
+    assert advice(8, 8, None) == "More than 8 may help: all are used."
+    assert advice(3, 8, None) == "3: the other 5 directions of 8 carry nothing."
+    assert "training has not found" in advice(3, 8, 5)
+    assert advice(3, 8, 5, gains=4.0).startswith("5: the model uses 3")
+    assert "would use 2." in advice(3, 8, 2)
+    assert advice(0, 8, 0).startswith("None: no direction")
+    assert advice(0, 8, 5).startswith("The model uses none of 8, a linear VAE of this noise 5")
+    assert advice(0, 8, None).startswith("The model uses none of 8: all posteriors")
+
+
+def test_unsuitable_tuples_and_noise_are_refused():
+    class Triple(torch.nn.Module):
+        def encode(self, x):
+            return x, x, x
+
+    class Uneven(torch.nn.Module):
+        def encode(self, x):
+            return x, x[:, :1]
+
+    for model in (Triple(), Uneven()):
+        with pytest.raises(ValueError, match="a pair"):
+            collapse_report(model, torch.ones(3, 2))
+    with pytest.raises(ValueError, match="noise_variance"):
+        collapse_report(PlainVAE("pair"), torch.ones(3, 5), noise_variance=0.0)

@@ -231,6 +231,24 @@ def test_function_unchanged_codes_uncorrelated_variances_descending(m_in, k, m_o
     assert_allclose(gram, torch.eye(int(alive.sum())), atol=1e-9)
 
 
+@given(m_in=st.integers(1, 6), k=st.integers(1, 6), m_out=st.integers(1, 6), seed=st.integers(0, 9))
+def test_centred_codes_have_mean_zero_and_the_function_is_the_same(m_in, k, m_out, seed):
+    encoder, decoder = layers(m_in, k, m_out, seed)
+    x, fresh = torch.randn(30, m_in).double() + 3, 10 * torch.randn(5, m_in).double()
+    with torch.no_grad():
+        before = decoder(encoder(fresh))
+        mean = decoder(encoder(x)).mean(0)
+        order_dimensions(encoder, decoder, x, center=True)
+        assert_allclose(decoder(encoder(fresh)), before, atol=1e-9)
+        assert_allclose(encoder(x).mean(0), 0.0, atol=1e-9)
+        assert_allclose(decoder(torch.zeros(1, k).double())[0], mean, atol=1e-9)
+
+
+def test_centring_needs_a_bias_in_both_layers():
+    with pytest.raises(ValueError, match="a bias in both layers"):
+        order_dimensions(*layers(4, 2, 4, bias=False), torch.ones(3, 4), center=True)
+
+
 def test_a_minimum_of_the_plain_loss_becomes_the_principal_components():
     rng = np.random.default_rng(0)
     X = rng.standard_normal((200, 8)) * np.linspace(3, 0.5, 8)

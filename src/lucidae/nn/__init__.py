@@ -14,8 +14,17 @@ except ModuleNotFoundError as error:
 from lucidae.nn.diagnostics import CollapseReport, active_directions, collapse_report
 from lucidae.nn.dropout import DropoutPenalty, certify_dropout, equalize_layers
 from lucidae.nn.layers import ResidualBlock, ResNetDecoder, ResNetEncoder
+from lucidae.nn.monitoring import (
+    certificate_scalars,
+    certify_linear,
+    collapse_scalars,
+    mean_scalars,
+    prefix_scalars,
+    scalars_figure,
+)
 from lucidae.nn.nested import NestedDropout, order_dimensions, prefix_losses
 from lucidae.nn.posteriors import DiagonalGaussian, FullGaussian, GaussianHead, LowRankGaussian
+from lucidae.nn.prefixes import PrefixLoss
 from lucidae.nn.rotation import RotationAugmented
 from lucidae.nn.vae import (
     VAE,
@@ -39,15 +48,22 @@ __all__ = [
     "LowRankGaussian",
     "NestedDropout",
     "NoiseVariance",
+    "PrefixLoss",
     "ResNetDecoder",
     "ResNetEncoder",
     "ResidualBlock",
     "RotationAugmented",
     "active_directions",
+    "certificate_scalars",
     "certify_dropout",
+    "certify_linear",
     "collapse_report",
+    "collapse_scalars",
     "equalize_layers",
+    "mean_scalars",
     "negative_log_likelihood",
     "order_dimensions",
     "prefix_losses",
+    "prefix_scalars",
+    "scalars_figure",
 ]

@@ -16,6 +16,7 @@ from lucidae.arrays import scalar, to_numpy
 from lucidae.metrics import active_dimensions
 from lucidae.moments import SecondMoment
 from lucidae.nn.layers import Tensor, batches, check_tensor, device_of, evaluation
+from lucidae.nn.posteriors import as_gaussian
 from lucidae.validation import check_number
 
 __all__ = ["CollapseReport", "collapse_report"]
@@ -63,6 +64,11 @@ class CollapseReport:
         Noise variance γ of the decoder; None if the model has none.
     max_variance, min_spread, tolerance : float
         The settings of `collapse_report` with which the report was made.
+    linear_latents : int or None, default=None
+        As `linear_active`, but not limited by the number k of latents of the model.
+    noise_estimated : bool, default=False
+        Whether `noise_variance` is the mean squared error of the reconstructions, because the
+        model does not state its noise variance.
 
     Examples
     --------
@@ -82,6 +88,7 @@ class CollapseReport:
          1  0.00      1.00    0.00  no      justified
     Active: mean posterior variance < 0.9 and variance of the mean > 0.01.
     The best linear VAE of this noise variance would use 1 latent.
+    How many latents? 1: as many as the data need, according to both models.
     """
 
     kl: np.ndarray[Any, Any]
@@ -98,6 +105,8 @@ class CollapseReport:
     max_variance: float
     min_spread: float
     tolerance: float
+    linear_latents: int | None = None
+    noise_estimated: bool = False
 
     @property
     def justified(self) -> tuple[bool | None, ...]:
@@ -130,6 +139,7 @@ class CollapseReport:
     def headline(self) -> str:
         """One line: number of active latents, KL divergence, samples and noise variance."""
         noise = "" if self.noise_variance is None else f", γ = {self.noise_variance:.3g}"
+        noise += " (estimated)" if self.noise_estimated else ""
         return (
             f"{self.n_active} of {len(self.kl)} latents active ({_count(self.n_directions)}), "
             f"total KL {self.total_kl:.2f} nats over {self.n_samples} samples{noise}"
@@ -137,21 +147,76 @@ class CollapseReport:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Two sentences: what an active latent is, and the comparison with a linear VAE."""
+        """Sentences on active latents, on the comparison with a linear VAE, and the advice."""
         meaning = (
             f"Active: mean posterior variance < {self.max_variance:g} and variance of the mean > "
             f"{self.min_spread:g}."
         )
-        if self.linear_active is None:
+        return meaning, self._comparison, f"How many latents? {self.advice}"
+
+    @property
+    def _comparison(self) -> str:
+        """One or two sentences that compare the model with a linear VAE."""
+        if self._linear is None:
             unknown = "the noise variance is not known, or there are too many features"
-            return (meaning, f"No comparison with a linear VAE: {unknown}.")
-        unit = "latent" if self.linear_active == 1 else "latents"
+            return f"No comparison with a linear VAE: {unknown}."
         compared = (
-            f"The best linear VAE of this noise variance would use {self.linear_active} {unit}."
+            f"The best linear VAE of this noise variance would use {_count(self._linear, 'latent')}"
+            "."
         )
         if self.gains is None:
             compared += " Whether a collapse is justified is not known: the decoder is not linear."
-        return meaning, compared
+        return compared
+
+    @property
+    def _linear(self) -> int | None:
+        """Number of latents of the best linear VAE, without the limit k where it is known."""
+        return self.linear_active if self.linear_latents is None else self.linear_latents
+
+    @property
+    def advice(self) -> str:
+        """How many latents the model needs, and why: one or two sentences.
+
+        The number of used directions is compared with the number k of latents that the model has,
+        and with the number L of eigenvalues of the data covariance above the noise variance γ, the
+        number that probabilistic PCA would use at this noise (Tipping and Bishop 1999; Wipf 2023,
+        Lemma 3.2).
+        """
+        used, total, linear = self.n_directions, len(self.kl), self._linear
+        if not used:
+            return self._advice_if_collapsed
+        others = "" if linear is None else f" A linear VAE of this noise would use {linear}."
+        if used >= total:
+            enough = linear is not None and linear <= total
+            return f"{total if enough else f'More than {total} may help'}: all are used.{others}"
+        if used == linear:
+            return f"{used}: as many as the data need, according to both models."
+        if linear is not None and used < linear and False in self.justified:
+            return (
+                f"{min(linear, total)}: the model uses {used}, and the collapse of others is not "
+                "justified. Train longer, or with a smaller noise variance at first."
+            )
+        rest = f"{used}: the other {_count(total - used)} of {total} carry nothing.{others}"
+        if linear is not None and used < linear:
+            rest += (
+                " The decoder describes the data with fewer, or training has not found the others: "
+                "compare with a run that starts with a smaller noise variance."
+            )
+        return rest
+
+    @property
+    def _advice_if_collapsed(self) -> str:
+        """One or two sentences for a model that uses no direction at all."""
+        if self._linear == 0:
+            return (
+                "None: no direction of the data has more variance than the noise. A smaller noise "
+                "variance, or a smaller weight of the KL divergence, makes latents useful."
+            )
+        known = "" if self._linear is None else f", a linear VAE of this noise {self._linear}"
+        return (
+            f"The model uses none of {len(self.kl)}{known}: all posteriors have collapsed. Start "
+            "with a small weight of the KL divergence or a small noise variance, and train again."
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report as a dictionary of values that JSON can represent."""
@@ -172,7 +237,10 @@ class CollapseReport:
             "total_kl": self.total_kl,
             "n_samples": self.n_samples,
             "linear_active": self.linear_active,
+            "linear_latents": self.linear_latents,
             "noise_variance": self.noise_variance,
+            "noise_estimated": self.noise_estimated,
+            "advice": self.advice,
             "max_variance": self.max_variance,
             "min_spread": self.min_spread,
             "tolerance": self.tolerance,
@@ -208,9 +276,9 @@ class CollapseReport:
         ]
 
 
-def _count(directions: int) -> str:
-    """Return the number with the word "direction" or "directions"."""
-    return f"{directions} direction{'' if directions == 1 else 's'}"
+def _count(number: int, unit: str = "direction") -> str:
+    """Return a number with its unit, such as "1 direction" or "2 directions"."""
+    return f"{number} {unit}{'' if number == 1 else 's'}"
 
 
 _STYLE = """<style>
@@ -244,6 +312,8 @@ class PosteriorSummary(NamedTuple):
         Mean posterior covariance.
     moment : SecondMoment or None
         Moment of the data; None if they have more than `MOST_ENTRIES` features.
+    mean_square : float or None
+        Mean squared error of the reconstructions from posterior means; None if it was not computed.
     """
 
     mean: Tensor
@@ -252,6 +322,7 @@ class PosteriorSummary(NamedTuple):
     total_kl: float
     covariance: Tensor
     moment: SecondMoment | None
+    mean_square: float | None
 
 
 def collapse_report(
@@ -261,8 +332,9 @@ def collapse_report(
     max_variance: float = 0.9,
     min_spread: float = 0.01,
     tolerance: float = 0.05,
+    noise_variance: float | None = None,
 ) -> CollapseReport:
-    """Report which latents of a variational autoencoder are used, and whether that is optimal.
+    """Report how many latents of a variational autoencoder are used, and how many it needs.
 
     A superfluous latent collapses to its prior: its posterior mean is constant and its variance one
     (Wipf 2023, Definition 3.1 and section 3). A latent is active if the mean over samples of its
@@ -279,8 +351,9 @@ def collapse_report(
     Parameters
     ----------
     model : nn.Module
-        A model with a method ``encode(x)`` that returns a Gaussian posterior, such as `VAE` or
-        `DictionaryVAE`.
+        Any model with a method ``encode(x)`` that returns a Gaussian posterior over k latents: a
+        posterior of this package, a `torch.distributions` Normal (also inside Independent) or
+        MultivariateNormal, or a pair (mean, log-variance) of tensors of shape (B, k).
     loader : tensor, or iterable of batches
         Inputs of the model, at least two samples. If a batch is a tuple, its first entry is used.
     max_variance, min_spread : float
@@ -289,6 +362,11 @@ def collapse_report(
     tolerance : float, default=0.05
         Amount by which the ratio of vᵀC⁻¹ΣC⁻¹v to vᵀC⁻¹v may exceed 1 before the collapse counts
         as not justified.
+    noise_variance : float, optional
+        Noise variance γ per entry of the data. By default the attribute ``noise_variance`` of the
+        model; if it has none but has a method ``decode(z)``, the mean squared error of the
+        reconstructions from posterior means, which is the best γ for this decoder. For a loss
+        ``c·‖x − μ‖² + KL``, γ = 1/(2c).
 
     Returns
     -------
@@ -302,17 +380,49 @@ def collapse_report(
     >>> report = collapse_report(model, torch.randn(50, 2))
     >>> report.n_active
     0
+
+    A plain module that does not use this package, with data of two directions and four latents:
+
+    >>> class Plain(torch.nn.Module):
+    ...     def __init__(self):
+    ...         super().__init__()
+    ...         self.encoder, self.decoder = torch.nn.Linear(6, 8), torch.nn.Linear(4, 6)
+    ...     def encode(self, x):
+    ...         return self.encoder(x).chunk(2, dim=1)  # mean and log-variance
+    ...     def decode(self, z):
+    ...         return self.decoder(z)
+    >>> _ = torch.manual_seed(0)
+    >>> x = torch.randn(400, 2) @ torch.randn(2, 6) + 0.1 * torch.randn(400, 6)
+    >>> plain = Plain()
+    >>> optimizer = torch.optim.Adam(plain.parameters(), lr=0.05)
+    >>> for _ in range(300):
+    ...     mean, log_variance = plain.encode(x)
+    ...     z = mean + torch.randn_like(mean) * (log_variance / 2).exp()
+    ...     error = (x - plain.decode(z)).square().sum(1) / (2 * 0.1)
+    ...     kl = (log_variance.exp() + mean.square() - 1 - log_variance).sum(1) / 2
+    ...     optimizer.zero_grad()
+    ...     (error + kl).mean().backward()
+    ...     optimizer.step()
+    >>> report = collapse_report(plain, x, noise_variance=0.1)
+    >>> report.n_directions, report.linear_latents
+    (2, 2)
+    >>> print(report.advice)
+    2: as many as the data need, according to both models.
     """
     check_number(tolerance, "tolerance", low=0.0)
     check_number(max_variance, "max_variance", low=0.0)
     check_number(min_spread, "min_spread", low=0.0)
+    if noise_variance is not None:
+        check_number(noise_variance, "noise_variance", low=0.0, open_low=True)
     if not isinstance(model, torch.nn.Module) or not callable(getattr(model, "encode", None)):
         raise ValueError(
             f"model is of type {type(model).__name__}, expected an nn.Module with a method encode "
             "that returns a Gaussian posterior, such as lucidae.nn.VAE."
         )
+    stated = _noise_of(model) if noise_variance is None else float(noise_variance)
     with evaluation(model):
-        found = _gather(model, loader)
+        found = _gather(model, loader, reconstruct=stated is None)
+    noise = found.mean_square if stated is None else stated
     count, active = active_dimensions(
         found.mean,
         found.variance,
@@ -320,7 +430,7 @@ def collapse_report(
         min_spread=min_spread,
         return_mask=True,
     )
-    gains, linear_active = _linear_comparison(model, found, active)
+    gains, useful = _linear_comparison(model, found, active, noise)
     return CollapseReport(
         kl=to_numpy(found.kl),
         variance=to_numpy(found.variance.mean(0)),
@@ -331,11 +441,13 @@ def collapse_report(
         total_kl=found.total_kl,
         n_samples=int(found.mean.shape[0]),
         gains=None if gains is None else to_numpy(gains),
-        linear_active=linear_active,
-        noise_variance=_noise_of(model),
+        linear_active=None if useful is None else min(useful, int(found.mean.shape[1])),
+        noise_variance=noise,
         max_variance=max_variance,
         min_spread=min_spread,
         tolerance=tolerance,
+        linear_latents=useful,
+        noise_estimated=stated is None and noise is not None,
     )
 
 
@@ -384,9 +496,12 @@ def active_directions(
     return int(((variances < max_variance) & (spread > min_spread)).sum())
 
 
-def _gather(model: Any, loader: Any) -> PosteriorSummary:
-    """Return the posteriors of all samples and the second moment of the data, from one pass."""
-    means, variances, kls, totals = [], [], [], []
+def _gather(model: Any, loader: Any, reconstruct: bool) -> PosteriorSummary:
+    """Return the posteriors of all samples and the second moment of the data, from one pass.
+
+    The error of the reconstructions is computed if `reconstruct` is True and the model can decode.
+    """
+    means, variances, kls, totals, errors = [], [], [], [], []
     covariance: Tensor = 0.0
     moment: SecondMoment | None = None
     device = device_of(model)
@@ -398,6 +513,8 @@ def _gather(model: Any, loader: Any) -> PosteriorSummary:
         kls.append(posterior.marginal_kl())
         totals.append(posterior.kl())
         covariance = covariance + posterior.covariance.double().sum(0)
+        if reconstruct:
+            errors.append(_squared_errors(model, posterior.mean, x))
         rows = x.flatten(1)
         if rows.shape[1] <= MOST_ENTRIES:
             moment = SecondMoment.of(rows) if moment is None else moment.update(rows)
@@ -411,7 +528,21 @@ def _gather(model: Any, loader: Any) -> PosteriorSummary:
         scalar(torch.cat(totals).mean()),
         covariance / count,
         moment,
+        scalar(torch.cat(errors).mean()) if errors and None not in errors else None,
     )
+
+
+def _squared_errors(model: Any, codes: Tensor, x: Tensor) -> Tensor | None:
+    """Return the mean squared error of each reconstruction from codes, in double precision.
+
+    The result is None if the model has no method ``decode``, or if that returns anything else than
+    a tensor in the shape of the data.
+    """
+    decode = getattr(model, "decode", None)
+    decoded = decode(codes) if callable(decode) else None
+    if not isinstance(decoded, torch.Tensor) or decoded.shape != x.shape:
+        return None
+    return (decoded.double() - x.double()).square().flatten(1).mean(1)
 
 
 def _dtype_of(model: Any, batch: Tensor) -> Any:
@@ -425,20 +556,21 @@ def _posterior(model: Any, x: Tensor) -> Any:
 
     It must be a Gaussian over latents of shape (B, k).
     """
-    posterior = model.encode(x)
+    posterior = as_gaussian(model.encode(x))
     needed = ("mean", "variance", "covariance", "kl", "marginal_kl")
     missing = [name for name in needed if not hasattr(posterior, name)]
     if missing:
         raise ValueError(
             f"model.encode returned an object of type {type(posterior).__name__} without "
-            f"{', '.join(missing)}, expected a posterior such as lucidae.nn.FullGaussian."
+            f"{', '.join(missing)}, expected a posterior such as lucidae.nn.FullGaussian, a Normal "
+            "or MultivariateNormal of torch.distributions, or a pair (mean, log-variance)."
         )
     check_tensor(posterior.mean, "the posterior mean of model.encode", (len(x), "k"))
     return posterior
 
 
 def _linear_comparison(
-    model: Any, found: PosteriorSummary, active: Tensor
+    model: Any, found: PosteriorSummary, active: Tensor, noise: float | None
 ) -> tuple[Tensor | None, int | None]:
     """Return the likelihood ratio of each latent, and how many latents a linear VAE would use.
 
@@ -447,12 +579,10 @@ def _linear_comparison(
     the noise variance of the model. Both are None if that is not known, or if there are too many
     features.
     """
-    noise = _noise_of(model)
     if found.moment is None or noise is None:
         return None, None
     sigma = found.moment.covariance
     useful = int((torch.linalg.eigvalsh(sigma) > noise).sum())
-    useful = min(useful, int(found.mean.shape[1]))
     decoder = linear_decoder_of(model)
     if decoder is None:
         return None, useful

@@ -37,6 +37,10 @@ class NestedDropout(nn.Module):
     ordered principal components (Bao et al. 2020, Theorem 2). In evaluation mode the first
     `prefix` latents are used, or all if `prefix` is None.
 
+    Lengths come from torch's generator of the device. In a distributed training each process draws
+    for its own samples: give the processes different seeds, or equal ones if ``draw="batch"`` is to
+    use one length in all of them.
+
     Parameters
     ----------
     dim : int
@@ -137,12 +141,8 @@ def prefix_prior(prior: Any, dim: int) -> np.ndarray[Any, Any]:
     """
     if isinstance(prior, str):
         return np.asarray(PRIORS[check_choice(prior, "prior", PRIORS)](dim), dtype=float)
-    given = prior.detach().cpu() if isinstance(prior, torch.Tensor) else prior
     try:
-        probabilities = np.asarray(given)
-        if probabilities.dtype.kind not in "bifu":
-            raise TypeError
-        probabilities = probabilities.astype(float)
+        probabilities = real_array(prior)
     except (TypeError, ValueError) as error:
         raise ValueError(
             f"prior={prior!r} was given, expected 'geometric', 'uniform', or an array with the "
@@ -159,6 +159,17 @@ def prefix_prior(prior: Any, dim: int) -> np.ndarray[Any, Any]:
             f"prior={prior!r} was given, expected non-negative probabilities with sum 1."
         )
     return np.asarray(probabilities / probabilities.sum())
+
+
+def real_array(values: Any) -> np.ndarray[Any, Any]:
+    """Return numbers, a tensor or an array as a NumPy array of float64.
+
+    A `TypeError` or `ValueError` is raised for anything that is not an array of real numbers.
+    """
+    found = np.asarray(values.detach().cpu() if isinstance(values, torch.Tensor) else values)
+    if found.dtype.kind not in "bifu":
+        raise TypeError
+    return found.astype(float)
 
 
 def prefix_losses(
@@ -296,7 +307,7 @@ def _squared_error(prediction: Tensor, target: Tensor) -> Tensor:
     return torch.square(prediction - target)
 
 
-def order_dimensions(encoder: Any, decoder: Any, data: Any) -> Tensor:
+def order_dimensions(encoder: Any, decoder: Any, data: Any, *, center: bool = False) -> Tensor:
     """Rotate the latents of a linear bottleneck onto ordered principal axes, in place.
 
     The composition ``decoder(encoder(x))`` does not change, for any x. Afterwards the decoder's
@@ -314,6 +325,10 @@ def order_dimensions(encoder: Any, decoder: Any, data: Any) -> Tensor:
         The layer whose inputs are the latents.
     data : tensor of shape (n, encoder.in_features), or loader of such batches
         Inputs of `encoder`; at least two rows.
+    center : bool, default=False
+        Also move the mean of the codes into the bias of the decoder, so that the codes have mean
+        zero and a latent that is set to zero is replaced by its mean. Use it if latents are to be
+        truncated afterwards; both layers need a bias.
 
     Returns
     -------
@@ -336,7 +351,14 @@ def order_dimensions(encoder: Any, decoder: Any, data: Any) -> Tensor:
     True
     """
     check_bottleneck(encoder, decoder, ("encoder", "decoder"))
-    moment = _code_moment(encoder, data)
+    if center and (encoder.bias is None or decoder.bias is None):
+        raise ValueError(
+            "center=True was given, but a layer has no bias, expected a bias in both layers: the "
+            "mean of the codes moves from the one to the other."
+        )
+    inputs = _input_moment(encoder, data)
+    weight = encoder.weight.detach().double()
+    moment = weight @ inputs.covariance @ weight.mT
     # With W₂ = QR and the covariance C of the codes z, the output W₂z has covariance Q(RCRᵀ)Qᵀ. The
     # eigenvectors A of RCRᵀ give orthonormal columns QA and new codes AᵀRz, whose covariance is
     # diagonal: QA(AᵀRz) = W₂z, so the function is the same. `fix_signs` flips columns of QA, hence
@@ -347,13 +369,17 @@ def order_dimensions(encoder: Any, decoder: Any, data: Any) -> Tensor:
         columns = fix_signs(basis @ axes)
         turn = columns.mT @ basis @ triangle
         _write(encoder, decoder, turn, columns)
+        if center:
+            mean = encoder.weight.double() @ inputs.mean + encoder.bias.double()
+            encoder.bias.sub_(mean.to(encoder.bias.dtype))
+            decoder.bias.add_((decoder.weight.double() @ mean).to(decoder.bias.dtype))
         return _padded(variances.clamp_min(0.0), encoder.out_features).to(encoder.weight.dtype)
 
 
-def _code_moment(encoder: Any, data: Any) -> Tensor:
-    """Return the covariance (k × k) of the k outputs of a linear encoder on the data.
+def _input_moment(encoder: Any, data: Any) -> SecondMoment:
+    """Return the exact mean and covariance of the inputs of a linear encoder, in double precision.
 
-    It is W Σ Wᵀ, with the weight W of the encoder and the exact covariance Σ of the inputs.
+    With the covariance Σ and the weight W of the encoder, its outputs have the covariance W Σ Wᵀ.
     """
     moment: SecondMoment | None = None
     for batch in batches(data):
@@ -366,8 +392,7 @@ def _code_moment(encoder: Any, data: Any) -> Tensor:
         moment = SecondMoment.of(rows) if moment is None else moment.update(rows)
     if moment is None or moment.weight < 2:
         raise ValueError("data contains one row, expected at least two to compute variances.")
-    weight = encoder.weight.detach().double()
-    return weight @ moment.covariance @ weight.mT
+    return moment
 
 
 def _write(encoder: Any, decoder: Any, turn: Tensor, columns: Tensor) -> None:

@@ -12,7 +12,14 @@ from torch import nn
 from lucidae.nn.layers import Tensor, check_tensor, full_precision, without_autocast
 from lucidae.validation import check_choice, check_integer, check_number
 
-__all__ = ["DiagonalGaussian", "FullGaussian", "Gaussian", "GaussianHead", "LowRankGaussian"]
+__all__ = [
+    "DiagonalGaussian",
+    "FullGaussian",
+    "Gaussian",
+    "GaussianHead",
+    "LowRankGaussian",
+    "as_gaussian",
+]
 
 Shape = tuple[int, ...]
 
@@ -214,6 +221,33 @@ Gaussian = DiagonalGaussian | FullGaussian | LowRankGaussian
 FACTOR_INIT = 1e-2
 """Size of the initial weights that predict standard deviations and factors, relative to torch's
 initialisation. It is small, so that all kinds of covariance start near the identity."""
+
+
+def as_gaussian(posterior: Any) -> Any:
+    """Return what an encoder returned as a Gaussian of this package; other objects unchanged.
+
+    A Normal (also inside Independent) and a MultivariateNormal of `torch.distributions` are
+    converted, and so is a pair (mean, log-variance) of tensors of equal shape.
+    """
+    if hasattr(posterior, "marginal_kl"):
+        return posterior
+    if isinstance(posterior, torch.distributions.Independent):
+        posterior = posterior.base_dist
+    if isinstance(posterior, torch.distributions.MultivariateNormal):
+        return FullGaussian(posterior.loc, posterior.scale_tril)
+    if isinstance(posterior, torch.distributions.Normal):
+        return DiagonalGaussian(posterior.loc, posterior.scale)
+    if not isinstance(posterior, tuple | list):
+        return posterior
+    shapes = [getattr(part, "shape", None) for part in posterior]
+    if len(posterior) != 2 or shapes[0] is None or shapes[0] != shapes[1]:
+        raise ValueError(
+            f"model.encode returned {len(posterior)} objects of shapes "
+            f"{[None if shape is None else tuple(shape) for shape in shapes]}, expected a pair "
+            "(mean, log-variance) of equal shapes: give a module whose encode returns these two."
+        )
+    mean, log_variance = posterior
+    return DiagonalGaussian(mean, torch.exp(log_variance / 2))
 
 
 class GaussianHead(nn.Module):

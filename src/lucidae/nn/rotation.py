@@ -139,6 +139,11 @@ class RotationAugmented(torch.optim.Optimizer):
         averages them over samples; for s times that loss, use s.
     centered : bool, default=False
         Subtract the mean of the codes of each step, for latents whose mean is not zero.
+    distributed : bool or "auto", default="auto"
+        Compute Y from the codes of all processes of `torch.distributed`, as
+        `DistributedDataParallel` does for the gradients; all processes then make the same step.
+        ``"auto"`` does so if there is more than one process. Use False if each process trains a
+        network of its own.
 
     Examples
     --------
@@ -166,11 +171,17 @@ class RotationAugmented(torch.optim.Optimizer):
         tied: bool | str = "auto",
         strength: float = 1.0,
         centered: bool = False,
+        distributed: bool | str = "auto",
     ) -> None:
         refuse_rescaling(optimizer)
         self.encoder, self.decoder = check_bottleneck(encoder, decoder, ("encoder", "decoder"))
         self.strength = check_number(strength, "strength", low=0.0)
         self.centered = bool(centered)
+        if not isinstance(distributed, bool) and distributed != "auto":
+            raise ValueError(
+                f"distributed={distributed!r} was given, expected True, False or 'auto'."
+            )
+        self.distributed = distributed
         self.tied = _resolve_tying(optimizer, encoder, decoder, tied)
         self.optimizer = optimizer
         super().__init__(optimizer.param_groups, optimizer.defaults)
@@ -180,7 +191,8 @@ class RotationAugmented(torch.optim.Optimizer):
     def __reduce__(self) -> tuple[Any, ...]:
         # Copies and pickles are made of the same arguments, so that the copy of an optimizer
         # belongs to the copy of its network. Gradients and their codes are not copied by torch.
-        settings = {"tied": self.tied, "strength": self.strength, "centered": self.centered}
+        names = ("tied", "strength", "centered", "distributed")
+        settings = {name: getattr(self, name) for name in names}
         return _rebuild, (self.optimizer, self.encoder, self.decoder, settings)
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -262,8 +274,25 @@ class RotationAugmented(torch.optim.Optimizer):
             )
         codes = torch.cat([part.reshape(-1, part.shape[-1]) for part in self._recorder.codes])
         codes = full_precision(codes).to(self.encoder.weight.dtype)
-        codes = codes - codes.mean(0) if self.centered and len(codes) else codes
-        return codes.mT @ codes / max(len(codes), 1)
+        count = self._summed(codes.new_tensor(float(len(codes)))).clamp_min(1.0)
+        if self.centered:
+            codes = codes - self._summed(codes.sum(0)) / count
+        return self._summed(codes.mT @ codes) / count
+
+    def _summed(self, values: Tensor) -> Tensor:
+        """Return the sum of a tensor over all processes, if this training is distributed."""
+        processes = torch.distributed
+        if self.distributed is False or not processes.is_available():
+            return values
+        if not processes.is_initialized():
+            if self.distributed is True:
+                raise RuntimeError(
+                    "distributed=True was given, but torch.distributed is not initialized: call "
+                    "torch.distributed.init_process_group first."
+                )
+            return values
+        processes.all_reduce(values)
+        return values
 
     def _augment(self) -> list[tuple[Any, Tensor]]:
         """Add the rotation to the gradients of the bottleneck.

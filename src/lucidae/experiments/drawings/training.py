@@ -1,4 +1,4 @@
-"""Functions that draw the experiments on the training of linear networks and on dropout SGD."""
+"""Functions that draw the experiments on training: linear networks, dropout SGD, embeddings."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from matplotlib.figure import Figure
 
 from lucidae.experiments.data import DATA
 from lucidae.experiments.drawings.common import look, numbers, positive, shared_legend
+from lucidae.experiments.embeddings.truncation import NAMES as TRUNCATIONS
+from lucidae.experiments.embeddings.truncation import QUANTITIES
 from lucidae.experiments.labels import NAMES, label
 from lucidae.experiments.linear.penalties import RULES
 from lucidae.experiments.linear.weights import METHODS
@@ -293,3 +295,35 @@ def convergence(outcome: Outcome) -> Sequence[Block]:
         )
         kinds = ("objective", "optimum", "variance")
         return [Plot.of("dropout-convergence", figure, caption, numbers(outcome.curves, kinds))]
+
+
+TRUNCATION_LOOKS = {
+    "plain": (LIGHT["muted"], "x", ":"),
+    "pca": (LIGHT["green"], "D", "--"),
+    "ordered": (LIGHT["blue"], "o", "-"),
+    "nested": (LIGHT["purple"], "^", "-."),
+    "prefix": (LIGHT["orange"], "s", "-"),
+    "sampled": (LIGHT["yellow"], "v", "--"),
+}
+
+
+def truncation(outcome: Outcome) -> Sequence[Block]:
+    """Return a plot of accuracy and recall against the number of dimensions that are kept."""
+    with drawing():
+        figure, panels = new_figure(1, 2, figsize=(9.0, 4.3))
+        for axes, (quantity, words) in zip(panels, QUANTITIES.items(), strict=True):
+            for name, (colour, marker, dash) in TRUNCATION_LOOKS.items():
+                curve = outcome.curves[f"{quantity}/{name}"]
+                style = {"color": colour, "marker": marker, "linestyle": dash}
+                axes.plot(curve.x, curve.y, label=TRUNCATIONS[name], **style)
+            axes.set(title=words[0].upper() + words[1:], xscale="log", ylim=(0, 1.03))
+            axes.set(xlabel="dimensions kept")
+            _plain_ticks(axes, outcome.curves["accuracy/plain"].x)
+        shared_legend(figure, panels[0], 2)
+        caption = (
+            "Images that were not used for training; means over the seeds. The classifier sees "
+            "zeros in place of the dimensions that are not kept, and the search uses the training "
+            "images. Principal components and ordered dimensions are rotations of the network that "
+            "was trained at full width."
+        )
+        return [Plot.of(outcome.experiment.name, figure, caption, numbers(outcome.curves))]

@@ -1,0 +1,1 @@
+"""Experiments on embeddings of classifiers (extra ``torch``)."""

@@ -1,0 +1,380 @@
+"""Any loss on embeddings, evaluated on prefixes of their dimensions: `PrefixLoss`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from lucidae.nn.layers import Tensor, check_module, check_tensor, full_precision
+from lucidae.nn.nested import prefix_prior, real_array
+from lucidae.validation import check_choice, check_integer
+
+__all__ = ["PrefixLoss"]
+
+TRUNCATIONS = ("mask", "slice")
+
+MULTIPLIER = 6364136223846793005
+"""Factor of the linear congruential generator of Knuth's MMIX, modulo 2⁶⁴."""
+
+
+class PrefixValues(NamedTuple):
+    """Losses of the prefixes of one call of `PrefixLoss`, without gradients.
+
+    Attributes
+    ----------
+    lengths : tensor of shape (number of prefixes,)
+        Number of leading dimensions of each prefix.
+    losses : tensor of shape (number of prefixes,)
+        Loss of each prefix, without its weight.
+    """
+
+    lengths: Tensor
+    losses: Tensor
+
+
+class PrefixLoss(nn.Module):
+    """Sum or expectation of a loss over prefixes of the dimensions of embeddings.
+
+    The prefix of length b consists of the first b dimensions. With the loss ℓ(b) of this prefix and
+    a weight w(b), the value is Σ w(b) ℓ(b) over the lengths `dims` (Kusupati et al. 2022, eq. 1),
+    or, if a `prior` p is given, an unbiased estimate of the expectation Σ p(b) w(b) ℓ(b) from
+    `samples` random lengths per call (Rippel et al. 2014, for any loss). A network that is trained
+    with it has embeddings that can be cut after any of these lengths.
+
+    The module calls `loss` once per prefix and changes neither the network nor the loss. By default
+    the dimensions after the prefix are set to zero, which keeps all shapes. For inner products,
+    distances and cosines, zeros and missing dimensions give the same value, and a linear layer
+    inside the loss, such as a classifier, then uses its own first b columns.
+
+    Parameters
+    ----------
+    loss : nn.Module or callable
+        Function of the embeddings, and of any further arguments, that returns one number, such as
+        `nn.CosineEmbeddingLoss()`, or ``lambda z, y: cross_entropy(head(z), y)``. If its layers are
+        to be found among the parameters of this module, give an `nn.Module`.
+    dims : iterable of int, or int, optional
+        Lengths of the prefixes; an int k stands for all of 1, …, k. Without it the prior has to be
+        an array, and k is its length.
+    prior : {"geometric", "uniform"} or array with one probability per length, optional
+        If given, lengths are drawn from it in training mode; in evaluation mode the expectation is
+        computed exactly, from all lengths of positive probability. Without it, all lengths are
+        evaluated in each call.
+    weights : array with one number per length, optional
+        Weights w(b), not negative; 1 by default.
+    samples : int, default=1
+        Number of lengths drawn per call. They are drawn from equally probable parts of the prior
+        (systematic sampling), so that several of them vary less than independent ones.
+    embeddings : int or sequence of str, default=1
+        Which arguments of `loss` are truncated: the number of leading positional arguments, or the
+        names of keyword arguments. An argument may be a tensor, or a list or tuple of tensors.
+        Other arguments, such as labels or the embeddings of a teacher, are passed on.
+    normalize : bool, default=False
+        Divide each prefix by its Euclidean norm, for losses that expect unit vectors.
+    truncate : {"mask", "slice"}, default="mask"
+        ``"mask"`` sets the dimensions after the prefix to zero. ``"slice"`` removes them, which is
+        faster, for losses that accept any number of dimensions; use it if the loss averages over
+        dimensions.
+    recompute : bool, default=False
+        Store no intermediate results of `loss`, and compute them again in the backward pass, one
+        prefix at a time. This saves memory if the loss is large, such as a contrastive loss with
+        many negatives.
+    axis : int, default=-1
+        Axis of the dimensions.
+    seed : int or None, default=0
+        The drawn lengths are a function of the seed and of the number of calls in training mode,
+        which is saved in ``state_dict``. All processes of a distributed training therefore use the
+        same lengths, as losses that gather embeddings from all processes need, a resumed training
+        continues the same sequence, and no other random numbers change. With None, lengths come
+        from torch's generator of the device and may differ between processes.
+    name : str, default="prefix"
+        The loss of length b is called ``f"{name}_{b}"`` in `last`.
+
+    Attributes
+    ----------
+    last : dict of str to float
+        Losses of the prefixes of the last call by name, without weights, for logging. Reading it
+        waits for the device.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from lucidae.nn import PrefixLoss
+    >>> head = torch.nn.Linear(8, 3)
+    >>> def classify(embedding, labels):
+    ...     return torch.nn.functional.cross_entropy(head(embedding), labels)
+    >>> loss = PrefixLoss(classify, dims=[2, 4, 8])
+    >>> embedding, labels = torch.randn(5, 8, requires_grad=True), torch.tensor([0, 1, 2, 0, 1])
+    >>> loss(embedding, labels).backward()
+    >>> list(loss.last)
+    ['prefix_2', 'prefix_4', 'prefix_8']
+
+    One random length per step, for a loss of two embeddings:
+
+    >>> pairs = PrefixLoss(torch.nn.CosineEmbeddingLoss(), 8, prior="uniform", embeddings=2)
+    >>> other, same = torch.randn(5, 8), torch.ones(5)
+    >>> pairs(embedding, other, same).shape, len(pairs.last)
+    (torch.Size([]), 1)
+    """
+
+    def __init__(
+        self,
+        loss: Callable[..., Tensor],
+        dims: Iterable[int] | int | None = None,
+        *,
+        prior: Any = None,
+        weights: Any = None,
+        samples: int = 1,
+        embeddings: int | Iterable[str] = 1,
+        normalize: bool = False,
+        truncate: str = "mask",
+        recompute: bool = False,
+        axis: int = -1,
+        seed: int | None = 0,
+        name: str = "prefix",
+    ) -> None:
+        super().__init__()
+        self.loss = check_module(loss, "loss", "or a function that returns one number")
+        lengths = _lengths(dims, prior)
+        self.embeddings = _check_embeddings(embeddings)
+        self.samples = check_integer(samples, "samples", low=1)
+        self.truncate = check_choice(truncate, "truncate", TRUNCATIONS)
+        self.axis = check_integer(axis, "axis", low=-64, high=63)
+        self.seed = None if seed is None else check_integer(seed, "seed", low=0, high=2**62)
+        self.normalize, self.recompute = bool(normalize), bool(recompute)
+        self.name, self.longest, self.sampled = str(name), max(lengths), prior is not None
+        if samples > 1 and prior is None:
+            raise ValueError(
+                f"samples={samples} was given without a prior, expected a prior from which the "
+                "lengths are drawn, such as prior='uniform'."
+            )
+        factors = _check_weights(weights, len(lengths))
+        prior = prefix_prior(prior, len(lengths)) if self.sampled else np.ones(len(lengths))
+        possible = prior > 0
+        self._exact = {"weights": factors[possible], "prior": prior[possible]}
+        self.register_buffer("lengths", torch.tensor(lengths)[possible], persistent=False)
+        for name in self._exact:
+            self.register_buffer(name, None, persistent=False)
+        self._apply(lambda part: part)
+        self.register_buffer("calls", torch.tensor(0))
+        self._last: PrefixValues | None = None
+
+    def forward(self, *arguments: Any, **keywords: Any) -> Tensor:
+        """Return the weighted sum, or the estimated expectation, of the losses of the prefixes.
+
+        Parameters
+        ----------
+        *arguments, **keywords
+            Arguments of `loss`; those that `embeddings` names are truncated.
+
+        Returns
+        -------
+        zero-dimensional tensor
+            Differentiable, in single precision or better.
+        """
+        places = self._places(arguments, keywords)
+        chosen, factors = self._choose(places[0].device)
+        cuts = chosen.unbind() if self.truncate == "mask" else chosen.tolist()
+        losses = torch.stack([self._one(cut, arguments, keywords) for cut in cuts])
+        self._last = PrefixValues(chosen, losses.detach())
+        return torch.sum(factors.to(losses.dtype) * losses)
+
+    @property
+    def last(self) -> dict[str, float]:
+        """Losses of the prefixes of the last call by name, without weights."""
+        if self._last is None:
+            return {}
+        found: dict[int, list[float]] = {}
+        pairs = zip(self._last.lengths.tolist(), self._last.losses.tolist(), strict=True)
+        for length, value in pairs:
+            found.setdefault(length, []).append(value)
+        return {f"{self.name}_{b}": float(np.mean(found[b])) for b in sorted(found)}
+
+    def extra_repr(self) -> str:
+        """Return the settings that are shown when the module is printed."""
+        drawn = f", samples={self.samples}, seed={self.seed}" if self.sampled else ""
+        return (
+            f"{len(self.lengths)} lengths up to {self.longest}{drawn}, "
+            f"embeddings={self.embeddings}, truncate={self.truncate!r}"
+        )
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Any:
+        """Move the module to another device or type; weights and prior keep full precision.
+
+        Half precision, to which ``module.bfloat16()`` would convert them, has too few digits.
+        """
+        super()._apply(fn, recurse)
+        device = self.lengths.device
+        kind = torch.float32 if device.type == "mps" else torch.float64  # mps has no float64
+        for name, values in self._exact.items():
+            self._buffers[name] = torch.as_tensor(values, dtype=kind, device=device)
+        return self
+
+    def _choose(self, device: Any) -> tuple[Tensor, Tensor]:
+        """Return the lengths that this call evaluates, and the factor of the loss of each."""
+        lengths, weights, prior = (
+            part.to(device) for part in (self.lengths, self.weights, self.prior)
+        )
+        if not self.sampled or not self.training:
+            return lengths, prior * weights
+        # Inverse of the distribution function at (u + i)/n for i = 0, …, n − 1, with one uniform
+        # number u: each length is drawn n p(b) times on average. Without the last edge, which
+        # rounding may leave below 1, no draw is beyond the last length.
+        parts = torch.arange(self.samples, device=device) + self._uniform(device)
+        drawn = torch.searchsorted(torch.cumsum(prior, 0)[:-1], parts / self.samples, right=True)
+        return lengths[drawn], weights[drawn] / self.samples
+
+    def _uniform(self, device: Any) -> Tensor:
+        """Return a random number in [0, 1), a function of the seed and the number of calls.
+
+        It is computed with tensor operations only, so that the module can be compiled: the counter
+        passes through a linear congruential generator modulo 2⁶⁴ and a shift, three times, and the
+        upper 53 bits become the number.
+        """
+        if self.seed is None:
+            return torch.rand((), dtype=self.prior.dtype, device=device)
+        bits = self.calls.to(device) + (self.seed * MULTIPLIER) % 2**62
+        for _ in range(3):
+            bits = bits * MULTIPLIER + 1442695040888963407
+            bits = bits ^ ((bits >> 29) & (2**35 - 1))  # the shift of a negative number adds ones
+        self.calls.add_(1)
+        return ((bits >> 11) & (2**53 - 1)).to(self.prior.dtype) / 2**53
+
+    def _one(self, cut: Any, arguments: Any, keywords: Any) -> Tensor:
+        """Return the loss of the prefix of length `cut`, in single precision or better."""
+
+        def evaluate() -> Tensor:
+            args, kwargs = self._truncated(cut, arguments, keywords)
+            return self.loss(*args, **kwargs)
+
+        value = checkpoint(evaluate, use_reentrant=False) if self.recompute else evaluate()
+        if not isinstance(value, torch.Tensor) or value.ndim:
+            shape = tuple(value.shape) if isinstance(value, torch.Tensor) else type(value).__name__
+            raise ValueError(
+                f"loss returned {shape}, expected a tensor with one number: use reduction='mean', "
+                "or a function that returns only the loss."
+            )
+        return full_precision(value)
+
+    def _truncated(self, cut: Any, arguments: Any, keywords: Any) -> tuple[list[Any], Any]:
+        """Return the arguments of the loss with all embeddings cut to their first dimensions."""
+        if isinstance(self.embeddings, int):
+            count = self.embeddings
+            head = [self._cut(argument, cut) for argument in arguments[:count]]
+            return [*head, *arguments[count:]], keywords
+        changed = {name: self._cut(keywords[name], cut) for name in self.embeddings}
+        return list(arguments), {**keywords, **changed}
+
+    def _cut(self, embedding: Any, cut: Any) -> Any:
+        """Return the first `cut` dimensions of a tensor, or of each tensor of a list or tuple."""
+        if not isinstance(embedding, torch.Tensor):
+            parts = [self._cut(part, cut) for part in embedding]
+            return parts if isinstance(embedding, list) else tuple(parts)
+        if self.truncate == "slice":
+            prefix = embedding.narrow(self.axis, 0, cut)
+        else:
+            shape = [1] * embedding.ndim
+            shape[self.axis] = embedding.shape[self.axis]
+            positions = torch.arange(shape[self.axis], device=embedding.device).reshape(shape)
+            prefix = embedding.masked_fill(positions >= cut, 0.0)
+        return nn.functional.normalize(prefix, dim=self.axis) if self.normalize else prefix
+
+    def _places(self, arguments: Any, keywords: Any) -> list[Tensor]:
+        """Return all tensors that are truncated; missing or unsuitable ones are an error."""
+        if isinstance(self.embeddings, int):
+            given: Any = arguments[: self.embeddings]
+            missing = self.embeddings - len(given)
+            names = [f"argument {i + 1} of the loss" for i in range(len(given))]
+        else:
+            given = [keywords[name] for name in self.embeddings if name in keywords]
+            missing = len(self.embeddings) - len(given)
+            names = [name for name in self.embeddings if name in keywords]
+        if missing:
+            raise ValueError(
+                f"{missing} of the embeddings {self.embeddings!r} are missing in the call, "
+                "expected positional arguments for a number, and keyword arguments for names."
+            )
+        tensors = []
+        for name, value in zip(names, given, strict=True):
+            parts = value if isinstance(value, list | tuple) else [value]
+            tensors += [self._check(part, name) for part in parts]
+        if len({part.shape[self.axis] for part in tensors}) != 1:
+            raise ValueError(
+                f"the embeddings have {[part.shape[self.axis] for part in tensors]} dimensions, "
+                "expected equal numbers: name in `embeddings` only those that are to be truncated."
+            )
+        return tensors
+
+    def _check(self, embedding: Any, name: str) -> Tensor:
+        """Return an embedding if it is a tensor with enough dimensions; else raise an error."""
+        check_tensor(embedding, name, (..., "k"))
+        fits = -embedding.ndim <= self.axis < embedding.ndim
+        if not fits or embedding.shape[self.axis] < self.longest:
+            raise ValueError(
+                f"{name} has shape {tuple(embedding.shape)}, expected at least {self.longest} "
+                f"dimensions on axis {self.axis}, the length of the longest prefix."
+            )
+        return embedding
+
+
+def _lengths(dims: Any, prior: Any) -> list[int]:
+    """Return the lengths of the prefixes from the arguments `dims` and `prior` of `PrefixLoss`."""
+    if dims is None:
+        if prior is None or isinstance(prior, str) or not hasattr(prior, "__len__"):
+            raise ValueError(
+                f"dims=None and prior={prior!r} were given, expected the lengths of the prefixes "
+                "in dims, or a prior with one probability for each of the lengths 1, …, k."
+            )
+        dims = len(prior)
+    if isinstance(dims, str | bytes) or (not isinstance(dims, Iterable) and not _is_whole(dims)):
+        raise ValueError(
+            f"dims={dims!r} was given, expected lengths of prefixes such as [8, 16, 32], or a "
+            "number k for all of 1, …, k."
+        )
+    if not isinstance(dims, Iterable) or getattr(dims, "ndim", 1) == 0:
+        return list(range(1, check_integer(dims, "dims", low=1) + 1))
+    lengths = [check_integer(length, "dims", low=1) for length in dims]
+    if not lengths or len(set(lengths)) < len(lengths):
+        raise ValueError(f"dims={lengths} was given, expected at least one length, each once.")
+    return lengths
+
+
+def _is_whole(value: Any) -> bool:
+    """Return whether a value can be used as an integer, and is not a bool."""
+    return hasattr(value, "__index__") and not isinstance(value, bool)
+
+
+def _check_weights(weights: Any, count: int) -> np.ndarray[Any, Any]:
+    """Return the weights of `count` prefixes; None gives ones, and unsuitable ones are an error."""
+    if weights is None:
+        return np.ones(count)
+    try:
+        found = real_array(weights)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"weights={weights!r} was given, expected {count} numbers.") from error
+    fine = found.shape == (count,) and np.isfinite(found).all() and (found >= 0).all()
+    if not fine or not found.any():
+        raise ValueError(
+            f"weights={weights!r} was given, expected {count} finite numbers that are not "
+            "negative and not all zero: one for each length."
+        )
+    return found
+
+
+def _check_embeddings(embeddings: Any) -> int | tuple[str, ...]:
+    """Return which arguments are truncated: a number of leading ones, or names of keywords."""
+    if _is_whole(embeddings):
+        return check_integer(embeddings, "embeddings", low=1)
+    if isinstance(embeddings, str):
+        return (embeddings,)
+    names = tuple(embeddings) if isinstance(embeddings, Iterable) else ()
+    if not names or not all(isinstance(name, str) for name in names):
+        raise ValueError(
+            f"embeddings={embeddings!r} was given, expected the number of leading arguments that "
+            "are embeddings, or the names of keyword arguments."
+        )
+    return names

@@ -1,0 +1,315 @@
+"""PrefixLoss: the same gradients as the explicit sum, unbiased sampling, and where it must run."""
+
+import copy
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+from scipy import stats
+
+from extras import require
+
+torch = require("torch")
+
+F = torch.nn.functional
+
+from lucidae.nn import NestedDropout, PrefixLoss
+
+DIMS = (2, 5, 8)
+
+
+def network(seed=0, dtype=torch.float64):
+    torch.manual_seed(seed)
+    encoder = torch.nn.Sequential(
+        torch.nn.Linear(6, 10), torch.nn.Tanh(), torch.nn.Linear(10, 8)
+    ).to(dtype)
+    head = torch.nn.Linear(8, 3).to(dtype)
+    x, other = torch.randn(12, 6, dtype=dtype), torch.randn(12, 6, dtype=dtype)
+    return encoder, head, x, other, torch.arange(12) % 3
+
+
+def contrastive(anchor, positive):
+    """InfoNCE with in-batch negatives on cosines."""
+    logits = F.normalize(anchor, dim=-1) @ F.normalize(positive, dim=-1).mT / 0.1
+    return F.cross_entropy(logits, torch.arange(len(logits), device=logits.device))
+
+
+def distillation(student, teacher):
+    """Similarity structure of a teacher whose embeddings are not truncated."""
+    return (student @ student.mT - teacher @ teacher.mT).square().mean()
+
+
+class Classifier(torch.nn.Module):
+    """A loss with parameters: a linear head on the embedding."""
+
+    def __init__(self, head):
+        super().__init__()
+        self.head = head
+
+    def forward(self, embedding, labels):
+        return F.cross_entropy(self.head(embedding), labels)
+
+
+def gradients(modules, value):
+    parameters = [p for module in modules for p in module.parameters()]
+    return torch.autograd.grad(value, parameters, allow_unused=True)
+
+
+def assert_same_gradients(first, second, tolerance=1e-12):
+    for one, other in zip(first, second, strict=True):
+        if one is None or other is None:
+            assert one is other
+        else:
+            assert_allclose(one, other, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("truncate", ["mask", "slice"])
+@pytest.mark.parametrize("recompute", [False, True])
+def test_a_contrastive_loss_has_the_gradients_of_the_explicit_sum(truncate, recompute):
+    encoder, _, x, other, _ = network()
+    weights = [0.3, 1.0, 2.5]
+    loss = PrefixLoss(
+        contrastive, DIMS, weights=weights, embeddings=2, truncate=truncate, recompute=recompute
+    )
+    value = loss(encoder(x), encoder(other))
+    explicit = sum(
+        w * contrastive(encoder(x)[:, :b], encoder(other)[:, :b])
+        for w, b in zip(weights, DIMS, strict=True)
+    )
+    assert_allclose(value.item(), explicit.item(), rtol=1e-13)
+    assert_same_gradients(gradients([encoder], value), gradients([encoder], explicit))
+    for b in DIMS:
+        one = contrastive(encoder(x)[:, :b], encoder(other)[:, :b]).item()
+        assert_allclose(loss.last[f"prefix_{b}"], one, rtol=1e-13)
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+def test_a_head_uses_its_own_first_columns(recompute):
+    encoder, head, x, _, labels = network()
+    loss = PrefixLoss(Classifier(head), DIMS, recompute=recompute)
+    assert head.weight in set(loss.parameters())
+    explicit = sum(
+        F.cross_entropy(encoder(x)[:, :b] @ head.weight[:, :b].T + head.bias, labels) for b in DIMS
+    )
+    value = loss(encoder(x), labels)
+    both = [encoder, head]
+    assert_same_gradients(gradients(both, value), gradients(both, explicit))
+
+
+def test_only_the_named_arguments_are_truncated():
+    encoder, _, x, other, _ = network()
+    teacher = torch.randn(12, 20, dtype=torch.float64)
+    value = PrefixLoss(distillation, [3])(encoder(x), teacher)
+    assert_allclose(value.item(), distillation(encoder(x)[:, :3], teacher).item(), rtol=1e-13)
+    named = PrefixLoss(
+        lambda *, query, documents, scale: scale * contrastive(query, documents[0]),
+        [3],
+        embeddings=("query", "documents"),
+    )
+    found = named(query=encoder(x), documents=[encoder(other)], scale=2.0)
+    expected = 2 * contrastive(encoder(x)[:, :3], encoder(other)[:, :3])
+    assert_allclose(found.item(), expected.item(), rtol=1e-13)
+
+
+@pytest.mark.parametrize("truncate", ["mask", "slice"])
+def test_normalised_prefixes_are_unit_vectors(truncate):
+    encoder, _, x, _, _ = network()
+    seen = []
+
+    def loss(z):
+        seen.append(z)
+        return z.sum()
+
+    PrefixLoss(loss, DIMS, normalize=True, truncate=truncate)(encoder(x))
+    for z, b in zip(seen, DIMS, strict=True):
+        assert_allclose(torch.linalg.vector_norm(z, dim=1).detach(), 1.0, rtol=1e-12)
+        assert z.shape[1] == (b if truncate == "slice" else 8)
+
+
+def test_channels_of_images_are_truncated_on_their_axis():
+    torch.manual_seed(0)
+    images = torch.randn(2, 4, 3, 3)
+    value = PrefixLoss(lambda z: z.square().sum(), [3], axis=1)(images)
+    assert_allclose(value.item(), images[:, :3].square().sum().item(), rtol=1e-6)
+
+
+@pytest.mark.parametrize("samples", [1, 3])
+@pytest.mark.parametrize("prior", ["uniform", "geometric", [0.05, 0, 0.15, 0.2, 0.2, 0, 0.3, 0.1]])
+def test_sampled_prefixes_are_unbiased_for_the_expected_loss(prior, samples):
+    torch.manual_seed(0)
+    z = torch.randn(4, 8, dtype=torch.float64)
+    weights = np.linspace(0.5, 2, 8)
+    loss = PrefixLoss(lambda e: e.square().sum(), 8, prior=prior, weights=weights, samples=samples)
+    exact = loss.eval()(z).item()
+    squares = np.cumsum((z**2).sum(0).numpy())
+    probabilities = NestedDropout(8, prior).prior.double().numpy()
+    assert_allclose(exact, np.sum(probabilities * weights * squares), rtol=1e-6)
+    assert loss.calls == 0
+    loss.train()
+    values = np.array([loss(z).item() for _ in range(1500)])
+    assert abs(values.mean() - exact) < 5 * values.std() / len(values) ** 0.5
+    if samples > 1:
+        alone = PrefixLoss(loss.loss, 8, prior=prior, weights=weights)
+        assert values.std() < np.std([alone(z).item() for _ in range(300)]) / samples**0.5
+
+
+def test_the_random_numbers_are_uniform_and_independent():
+    for seed in (0, 7):
+        loss = PrefixLoss(torch.sum, 4, prior="uniform", seed=seed)
+        drawn = np.array([loss._uniform("cpu").item() for _ in range(3000)])
+        assert stats.kstest(drawn, "uniform").pvalue > 1e-4
+        for lag in (1, 2, 3):
+            assert abs(np.corrcoef(drawn[lag:], drawn[:-lag])[0, 1]) < 0.08
+        assert drawn.min() >= 0
+        assert drawn.max() < 1
+
+
+def lengths(loss, count=20):
+    z = torch.ones(1, 8)
+    return [loss(z).item() for _ in range(count)]
+
+
+def test_lengths_depend_on_the_seed_alone_and_continue_after_loading():
+    def make(seed=0):
+        return PrefixLoss(torch.sum, 8, prior="uniform", seed=seed)
+
+    torch.manual_seed(1)
+    first = make()
+    before = torch.get_rng_state()
+    drawn = lengths(first)
+    assert torch.equal(torch.get_rng_state(), before)
+    torch.manual_seed(2)
+    assert lengths(make()) == drawn
+    assert lengths(make(5)) != drawn
+    half = make()
+    lengths(half, 10)
+    resumed = make()
+    resumed.load_state_dict(half.state_dict())
+    assert lengths(resumed, 10) == drawn[10:]
+    free = make(None)
+    torch.manual_seed(3)
+    once = lengths(free)
+    torch.manual_seed(3)
+    assert lengths(free) == once
+
+
+def test_sampled_gradients_are_those_of_the_sampled_prefix():
+    encoder, _, x, other, _ = network()
+    loss = PrefixLoss(contrastive, 8, prior="uniform", embeddings=2)
+    value = loss(encoder(x), encoder(other))
+    ((name, single),) = loss.last.items()
+    b = int(name.removeprefix("prefix_"))
+    explicit = contrastive(encoder(x)[:, :b], encoder(other)[:, :b])
+    assert single == value.item()
+    assert_same_gradients(gradients([encoder], value), gradients([encoder], explicit))
+
+
+def test_accumulated_gradients_are_those_of_the_whole_batch():
+    encoder, head, x, _, labels = network()
+    loss = PrefixLoss(Classifier(head), DIMS)
+    whole = gradients([encoder, head], loss(encoder(x), labels))
+    for rows in (slice(0, 6), slice(6, 12)):
+        (loss(encoder(x[rows]), labels[rows]) / 2).backward()
+    found = [p.grad for module in (encoder, head) for p in module.parameters()]
+    assert_same_gradients(found, whole)
+
+
+# The compiler looks at the gradient of the inputs of a graph, which here are outputs of a network.
+NON_LEAF = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")
+
+
+@NON_LEAF
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+@pytest.mark.parametrize("prior", [None, "uniform"])
+def test_the_compiled_loss_is_the_same(backend, prior):
+    torch.compiler.reset()
+    encoder, _, x, other, _ = network()
+    dims = DIMS if prior is None else 8
+    loss = PrefixLoss(contrastive, dims, prior=prior, embeddings=2)
+    compiled = torch.compile(copy.deepcopy(loss), backend=backend, fullgraph=True)
+    for _ in range(4):
+        eager, found = (one(encoder(x), encoder(other)) for one in (loss, compiled))
+        assert_allclose(found.item(), eager.item(), rtol=1e-12)
+        assert_same_gradients(gradients([encoder], found), gradients([encoder], eager))
+        assert compiled.last == pytest.approx(loss.last)
+
+
+@NON_LEAF
+@pytest.mark.filterwarnings("ignore:.*deprecated:DeprecationWarning")
+@pytest.mark.slow
+def test_the_loss_compiled_to_machine_code_is_the_same():
+    torch.compiler.reset()
+    encoder, _, x, other, _ = network()
+    loss = PrefixLoss(contrastive, 8, prior="uniform", embeddings=2, samples=2)
+    compiled = torch.compile(copy.deepcopy(loss), fullgraph=True)
+    for _ in range(4):
+        eager, found = (one(encoder(x), encoder(other)) for one in (loss, compiled))
+        assert_allclose(found.item(), eager.item(), rtol=1e-10)
+        assert_same_gradients(gradients([encoder], found), gradients([encoder], eager), 1e-10)
+
+
+def test_autocast_keeps_the_sum_in_single_precision():
+    encoder, _, x, other, _ = network(dtype=torch.float32)
+    loss = PrefixLoss(contrastive, DIMS, embeddings=2, normalize=True)
+    exact = loss(encoder(x), encoder(other))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        value = loss(encoder(x), encoder(other))
+    assert value.dtype == torch.float32
+    assert_allclose(value.item(), exact.item(), rtol=0.05)
+    value.backward()
+    assert all(torch.isfinite(p.grad).all() for p in encoder.parameters())
+
+
+def test_weights_and_prior_keep_their_precision_in_half_precision():
+    loss = PrefixLoss(torch.sum, 300, prior="uniform", weights=np.linspace(0.1, 1, 300))
+    before = loss.weights.clone(), loss.prior.clone()
+    loss.bfloat16()
+    assert torch.equal(loss.weights, before[0])
+    assert torch.equal(loss.prior, before[1])
+    assert list(loss.state_dict()) == ["calls"]
+
+
+JUNK = {
+    "no lengths": ({}, "lengths of the prefixes"),
+    "named prior without lengths": ({"prior": "uniform"}, "lengths of the prefixes"),
+    "text": ({"dims": "8"}, "expected lengths"),
+    "zero": ({"dims": [0, 2]}, "dims=0"),
+    "twice": ({"dims": [2, 2]}, "each once"),
+    "empty": ({"dims": []}, "at least one length"),
+    "fraction": ({"dims": 2.5}, "expected lengths"),
+    "prior of other length": ({"dims": [1, 2], "prior": [0.2, 0.3, 0.5]}, r"shape \(3,\)"),
+    "weights": ({"dims": [1, 2], "weights": [1.0]}, "2 finite numbers"),
+    "negative weights": ({"dims": [1, 2], "weights": [1.0, -1.0]}, "not negative"),
+    "words as weights": ({"dims": [1, 2], "weights": "ab"}, "2 numbers"),
+    "samples": ({"dims": 4, "prior": "uniform", "samples": 0}, "samples=0"),
+    "samples without prior": ({"dims": 4, "samples": 2}, "without a prior"),
+    "embeddings": ({"dims": 4, "embeddings": 0}, "embeddings=0"),
+    "no names": ({"dims": 4, "embeddings": []}, "number of leading arguments"),
+    "truncate": ({"dims": 4, "truncate": "cut"}, "truncate='cut'"),
+    "seed": ({"dims": 4, "seed": -1}, "seed=-1"),
+}
+
+
+@pytest.mark.parametrize("case", JUNK)
+def test_bad_settings_are_refused(case):
+    settings, words = JUNK[case]
+    with pytest.raises(ValueError, match=words):
+        PrefixLoss(torch.sum, **settings)
+
+
+def test_bad_calls_are_refused():
+    z = torch.ones(2, 4)
+    with pytest.raises(ValueError, match="loss is of type str"):
+        PrefixLoss("sum", 4)
+    with pytest.raises(ValueError, match="longest prefix"):
+        PrefixLoss(torch.sum, [5])(z)
+    with pytest.raises(ValueError, match="are missing in the call"):
+        PrefixLoss(contrastive, 4, embeddings=2)(z)
+    with pytest.raises(ValueError, match="equal numbers"):
+        PrefixLoss(contrastive, 4, embeddings=2)(z, torch.ones(2, 6))
+    with pytest.raises(ValueError, match="one number"):
+        PrefixLoss(lambda e: e.sum(1), 4)(z)
+    with pytest.raises(ValueError, match="expected a tensor"):
+        PrefixLoss(torch.sum, 4)([[1.0]])
+    assert PrefixLoss(torch.sum, 4).last == {}
+    assert "4 lengths up to 4" in repr(PrefixLoss(torch.sum, 4))
