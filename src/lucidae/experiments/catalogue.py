@@ -31,12 +31,13 @@ MODULES = {
     "sparse-arrays": "sparsity.arrays",
     "vae-mnist": "vae.mnist",
     "vae-mnist-fixed": "vae.mnist_fixed",
+    "vae-manifold": "vae.manifold",
 }
 """Module of each experiment below `lucidae.experiments`, in the order of the papers."""
 
 NAMES = tuple(MODULES)
 
-NEEDS_TORCH = ("vae-mnist", "vae-mnist-fixed")
+NEEDS_TORCH = ("vae-mnist", "vae-mnist-fixed", "vae-manifold")
 
 
 def available() -> tuple[str, ...]:

@@ -13,6 +13,7 @@ except ModuleNotFoundError as error:
 
 from lucidae.nn.diagnostics import CollapseReport, active_directions, collapse_report
 from lucidae.nn.dropout import DropoutPenalty, certify_dropout, equalize_layers
+from lucidae.nn.hadamard import HadamardGap, hadamard_gap
 from lucidae.nn.layers import ResidualBlock, ResNetDecoder, ResNetEncoder
 from lucidae.nn.nested import NestedDropout, order_dimensions, prefix_losses
 from lucidae.nn.posteriors import DiagonalGaussian, FullGaussian, GaussianHead, LowRankGaussian
@@ -36,6 +37,7 @@ __all__ = [
     "FullGaussian",
     "GaussianHead",
     "GeometricSchedule",
+    "HadamardGap",
     "LowRankGaussian",
     "NestedDropout",
     "NoiseVariance",
@@ -47,6 +49,7 @@ __all__ = [
     "certify_dropout",
     "collapse_report",
     "equalize_layers",
+    "hadamard_gap",
     "negative_log_likelihood",
     "order_dimensions",
     "prefix_losses",
