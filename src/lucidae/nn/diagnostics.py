@@ -15,8 +15,9 @@ import torch
 from lucidae.arrays import scalar, to_numpy
 from lucidae.metrics import active_dimensions
 from lucidae.moments import SecondMoment
+from lucidae.nn.hadamard import HadamardGap, hadamard_gap
 from lucidae.nn.layers import Tensor, batches, check_tensor, device_of, evaluation
-from lucidae.validation import check_number
+from lucidae.validation import check_integer, check_number
 
 __all__ = ["CollapseReport", "collapse_report"]
 
@@ -63,6 +64,9 @@ class CollapseReport:
         Noise variance γ of the decoder; None if the model has none.
     max_variance, min_spread, tolerance : float
         The settings of `collapse_report` with which the report was made.
+    gap : HadamardGap, optional
+        What a full posterior covariance would gain with this decoder, in nats; None if it was not
+        computed.
 
     Examples
     --------
@@ -98,6 +102,7 @@ class CollapseReport:
     max_variance: float
     min_spread: float
     tolerance: float
+    gap: HadamardGap | None = None
 
     @property
     def justified(self) -> tuple[bool | None, ...]:
@@ -137,6 +142,14 @@ class CollapseReport:
 
     @property
     def notes(self) -> tuple[str, ...]:
+        """Sentences: what an active latent is, a linear VAE, and whether a full covariance helps.
+
+        The last one needs the Hadamard gap of the decoder.
+        """
+        return self._comparison if self.gap is None else (*self._comparison, self.gap.answer)
+
+    @property
+    def _comparison(self) -> tuple[str, ...]:
         """Two sentences: what an active latent is, and the comparison with a linear VAE."""
         meaning = (
             f"Active: mean posterior variance < {self.max_variance:g} and variance of the mean > "
@@ -176,6 +189,7 @@ class CollapseReport:
             "max_variance": self.max_variance,
             "min_spread": self.min_spread,
             "tolerance": self.tolerance,
+            "gap": None if self.gap is None else self.gap.to_dict(),
         }
 
     def _repr_html_(self) -> str:
@@ -261,6 +275,7 @@ def collapse_report(
     max_variance: float = 0.9,
     min_spread: float = 0.01,
     tolerance: float = 0.05,
+    gap_samples: int = 0,
 ) -> CollapseReport:
     """Report which latents of a variational autoencoder are used, and whether that is optimal.
 
@@ -289,6 +304,11 @@ def collapse_report(
     tolerance : float, default=0.05
         Amount by which the ratio of vᵀC⁻¹ΣC⁻¹v to vᵀC⁻¹v may exceed 1 before the collapse counts
         as not justified.
+    gap_samples : int, default=0
+        Number of samples, the first ones, at which the Hadamard gap of the decoder is computed,
+        which answers whether a full posterior covariance would help; see `hadamard_gap`. The model
+        then needs a method ``decode`` and an attribute ``noise_variance``. With 0 it is not
+        computed.
 
     Returns
     -------
@@ -306,6 +326,7 @@ def collapse_report(
     check_number(tolerance, "tolerance", low=0.0)
     check_number(max_variance, "max_variance", low=0.0)
     check_number(min_spread, "min_spread", low=0.0)
+    check_integer(gap_samples, "gap_samples", low=0)
     if not isinstance(model, torch.nn.Module) or not callable(getattr(model, "encode", None)):
         raise ValueError(
             f"model is of type {type(model).__name__}, expected an nn.Module with a method encode "
@@ -313,6 +334,7 @@ def collapse_report(
         )
     with evaluation(model):
         found = _gather(model, loader)
+    codes = found.mean[:gap_samples]
     count, active = active_dimensions(
         found.mean,
         found.variance,
@@ -336,6 +358,7 @@ def collapse_report(
         max_variance=max_variance,
         min_spread=min_spread,
         tolerance=tolerance,
+        gap=hadamard_gap(model, codes=codes) if gap_samples else None,
     )
 
 

@@ -239,22 +239,30 @@ def _noise_variance(model: Any, given: float | None) -> float:
 
 def _decoder_and_codes(model: Any, x: Any, codes: Any) -> tuple[Callable[[Tensor], Tensor], Tensor]:
     """Return the function that decodes latents, and the latents, of shape (n, k)."""
-    decode = getattr(model, "decode", None)
-    if codes is not None:
-        check_tensor(codes, "codes", ("n", "k"))
-        if not callable(decode):
-            decode = check_module(model, "model", "from latents (n, k) to means (n, …)")
-        return decode, _finite(codes.detach())
-    if not callable(decode) or not callable(getattr(model, "encode", None)):
+    encode: Any = getattr(model, "encode", None)
+    decode: Any = getattr(model, "decode", None)
+    if callable(encode) != callable(decode) or (codes is None and not callable(encode)):
         raise ValueError(
             f"model is of type {type(model).__name__} without the methods encode and decode: give "
             "a model such as lucidae.nn.VAE, or a decoder together with codes and noise_variance."
         )
-    check_tensor(x, "x", (..., "n", "features"))
-    posterior = model.encode(x)
-    mean = getattr(posterior, "mean", None)
-    mean = posterior[0] if not isinstance(mean, torch.Tensor) else mean
-    return decode, _finite(check_tensor(mean, "the posterior mean of model.encode", ("n", "k")))
+    if not callable(decode):
+        decode = check_module(model, "model", "from latents (n, k) to means (n, …)")
+    if codes is None:
+        check_tensor(x, "x", (..., "n", "features"))
+        posterior = encode(x)
+        # A posterior of lucidae or torch.distributions, or a tuple of mean and log-variance.
+        codes = getattr(posterior, "mean", None)
+        codes = codes if isinstance(codes, torch.Tensor) else posterior[0]
+        codes = check_tensor(codes, "the posterior mean of model.encode", ("n", "k"))
+    codes = _finite(check_tensor(codes, "codes", ("n", "k")).detach())
+    decoded = decode(codes[:1])
+    if not isinstance(decoded, torch.Tensor) or decoded.ndim < 2 or len(decoded) != 1:
+        raise ValueError(
+            f"the decoder returned {getattr(decoded, 'shape', type(decoded).__name__)} for one row "
+            "of latents, expected a tensor of shape (1, …)."
+        )
+    return decode, codes
 
 
 def _finite(codes: Tensor) -> Tensor:

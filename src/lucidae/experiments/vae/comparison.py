@@ -193,9 +193,7 @@ def _measure_one(settings: Mapping[str, Any], device: str) -> dict[str, Images]:
     source = SOURCES[check_choice(settings["data"], "data", SOURCES)]
     images, held_out = (as_tensor(x, device) for x in source())
     kind = check_choice(settings["arm"], "arm", COVARIANCES)
-    return train_model(
-        images, held_out, RunSettings.of(settings["design"]), kind, settings["seed"]
-    )
+    return train_model(images, held_out, RunSettings.of(settings["design"]), kind, settings["seed"])
 
 
 def train_model(

@@ -245,7 +245,8 @@ class Manifold:
             "latents": f"{listed(self.ratios, ' r, ')} r, at most {self.widest}",
             "noise variance γ": f"{noises}; a fixed value is reached from 0.1 after half the steps",
             "networks": f"two hidden layers of {design['hidden']} in encoder and decoder",
-            "training": f"{design['steps']} steps of Adam ({self.image_steps} on images), batches of {design['batch_size']}, "
+            "training": f"{design['steps']} steps of Adam ({self.image_steps} on images), "
+            f"batches of {design['batch_size']}, "
             f"learning rate {design['learning_rate']:g}, equal for both covariances",
             "seeds": f"{self.seeds}; images: {self.image_seeds}",
             "images": f"decoders of r = {listed(self.image_dimensions)} latents, trained on "

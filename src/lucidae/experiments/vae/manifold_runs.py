@@ -72,9 +72,7 @@ def random_generators(
     variance 1.
     """
     each = [random_generator(one["seed"], one["dimension"], one["entries"]) for one in group]
-    inner, outer = (
-        padded([each[index][part] for index in copies]).to(device) for part in (0, 1)
-    )
+    inner, outer = (padded([each[index][part] for index in copies]).to(device) for part in (0, 1))
     width = inner.shape[1]
 
     def source(normal: Tensor, _: Tensor) -> Tensor:
@@ -124,7 +122,7 @@ def image_generators(
 
 
 def image_rows(
-    group: Sequence[Settings], copies: Sequence[int], device: str
+    group: Sequence[Settings], _: Sequence[int], device: str
 ) -> tuple[Source, int, list[Arrays]]:
     """Return the training images of a data set, as rows, drawn with replacement."""
     images = np.asarray(SOURCES[group[0]["rows"]]()[0], dtype=np.float32)
