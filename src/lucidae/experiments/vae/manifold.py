@@ -194,7 +194,7 @@ class Manifold:
         for settings in cell_settings(self.scale)[:2]:
             design = dict(settings["design"])
             if self.scale == "smoke":
-                design |= {"latent_dim": 8, "training": design["training"] | {"epochs": 2}}
+                design |= {"latent_dim": 8, "training": design["training"] | {"epochs": 1}}
             chosen = settings | {"design": design, "gap_samples": self.gap_samples}
             cells.append(Cell(self._runs().measure_images, chosen, self.costs[3]))
         return cells
@@ -361,7 +361,7 @@ def _bounds(panels: Sequence[tuple[str, str]]) -> tuple[Any, ...]:
     return tuple(verdicts)
 
 
-def _named(ratio: int, noise: Noise) -> str:
+def panel_words(ratio: int, noise: Noise) -> str:
     """Return the words for a panel: number of latents and noise variance."""
     latents = "k = r" if ratio == 1 else f"k = {ratio} r"
     return f"{latents}, γ {'learned' if noise == 'learn' else f'= {noise:g}'}"
@@ -369,7 +369,9 @@ def _named(ratio: int, noise: Noise) -> str:
 
 def _panels(source: str, ratios: Sequence[int], noises: Sequence[Noise]) -> list[tuple[str, str]]:
     return [
-        (f"{source}/{ratio}/{noise}", _named(ratio, noise)) for noise in noises for ratio in ratios
+        (f"{source}/{ratio}/{noise}", panel_words(ratio, noise))
+        for noise in noises
+        for ratio in ratios
     ]
 
 
@@ -427,7 +429,7 @@ def _reported(setting: Manifold) -> tuple[Any, ...]:
         Reported(
             f"difference/random/1/{noise}",
             at=float(r),
-            says=f"cost of a diagonal covariance in nats, {_named(1, noise)}",
+            says=f"cost of a diagonal covariance in nats, {panel_words(1, noise)}",
         )
         for r in low
     ]
@@ -436,7 +438,7 @@ def _reported(setting: Manifold) -> tuple[Any, ...]:
             found.append(
                 Reported(
                     f"active_directions_{arm}/random/{ratio}/{noise}",
-                    says=f"active directions with {arm} covariance, {_named(ratio, noise)}",
+                    says=f"active directions with {arm} covariance, {panel_words(ratio, noise)}",
                 )
             )
     found += [
@@ -455,15 +457,15 @@ def _reported(setting: Manifold) -> tuple[Any, ...]:
 
 SMOKE = Manifold(
     scale="smoke",
-    dimensions=(2, 4),
+    dimensions=(2,),
     ratios=(1, 2),
     widest=8,
     noises=(0.01,),
-    seeds=2,
+    seeds=3,
     entries=12,
     design={
         "hidden": 32,
-        "steps": 400,
+        "steps": 800,
         "batch_size": 100,
         "learning_rate": 3e-3,
         "samples": 1024,
