@@ -195,6 +195,7 @@ def made_up(setting, cost=0.5, low=0.3, high=0.8):
             for arm in chosen["arms"]:
                 measured = dict.fromkeys(names, 2.0 if arm == "diagonal" else 1.0)
                 measured |= {"loss": 1.0, "gap": 0.0, "gap_error": 0.0} | arms.get(arm, {})
+                measured["active_directions"] = chosen.get("dimension", 1) + (arm == "diagonal")
                 arrays |= {f"{name}/{arm}": np.array(value) for name, value in measured.items()}
                 arrays[f"course/{arm}"] = np.linspace(2.0, 1.0, 16)
         cells.append(Measured(chosen, arrays, {"seconds": 0.0}))
@@ -221,6 +222,7 @@ def test_every_verdict_holds_where_the_theory_does_and_fails_where_it_does_not()
     worse = judged(PAPER, Results(swapped(made_up(PAPER))))
     assert not worse["error"]
     assert not worse["latents"]
+    assert not worse["needed"]
     assert not worse["parts"]
     assert judged(SMOKE, made_up(SMOKE)) == {"bounds": True}
     assert judged(SMOKE, made_up(SMOKE, high=0.1)) == {"bounds": False}

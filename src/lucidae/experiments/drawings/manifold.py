@@ -179,6 +179,7 @@ def _parts(outcome: Outcome) -> Any:
         left.axvline(share * steps, color=LIGHT["muted"], linewidth=1.0, linestyle=":")
     left.set(title="−ELBO minus that of the method (nats)", xlabel="step")
     left.set_yscale("symlog", linthresh=1.0)
+    left.set_ylim(bottom=-0.5)
     values = [float(curves[f"worse/{arm}"].y[0]) for arm in arms[1:]]
     right.barh(np.arange(len(values)), values, color=[LOOKS[arm][0] for arm in arms[1:]])
     right.set_yticks(np.arange(len(values)), [""] * len(values))

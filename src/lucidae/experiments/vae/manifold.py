@@ -20,7 +20,7 @@ from lucidae.experiments.declaration import (
     listed,
     own,
 )
-from lucidae.experiments.verdicts import AtLeast, Ordered, Reported
+from lucidae.experiments.verdicts import AtLeast, AtMost, Ordered, Reported
 
 ARMS = ("full", "diagonal")
 PARTS = ("coupled from the start", "not divided by √k", "absolute", "absolute from the start")
@@ -28,6 +28,9 @@ PARTS = ("coupled from the start", "not divided by √k", "absolute", "absolute 
 
 ALLOWED = 3.0
 """Number of standard errors over the seeds by which a bound may be missed."""
+
+SOME = 0.5
+"""Smallest mean number of active directions that counts as a difference."""
 
 SMALL = 8
 """Runs of at most this number of latents are trained together on an accelerator."""
@@ -216,6 +219,9 @@ class Manifold:
                 for name in found[0]:
                     series = [one[name] for one in found]
                     curves[f"{name}/{source}/{ratio}/{noise}"] = Curve(dimensions, series, "r =")
+                used = curves[f"active_directions_full/{source}/{ratio}/{noise}"]
+                excess = Curve(used.x, abs(used.y - used.x), "r =")
+                curves[f"excess/{source}/{ratio}/{noise}"] = excess
         for name in [name for name in curves if name.startswith("difference/")]:
             curves |= _low_and_high(name, curves[name])
         return curves | self._courses(results) | _deep_bounds(results)
@@ -321,7 +327,8 @@ def _deep_bounds(results: Results) -> dict[str, Curve]:
 
 STATEMENTS = {
     "error": Statement("On a manifold, the VAE with full covariance has the lower error."),
-    "latents": Statement("The VAE with full covariance uses fewer latents, as many as needed."),
+    "latents": Statement("The VAE with full covariance uses fewer latents."),
+    "needed": Statement("It uses as many latents as the manifold has dimensions."),
     "bounds": own(
         "With as many latents as dimensions, what a diagonal covariance costs lies between the "
         "Hadamard gaps of both decoders."
@@ -392,7 +399,20 @@ def _latents(panels: Sequence[tuple[str, str]]) -> tuple[Any, ...]:
         Ordered(
             (f"active_directions_diagonal/{panel}", f"active_directions_full/{panel}"),
             at="mean",
+            margin=SOME,
             says=f"number of active directions: diagonal minus full covariance, {words}",
+        )
+        for panel, words in panels
+    )
+
+
+def _needed(panels: Sequence[tuple[str, str]]) -> tuple[Any, ...]:
+    return tuple(
+        AtMost(
+            f"excess/{panel}",
+            SOME,
+            at="everywhere",
+            says=f"active directions of the full covariance minus r, absolute value, {words}",
         )
         for panel, words in panels
     )
@@ -405,6 +425,7 @@ def _expected(setting: Manifold) -> dict[str, tuple[Any, ...]]:
     return {
         "error": _errors(_panels("random", (1, 2), setting.noises), low, high),
         "latents": _latents(_panels("random", (2,), setting.noises)),
+        "needed": _needed(_panels("random", (2,), setting.noises)),
         "bounds": _bounds(_panels("random", (1,), fixed)),
         "bounds_wide": _bounds(_panels("random", setting.ratios[1:], fixed)),
         "bounds_learned": _bounds(_panels("random", setting.ratios[:2], ["learn"])),
@@ -510,7 +531,17 @@ PAPER = Manifold(
 
 WHY_NOT = "The smoke scale has too few dimensions, seeds and steps to judge this."
 UNJUDGED = dict.fromkeys(
-    ("error", "latents", "bounds_wide", "bounds_learned", "dimension", "images", "deep", "parts"),
+    (
+        "error",
+        "latents",
+        "needed",
+        "bounds_wide",
+        "bounds_learned",
+        "dimension",
+        "images",
+        "deep",
+        "parts",
+    ),
     WHY_NOT,
 )
 
