@@ -33,12 +33,13 @@ MODULES = {
     "vae-mnist": "vae.mnist",
     "vae-mnist-fixed": "vae.mnist_fixed",
     "embeddings-truncation": "embeddings.truncation",
+    "vae-manifold": "vae.manifold",
 }
 """Module of each experiment below `lucidae.experiments`, in the order of the papers."""
 
 NAMES = tuple(MODULES)
 
-NEEDS_TORCH = ("vae-mnist", "vae-mnist-fixed", "embeddings-truncation")
+NEEDS_TORCH = ("vae-mnist", "vae-mnist-fixed", "vae-manifold", "embeddings-truncation")
 
 
 def available() -> tuple[str, ...]:

@@ -13,6 +13,7 @@ except ModuleNotFoundError as error:
 
 from lucidae.nn.diagnostics import CollapseReport, active_directions, collapse_report
 from lucidae.nn.dropout import DropoutPenalty, certify_dropout, equalize_layers
+from lucidae.nn.hadamard import HadamardGap, hadamard_gap
 from lucidae.nn.layers import ResidualBlock, ResNetDecoder, ResNetEncoder
 from lucidae.nn.monitoring import (
     certificate_scalars,
@@ -45,6 +46,7 @@ __all__ = [
     "FullGaussian",
     "GaussianHead",
     "GeometricSchedule",
+    "HadamardGap",
     "LowRankGaussian",
     "NestedDropout",
     "NoiseVariance",
@@ -60,6 +62,7 @@ __all__ = [
     "collapse_report",
     "collapse_scalars",
     "equalize_layers",
+    "hadamard_gap",
     "mean_scalars",
     "negative_log_likelihood",
     "order_dimensions",

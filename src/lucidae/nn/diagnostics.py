@@ -15,9 +15,10 @@ import torch
 from lucidae.arrays import scalar, to_numpy
 from lucidae.metrics import active_dimensions
 from lucidae.moments import SecondMoment
+from lucidae.nn.hadamard import HadamardGap, hadamard_gap
 from lucidae.nn.layers import Tensor, batches, check_tensor, device_of, evaluation
 from lucidae.nn.posteriors import as_gaussian
-from lucidae.validation import check_number
+from lucidae.validation import check_integer, check_number
 
 __all__ = ["CollapseReport", "collapse_report"]
 
@@ -69,6 +70,9 @@ class CollapseReport:
     noise_estimated : bool, default=False
         Whether `noise_variance` is the mean squared error of the reconstructions, because the
         model does not state its noise variance.
+    gap : HadamardGap, optional
+        What a full posterior covariance would gain with this decoder, in nats; None if it was not
+        computed.
 
     Examples
     --------
@@ -107,6 +111,7 @@ class CollapseReport:
     tolerance: float
     linear_latents: int | None = None
     noise_estimated: bool = False
+    gap: HadamardGap | None = None
 
     @property
     def justified(self) -> tuple[bool | None, ...]:
@@ -147,6 +152,14 @@ class CollapseReport:
 
     @property
     def notes(self) -> tuple[str, ...]:
+        """Sentences: what an active latent is, a linear VAE, and whether a full covariance helps.
+
+        The last one needs the Hadamard gap of the decoder.
+        """
+        return self._comparison if self.gap is None else (*self._comparison, self.gap.answer)
+
+    @property
+    def _comparison(self) -> tuple[str, ...]:
         """Sentences on active latents, on the comparison with a linear VAE, and the advice."""
         meaning = (
             f"Active: mean posterior variance < {self.max_variance:g} and variance of the mean > "
@@ -244,6 +257,7 @@ class CollapseReport:
             "max_variance": self.max_variance,
             "min_spread": self.min_spread,
             "tolerance": self.tolerance,
+            "gap": None if self.gap is None else self.gap.to_dict(),
         }
 
     def _repr_html_(self) -> str:
@@ -333,6 +347,7 @@ def collapse_report(
     min_spread: float = 0.01,
     tolerance: float = 0.05,
     noise_variance: float | None = None,
+    gap_samples: int = 0,
 ) -> CollapseReport:
     """Report how many latents of a variational autoencoder are used, and how many it needs.
 
@@ -367,6 +382,11 @@ def collapse_report(
         model; if it has none but has a method ``decode(z)``, the mean squared error of the
         reconstructions from posterior means, which is the best γ for this decoder. For a loss
         ``c·‖x − μ‖² + KL``, γ = 1/(2c).
+    gap_samples : int, default=0
+        Number of samples, the first ones, at which the Hadamard gap of the decoder is computed,
+        which answers whether a full posterior covariance would help; see `hadamard_gap`. The model
+        then needs a method ``decode`` and an attribute ``noise_variance``. With 0 it is not
+        computed.
 
     Returns
     -------
@@ -414,6 +434,7 @@ def collapse_report(
     check_number(min_spread, "min_spread", low=0.0)
     if noise_variance is not None:
         check_number(noise_variance, "noise_variance", low=0.0, open_low=True)
+    check_integer(gap_samples, "gap_samples", low=0)
     if not isinstance(model, torch.nn.Module) or not callable(getattr(model, "encode", None)):
         raise ValueError(
             f"model is of type {type(model).__name__}, expected an nn.Module with a method encode "
@@ -423,6 +444,7 @@ def collapse_report(
     with evaluation(model):
         found = _gather(model, loader, reconstruct=stated is None)
     noise = found.mean_square if stated is None else stated
+    codes = found.mean[:gap_samples]
     count, active = active_dimensions(
         found.mean,
         found.variance,
@@ -448,6 +470,7 @@ def collapse_report(
         tolerance=tolerance,
         linear_latents=useful,
         noise_estimated=stated is None and noise is not None,
+        gap=hadamard_gap(model, codes=codes) if gap_samples else None,
     )
 
 

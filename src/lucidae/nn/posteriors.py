@@ -376,12 +376,28 @@ def _full(head: Any, mean: Tensor, scale: Tensor, features: Tensor) -> FullGauss
     k = head.latent_dim
     if k == 1:
         return FullGaussian(mean, scale[..., None])
-    # Scatter the k(k − 1)/2 predictions below the diagonal; diag(s)(I + cN/√k) has diagonal s, so
-    # the factor is triangular with a positive diagonal for every prediction.
     below = _coupled(head, features) / math.sqrt(k)
+    return FullGaussian(mean, relative_factor(scale, below, head.positions))
+
+
+def relative_factor(scale: Tensor, below: Tensor, positions: Tensor) -> Tensor:
+    """Return the triangular factor diag(s)(I + N) of a covariance, shape (…, k, k).
+
+    Parameters
+    ----------
+    scale : tensor of shape (…, k)
+        The diagonal s, positive.
+    below : tensor of shape (…, k(k − 1)/2)
+        The entries of the strictly lower triangular N, row by row.
+    positions : tensor of int, shape (k(k − 1)/2,)
+        Their places in N, if its rows are concatenated.
+    """
+    # diag(s)(I + N) has diagonal s, so the factor is triangular with a positive diagonal for
+    # every prediction.
+    k = scale.shape[-1]
     flat = below.new_zeros((*below.shape[:-1], k * k))
-    lower = flat.index_copy(-1, head.positions, below).unflatten(-1, (k, k))
-    return FullGaussian(mean, scale[..., None] * lower + torch.diag_embed(scale))
+    lower = flat.index_copy(-1, positions, below).unflatten(-1, (k, k))
+    return scale[..., None] * lower + torch.diag_embed(scale)
 
 
 def _low_rank(head: Any, mean: Tensor, scale: Tensor, features: Tensor) -> LowRankGaussian:

@@ -192,12 +192,8 @@ def measure(group: Sequence[Mapping[str, Any]], device: str) -> list[dict[str, I
 def _measure_one(settings: Mapping[str, Any], device: str) -> dict[str, Images]:
     source = SOURCES[check_choice(settings["data"], "data", SOURCES)]
     images, held_out = (as_tensor(x, device) for x in source())
-    chosen = RunSettings.of(settings["design"])
-    if device == "cpu":  # at these sizes compiling for the processor takes longer than it saves
-        plain = replace(chosen.training, precision="float32", compiled=False)
-        chosen = replace(chosen, training=plain)
     kind = check_choice(settings["arm"], "arm", COVARIANCES)
-    return train_model(images, held_out, chosen, kind, settings["seed"])
+    return train_model(images, held_out, RunSettings.of(settings["design"]), kind, settings["seed"])
 
 
 def train_model(
@@ -216,6 +212,20 @@ def train_model(
     seed : int
         Seed of the initial weights, the batches and the noise.
     """
+    model, history = fit_model(images, held_out, chosen, kind, seed)
+    size = sum(parameter.numel() for parameter in model.parameters())
+    return (
+        history | sample_images(model, held_out[:N_IMAGES], kind) | {"parameters": np.array(size)}
+    )
+
+
+def fit_model(
+    images: Tensor, held_out: Tensor, chosen: RunSettings, kind: str, seed: int
+) -> tuple[VAE, dict[str, Images]]:
+    """Train one model and return it with the measured values per epoch; see `train_model`."""
+    if images.device.type == "cpu":  # compiling for the processor takes longer than it saves
+        plain = replace(chosen.training, precision="float32", compiled=False)
+        chosen = replace(chosen, training=plain)
     model = chosen.model(tuple(images.shape[1:]), kind, seed)
     model = model.to(images.device, memory_format=torch.channels_last)
     settings = replace(chosen.training, seed=seed)
@@ -226,11 +236,7 @@ def train_model(
             f"the training with {kind} covariance and seed {seed} diverged: lower its learning "
             "rate."
         )
-    size = sum(parameter.numel() for parameter in model.parameters())
-    history = dict(ended.history.values)
-    return (
-        history | sample_images(model, held_out[:N_IMAGES], kind) | {"parameters": np.array(size)}
-    )
+    return model, dict(ended.history.values)
 
 
 def sample_images(model: Any, x: Tensor, kind: str) -> dict[str, Images]:

@@ -1,0 +1,193 @@
+"""Functions that draw the experiment on VAEs of data from manifolds of known dimension."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from lucidae.experiments.drawings.common import look, numbers, shared_legend
+from lucidae.experiments.outcomes import Outcome
+from lucidae.experiments.vae.manifold import ARMS, PARTS, panel_words
+from lucidae.report.blocks import Block, Plot
+from lucidae.report.figures import image_rows
+from lucidae.report.style import LIGHT, drawing, new_figure
+
+DASHES = {1: "-", 2: "--", 4: ":"}
+"""Line style by the number of latents per dimension."""
+
+LOOKS = {
+    "full": (LIGHT["blue"], "-"),
+    "diagonal": (LIGHT["green"], "--"),
+    "coupled from the start": (LIGHT["orange"], "-."),
+    "not divided by √k": (LIGHT["purple"], ":"),
+    "absolute": (LIGHT["yellow"], "-"),
+    "absolute from the start": (LIGHT["muted"], "--"),
+}
+"""Colour and line style of the variants of the covariance."""
+
+WORDS = {
+    "full": "full, as in GaussianHead",
+    "diagonal": "diagonal",
+    "coupled from the start": "full, coupled from the start",
+    "not divided by √k": "full, not divided by √k",
+    "absolute": "full, absolute entries",
+    "absolute from the start": "full, absolute entries, coupled from the start",
+}
+
+
+def costs(outcome: Outcome) -> Sequence[Block]:
+    """Return plots of the cost of a diagonal covariance, of errors, and of parts of the method."""
+    name = outcome.experiment.name
+    curves = outcome.curves
+    with drawing():
+        return [
+            Plot.of(
+                name,
+                _costs(outcome, "random"),
+                "Cost of a diagonal covariance, −ELBO with diagonal minus −ELBO with full "
+                "covariance, with its standard error over the seeds, against the dimension r of "
+                "the data. The band extends from the Hadamard gap of the decoder that was trained "
+                "with a diagonal covariance to that of the one with a full covariance.",
+                numbers(curves, ("difference", "gap_")),
+            ),
+            Plot.of(
+                f"{name}-errors",
+                _errors(outcome),
+                "Left: error from posterior means with diagonal covariance, divided by that with "
+                "full covariance; bars are standard errors. Right: active directions of the "
+                "latent space; the grey line is r. Means over the seeds.",
+                numbers(curves, ("mse_ratio", "active_directions")),
+            ),
+            Plot.of(
+                f"{name}-images",
+                _costs(outcome, "images"),
+                "The same on images of generators, which were trained on images of digits.",
+                numbers(curves, ("difference/images", "gap_")),
+            ),
+            Plot.of(
+                f"{name}-generators",
+                _generated(outcome),
+                "Images of the generators, for random latents; a row per dimension r.",
+                numbers(curves, ("gap_full/images",)),
+            ),
+            Plot.of(
+                f"{name}-parts",
+                _parts(outcome),
+                "Training of VAEs with full covariance without parts of the method. Left: −ELBO "
+                "on the training data minus that of the full covariance as in GaussianHead, over "
+                "the steps; the vertical lines mark where its latents begin to be coupled and are "
+                "coupled fully. Right: the same at the end, on new posterior samples.",
+                numbers(curves, ("course", "worse", "directions")),
+            ),
+        ]
+
+
+def _costs(outcome: Outcome, source: str) -> Any:
+    """Return a figure with a panel per number of latents (rows) and noise variance (columns)."""
+    setting, curves = outcome.setting, outcome.curves
+    panels = [(ratio, noise) for ratio, noise, _ in setting.panels(source)]
+    ratios = sorted({ratio for ratio, _ in panels})
+    noises = list(dict.fromkeys(noise for _, noise in panels))
+    shape = (len(ratios), len(noises))
+    size = (max(7.4, 2.9 * len(noises)), 2.4 * len(ratios) + 0.8)
+    figure, grid = new_figure(*shape, figsize=size, squeeze=False)
+    for row, ratio in enumerate(ratios):
+        for column, noise in enumerate(noises):
+            axes = grid[row][column]
+            if (ratio, noise) not in panels:
+                axes.set_axis_off()
+                continue
+            _cost(axes, curves, f"{source}/{ratio}/{noise}")
+            axes.set(
+                title=panel_words(ratio, noise),
+                xlabel="r",
+                xticks=[int(r) for r in curves[f"difference/{source}/{ratio}/{noise}"].x],
+            )
+        grid[row][0].set_ylabel("nats")
+    shared_legend(figure, grid[0][0], 3)
+    return figure
+
+
+def _cost(axes: Any, curves: Any, panel: str) -> None:
+    low, high, cost, error = (
+        curves[f"{name}/{panel}"]
+        for name in ("gap_diagonal", "gap_full", "difference", "difference_error")
+    )
+    axes.fill_between(low.x, low.y, high.y, color=LIGHT["muted"], alpha=0.25, linewidth=0)
+    for arm, curve in (("diagonal", low), ("full", high)):
+        style = {**look(arm), "linestyle": "--" if arm == "diagonal" else "-", "markevery": 1}
+        axes.plot(curve.x, curve.y, label=f"gap of the {arm} decoder", **style)
+    shown = {"color": LIGHT["orange"], "linestyle": "", "marker": "s", "capsize": 3}
+    axes.errorbar(cost.x, cost.y, error.y, label="cost of a diagonal covariance", **shown)
+
+
+def _errors(outcome: Outcome) -> Any:
+    """Return a figure of the ratios of errors and of the active directions."""
+    setting, curves = outcome.setting, outcome.curves
+    colours = dict(
+        zip(setting.noises, (LIGHT["blue"], LIGHT["orange"], LIGHT["green"]), strict=False)
+    )
+    figure, (left, right) = new_figure(1, 2, figsize=(8.6, 4.2))
+    for ratio, noise, _ in setting.panels("random"):
+        panel = f"random/{ratio}/{noise}"
+        style = {"color": colours[noise], "linestyle": DASHES[ratio], "marker": "o"}
+        curve, error = curves[f"mse_ratio/{panel}"], curves[f"mse_ratio_error/{panel}"]
+        left.errorbar(
+            curve.x, curve.y, error.y, capsize=2, label=panel_words(ratio, noise), **style
+        )
+    left.axhline(1.0, color=LIGHT["muted"], linewidth=1.0)
+    left.set(title="Error: diagonal / full covariance", xlabel="r")
+    last = setting.noises[0]
+    for ratio, noise, _ in setting.panels("random"):
+        if noise != last:
+            continue
+        for arm in ARMS:
+            curve = curves[f"active_directions_{arm}/random/{ratio}/{noise}"]
+            style = {**look(arm), "linestyle": DASHES[ratio], "markevery": 1}
+            right.plot(curve.x, curve.y, label=f"{arm}, {panel_words(ratio, noise)}", **style)
+    right.plot(setting.dimensions, setting.dimensions, color=LIGHT["muted"], linewidth=1.0)
+    right.set(title="Active directions", xlabel="r")
+    right.legend(fontsize=8)
+    left.legend(fontsize=8)
+    return figure
+
+
+def _generated(outcome: Outcome) -> Any:
+    """Return a figure of images of the generator of each dimension, of the first seed."""
+    rows = {}
+    for r in outcome.setting.image_dimensions:
+        images = outcome.results.where(source="images", dimension=r).cells[0].arrays["images"]
+        side = round(images.shape[1] ** 0.5)
+        rows[f"r = {r}"] = images.reshape(-1, side, side)
+    return image_rows(rows)
+
+
+def _parts(outcome: Outcome) -> Any:
+    """Return a figure of the training without parts of the method, and of its results."""
+    curves = outcome.curves
+    figure, (left, right) = new_figure(1, 2, figsize=(8.6, 4.0))
+    best = curves["course/full"]
+    arms = (*ARMS, *PARTS)
+    for arm in arms:
+        colour, dash = LOOKS[arm]
+        curve = curves[f"course/{arm}"]
+        left.plot(curve.x, curve.y - best.y, color=colour, linestyle=dash, label=WORDS[arm])
+    steps = outcome.setting.image_steps
+    for share in (0.25, 0.375):
+        left.axvline(share * steps, color=LIGHT["muted"], linewidth=1.0, linestyle=":")
+    left.set(title="−ELBO minus that of the method (nats)", xlabel="step")
+    left.set_yscale("symlog", linthresh=1.0)
+    left.set_ylim(bottom=-0.5)
+    values = [float(curves[f"worse/{arm}"].y[0]) for arm in arms[1:]]
+    right.barh(np.arange(len(values)), values, color=[LOOKS[arm][0] for arm in arms[1:]])
+    right.set_yticks(np.arange(len(values)), [""] * len(values))
+    for place, value in enumerate(values):
+        side = "left" if value >= 0 else "right"
+        right.annotate(f" {value:.2f} ", (value, place), ha=side, va="center", fontsize=9)
+    right.invert_yaxis()
+    right.margins(x=0.25)
+    right.set(title="At the end (nats)")
+    shared_legend(figure, left, 2)
+    return figure

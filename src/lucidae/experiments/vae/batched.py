@@ -1,0 +1,433 @@
+"""Training of many small VAEs at once, by batched matrix products.
+
+A stack of runs has tensors with the run as first axis. The runs share the number of steps, the
+batch size and the widths of the networks. They differ in their data, in the number of latents, in
+the noise variance, in the seed, and in the kind of posterior covariance. Runs with fewer latents
+than others are padded: a padded latent has the mean 0 and the variance 1, its noise never reaches
+the decoder, and its weights are zero and stay zero. Random numbers depend on the seed of a run
+alone, so that a run does not depend on the others of its stack, except for rounding.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch.nn import functional
+
+from lucidae.experiments.vae.training import TrainingSettings
+from lucidae.metrics import active_dimensions
+from lucidae.nn.diagnostics import active_directions
+from lucidae.nn.hadamard import hadamard_gap
+from lucidae.nn.layers import Tensor
+from lucidae.nn.posteriors import FACTOR_INIT, FullGaussian, relative_factor
+from lucidae.nn.vae import (
+    AVERAGING_RATE,
+    SMALLEST_VARIANCE,
+    GeometricSchedule,
+    negative_log_likelihood,
+)
+
+__all__ = ["ARMS", "Arm", "Design", "Run", "Stack"]
+
+WIDEST = 64
+"""Number of normal variables that are drawn per sample: the largest number of latents.
+
+It is constant, so that the numbers of a run do not depend on the widest run of its stack.
+"""
+
+BLOCK = 32
+"""Number of steps for which random numbers are drawn at once."""
+
+FLOOR = 1e-6
+"""Smallest posterior standard deviation, as in `GaussianHead`."""
+
+FIRST_NOISE = 0.1
+"""First noise variance of a schedule; it falls to its final value over the first half."""
+
+CHUNK = 1024
+"""Number of samples that are evaluated at a time."""
+
+STREAMS = {"weights": 0, "data": 1, "noise": 2, "evaluation data": 3, "evaluation noise": 4}
+"""Independent streams of random numbers of a run. Data and posterior noise must not share one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Arm:
+    """How the posterior covariance of a run is parametrised and trained.
+
+    Parameters
+    ----------
+    coupled : bool, default=True
+        Whether the covariance is full; otherwise it is diagonal.
+    relative : bool, default=True
+        Whether the entries of the triangular factor below the diagonal are predicted relative to
+        the standard deviations, as in `GaussianHead`; otherwise they are predicted directly.
+    divided : bool, default=True
+        Whether they are divided by √k for k latents, as in `GaussianHead`.
+    uncoupled : float, default=0.25
+        Share of the steps during which latents are independent; see `TrainingSettings`.
+    """
+
+    coupled: bool = True
+    relative: bool = True
+    divided: bool = True
+    uncoupled: float = 0.25
+
+
+ARMS = {
+    "full": Arm(),
+    "diagonal": Arm(coupled=False),
+    "coupled from the start": Arm(uncoupled=0.0),
+    "not divided by √k": Arm(divided=False),
+    "absolute": Arm(relative=False, divided=False),
+    "absolute from the start": Arm(relative=False, divided=False, uncoupled=0.0),
+}
+"""Kinds of runs: both kinds of covariance, and full covariances without parts of the method."""
+
+
+@dataclass(frozen=True, slots=True)
+class Design:
+    """Settings that all runs of a stack share.
+
+    Parameters
+    ----------
+    hidden : int
+        Width of the two hidden layers of encoder and decoder.
+    steps, batch_size, learning_rate
+        Steps of Adam, samples per step, and the largest learning rate; see `TrainingSettings`.
+    samples, draws : int
+        Number of new samples for the evaluation, and of posterior samples for each.
+    gap_samples : int
+        Number of samples for the Hadamard gap.
+    """
+
+    hidden: int = 256
+    steps: int = 12_000
+    batch_size: int = 256
+    learning_rate: float = 1e-3
+    samples: int = 8192
+    draws: int = 4
+    gap_samples: int = 1024
+
+    def training(self, arm: Arm) -> TrainingSettings:
+        """Return the schedules of the learning rate and of the coupling of an arm."""
+        return TrainingSettings(
+            batch_size=self.batch_size,
+            learning_rate=self.learning_rate,
+            uncoupled=arm.uncoupled,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One VAE of a stack.
+
+    Parameters
+    ----------
+    latents : int
+        Number k of latents, at most `WIDEST`.
+    arm : str
+        Name of an entry of `ARMS`.
+    noise : "learn" or float
+        Noise variance γ: learned, or the last value of a schedule.
+    seed : int
+        Seed of the initial weights, the data and the posterior noise.
+    """
+
+    latents: int
+    arm: str
+    noise: str | float
+    seed: int
+
+
+Source = Callable[[Tensor, Tensor], Tensor]
+"""Data of a stack of R runs.
+
+A function of standard normal variables (R, B, `WIDEST`) and uniform variables (R, B) that returns
+samples (R, B, D).
+"""
+
+
+def generator(seed: int, stream: str, device: Any) -> Any:
+    """Return a torch generator of one of the independent streams of a run."""
+    state = np.random.SeedSequence([seed, STREAMS[stream]]).generate_state(2, np.uint32)
+    return torch.Generator(device).manual_seed(int(state[0]) * 2**31 + int(state[1]))
+
+
+class Draws:
+    """Random numbers of a stack of runs: one generator per seed, drawn for several steps at once.
+
+    Runs with the same seed receive the same numbers, so that two arms of a comparison see the same
+    data and the same noise.
+
+    Parameters
+    ----------
+    seeds : sequence of int
+        Seed of each run.
+    stream : str
+        Key of `STREAMS`.
+    size : int
+        Number of samples per step.
+    device
+        A torch device.
+    """
+
+    def __init__(self, seeds: Sequence[int], stream: str, size: int, device: Any) -> None:
+        distinct = sorted(set(seeds))
+        self.generators = [generator(seed, stream, device) for seed in distinct]
+        self.index = torch.tensor([distinct.index(seed) for seed in seeds], device=device)
+        self.size, self.device, self.position = size, device, BLOCK
+
+    def __call__(self) -> tuple[Tensor, Tensor]:
+        """Return new normal (R, B, WIDEST) and uniform (R, B) variables, for R runs."""
+        if self.position == BLOCK:
+            self.normal = self._drawn(torch.randn, (BLOCK, self.size, WIDEST))
+            self.uniform = self._drawn(torch.rand, (BLOCK, self.size))
+            self.position = 0
+        here, self.position = self.position, self.position + 1
+        return self.normal[self.index, here], self.uniform[self.index, here]
+
+    def _drawn(self, draw: Callable[..., Tensor], shape: tuple[int, ...]) -> Tensor:
+        made = [draw(shape, generator=one, device=self.device) for one in self.generators]
+        return torch.stack(made)
+
+
+def initial_weights(run: Run, entries: int, hidden: int) -> dict[str, Tensor]:
+    """Return the initial weights of one run: layers (in, out) and their biases (1, out).
+
+    Linear layers are initialised as in torch, and the layers of the covariance as in
+    `GaussianHead`. The numbers depend on seed, sizes and number of latents, not on the arm.
+    """
+    rng = generator(run.seed, "weights", "cpu")
+    k = run.latents
+    sizes = {
+        "encoder.1": (entries, hidden),
+        "encoder.2": (hidden, hidden),
+        "mean": (hidden, k),
+        "decoder.1": (k, hidden),
+        "decoder.2": (hidden, hidden),
+        "decoder.3": (hidden, entries),
+        "scale": (hidden, k),
+        "factor": (hidden, k * (k - 1) // 2),
+    }
+    weights = {}
+    for name, (fan_in, fan_out) in sizes.items():
+        drawn = torch.rand((fan_in + 1, fan_out), generator=rng) * 2 - 1
+        weights[name] = drawn[1:] / math.sqrt(fan_in)
+        weights[f"{name}.bias"] = drawn[:1] / math.sqrt(fan_in)
+    for name in ("scale", "factor"):
+        weights[name] *= FACTOR_INIT
+        weights[f"{name}.bias"].zero_()
+    weights["scale.bias"].fill_(math.log(math.expm1(1.0 - FLOOR)))
+    return weights
+
+
+def padded(parts: Sequence[Tensor]) -> Tensor:
+    """Return matrices of different sizes as one stack, padded with zeros at the end."""
+    sizes = [max(part.shape[axis] for part in parts) for axis in (0, 1)]
+    stack = torch.zeros((len(parts), *sizes))
+    for target, part in zip(stack, parts, strict=True):
+        target[: part.shape[0], : part.shape[1]] = part
+    return stack
+
+
+def layer(weights: Mapping[str, Tensor], name: str, x: Tensor) -> Tensor:
+    """Return the linear layer `name` of x, for each run of a stack."""
+    return torch.baddbmm(weights[f"{name}.bias"], x, weights[name])
+
+
+def decode(weights: Mapping[str, Tensor], z: Tensor) -> Tensor:
+    """Return decoded means (R, B, D) of latents z (R, B, k), for R runs."""
+    hidden = functional.silu(layer(weights, "decoder.1", z))
+    return layer(weights, "decoder.3", functional.silu(layer(weights, "decoder.2", hidden)))
+
+
+class Stack:
+    """Some VAEs that are trained together, with encoder and decoder of two hidden layers.
+
+    Parameters
+    ----------
+    runs : sequence of Run
+        The VAEs.
+    source : callable
+        Their data, a `Source`.
+    entries : int
+        Number D of entries of a sample.
+    design : Design
+        Settings that all runs share.
+    device : str
+        Name of a torch device.
+    """
+
+    def __init__(
+        self, runs: Sequence[Run], source: Source, entries: int, design: Design, device: str
+    ) -> None:
+        self.runs, self.source, self.entries, self.design = runs, source, entries, design
+        self.device = device
+        each = [initial_weights(run, entries, design.hidden) for run in runs]
+        self.weights = {
+            name: padded([weights[name] for weights in each]).to(device).requires_grad_()
+            for name in each[0]
+        }
+        k = max(run.latents for run in runs)
+        counts = torch.tensor([[[run.latents]] for run in runs])
+        self.used = (torch.arange(k) < counts).to(device)
+        self.noise_variance = torch.full((len(runs), 1), FIRST_NOISE, device=device)
+        rows, columns = torch.tril_indices(k, k, -1)
+        self.rows, self.positions = rows.to(device), (rows * k + columns).to(device)
+        self.arms = [ARMS[run.arm] for run in runs]
+        divisor = [
+            math.sqrt(run.latents) if arm.divided else 1.0
+            for run, arm in zip(runs, self.arms, strict=True)
+        ]
+        self.divisor = torch.tensor(divisor, device=device)[:, None, None]
+        relative = torch.tensor([arm.relative for arm in self.arms], device=device)
+        self.relative = relative[:, None, None]
+        self.coupling = torch.zeros((len(runs), 1, 1), device=device)
+
+    def encode(self, x: Tensor) -> FullGaussian:
+        """Return the posteriors of samples x (R, B, D); padded latents have the prior."""
+        hidden = functional.silu(layer(self.weights, "encoder.1", x))
+        hidden = functional.silu(layer(self.weights, "encoder.2", hidden))
+        mean = layer(self.weights, "mean", hidden)
+        scale = functional.softplus(layer(self.weights, "scale", hidden)) + FLOOR
+        scale = torch.where(self.used, scale, 1.0)
+        if not len(self.positions):
+            return FullGaussian(mean, scale[..., None])
+        below = self.coupling / self.divisor * layer(self.weights, "factor", hidden)
+        # An absolute entry is an entry relative to s, divided by the s of its row.
+        below = torch.where(self.relative, below, below / scale[..., self.rows])
+        return FullGaussian(mean, relative_factor(scale, below, self.positions))
+
+    def evidence(self, x: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """Return squared errors and KL divergences, both (R, B), for given posterior noise."""
+        posterior = self.encode(x)
+        drawn = (noise * self.used)[..., None]
+        z = posterior.mean + (posterior.factor @ drawn)[..., 0] * self.used
+        error = torch.sum(torch.square(x - decode(self.weights, z)), -1)
+        return error, posterior.kl()
+
+    def train(self, records: int = 16) -> Tensor:
+        """Train all runs; return the mean loss of each in `records` equal parts of the steps."""
+        design = self.design
+        optimizer = torch.optim.Adam(list(self.weights.values()), fused=self.device != "cpu")
+        seeds = [run.seed for run in self.runs]
+        data, noise = (
+            Draws(seeds, stream, design.batch_size, self.device) for stream in ("data", "noise")
+        )
+        noises, couplings = self._noises(), self._couplings()
+        sums = torch.zeros((records, len(self.runs)), device=self.device)
+        for step in range(design.steps):
+            rate = design.training(self.arms[0]).rate(step, design.steps)
+            optimizer.param_groups[0]["lr"] = rate
+            self.coupling = couplings[step]
+            x = self.source(*data())
+            optimizer.zero_grad(set_to_none=True)
+            error, kl = self.evidence(x, noise()[0][..., : self.used.shape[-1]])
+            self._update_noise(step, error.detach(), noises[step])
+            fit = negative_log_likelihood(error, self.entries, self.noise_variance)
+            losses = torch.mean(fit + kl, 1)
+            losses.sum().backward()
+            optimizer.step()
+            sums[step * records // design.steps] += losses.detach()
+        return sums * (records / design.steps)
+
+    def _noises(self) -> Tensor:
+        """Return the noise variance of each run at each step (steps, R, 1); NaN where learned."""
+        steps = torch.arange(self.design.steps)
+        half = max(1, self.design.steps // 2)
+        each = [
+            torch.full(steps.shape, math.nan)
+            if run.noise == "learn"
+            else GeometricSchedule(FIRST_NOISE, float(run.noise), half)(steps)
+            for run in self.runs
+        ]
+        return torch.stack(each, 1)[..., None].to(self.device, torch.float32)
+
+    def _couplings(self) -> Tensor:
+        """Return the coupling of the latents of each run at each step, shape (steps, R, 1, 1)."""
+        steps = self.design.steps
+        schedules = {arm: self.design.training(arm) for arm in self.arms}
+        values = {
+            arm: [one.coupling(step, steps) if arm.coupled else 0.0 for step in range(steps)]
+            for arm, one in schedules.items()
+        }
+        table = torch.tensor([values[arm] for arm in self.arms], device=self.device)
+        return table.mT[..., None, None]
+
+    def _update_noise(self, step: int, error: Tensor, scheduled: Tensor) -> None:
+        """Set the noise variance of each run from its schedule, or from the mean squared error."""
+        newest = error.mean(1, keepdim=True) / self.entries
+        running = newest
+        if step:
+            running = (1 - AVERAGING_RATE) * self.noise_variance + AVERAGING_RATE * newest
+        learned = running.clamp_min(SMALLEST_VARIANCE)
+        self.noise_variance = torch.where(scheduled.isnan(), learned, scheduled)
+
+    def decoder(self, index: int) -> Callable[[Tensor], Tensor]:
+        """Return the decoder of one run, from latents (B, k) to means (B, D)."""
+        k = self.runs[index].latents
+        own = {name: part[index : index + 1].detach() for name, part in self.weights.items()}
+        own["decoder.1"] = own["decoder.1"][:, :k]
+        return lambda z: decode(own, z[None])[0]
+
+    @torch.no_grad()
+    def evaluate(self) -> list[dict[str, np.ndarray[Any, Any]]]:
+        """Return what is measured on new samples, for each run; see `figures`."""
+        design = self.design
+        seeds = [run.seed for run in self.runs]
+        data = Draws(seeds, "evaluation data", CHUNK, self.device)
+        noise = Draws(seeds, "evaluation noise", CHUNK, self.device)
+        chunks = math.ceil(design.samples / CHUNK)
+        parts = [self._measure(self.source(*data()), noise) for _ in range(chunks)]
+        sums = torch.stack([part[0] for part in parts]).mean(0).cpu()
+        covariance = torch.stack([part[1] for part in parts]).mean(0)
+        mean, variance = (torch.cat([part[i] for part in parts], 1) for i in (2, 3))
+        return [
+            self._figures(index, sums[:, index], covariance[index], mean[index], variance[index])
+            for index in range(len(self.runs))
+        ]
+
+    def _measure(self, x: Tensor, noise: Draws) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Return means over samples x of errors and KL (3, R), and moments of the posteriors.
+
+        The errors are those from posterior means and from `draws` posterior samples.
+        """
+        k = self.used.shape[-1]
+        posterior = self.encode(x)
+        at_mean = torch.sum(torch.square(x - decode(self.weights, posterior.mean)), -1)
+        drawn = [self.evidence(x, noise()[0][..., :k])[0] for _ in range(self.design.draws)]
+        sampled = torch.stack(drawn).double().mean((0, 2))
+        figures = torch.stack([at_mean.double().mean(1), sampled, posterior.kl().double().mean(1)])
+        covariance = posterior.covariance.double().mean(1)
+        return figures, covariance, posterior.mean, posterior.variance
+
+    def _figures(
+        self, index: int, sums: Tensor, covariance: Tensor, mean: Tensor, variance: Tensor
+    ) -> dict[str, np.ndarray[Any, Any]]:
+        """Return what is measured of one run, as arrays without axes."""
+        k, noise = self.runs[index].latents, self.noise_variance[index, 0].cpu().double()
+        error, sampled, kl = sums
+        loss = float(negative_log_likelihood(sampled, self.entries, noise) + kl)
+        found = {
+            "mse": float(error) / self.entries,
+            "sampled_mse": float(sampled) / self.entries,
+            "kl": float(kl),
+            "loss": loss,
+            "noise_variance": float(noise),
+        }
+        names = ("active", "active_directions", "gap", "gap_error")
+        found |= dict.fromkeys(names, math.nan)
+        if math.isfinite(loss):
+            mean, covariance = mean[:, :k], covariance[:k, :k]
+            found["active"] = float(active_dimensions(mean, variance[:, :k]))
+            found["active_directions"] = float(active_directions(covariance, mean))
+            codes = mean[: self.design.gap_samples]
+            gap = hadamard_gap(self.decoder(index), codes=codes, noise_variance=float(noise))
+            found |= {"gap": gap.value, "gap_error": gap.standard_error}
+        return {name: np.array(value) for name, value in found.items()}

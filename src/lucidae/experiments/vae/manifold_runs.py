@@ -1,0 +1,163 @@
+"""Runs of the experiment on VAEs of data from manifolds of known dimension."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from lucidae.experiments.declaration import work
+from lucidae.experiments.vae.batched import Design, Run, Source, Stack, decode, padded
+from lucidae.experiments.vae.comparison import SOURCES, RunSettings, as_tensor, fit_model
+from lucidae.nn.hadamard import hadamard_gap
+from lucidae.nn.layers import Tensor
+
+__all__ = ["measure", "measure_images"]
+
+Settings = Mapping[str, Any]
+Arrays = dict[str, np.ndarray[Any, Any]]
+
+N_IMAGES = 8
+"""Number of generated images that are kept for the page."""
+
+
+@work("vae.manifold/1")
+def measure(group: Sequence[Settings], device: str) -> list[Arrays]:
+    """Train VAEs of different kinds on the same data, and measure each.
+
+    Parameters
+    ----------
+    group : sequence of mappings
+        For each run: ``source`` (``"random"``, ``"images"`` or ``"rows"``), ``dimension`` r of the
+        data, ``latents``, ``noise``, ``seed``, ``arms`` (keys of `batched.ARMS`), ``design`` and,
+        for images, ``rows`` (a key of `comparison.SOURCES`).
+    device : str
+        Name of a torch device.
+
+    Returns
+    -------
+    list of dict
+        For each run and arm, under ``NAME/ARM``: the values of `Stack.evaluate` and the ``course``
+        of the training loss.
+    """
+    first = group[0]
+    design = Design(**first["design"])
+    runs = [
+        Run(one["latents"], arm, one["noise"], one["seed"]) for one in group for arm in one["arms"]
+    ]
+    copies = [index for index, one in enumerate(group) for _ in one["arms"]]
+    source, entries, extra = SAMPLERS[first["source"]](group, copies, device)
+    stack = Stack(runs, source, entries, design, device)
+    course = stack.train().cpu().numpy()
+    found = stack.evaluate()
+    arrays = [dict(one) for one in extra]
+    for number, (index, run) in enumerate(zip(copies, runs, strict=True)):
+        measured = {**found[number], "course": course[:, number]}
+        arrays[index] |= {f"{name}/{run.arm}": values for name, values in measured.items()}
+    return arrays
+
+
+Sampler = Callable[[Sequence[Settings], Sequence[int], str], tuple[Source, int, list[Arrays]]]
+
+
+def random_generators(
+    group: Sequence[Settings], copies: Sequence[int], device: str
+) -> tuple[Source, int, list[Arrays]]:
+    """Return data x = tanh(u A) B of random networks, for standard normal u of r entries.
+
+    The entries of A have the variance 1/r and B is scaled such that the entries of x have the mean
+    variance 1.
+    """
+    each = [random_generator(one["seed"], one["dimension"], one["entries"]) for one in group]
+    inner, outer = (padded([each[index][part] for index in copies]).to(device) for part in (0, 1))
+    width = inner.shape[1]
+
+    def source(normal: Tensor, _: Tensor) -> Tensor:
+        return torch.tanh(normal[..., :width] @ inner) @ outer
+
+    return source, int(outer.shape[2]), [{} for _ in group]
+
+
+def random_generator(seed: int, dimension: int, entries: int) -> tuple[Tensor, Tensor]:
+    """Return the two matrices of a random network, see `random_generators`."""
+    rng = np.random.default_rng([seed, dimension, entries])
+    inner = rng.standard_normal((dimension, entries)) / np.sqrt(dimension)
+    outer = rng.standard_normal((entries, entries))
+    made = np.tanh(rng.standard_normal((2000, dimension)) @ inner) @ outer
+    outer /= np.sqrt(np.mean(np.var(made, axis=0)))
+    return torch.tensor(inner).float(), torch.tensor(outer).float()
+
+
+def image_generators(
+    group: Sequence[Settings], copies: Sequence[int], device: str
+) -> tuple[Source, int, list[Arrays]]:
+    """Return images of trained generators: decoders of VAEs with as many latents as dimensions.
+
+    These VAEs have a diagonal covariance and are trained on the images ``rows`` first.
+    """
+    design = Design(**group[0]["design"])
+    design = replace(design, steps=group[0]["generator_steps"])
+    runs = [Run(one["dimension"], "diagonal", "learn", one["seed"] + 1000) for one in group]
+    rows, entries, _ = image_rows(group, range(len(group)), device)
+    stack = Stack(runs, rows, entries, design, device)
+    stack.train()
+    weights = {
+        name: part.detach()[list(copies)]
+        for name, part in stack.weights.items()
+        if name.startswith("decoder")
+    }
+    width = weights["decoder.1"].shape[1]
+
+    def source(normal: Tensor, _: Tensor) -> Tensor:
+        with torch.no_grad():
+            return decode(weights, normal[..., :width])
+
+    shown = torch.randn((N_IMAGES, width), generator=torch.Generator().manual_seed(0)).to(device)
+    images = source(shown.expand(len(copies), -1, -1), shown).cpu().numpy()
+    kept = [{"images": images[copies.index(index)]} for index in range(len(group))]
+    return source, entries, kept
+
+
+def image_rows(
+    group: Sequence[Settings], _: Sequence[int], device: str
+) -> tuple[Source, int, list[Arrays]]:
+    """Return the training images of a data set, as rows, drawn with replacement."""
+    images = np.asarray(SOURCES[group[0]["rows"]]()[0], dtype=np.float32)
+    rows = torch.tensor(images.reshape(len(images), -1), device=device)
+
+    def source(_: Tensor, uniform: Tensor) -> Tensor:
+        return rows[(uniform * len(rows)).long().clamp_max(len(rows) - 1)]
+
+    return source, int(rows.shape[1]), [{} for _ in group]
+
+
+SAMPLERS: dict[str, Sampler] = {
+    "random": random_generators,
+    "images": image_generators,
+    "rows": image_rows,
+}
+
+
+@work("vae.manifold_images/1")
+def measure_images(group: Sequence[Settings], device: str) -> list[Arrays]:
+    """Train the models of `vae-mnist`, and measure them and the Hadamard gaps of their decoders.
+
+    The settings are those of `comparison.cell_settings`, with the number ``gap_samples`` of images
+    for the gap.
+    """
+    return [_measure_images(settings, device) for settings in group]
+
+
+def _measure_images(settings: Settings, device: str) -> Arrays:
+    images, held_out = (as_tensor(x, device) for x in SOURCES[settings["data"]]())
+    chosen = RunSettings.of(settings["design"])
+    model, history = fit_model(images, held_out, chosen, settings["arm"], settings["seed"])
+    # In double precision, because convolutions on a GPU round to fewer digits than float32 has; in
+    # the usual order of axes, because group normalisation has a derivative in forward mode there.
+    model = model.to(dtype=torch.float64, memory_format=torch.contiguous_format)
+    gap = hadamard_gap(model, held_out[: settings["gap_samples"]].double())
+    measured = {"gap": np.array(gap.value), "gap_error": np.array(gap.standard_error)}
+    return {**history, **measured}

@@ -1,0 +1,322 @@
+"""What a diagonal posterior covariance costs a given decoder: the Hadamard gap, in nats."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+from lucidae.arrays import to_numpy
+from lucidae.nn.layers import Tensor, check_module, check_tensor, evaluation, full_precision
+from lucidae.validation import check_choice, check_integer, check_number
+
+__all__ = ["HadamardGap", "gap_of_gram", "hadamard_gap", "sketch_bias"]
+
+MOST_ENTRIES = 1 << 25
+"""Largest number of entries of the Jacobians that are computed at a time."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class HadamardGap:
+    """Amount by which a full posterior covariance improves the bound of a given decoder.
+
+    It is the result of `lucidae.nn.hadamard_gap`, which explains it.
+
+    Parameters
+    ----------
+    value : float
+        The gap H in nats: mean over the samples.
+    standard_error : float
+        Standard error of the mean over the samples; NaN for one sample.
+    samples : ndarray of shape (n,)
+        The gap of each sample.
+    noise_variance : float
+        Noise variance γ of the decoder.
+    jacobian : {"forward", "reverse", "sketch"}
+        How the Jacobians were computed.
+    bias : float, default=0.0
+        Expected amount by which a sketch exceeds the exact value if all latents are used; zero for
+        exact Jacobians.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from lucidae.nn import HadamardGap
+    >>> print(HadamardGap(0.33, 0.01, np.array([0.32, 0.34]), 1e-3, "forward"))
+    Hadamard gap 0.33 ± 0.01 nats (2 samples, γ = 0.001)
+    """
+
+    value: float
+    standard_error: float
+    samples: np.ndarray[Any, Any] = field(repr=False)
+    noise_variance: float
+    jacobian: str
+    bias: float = 0.0
+
+    def __str__(self) -> str:
+        biased = f", of which up to {self.bias:.2g} nats are bias of the sketch"
+        return (
+            f"Hadamard gap {self.value:.3g} ± {self.standard_error:.2g} nats "
+            f"({len(self.samples)} samples, γ = {self.noise_variance:.3g})"
+            f"{biased if self.bias else ''}"
+        )
+
+    @property
+    def answer(self) -> str:
+        """One sentence that answers whether a full covariance would help this model."""
+        return (
+            "Would a full covariance help? With this decoder it improves the bound by "
+            f"{self.value:.3g} ± {self.standard_error:.2g} nats per sample, to first order."
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return value, standard error and settings as values that JSON can represent."""
+        error = self.standard_error
+        return {
+            "value": self.value,
+            "standard_error": error if math.isfinite(error) else None,
+            "n_samples": len(self.samples),
+            "noise_variance": self.noise_variance,
+            "jacobian": self.jacobian,
+            "bias": self.bias,
+        }
+
+
+def hadamard_gap(
+    model: Any,
+    x: Any = None,
+    *,
+    codes: Any = None,
+    noise_variance: float | None = None,
+    jacobian: str = "forward",
+    n_projections: int = 1024,
+    random_state: int = 0,
+) -> HadamardGap:
+    """Return how many nats a diagonal posterior covariance costs a VAE with a given decoder.
+
+    Let J be the Jacobian of the decoder at the posterior mean of a sample, of shape (D, k) for D
+    output entries and k latents, γ the noise variance and C = JᵀJ/γ. To first order, and exactly
+    for a linear decoder, the best Gaussian posterior has the precision I + C, and the best one with
+    a diagonal covariance the variances 1/(1 + Cᵢᵢ). With the same decoder, the evidence lower bound
+    (ELBO) of the diagonal posterior is therefore lower by
+
+        H = ½ E[Σᵢ log(1 + Cᵢᵢ) − log|I + C|] ≥ 0
+
+    nats, with the mean E over the samples. The inequality is Hadamard's; it is an equality exactly
+    if the columns of the Jacobian are orthogonal. If one VAE is trained with a diagonal and one
+    with a full covariance, and each to its optimum, the difference of their bounds is at least the
+    gap of the first decoder and at most the gap of the second.
+
+    Parameters
+    ----------
+    model : nn.Module or callable
+        A model with the methods ``encode(x)``, which returns a Gaussian posterior or a tuple that
+        begins with its mean, and ``decode(z)``; or, if `codes` are given, a decoder that maps
+        latents of shape (n, k) to means of shape (n, …). Rows have to be decoded independently of
+        each other; a module is used in evaluation mode.
+    x : tensor of shape (n, …), optional
+        Inputs of the model; not used if `codes` are given.
+    codes : tensor of shape (n, k), optional
+        Latents at which the Jacobians are computed, instead of the posterior means of `x`.
+    noise_variance : float, optional
+        Noise variance γ of the decoder; by default the attribute ``noise_variance`` of the model.
+    jacobian : {"forward", "reverse", "sketch"}, default="forward"
+        ``"forward"`` computes JᵀJ exactly by k products with tangents (forward mode), whatever D
+        is; ``"reverse"`` computes it exactly by D products with cotangents, for decoders without
+        derivatives in forward mode; ``"sketch"`` replaces J by RJ with a random R of
+        `n_projections` rows, by as many products.
+    n_projections : int, default=1024
+        Number m of rows of R for ``"sketch"``, at least k.
+    random_state : int, default=0
+        Seed of R for ``"sketch"``.
+
+    Returns
+    -------
+    HadamardGap
+        ``value`` and ``standard_error`` in nats, and the gap of each sample.
+
+    Notes
+    -----
+    The entries of R are independent with distribution N(0, 1/m), so that (RJ)ᵀRJ is an unbiased
+    estimate of JᵀJ, but H of the estimate is too large: random columns are never orthogonal. Where
+    all eigenvalues of C are large, (RJ)ᵀRJ has a Wishart distribution, and the excess is exactly
+    ½ Σᵢ [ψ(m/2) − ψ((m − i + 1)/2)], i = 1, …, k, about k²/(4m), with the digamma function ψ.
+    Latents that are not used add nothing to it. The result has this number as ``bias``; it is not
+    subtracted.
+
+    Examples
+    --------
+    Two columns of equal length at an angle of 60 degrees:
+
+    >>> import torch
+    >>> from lucidae.nn import hadamard_gap
+    >>> decoder = torch.nn.Linear(2, 2, bias=False)
+    >>> _ = decoder.weight.data.copy_(torch.tensor([[1.0, 0.5], [0.0, 0.75**0.5]]))
+    >>> gap = hadamard_gap(decoder, codes=torch.zeros(3, 2), noise_variance=1e-6)
+    >>> round(gap.value, 4), gap.standard_error
+    (0.1438, 0.0)
+
+    This is −½ log(1 − cos²60°) = ½ log(4/3) = 0.1438 nats. Orthogonal columns cost nothing:
+
+    >>> _ = decoder.weight.data.copy_(torch.tensor([[3.0, 0.0], [0.0, 1.0]]))
+    >>> hadamard_gap(decoder, codes=torch.zeros(3, 2), noise_variance=0.1).value
+    0.0
+    """
+    check_choice(jacobian, "jacobian", _GRAMS)
+    check_integer(n_projections, "n_projections", low=1)
+    check_integer(random_state, "random_state", low=0)
+    noise = _noise_variance(model, noise_variance)
+    with evaluation(model if isinstance(model, torch.nn.Module) else torch.nn.Identity()):
+        decode, latents = _decoder_and_codes(model, x, codes)
+        k = latents.shape[1]
+        if jacobian == "sketch" and n_projections < k:
+            raise ValueError(
+                f"n_projections={n_projections} was given for {k} latents, expected at least as "
+                "many projections as latents: with fewer, the sketch has no determinant."
+            )
+        rng = torch.Generator(latents.device).manual_seed(random_state)
+        settings = {"count": n_projections, "rng": rng}
+        size = max(k, n_projections if jacobian == "sketch" else decode(latents[:1]).numel())
+        chunks = latents.split(max(1, MOST_ENTRIES // (k * size)))
+        gaps = [gap_of_gram(_GRAMS[jacobian](decode, z, **settings) / noise) for z in chunks]
+    samples = to_numpy(torch.cat(gaps))
+    if not np.isfinite(samples).all():
+        raise ValueError("the Jacobian of the decoder is not finite: the training has diverged.")
+    error = float(np.std(samples, ddof=1) / math.sqrt(len(samples))) if len(samples) > 1 else np.nan
+    bias = sketch_bias(k, n_projections) if jacobian == "sketch" else 0.0
+    return HadamardGap(float(samples.mean()), error, samples, noise, jacobian, bias)
+
+
+def gap_of_gram(gram: Tensor) -> Tensor:
+    """Return ½[Σᵢ log(1 + Cᵢᵢ) − log|I + C|] in nats for each matrix C of shape (…, k, k).
+
+    Examples
+    --------
+    >>> import torch
+    >>> gap_of_gram(torch.tensor([[1.0, 0.0], [0.0, 3.0]], dtype=torch.float64)).item()
+    0.0
+    """
+    identity = torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
+    # With the correlations of I + C as matrix, the gap is −½ log of its determinant: large
+    # logarithms that cancel are not formed, and orthogonal columns give exactly zero.
+    scale = torch.rsqrt(1 + torch.diagonal(gram, dim1=-2, dim2=-1))
+    correlations = (gram + identity) * scale[..., None] * scale[..., None, :]
+    correlations = correlations - torch.diag_embed(torch.diagonal(correlations, dim1=-2, dim2=-1))
+    log_determinant = torch.linalg.slogdet(correlations + identity).logabsdet
+    return torch.clamp(log_determinant, max=0.0).abs() / 2
+
+
+def sketch_bias(k: int, count: int) -> float:
+    """Return the excess of the gap of a sketch with `count` rows, for k latents that are all used.
+
+    See the notes of `hadamard_gap`.
+
+    Examples
+    --------
+    >>> round(sketch_bias(2, 100), 4)
+    0.0051
+    """
+    half = torch.tensor(count / 2, dtype=torch.float64)
+    lower = (count - torch.arange(k, dtype=torch.float64)) / 2
+    return float(torch.sum(torch.digamma(half) - torch.digamma(lower)) / 2)
+
+
+def _noise_variance(model: Any, given: float | None) -> float:
+    """Return the given noise variance, or else that of the model; an error if there is none."""
+    found = getattr(model, "noise_variance", None) if given is None else given
+    if found is None:
+        raise ValueError(
+            f"model is of type {type(model).__name__} and has no attribute noise_variance: give "
+            "noise_variance, the variance of the Gaussian noise of the decoder."
+        )
+    return check_number(float(found), "noise_variance", low=0.0, open_low=True)
+
+
+def _decoder_and_codes(model: Any, x: Any, codes: Any) -> tuple[Callable[[Tensor], Tensor], Tensor]:
+    """Return the function that decodes latents, and the latents, of shape (n, k)."""
+    encode: Any = getattr(model, "encode", None)
+    decode: Any = getattr(model, "decode", None)
+    if callable(encode) != callable(decode) or (codes is None and not callable(encode)):
+        raise ValueError(
+            f"model is of type {type(model).__name__} without the methods encode and decode: give "
+            "a model such as lucidae.nn.VAE, or a decoder together with codes and noise_variance."
+        )
+    if not callable(decode):
+        decode = check_module(model, "model", "from latents (n, k) to means (n, …)")
+    if codes is None:
+        check_tensor(x, "x", (..., "n", "features"))
+        posterior = encode(x)
+        # A posterior of lucidae or torch.distributions, or a tuple of mean and log-variance.
+        codes = getattr(posterior, "mean", None)
+        codes = codes if isinstance(codes, torch.Tensor) else posterior[0]
+        codes = check_tensor(codes, "the posterior mean of model.encode", ("n", "k"))
+    codes = _finite(check_tensor(codes, "codes", ("n", "k")).detach())
+    decoded = decode(codes[:1])
+    if not isinstance(decoded, torch.Tensor) or decoded.ndim < 2 or len(decoded) != 1:
+        raise ValueError(
+            f"the decoder returned {getattr(decoded, 'shape', type(decoded).__name__)} for one row "
+            "of latents, expected a tensor of shape (1, …)."
+        )
+    return decode, codes
+
+
+def _finite(codes: Tensor) -> Tensor:
+    """Return latents in float32 or float64 if they are finite; otherwise raise an error."""
+    if not torch.isfinite(codes).all():
+        raise ValueError("the latents contain NaN or infinity. Remove those samples first.")
+    return full_precision(codes)
+
+
+def _gram_forward(decode: Callable[[Tensor], Tensor], z: Tensor, **_: Any) -> Tensor:
+    """Return JᵀJ of each row of z, shape (n, k, k), by one tangent per latent."""
+    columns = []
+    with warnings.catch_warnings():  # the first use of forward mode compiles scripts inside torch
+        warnings.filterwarnings("ignore", message=".*torch.jit.script", category=DeprecationWarning)
+        for index in range(z.shape[1]):
+            tangent = torch.zeros_like(z)
+            tangent[:, index] = 1.0
+            try:
+                column = torch.func.jvp(decode, (z,), (tangent,))[1]
+            except (RuntimeError, NotImplementedError) as error:
+                raise ValueError(
+                    f"the decoder cannot be differentiated in forward mode ({error}): use "
+                    "jacobian='reverse' or jacobian='sketch'."
+                ) from error
+            columns.append(column.flatten(1).double())
+    jacobian = torch.stack(columns, -1)
+    return jacobian.mT @ jacobian
+
+
+def _gram_reverse(decode: Callable[[Tensor], Tensor], z: Tensor, **_: Any) -> Tensor:
+    """Return JᵀJ of each row of z, shape (n, k, k), by one cotangent per entry of the output."""
+    decoded, pull_back = torch.func.vjp(decode, z)
+    gram = z.new_zeros((len(z), z.shape[1], z.shape[1]), dtype=torch.float64)
+    for index in range(decoded[0].numel()):
+        cotangent = torch.zeros_like(decoded)
+        cotangent.view(len(z), -1)[:, index] = 1.0
+        row = pull_back(cotangent)[0].double()
+        gram += row[:, :, None] * row[:, None, :]
+    return gram
+
+
+def _gram_sketch(decode: Callable[[Tensor], Tensor], z: Tensor, *, count: int, rng: Any) -> Tensor:
+    """Return (RJ)ᵀRJ of each row of z, shape (n, k, k), for a random R of `count` rows."""
+    decoded, pull_back = torch.func.vjp(decode, z)
+    rows = [
+        pull_back(torch.randn(decoded.shape, dtype=z.dtype, device=z.device, generator=rng))[0]
+        for _ in range(count)
+    ]
+    sketch = torch.stack(rows, 1).double() / math.sqrt(count)
+    return sketch.mT @ sketch
+
+
+_GRAMS: dict[str, Callable[..., Tensor]] = {
+    "forward": _gram_forward,
+    "reverse": _gram_reverse,
+    "sketch": _gram_sketch,
+}

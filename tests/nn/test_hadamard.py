@@ -1,0 +1,269 @@
+"""The Hadamard gap is what a diagonal posterior costs: closed forms and optimised posteriors."""
+
+import json
+import math
+import warnings
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+
+from extras import require
+
+torch = require("torch")
+
+from lucidae.nn import (
+    VAE,
+    DiagonalGaussian,
+    DictionaryVAE,
+    FullGaussian,
+    collapse_report,
+    hadamard_gap,
+    negative_log_likelihood,
+)
+from lucidae.nn.hadamard import gap_of_gram, sketch_bias
+
+
+def linear(d=7, k=4, seed=0):
+    rng = torch.Generator().manual_seed(seed)
+    layer = torch.nn.Linear(k, d, dtype=torch.float64)
+    layer.weight.data = torch.randn(d, k, generator=rng, dtype=torch.float64)
+    return layer
+
+
+def codes(n=6, k=4, seed=1, dtype=torch.float64):
+    return torch.randn(n, k, generator=torch.Generator().manual_seed(seed), dtype=dtype)
+
+
+def curved(k=2, d=6, seed=0):
+    rng = torch.Generator().manual_seed(seed)
+    inner, outer = (
+        torch.randn(shape, generator=rng, dtype=torch.float64) for shape in ((k, 8), (8, d))
+    )
+    return lambda z: torch.tanh(z @ inner / math.sqrt(k)) @ outer
+
+
+def bound(posterior, squared_error, d, noise):
+    """Return −ELBO from the expected squared error, per sample."""
+    variance = torch.tensor(noise, dtype=torch.float64)
+    return negative_log_likelihood(squared_error, d, variance) + posterior.kl()
+
+
+@pytest.mark.parametrize("noise", [1e-3, 0.3, 5.0])
+def test_it_is_the_difference_of_the_best_bounds_of_a_linear_decoder(noise):
+    decoder = linear()
+    weight = decoder.weight.detach()
+    d, k = weight.shape
+    x = torch.randn(5, d, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    precision = torch.eye(k, dtype=torch.float64) + weight.T @ weight / noise
+    mean = (x - decoder.bias.detach()) @ weight @ torch.linalg.inv(precision) / noise
+    rest = torch.sum((x - decoder(mean).detach()) ** 2, 1)
+
+    def full(factor):
+        return bound(FullGaussian(mean, factor), rest + torch.sum((weight @ factor) ** 2), d, noise)
+
+    def diagonal(scale):
+        added = torch.sum(scale**2 * torch.sum(weight**2, 0))
+        return bound(DiagonalGaussian(mean, scale.expand(mean.shape)), rest + added, d, noise)
+
+    best_full = full(torch.linalg.cholesky(torch.linalg.inv(precision)))
+    covariance = weight @ weight.T + noise * torch.eye(d, dtype=torch.float64)
+    marginal = torch.distributions.MultivariateNormal(decoder.bias.detach(), covariance)
+    assert_allclose(best_full, -marginal.log_prob(x), rtol=1e-10)
+    scale = torch.rsqrt(torch.diagonal(precision))
+    gap = hadamard_gap(decoder, codes=mean, noise_variance=noise)
+    assert_allclose(diagonal(scale) - best_full, gap.samples, rtol=1e-8)
+    assert gap.value > 0.01
+    for factor in (0.97, 1.03):  # no other diagonal covariance is better
+        assert (diagonal(scale * factor) > diagonal(scale)).all()
+
+
+def test_orthogonal_columns_cost_nothing_and_a_rotation_makes_them_orthogonal():
+    decoder = linear()
+    before = hadamard_gap(decoder, codes=codes(), noise_variance=0.1)
+    turn = torch.linalg.svd(decoder.weight.detach()).Vh.T
+    decoder.weight.data = decoder.weight.detach() @ turn
+    after = hadamard_gap(decoder, codes=codes() @ turn, noise_variance=0.1)
+    assert before.value > 0.1
+    assert_allclose(after.samples, 0.0, atol=1e-12)
+
+
+@pytest.mark.parametrize("jacobian", ["forward", "reverse"])
+def test_exact_jacobians_are_those_of_autograd(jacobian):
+    decode, z = curved(3, 5), codes(4, 3)
+    gap = hadamard_gap(decode, codes=z, noise_variance=0.02, jacobian=jacobian)
+    for row, found in zip(z, gap.samples, strict=True):
+        exact = torch.autograd.functional.jacobian(lambda one: decode(one[None])[0], row)
+        gram = exact.T @ exact / 0.02
+        expected = (torch.log1p(torch.diagonal(gram)).sum() - torch.logdet(torch.eye(3) + gram)) / 2
+        assert_allclose(found, expected, rtol=1e-9)
+    assert_allclose(gap.value, gap.samples.mean())
+    assert_allclose(gap.standard_error, gap.samples.std(ddof=1) / 2)
+    assert gap.bias == 0.0
+
+
+def test_a_sketch_exceeds_the_exact_gap_by_its_bias():
+    decoder = linear(40, 5)
+    z = codes(1, 5).expand(600, 5)
+    exact = hadamard_gap(decoder, codes=z[:1], noise_variance=1e-9)
+    sketch = hadamard_gap(
+        decoder, codes=z, noise_variance=1e-9, jacobian="sketch", n_projections=30
+    )
+    assert math.isnan(exact.standard_error)
+    assert sketch.bias == sketch_bias(5, 30) > 0.15
+    assert abs(sketch.value - exact.value - sketch.bias) < 4 * sketch.standard_error
+    assert sketch.value - exact.value > 4 * sketch.standard_error
+    assert "bias of the sketch" in str(sketch)
+    assert_allclose(sketch_bias(20, 10_000), 19 * 20 / (4 * 10_000), rtol=5e-3)
+
+
+def test_large_precisions_do_not_cancel():
+    angle = 1e-3
+    columns = torch.tensor([[1.0, math.cos(angle)], [0.0, math.sin(angle)]], dtype=torch.float64)
+    gap = gap_of_gram(columns.T @ columns * 1e15)
+    assert_allclose(gap, -math.log(math.sin(angle)), rtol=1e-6)
+
+
+class Quadrature:
+    """−ELBO of Gaussian posteriors over two latents, by Gauss-Hermite quadrature."""
+
+    def __init__(self, decode, x, noise):
+        nodes, weights = np.polynomial.hermite_e.hermegauss(7)
+        grid = np.stack(np.meshgrid(nodes, nodes), -1).reshape(-1, 2)
+        self.nodes = torch.tensor(grid)
+        self.weights = torch.tensor(np.outer(weights, weights).ravel() / (2 * math.pi))
+        self.decode, self.x, self.noise = decode, x, noise
+
+    def __call__(self, mean, factor):
+        z = mean[:, None] + self.nodes @ factor.mT
+        error = torch.sum((self.x[:, None] - self.decode(z)) ** 2, -1) @ self.weights
+        return bound(FullGaussian(mean, factor), error, self.x.shape[1], self.noise)
+
+    def best(self, start, full):
+        """Return the smallest −ELBO of each sample, over full or diagonal covariances."""
+        mean = start.clone().requires_grad_()
+        scale = torch.full_like(start, 0.5 * math.log(self.noise)).requires_grad_()
+        below = torch.zeros(len(start), dtype=start.dtype, requires_grad=True)
+        trained = [mean, scale, below] if full else [mean, scale]
+        settings = {"max_iter": 500, "tolerance_grad": 1e-10, "tolerance_change": 1e-14}
+        search = torch.optim.LBFGS(trained, line_search_fn="strong_wolfe", **settings)
+
+        def value():
+            unit = torch.eye(2, dtype=start.dtype).expand(len(start), 2, 2).clone()
+            unit[:, 1, 0] = below
+            return self(mean, torch.exp(scale)[..., None] * unit)
+
+        def closure():
+            search.zero_grad()
+            loss = value().sum()
+            loss.backward()
+            return loss
+
+        search.step(closure)
+        return value().detach(), mean.detach()
+
+
+def test_it_is_the_limit_of_optimised_posteriors_of_a_curved_decoder():
+    decode, z = curved(), codes(3, 2)
+    x = decode(z)
+    missed = []
+    for noise in (1e-2, 1e-3, 1e-4):
+        quadrature = Quadrature(decode, x, noise)
+        best_full, mean = quadrature.best(z, full=True)
+        best_diagonal, _ = quadrature.best(z, full=False)
+        gap = hadamard_gap(decode, codes=mean, noise_variance=noise)
+        missed.append(np.abs((best_diagonal - best_full).numpy() - gap.samples).max())
+    assert gap.value > 0.05
+    assert missed[2] < 0.1 * missed[0]
+    assert missed[2] < 1e-3
+
+
+class Plain(torch.nn.Module):
+    """A VAE that does not use our classes: `encode` returns mean and log-variance."""
+
+    def __init__(self):
+        super().__init__()
+        self.encoder, self.decoder = torch.nn.Linear(6, 4), torch.nn.Linear(2, 6)
+        self.noise_variance = 0.1
+
+    def encode(self, x):
+        return self.encoder(x).chunk(2, -1)
+
+    def decode(self, z):
+        return self.decoder(z)
+
+
+def test_models_of_ours_and_of_others():
+    x = torch.randn(9, 6, generator=torch.Generator().manual_seed(0))
+    plain = Plain().train()
+    gap = hadamard_gap(plain, x)
+    direct = hadamard_gap(plain.decoder, codes=plain.encode(x)[0].detach(), noise_variance=0.1)
+    assert_allclose(gap.samples, direct.samples)
+    assert plain.training
+    images = torch.rand(3, 1, 8, 8, generator=torch.Generator().manual_seed(1))
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = VAE.resnet((1, 8, 8), 3, width=8, features=8, noise_variance=1e-3)
+    exact, reverse = (hadamard_gap(model, images, jacobian=kind) for kind in ("forward", "reverse"))
+    assert_allclose(exact.samples, reverse.samples, rtol=1e-4)
+    assert exact.noise_variance == pytest.approx(1e-3)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        hadamard_gap(model, images)
+
+
+def test_the_report_answers_whether_a_full_covariance_would_help():
+    dictionary = torch.tensor([[1.0, 0.8], [0.0, 0.6]])
+    model = DictionaryVAE(dictionary, noise_variance=0.01)
+    x = torch.randn(20, 2, generator=torch.Generator().manual_seed(0))
+    report = collapse_report(model, x, gap_samples=8)
+    gap = hadamard_gap(model, x[:8])
+    assert_allclose(report.gap.samples, gap.samples)
+    assert f"{gap.value:.3g}" in str(report)
+    assert "Would a full covariance help?" in report._repr_html_()
+    assert json.loads(json.dumps(report.to_dict()))["gap"]["n_samples"] == 8
+    assert collapse_report(model, x).gap is None
+
+
+@pytest.mark.parametrize(
+    ("model", "settings", "words"),
+    [
+        (linear(), {"codes": codes()}, "no attribute noise_variance"),
+        (linear(), {"codes": codes(), "noise_variance": 0.0}, "noise_variance=0.0"),
+        (linear(), {"x": codes(), "noise_variance": 0.1}, "without the methods encode and decode"),
+        (linear(), {"codes": codes()[0], "noise_variance": 0.1}, "codes has shape"),
+        (linear(), {"codes": codes() * torch.nan, "noise_variance": 0.1}, "NaN"),
+        (linear(), {"codes": codes(), "noise_variance": 1.0, "jacobian": "hutch"}, "jacobian="),
+        (
+            linear(),
+            {"codes": codes(), "noise_variance": 1.0, "jacobian": "sketch", "n_projections": 3},
+            "n_projections=3",
+        ),
+        (lambda z: z.sum(), {"codes": codes(), "noise_variance": 1.0}, "for one row of latents"),
+        (lambda z: z / 0.0, {"codes": codes(), "noise_variance": 1.0}, "not finite"),
+        (3, {"codes": codes(), "noise_variance": 1.0}, "model is of type int"),
+    ],
+)
+def test_bad_input_is_refused(model, settings, words):
+    with pytest.raises(ValueError, match=words):
+        hadamard_gap(model, **settings)
+
+
+def test_a_decoder_without_forward_mode_is_told_what_to_do():
+    class Halved(torch.autograd.Function):
+        @staticmethod
+        def forward(z):
+            return z / 2
+
+        @staticmethod
+        def setup_context(ctx, inputs, output):
+            pass
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return gradient / 2
+
+    with pytest.raises(ValueError, match="jacobian='reverse'"):
+        hadamard_gap(Halved.apply, codes=codes(), noise_variance=1.0)
+    halved = hadamard_gap(Halved.apply, codes=codes(), noise_variance=1.0, jacobian="reverse")
+    assert halved.value == 0.0
