@@ -45,8 +45,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy.sparse.linalg
 
+from lucidae.arrays.eigen import column_signs
 from lucidae.dropout.observed import ObservedEntries
-from lucidae.iteration import Below, Solution, iterate
+from lucidae.iteration import Below, Solution, Status, iterate
 
 __all__ = ["Completion", "CompletionObjective", "complete"]
 
@@ -485,7 +486,7 @@ def complete(
     Parameters
     ----------
     entries : ObservedEntries
-        The observed entries P_Ω M, not all zero.
+        The observed entries P_Ω M.
     strength : float
         Strength λ = dropout / (1 − dropout) of dropout, positive.
     width : int
@@ -517,6 +518,10 @@ def complete(
     >>> bool(abs(X[0, 2] - 2.0) < 0.1)
     True
     """
+    if not np.any(entries.values):
+        n, m = entries.shape
+        zero = Completion(np.zeros((n, 0)), np.zeros(0), np.zeros((m, 0)), 0.0, 0.0, False)
+        return Solution(zero, Status.CONVERGED, 0, 0.0, tolerance)
     # Division by a power of two is exact, and no square overflows or underflows after it.
     unit = 2.0 ** math.frexp(float(np.abs(entries.values).max()))[1]
     objective = CompletionObjective(entries.with_values(entries.values / unit), strength / width)
@@ -530,7 +535,7 @@ def complete(
         size=max(entries.shape),
     )
     state = solution.value
-    turn = np.sign(state.span.right[np.abs(state.span.right).argmax(axis=0), range(state.rank)])
+    turn = column_signs(state.span.right)
     found = Completion(
         state.span.left * turn,
         state.values * unit,

@@ -9,17 +9,80 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 
+from lucidae.arrays import to_numpy
 from lucidae.dropout.theory import code_map
 
-__all__ = ["ObservedEntries", "observed_codes"]
+__all__ = ["ABSENT", "ObservedEntries", "check_missing_values", "marked", "observed_codes"]
 
 Matrix = np.ndarray[Any, Any]
+
+ABSENT = "absent"
+"""Value of `missing_values` with which entries that a sparse matrix does not store are missing."""
+
+LARGEST_DENSE = 2**27
+"""Largest number of entries of a sparse matrix whose absent entries are filled in by zeros."""
 
 DENSE_SHARE = 1 / 16
 """Share of observed entries from which on products UVᵀ are formed as dense blocks of rows."""
 
 BLOCK = 2**22
 """Largest number of entries of the temporary arrays from which products are taken at entries."""
+
+
+def check_missing_values(value: Any) -> bool:
+    """Return whether absent entries of sparse matrices are missing; raise an error if unknown.
+
+    Examples
+    --------
+    >>> check_missing_values(float("nan")), check_missing_values("absent")
+    (False, True)
+    """
+    if isinstance(value, str) and value == ABSENT:
+        return True
+    if isinstance(value, float | np.floating) and np.isnan(value):
+        return False
+    raise ValueError(
+        f"missing_values={value!r} was given, expected numpy.nan (entries that are NaN are "
+        "missing, and entries that a sparse matrix does not store are zeros) or 'absent' (they are "
+        "missing)."
+    )
+
+
+def marked(X: Any, *, absent: bool) -> Any:
+    """Return a matrix in which missing entries are NaN, or not stored in a sparse matrix.
+
+    Parameters
+    ----------
+    X : array of shape (n, m) or sparse matrix
+        The matrix.
+    absent : bool
+        Whether the entries that a sparse matrix does not store are missing. Otherwise they are
+        zeros, and the matrix is returned as a dense array.
+    """
+    if not scipy.sparse.issparse(X):
+        X = to_numpy(X)
+        if np.isinf(X).any():
+            raise ValueError(_INFINITE)
+        if absent and np.isnan(X).any():
+            raise ValueError(
+                "X is dense and contains NaN, but missing_values='absent' was given: give "
+                "missing_values=numpy.nan, or a sparse matrix of the observed entries."
+            )
+        return X
+    if np.isinf(X.data).any():
+        raise ValueError(_INFINITE)
+    if absent:
+        return X.tocsr()
+    if X.shape[0] * X.shape[1] > LARGEST_DENSE:
+        raise ValueError(
+            f"X is a sparse matrix of shape {X.shape}, whose absent entries are zeros for "
+            "missing_values=nan; that many zeros cannot be stored. If absent entries are missing, "
+            "give missing_values='absent'."
+        )
+    return X.toarray()
+
+
+_INFINITE = "Input X contains infinity. Mark missing entries by NaN, and remove infinite ones."
 
 
 @dataclass(frozen=True)
