@@ -342,7 +342,7 @@ def completion_claims(figures: CompletionFigures, tolerance: float) -> tuple[Cla
         reported(
             "observed_share",
             "share of the entries of the matrix that are observed",
-            "",
+            "number of observed entries / (n m)",
             figures.share,
             note,
         ),
