@@ -1,6 +1,7 @@
 """Completion of matrices with missing entries: optimum, duality gap, certificate, estimator."""
 
 import itertools
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -135,15 +136,14 @@ def test_nothing_missing_gives_the_closed_form():
         assert_allclose(getattr(strict, name), getattr(lenient, name), rtol=0, atol=0)
 
 
-def test_nearly_complete_matrices_tend_to_the_closed_form():
-    # The limit of a single missing entry that the optimum of the full matrix predicts by itself.
+def test_the_optimum_is_the_limit_of_imputing_and_solving_in_closed_form():
     M = np.random.default_rng(2).standard_normal((9, 7))
     exact = solve(LinearProblem.from_matrix(M), 0.5, 7)
     product = exact.weights.left @ exact.weights.right.T
     X = M.copy()
     X[3, 4] = np.nan
-    M[3, 4] = product[3, 4]  # a fixed point of imputation only if M was optimal with this entry
-    for _ in range(2000):
+    M[3, 4] = product[3, 4]
+    for _ in range(200):
         exact = solve(LinearProblem.from_matrix(M), 0.5, 7)
         M[3, 4] = (exact.weights.left @ exact.weights.right.T)[3, 4]
     found = complete(ObservedEntries.of(X), 0.5, 7, tolerance=1e-12).value
@@ -359,12 +359,12 @@ def test_large_sparse_problems_are_certified_without_dense_matrices(monkeypatch)
 
     monkeypatch.setattr(scipy.sparse.csr_array, "toarray", refused)
     model = DropoutFactorization(
-        20, dropout=0.02, handle_missing="complete", missing_values="absent"
+        20, dropout=0.2, handle_missing="complete", missing_values="absent"
     ).fit(ratings)
     assert model.certificate_.holds
     assert_allclose(model.transform(ratings), model.left_, atol=1e-10)
     wide = DropoutFactorization(
-        20, dropout=0.02, handle_missing="complete", missing_values="absent"
+        20, dropout=0.2, handle_missing="complete", missing_values="absent"
     ).fit(ratings.T.tocsr())
     assert wide.certificate_.holds
     assert wide.objective_ == pytest.approx(model.objective_, rel=1e-5)
@@ -379,6 +379,14 @@ def test_rows_and_columns_without_entries_are_reported():
     assert model.certificate_.holds
     assert_allclose(model.right_[3], 0.0, atol=1e-12)
     assert "1 rows and 1 columns" in model.certificate_["observed_share"].advice
+
+
+def test_every_claim_is_described_on_the_page_of_certificates():
+    X, _ = incomplete(23, n=10, m=8, share=0.8)
+    model = DropoutFactorization(8, dropout=0.3, handle_missing="complete").fit(X)
+    page = Path(__file__).parents[2] / "docs" / "certificates" / "dropout.md"
+    headings = {line[3:] for line in page.read_text().splitlines() if line.startswith("## ")}
+    assert {claim.name for claim in model.certificate_} <= headings
 
 
 def test_observed_entries_that_are_all_zero_give_zero_factors():
@@ -475,7 +483,7 @@ def test_wrong_data_are_refused():
         lenient.fit(scipy.sparse.csr_array([[1.0, np.inf], [1.0, 0.0]]))
     with pytest.raises(ValueError, match="no observed entry"):
         lenient.fit(np.full((3, 2), np.nan))
-    with pytest.raises(ValueError, match="missing_values=numpy.nan"):
+    with pytest.raises(ValueError, match=r"missing_values=numpy\.nan"):
         lenient.set_params(missing_values="absent").fit(X)
     huge = scipy.sparse.csr_array((np.ones(1), ([0], [0])), shape=(2**20, 2**10))
     with pytest.raises(ValueError, match="'absent'"):
