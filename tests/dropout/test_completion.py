@@ -340,7 +340,7 @@ def test_a_limit_below_the_rank_of_the_optimum_is_undecided():
     assert certificate["gap"].holds is None
     assert certificate["stationarity"].holds
     assert "columns" in certificate["gap"].advice
-    assert model.rank_ == 2
+    assert model.rank_ == certificate["rank"].value == 2
     rng = np.random.default_rng(0)
     assert model.objective_ <= brute_force(X, 0.02 / 0.98, 2, rng, 3) * (1 + 1e-6)
 
@@ -394,6 +394,7 @@ def test_observed_entries_that_are_all_zero_give_zero_factors():
     X[0, 1] = np.nan
     model = DropoutFactorization(2, handle_missing="complete").fit(X)
     assert model.rank_ == 0
+    assert model.certificate_.holds
     assert_allclose(model.left_, 0.0)
     assert model.objective_ == 0.0
 

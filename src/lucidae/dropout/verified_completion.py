@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy.sparse
 
-from lucidae.certificate import Certificate, Claim, at_most, does_not_apply, reported, undecided
+from lucidae.certificate import Certificate, Claim, at_most, reported, undecided
 from lucidae.dropout.figures import ATTRIBUTES, EPSILON, ReportedAttributes
 from lucidae.dropout.spectrum_bounds import Gram, complement_bound
 from lucidae.io.models import saved_as
@@ -181,13 +181,12 @@ def measure_completion(
     along = float(residual @ data.values)
     gaps = [value - _dual_value(along, residual, size, penalty) for size in (high, low)]
     inner = float(residual @ (data.values - residual))
-    scale = level if level > 0 else 1.0
     return CompletionFigures(
         value / energy,
         gaps[0] / energy,
         gaps[1] / energy,
-        high / scale - 1.0 if norm > 0 else math.inf,
-        low / scale - 1.0 if norm > 0 else math.inf,
+        _excess(high, level),
+        _excess(low, level),
         abs(inner - penalty * norm * norm) / energy,
         float(np.sum(lengths)) * width / norm**2 - 1.0 if norm > 0 else 0.0,
         _stationarity(matrix, U, V, strength),
@@ -200,6 +199,13 @@ def measure_completion(
         4 * EPSILON * data.rows.size * (value + energy) / energy,
         reported.precision,
     )
+
+
+def _excess(spectral: float, level: float) -> float:
+    """Return ‖G‖₂/(μ‖X‖*) − 1; if X is zero, infinity unless G is zero, too."""
+    if level > 0.0:
+        return spectral / level - 1.0
+    return math.inf if spectral > 0.0 else 0.0
 
 
 def _weighty(data: _Observed, roots: Matrix | None) -> Matrix:
@@ -338,7 +344,7 @@ def completion_claims(figures: CompletionFigures, tolerance: float) -> tuple[Cla
             _AGAIN,
             error=figures.error,
         ),
-        _limit(figures, tolerance),
+        _rank(figures),
         reported(
             "observed_share",
             "share of the entries of the matrix that are observed",
@@ -410,14 +416,16 @@ def _spectral(figures: CompletionFigures, tolerance: float) -> Claim:
     return at_most("spectral_norm", statement, _DUALITY, value, level, _AGAIN)
 
 
-def _limit(figures: CompletionFigures, tolerance: float) -> Claim:
-    """Return the claim that the minimum over all matrices has at most r as its rank."""
-    statement = f"the minimum over all matrices is attained with {figures.width} columns"
-    if figures.gap <= tolerance:
-        rank, width = float(figures.rank), float(figures.width)
-        return at_most("rank", statement, _DUALITY, rank, width, _AGAIN)
-    why = "This is known only if the duality gap is at most the tolerance."
-    return does_not_apply("rank", statement, _DUALITY, why)
+def _rank(figures: CompletionFigures) -> Claim:
+    """Return a claim that reports the rank of the completed matrix."""
+    note = (
+        f"All {figures.width} columns of the factors are used; matrices of a larger rank are "
+        "excluded."
+        if figures.rank >= figures.width
+        else ""
+    )
+    statement = f"rank of the completed matrix, which is at most {figures.width}"
+    return reported("rank", statement, "singular values of U Vᵀ", float(figures.rank), note)
 
 
 def completion_certificate(title: str, figures: CompletionFigures, tolerance: float) -> Certificate:
