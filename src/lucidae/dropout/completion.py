@@ -251,7 +251,7 @@ def _spectral_norm(residual: Any, span: Factors, outside: float) -> float:
 
 
 @dataclass(frozen=True)
-class _Progress:
+class _Iterate:
     """State of the iteration: balanced factors, their loss, and what the dual problem gives.
 
     `slope` is the norm of the gradient relative to μ‖X‖*‖(A, B)‖, `excess` the last measured
@@ -287,7 +287,7 @@ class _Solver:
         self.width = min(width, *self.entries.shape)
         self.energy = self.entries.energy
 
-    def measured(self, factors: Factors, before: _Progress | None = None) -> _Progress:
+    def measured(self, factors: Factors, before: _Iterate | None = None) -> _Iterate:
         """Return the state of factors, after balancing them; `bound` and `excess` are kept."""
         factors, values = factors.balanced()
         norm, residual = float(values.sum()), self.objective.residual(factors)
@@ -296,13 +296,13 @@ class _Solver:
         slope = math.sqrt(gradient.dot(gradient)) / size if size > 0 else math.inf
         value = self.objective.value(residual, norm)
         excess, bound = (math.inf, 0.0) if before is None else (before.excess, before.bound)
-        return _Progress(factors, values, residual, value, slope, excess, bound)
+        return _Iterate(factors, values, residual, value, slope, excess, bound)
 
-    def gap(self, state: _Progress) -> float:
+    def gap(self, state: _Iterate) -> float:
         """Return the smallest known duality gap, relative to ‖P_Ω M‖²."""
         return (state.value - state.bound) / self.energy
 
-    def step(self, state: _Progress, tolerance: float) -> _Progress:
+    def step(self, state: _Iterate, tolerance: float) -> _Iterate:
         """Return the state after one Newton step, and after a change of the rank where due."""
         state = self.measured(self.newton(state), state)
         due = min(LOOSE * max(state.excess, tolerance), 0.1)
@@ -310,7 +310,7 @@ class _Solver:
             due = min(due, math.sqrt(tolerance) / 10)  # the limit of the rank may be final
         return self.searched(state) if state.slope <= due else state
 
-    def newton(self, state: _Progress) -> Factors:
+    def newton(self, state: _Iterate) -> Factors:
         """Return factors after a step towards the minimum for this number of columns."""
         objective, factors = self.objective, state.factors
         norm, residual = float(state.values.sum()), self.entries.sparse(state.residual)
@@ -324,7 +324,7 @@ class _Solver:
         )
         return factors.plus(direction, self.best_length(state, direction))
 
-    def best_length(self, state: _Progress, direction: Factors) -> float:
+    def best_length(self, state: _Iterate, direction: Factors) -> float:
         """Return the step t with the smallest F along a line, the root of a cubic polynomial.
 
         The residual is R − tE − t²E', with the changes E = P_Ω(A'Bᵀ + AB'ᵀ) and E' = P_Ω(A'B'ᵀ),
@@ -343,7 +343,7 @@ class _Solver:
         real = np.append(roots.real[np.abs(roots.imag) <= 1e-6 * np.abs(roots)], 0.0)
         return float(real[np.argmin(np.polyval(polynomial, real))])
 
-    def searched(self, state: _Progress) -> _Progress:
+    def searched(self, state: _Iterate) -> _Iterate:
         """Return the state with an updated lower bound, and with more columns if they help."""
         residual, span = self.entries.sparse(state.residual), state.span
         level = self.objective.penalty * float(state.values.sum())
@@ -361,7 +361,7 @@ class _Solver:
             return self.measured(self.extended(state, found, new), state)
         return self.exchanged(state, found, new)
 
-    def extended(self, state: _Progress, found: _Triples, new: int) -> Factors:
+    def extended(self, state: _Iterate, found: _Triples, new: int) -> Factors:
         """Return factors with `new` further columns along singular vectors of the residual.
 
         X moves by t Σᵢ (σᵢ − α) pᵢqᵢᵀ with α = μ‖X‖*, along which the bound
@@ -379,7 +379,7 @@ class _Solver:
             np.hstack([state.factors.left, P * roots]), np.hstack([state.factors.right, Q * roots])
         )
 
-    def exchanged(self, state: _Progress, found: _Triples, new: int) -> _Progress:
+    def exchanged(self, state: _Iterate, found: _Triples, new: int) -> _Iterate:
         """Return a state of the largest allowed rank with a smaller loss, or mark it as limited.
 
         New columns are added and optimised, and the smallest singular values removed again.
@@ -554,7 +554,7 @@ def complete(
     )
 
 
-def _started(solver: _Solver, start: Completion | None, unit: float) -> _Progress:
+def _started(solver: _Solver, start: Completion | None, unit: float) -> _Iterate:
     """Return the first state: that of a given solution, or the best multiple of a rank-one matrix.
 
     Without a start, X is along the leading singular vectors of P_Ω M.
@@ -567,7 +567,7 @@ def _started(solver: _Solver, start: Completion | None, unit: float) -> _Progres
     n, m = solver.entries.shape
     none = Factors(np.zeros((n, 0)), np.zeros((m, 0)))
     residual = solver.entries.values
-    empty = _Progress(none, np.zeros(0), residual, solver.energy, math.inf, math.inf, 0.0)
+    empty = _Iterate(none, np.zeros(0), residual, solver.energy, math.inf, math.inf, 0.0)
     found = _outside(solver.entries.sparse(), none, min(NEW_COLUMNS, n, m))
     new = min(solver.width, int(np.count_nonzero(found.values > 0.1 * found.values[0])))
     return solver.measured(solver.extended(empty, found, new))
