@@ -19,6 +19,7 @@ from lucidae.dropout.equalize import check_width
 from lucidae.dropout.observed import ObservedEntries, check_missing_values, marked
 from lucidae.dropout.path import CrossValidation, checked_splits
 from lucidae.dropout.theory import dropout_of, strength_of
+from lucidae.dropout.verified_completion import ZERO
 from lucidae.iteration import limited_blas
 from lucidae.validation import check_integer, check_number, check_rows
 
@@ -136,12 +137,17 @@ def completion_path(
     objective = np.array([part.value for part in found])
     return CompletionPath(
         np.array([dropout_of(float(strength)) for strength in strengths])[::-1],
-        np.array([part.rank for part in found])[::-1],
+        np.array([_rank(part.values) for part in found])[::-1],
         np.array([s / width * part.norm for s, part in zip(strengths, found, strict=True)])[::-1],
         ((objective - penalties) / max(entries.count, 1))[::-1],
         objective[::-1],
         np.array([part.gap for part in found])[::-1],
     )
+
+
+def _rank(values: Vector) -> int:
+    """Return the number of singular values that are not zero, up to rounding (`ZERO`)."""
+    return int(np.count_nonzero(values > ZERO * values.max(initial=0.0)))
 
 
 def cross_validate_entries(
