@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import scipy.sparse
 from benchmarks import __main__ as command
-from benchmarks import _tables, peers, reduced_rank, scaling, shapes, streams
+from benchmarks import _tables, completion, peers, reduced_rank, scaling, shapes, streams
 from benchmarks.scaling import Cost, Measurement
 from benchmarks.shapes import Result, Shape
 from numpy.testing import assert_allclose
@@ -20,7 +20,7 @@ from sklearn.metrics import r2_score
 from sklearn.model_selection import KFold, cross_val_predict
 
 import extras
-from lucidae import DropoutRegressor
+from lucidae import DropoutFactorization, DropoutRegressor
 
 PAGE = Path(__file__).parents[1] / "docs" / "scaling.md"
 
@@ -511,3 +511,27 @@ def test_every_method_of_the_comparison_fits():
         if not name.endswith(("ridge", "NetCV")):
             assert 1 <= reduced_rank.rank_of(regressor.fit(X, Y)) <= 3
     assert [table.Y.shape[1] for table in reduced_rank.tables(small=True)] == [3, 15, 15]
+
+
+def test_the_peers_of_completion_have_the_minimum_that_is_certified():
+    problem = completion.synthetic(0.5)
+    entries = problem.training.taken(np.flatnonzero(problem.training.columns < 20))
+    entries = completion.ObservedEntries(
+        (40, 20),
+        entries.starts[:41],
+        entries.columns[: entries.starts[40]],
+        entries.values[: entries.starts[40]],
+    )
+    small = problem._replace(training=entries, width=20)
+    model = DropoutFactorization(
+        20, dropout=0.5, handle_missing="complete", missing_values="absent", tol=1e-10
+    ).fit(entries.sparse())
+    rng = np.random.default_rng(0)
+    imputing = np.zeros((40, 0)), np.zeros((20, 0))
+    turning = rng.standard_normal((40, 20)), rng.standard_normal((20, 20))
+    steps = completion.soft_impute(small, model.threshold_), completion.alternating(small)
+    for _ in range(150):
+        imputing, turning = steps[0](imputing), steps[1](turning)
+    for state in (imputing, turning):
+        assert small.loss(state) >= model.objective_ * (1 - 1e-8)
+        assert small.loss(state) == pytest.approx(model.objective_, rel=1e-3)

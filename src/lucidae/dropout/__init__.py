@@ -7,6 +7,7 @@ Mianjy et al. 2018, but allow inputs of any covariance.
 """
 
 from lucidae.dropout.certificate import certify_weights
+from lucidae.dropout.completion_path import CompletionPath, completion_path
 from lucidae.dropout.equalize import equalize, equalize_pair
 from lucidae.dropout.estimators import (
     DropoutAutoencoder,
@@ -31,6 +32,7 @@ from lucidae.dropout.sgd import GaussianSource, SampleSource, descend
 from lucidae.dropout.solvers import ExactSolution, solve, solve_tied
 
 __all__ = [
+    "CompletionPath",
     "CrossValidation",
     "DropoutAutoencoder",
     "DropoutFactorization",
@@ -45,6 +47,7 @@ __all__ = [
     "Weights",
     "certify_weights",
     "classify",
+    "completion_path",
     "descend",
     "equalize",
     "equalize_pair",

@@ -31,6 +31,7 @@ __all__ = [
     "SELECTIONS",
     "CrossValidation",
     "NetworkChoice",
+    "checked_splits",
     "cross_validate",
     "cross_validate_rows",
     "fold_moments",
@@ -267,7 +268,7 @@ def cross_validate_rows(
     its training rows (see `lucidae.dropout.wide.row_factor`). The arguments are those of
     `fold_moments` and `cross_validate`.
     """
-    splits = _checked_splits(cv, X.shape[0], weights)
+    splits = checked_splits(cv, X.shape[0], weights)
     parts = [tuple(_taken(X, Y, weights, rows) for rows in split) for split in splits]
     items = [(*pair, width, centered, strengths, alpha) for pair in parts]
     found = of_each(_row_fold_errors, items, n_jobs=n_jobs, callbacks=callbacks)
@@ -396,7 +397,7 @@ def fold_moments(
     and `n_jobs` are arguments as in scikit-learn.
     """
     n_rows = X.shape[0]
-    splits = _checked_splits(cv, n_rows, weights)
+    splits = checked_splits(cv, n_rows, weights)
     partition = _is_partition(splits, n_rows)
     if len(splits) < 2 and partition:
         raise ValueError(f"cv={cv!r} was given, expected at least two folds, such as cv=5.")
@@ -413,7 +414,7 @@ def fold_moments(
     return Folds([MomentFold(*pair) for pair in zip(training, held_out, strict=True)], None)
 
 
-def _checked_splits(cv: Any, n_rows: int, weights: Array | None) -> list[tuple[Vector, Vector]]:
+def checked_splits(cv: Any, n_rows: int, weights: Array | None) -> list[tuple[Vector, Vector]]:
     """Return the folds of `cv` as pairs of row indices (training rows, held-out rows).
 
     A part without rows of positive weight is an error.

@@ -152,14 +152,24 @@ def with_bounds(gram: Gram, values: Matrix, vectors: Matrix, strength: float, wi
     # An eigenvalue up to this level would not be among the r largest, or dropout would remove it.
     level = max(last, threshold(leading, strength, width) ** 2)
     level += NEGLIGIBLE * gram.total / width
-    space = _searched(gram, vectors, level)
-    bound = space.bound
-    if bound > level >= space.found and gram.size**2 * gram.other <= LARGEST_CHOLESKY:
-        bound = min(bound, _factorised_bound(gram, vectors, level))
+    bound, space = complement_bound(gram, vectors, level)
     missed = space.above(level) if space.found > level else space.basis[:0]
     others = np.full(width, max(bound, 0.0))
     upper = np.sort(np.concatenate([np.clip(values, 0.0, None), others]) + residual)[::-1]
     return Found(vectors, np.sqrt(upper[:width]), missed.T)
+
+
+def complement_bound(gram: Gram, vectors: Matrix, level: float) -> tuple[float, Complement]:
+    """Return an upper bound on the eigenvalues of G outside of the span of orthonormal `vectors`.
+
+    The search ends when the bound is at most `level`. The Krylov space that gave the bound is
+    returned, too; its `found` is a lower bound on the largest of these eigenvalues.
+    """
+    space = _searched(gram, vectors, level)
+    bound = space.bound
+    if bound > level >= space.found and gram.size**2 * gram.other <= LARGEST_CHOLESKY:
+        bound = min(bound, _factorised_bound(gram, vectors, level))
+    return bound, space
 
 
 def _searched(gram: Gram, vectors: Matrix, level: float) -> Complement:

@@ -385,8 +385,7 @@ def collapse_report(
     gap_samples : int, default=0
         Number of samples, the first ones, at which the Hadamard gap of the decoder is computed,
         which answers whether a full posterior covariance would help; see `hadamard_gap`. The model
-        then needs a method ``decode`` and an attribute ``noise_variance``. With 0 it is not
-        computed.
+        then needs a method ``decode``. With 0 it is not computed.
 
     Returns
     -------
@@ -470,7 +469,7 @@ def collapse_report(
         tolerance=tolerance,
         linear_latents=useful,
         noise_estimated=stated is None and noise is not None,
-        gap=hadamard_gap(model, codes=codes) if gap_samples else None,
+        gap=hadamard_gap(model, codes=codes, noise_variance=noise) if gap_samples else None,
     )
 
 

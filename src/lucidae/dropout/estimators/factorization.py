@@ -9,11 +9,13 @@ from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import numpy as np
+import scipy.sparse
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted
 
-from lucidae.arrays import Array, as_double, beside, like, machine_epsilon
+from lucidae.arrays import Array, as_double, beside, like, namespace, to_numpy
 from lucidae.base import (
     CertifiedMixin,
     Fitted,
@@ -28,12 +30,17 @@ from lucidae.certificate import Certificate, Claim
 from lucidae.dropout.certificate import (
     ATTRIBUTES_CLAIM,
     CERTIFIED,
+    LARGEST_GAP,
     DropoutFigures,
     certificate_of,
+    check_problem,
     claims,
     matrix_problem,
     measure,
 )
+from lucidae.dropout.completion import complete
+from lucidae.dropout.completion_path import cross_validate_entries
+from lucidae.dropout.estimators.completed import CompletionState, reported_attributes
 from lucidae.dropout.estimators.network import (
     finite_output,
     hidden_width,
@@ -42,13 +49,35 @@ from lucidae.dropout.estimators.network import (
     shown,
     weights_of,
 )
-from lucidae.dropout.figures import ATTRIBUTES, ReportedAttributes
+from lucidae.dropout.figures import ATTRIBUTES
+from lucidae.dropout.held_out import SELECTIONS, CrossValidation
 from lucidae.dropout.objectives import DropoutObjective, LinearProblem, Weights
+from lucidae.dropout.observed import (
+    ABSENT,
+    ObservedEntries,
+    check_missing_values,
+    marked,
+    observed_codes,
+)
 from lucidae.dropout.projection import UnprojectedError
 from lucidae.dropout.reduction import host, relative_distance
 from lucidae.dropout.solvers import ExactSolution, solve
-from lucidae.dropout.theory import code_map, strength_of
+from lucidae.dropout.theory import checked_dropout, code_map, dropout_of, strength_of
+from lucidae.dropout.verified_completion import (
+    completion_certificate,
+)
 from lucidae.io.models import saved_as
+from lucidae.validation import (
+    check_choice,
+    check_integer,
+    check_number,
+    check_rows,
+    check_weights,
+    warn_user,
+)
+
+HANDLE_MISSING = ("error", "complete")
+"""What `DropoutFactorization` does with missing entries: refuse them, or complete the matrix."""
 
 
 @saved_as(
@@ -69,12 +98,18 @@ class FactorizationState(FittedState):
         Strength λ = dropout / (1 − dropout) of dropout.
     ref : array
         An empty array of the library, dtype and device in which attributes are returned.
+    dropout : float or None
+        Probability of dropping a column; None in files of earlier versions.
+    cv : CrossValidation or None
+        Errors on held-out entries by which that probability was chosen; None if it was given.
     """
 
     solution: ExactSolution
     figures: DropoutFigures | None
     strength: float
     ref: Array
+    dropout: float | None = None
+    cv: CrossValidation | None = None
 
     def compute_attributes(self) -> dict[str, Any]:
         """Return the fitted attributes (such as ``left_`` and ``rank_``) by name."""
@@ -87,6 +122,9 @@ class FactorizationState(FittedState):
             "singular_values_": shown(self.solution.singular_values, self.ref),
             "objective_": self.solution.value,
             "n_components_": int(right.shape[1]),
+            "dropout_": dropout_of(self.strength) if self.dropout is None else self.dropout,
+            "cv_": self.cv,
+            "n_iter_": 1,
         }
 
     def compute_certificate(self, title: str) -> Certificate:
@@ -96,33 +134,53 @@ class FactorizationState(FittedState):
         return Certificate(title, claims(self.figures, CERTIFIED), self.figures.evidence)
 
 
-def _returned(solution: ExactSolution, problem: LinearProblem, strength: float, ref: Array) -> Any:
-    """Return a solution with factors rounded to the dtype of `ref`, and their loss."""
-    left, right = (
-        like(representable(part, ref, name), problem.cross)
-        for part, name in zip(solution.weights, ("left_", "right_"), strict=True)
-    )
+def _returned(
+    solution: ExactSolution,
+    problem: LinearProblem,
+    strength: float,
+    ref: Array,
+    rows: Array,
+    roots: Array | None,
+) -> Any:
+    """Return a solution with factors rounded to the dtype of `ref`, and their loss.
+
+    `problem` contains the rows, multiplied by `roots` (the square roots of their weights) if these
+    are not None. The factor U is then that of the rows themselves: their codes.
+    """
+    left, right = solution.weights
+    right = like(representable(right, ref, "right_"), problem.cross)
+    if roots is not None:
+        left = rows @ code_map(right, strength)
+    left = like(representable(left, ref, "left_"), problem.cross)
     representable(solution.singular_values, ref, "singular_values_")
-    value = float(DropoutObjective(problem, strength).value(Weights(left, right)))
+    value = float(DropoutObjective(problem, strength).value(_weighted(left, right, roots)))
     return replace(solution, weights=Weights(left, right), value=value)
 
 
-def _reported(attributes: Mapping[str, Any], ref: Array) -> ReportedAttributes:
-    """Return the fitted attributes that the certificate compares with the factorised matrix."""
-    return ReportedAttributes(
-        attributes["objective_"],
-        attributes["rank_"],
-        attributes["threshold_"],
-        attributes["singular_values_"],
-        settings=((float(attributes["n_components_"]), float(attributes["right_"].shape[1])),),
-        precision=machine_epsilon(ref),
-    )
+def _weighted(left: Array, right: Array, roots: Array | None) -> Weights:
+    """Return factors with the rows of U multiplied by `roots`, unless these are None."""
+    return Weights(left if roots is None else left * roots[:, None], right)
+
+
+def _upgraded(fields: dict[str, Any]) -> dict[str, Any]:
+    """Return the parameters and attributes of a `DropoutFactorization` of an earlier version."""
+    added = {
+        "handle_missing": "error",
+        "missing_values": np.nan,
+        "cv": 5,
+        "tol": 1e-6,
+        "max_iter": 500,
+    }
+    return added | upgraded_estimator(fields)
 
 
 @saved_as(
-    "lucidae.DropoutFactorization/1",
-    formerly="lucidae.dropout.estimators._factorization:DropoutFactorization",
-    upgrade=upgraded_estimator,
+    "lucidae.DropoutFactorization/2",
+    formerly=(
+        "lucidae.dropout.estimators._factorization:DropoutFactorization",
+        "lucidae.DropoutFactorization/1",
+    ),
+    upgrade=_upgraded,
 )
 class DropoutFactorization(
     CertifiedMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
@@ -134,13 +192,39 @@ class DropoutFactorization(
     the columns uᵢ and vᵢ of U and V. Its minimum is computed from one singular value decomposition
     (Mianjy et al. 2018, Algorithm 3). Rows are not centred.
 
+    With ``handle_missing="complete"`` entries of M may be missing. The loss is then
+    ‖P_Ω(M − UVᵀ)‖² + λΣ‖uᵢ‖²‖vᵢ‖², where P_Ω selects the observed entries. The smallest penalty of
+    a product X = UVᵀ is (λ/r)‖X‖*², with the nuclear norm of X, so that the problem is convex in X
+    as long as r is not smaller than the rank of its solution. It is solved iteratively, and the
+    certificate bounds the distance to the minimum by a duality gap. This is not the expectation of
+    dropout on the observed entries alone, whose penalty is a sum over the observed entries and for
+    which no optimum is known; see ``docs/completion.md``.
+
     Parameters
     ----------
     n_components : int or None, default=None
         Number r of columns of the factors; None means the number of features.
-    dropout : float, default=0.5
+    dropout : float or "cv", default=0.5
         Probability of dropping a column, in [0, 1); 0 gives the truncated singular value
-        decomposition.
+        decomposition, and is not allowed if entries are missing. "cv" tries rates from the largest
+        one on and takes the one with the smallest mean squared error on held-out entries.
+    handle_missing : {"error", "complete"}, default="error"
+        ``"error"`` refuses missing entries in `fit` and `transform`; ``"complete"`` allows them in
+        both. A matrix in which nothing is missing gives the same factors in both cases.
+    missing_values : nan or "absent", default=nan
+        What marks a missing entry if ``handle_missing="complete"``. With NaN, the entries that a
+        sparse matrix does not store are zeros, as everywhere in scikit-learn, and the matrix is
+        converted to a dense one. With ``"absent"`` they are missing, as in a table of ratings; the
+        stored entries, also stored zeros, are observed, and no dense matrix is formed.
+    cv : int, splitter or iterable, default=5
+        Folds of ``dropout="cv"``, as in scikit-learn, but of observed entries, numbered row by
+        row. For a number of folds the entries are shuffled with a fixed seed.
+    tol : float, default=1e-6
+        The iteration for a matrix with missing entries ends when the duality gap is at most `tol`
+        times the sum of squares of the observed entries. The certificate allows this gap, but at
+        least 1e-6 and at most 0.02.
+    max_iter : int, default=500
+        Largest number of Newton steps of this iteration.
 
     Attributes
     ----------
@@ -155,9 +239,16 @@ class DropoutFactorization(
     threshold_ : float
         Amount by which dropout reduces each singular value of M.
     singular_values_ : array
-        Leading singular values of M, before they are reduced.
+        Leading singular values of M, before they are reduced. If entries are missing, these are
+        the first ``rank_`` singular values of M with the missing entries filled in by U Vᵀ.
     objective_ : float
-        The minimum of the expected dropout loss.
+        The minimum of the loss.
+    dropout_ : float
+        Probability of dropping a column, given or chosen by cross-validation.
+    cv_ : CrossValidation or None
+        Errors on held-out entries by which it was chosen.
+    n_iter_ : int
+        Number of Newton steps; 1 if nothing is missing.
     certificate_ : Certificate
         Claims about the factors: distance to the global minimum, equal norms of their columns,
         rank, zero gradient.
@@ -175,6 +266,13 @@ class DropoutFactorization(
     True
     >>> model.rank_
     1
+
+    Missing entries:
+
+    >>> M[1, 2] = np.nan
+    >>> model = DropoutFactorization(2, dropout=0.01, handle_missing="complete").fit(M)
+    >>> bool(abs(model.inverse_transform(model.transform(M))[1, 2] - 3.0) < 0.1)
+    True
     """
 
     left_ = Fitted()
@@ -184,63 +282,166 @@ class DropoutFactorization(
     threshold_ = Fitted()
     singular_values_ = Fitted()
     objective_ = Fitted()
+    dropout_ = Fitted()
+    cv_ = Fitted()
+    n_iter_ = Fitted()
 
-    def __init__(self, n_components: int | None = None, *, dropout: float = 0.5) -> None:
+    def __init__(
+        self,
+        n_components: int | None = None,
+        *,
+        dropout: float | str = 0.5,
+        handle_missing: str = "error",
+        missing_values: float | str = np.nan,
+        cv: Any = 5,
+        tol: float = 1e-6,
+        max_iter: int = 500,
+    ) -> None:
         self.n_components = n_components
         self.dropout = dropout
+        self.handle_missing = handle_missing
+        self.missing_values = missing_values
+        self.cv = cv
+        self.tol = tol
+        self.max_iter = max_iter
 
     @restored_on_failure
-    def fit(self, X: Any, y: Any = None) -> Self:  # noqa: ARG002
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:  # noqa: ARG002
         """Factorise a matrix M as U Vᵀ.
 
         Parameters
         ----------
-        X : array-like of shape (n_samples, n_features)
-            The matrix M.
+        X : array-like or sparse matrix of shape (n_samples, n_features)
+            The matrix M. Missing entries and sparse matrices are accepted only with
+            ``handle_missing="complete"``.
         y : None
             Ignored.
+        sample_weight : array-like of shape (n_samples,), optional
+            Frequencies of the rows: a row of weight 2 counts as two equal rows.
 
         Returns
         -------
         self
         """
-        strength = strength_of(self.dropout)
-        X = validated_rows(self, X, reset=True, accept_sparse=False)
+        rule = self._checked_settings()
+        X = self._validated(X, reset=True)
+        weights = check_weights(sample_weight, X)
         width = hidden_width(self.n_components, X.shape[1])
-        problem, ref = LinearProblem.from_matrix(as_double(X)), reference_array(X)
-        solution = _returned(solve(problem, strength, width), problem, strength, ref)
-        state = FactorizationState(solution, None, strength, ref)
-        reported = _reported(state.attributes, ref)
-        with suppress(UnprojectedError):  # the certificate is then undecided
-            state.figures = measure(problem, solution.weights, strength, reported=reported)
-        self._state = state
+        rows = self._marked(X)
+        observed = ObservedEntries.of(rows)
+        roots = None if weights is None else np.sqrt(to_numpy(weights))
+        dropout, cv = self.dropout, None
+        if rule is not None:
+            cv = cross_validate_entries(observed, width, self.cv, roots=roots)
+            dropout = rule(cv)
+        dropout = checked_dropout(dropout)
+        if observed.complete:
+            if scipy.sparse.issparse(X):
+                X = np.asarray(rows.toarray() if scipy.sparse.issparse(rows) else rows)
+            self._state = _factorised(X, weights, width, dropout, cv)
+        else:
+            self._state = self._completed(
+                rows, observed, roots, width, dropout, cv, reference_array(X)
+            )
         return self
 
-    def fit_transform(self, X: Any, y: Any = None) -> Array:  # noqa: ARG002
+    def _completed(
+        self,
+        rows: Any,
+        observed: ObservedEntries,
+        roots: Any,
+        width: int,
+        dropout: float,
+        cv: CrossValidation | None,
+        ref: Array,
+    ) -> CompletionState:
+        """Return the fitted state for a matrix with missing entries.
+
+        `rows` is the matrix, `observed` are its observed entries, and `roots` are the square roots
+        of the weights of its rows.
+        """
+        strength = strength_of(dropout)
+        if not observed.count:
+            raise ValueError("X has no observed entry: all entries are missing.")
+        if strength == 0.0:
+            raise ValueError(
+                "dropout=0 was given, but entries of X are missing: without dropout there is no "
+                "penalty, and the completed matrix is not determined. Give a positive dropout."
+            )
+        weighted = observed if roots is None else observed.weighted(roots)
+        solution = complete(weighted, strength, width, tolerance=self.tol, limit=self.max_iter)
+        if not solution.status.ok:
+            warn_user(solution.advice, ConvergenceWarning)
+        state = CompletionState.of(
+            solution.value,
+            observed,
+            roots,
+            strength,
+            width,
+            ref,
+            n_iter=max(solution.n_iter, 1),
+            tolerance=min(max(self.tol, CERTIFIED), LARGEST_GAP),
+            dropout=dropout,
+            cv=cv,
+        )
+        weights = None if roots is None else roots * roots
+        state.figures = state.measured(rows, state.attributes, weights)
+        return state
+
+    def _checked_settings(self) -> Any:
+        """Return the rule by which `dropout` is chosen, or None; refuse wrong parameters."""
+        check_choice(self.handle_missing, "handle_missing", HANDLE_MISSING)
+        check_missing_values(self.missing_values)
+        check_number(self.tol, "tol", low=0.0, open_low=True)
+        check_integer(self.max_iter, "max_iter", low=1)
+        if isinstance(self.dropout, str) and self.dropout in SELECTIONS:
+            return SELECTIONS[self.dropout]
+        checked_dropout(self.dropout, " or 'cv'")
+        return None
+
+    @property
+    def _completes(self) -> bool:
+        return check_choice(self.handle_missing, "handle_missing", HANDLE_MISSING) == "complete"
+
+    def _validated(self, X: Any, *, reset: bool) -> Any:
+        """Return a matrix after validation; it may have missing entries if these are allowed."""
+        if not self._completes:
+            return validated_rows(self, X, reset=reset, accept_sparse=False)
+        return validated_rows(self, X, reset=reset, accept_sparse=True, finite=False)
+
+    def _marked(self, X: Any) -> Any:
+        """Return a validated matrix on the host, with NaN for missing entries, or sparse."""
+        return marked(X, absent=check_missing_values(self.missing_values))
+
+    def fit_transform(self, X: Any, y: Any = None, sample_weight: Any = None) -> Array:  # noqa: ARG002
         """Factorise a matrix M as U Vᵀ and return U, the codes of its rows.
 
         Parameters
         ----------
-        X : array-like of shape (n_samples, n_features)
+        X : array-like or sparse matrix of shape (n_samples, n_features)
             The matrix M.
         y : None
             Ignored.
+        sample_weight : array-like of shape (n_samples,), optional
+            Frequencies of the rows.
 
         Returns
         -------
         array of shape (n_samples, r)
         """
-        return self.fit(X).left_
+        return self.fit(X, sample_weight=sample_weight).left_
 
     def transform(self, X: Any) -> Array:
-        """Return the codes of rows that minimise the expected dropout loss for the fitted V.
+        """Return the codes of rows that minimise the loss for the fitted V.
 
         V is ``right_``, with the columns vᵢ. The code of a row m is m V(VᵀV + λ diag‖vᵢ‖²)⁻¹ with λ
-        = dropout/(1 − dropout). The codes of the training rows equal ``left_``.
+        = dropout/(1 − dropout). For a row with missing entries, V and m are restricted to the
+        observed ones, apart from the norms ‖vᵢ‖; a row without any has the code 0. The codes of
+        the training rows equal ``left_``.
 
         Parameters
         ----------
-        X : array-like of shape (n_samples, n_features)
+        X : array-like or sparse matrix of shape (n_samples, n_features)
             The data, one row per sample.
 
         Returns
@@ -248,9 +449,22 @@ class DropoutFactorization(
         array of shape (n_samples, r)
         """
         check_is_fitted(self)
-        X = validated_rows(self, X, reset=False, accept_sparse=False)
+        X, strength = self._validated(X, reset=False), self._state.strength
+        if self._completes:
+            rows = self._marked(X)
+            observed = ObservedEntries.of(rows)
+            if not observed.complete:
+                if strength == 0.0:
+                    raise ValueError(
+                        "X has missing entries, but the model was fitted with dropout=0: the codes "
+                        "of incomplete rows need a positive dropout."
+                    )
+                right = np.asarray(host(self.right_), dtype=float)
+                found = observed_codes(observed, right, strength)
+                return finite_output(like(found, beside(self.right_, reference_array(X))), "codes")
+            X = rows.toarray() if scipy.sparse.issparse(rows) else X
         rows = as_double(X)
-        codes = code_map(beside(as_double(self.right_), rows), self._state.strength)
+        codes = code_map(beside(as_double(self.right_), rows), strength)
         with np.errstate(over="ignore", invalid="ignore"):
             return finite_output(like(rows @ codes, X), "codes")
 
@@ -283,7 +497,11 @@ class DropoutFactorization(
         # The matrix is not stored, so that changed factors cannot be judged by their loss.
         kept = [claim for claim in certificate if claim.name != "attributes"]
         why = "Attributes were changed after the fit: call lucidae.certify(model, X) instead."
-        claim = Claim(*ATTRIBUTES_CLAIM, changed, ATTRIBUTES, changed <= ATTRIBUTES, why)
+        named = ATTRIBUTES_CLAIM
+        if "attributes" in certificate:
+            known = certificate["attributes"]
+            named = (known.name, known.statement, known.reference)
+        claim = Claim(*named, changed, ATTRIBUTES, changed <= ATTRIBUTES, why)
         return Certificate(title, (*kept, claim), certificate.evidence)
 
     def _attributes_now(self) -> dict[str, Any]:
@@ -296,24 +514,67 @@ class DropoutFactorization(
 
     def _certify_on(self, X: Any, _y: Any, sample_weight: Any = None) -> Certificate:
         """Return the certificate of the factors on a given matrix, for `lucidae.certify`."""
-        if sample_weight is not None:
-            raise ValueError(
-                "sample_weight was given, but DropoutFactorization does not weight rows: omit it."
-            )
         check_is_fitted(self)
-        attributes = self._attributes_now()
+        state, attributes, title = self._state, self._attributes_now(), type(self).__name__
+        if isinstance(state, CompletionState):
+            rows = self._marked(check_rows(X, finite=False))
+            weights = check_weights(sample_weight, rows)
+            _check_shape(rows, attributes)
+            return completion_certificate(
+                title, state.measured(rows, attributes, weights), state.tolerance
+            )
+        problem, factors = matrix_problem(X), weights_of(attributes)
+        weights = check_weights(sample_weight, problem.cross)
+        if weights is not None:
+            roots = namespace(weights).sqrt(weights)
+            check_problem(problem, factors)
+            problem = LinearProblem.from_matrix(problem.cross * roots[:, None])
+            factors = _weighted(like(factors.left, problem.cross), factors.right, roots)
         return certificate_of(
-            matrix_problem(X),
-            weights_of(attributes),
-            self._state.strength,
-            title=type(self).__name__,
-            reported=_reported(attributes, self._state.ref),
+            problem,
+            factors,
+            state.strength,
+            title=title,
+            reported=reported_attributes(attributes, state),
         )
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]
+        completes = self.handle_missing == "complete"
+        tags.input_tags.sparse = completes
+        tags.input_tags.allow_nan = completes and self.missing_values != ABSENT
         return tags
+
+
+def _factorised(
+    X: Array, weights: Array | None, width: int, dropout: float, cv: CrossValidation | None
+) -> FactorizationState:
+    """Return the fitted state for a matrix without missing entries, from its decomposition."""
+    strength, rows, ref = strength_of(dropout), as_double(X), reference_array(X)
+    roots = None if weights is None else like(namespace(weights).sqrt(weights), rows)
+    problem = LinearProblem.from_matrix(rows if roots is None else rows * roots[:, None])
+    # Of the transposed matrix, so that the signs depend on V alone, which weights do not scale.
+    solution = solve(LinearProblem.from_matrix(problem.cross.mT), strength, width)
+    solution = replace(solution, weights=Weights(solution.weights.right, solution.weights.left))
+    solution = _returned(solution, problem, strength, ref, rows, roots)
+    state = FactorizationState(solution, None, strength, ref, dropout, cv)
+    reported = reported_attributes(state.attributes, state)
+    with suppress(UnprojectedError):  # the certificate is then undecided
+        left, right = solution.weights
+        factors = _weighted(left, right, roots)
+        state.figures = measure(problem, factors, strength, reported=reported)
+    return state
+
+
+def _check_shape(rows: Any, attributes: Mapping[str, Any]) -> None:
+    """Raise an error unless a matrix has as many rows and columns as the factors have rows."""
+    fitted = (attributes["left_"].shape[0], attributes["right_"].shape[0])
+    if tuple(rows.shape) != fitted:
+        raise ValueError(
+            f"X has the shape {tuple(rows.shape)}, expected {fitted}: give the matrix to which the "
+            "model was fitted."
+        )
 
 
 def _difference(now: Mapping[str, Any], fitted: Mapping[str, Any]) -> float:

@@ -1,0 +1,254 @@
+"""Observed entries of a matrix of which others are missing, and codes of incomplete rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import scipy.sparse
+
+from lucidae.arrays import to_numpy
+from lucidae.dropout.theory import code_map
+
+__all__ = ["ABSENT", "ObservedEntries", "check_missing_values", "marked", "observed_codes"]
+
+Matrix = np.ndarray[Any, Any]
+
+ABSENT = "absent"
+"""Value of `missing_values` with which entries that a sparse matrix does not store are missing."""
+
+LARGEST_DENSE = 2**27
+"""Largest number of entries of a sparse matrix whose absent entries are filled in by zeros."""
+
+DENSE_SHARE = 1 / 16
+"""Share of observed entries from which on products UVᵀ are formed as dense blocks of rows."""
+
+BLOCK = 2**22
+"""Largest number of entries of the temporary arrays from which products are taken at entries."""
+
+
+def check_missing_values(value: Any) -> bool:
+    """Return whether absent entries of sparse matrices are missing; raise an error if unknown.
+
+    Examples
+    --------
+    >>> check_missing_values(float("nan")), check_missing_values("absent")
+    (False, True)
+    """
+    if isinstance(value, str) and value == ABSENT:
+        return True
+    if isinstance(value, float | np.floating) and np.isnan(value):
+        return False
+    raise ValueError(
+        f"missing_values={value!r} was given, expected numpy.nan (entries that are NaN are "
+        "missing, and entries that a sparse matrix does not store are zeros) or 'absent' (they are "
+        "missing)."
+    )
+
+
+def marked(X: Any, *, absent: bool) -> Any:
+    """Return a matrix in which missing entries are NaN, or not stored in a sparse matrix.
+
+    Parameters
+    ----------
+    X : array of shape (n, m) or sparse matrix
+        The matrix.
+    absent : bool
+        Whether the entries that a sparse matrix does not store are missing. Otherwise they are
+        zeros, and the matrix is returned as a dense array.
+    """
+    if not scipy.sparse.issparse(X):
+        X = to_numpy(X)
+        if np.isinf(X).any():
+            raise ValueError(_INFINITE)
+        if absent and np.isnan(X).any():
+            raise ValueError(
+                "X is dense and contains NaN, but missing_values='absent' was given: give "
+                "missing_values=numpy.nan, or a sparse matrix of the observed entries."
+            )
+        return X
+    if np.isinf(X.data).any():
+        raise ValueError(_INFINITE)
+    if absent:
+        return X.tocsr()
+    if X.shape[0] * X.shape[1] > LARGEST_DENSE:
+        raise ValueError(
+            f"X is a sparse matrix of shape {X.shape}, whose absent entries are zeros for "
+            "missing_values=nan; that many zeros cannot be stored. If absent entries are missing, "
+            "give missing_values='absent'."
+        )
+    return X.toarray()
+
+
+_INFINITE = "Input X contains infinity. Mark missing entries by NaN, and remove infinite ones."
+
+
+@dataclass(frozen=True)
+class ObservedEntries:
+    """The observed entries of a matrix M, row by row.
+
+    Parameters
+    ----------
+    shape : tuple of int
+        Numbers n and m of rows and columns of M.
+    starts : ndarray of shape (n + 1,)
+        The entries of row i are those with the numbers ``starts[i]`` to ``starts[i + 1] - 1``.
+    columns : ndarray of int
+        Column of each observed entry.
+    values : ndarray
+        Value of each observed entry.
+    """
+
+    shape: tuple[int, int]
+    starts: Matrix
+    columns: Matrix
+    values: Matrix
+
+    @classmethod
+    def of(cls, X: Any) -> ObservedEntries:
+        """Return the entries of a dense matrix that are not NaN, or those that a sparse one stores.
+
+        Stored entries of a sparse matrix that are NaN are left out, too; stored zeros are observed.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> ObservedEntries.of(np.array([[1.0, np.nan], [0.0, 2.0]])).columns
+        array([0, 0, 1])
+        """
+        if scipy.sparse.issparse(X):
+            rows = X.tocsr()
+            seen = ~np.isnan(rows.data)
+            counts = np.concatenate([[0], np.cumsum(seen)])
+            return cls(
+                (int(X.shape[0]), int(X.shape[1])),
+                counts[rows.indptr],
+                rows.indices[seen],
+                np.asarray(rows.data[seen], dtype=np.float64),
+            )
+        seen = ~np.isnan(X)
+        starts = np.concatenate([[0], np.cumsum(np.count_nonzero(seen, axis=1))])
+        values = np.asarray(X[seen], dtype=np.float64)
+        return cls((int(X.shape[0]), int(X.shape[1])), starts, np.nonzero(seen)[1], values)
+
+    @cached_property
+    def rows(self) -> Matrix:
+        """Row of each observed entry."""
+        return np.repeat(np.arange(self.shape[0]), np.diff(self.starts))
+
+    @property
+    def count(self) -> int:
+        """Number of observed entries."""
+        return len(self.values)
+
+    @property
+    def energy(self) -> float:
+        """Sum of squares ‖P_Ω M‖² of the observed entries."""
+        return float(self.values @ self.values)
+
+    @property
+    def complete(self) -> bool:
+        """Whether no entry is missing."""
+        return self.count == self.shape[0] * self.shape[1]
+
+    def with_values(self, values: Matrix) -> ObservedEntries:
+        """Return entries at the same places with other values."""
+        return replace(self, values=values)
+
+    def taken(self, chosen: Matrix) -> ObservedEntries:
+        """Return the entries with the given numbers only, such as those of a fold."""
+        kept = np.zeros(self.count, dtype=bool)
+        kept[chosen] = True
+        counts = np.concatenate([[0], np.cumsum(kept)])
+        return ObservedEntries(
+            self.shape, counts[self.starts], self.columns[kept], self.values[kept]
+        )
+
+    def weighted(self, roots: Matrix) -> ObservedEntries:
+        """Return the entries with every row multiplied by its entry of `roots`."""
+        return self.with_values(self.values * roots[self.rows])
+
+    def sparse(self, values: Matrix | None = None) -> Any:
+        """Return the sparse matrix that has the observed values, or others, at the same places."""
+        data = self.values if values is None else values
+        return scipy.sparse.csr_array((data, self.columns, self.starts), shape=self.shape)
+
+    def product(self, left: Matrix, right: Matrix) -> Matrix:
+        """Return the entries of left · rightᵀ at the observed places."""
+        n, m = self.shape
+        if self.count > DENSE_SHARE * n * m:
+            step = max(1, BLOCK // m)
+            parts = []
+            for start in range(0, n, step):
+                block = left[start : start + step] @ right.T
+                part = slice(self.starts[start], self.starts[min(start + step, n)])
+                parts.append(block[self.rows[part] - start, self.columns[part]])
+            return np.concatenate(parts) if parts else np.empty(0)
+        found = np.empty(self.count)
+        step = max(1, BLOCK // max(left.shape[1], 1))
+        for start in range(0, self.count, step):
+            part = slice(start, start + step)
+            found[part] = np.einsum("ij,ij->i", left[self.rows[part]], right[self.columns[part]])
+        return found
+
+
+def observed_codes(entries: ObservedEntries, right: Matrix, strength: float) -> Matrix:
+    """Return the codes of incomplete rows that minimise their loss for a fixed factor V.
+
+    The code u of a row m, of which the entries in o are observed, minimises
+    Σ_{j∈o} (mⱼ − vⱼᵀu)² + λ Σₖ uₖ²‖vₖ‖², with the rows vⱼ and the columns vₖ of V: it is
+    u = (V_oᵀV_o + λ diag‖vₖ‖²)⁻¹V_oᵀm_o. For factors that minimise the loss of
+    `lucidae.dropout.completion` this is the equation for the rows of U, so that training rows get
+    the codes that they have in U. A row without observed entries gets the code 0.
+
+    Parameters
+    ----------
+    entries : ObservedEntries
+        Observed entries of the rows.
+    right : ndarray of shape (m, r)
+        The factor V.
+    strength : float
+        The strength λ of dropout, positive unless all rows are complete.
+
+    Returns
+    -------
+    ndarray of shape (n, r)
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> rows = np.array([[2.0, np.nan], [2.0, 2.0]])
+    >>> observed_codes(ObservedEntries.of(rows), np.ones((2, 1)), 1.0)
+    array([[0.66666667],
+           [1.        ]])
+    """
+    n, m = entries.shape
+    codes = np.zeros((n, right.shape[1]))
+    counts = np.diff(entries.starts)
+    whole = counts == m
+    if whole.any():
+        rows = entries.values[np.repeat(whole, counts)].reshape(-1, m)
+        codes[whole] = rows @ code_map(right, strength)
+    # V has the rank ρ ≤ r of X: with V diag‖vₖ‖⁻¹ = W diag(w) Tᵀ (singular value decomposition) and
+    # B = W diag(w) the code is diag‖vₖ‖⁻¹ T z for z = (B_oᵀB_o + λI)⁻¹B_oᵀm_o, a system of size ρ.
+    lengths = np.sqrt(np.sum(right * right, axis=0))
+    reciprocal = np.divide(1.0, lengths, out=np.zeros_like(lengths), where=lengths > 0)
+    W, w, Tt = np.linalg.svd(right * reciprocal, full_matrices=False)
+    kept = w > max(right.shape) * np.finfo(float).eps * w.max(initial=0.0)
+    basis, back = W[:, kept] * w[kept], Tt[kept] * reciprocal
+    chosen = np.flatnonzero(~whole & (counts > 0))
+    step = max(1, BLOCK // max(basis.shape[1] ** 2, 1))
+    for start in range(0, len(chosen), step):
+        part = chosen[start : start + step]
+        grams = np.empty((len(part), basis.shape[1], basis.shape[1]))
+        images = np.empty((len(part), basis.shape[1], 1))
+        for place, row in enumerate(part):
+            seen = slice(entries.starts[row], entries.starts[row + 1])
+            block = basis[entries.columns[seen]]
+            grams[place] = block.T @ block
+            images[place, :, 0] = entries.values[seen] @ block
+        grams += strength * np.eye(basis.shape[1])
+        codes[part] = np.linalg.solve(grams, images)[:, :, 0] @ back
+    return codes

@@ -1,0 +1,433 @@
+"""Certificate of a completed matrix: values measured from factors and data alone, and claims.
+
+The problem, its dual and the duality gap are derived in `lucidae.dropout.completion`. Nothing here
+uses the solver: the residual is a sum over the observed entries, the nuclear norm comes from the
+singular values of R Uᵀ with V = QR, and the spectral norm of the residual from a full decomposition
+(small matrices) or from a Krylov bound that is wrong with a probability of at most 10⁻⁹.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import scipy.sparse
+
+from lucidae.certificate import Certificate, Claim, at_most, reported, undecided
+from lucidae.dropout.figures import ATTRIBUTES, EPSILON, ReportedAttributes
+from lucidae.dropout.spectrum_bounds import Gram, complement_bound
+from lucidae.io.models import saved_as
+from lucidae.linear.eigenvalue_bounds import digest_of
+
+__all__ = [
+    "CompletionFigures",
+    "completion_certificate",
+    "completion_claims",
+    "measure_completion",
+]
+
+Matrix = np.ndarray[Any, Any]
+
+DENSE = 2**20
+"""Largest number of entries n · m of a residual whose spectral norm is computed by LAPACK."""
+
+CHUNK = 2**21
+"""Largest number of products of entries of U and V that are formed at once."""
+
+ZERO = 1e-7
+"""Singular values of U Vᵀ below this multiple of the largest count as zero."""
+
+
+@saved_as("lucidae.dropout.completion.figures/1")
+@dataclass(frozen=True, slots=True)
+class CompletionFigures:
+    """Values measured for the certificate of a completed matrix X = UVᵀ.
+
+    M is the matrix with missing entries, P_Ω sets the missing ones to zero, G = P_Ω(M − X) is the
+    residual, μ = λ/r for the strength λ of dropout and r columns of U and V. Losses are divided by
+    ‖P_Ω M‖².
+
+    Parameters
+    ----------
+    value : float
+        The loss ‖G‖² + λΣ‖uₖ‖²‖vₖ‖².
+    gap, smallest_gap : float
+        Loss minus the lower bound of the dual problem, for the upper and for the lower bound on
+        ‖G‖₂. They differ only for large matrices.
+    spectral, smallest_spectral : float
+        ‖G‖₂/(μ‖X‖*) − 1, for the upper and for the lower bound on ‖G‖₂.
+    complementarity : float
+        |⟨G, X⟩ − μ‖X‖*²|.
+    excess_penalty : float
+        λΣ‖uₖ‖²‖vₖ‖² divided by its smallest value μ‖X‖*² for the same product, minus 1.
+    stationarity : float
+        Norm of the gradient with respect to U and V, relative to the norms of its terms.
+    rank, width : int
+        Rank of X, and the number r of columns.
+    empty_rows, empty_columns : int
+        Numbers of rows and columns of M without an observed entry (or with weight zero).
+    share : float
+        Share of observed entries.
+    attributes : float
+        Largest relative difference between a fitted attribute and its measured value.
+    error, precision : float
+        Bound on the rounding error of the gap, and rounding unit of the dtype of the factors.
+    """
+
+    value: float
+    gap: float
+    smallest_gap: float
+    spectral: float
+    smallest_spectral: float
+    complementarity: float
+    excess_penalty: float
+    stationarity: float
+    rank: int
+    width: int
+    empty_rows: int
+    empty_columns: int
+    share: float
+    attributes: float
+    error: float
+    precision: float
+
+    @property
+    def evidence(self) -> dict[str, Any]:
+        """Numbers from which the claims can be checked: loss, lower bound, rank and ‖G‖₂."""
+        return {
+            "relative_loss": self.value,
+            "relative_lower_bound": self.value - self.gap,
+            "rank": self.rank,
+            "observed_share": self.share,
+        }
+
+
+class _Observed(NamedTuple):
+    """Rows, columns and values of the observed entries, in units of their largest magnitude."""
+
+    rows: Matrix
+    columns: Matrix
+    values: Matrix
+    shape: tuple[int, int]
+    unit: float
+
+
+def _observed(X: Any, roots: Matrix | None) -> _Observed:
+    """Return the observed entries of a dense matrix with NaN, or of a sparse matrix.
+
+    `roots` are the square roots of the weights of the rows, by which the entries are multiplied.
+    """
+    if scipy.sparse.issparse(X):
+        triple = X.tocoo()
+        rows, columns, values = triple.row, triple.col, np.asarray(triple.data, dtype=float)
+        seen = values == values
+        rows, columns, values = rows[seen], columns[seen], values[seen]
+    else:
+        dense = np.asarray(X, dtype=float)
+        rows, columns = np.where(dense == dense)  # NaN differs from itself
+        values = dense[rows, columns]
+    if roots is not None:
+        values = values * roots[rows]
+    unit = float(np.max(np.abs(values), initial=0.0)) or 1.0
+    unit = 2.0 ** math.frexp(unit)[1]
+    return _Observed(rows, columns, values / unit, (int(X.shape[0]), int(X.shape[1])), unit)
+
+
+def measure_completion(
+    X: Any,
+    left: Any,
+    right: Any,
+    strength: float,
+    *,
+    sample_weight: Any = None,
+    reported: ReportedAttributes,
+) -> CompletionFigures:
+    """Return the values measured for the certificate of factors of a matrix with missing entries.
+
+    Parameters
+    ----------
+    X : ndarray of shape (n, m) or sparse matrix
+        The matrix M; NaN marks missing entries, and so do entries that a sparse matrix does not
+        store.
+    left, right : arrays of shapes (n, r) and (m, r)
+        The factors U and V.
+    strength : float
+        Strength λ of dropout, positive.
+    sample_weight : ndarray of shape (n,), optional
+        Frequencies of the rows.
+    reported : ReportedAttributes
+        The fitted attributes.
+    """
+    roots = None if sample_weight is None else np.sqrt(np.asarray(sample_weight, dtype=float))
+    data = _observed(X, roots)
+    U, V = (np.asarray(part, dtype=float) / math.sqrt(data.unit) for part in (left, right))
+    U = U if roots is None else U * roots[:, None]
+    width = U.shape[1]
+    penalty = strength / width
+    residual = data.values - _product_at(data, U, V)
+    _, triangle = np.linalg.qr(V)
+    sizes = np.linalg.svd(triangle @ U.T, compute_uv=False)
+    limit = max(ZERO, 64 * reported.precision) * float(sizes.max(initial=0.0))
+    rank = int(np.count_nonzero(sizes > limit))
+    norm = float(np.sum(sizes))
+    energy = float(data.values @ data.values) or 1.0
+    lengths = np.sum(U * U, axis=0) * np.sum(V * V, axis=0)
+    value = float(residual @ residual) + strength * float(np.sum(lengths))
+    matrix = scipy.sparse.csr_array((residual, (data.rows, data.columns)), shape=data.shape)
+    level = penalty * norm
+    low, high = _spectral_norm(matrix, U, V, rank, level)
+    along = float(residual @ data.values)
+    gaps = [value - _dual_value(along, residual, size, penalty) for size in (high, low)]
+    inner = float(residual @ (data.values - residual))
+    return CompletionFigures(
+        value / energy,
+        gaps[0] / energy,
+        gaps[1] / energy,
+        _excess(high, level),
+        _excess(low, level),
+        abs(inner - penalty * norm * norm) / energy,
+        float(np.sum(lengths)) * width / norm**2 - 1.0 if norm > 0 else 0.0,
+        _stationarity(matrix, U, V, strength),
+        rank,
+        width,
+        int(data.shape[0] - np.unique(data.rows[_weighty(data, roots)]).size),
+        int(data.shape[1] - np.unique(data.columns[_weighty(data, roots)]).size),
+        data.rows.size / (data.shape[0] * data.shape[1]),
+        _difference(reported, value * data.unit**2, rank, level * data.unit, sizes * data.unit),
+        4 * EPSILON * data.rows.size * (value + energy) / energy,
+        reported.precision,
+    )
+
+
+def _excess(spectral: float, level: float) -> float:
+    """Return ‖G‖₂/(μ‖X‖*) − 1; if X is zero, infinity unless G is zero, too."""
+    if level > 0.0:
+        return spectral / level - 1.0
+    return math.inf if spectral > 0.0 else 0.0
+
+
+def _weighty(data: _Observed, roots: Matrix | None) -> Matrix:
+    """Return which observed entries belong to rows of positive weight, as a mask."""
+    return np.ones(data.rows.size, dtype=bool) if roots is None else roots[data.rows] > 0
+
+
+def _product_at(data: _Observed, U: Matrix, V: Matrix) -> Matrix:
+    """Return the observed entries of UVᵀ, summed column by column of U and V."""
+    total = np.zeros(data.rows.size)
+    step = max(1, CHUNK // max(U.shape[1], 1))
+    for start in range(0, data.rows.size, step):
+        part = slice(start, start + step)
+        total[part] = np.sum(U[data.rows[part]] * V[data.columns[part]], axis=1)
+    return total
+
+
+def _dual_value(along: float, residual: Matrix, spectral: float, penalty: float) -> float:
+    """Return the lower bound max over t of 2t⟨G, M⟩ − t²(‖G‖² + ‖G‖₂²/μ) of the minimum."""
+    if along <= 0.0:
+        return 0.0
+    return along**2 / (float(residual @ residual) + spectral**2 / penalty)
+
+
+def _stationarity(matrix: Any, U: Matrix, V: Matrix, strength: float) -> float:
+    """Return the norm of GV − λU diag‖vₖ‖² and of GᵀU − λV diag‖uₖ‖², relative to their terms."""
+    pulls = [matrix @ V, matrix.T @ U]
+    pushes = [strength * U * np.sum(V * V, axis=0), strength * V * np.sum(U * U, axis=0)]
+    size = sum(float(np.linalg.norm(part)) for part in (*pulls, *pushes))
+    left = math.hypot(*(float(np.linalg.norm(a - b)) for a, b in zip(pulls, pushes, strict=True)))
+    return left / size if size > 0 else 0.0
+
+
+def _spectral_norm(
+    matrix: Any, U: Matrix, V: Matrix, rank: int, level: float
+) -> tuple[float, float]:
+    """Return a lower and an upper bound on the spectral norm of the residual G.
+
+    For large matrices they come from the Gram matrix K of the smaller side. Let S be an orthonormal
+    basis of the factor of this side, in whose span the singular vectors of the largest singular
+    values lie at the optimum. If the eigenvalues of K outside of the span are at most β, the norm
+    of K is at most that of the 2 × 2 matrix of ‖SᵀKS‖, ‖(I − SSᵀ)KS‖ (twice) and β.
+    """
+    n, m = matrix.shape
+    if n * m <= DENSE:
+        norm = float(np.linalg.norm(matrix.toarray(), 2))
+        return norm, norm * (1 + 4 * (n + m) * EPSILON)
+    columns, small = (V, m) if m <= n else (U, n)
+    tall = matrix if m <= n else matrix.T.tocsr()
+    vectors = np.linalg.svd(columns, full_matrices=False)[0][:, :rank]
+    gram = Gram(
+        small,
+        max(n, m),
+        lambda block: tall.T @ (tall @ block),
+        lambda: (tall.T @ tall).toarray(),
+        float(matrix.data @ matrix.data),
+        digest_of(matrix),
+    )
+    outside, space = complement_bound(gram, vectors, (level * (1 + ZERO)) ** 2)
+    images = gram.apply(vectors)
+    inner = vectors.T @ images
+    inside = float(np.linalg.norm(inner, 2))
+    across = float(np.linalg.norm(images - vectors @ inner, 2)) + gram.rounding
+    found = max(inside, space.found)
+    bound = float(np.linalg.norm(np.array([[inside, across], [across, max(outside, 0.0)]]), 2))
+    return math.sqrt(max(found, 0.0)), math.sqrt(max(bound, found, 0.0))
+
+
+def _difference(
+    reported: ReportedAttributes, value: float, rank: int, level: float, sizes: Matrix
+) -> float:
+    """Return the largest relative difference between fitted attributes and measured values."""
+    given = np.asarray(reported.singular_values, dtype=float)
+    count = int(reported.rank)
+    # A singular value close to the limit may count as zero or not.
+    limit = max(ZERO, 64 * reported.precision) * float(sizes.max(initial=0.0))
+    doubtful = (sizes > 0.1 * limit) & (sizes < 10 * limit)
+    lowest, highest = rank - int(doubtful[:rank].sum()), rank + int(doubtful[rank:].sum())
+    if given.shape != (count,) or not lowest <= count <= highest:
+        return math.inf
+    expected = sizes[:count] + level
+    with np.errstate(invalid="ignore"):
+        pairs = [
+            (float(reported.objective), value),
+            (float(reported.threshold), level),
+            *zip(given.tolist(), expected.tolist(), strict=True),
+            *reported.settings,
+        ]
+        differences = [
+            abs(found - truth) / abs(truth) if truth else abs(found) for found, truth in pairs
+        ]
+    worst = max(differences, default=0.0)
+    return math.inf if math.isnan(worst) else max(worst - 32 * reported.precision, 0.0)
+
+
+def completion_claims(figures: CompletionFigures, tolerance: float) -> tuple[Claim, ...]:
+    """Return the claims about a completed matrix; `tolerance` is the largest accepted gap.
+
+    Rounding of the factors to float32 changes the residual, so that the tolerance is larger then.
+    """
+    tolerance = max(tolerance, 64 * figures.precision)
+    rows, columns = figures.empty_rows, figures.empty_columns
+    note = (
+        f"{rows} rows and {columns} columns have no observed entry: the completed matrix is zero "
+        "there."
+        if rows or columns
+        else ""
+    )
+    return (
+        _gap(figures, tolerance),
+        _spectral(figures, tolerance),
+        at_most(
+            "complementarity",
+            "the residual and the completed matrix satisfy ⟨G, X⟩ = (λ/r)‖X‖*²",
+            _DUALITY,
+            figures.complementarity,
+            math.sqrt(tolerance),
+            _AGAIN,
+            error=figures.error,
+        ),
+        at_most(
+            "equalized",
+            "no factors of the same product U Vᵀ have a smaller penalty Σ‖uᵢ‖²‖vᵢ‖²",
+            "Srebro, Rennie & Jaakkola 2004, and the Cauchy–Schwarz inequality",
+            figures.excess_penalty,
+            math.sqrt(tolerance),
+            "lucidae.equalize_pair makes the norms equal without changing the product U Vᵀ.",
+            error=figures.error,
+        ),
+        at_most(
+            "stationarity",
+            "the gradient of the loss on the observed entries is zero",
+            "derivative of the loss of lucidae.dropout.completion",
+            figures.stationarity,
+            math.sqrt(tolerance),
+            _AGAIN,
+            error=figures.error,
+        ),
+        _rank(figures),
+        reported(
+            "observed_share",
+            "share of the entries of the matrix that are observed",
+            "number of observed entries / (n m)",
+            figures.share,
+            note,
+        ),
+        at_most(
+            "attributes",
+            "the fitted attributes agree with the factors and the data",
+            "definition of the attributes",
+            figures.attributes,
+            max(ATTRIBUTES, 64 * figures.precision),
+            "The fitted attributes belong to other factors or data, or were assigned after the "
+            "fit. Call fit again.",
+        ),
+    )
+
+
+_DUALITY = "Rockafellar 1970, Theorem 31.1 (Fenchel duality)"
+
+_AGAIN = "The iteration has not converged, or the factors belong to other data. Call fit again."
+
+
+def _limited(figures: CompletionFigures, tolerance: float) -> bool:
+    """Tell whether stationary factors use all columns, so that the convex bound need not be tight.
+
+    If a column were unused, a stationary point that violates the spectral condition could be
+    improved along it.
+    """
+    return figures.rank >= figures.width and figures.stationarity <= math.sqrt(tolerance)
+
+
+def _gap(figures: CompletionFigures, tolerance: float) -> Claim:
+    """Return the claim that the duality gap is at most the tolerance."""
+    statement = "the loss exceeds its smallest value over all matrices by at most the tolerance"
+    if figures.gap > tolerance >= figures.smallest_gap:
+        why = (
+            "The bound on the spectral norm of the residual is not tight enough. The loss exceeds "
+            f"the minimum by at most {figures.gap:.2g} times ‖P_Ω M‖², the sum of squares of the "
+            "observed entries."
+        )
+        return undecided("gap", statement, _DUALITY, why, figures.gap, tolerance)
+    if figures.gap > tolerance and _limited(figures, tolerance):
+        why = (
+            f"The factors use all of their {figures.width} columns and are a stationary point, but "
+            "the lower bound, which is that of matrices of any rank, is not attained: its minimum "
+            "has a larger rank, or there are better factors (with a limited rank the problem is "
+            f"not convex). At most {figures.gap:.2g} times ‖P_Ω M‖², the sum of squares of the "
+            "observed entries, could be gained. Increase n_components or dropout."
+        )
+        return undecided("gap", statement, _DUALITY, why, figures.gap, tolerance)
+    return at_most("gap", statement, _DUALITY, figures.gap, tolerance, _AGAIN, error=figures.error)
+
+
+def _spectral(figures: CompletionFigures, tolerance: float) -> Claim:
+    """Return the claim that the spectral norm of the residual is at most (λ/r)‖X‖*."""
+    statement = "the spectral norm of the residual is at most (λ/r)‖X‖*, up to the tolerance"
+    level = math.sqrt(tolerance)
+    value = figures.spectral
+    if value > level and _limited(figures, tolerance):
+        why = "The factors use all of their columns, so that the condition need not hold."
+        return undecided("spectral_norm", statement, _DUALITY, why, value, level)
+    if value > level >= figures.smallest_spectral:
+        why = "The bound on the spectral norm of the residual is not tight enough."
+        return undecided("spectral_norm", statement, _DUALITY, why, value, level)
+    if not math.isfinite(value):
+        value = math.inf
+    return at_most("spectral_norm", statement, _DUALITY, value, level, _AGAIN)
+
+
+def _rank(figures: CompletionFigures) -> Claim:
+    """Return a claim that reports the rank of the completed matrix."""
+    note = (
+        f"All {figures.width} columns of the factors are used; matrices of a larger rank are "
+        "excluded."
+        if figures.rank >= figures.width
+        else ""
+    )
+    statement = f"rank of the completed matrix, which is at most {figures.width}"
+    return reported("rank", statement, "singular values of U Vᵀ", float(figures.rank), note)
+
+
+def completion_certificate(title: str, figures: CompletionFigures, tolerance: float) -> Certificate:
+    """Return the certificate with the claims about measured values."""
+    return Certificate(title, completion_claims(figures, tolerance), figures.evidence)
