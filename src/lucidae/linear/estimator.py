@@ -147,11 +147,13 @@ class LinearAutoencoder(
         methods with a closed form are allowed, and the solvers ``"exact"`` and ``"auto"``. This
         assumes that entries are missing at random: whether an entry is missing may depend on
         observed entries, but not on its own value (Rubin 1976). The likelihood is maximised by
-        expectation maximisation with quasi-Newton acceleration, until the norm of its gradient per
-        row, in units of standard errors of one row, is at most `tol`; `n_components` must be an
-        integer. Without missing entries the result is that of ``"error"``. Rows without any
-        observed entry do not count. With ``warm_start=True`` the maximisation starts from the last
-        fit, also from one with another number of components.
+        expectation maximisation (EM) with quasi-Newton acceleration, until the norm of its gradient
+        per row, in units of standard errors of one row, is at most `tol`. If `n_components` is
+        None, all components are fitted (at most n − 1 for n rows); a share of the variance refers
+        to the covariance of maximum likelihood without a restriction of rank. Without missing
+        entries the result is that of ``"error"``. Rows without any observed entry do not count.
+        With ``warm_start=True`` the maximisation starts from the last fit, also from one with
+        another number of components. See docs/missing.md.
 
     Attributes
     ----------

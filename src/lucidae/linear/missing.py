@@ -77,21 +77,26 @@ can continue: eight mebibytes."""
 
 
 def suggesting_em(method: AnyMethod) -> AnyMethod:
-    """Decorate a method of the estimator, so that errors about NaN name `handle_missing`."""
+    """Decorate a method of the estimator, so that errors about NaN say how it is allowed."""
 
     @wraps(method)
     def suggesting(self: Any, *args: Any, **kwargs: Any) -> Any:
         try:
             return method(self, *args, **kwargs)
         except ValueError as error:
-            about = str(error).startswith(("Input X contains NaN", "X contains NaN"))
-            if not about or self.handle_missing == "em":
-                raise
             first, _, _ = str(error).partition("\n")
-            raise ValueError(
-                f"{first} To use the observed entries of rows with missing ones, set "
-                "handle_missing='em'; otherwise remove or impute the missing entries."
-            ) from error
+            if "contains NaN" not in first or first.startswith("sample_weight"):
+                raise
+            advice = (
+                "To use the observed entries of rows with missing ones, set handle_missing='em'; "
+                "otherwise remove or impute the missing entries."
+            )
+            if self.handle_missing == "em":
+                advice = (
+                    "Rows with missing entries are not fitted block by block: load all rows and "
+                    "call fit, or call partial_fit with each batch."
+                )
+            raise ValueError(f"{first} {advice}") from error
 
     return suggesting  # type: ignore[return-value]
 
@@ -152,18 +157,41 @@ def observed_part(X: Array, weights: Array | None, names: Any = None) -> tuple[A
 
 
 def latents_of(wanted: Any, m: int) -> int:
-    """Return the number of latents k of a fit to m features with missing entries.
+    """Return the number of latents that `wanted` means if only the number of features m is known.
 
-    `wanted` is the argument `n_components`, which must be an integer.
+    `wanted` is the argument `n_components`; a ValueError is raised unless it is an integer.
     """
     if not isinstance(wanted, int):
         raise ValueError(
-            f"n_components={wanted!r} was given, but X has missing entries, for which the number "
-            "of components must be an integer: the eigenvalues of the covariance are estimated "
-            "together with it. Give an integer, and compare several by `score` on held-out rows."
+            f"n_components={wanted!r} was given to partial_fit, and X has missing entries, for "
+            "which the number of components must be known before all rows are: give an integer."
         )
     check_features(wanted, m)
     return wanted
+
+
+def resolve_latents(wanted: Any, X: Array, weights: Array | None, training: DescentSettings) -> int:
+    """Return the number of latents that `wanted` means for rows X (n, m) with missing entries.
+
+    An integer is the number itself, and None stands for all: m, or n − 1 if there are no more rows
+    than features. A share of the variance refers to the eigenvalues of the covariance matrix of
+    maximum likelihood without a restriction of its rank, for which n must exceed m.
+    """
+    n, m = int(X.shape[0]), int(X.shape[1])
+    if isinstance(wanted, int):
+        return latents_of(wanted, m)
+    if wanted is None:
+        return int(min(m, n - 1))
+    if not isinstance(wanted, float) or n <= m:
+        raise ValueError(
+            f"n_components={wanted!r} was given, but X has missing entries in {n} rows with {m} "
+            "features, expected an integer, None, or, with more rows than features, a share of the "
+            "variance. Several integers can be compared by `score` on held-out rows."
+        )
+    whole = fit_observed(X, weights, m - 1, training).value.gaussian()
+    spectrum = whole.spectrum(m)
+    shares = np.cumsum(to_numpy(spectrum.values)) / spectrum.trace
+    return min(m, int(np.searchsorted(shares, wanted * (1 - 1e-12))) + 1)
 
 
 def warn_of_fit(solution: Solution[Any], fitted: ObservedGaussian) -> None:
@@ -241,7 +269,8 @@ class _Problem:
         direction = self._direction(point)
         slope = scalar(namespace(direction).sum(direction * point.gradient))
         rounding = 8 * np.finfo(float).eps * (abs(point.loss) + self.rows.mask.shape[1])
-        length = 1.0
+        # A large change of the noise could end at loadings of zero, which is a saddle point.
+        length = 1.0 / max(1.0, abs(scalar(direction[-1])))
         for _ in range(HALVINGS if slope < 0.0 else 0):
             trial = self.at(point.theta + length * direction)
             enough = trial.loss <= point.loss + DECREASE * length * slope
@@ -410,9 +439,11 @@ def _continued(
 
     If it has fewer latents, the missing columns are taken from `W` (m, k), orthogonal to its own.
     """
-    xp, k = namespace(W), W.shape[1]
-    known = like(previous.loadings, W)[:, :k] / rows.unit
-    noise = max(previous.noise / rows.unit**2, 100 * SMALLEST_NOISE)
+    xp, (m, k) = namespace(W), W.shape
+    every = like(previous.loadings, W) / rows.unit
+    known, dropped = every[:, :k], every[:, k:]
+    lost = scalar(xp.sum(dropped * dropped)) / (m - k)  # becomes noise
+    noise = max(previous.noise / rows.unit**2 + lost, 100 * SMALLEST_NOISE)
     extra = k - known.shape[1]
     if extra > 0:
         basis, _ = xp.linalg.qr(known)

@@ -162,7 +162,7 @@ def has_missing(X: Any) -> bool:
     if scipy.sparse.issparse(X):
         if np.isnan(X.data).any():
             raise ValueError(
-                "X is a sparse matrix that contains NaN, expected a dense array: with "
+                "X is a sparse matrix with NaN among its entries, expected a dense array: with "
                 "handle_missing='em', missing entries of a sparse matrix are not supported. Give "
                 "X.toarray()."
             )

@@ -25,6 +25,7 @@ from lucidae.linear.missing import (
     IncompleteStream,
     fit_observed,
     latents_of,
+    resolve_latents,
     warn_of_fit,
 )
 from lucidae.linear.model import Model
@@ -162,13 +163,14 @@ class LinearState(FittedState):
         PCA. The certificate is computed at once, because the rows are not stored. `previous` is an
         earlier fit from which the solver starts, or None.
         """
-        k, m = latents_of(self.options.n_components, X.shape[1]), X.shape[1]
-        solution = fit_observed(X, weights, min(k, m - 1), self.options.training, previous)
+        training, m = self.options.training, X.shape[1]
+        k = resolve_latents(self.options.n_components, X, weights, training)
+        solution = fit_observed(X, weights, min(k, m - 1), training, previous)
         stream = solution.value
         self.observed = stream.gaussian()
         warn_of_fit(solution, self.observed)
         self.incomplete = stream if stream.beta.shape[1] ** 2 * m <= STORED_ENTRIES else None
-        self._model = self._observed_model(solution.status, solution.n_iter, solution.history)
+        self._model = self._observed_model(k, solution.status, solution.n_iter, solution.history)
         self.changed()
         self._certificate = self.certify_observed(X, weights, title)
 
@@ -191,7 +193,7 @@ class LinearState(FittedState):
         state.incomplete = stream.after(X, weights)
         state.observed = state.incomplete.gaussian()
         steps = History(np.empty(0, dtype=int))
-        state._model = state._observed_model(Status.STOPPED, state.incomplete.steps, steps)
+        state._model = state._observed_model(k, Status.STOPPED, state.incomplete.steps, steps)
         return state
 
     def _check_incomplete(self, m: int) -> None:
@@ -208,10 +210,10 @@ class LinearState(FittedState):
                 "partial_fit."
             )
 
-    def _observed_model(self, status: Status, n_iter: int, history: History) -> Model:
-        """Return the model at the method's closed form for the estimated mean and covariance."""
+    def _observed_model(self, k: int, status: Status, n_iter: int, history: History) -> Model:
+        """Return the model with k latents at the closed form for estimated mean and covariance."""
         source: Any = self.observed
-        model, self._spectrum = solve(self.options, source)
+        model, self._spectrum = solve(replace(self.options, n_components=k), source)
         outcome = replace(model.outcome, status=status, n_iter=max(1, n_iter), history=history)
         return replace(model, outcome=outcome)
 
@@ -361,7 +363,9 @@ class LinearState(FittedState):
     def _figures(self, data: Data) -> LinearFigures:
         """Return the measured values of the fitted model on the given data."""
         model, training = self.model, self.options.training
-        outcome = model.outcome
+        outcome, wanted = model.outcome, self.options.n_components
+        if self.observed is not None and not isinstance(wanted, int):
+            wanted = int(model.encoder.shape[0])  # its meaning depends on the rows, not on Σ
         return measure(
             outcome.method,
             outcome.weights,
@@ -369,7 +373,7 @@ class LinearState(FittedState):
             training,
             outcome.learning_rate,
             model,
-            self.options.n_components,
+            wanted,
             # The variances of a stream are running averages, which no data reproduce.
             running=self.stream is not None,
         )
