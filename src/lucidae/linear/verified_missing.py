@@ -2,7 +2,7 @@
 
 No code is shared with the solver. For small data the gradient of the likelihood is computed by its
 definition, with the covariance matrix of the observed entries of every pattern. For larger data it
-is computed from the residuals of all rows, and compared with the definition on a few patterns.
+is computed from the residuals of all rows, and compared with the definition on a few rows.
 """
 
 from __future__ import annotations
@@ -32,11 +32,14 @@ from lucidae.linear.verified_data import DENSE_FEATURES, Data
 Vector = np.ndarray[Any, Any]
 
 DIRECT_OPERATIONS = 2e9
-"""Largest sum of q³ over all patterns of q observed features for which the gradient is computed by
-its definition."""
+"""Largest product of the number of patterns and the cube of the number of features for which the
+gradient is computed by its definition."""
 
 COMPARED = 8
-"""Number of patterns of larger data for which the definition is compared."""
+"""Number of rows of larger data on which the gradient is compared with its definition."""
+
+COMPARED_FEATURES = 300
+"""Largest number of features of these rows."""
 
 BLOCK_ENTRIES = 2**21
 """Largest number of entries of matrices that are in memory at a time."""
@@ -126,15 +129,12 @@ def measure_observed(
     groups = _patterns(rows)
     seen = ~np.isnan(rows)
     model = _Parameters(to_numpy(fitted.mean), to_numpy(fitted.loadings), fitted.noise)
-    direct = sum(float(np.sum(seen[group[0]])) ** 3 for group in groups) <= DIRECT_OPERATIONS
-    by_rows, lost = _by_residuals(model, rows, mass, encoder)
-    found, difference = by_rows, 0.0
-    if direct:
-        found = _Slope.zero(model)
-        for group in groups:
-            found = found.plus(_by_definition(model, rows[group], mass[group]))
+    found, lost = _by_residuals(model, rows, mass, encoder)
+    difference = 0.0
+    if len(groups) * float(rows.shape[1]) ** 3 <= DIRECT_OPERATIONS:
+        found = _by_definition(model, rows, mass, groups)
     else:
-        difference = _difference(model, rows, mass, groups)
+        difference = _difference(model, rows)
     total = float(np.sum(mass))
     m, top = rows.shape[1], float(np.max(np.sum(model.loadings**2, axis=0), initial=0.0))
     rounding = 8 * m * EPS * math.sqrt(1.0 + top / model.noise)
@@ -196,26 +196,34 @@ def _patterns(rows: Vector) -> list[Vector]:
     return [np.array(group) for group in groups.values()]
 
 
-def _by_definition(model: _Parameters, rows: Vector, mass: Vector) -> _Slope:
-    """Return the likelihood of rows of one pattern, and its derivatives, by their definition.
+def _by_definition(model: _Parameters, rows: Vector, mass: Vector, groups: list[Vector]) -> _Slope:
+    """Return the likelihood of all rows, and its derivatives, by their definition.
 
-    With the covariance C of the observed entries, their scatter S about the mean and the total
-    weight n, the derivative by C is (C⁻¹SC⁻¹ − nC⁻¹)/2.
+    With the covariance C of the observed entries of a pattern, the scatter S of its rows about the
+    mean and their total weight n, the derivative by C is (C⁻¹SC⁻¹ − nC⁻¹)/2. Rows and columns of
+    features that are not observed are those of the identity matrix, which changes neither the
+    determinant nor the inverse of the others.
     """
-    o = np.flatnonzero(~np.isnan(rows[0]))
-    W = model.loadings[o]
-    C = W @ W.T + model.noise * np.eye(len(o))
-    rest = rows[:, o] - model.mean[o]
-    inverse, total = np.linalg.inv(C), float(np.sum(mass))
-    solved = rest @ inverse
-    scatter = (solved * mass[:, None]).T @ solved
-    by_covariance = (scatter - total * inverse) / 2
-    misfit = float(mass @ np.sum(solved * rest, axis=1))
-    log_det = float(np.linalg.slogdet(C)[1])
-    value = -(misfit + total * (log_det + len(o) * math.log(2 * math.pi))) / 2
-    loadings, mean = 0.0 * model.loadings, 0.0 * model.mean
-    loadings[o], mean[o] = 2 * by_covariance @ W, mass @ solved
-    return _Slope(value, loadings, mean, float(np.trace(by_covariance)))
+    W, m, total = model.loadings, len(model.mean), _Slope.zero(model)
+    C = W @ W.T + model.noise * np.eye(m)
+    size = max(1, BLOCK_ENTRIES // m**2)
+    for part in (groups[i : i + size] for i in range(0, len(groups), size)):
+        index, owner = np.concatenate(part), np.repeat(np.arange(len(part)), [*map(len, part)])
+        seen = ~np.isnan(rows[[group[0] for group in part]])
+        both = seen[:, :, None] & seen[:, None, :]
+        full = np.where(both, C, np.eye(m))
+        inverse = np.where(both, np.linalg.inv(full), 0.0)
+        rest = np.where(seen[owner], rows[index] - model.mean, 0.0)
+        solved, weight = np.einsum("nij,nj->ni", inverse[owner], rest), mass[index]
+        count = np.bincount(owner, weight)
+        curvature = np.einsum("p,pij->ij", count, inverse)
+        volume = np.linalg.slogdet(full)[1] + seen.sum(axis=1) * math.log(2 * math.pi)
+        misfit = float(weight @ np.sum(solved * rest, axis=1))
+        on_noise = float(weight @ np.sum(solved**2, axis=1)) - float(np.trace(curvature))
+        loadings = (solved * weight[:, None]).T @ (solved @ W) - curvature @ W
+        value = -(misfit + float(count @ volume)) / 2
+        total = total.plus(_Slope(value, loadings, weight @ solved, on_noise / 2))
+    return total
 
 
 def _blocks(rows: Vector, width: int) -> Iterator[slice]:
@@ -264,16 +272,18 @@ def _by_residuals(
     return total, left / np.sum(mass) / np.maximum(variances, np.finfo(float).tiny)
 
 
-def _difference(model: _Parameters, rows: Vector, mass: Vector, groups: list[Vector]) -> float:
-    """Return the largest difference, per row, of both computations on a few random patterns."""
-    rng = np.random.default_rng(0)
-    chosen = rng.choice(len(groups), min(COMPARED, len(groups)), replace=False)
-    worst = 0.0
-    for group in (groups[i] for i in chosen):
-        slope, _ = _by_residuals(model, rows[group], mass[group], model.loadings.T)
-        other = _by_definition(model, rows[group], mass[group])
-        apart = slope.plus(other, -1.0)
-        worst = max(worst, apart.size(model) / float(np.sum(mass[group])))
+def _difference(model: _Parameters, rows: Vector) -> float:
+    """Return the largest difference, per row, of both computations on a few random rows.
+
+    Of these rows, at most `COMPARED_FEATURES` observed entries are used.
+    """
+    rng, worst, one = np.random.default_rng(0), 0.0, np.ones(1)
+    for row in rows[rng.choice(len(rows), min(COMPARED, len(rows)), replace=False)]:
+        o = rng.permutation(np.flatnonzero(~np.isnan(row)))[:COMPARED_FEATURES]
+        part, values = _Parameters(model.mean[o], model.loadings[o], model.noise), row[None, o]
+        slope, _ = _by_residuals(part, values, one, part.loadings.T)
+        other = _by_definition(part, values, one, [np.zeros(1, dtype=int)])
+        worst = max(worst, slope.plus(other, -1.0).size(part))
     return worst
 
 
