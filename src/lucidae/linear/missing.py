@@ -1,4 +1,4 @@
-"""Probabilistic PCA of rows with missing entries: maximum likelihood, and what entries predict.
+"""Maximum likelihood of probabilistic PCA for rows with missing entries, at once or in batches.
 
 A row x of m features has the distribution N(μ, C) with C = WWᵀ + γI, loadings W (m × k) and noise
 variance γ. Of a row, only the entries o are observed, whose distribution is N(μ_o, C_oo). The
@@ -229,7 +229,7 @@ class _Point(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class _Problem:
+class _ObservedLikelihood:
     """Maximum likelihood for given rows and k latents: the loss, its gradient, and a step."""
 
     rows: ObservedRows
@@ -356,7 +356,7 @@ def fit_observed(
         ended, and its history.
     """
     rows = ObservedRows.of(X, weights)
-    problem = _Problem(rows, k)
+    problem = _ObservedLikelihood(rows, k)
     beta, noise = first_parameters(rows, k, previous)
     solution = iterate(
         problem.step,

@@ -206,15 +206,15 @@ def _by_definition(model: _Parameters, rows: Vector, mass: Vector, groups: list[
     """
     W, m, total = model.loadings, len(model.mean), _Slope.zero(model)
     C = W @ W.T + model.noise * np.eye(m)
-    size = max(1, BLOCK_ENTRIES // m**2)
-    for part in (groups[i : i + size] for i in range(0, len(groups), size)):
+    for part in _batches(groups, max(1, BLOCK_ENTRIES // m**2)):
         index, owner = np.concatenate(part), np.repeat(np.arange(len(part)), [*map(len, part)])
         seen = ~np.isnan(rows[[group[0] for group in part]])
         both = seen[:, :, None] & seen[:, None, :]
         full = np.where(both, C, np.eye(m))
         inverse = np.where(both, np.linalg.inv(full), 0.0)
         rest = np.where(seen[owner], rows[index] - model.mean, 0.0)
-        solved, weight = np.einsum("nij,nj->ni", inverse[owner], rest), mass[index]
+        alone, weight = len(part) == 1, mass[index]
+        solved = rest @ inverse[0] if alone else np.einsum("nij,nj->ni", inverse[owner], rest)
         count = np.bincount(owner, weight)
         curvature = np.einsum("p,pij->ij", count, inverse)
         volume = np.linalg.slogdet(full)[1] + seen.sum(axis=1) * math.log(2 * math.pi)
@@ -224,6 +224,17 @@ def _by_definition(model: _Parameters, rows: Vector, mass: Vector, groups: list[
         value = -(misfit + float(count @ volume)) / 2
         total = total.plus(_Slope(value, loadings, weight @ solved, on_noise / 2))
     return total
+
+
+def _batches(groups: list[Vector], most: int) -> Iterator[list[Vector]]:
+    """Yield groups of rows together that have at most `most` rows in all, or one larger group."""
+    part: list[Vector] = []
+    for group in groups:
+        if part and sum(map(len, part)) + len(group) > most:
+            yield part
+            part = []
+        part.append(group)
+    yield part
 
 
 def _blocks(rows: Vector, width: int) -> Iterator[slice]:
