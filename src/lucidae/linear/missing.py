@@ -85,16 +85,19 @@ def suggesting_em(method: AnyMethod) -> AnyMethod:
             return method(self, *args, **kwargs)
         except ValueError as error:
             first, _, _ = str(error).partition("\n")
-            if "contains NaN" not in first or first.startswith("sample_weight"):
+            told = "handle_missing" in first or first.startswith("sample_weight")
+            if "contains NaN" not in first or told:
                 raise
             advice = (
                 "To use the observed entries of rows with missing ones, set handle_missing='em'; "
                 "otherwise remove or impute the missing entries."
             )
+            if " in block " in first:
+                advice = "Or set handle_missing='em', if all rows fit into memory."
             if self.handle_missing == "em":
                 advice = (
-                    "Rows with missing entries are not fitted block by block: load all rows and "
-                    "call fit, or call partial_fit with each batch."
+                    "Rows with missing entries are not fitted block by block (handle_missing='em'):"
+                    " load all rows and call fit, or call partial_fit with each batch."
                 )
             raise ValueError(f"{first} {advice}") from error
 
