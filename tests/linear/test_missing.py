@@ -328,6 +328,9 @@ def test_warm_starts_continue_also_with_another_number_of_components():
         warm, cold = model.set_params(n_components=k).fit(X), em(k).fit(X)
         assert_allclose(warm.score(X), cold.score(X), atol=1e-6)
         assert warm.components_.shape == (k, 12)
+    with pytest.warns(UserWarning, match="last fit has 12 features, but X has 6"):
+        model.fit(X[:, :6])
+    assert_allclose(model.score(X[:, :6]), em(4).fit(X[:, :6]).score(X[:, :6]), atol=1e-6)
 
 
 # Streams.
@@ -372,7 +375,8 @@ def test_a_stream_continues_after_fit_and_after_complete_batches():
     X, complete = make_incomplete(300, 6, 2, 0.3, seed=25)
     model = em().fit(X[:200])
     likelihood = model.score(X[200:])
-    model.partial_fit(X[200:]).partial_fit(complete[:5]).partial_fit(np.full((2, 6), np.nan))
+    model.partial_fit(X[200:]).partial_fit(scipy.sparse.csr_array(complete[:5]))
+    model.partial_fit(np.full((2, 6), np.nan))
     assert model.score(X[200:]) > likelihood
     assert model.n_samples_seen_ == 305
     with pytest.raises(ValueError, match="started with 2 latents"):

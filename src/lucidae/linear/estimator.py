@@ -31,7 +31,7 @@ from lucidae.linear.batches import FitBatchesMixin, draws_rows
 from lucidae.linear.certificate import checked_data, with_changes
 from lucidae.linear.data import MomentSource, source_of
 from lucidae.linear.methods import Options
-from lucidae.linear.missing import observed_part, suggesting_em, unmasked
+from lucidae.linear.missing import comparable, observed_part, suggesting_em, unmasked
 from lucidae.linear.observed_gaussian import gaussian_of, has_missing
 from lucidae.linear.state import LinearState
 from lucidae.linear.sums import BlocksSource
@@ -356,7 +356,8 @@ class LinearAutoencoder(
         weights = check_weights(sample_weight, X)
         options.check_before_solving(X.shape[1])
         before = LinearState(options, reference_array(X)) if first else self._state
-        if self._has_missing(X) or (before.observed is not None and not scipy.sparse.issparse(X)):
+        if self._has_missing(X) or before.observed is not None:
+            X = X.toarray() if scipy.sparse.issparse(X) else X
             if before.moment is None and before.observed is None:
                 observed_part(X, weights, getattr(self, "feature_names_in_", None))
             state = before.after_incomplete(options, X, weights)
@@ -372,7 +373,7 @@ class LinearAutoencoder(
         state = LinearState(options, reference_array(X))
         previous = None
         if self.warm_start and hasattr(self, "_state"):
-            previous = self._state.parameters
+            previous = comparable(self._state.parameters, X)
         state.solve_observed(X, weights, previous, type(self).__name__)
         state.check_range()
         self._state = state

@@ -159,6 +159,17 @@ def observed_part(X: Array, weights: Array | None, names: Any = None) -> tuple[A
     return (filled if peak <= rounding else X), weights
 
 
+def comparable(previous: ObservedGaussian, X: Array) -> ObservedGaussian | None:
+    """Return an earlier fit for a warm start on rows X; warn and return None if features differ."""
+    if previous.mean.shape[0] == X.shape[1]:
+        return previous
+    warn_user(
+        f"The last fit has {previous.mean.shape[0]} features, but X has {X.shape[1]}: the fit "
+        "starts anew."
+    )
+    return None
+
+
 def latents_of(wanted: Any, m: int) -> int:
     """Return the number of latents that `wanted` means if only the number of features m is known.
 
@@ -310,7 +321,7 @@ class _ObservedLikelihood:
         beta, noise = self.unpacked(point.theta)
         W, on_beta = beta[:, :-1], xp.reshape(gradient[:-1], (-1, self.k + 1))
         factor = noise * self.rows.weight
-        moved = factor * xp.linalg.solve(found.information, on_beta[:, :, None])[:, :, 0]
+        moved = factor * found.divided(on_beta)
         inside = W.mT @ on_beta
         turned = (inside[:, :-1] + inside[:, :-1].mT) / 4
         moved = moved + W @ xp.concat([turned, inside[:, -1:]], axis=1)

@@ -205,12 +205,14 @@ def outer_squares(loadings: Array) -> Array:
 
 
 def inverses(G: Array) -> tuple[Array, Array]:
-    """Return the inverses of positive definite matrices (…, k, k), and log-determinants (…)."""
+    """Return the inverses of positive definite matrices (…, k, k), and log-determinants (…).
+
+    Both are NaN for a matrix that is not positive definite up to rounding errors.
+    """
     xp = namespace(G)
     factor, ok = cholesky(G)
-    if not bool(xp.all(ok)):
-        raise ValueError(
-            "the covariance of the latents given the observed entries is not positive definite in "
-            "double precision. Divide X by a constant, or choose fewer components."
-        )
-    return xp.linalg.inv(G), 2 * xp.sum(xp.log(diagonal(factor)), axis=-1)
+    log_det = 2 * xp.sum(xp.log(diagonal(factor)), axis=-1)
+    # The factor has a positive diagonal, while a pivot of G itself may be rounded to zero.
+    factor = xp.where(ok[:, None, None], factor, eye_like(G.shape[-1], G))
+    root = xp.linalg.inv(factor)
+    return where_set(root.mT @ root, ~ok[:, None, None], xp.nan), log_det

@@ -23,6 +23,7 @@ from lucidae.arrays import (
     eigh_descending,
     eye_like,
     like,
+    machine_epsilon,
     namespace,
     scalar,
     to_numpy,
@@ -293,9 +294,20 @@ class Statistics(NamedTuple):
     def maximized(self) -> tuple[Array, float]:
         """Return loadings with mean, and noise variance, that maximise the expected likelihood."""
         xp = namespace(self.cross)
-        beta = xp.linalg.solve(self.information, self.cross[:, :, None])[:, :, 0]
+        beta = self.divided(self.cross)
         noise = (self.squares - scalar(xp.sum(beta * self.cross))) / self.entries
         return beta, max(noise, SMALLEST_NOISE)
+
+    def divided(self, slope: Array) -> Array:
+        """Return the product of the inverse information and `slope` (m, k + 1), by feature.
+
+        Rounding errors can make the information of a feature singular; its largest eigenvalue
+        times a hundred machine epsilons is added to the diagonal.
+        """
+        xp = namespace(slope)
+        ridge = 100 * machine_epsilon(slope) * xp.linalg.trace(self.information)
+        matrix = add_diagonal(self.information, ridge[:, None] + 0.0 * slope)
+        return xp.linalg.solve(matrix, slope[:, :, None])[:, :, 0]
 
     def plus(self, other: Statistics) -> Statistics:
         """Return the sum of these statistics and those of other rows."""
