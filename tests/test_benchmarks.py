@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import scipy.sparse
 from benchmarks import __main__ as command
-from benchmarks import _tables, completion, peers, reduced_rank, scaling, shapes, streams
+from benchmarks import _tables, completion, missing, peers, reduced_rank, scaling, shapes, streams
 from benchmarks.scaling import Cost, Measurement
 from benchmarks.shapes import Result, Shape
 from numpy.testing import assert_allclose
@@ -535,3 +535,33 @@ def test_the_peers_of_completion_have_the_minimum_that_is_certified():
     for state in (imputing, turning):
         assert small.loss(state) >= model.objective_ * (1 - 1e-8)
         assert small.loss(state) == pytest.approx(model.objective_, rel=1e-3)
+
+
+# Missing entries.
+
+
+@pytest.mark.parametrize("kind", ["at random", "by another feature", "by their own value"])
+def test_shares_of_removed_entries(kind):
+    rows, basis = missing.make_rows(400, seed=0)
+    hidden = missing.removed(rows, kind, 0.3, seed=0)
+    assert_allclose(hidden.mean(), 0.3, atol=1e-3)
+    assert not hidden[:, 0].any()
+    kept = rows[:, 1:][~hidden[:, 1:]].mean() - rows[:, 1:].mean()
+    assert (kept < -0.1) == (kind == "by their own value")
+    assert_allclose(basis.T @ basis, np.eye(missing.FACTORS), atol=1e-12)
+
+
+def test_errors_of_methods_for_missing_entries():
+    rows, basis = missing.make_rows(300, seed=1)
+    hidden = missing.removed(rows, "at random", 0.2, seed=1)
+    exact = missing.Fitted(rows.mean(axis=0), 3.0 * basis.T, rows)
+    assert_allclose(missing.judged(exact, rows, hidden, basis, 1.0)[:4], [0, 0, 0, 1], atol=1e-12)
+    found, seconds = missing.timed(missing.by_em, np.where(hidden, np.nan, rows))
+    ours = missing.judged(found, rows, hidden, basis, seconds)
+    found, seconds = missing.timed(missing.METHODS["mean + PCA"], np.where(hidden, np.nan, rows))
+    mean = missing.judged(found, rows, hidden, basis, seconds)
+    assert ours.entries < 0.6 < 0.95 < mean.entries
+    assert ours.subspace < mean.subspace
+    cells = missing.cells("ours", "20%", [ours, ours])
+    assert cells[:2] == ["20%", "ours"]
+    assert "refuses 1 of 2: no" in missing.cells("x", "y", [ours, ours._replace(problem="no")])[2]

@@ -263,7 +263,7 @@ def validated_rows(
     least: int = 1,
     accept_sparse: bool = True,
     accept_complex: bool = False,
-    finite: bool = True,
+    finite: bool | str = True,
 ) -> Array:
     """Return the rows `X` given to an estimator after validation; invalid rows raise an error.
 
@@ -286,9 +286,9 @@ def validated_rows(
     accept_complex : bool
         Whether complex numbers are accepted. scikit-learn refuses them, and checks only the number
         and the names of their features.
-    finite : bool
+    finite : bool or "allow-nan"
         Whether to search for NaN and infinity. False if the caller notices them in the sums of
-        squares that it computes.
+        squares that it computes; ``"allow-nan"`` refuses infinity alone.
     """
     X = check_kind(X, "X")
     accepted = accept_complex and has_complex(X)

@@ -40,14 +40,15 @@ def check_rows(
     accept_sparse: bool = True,
     accept_complex: bool = False,
     name: str = "X",
-    finite: bool = True,
+    finite: bool | str = True,
 ) -> Array:
     """Return `X` as a finite, non-empty, two-dimensional floating array; otherwise raise an error.
 
     NumPy arrays, lists, data frames and sparse matrices are validated by scikit-learn's
     `check_array`. Arrays of other libraries stay in their library and on their device and are
     detached from automatic differentiation. `name` is the name of the argument in errors. If
-    `finite` is false, NaN and infinity are not searched for. Complex numbers are refused unless
+    `finite` is false, NaN and infinity are not searched for, and with ``"allow-nan"`` infinity
+    alone is refused. Complex numbers are refused unless
     `accept_complex`; scikit-learn, which refuses them, then checks only what is real.
     """
     X = check_kind(X, name)
@@ -78,7 +79,10 @@ def check_rows(
             f"{name} is empty: its shape is {tuple(X.shape)}. Give at least one row and one column."
         )
     X = as_float(X)
-    if finite and not bool(xp.all(xp.isfinite(X))):
+    if finite == "allow-nan":
+        if bool(xp.any(xp.isinf(X))):
+            raise ValueError(f"{name} contains infinity. Remove or impute those entries first.")
+    elif finite and not bool(xp.all(xp.isfinite(X))):
         raise ValueError(f"{name} contains NaN or infinity. Remove or impute those entries first.")
     return X
 

@@ -217,7 +217,7 @@ def test_a_tag_belongs_to_one_class():
     with pytest.raises(ValueError, match=r"belongs to .*Owner"):
         saved_as("tests.owner/1")(type("Thief", (), {}))
     with pytest.raises(ValueError, match="LinearAutoencoder"):
-        saved_as("lucidae.LinearAutoencoder/1")(type("Thief", (), {}))
+        saved_as("lucidae.LinearAutoencoder/2")(type("Thief", (), {}))
 
 
 def test_a_parameter_that_a_file_does_not_have_gets_its_default(data, tmp_path):

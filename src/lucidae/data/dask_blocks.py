@@ -166,7 +166,7 @@ class DaskAligned(AlignedBlocks):
 
     rows: DaskBlocks
 
-    def load(self, most_bytes: int | None = None) -> LoadedRows | None:
+    def load(self, most_bytes: int | None = None, *, missing: bool = False) -> LoadedRows | None:
         """Return all rows if they are few, else None; an unknown number of rows is counted.
 
         Twice as many chunks are counted each time, until there are too many rows to be loaded.
@@ -180,7 +180,7 @@ class DaskAligned(AlignedBlocks):
                 if (rows > self.most_loaded) if most_bytes is None else (size > most_bytes):
                     return None
             self.rows.n_rows = rows
-        return super().load(most_bytes)
+        return super().load(most_bytes, missing=missing)
 
     def fold(self, leaf: Any, combine: Any, shown: Shown) -> Any:
         """Return the summary of all chunks, computed where they are and joined in a tree.

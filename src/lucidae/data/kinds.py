@@ -240,12 +240,13 @@ class AlignedBlocks:
         """Number of rows up to which the data are loaded into memory instead of read in blocks."""
         return max(self.rows.rows_per_block, self.rows.n_features)
 
-    def load(self, most_bytes: int | None = None) -> LoadedRows | None:
+    def load(self, most_bytes: int | None = None, *, missing: bool = False) -> LoadedRows | None:
         """Return all rows if they fit into one block or are fewer than the columns, else None.
 
         Fewer rows than columns take less memory than the second moment would. If `most_bytes` is
         given, it alone decides, and sparse rows count by the bytes that they store. Blocks that
         were read to find the size of the data are not read again: the next pass begins with them.
+        NaN and infinity raise an error, unless the caller handles `missing` entries itself.
         """
         known, limit = self.rows.n_rows_to_read, self.most_loaded
         if most_bytes is not None:
@@ -257,7 +258,8 @@ class AlignedBlocks:
         rows, size = 0, 0
         blocks = iter(self)
         for block in blocks:
-            refuse_bad_entries(block, self.rows.name)
+            if not missing:
+                refuse_bad_entries(block, self.rows.name)
             read.append(block)
             rows += int(block.rows.shape[0])
             size += 0 if most_bytes is None else stored_bytes(block.rows)

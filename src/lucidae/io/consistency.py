@@ -32,6 +32,8 @@ SHAPES: dict[str, dict[str, str]] = {
     "lucidae.linear.weights.tied": {"encoder": "km"},
     "lucidae.linear.weights.variational": {"encoder": "km", "atoms": "km", "log_variances": "k1"},
     "lucidae.linear.spectrum": {"values": "q", "vectors": "mq"},
+    "lucidae.linear.observed_gaussian": {"mean": "m", "loadings": "mk"},
+    "lucidae.linear.incomplete_stream": {"beta": "mk", "center": "m"},
     "lucidae.linear.probe": {"directions": "qm", "mean": "q", "scatter": "qq"},
     "lucidae.dropout.weights": {"left": "or", "right": "ir"},
     "lucidae.dropout.optimum": {"singular_values": "r"},

@@ -14,6 +14,7 @@ from lucidae.data import aligned_blocks, read_moment, store_features
 from lucidae.data.kinds import AlignedBlocks, LoadedRows
 from lucidae.data.passes import Passes, given_moment
 from lucidae.linear.methods import Options
+from lucidae.linear.missing import suggesting_em
 from lucidae.linear.routes import EXACT_FEATURES
 from lucidae.linear.sums import BlocksSource
 from lucidae.moments import SecondMoment
@@ -53,9 +54,13 @@ def check_repeatable(data: AlignedBlocks) -> None:
         )
 
 
-def loaded_rows(data: AlignedBlocks) -> LoadedRows | None:
-    """Return data in memory if they are small enough, else None."""
-    return data.load(LOADED_BYTES if data.rows.n_features > EXACT_FEATURES else None)
+def loaded_rows(data: AlignedBlocks, *, missing: bool = False) -> LoadedRows | None:
+    """Return data in memory if they are small enough, else None.
+
+    NaN raises an error unless `missing` entries are allowed.
+    """
+    most = LOADED_BYTES if data.rows.n_features > EXACT_FEATURES else None
+    return data.load(most, missing=missing)
 
 
 def check_streamed(options: Options, n_features: int, start: SecondMoment | None) -> None:
@@ -99,12 +104,14 @@ class FitBatchesMixin:
     """Give `LinearAutoencoder` its method `fit_batches`."""
 
     verbose: bool
+    handle_missing: str
     fit: Any
     _options: Any
     _fit_moment: Any
     _fit_source: Any
 
     @restored_on_failure
+    @suggesting_em
     def fit_batches(
         self, batches: Any, sample_weight: Any = None, *, start: SecondMoment | None = None
     ) -> Self:
@@ -112,7 +119,8 @@ class FitBatchesMixin:
 
         Not more than a few blocks are in memory at a time, besides the second moment. Data that
         fit into one block (32 MiB) are loaded. With more than 8192 features the second moment is
-        not formed, and the data are read once for each step of block Krylov iteration.
+        not formed, and the data are read once for each step of block Krylov iteration. Missing
+        entries (``handle_missing="em"``) are allowed only in data that are loaded.
 
         Parameters
         ----------
@@ -139,7 +147,8 @@ class FitBatchesMixin:
             self._fit_moment(options, moment, moment.center[:0])
             return self
         data = aligned_blocks(batches, None, sample_weight)
-        small = loaded_rows(data) if start is None else None
+        missing = self.handle_missing == "em"
+        small = loaded_rows(data, missing=missing) if start is None else None
         if small is not None:
             self.fit(small.rows, sample_weight=small.weights)
             return self

@@ -10,7 +10,7 @@ import scipy.sparse
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
-from lucidae.arrays import Array, as_double, like, namespace
+from lucidae.arrays import Array, as_double, like, namespace, scalar
 from lucidae.base import (
     CertifiedMixin,
     Fitted,
@@ -32,6 +32,8 @@ from lucidae.linear.certificate import checked_data, with_changes
 from lucidae.linear.counting import ComponentCount
 from lucidae.linear.data import MomentSource, source_of
 from lucidae.linear.methods import Options
+from lucidae.linear.missing import comparable, observed_part, suggesting_em, unmasked
+from lucidae.linear.observed_gaussian import gaussian_of, has_missing
 from lucidae.linear.state import LinearState
 from lucidae.linear.sums import BlocksSource
 from lucidae.linear.verified_blocks import data_of_passes
@@ -42,10 +44,15 @@ from lucidae.validation import check_weights
 __all__ = ["LinearAutoencoder"]
 
 
+def _upgraded(fields: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of an estimator saved by an earlier version in the present format."""
+    return {"handle_missing": "error"} | upgraded_estimator(fields)
+
+
 @saved_as(
-    "lucidae.LinearAutoencoder/1",
-    formerly="lucidae.linear.estimators:LinearAutoencoder",
-    upgrade=upgraded_estimator,
+    "lucidae.LinearAutoencoder/2",
+    formerly=("lucidae.linear.estimators:LinearAutoencoder", "lucidae.LinearAutoencoder/1"),
+    upgrade=_upgraded,
 )
 class LinearAutoencoder(
     FitBatchesMixin,
@@ -141,6 +148,21 @@ class LinearAutoencoder(
     verbose : bool, default=False
         Whether the gradient and stochastic solvers, and reading data in blocks, show their
         progress if they take longer than two seconds.
+    handle_missing : {"error", "em"}, default="error"
+        What to do with missing entries, which are NaN (or pandas' NA, or masked entries). With
+        ``"error"`` they raise an error. With ``"em"``, mean and covariance of the rows are those of
+        probabilistic PCA with `n_components` latents (Tipping & Bishop 1999), which maximise the
+        likelihood of the observed entries; the method's closed form is computed from them. So all
+        methods with a closed form are allowed, and the solvers ``"exact"`` and ``"auto"``. This
+        assumes that entries are missing at random: whether an entry is missing may depend on
+        observed entries, but not on its own value (Rubin 1976). The likelihood is maximised by
+        expectation maximisation (EM) with quasi-Newton acceleration, until the norm of its gradient
+        per row, in units of standard errors of one row, is at most `tol`. If `n_components` is
+        None, all components are fitted (at most n − 1 for n rows); a share of the variance refers
+        to the covariance of maximum likelihood without a restriction of rank. Without missing
+        entries the result is that of ``"error"``. Rows without any observed entry do not count.
+        With ``warm_start=True`` the maximisation starts from the last fit, also from one with
+        another number of components. See docs/missing.md.
 
     Attributes
     ----------
@@ -204,6 +226,11 @@ class LinearAutoencoder(
     Bao, Lucas, Sachdeva & Grosse (2020), Regularized linear autoencoders recover the principal
     components, eventually. NeurIPS.
 
+    Tipping & Bishop (1999), Probabilistic principal component analysis. Journal of the Royal
+    Statistical Society B 61.
+
+    Rubin (1976), Inference and missing data. Biometrika 63.
+
     Johnson & Zhang (2013), Accelerating stochastic gradient descent using predictive variance
     reduction. NeurIPS.
 
@@ -254,6 +281,7 @@ class LinearAutoencoder(
         random_state: Any = None,
         warm_start: bool = False,
         verbose: bool = False,
+        handle_missing: str = "error",
     ) -> None:
         self.n_components = n_components
         self.method = method
@@ -272,8 +300,10 @@ class LinearAutoencoder(
         self.random_state = random_state
         self.warm_start = warm_start
         self.verbose = verbose
+        self.handle_missing = handle_missing
 
     @restored_on_failure
+    @suggesting_em
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:  # noqa: ARG002
         """Fit the autoencoder to the rows of `X`.
 
@@ -296,8 +326,13 @@ class LinearAutoencoder(
         options = self._options()
         if not (in_memory(X, rows_drawn=draws_rows(options, X)) and in_memory(sample_weight)):
             return self.fit_batches(X, sample_weight)
-        X = validated_rows(self, X, reset=True, least=2, finite=False)
+        X = self._rows(X, reset=True, least=2, finite=False)
         weights = check_weights(sample_weight, X)
+        if self._has_missing(X):
+            X, weights = observed_part(X, weights, getattr(self, "feature_names_in_", None))
+            if self._has_missing(X):
+                self._fit_observed(options, X, weights)
+                return self
         source = source_of(X, weights, options.reads, options.n_components)
         _check_weight(source.weight)
         state = LinearState(options, reference_array(X))
@@ -309,6 +344,7 @@ class LinearAutoencoder(
         return self
 
     @restored_on_failure
+    @suggesting_em
     def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:  # noqa: ARG002
         """Update the fit with one more batch of rows, of any size.
 
@@ -317,6 +353,13 @@ class LinearAutoencoder(
         ``solver="stochastic"``, each batch is used for one step of descent, which starts from the
         weights of an earlier `fit` if there was one and otherwise from random weights. Attributes
         that need an eigendecomposition are computed when they are first read.
+
+        With ``handle_missing="em"``, batches without missing entries are treated in this way. From
+        the first missing entry on, or after a `fit` to rows with missing entries, each batch is
+        used for one step of online expectation maximisation (Cappé & Moulines 2009), which is not
+        exact: complete rows are still kept by their second moment, but the expected statistics of
+        the other rows are a running average over the batches, each computed with the parameters
+        at its time. Every feature must be observed in the first such batch, or in rows before it.
 
         Parameters
         ----------
@@ -334,14 +377,40 @@ class LinearAutoencoder(
         """
         options = self._options()
         first = not hasattr(self, "_state")
-        X = validated_rows(self, X, reset=first, finite=False)
+        X = self._rows(X, reset=first, finite=False)
         weights = check_weights(sample_weight, X)
         options.check_before_solving(X.shape[1])
         before = LinearState(options, reference_array(X)) if first else self._state
-        state = before.after(options, X, weights)
+        if self._has_missing(X) or before.observed is not None:
+            X = X.toarray() if scipy.sparse.issparse(X) else X
+            if before.moment is None and before.observed is None:
+                observed_part(X, weights, getattr(self, "feature_names_in_", None))
+            state = before.after_incomplete(options, X, weights)
+        else:
+            state = before.after(options, X, weights)
         state.check_range()
         self._state = state
         return self
+
+    def _fit_observed(self, options: Options, X: Array, weights: Array | None) -> None:
+        """Fit to rows with missing entries, of which each has an observed one."""
+        _check_weight(float(X.shape[0]) if weights is None else scalar(namespace(X).sum(weights)))
+        state = LinearState(options, reference_array(X))
+        previous = None
+        if self.warm_start and hasattr(self, "_state"):
+            previous = comparable(self._state.parameters, X)
+        state.solve_observed(X, weights, previous, type(self).__name__)
+        state.check_range()
+        self._state = state
+
+    def _rows(self, X: Any, *, finite: bool = True, **settings: Any) -> Array:
+        """Return validated rows, with NaN for missing entries if they are allowed."""
+        if self.handle_missing != "em":
+            return validated_rows(self, X, finite=finite, **settings)
+        return validated_rows(self, unmasked(X), finite="allow-nan", **settings)
+
+    def _has_missing(self, X: Array) -> bool:
+        return self.handle_missing == "em" and has_missing(X)
 
     def _fit_moment(self, options: Options, moment: SecondMoment, reference: Array) -> None:
         """Fit to data of which only the second moment is given, as `fit` does to rows."""
@@ -365,11 +434,15 @@ class LinearAutoencoder(
         return Options.of(**{name: given[name] for name in _ARGUMENTS})
 
     @by_blocks
+    @suggesting_em
     @finite("the codes")
     def transform(self, X: Any) -> Array:
         """Return the codes (X − mean) W₁ᵀ of the rows of `X`, where W₁ is the encoder.
 
         With ``whiten=True``, each code is divided by its standard deviation on the training rows.
+        With ``handle_missing="em"``, missing entries of a row are replaced by their expectation
+        given its observed entries, so that the codes are the expected ones; a row without observed
+        entries has the codes 0.
 
         Parameters
         ----------
@@ -382,11 +455,13 @@ class LinearAutoencoder(
             One row of k codes per row of `X`.
         """
         check_is_fitted(self)
-        X = validated_rows(self, X, reset=False)
+        X = self._rows(X, reset=False)
         model = self._state.model
         encoder = model.encoder
         if self.whiten:
             encoder = encoder / model.code_deviations[:, None]
+        if self._has_missing(X):
+            X = gaussian_of(model).expectation(X)
         if scipy.sparse.issparse(X):
             return np.asarray(X @ encoder.T - encoder @ model.mean, dtype=X.dtype)
         mean, encoder = like(model.mean, X), like(encoder, X)
@@ -415,10 +490,50 @@ class LinearAutoencoder(
             atoms = atoms * model.code_deviations[:, None]
         return codes @ like(atoms, codes) + like(model.mean, codes)
 
+    def posterior_covariance(self, X: Any) -> Array:
+        """Return the covariance of the codes of each row of `X` given its observed entries.
+
+        The code of a complete row is known, so that its covariance is zero. That of a row without
+        observed entries is the covariance of the codes under the fitted probabilistic PCA model.
+        Missing entries need ``handle_missing="em"``.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, m)
+            The rows, with m features.
+
+        Returns
+        -------
+        array of shape (n, k, k)
+            One covariance matrix per row, of the codes that `transform` returns.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from lucidae import LinearAutoencoder
+        >>> X = np.random.default_rng(0).standard_normal((50, 3)) * [3.0, 2.0, 1.0]
+        >>> X[:10, 0] = np.nan
+        >>> autoencoder = LinearAutoencoder(1, handle_missing="em").fit(X)
+        >>> covariances = autoencoder.posterior_covariance(X)
+        >>> bool(covariances[0, 0, 0] > 1.0), float(covariances[-1, 0, 0])
+        (True, 0.0)
+        """
+        check_is_fitted(self)
+        X = self._rows(X, reset=False, accept_sparse=False)
+        model = self._state.model
+        encoder = model.encoder
+        if self.whiten:
+            encoder = encoder / model.code_deviations[:, None]
+        return like(gaussian_of(model).code_covariance(X, encoder), X)
+
     @by_blocks
+    @suggesting_em
     @finite("the log-likelihoods")
     def score_samples(self, X: Any) -> Array:
         """Return the log-likelihood of each row of `X` under probabilistic PCA.
+
+        With ``handle_missing="em"`` it is that of the observed entries of the row, and 0 without
+        observed entries.
 
         Parameters
         ----------
@@ -431,8 +546,10 @@ class LinearAutoencoder(
             One log-likelihood per row, in nats.
         """
         check_is_fitted(self)
-        X = validated_rows(self, X, reset=False, accept_sparse=False)
+        X = self._rows(X, reset=False, accept_sparse=False)
         model = self._state.model
+        if self._has_missing(X):
+            return like(gaussian_of(model).log_likelihood(X), X)
         return like(model.log_likelihood(like(as_double(X), model.mean) - model.mean), X)
 
     def score(self, X: Any, y: Any = None) -> float:  # noqa: ARG002
@@ -501,6 +618,12 @@ class LinearAutoencoder(
         return self._with_changes(super().certificate_)
 
     def _certify_on(self, X: Any, y: Any = None, *, sample_weight: Any = None) -> Certificate:  # noqa: ARG002
+        if self.handle_missing == "em" and not isinstance(X, SecondMoment) and in_memory(X):
+            rows = self._rows(X, reset=False)
+            if self._has_missing(rows) or self._state.observed is not None:
+                mass = check_weights(sample_weight, rows)
+                found = self._state.certify_observed(rows, mass, type(self).__name__)
+                return self._with_changes(found)
         rows, weights = checked_data(X, sample_weight)
         if isinstance(rows, AlignedBlocks):
             with Passes(rows, bool(self.verbose)) as passes:
@@ -521,6 +644,7 @@ class LinearAutoencoder(
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True
+        tags.input_tags.allow_nan = self.handle_missing == "em"
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]
         return tags
 

@@ -379,6 +379,7 @@ class Options:
         random_state: Any = None,
         warm_start: Any = False,
         verbose: Any = False,
+        handle_missing: Any = "error",
     ) -> Options:
         """Return the checked arguments; a wrong one raises a ValueError.
 
@@ -391,10 +392,12 @@ class Options:
         check_optimizer(trial, optimizer)
         check_flag(whiten, "whiten")
         check_flag(warm_start, "warm_start")
+        chosen = _check_solver(solver, trial)
+        _check_missing(handle_missing, method, solver, chosen)
         return cls(
             _check_components(n_components),
             method,
-            _check_solver(solver, trial),
+            chosen,
             _check_training(optimizer, learning_rate, momentum, max_iter, tol, verbose),
             _check_penalty(l2),
             _check_prior(prior),
@@ -522,6 +525,21 @@ def _check_solver(solver: Any, method: Method) -> str:
         f"solver={solver!r} was given with method={method.name!r}, for whose objective no closed "
         "form of the minimum is known. Use solver='gradient' or solver='stochastic'."
     )
+
+
+def _check_missing(value: Any, method: str, given: str, solver: str) -> None:
+    """Raise a ValueError if `handle_missing` is wrong, or does not work with the solver.
+
+    `given` is the argument `solver`, and `solver` the solver that is used for the method.
+    """
+    check_choice(value, "handle_missing", ("error", "em"))
+    if value == "em" and not SOLVERS[solver].closed_form:
+        raise ValueError(
+            f"handle_missing='em' was given with solver={given!r} and method={method!r}, expected "
+            "solver='exact' or 'auto' and a method with a closed form: descent needs complete "
+            "rows, but the closed form needs only mean and covariance, which are estimated from "
+            "the observed entries."
+        )
 
 
 def _check_components(value: Any) -> Any:

@@ -6,6 +6,7 @@ The summary is the second moment of the data, or the running averages of a strea
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,12 +15,22 @@ from lucidae.arrays import Array, as_double, like, namespace, to_numpy
 from lucidae.base import FittedState, changed_attributes
 from lucidae.certificate import Certificate, undecided
 from lucidae.io.models import saved_as
+from lucidae.iteration import History, Status
 from lucidae.linear.attributes import check_range
-from lucidae.linear.certificate import certificate, measure
+from lucidae.linear.certificate import LinearFigures, certificate, measure
 from lucidae.linear.counting import ComponentCount, count_wanted, is_criterion
 from lucidae.linear.data import STORED_FEATURES, MomentSource, RowsSource, Source
 from lucidae.linear.methods import Options
+from lucidae.linear.missing import (
+    STORED_ENTRIES,
+    IncompleteStream,
+    fit_observed,
+    latents_of,
+    resolve_latents,
+    warn_of_fit,
+)
 from lucidae.linear.model import Model
+from lucidae.linear.observed_gaussian import ObservedGaussian, gaussian_of
 from lucidae.linear.probe import Probe, probe_after
 from lucidae.linear.routes import EXACT_FEATURES
 from lucidae.linear.solvers import solve
@@ -28,6 +39,11 @@ from lucidae.linear.streaming import StreamFit
 from lucidae.linear.sums import BlocksSource
 from lucidae.linear.verified_blocks import data_of_passes
 from lucidae.linear.verified_data import Data, data_of
+from lucidae.linear.verified_missing import (
+    data_of_gaussian,
+    measure_observed,
+    observed_certificate,
+)
 from lucidae.moments import SecondMoment
 
 __all__ = ["LinearState"]
@@ -71,6 +87,11 @@ class LinearState(FittedState):
     seen : SecondMoment or None
         Second moment of all rows of a stream, used for its certificate alone; None if it would be
         too large.
+    observed : ObservedGaussian or None
+        Parameters that were estimated from rows with missing entries; None for complete rows.
+    incomplete : IncompleteStream or None
+        The same parameters with the statistics from which `partial_fit` continues; None if they
+        would be too large.
     """
 
     def __init__(self, options: Options, reference: Array) -> None:
@@ -85,6 +106,10 @@ class LinearState(FittedState):
     _probe: Probe | None = None
 
     seen: SecondMoment | None = None
+
+    observed: ObservedGaussian | None = None
+
+    incomplete: IncompleteStream | None = None
 
     def solve(self, source: Source, rows: Any, weights: Array | None, title: str) -> None:
         """Fit the model to the data of `source`, and store their second moment if it is small.
@@ -129,6 +154,89 @@ class LinearState(FittedState):
         state.moment = self._accumulated(X, weights)
         state._probe = probe_after(self._probe, self.moment, state.moment, X, weights)
         return state
+
+    def solve_observed(
+        self, X: Array, weights: Array | None, previous: ObservedGaussian | None, title: str
+    ) -> None:
+        """Fit the model to rows X (n, m) with missing entries by maximum likelihood.
+
+        The method's closed form is computed from mean and covariance of the fitted probabilistic
+        PCA. The certificate is computed at once, because the rows are not stored. `previous` is an
+        earlier fit from which the solver starts, or None.
+        """
+        training, m = self.options.training, X.shape[1]
+        k = resolve_latents(self.options.n_components, X, weights, training)
+        solution = fit_observed(X, weights, min(k, m - 1), training, previous)
+        stream = solution.value
+        self.observed = stream.gaussian()
+        warn_of_fit(solution, self.observed)
+        self.incomplete = stream if stream.beta.shape[1] ** 2 * m <= STORED_ENTRIES else None
+        self._model = self._observed_model(k, solution.status, solution.n_iter, solution.history)
+        self.changed()
+        self._certificate = self.certify_observed(X, weights, title)
+
+    def after_incomplete(self, options: Options, X: Array, weights: Array | None) -> LinearState:
+        """Return a new state that includes one more batch of rows X (n, m) with their weights.
+
+        Rows of this batch or of earlier ones have missing entries. This state is not changed.
+        """
+        k, m = latents_of(options.n_components, X.shape[1]), X.shape[1]
+        stream = self.incomplete
+        if stream is None:
+            self._check_incomplete(m)
+            stream = IncompleteStream.begin(X, weights, min(k, m - 1), self.moment)
+        if stream.beta.shape[1] - 1 != min(k, m - 1):
+            raise ValueError(
+                f"n_components={k} was given, but training was started with "
+                f"{stream.beta.shape[1] - 1} latents. Keep n_components, or start a new estimator."
+            )
+        state = LinearState(options, self.reference)
+        state.incomplete = stream.after(X, weights)
+        state.observed = state.incomplete.gaussian()
+        steps = History(np.empty(0, dtype=int))
+        state._model = state._observed_model(k, Status.STOPPED, state.incomplete.steps, steps)
+        return state
+
+    def _check_incomplete(self, m: int) -> None:
+        """Raise a ValueError if the statistics of earlier rows are not known or too large."""
+        if m > EXACT_FEATURES:
+            raise ValueError(
+                f"X has missing entries and {m} features, expected at most {EXACT_FEATURES} for "
+                "partial_fit with handle_missing='em'. Give all rows to fit."
+            )
+        if self.moment is None and (self._model is not None or self.stream is not None):
+            raise ValueError(
+                "fit does not store the statistics of so many features and latents, so partial_fit "
+                "cannot continue from it. Start a new estimator and give all batches to "
+                "partial_fit."
+            )
+
+    def _observed_model(self, k: int, status: Status, n_iter: int, history: History) -> Model:
+        """Return the model with k latents at the closed form for estimated mean and covariance."""
+        source: Any = self.observed
+        model, self._spectrum = solve(replace(self.options, n_components=k), source)
+        outcome = replace(model.outcome, status=status, n_iter=max(1, n_iter), history=history)
+        return replace(model, outcome=outcome)
+
+    def certify_observed(self, X: Any, weights: Any, title: str) -> Certificate:
+        """Return the certificate for rows X (n, m) with missing entries, or without rows (None).
+
+        The weights are judged on the covariance of the fitted probabilistic PCA, and its parameters
+        on the likelihood of the observed entries.
+        """
+        fitted = self.parameters
+        figures = self._figures(data_of_gaussian(fitted))
+        seen = None
+        if X is not None:
+            encoder = to_numpy(as_double(self.model.encoder))
+            seen = measure_observed(fitted, X, weights, encoder)
+        name = f"{title}(method={self.options.method!r}, handle_missing='em')"
+        return observed_certificate(name, figures, seen, fitted)
+
+    @property
+    def parameters(self) -> ObservedGaussian:
+        """Maximum-likelihood parameters of probabilistic PCA: those estimated, or of the model."""
+        return self.observed or gaussian_of(self.model, maximum_likelihood=True)
 
     def check_range(self) -> None:
         """Raise a ValueError if the total variance is outside the range of the data's dtype."""
@@ -259,6 +367,8 @@ class LinearState(FittedState):
 
         If no second moment is stored, its only claim is undecided and says what to do.
         """
+        if self.observed is not None:
+            return self.certify_observed(None, None, title)
         moment = self.moment if self.stream is None else self.seen
         if moment is not None:
             return self.certify(self._data(MomentSource(moment)), title)
@@ -271,20 +381,25 @@ class LinearState(FittedState):
 
     def certify(self, data: Data, title: str) -> Certificate:
         """Return the certificate of the fitted model on the given data."""
+        return certificate(f"{title}(method={self.options.method!r})", self._figures(data))
+
+    def _figures(self, data: Data) -> LinearFigures:
+        """Return the measured values of the fitted model on the given data."""
         model, training = self.model, self.options.training
-        outcome = model.outcome
-        figures = measure(
+        outcome, wanted = model.outcome, self.options.n_components
+        if self.observed is not None and not isinstance(wanted, int):
+            wanted = int(model.encoder.shape[0])  # its meaning depends on the rows, not on Σ
+        return measure(
             outcome.method,
             outcome.weights,
             data,
             training,
             outcome.learning_rate,
             model,
-            self.options.n_components,
+            wanted,
             # The variances of a stream are running averages, which no data reproduce.
             running=self.stream is not None,
         )
-        return certificate(f"{title}(method={self.options.method!r})", figures)
 
     def _data(self, source: Source) -> Data:
         """Return the data of `source` in the form from which certificates are computed."""

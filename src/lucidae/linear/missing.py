@@ -1,0 +1,579 @@
+"""Maximum likelihood of probabilistic PCA for rows with missing entries, at once or in batches.
+
+A row x of m features has the distribution N(μ, C) with C = WWᵀ + γI, loadings W (m × k) and noise
+variance γ. Of a row, only the entries o are observed, whose distribution is N(μ_o, C_oo). The
+likelihood of all observed entries is maximised over W, μ and γ. Rows are grouped by the pattern of
+their observed entries. With the k × k matrix G = W_oᵀW_o + γI of a pattern, the latents z of a row
+have the posterior mean G⁻¹W_oᵀ(x_o − μ_o) and the posterior covariance γG⁻¹; no m × m matrix is
+factorised.
+
+The gradient of the log-likelihood follows from these moments (Fisher's identity), and one step of
+expectation maximisation (EM; Tipping & Bishop 1999, Ilin & Raiko 2010) is this gradient, for the
+loadings and the mean of each feature divided by its complete-data information. The solver is a
+quasi-Newton acceleration of EM (Jamshidian & Jennrich 1997): L-BFGS whose first matrix is that of
+the EM step. A step is accepted only if the likelihood increases, and an EM step, which never
+lowers it, is taken if none is found.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import wraps
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+from sklearn.exceptions import ConvergenceWarning
+
+from lucidae.arrays import (
+    Array,
+    as_double,
+    device,
+    eigh_descending,
+    like,
+    namespace,
+    scalar,
+    svd_thin,
+    to_numpy,
+    where_set,
+    zeros_like_shape,
+)
+from lucidae.arrays.krylov import krylov_eigenpairs
+from lucidae.io.models import saved_as
+from lucidae.iteration import Below, Solution, iterate, log_grid
+from lucidae.linear.methods import check_features
+from lucidae.linear.observed_gaussian import ObservedGaussian
+from lucidae.linear.optimizers import DescentSettings
+from lucidae.linear.patterns import SMALLEST_NOISE, ObservedRows, Statistics
+from lucidae.moments import SMALLEST_SCATTER, SecondMoment
+from lucidae.validation import warn_user
+
+Vector = np.ndarray[Any, Any]
+AnyMethod = TypeVar("AnyMethod", bound=Callable[..., Any])
+
+PAIRWISE_FEATURES = 1024
+"""Largest number of features for which the first loadings are eigenvectors of the covariance of
+pairs of features. With more features, missing entries are replaced by the mean instead."""
+
+MEMORY = 20
+"""Number of earlier steps from which L-BFGS estimates the curvature."""
+
+HALVINGS = 12
+"""Number of times that a step is halved until the likelihood increases."""
+
+DECREASE = 1e-4
+"""Share of the decrease predicted by the gradient that a step must reach (Armijo)."""
+
+PATIENCE = 200
+"""Number of steps without a smaller gradient after which the solver ends as stalled."""
+
+FIRST_STEPS = 20
+"""Number of EM steps on the first batch with missing entries that `partial_fit` is given."""
+
+STORED_ENTRIES = 2**20
+"""Largest number of entries of the statistics, m(k + 1)², that `fit` stores so that `partial_fit`
+can continue: eight mebibytes."""
+
+
+def suggesting_em(method: AnyMethod) -> AnyMethod:
+    """Decorate a method of the estimator, so that errors about NaN say how it is allowed."""
+
+    @wraps(method)
+    def suggesting(self: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return method(self, *args, **kwargs)
+        except ValueError as error:
+            first, _, _ = str(error).partition("\n")
+            told = "handle_missing" in first or first.startswith("sample_weight")
+            if "contains NaN" not in first or told:
+                raise
+            advice = (
+                "To use the observed entries of rows with missing ones, set handle_missing='em'; "
+                "otherwise remove or impute the missing entries."
+            )
+            if " in block " in first:
+                advice = "Or set handle_missing='em', if all rows fit into memory."
+            if self.handle_missing == "em":
+                advice = (
+                    "Rows with missing entries are not fitted block by block (handle_missing='em'):"
+                    " load all rows and call fit, or call partial_fit with each batch."
+                )
+            raise ValueError(f"{first} {advice}") from error
+
+    return suggesting  # type: ignore[return-value]
+
+
+def unmasked(X: Any) -> Any:
+    """Return `X`; masked entries of a NumPy array become NaN."""
+    if not isinstance(X, np.ma.MaskedArray) or not np.ma.is_masked(X):
+        return X
+    double = X.dtype if X.dtype in (np.float32, np.float64) else np.dtype(float)
+    return np.ma.filled(X.astype(double), np.nan)
+
+
+def observed_part(X: Array, weights: Array | None, names: Any = None) -> tuple[Array, Array | None]:
+    """Return the rows of X (n, m) that have an observed entry and a positive weight, with weights.
+
+    Features of which no entry is observed, and fewer than two rows, raise a ValueError; `names`
+    are the names of the features for the message, if they have any. If the observed entries of
+    every feature are equal, the missing ones are replaced by them.
+    """
+    xp = namespace(X)
+    if weights is None:
+        weights = xp.ones(X.shape[0], dtype=xp.float64, device=device(X))
+    seen = ~to_numpy(xp.isnan(X))
+    used = seen.any(axis=1) & (to_numpy(weights) > 0.0)
+    never = np.flatnonzero(~seen[used].any(axis=0))
+    if used.sum() < 2:
+        raise ValueError(
+            f"X has {used.sum()} rows with an observed entry and a positive weight, expected at "
+            "least 2: n_samples is too small."
+        )
+    if len(never):
+        listed = [str(j) if names is None else repr(str(names[j])) for j in never[:10]]
+        more = f" and {len(never) - 10} more" if len(never) > 10 else ""
+        one = len(never) == 1
+        raise ValueError(
+            f"feature{'' if one else 's'} {', '.join(listed)}{more} of X {'has' if one else 'have'}"
+            " no observed entry, so that nothing can be estimated about "
+            f"{'it' if one else 'them'}. Remove {'this column' if one else 'these columns'}."
+        )
+    X, weights = _chosen(X, weights, used)
+    center = weights @ where_set(as_double(X), xp.isnan(X), 0.0) / (weights @ _seen(X))
+    filled = xp.where(xp.isnan(X), like(center, X), X)
+    apart = as_double(filled) - center
+    with np.errstate(over="ignore"):
+        scatter = scalar(xp.sum(apart * apart))
+    if not math.isfinite(scatter):
+        raise ValueError(
+            "the squares of X overflow double precision. Divide X by a constant first."
+        )
+    peak = max(scalar(xp.max(xp.abs(apart))), 0.0)
+    if peak > 0.0 and scatter < SMALLEST_SCATTER:
+        raise ValueError(
+            "the squares of the deviations of X from its mean underflow double precision. Multiply "
+            "X by a constant first."
+        )
+    rounding = 8 * np.finfo(float).eps * scalar(xp.max(xp.abs(center)))
+    return (filled if peak <= rounding else X), weights
+
+
+def comparable(previous: ObservedGaussian, X: Array) -> ObservedGaussian | None:
+    """Return an earlier fit for a warm start on rows X; warn and return None if features differ."""
+    if previous.mean.shape[0] == X.shape[1]:
+        return previous
+    warn_user(
+        f"The last fit has {previous.mean.shape[0]} features, but X has {X.shape[1]}: the fit "
+        "starts anew."
+    )
+    return None
+
+
+def latents_of(wanted: Any, m: int) -> int:
+    """Return the number of latents that `wanted` means if only the number of features m is known.
+
+    `wanted` is the argument `n_components`; a ValueError is raised unless it is an integer.
+    """
+    if not isinstance(wanted, int):
+        raise ValueError(
+            f"n_components={wanted!r} was given to partial_fit, and X has missing entries, for "
+            "which the number of components must be known before all rows are: give an integer."
+        )
+    check_features(wanted, m)
+    return wanted
+
+
+def resolve_latents(wanted: Any, X: Array, weights: Array | None, training: DescentSettings) -> int:
+    """Return the number of latents that `wanted` means for rows X (n, m) with missing entries.
+
+    An integer is the number itself, and None stands for all: m, or n − 1 if there are no more rows
+    than features. A share of the variance refers to the eigenvalues of the covariance matrix of
+    maximum likelihood without a restriction of its rank, for which n must exceed m.
+    """
+    n, m = int(X.shape[0]), int(X.shape[1])
+    if isinstance(wanted, int):
+        return latents_of(wanted, m)
+    if wanted is None:
+        return int(min(m, n - 1))
+    if not isinstance(wanted, float) or n <= m:
+        raise ValueError(
+            f"n_components={wanted!r} was given, but X has missing entries in {n} rows with {m} "
+            "features, expected an integer, None, or, with more rows than features, a share of the "
+            "variance. Several integers can be compared by `score` on held-out rows."
+        )
+    whole = fit_observed(X, weights, m - 1, training).value.gaussian()
+    spectrum = whole.spectrum(m)
+    shares = np.cumsum(to_numpy(spectrum.values)) / spectrum.trace
+    return min(m, int(np.searchsorted(shares, wanted * (1 - 1e-12))) + 1)
+
+
+def warn_of_fit(solution: Solution[Any], fitted: ObservedGaussian) -> None:
+    """Warn if the solver did not converge, or if the likelihood has no maximum."""
+    if not solution.status.ok:
+        warn_user(solution.advice, ConvergenceWarning)
+    elif not fitted.bounded:
+        warn_user(
+            "The likelihood of the observed entries has no maximum: as many components explain "
+            "these entries without noise. The noise variance was set to a tiny number; choose a "
+            "smaller n_components to estimate it.",
+            ConvergenceWarning,
+        )
+
+
+def _seen(X: Array) -> Array:
+    """Return 1.0 for the observed entries of X and 0.0 for the others."""
+    xp = namespace(X)
+    return xp.astype(~xp.isnan(X), xp.float64)
+
+
+class _Point(NamedTuple):
+    """Parameters θ (loadings and mean by feature, then log γ) with what the next step needs.
+
+    `loss` is the negative log-likelihood per row, `gradient` its gradient, `information` that of
+    the complete data for each feature, and `pairs` are the last changes of θ and of the gradient.
+    """
+
+    theta: Array
+    loss: float
+    gradient: Array
+    distance: float
+    statistics: Statistics
+    pairs: tuple[tuple[Array, Array], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _ObservedLikelihood:
+    """Maximum likelihood for given rows and k latents: the loss, its gradient, and a step."""
+
+    rows: ObservedRows
+    k: int
+
+    def unpacked(self, theta: Array) -> tuple[Array, float]:
+        """Return loadings with mean (m, k + 1), and the noise variance γ."""
+        beta = namespace(theta).reshape(theta[:-1], (-1, self.k + 1))
+        return beta, max(math.exp(min(scalar(theta[-1]), 700.0)), SMALLEST_NOISE)
+
+    def packed(self, beta: Array, noise: float) -> Array:
+        """Return θ for loadings with mean (m, k + 1) and the noise variance γ."""
+        xp = namespace(beta)
+        last = zeros_like_shape((1,), beta) + math.log(noise)
+        return xp.concat([xp.reshape(beta, (-1,)), last])
+
+    def at(self, theta: Array, pairs: tuple[tuple[Array, Array], ...] = ()) -> _Point:
+        """Return the point with the parameters θ."""
+        xp = namespace(theta)
+        beta, noise = self.unpacked(theta)
+        found, n = self.rows.statistics(beta, noise), self.rows.weight
+        slope = found.cross - (found.information @ beta[:, :, None])[:, :, 0]
+        on_noise = (found.entries - found.rest / noise) / (2 * n)
+        on_beta = -slope / (noise * n)
+        size = noise * scalar(xp.sum(on_beta * on_beta)) + 2 / beta.shape[0] * on_noise**2
+        if noise <= SMALLEST_NOISE and on_noise > 0.0:
+            size = 0.0  # the likelihood has no maximum: the noise variance tends to zero
+        last = zeros_like_shape((1,), beta) + on_noise
+        gradient = xp.concat([xp.reshape(on_beta, (-1,)), last])
+        return _Point(theta, -found.value / n, gradient, math.sqrt(size), found, pairs)
+
+    def step(self, point: _Point) -> _Point:
+        """Return the point after one quasi-Newton step; the likelihood does not fall.
+
+        If no quasi-Newton step raises it, an EM step is tried, and then the point itself returned.
+        """
+        direction = self._direction(point)
+        slope = scalar(namespace(direction).sum(direction * point.gradient))
+        rounding = 8 * np.finfo(float).eps * (abs(point.loss) + self.rows.mask.shape[1])
+        # A large change of the noise could end at loadings of zero, which is a saddle point.
+        length = 1.0 / max(1.0, abs(scalar(direction[-1])))
+        for _ in range(HALVINGS if slope < 0.0 else 0):
+            trial = self.at(point.theta + length * direction)
+            enough = trial.loss <= point.loss + DECREASE * length * slope
+            nearer = trial.loss <= point.loss + rounding and trial.distance < point.distance
+            if enough or nearer:
+                return self._remembered(point, trial)
+            length /= 2
+        trial = self.at(self.packed(*point.statistics.maximized()))
+        return trial if trial.loss < point.loss else point
+
+    def _direction(self, point: _Point) -> Array:
+        """Return −Hg for the gradient g, where H approximates the inverse Hessian (L-BFGS)."""
+        xp = namespace(point.theta)
+        g, used = point.gradient, []
+        for change, turn in reversed(point.pairs):
+            scale = 1.0 / scalar(xp.sum(change * turn))
+            alpha = scale * scalar(xp.sum(change * g))
+            g = g - alpha * turn
+            used.append((change, turn, scale, alpha))
+        g = self._em_step(point, g)
+        for change, turn, scale, alpha in reversed(used):
+            g = g + (alpha - scale * scalar(xp.sum(turn * g))) * change
+        return -g
+
+    def _em_step(self, point: _Point, gradient: Array) -> Array:
+        """Return the gradient divided by the complete-data information: the step of EM.
+
+        If γ is small, EM hardly changes loadings and mean within the span of the loadings. The
+        step of parameter-expanded EM (Liu, Rubin & Wu 1998), which also estimates mean and
+        covariance of the latents, is therefore added: W sym(WᵀG)/2 for the gradient G of W, and
+        WWᵀg for the gradient g of μ.
+        """
+        xp, found = namespace(gradient), point.statistics
+        beta, noise = self.unpacked(point.theta)
+        W, on_beta = beta[:, :-1], xp.reshape(gradient[:-1], (-1, self.k + 1))
+        factor = noise * self.rows.weight
+        moved = factor * found.divided(on_beta)
+        inside = W.mT @ on_beta
+        turned = (inside[:, :-1] + inside[:, :-1].mT) / 4
+        moved = moved + W @ xp.concat([turned, inside[:, -1:]], axis=1)
+        on_noise = gradient[-1:] * (2.0 * self.rows.weight / found.entries)
+        return xp.concat([xp.reshape(moved, (-1,)), on_noise])
+
+    def _remembered(self, point: _Point, trial: _Point) -> _Point:
+        """Return the point `trial` with the pairs from which the curvature is estimated."""
+        xp = namespace(point.theta)
+        change, turn = trial.theta - point.theta, trial.gradient - point.gradient
+        sizes = (scalar(xp.sum(a * b)) for a, b in ((change, turn), (change, change), (turn, turn)))
+        inner, first, second = sizes
+        if not inner > 1e-12 * math.sqrt(first * second):
+            return trial._replace(pairs=point.pairs)
+        return trial._replace(pairs=(*point.pairs, (change, turn))[-MEMORY:])
+
+
+def fit_observed(
+    X: Array,
+    weights: Array | None,
+    k: int,
+    training: DescentSettings,
+    previous: ObservedGaussian | None = None,
+) -> Solution[IncompleteStream]:
+    """Return the maximum-likelihood parameters, with k latents, of rows with missing entries.
+
+    Parameters
+    ----------
+    X : array of shape (n, m)
+        The rows; NaN stands for missing. Each feature must have an observed entry.
+    weights : array of shape (n,) or None
+        Weights (frequencies) of the rows; None for 1 each.
+    k : int
+        Number of latents, less than m.
+    training : DescentSettings
+        Tolerance and largest number of steps. The solver stops when the gradient of the
+        log-likelihood per row, divided by the root of the complete-data information, is at most
+        the tolerance: √(γ‖∂ℓ/∂(W, μ)‖² + (2/m)(∂ℓ/∂log γ)²)/n.
+    previous : ObservedGaussian, optional
+        An earlier fit from which to start, also one with another number of latents.
+
+    Returns
+    -------
+    Solution
+        The fitted parameters, in the form from which `partial_fit` can continue, how the solver
+        ended, and its history.
+    """
+    rows = ObservedRows.of(X, weights)
+    problem = _ObservedLikelihood(rows, k)
+    beta, noise = first_parameters(rows, k, previous)
+    solution = iterate(
+        problem.step,
+        problem.at(problem.packed(beta, noise)),
+        stop=Below(lambda point: point.distance, training.tol, patience=PATIENCE),
+        limit=training.max_iter,
+        record={"loss": lambda point: point.loss + _scale_term(rows)},
+        record_at=log_grid(training.max_iter),
+        callbacks=training.callbacks,
+        size=rows.mask.shape[1],
+    )
+    beta, noise = problem.unpacked(solution.value.theta)
+    stream = IncompleteStream(
+        beta, noise, rows.center, rows.unit, solution.value.statistics, None, solution.n_iter
+    )
+    ended = (solution.status, solution.n_iter, solution.distance, solution.tolerance)
+    return Solution(stream, *ended, solution.history)
+
+
+def _scale_term(rows: ObservedRows) -> float:
+    """Return what the division of the data by `unit` adds to the log-likelihood per row."""
+    return rows.entries * math.log(rows.unit) / rows.weight
+
+
+def gaussian(
+    beta: Array, noise: float, center: Array, unit: float, weight: float
+) -> ObservedGaussian:
+    """Return the Gaussian model with the given parameters, in the units of the data."""
+    k = beta.shape[1] - 1
+    left, lengths, _ = svd_thin(beta[:, :k])
+    mean = center + unit * beta[:, k]
+    bounded = noise > 10 * SMALLEST_NOISE
+    return ObservedGaussian(mean, unit * left * lengths, unit**2 * noise, weight, bounded)
+
+
+def first_parameters(
+    rows: ObservedRows, k: int, previous: ObservedGaussian | None = None
+) -> tuple[Array, float]:
+    """Return the parameters from which the solver starts: loadings with mean, and noise variance.
+
+    They are those of an earlier fit, whose loadings are completed or truncated to k columns, or
+    the leading eigenpairs of the covariance matrix of the pairs of observed entries.
+    """
+    xp = namespace(rows.rows)
+    values, vectors, trace = _start_eigenpairs(rows, k)
+    m = vectors.shape[0]
+    noise = max((trace - scalar(xp.sum(values))) / (m - k), 0.01 * trace / m)
+    lengths = values - noise
+    W = vectors * xp.sqrt(where_set(lengths, lengths < noise / 4, noise / 4))
+    mean = 0.0 * rows.center
+    if previous is not None:
+        W, mean, noise = _continued(rows, W, previous)
+    return xp.concat([W, mean[:, None]], axis=1), noise
+
+
+def _start_eigenpairs(rows: ObservedRows, k: int) -> tuple[Array, Array, float]:
+    """Return k eigenvalues and eigenvectors of an estimated covariance, and its trace."""
+    xp, m = namespace(rows.rows), rows.mask.shape[1]
+    together = (rows.counts[:, None] * rows.mask).mT
+    own = xp.sum(together, axis=1)
+    variances = xp.sum(rows.rows * rows.rows, axis=0) / own
+    trace = scalar(xp.sum(variances))
+    if m <= PAIRWISE_FEATURES:
+        number = together @ rows.mask
+        products = rows.rows.mT @ rows.rows
+        values, vectors = eigh_descending(products / where_set(number, number <= 0.0, 1.0))
+        return values[:k], vectors[:, :k], trace
+    # A feature that is observed in a share p of the rows is divided by √p, which makes the
+    # diagonal unbiased.
+    scaled = rows.rows / xp.sqrt(own)
+    pairs = krylov_eigenpairs(lambda block: (block @ scaled.mT) @ scaled, k, own)
+    assert pairs is not None, "without a limit of passes, the iteration goes on until it converges"
+    return *pairs, trace
+
+
+def _continued(
+    rows: ObservedRows, W: Array, previous: ObservedGaussian
+) -> tuple[Array, Array, float]:
+    """Return loadings (m, k), mean and noise of an earlier fit, in the units of `rows`.
+
+    If it has fewer latents, the missing columns are taken from `W` (m, k), orthogonal to its own.
+    """
+    xp, (m, k) = namespace(W), W.shape
+    every = like(previous.loadings, W) / rows.unit
+    known, dropped = every[:, :k], every[:, k:]
+    lost = scalar(xp.sum(dropped * dropped)) / (m - k)  # becomes noise
+    noise = max(previous.noise / rows.unit**2 + lost, 100 * SMALLEST_NOISE)
+    extra = k - known.shape[1]
+    if extra > 0:
+        basis, _ = xp.linalg.qr(known)
+        left, _, _ = svd_thin(W - basis @ (basis.mT @ W))
+        known = xp.concat([known, math.sqrt(noise) * left[:, :extra]], axis=1)
+    return known, (like(previous.mean, W) - rows.center) / rows.unit, noise
+
+
+@saved_as("lucidae.linear.incomplete_stream/1")
+@dataclass(frozen=True, slots=True)
+class IncompleteStream:
+    """State of online EM over batches of rows with missing entries (Cappé & Moulines 2009).
+
+    Complete rows are kept exactly, by their second moment. The expected statistics of rows with
+    missing entries depend on the parameters; a running average of those of the batches is kept, in
+    which the weight of a batch grows in proportion to the number of rows before it.
+
+    Parameters
+    ----------
+    beta : array of shape (m, k + 1)
+        Loadings and mean, in units of `unit` and relative to `center`.
+    noise : float
+        Noise variance, in units of `unit` squared.
+    center : array of shape (m,)
+        The vector that is subtracted from all rows.
+    unit : float
+        The number by which all rows are divided.
+    statistics : Statistics
+        Sum of the statistics of the rows with missing entries.
+    moment : SecondMoment or None
+        Second moment of the complete rows.
+    steps : int
+        Number of batches.
+    """
+
+    beta: Array
+    noise: float
+    center: Array
+    unit: float
+    statistics: Statistics | None
+    moment: SecondMoment | None
+    steps: int = 0
+
+    @classmethod
+    def begin(
+        cls, X: Array, weights: Array | None, k: int, moment: SecondMoment | None
+    ) -> IncompleteStream:
+        """Return the state before the first batch X with missing entries.
+
+        `moment` is that of complete rows before it, or None. Units and first parameters are chosen
+        from these rows, or otherwise from the batch.
+        """
+        if moment is None:
+            rows = ObservedRows.of(X, weights)
+        else:
+            unit = math.sqrt(max(moment.trace, 0.0) / moment.n_features)
+            rows = ObservedRows.of_moment(moment, moment.mean, unit)
+        if rows.unit == 0.0:
+            raise ValueError(
+                "the rows before the first missing entry, or the observed entries of the first "
+                "batch, are constant, so that no component can be estimated. Give a larger first "
+                "batch to partial_fit."
+            )
+        beta, noise = first_parameters(rows, k)
+        for _ in range(FIRST_STEPS):
+            found = rows.statistics(beta, noise)
+            beta, noise = found.maximized()
+            beta = beta @ found.standardizer()
+        # A small batch is fitted without noise, from which EM would hardly move again.
+        return cls(beta, max(noise, 1e-2), rows.center, rows.unit, None, moment)
+
+    @property
+    def weight(self) -> float:
+        """Sum of the weights of all rows seen."""
+        seen = (self.statistics, self.moment)
+        return sum(float(part.weight) for part in seen if part is not None)
+
+    def gaussian(self) -> ObservedGaussian:
+        """Return the Gaussian model with the current parameters, in the units of the data."""
+        return gaussian(self.beta, self.noise, self.center, self.unit, self.weight)
+
+    def after(self, X: Array, weights: Array | None) -> IncompleteStream:
+        """Return the state after one more batch of rows X (n, m), with or without missing entries.
+
+        All rows without an observed entry are left out.
+        """
+        xp, moment, statistics = namespace(X), self.moment, self.statistics
+        if weights is None:
+            weights = xp.ones(X.shape[0], dtype=xp.float64, device=device(X))
+        seen, used = ~to_numpy(xp.isnan(X)), to_numpy(weights) > 0.0
+        whole = seen.all(axis=1) & used
+        partly = seen.any(axis=1) & ~seen.all(axis=1) & used
+        if whole.any():
+            rows, mass = _chosen(X, weights, whole)
+            moment = SecondMoment.of(rows, mass) if moment is None else moment.update(rows, mass)
+        if partly.any():
+            observed = ObservedRows.of(*_chosen(X, weights, partly), self.center, self.unit)
+            new = observed.statistics(self.beta, self.noise)
+            statistics = new if statistics is None else statistics.averaged(new)
+        parts = [] if statistics is None else [statistics]
+        if moment is not None:
+            exact = ObservedRows.of_moment(moment, self.center, self.unit)
+            parts.append(exact.statistics(self.beta, self.noise))
+        if not parts:
+            return self
+        total = parts[0] if len(parts) == 1 else parts[0].plus(parts[1])
+        A = total.standardizer()
+        beta, noise = total.maximized()
+        turned = None if statistics is None else statistics.turned(A)
+        return IncompleteStream(
+            beta @ A, noise, self.center, self.unit, turned, moment, self.steps + 1
+        )
+
+
+def _chosen(X: Array, weights: Array, mask: Vector) -> tuple[Array, Array]:
+    """Return the rows of X (n, m), and their weights, where the NumPy array `mask` is true."""
+    xp = namespace(X)
+    index = xp.asarray(np.flatnonzero(mask), device=device(X))
+    return xp.take(X, index, axis=0), xp.take(weights, index)

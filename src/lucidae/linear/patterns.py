@@ -1,0 +1,349 @@
+"""Rows with missing entries grouped by their pattern, and their expected sufficient statistics.
+
+Rows with the same observed entries have the same posterior covariance of the latents, so that one
+k × k matrix is factorised for each pattern of observed entries and not for each row.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from lucidae.arrays import (
+    Array,
+    add_diagonal,
+    arange_like,
+    as_double,
+    cholesky,
+    device,
+    eigh_descending,
+    eye_like,
+    like,
+    machine_epsilon,
+    namespace,
+    scalar,
+    to_numpy,
+    where_set,
+    zeros_like_shape,
+)
+from lucidae.io.models import saved_as
+from lucidae.linear.observed_gaussian import BLOCK_ENTRIES, inverses, outer_squares
+from lucidae.moments import SecondMoment
+
+Vector = np.ndarray[Any, Any]
+
+SMALLEST_NOISE = 1e-13
+"""Smallest noise variance, in units of the mean variance of the observed entries. If the noise
+tends to zero, the likelihood has no maximum, and the fit ends at this number."""
+
+
+@dataclass(frozen=True, slots=True)
+class ObservedRows:
+    """Observed entries of weighted rows, grouped by their pattern, in units of order one.
+
+    The rows of a pattern enter the likelihood only by their second moment. So they are stored as
+    generalised rows (a, x): a row of weight w is (√w, √w x), and more rows than features are
+    replaced by the triangular factor of their QR factorisation, which has the same second moment.
+
+    Parameters
+    ----------
+    mask : array of shape (p, m)
+        For each pattern, 1 for observed features and 0 for others.
+    counts : array of shape (p,)
+        Sum of the weights of the rows of each pattern.
+    rows : array of shape (r, m)
+        Generalised rows in the order of the patterns, minus a times `center`, divided by `unit`;
+        0 where entries are missing.
+    intercepts : array of shape (r,)
+        The factors a.
+    starts : ndarray of int of shape (p + 1,)
+        Positions of the first generalised row of each pattern.
+    center : array of shape (m,)
+        Mean of the observed entries of each feature.
+    unit : float
+        Root of the mean variance of the observed entries.
+    weight : float
+        Sum of the weights of all rows with an observed entry.
+    """
+
+    mask: Array
+    counts: Array
+    rows: Array
+    intercepts: Array
+    starts: Vector
+    center: Array
+    unit: float
+    weight: float
+
+    @classmethod
+    def of(
+        cls, X: Array, weights: Array | None, center: Array | None = None, unit: float | None = None
+    ) -> ObservedRows:
+        """Return the observed entries of the rows X (n, m).
+
+        Without `center` and `unit`, these are mean and deviation of the observed entries, of which
+        each feature must have one.
+        """
+        xp, X = namespace(X), as_double(X)
+        if weights is None:
+            weights = xp.ones(X.shape[0], dtype=xp.float64, device=device(X))
+        seen = ~xp.isnan(X)
+        mask = xp.astype(seen, xp.float64)
+        if center is None:
+            share = weights @ mask
+            center = (weights @ where_set(X, ~seen, 0.0)) / share
+            # The mean of the deviations from a first mean corrects its rounding error.
+            center = center + (weights @ where_set(X - center, ~seen, 0.0)) / share
+        filled = where_set(X - center, ~seen, 0.0)
+        if unit is None:
+            scatter = scalar(xp.sum(weights @ (filled * filled)))
+            unit = math.sqrt(scatter / scalar(xp.sum(weights @ mask)))
+        return cls._grouped(filled / (unit or 1.0), mask, weights, center, unit)
+
+    @classmethod
+    def _grouped(
+        cls, filled: Array, mask: Array, weights: Array, center: Array, unit: float
+    ) -> ObservedRows:
+        """Return rows that are centred and scaled, sorted by the pattern of observed entries."""
+        xp, seen, mass = namespace(filled), to_numpy(mask) > 0.0, to_numpy(weights)
+        used = np.flatnonzero(seen.any(axis=1) & (mass > 0.0))
+        packed = np.ascontiguousarray(np.packbits(seen[used], axis=1))
+        keys = packed.view(np.dtype((np.void, packed.shape[1])))[:, 0]
+        _, first, pattern = np.unique(keys, return_index=True, return_inverse=True)
+        order = xp.asarray(used[np.argsort(pattern, kind="stable")], device=device(filled))
+        chosen = xp.asarray(used[first], device=device(filled))
+        roots = xp.sqrt(xp.take(weights, order))
+        rows = xp.take(filled, order, axis=0) * roots[:, None]
+        sizes, patterns = np.bincount(pattern), seen[used[first]]
+        rows, roots, sizes = _compressed(rows, roots, sizes, patterns)
+        counts = np.bincount(pattern, mass[used])
+        return cls(
+            xp.take(mask, chosen, axis=0),
+            like(counts, filled),
+            rows,
+            roots,
+            np.concatenate([[0], np.cumsum(sizes)]),
+            center,
+            unit,
+            float(counts.sum()),
+        )
+
+    @classmethod
+    def of_moment(cls, moment: SecondMoment, center: Array, unit: float) -> ObservedRows:
+        """Return generalised rows with the second moment of complete rows."""
+        xp, total = namespace(center), moment.weight
+        values, vectors = eigh_descending(moment.covariance)
+        lengths = xp.sqrt(total * where_set(values, values < 0.0, 0.0))
+        shift = math.sqrt(total) * (moment.mean - center)
+        rows = xp.concat([shift[None, :], lengths[:, None] * vectors.mT]) / (unit or 1.0)
+        first = zeros_like_shape((rows.shape[0],), rows)
+        first = where_set(first, arange_like(first) == 0, math.sqrt(total))
+        counts = zeros_like_shape((1,), rows) + total
+        mask = 0.0 * center[None, :] + 1.0
+        return cls(mask, counts, rows, first, np.array([0, rows.shape[0]]), center, unit, total)
+
+    @property
+    def entries(self) -> float:
+        """Number of observed entries, each counted with the weight of its row."""
+        return scalar(self.counts @ namespace(self.mask).sum(self.mask, axis=1))
+
+    def statistics(self, beta: Array, noise: float) -> Statistics:
+        """Return the expected sufficient statistics of the rows, and their log-likelihood.
+
+        `beta` (m, k + 1) contains the loadings and the mean, and `noise` is γ, in units of `unit`.
+        """
+        xp, (m, k) = namespace(beta), (beta.shape[0], beta.shape[1] - 1)
+        W, mean = beta[:, :k], beta[:, k]
+        squares = outer_squares(W)
+        information = zeros_like_shape((m, (k + 1) ** 2), beta)
+        cross, value, rest = zeros_like_shape((m, k + 1), beta), 0.0, 0.0
+        latent = zeros_like_shape((k + 1, k + 1), beta)
+        for patterns, part in self._parts(k):
+            mask, counts = self.mask[patterns, :], self.counts[patterns]
+            rows, a = self.rows[part, :], self.intercepts[part]
+            owner = self._owners(patterns)
+            per_row = mask if owner is None else xp.take(mask, owner, axis=0)
+            centred = rows - (a[:, None] * per_row) * mean
+            G = add_diagonal(xp.reshape(mask @ squares, (-1, k, k)), noise)
+            inverse, log_det = inverses(G)
+            of_row = inverse if owner is None else xp.take(inverse, owner, axis=0)
+            z = (of_row @ (centred @ W)[:, :, None])[:, :, 0]
+            error = centred - per_row * (z @ W.mT)
+            misfit = scalar(xp.sum(error * error)) + noise * scalar(xp.sum(z * z))
+            observed = xp.sum(mask, axis=1)
+            volume = log_det + (observed - k) * math.log(noise) + observed * math.log(2 * math.pi)
+            value -= (misfit / noise + scalar(counts @ volume)) / 2
+            shrunk = noise * xp.linalg.trace(inverse)
+            rest += scalar(xp.sum(error * error)) + noise * scalar(counts @ (k - shrunk))
+            latents = xp.concat([z, a[:, None]], axis=1)
+            moments = self._summed(latents, patterns, owner)
+            # The posterior covariance γG⁻¹ of every row is added to the moments of its mean.
+            spread = (noise * counts)[:, None, None] * inverse
+            moments = moments + _bordered(spread)
+            information = information + mask.mT @ xp.reshape(moments, (-1, (k + 1) ** 2))
+            cross = cross + rows.mT @ latents
+            latent = latent + xp.sum(moments, axis=0)
+        information = xp.reshape(information, (m, k + 1, k + 1))
+        total = scalar(xp.sum(self.rows * self.rows))
+        sums = (total, self.entries, self.weight, rest, value)
+        return Statistics(information, cross, latent, *sums)
+
+    def _parts(self, k: int) -> Iterator[tuple[slice, slice]]:
+        """Yield slices of patterns and of their generalised rows that fit into memory together."""
+        most = max(1, BLOCK_ENTRIES // max(self.mask.shape[1], (k + 1) ** 2))
+        first, last = 0, len(self.starts) - 1
+        while first < last:
+            limit = int(np.searchsorted(self.starts, self.starts[first] + most, side="right")) - 1
+            end = min(last, max(first + 1, limit))
+            yield slice(first, end), slice(int(self.starts[first]), int(self.starts[end]))
+            first = end
+
+    def _owners(self, patterns: slice) -> Array | None:
+        """Return the position of the pattern of each generalised row; None if each has one row."""
+        sizes = np.diff(self.starts[patterns.start : patterns.stop + 1])
+        if np.all(sizes == 1):
+            return None
+        owner = np.repeat(np.arange(len(sizes)), sizes)
+        return namespace(self.mask).asarray(owner, device=device(self.mask))
+
+    def _summed(self, latents: Array, patterns: slice, owner: Array | None) -> Array:
+        """Return Σ zzᵀ over the generalised rows of each pattern, for `latents` z (r, k + 1)."""
+        outer = latents[:, :, None] * latents[:, None, :]
+        if owner is None:
+            return outer
+        xp = namespace(latents)
+        sums = xp.cumulative_sum(outer, axis=0, include_initial=True)
+        local = self.starts[patterns.start : patterns.stop + 1] - self.starts[patterns.start]
+        edges = xp.take(sums, xp.asarray(local, device=device(latents)), axis=0)
+        return edges[1:, :, :] - edges[:-1, :, :]
+
+
+def _bordered(A: Array) -> Array:
+    """Return matrices (p, k, k) with a last row and a last column of zeros."""
+    xp, (p, k, _) = namespace(A), A.shape
+    wide = xp.concat([A, zeros_like_shape((p, k, 1), A)], axis=2)
+    return xp.concat([wide, zeros_like_shape((p, 1, k + 1), A)], axis=1)
+
+
+def _compressed(
+    rows: Array, roots: Array, sizes: Vector, patterns: Vector
+) -> tuple[Array, Array, Vector]:
+    """Replace the rows of each large pattern by a triangular factor with the same second moment.
+
+    `rows` are sorted by pattern, `sizes` are their numbers, and `patterns` (p, m) says which
+    features are observed. Patterns of at least 2(q + 1) rows with q observed features count as
+    large. The new rows, factors and numbers of rows are returned.
+    """
+    xp, ends = namespace(rows), np.cumsum(sizes)
+    widths = patterns.sum(axis=1) + 1
+    large = np.flatnonzero(sizes >= 2 * widths)
+    if not len(large):
+        return rows, roots, sizes
+    pieces, last = [], 0
+    for p in large:
+        start, end = int(ends[p] - sizes[p]), int(ends[p])
+        pieces.append((rows[last:start, :], roots[last:start]))
+        columns = xp.asarray(np.flatnonzero(patterns[p]), device=device(rows))
+        table = xp.concat(
+            [roots[start:end, None], xp.take(rows[start:end, :], columns, axis=1)], axis=1
+        )
+        factor = _triangle(table)
+        places = xp.take(eye_like(rows.shape[1], rows), columns, axis=0)
+        pieces.append((factor[:, 1:] @ places, factor[:, 0]))
+        last = end
+    pieces.append((rows[last:, :], roots[last:]))
+    joined = (xp.concat([piece[i] for piece in pieces]) for i in (0, 1))
+    return *joined, np.where(sizes >= 2 * widths, widths, sizes)
+
+
+def _triangle(table: Array) -> Array:
+    """Return the triangular factor R (q, q) of a table A (n, q), n ≥ q, so that RᵀR = AᵀA."""
+    xp, (n, q) = namespace(table), table.shape
+    step = max(4 * q, 1024)
+    factor = table[:0, :]
+    for start in range(0, n, step):
+        block = table[start : min(start + step, n), :]
+        factor = xp.linalg.qr(xp.concat([factor, block]))[1]
+    return factor
+
+
+@saved_as("lucidae.linear.observed_statistics/1")
+class Statistics(NamedTuple):
+    """Expected sufficient statistics of rows with missing entries, and their likelihood.
+
+    With the posterior of the extended latents z̃ = (z, 1) of the rows in which feature j is
+    observed, `information` (m, k + 1, k + 1) is Σ E[z̃z̃ᵀ], and `cross` (m, k + 1) is Σ xⱼE[z̃];
+    `latent` (k + 1, k + 1) is Σ E[z̃z̃ᵀ] over all rows. `squares` is Σ x² over the observed entries,
+    of which there are `entries` in rows of the total `weight`; `rest` is the sum of their expected
+    squared errors, and `value` the log-likelihood.
+    """
+
+    information: Array
+    cross: Array
+    latent: Array
+    squares: float
+    entries: float
+    weight: float
+    rest: float
+    value: float
+
+    def maximized(self) -> tuple[Array, float]:
+        """Return loadings with mean, and noise variance, that maximise the expected likelihood."""
+        xp = namespace(self.cross)
+        beta = self.divided(self.cross)
+        noise = (self.squares - scalar(xp.sum(beta * self.cross))) / self.entries
+        return beta, max(noise, SMALLEST_NOISE)
+
+    def divided(self, slope: Array) -> Array:
+        """Return the product of the inverse information and `slope` (m, k + 1), by feature.
+
+        Rounding errors can make the information of a feature singular; its largest eigenvalue
+        times a hundred machine epsilons is added to the diagonal.
+        """
+        xp = namespace(slope)
+        ridge = 100 * machine_epsilon(slope) * xp.linalg.trace(self.information)
+        matrix = add_diagonal(self.information, ridge[:, None] + 0.0 * slope)
+        return xp.linalg.solve(matrix, slope[:, :, None])[:, :, 0]
+
+    def plus(self, other: Statistics) -> Statistics:
+        """Return the sum of these statistics and those of other rows."""
+        return Statistics(*(a + b for a, b in zip(self, other, strict=True)))
+
+    def averaged(self, new: Statistics) -> Statistics:
+        """Return the statistics of all rows, in which those of the `new` rows count twice.
+
+        The old ones were computed with earlier parameters. With batches of equal size, the weight
+        of a batch in the result is proportional to its number.
+        """
+        total = self.weight + new.weight
+        share = min(2 * new.weight / total, 1.0)
+        old, fresh = (1.0 - share) * total / self.weight, share * total / new.weight
+        return Statistics(*(old * a + fresh * b for a, b in zip(self, new, strict=True)))
+
+    def standardizer(self) -> Array:
+        """Return the matrix A = [L a; 0 1] of latents with mean a and covariance LLᵀ.
+
+        The parameters βA and the latents A⁻¹z̃, which have mean 0 and covariance I, give the same
+        distribution of the data as β and z̃ (parameter-expanded EM; Liu, Rubin & Wu 1998).
+        """
+        xp, k = namespace(self.latent), self.latent.shape[0] - 1
+        moments = self.latent / self.weight
+        a = moments[:k, k]
+        factor, ok = cholesky(moments[:k, :k] - a[:, None] * a[None, :])
+        identity = eye_like(k + 1, self.latent)
+        if not bool(ok):
+            return identity
+        return xp.concat([xp.concat([factor, a[:, None]], axis=1), identity[k:, :]])
+
+    def turned(self, A: Array) -> Statistics:
+        """Return the statistics for the latents A⁻¹z̃ in place of z̃."""
+        back = namespace(A).linalg.inv(A)
+        return self._replace(
+            information=back @ self.information @ back.mT,
+            cross=self.cross @ back.mT,
+            latent=back @ self.latent @ back.mT,
+        )

@@ -1,0 +1,580 @@
+"""Rows with missing entries: maximum likelihood, predictions from observed entries, streams."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import scipy.sparse
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose, assert_array_equal
+from scipy.stats import multivariate_normal
+from sklearn.base import clone
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.model_selection import GridSearchCV
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from extras import require
+from linear.observed_likelihood import (
+    loss_and_gradient,
+    make_incomplete,
+    parameters,
+    smallest_loss,
+)
+from lucidae import LinearAutoencoder, SecondMoment, load, save
+from lucidae.arrays import to_numpy
+from lucidae.iteration import Status
+from lucidae.linear import missing, observed_gaussian, patterns
+from lucidae.linear.methods import METHODS
+from lucidae.linear.missing import fit_observed
+from lucidae.linear.optimizers import DescentSettings
+
+ACCURATE = DescentSettings(tol=1e-9)
+
+
+def em(k=2, **settings):
+    return LinearAutoencoder(k, handle_missing="em", **settings)
+
+
+def theta(fitted):
+    return parameters(fitted.mean, fitted.loadings, fitted.noise)
+
+
+def conditional(row, mean, covariance):
+    """Return E[x | observed] and Cov(x | observed) of a Gaussian row by their definition."""
+    o, u = np.flatnonzero(~np.isnan(row)), np.flatnonzero(np.isnan(row))
+    gain = covariance[np.ix_(u, o)] @ np.linalg.inv(covariance[np.ix_(o, o)])
+    filled, spread = row.copy(), np.zeros_like(covariance)
+    filled[u] = mean[u] + gain @ (row[o] - mean[o])
+    spread[np.ix_(u, u)] = covariance[np.ix_(u, u)] - gain @ covariance[np.ix_(o, u)]
+    return filled, spread
+
+
+# The maximum of the likelihood.
+
+
+def problem(seed):
+    rng = np.random.default_rng(1000 + seed)
+    n, m, k = int(rng.integers(25, 70)), int(rng.integers(4, 8)), int(rng.integers(1, 4))
+    share, noise = rng.uniform(0.05, 0.5), rng.uniform(0.3, 1.2)
+    return make_incomplete(n, m, k, share, noise, seed)[0], k
+
+
+def check_maximum(seed, starts):
+    X, k = problem(seed)
+    fitted = fit_observed(X, None, k, ACCURATE).value.gaussian()
+    loss, gradient = loss_and_gradient(theta(fitted), X, k)
+    assert np.max(np.abs(gradient)) < 1e-5 * len(X)
+    assert loss <= smallest_loss(X, k, seed, starts) + 1e-7 * len(X)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_em_finds_the_maximum_of_the_likelihood(seed):
+    check_maximum(seed, starts=3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(50))
+def test_em_equals_brute_force_from_many_starts(seed):
+    check_maximum(seed, starts=12)
+
+
+def test_solver_reaches_the_closed_form_of_complete_rows():
+    _, X = make_incomplete(80, 7, 3, seed=4)
+    fitted = fit_observed(X, None, 3, ACCURATE).value.gaussian()
+    values, vectors = np.linalg.eigh(np.cov(X.T, bias=True))
+    noise = np.mean(values[:4])
+    expected = (vectors[:, 4:] * (values[4:] - noise)) @ vectors[:, 4:].T + noise * np.eye(7)
+    assert_allclose(fitted.mean, X.mean(axis=0), atol=1e-7)
+    covariance = fitted.loadings @ fitted.loadings.T + fitted.noise * np.eye(7)
+    assert_allclose(covariance, expected, atol=1e-7)
+
+
+def test_likelihood_never_falls():
+    X, _ = make_incomplete(60, 8, 3, 0.6, 0.1, seed=2)
+    losses = em(3, tol=1e-10).fit(X).history_["loss"]
+    assert len(losses) > 10
+    assert np.all(np.diff(losses) <= 1e-12 * np.abs(losses[0]))
+
+
+def test_history_is_the_negative_likelihood_per_row():
+    X, _ = make_incomplete(seed=3)
+    model = em().fit(X)
+    fitted = model._state.observed
+    loss, _ = loss_and_gradient(theta(fitted), X, 2)
+    assert_allclose(model.history_["loss"][-1], loss / len(X), rtol=1e-12)
+
+
+def test_large_patterns_are_compressed_without_a_change_of_the_likelihood():
+    X, _ = make_incomplete(200, 5, 2, 0.0, seed=5)
+    X[:120, :2], X[120:150, 4] = np.nan, np.nan
+    weights = np.random.default_rng(0).uniform(0.5, 2.0, len(X))
+    rows = patterns.ObservedRows.of(X, weights)
+    assert len(rows.rows) == 4 + 5 + 6
+    fitted = fit_observed(X, weights, 2, ACCURATE).value.gaussian()
+    _, gradient = loss_and_gradient(theta(fitted), X, 2, weights)
+    assert np.max(np.abs(gradient)) < 1e-5 * len(X)
+
+
+def test_blocks_of_patterns_give_the_same_statistics(monkeypatch):
+    X, _ = make_incomplete(70, 6, 2, 0.3, seed=6)
+    X[:9] = X[0]  # several rows of one pattern
+    rows = patterns.ObservedRows.of(X, None)
+    beta = np.random.default_rng(0).standard_normal((6, 3))
+    once = rows.statistics(beta, 0.7)
+    monkeypatch.setattr(patterns, "BLOCK_ENTRIES", 60)
+    for part, whole in zip(rows.statistics(beta, 0.7), once, strict=True):
+        assert_allclose(part, whole, rtol=1e-12, atol=1e-12)
+
+
+def test_start_of_many_features_reaches_the_same_maximum(monkeypatch):
+    X, _ = make_incomplete(150, 9, 2, 0.3, seed=7)
+    expected = em(tol=1e-9).fit(X).score(X)
+    monkeypatch.setattr(missing, "PAIRWISE_FEATURES", 3)
+    assert_allclose(em(tol=1e-9).fit(X).score(X), expected, rtol=1e-10)
+
+
+def test_limit_of_steps_warns():
+    X, _ = make_incomplete(seed=8)
+    with pytest.warns(ConvergenceWarning, match="limit of 1 iterations"):
+        model = em(max_iter=1).fit(X)
+    assert model.status_ is Status.ITERATION_LIMIT
+    assert model.certificate_["likelihood"].holds is False
+
+
+# Complete rows.
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_complete_rows_give_exactly_what_they_always_gave(method):
+    _, X = make_incomplete(seed=9)
+    plain, model = LinearAutoencoder(2, method=method).fit(X), em(method=method).fit(X)
+    for name in ("mean_", "encoder_", "decoder_", "components_", "explained_variance_"):
+        assert_array_equal(getattr(plain, name), getattr(model, name))
+    assert_array_equal(plain.transform(X), model.transform(X))
+    assert_array_equal(plain.score_samples(X), model.score_samples(X))
+    assert plain.certificate_.to_dict() == model.certificate_.to_dict()
+
+
+def test_rows_without_an_observed_entry_do_not_count():
+    X, complete = make_incomplete(seed=10)
+    empty = np.full((3, 6), np.nan)
+    assert_array_equal(
+        em().fit(np.vstack([complete, empty])).components_,
+        LinearAutoencoder(2).fit(complete).components_,
+    )
+    with_empty = em().fit(np.vstack([X, empty]))
+    assert_allclose(with_empty.get_covariance(), em().fit(X).get_covariance(), rtol=1e-10)
+    assert with_empty.n_samples_seen_ == len(X)
+
+
+def test_all_components_of_complete_batches_stay_exact():
+    _, X = make_incomplete(seed=11)
+    model = em()
+    for start in range(0, 60, 20):
+        model.partial_fit(X[start : start + 20])
+    assert_allclose(model.components_, LinearAutoencoder(2).fit(X).components_, atol=1e-12)
+    assert model.certificate_.holds
+
+
+# Invariances.
+
+
+def test_order_of_rows_and_features_does_not_matter():
+    X, _ = make_incomplete(seed=12)
+    rng = np.random.default_rng(0)
+    rows, columns = rng.permutation(60), rng.permutation(6)
+    expected = em(tol=1e-9).fit(X).get_covariance()
+    found = em(tol=1e-9).fit(X[rows][:, columns]).get_covariance()
+    assert_allclose(found, expected[np.ix_(columns, columns)], atol=1e-6)
+
+
+@pytest.mark.parametrize(("scale", "shift"), [(1e-6, 0.0), (1e80, 0.0), (1.0, 1e5), (-3.0, 1.0)])
+def test_units_of_the_data_do_not_matter(scale, shift):
+    X, _ = make_incomplete(seed=13)
+    expected, found = em(tol=1e-9).fit(X), em(tol=1e-9).fit(scale * X + shift)
+    assert_allclose(found.get_covariance() / scale**2, expected.get_covariance(), atol=1e-6)
+    assert_allclose(found.mean_, scale * expected.mean_ + shift, rtol=1e-7)
+    assert found.certificate_["likelihood"].holds
+
+
+def test_weights_are_frequencies():
+    X, _ = make_incomplete(seed=14)
+    counts = np.random.default_rng(1).integers(0, 4, len(X))
+    weighted = em(tol=1e-9).fit(X, sample_weight=counts)
+    repeated = em(tol=1e-9).fit(np.repeat(X, counts, axis=0))
+    assert_allclose(weighted.get_covariance(), repeated.get_covariance(), atol=1e-7)
+    assert weighted.n_samples_seen_ == counts.sum()
+    assert weighted.certificate_["likelihood"].holds
+
+
+@settings(max_examples=15)
+@given(
+    seed=st.integers(0, 1000),
+    n=st.integers(20, 60),
+    m=st.integers(2, 6),
+    share=st.floats(0.0, 0.6),
+)
+def test_fits_are_certified_and_agree_with_the_definition(seed, n, m, share):
+    X, _ = make_incomplete(n, m, 1, share, 1.0, seed)
+    model = em(1).fit(X)
+    if model._state.observed is None:
+        assert not np.isnan(X).any()
+        return
+    _, gradient = loss_and_gradient(theta(model._state.observed), X, 1)
+    if model._state.observed.bounded:
+        unit = np.sqrt(model._state.observed.noise)
+        assert np.max(np.abs(gradient[:-1])) * unit < 1e-5 * n
+        assert model.certificate_["likelihood"].holds
+    assert np.all(np.isfinite(model.transform(X)))
+
+
+# Predictions from the observed entries.
+
+
+@pytest.mark.parametrize("method", ["rag", "uniform_l2", "linear_vae"])
+@pytest.mark.parametrize("whiten", [False, True])
+def test_codes_are_expectations_given_the_observed_entries(method, whiten):
+    X, complete = make_incomplete(seed=15)
+    X[0] = np.nan
+    model = em(method=method, whiten=whiten).fit(X)
+    covariance = model.get_covariance()
+    codes, spread = model.transform(X), model.posterior_covariance(X)
+    scores = model.score_samples(X)
+    encoder = model.encoder_
+    if whiten:
+        encoder = encoder / np.sqrt(np.diag(encoder @ covariance @ encoder.T))[:, None]
+    for i in range(1, 20):
+        filled, rest = conditional(X[i], model.mean_, covariance)
+        assert_allclose(codes[i], encoder @ (filled - model.mean_), atol=1e-9)
+        assert_allclose(spread[i], encoder @ rest @ encoder.T, atol=1e-9)
+        o = np.flatnonzero(~np.isnan(X[i]))
+        density = multivariate_normal(model.mean_[o], covariance[np.ix_(o, o)])
+        assert_allclose(scores[i], density.logpdf(X[i, o]), atol=1e-9)
+    assert_allclose(codes[0], 0.0, atol=1e-12)
+    assert scores[0] == 0.0
+    assert_allclose(spread[0], encoder @ covariance @ encoder.T, atol=1e-9)
+    assert_allclose(model.transform(complete), (complete - model.mean_) @ encoder.T, atol=1e-9)
+    assert_allclose(model.posterior_covariance(complete), 0.0, atol=1e-12)
+
+
+def test_blocks_of_rows_give_the_same_predictions(monkeypatch):
+    X, _ = make_incomplete(seed=16)
+    model = em().fit(X)
+    expected = model.transform(X), model.score_samples(X), model.posterior_covariance(X)
+    monkeypatch.setattr(observed_gaussian, "BLOCK_ENTRIES", 50)
+    found = model.transform(X), model.score_samples(X), model.posterior_covariance(X)
+    for one, other in zip(found, expected, strict=True):
+        assert_allclose(one, other, atol=1e-12)
+
+
+def test_a_fit_to_complete_rows_encodes_rows_with_missing_entries():
+    X, complete = make_incomplete(seed=17)
+    model = em().fit(complete)
+    filled = [conditional(row, model.mean_, model.get_covariance())[0] for row in X]
+    assert_allclose(model.transform(X), model.transform(np.array(filled)), atol=1e-9)
+
+
+def test_entries_are_predicted_better_than_by_the_mean():
+    X, complete = make_incomplete(400, 10, 2, 0.4, 0.2, seed=18)
+    model, hidden = em().fit(X), np.isnan(X)
+    decoded = model.inverse_transform(model.transform(X))
+    error = np.mean((decoded - complete)[hidden] ** 2)
+    assert error < 0.1 * np.mean((np.nanmean(X, axis=0) - complete)[hidden] ** 2)
+
+
+def test_as_many_components_as_features_give_the_gaussian_of_all_covariances():
+    X, _ = make_incomplete(200, 4, 2, 0.2, seed=19)
+    full, fewer = em(4, tol=1e-9).fit(X), em(3, tol=1e-9).fit(X)
+    assert full.components_.shape == (4, 4)
+    assert_allclose(full.get_covariance(), fewer.get_covariance(), atol=1e-8)
+    codes = full.transform(X)
+    assert_allclose(full.inverse_transform(codes)[~np.isnan(X)], X[~np.isnan(X)], atol=1e-9)
+
+
+def test_data_without_noise_are_completed_and_a_warning_says_so():
+    X, complete = make_incomplete(150, 8, 2, 0.3, 0.0, seed=20)
+    with pytest.warns(ConvergenceWarning, match="no maximum"):
+        model = em().fit(X)
+    decoded = model.inverse_transform(model.transform(X))
+    assert_allclose(decoded, complete, atol=1e-4)
+    claim = model.certificate_["likelihood"]
+    assert claim.undecided
+    assert "smaller n_components" in claim.advice
+
+
+def test_constant_features():
+    X, _ = make_incomplete(seed=21)
+    X[~np.isnan(X[:, 2]), 2] = 5.0
+    model = em(tol=1e-8).fit(X)
+    assert_allclose(model.mean_[2], 5.0)
+    assert abs(model.components_[0, 2]) < 1e-4
+    constant = np.where(np.isnan(X), np.nan, [[1.0, 2.0, 3.0, 4.0, 5.0, 6.0]])
+    with_all = em().fit(constant)
+    assert_array_equal(with_all.mean_, [1, 2, 3, 4, 5, 6])
+    assert_array_equal(with_all.explained_variance_, 0.0)
+    assert_allclose(with_all.inverse_transform(with_all.transform(constant))[0], with_all.mean_)
+
+
+# Warm starts.
+
+
+def test_warm_starts_continue_also_with_another_number_of_components():
+    X, _ = make_incomplete(300, 12, 4, 0.4, 0.3, seed=22)
+    model = em(3, warm_start=True).fit(X)
+    first = model.n_iter_
+    assert model.fit(X).n_iter_ == 1 < first
+    for k in (5, 2, 4):
+        warm, cold = model.set_params(n_components=k).fit(X), em(k).fit(X)
+        assert_allclose(warm.score(X), cold.score(X), atol=1e-6)
+        assert warm.components_.shape == (k, 12)
+    with pytest.warns(UserWarning, match="last fit has 12 features, but X has 6"):
+        model.fit(X[:, :6])
+    assert_allclose(model.score(X[:, :6]), em(4).fit(X[:, :6]).score(X[:, :6]), atol=1e-6)
+
+
+# Streams.
+
+
+def test_batches_approach_the_maximum():
+    X, _ = make_incomplete(600, 8, 2, 0.3, 0.5, seed=23)
+    exact, model = em().fit(X), em()
+    for _ in range(4):
+        for start in range(0, 600, 60):
+            model.partial_fit(X[start : start + 60])
+    assert model.n_samples_seen_ == 2400
+    assert model.status_ is Status.STOPPED
+    assert exact.score(X) - 5e-3 < model.score(X) < exact.score(X) + 1e-3
+    cosines = np.linalg.svd(model.components_ @ exact.components_.T, compute_uv=False)
+    assert cosines.min() > 0.999
+    assert model.certificate_["likelihood"].undecided
+    assert model.certificate_["subspace"].holds
+
+
+def test_complete_batches_before_missing_entries_enter_exactly():
+    X, complete = make_incomplete(400, 6, 2, 0.3, seed=24)
+    model = em().partial_fit(complete[:200])
+    before = model.get_covariance()
+    assert_allclose(before, LinearAutoencoder(2).fit(complete[:200]).get_covariance(), atol=1e-12)
+    model.partial_fit(X[200:], sample_weight=np.full(200, 2.0))
+    stream = model._state.incomplete
+    assert_allclose(stream.moment.mean[0], (complete[:200, 0].sum() + 2 * sum_of(X)) / weight_of(X))
+    assert model.n_samples_seen_ == 600
+
+
+def sum_of(X):
+    whole = X[200:][~np.isnan(X[200:]).any(axis=1)]
+    return whole[:, 0].sum()
+
+
+def weight_of(X):
+    return 200 + 2 * int(np.sum(~np.isnan(X[200:]).any(axis=1)))
+
+
+def test_a_stream_continues_after_fit_and_after_complete_batches():
+    X, complete = make_incomplete(300, 6, 2, 0.3, seed=25)
+    model = em().fit(X[:200])
+    likelihood = model.score(X[200:])
+    model.partial_fit(X[200:]).partial_fit(scipy.sparse.csr_array(complete[:5]))
+    model.partial_fit(np.full((2, 6), np.nan))
+    assert model.score(X[200:]) > likelihood
+    assert model.n_samples_seen_ == 305
+    with pytest.raises(ValueError, match="started with 2 latents"):
+        model.set_params(n_components=3).partial_fit(X)
+
+
+def test_streams_that_cannot_be_continued_are_refused(monkeypatch):
+    X, complete = make_incomplete(seed=26)
+    for first in (X[:1], np.full((3, 6), 1.0)):
+        with pytest.raises(ValueError, match=r"no observed entry|larger first batch|at least 2"):
+            em().partial_fit(first).partial_fit(X)
+    monkeypatch.setattr("lucidae.linear.state.STORED_ENTRIES", 10)
+    with pytest.raises(ValueError, match="does not store the statistics"):
+        em().fit(X).partial_fit(X)
+    monkeypatch.setattr("lucidae.linear.state.EXACT_FEATURES", 5)
+    with pytest.raises(ValueError, match="at most 5"):
+        em().partial_fit(X)
+    assert em().fit(complete).n_components_ == 2
+
+
+# Input of every kind.
+
+
+def test_the_default_refuses_missing_entries_and_names_the_argument():
+    X, complete = make_incomplete(seed=27)
+    fitted = LinearAutoencoder(2).fit(complete)
+    for call in (
+        LinearAutoencoder(2).fit,
+        LinearAutoencoder(2).partial_fit,
+        fitted.transform,
+        fitted.score,
+        fitted.score_samples,
+    ):
+        with pytest.raises(ValueError, match=r"NaN.*handle_missing='em'"):
+            call(X)
+    torch = require("torch")
+    with pytest.raises(ValueError, match=r"NaN.*handle_missing='em'"):
+        LinearAutoencoder(2).fit(torch.tensor(X))
+
+
+REFUSED = {
+    "wrong word": ({"handle_missing": "drop"}, "one of 'error', 'em'"),
+    "descent": ({"solver": "gradient"}, "expected solver='exact' or 'auto'"),
+    "mini-batches": ({"solver": "stochastic"}, "expected solver='exact' or 'auto'"),
+    "too many": ({"n_components": 7}, "X has 6 features"),
+}
+
+
+@pytest.mark.parametrize(("settings", "message"), REFUSED.values(), ids=REFUSED)
+def test_settings_that_do_not_work_are_refused(settings, message):
+    X, _ = make_incomplete(seed=28)
+    with pytest.raises(ValueError, match=message):
+        em().set_params(**settings).fit(X)
+
+
+def test_number_of_components_by_share_and_by_default():
+    X, _ = make_incomplete(300, 6, 2, 0.2, 0.3, seed=37)
+    every = em(None).fit(X)
+    assert every.n_components_ == 6
+    share = em(0.9).fit(X)
+    needed = 1 + int(np.sum(np.cumsum(every.explained_variance_ratio_) < 0.9))
+    assert share.n_components_ == needed == 2
+    assert_array_equal(share.components_, em(2).fit(X).components_)
+    assert every.certificate_.holds
+    assert share.certificate_.holds
+    with pytest.raises(ValueError, match="with more rows than features"):
+        em(0.9).fit(X[:6])
+    for wanted in (None, 0.9):
+        with pytest.raises(ValueError, match="give an integer"):
+            em(wanted).partial_fit(X)
+
+
+def test_data_that_do_not_work_are_refused():
+    X, _ = make_incomplete(seed=29)
+    with pytest.raises(ValueError, match="infinity"):
+        em().fit(np.where(np.isnan(X), np.inf, X))
+    with pytest.raises(ValueError, match="infinity"):
+        em().fit(X).transform(np.where(np.isnan(X), -np.inf, X))
+    with pytest.raises(ValueError, match="sparse matrix with NaN"):
+        em().fit(scipy.sparse.csr_array(X))
+    with pytest.raises(ValueError, match=r"1 rows with an observed entry"):
+        em().fit(np.vstack([X[:1], np.full((3, 6), np.nan)]))
+    with pytest.raises(ValueError, match="overflow"):
+        em().fit(1e200 * X)
+    with pytest.raises(ValueError, match="underflow"):
+        em().fit(1e-200 * X)
+    never = X.copy()
+    never[:, [1, 4]] = np.nan
+    with pytest.raises(ValueError, match="features 1, 4 of X have no observed entry"):
+        em().fit(never)
+    pandas = require("pandas")
+    with pytest.raises(ValueError, match="feature 'weight' of X has no observed entry"):
+        em(1).fit(pandas.DataFrame({"size": [1.0, 2.0, 4.0], "weight": [np.nan] * 3}))
+
+
+def test_frames_masked_arrays_and_single_precision():
+    pandas = require("pandas")
+    X, _ = make_incomplete(seed=30)
+    expected = em().fit(X)
+    frame = pandas.DataFrame(X, columns=list("abcdef")).astype("Float64")
+    assert frame.isna().to_numpy().any()
+    assert_allclose(em().fit(frame).components_, expected.components_, atol=1e-12)
+    masked = np.ma.masked_invalid(X)
+    assert_allclose(em().fit(masked).transform(masked), expected.transform(X), atol=1e-12)
+    single = em().fit(X.astype(np.float32))
+    assert single.components_.dtype == single.transform(X.astype(np.float32)).dtype == np.float32
+    assert single.posterior_covariance(X.astype(np.float32)).dtype == np.float32
+    assert_allclose(single.components_, expected.components_, atol=1e-4)
+
+
+def test_integers_with_missing_entries_in_a_frame():
+    pandas = require("pandas")
+    counts = pandas.array([1, 2, None, 4, 5, 7], dtype="Int64")
+    frame = pandas.DataFrame({"a": counts, "b": [2.0, 4.1, 6.0, 7.9, 10.0, 14.2]})
+    model = em(1).fit(frame)
+    assert_allclose(model.inverse_transform(model.transform(frame))[2], [3.0, 6.0], atol=0.2)
+
+
+def test_arrays_of_other_libraries(xp):
+    X, _ = make_incomplete(80, 6, 2, seed=31)
+    X[:30] = np.where(np.isnan(X[0]), np.nan, np.nan_to_num(X[:30]))  # one large pattern
+    expected, rows = em(tol=1e-9).fit(X), xp.asarray(X)
+    model = em(tol=1e-9).fit(rows)
+    assert type(model.components_) is type(rows)
+    assert_allclose(to_numpy(model.components_), expected.components_, atol=1e-7)
+    assert_allclose(to_numpy(model.transform(rows)), expected.transform(X), atol=1e-6)
+    assert_allclose(to_numpy(model.score_samples(rows)), expected.score_samples(X), atol=1e-6)
+    spread = model.posterior_covariance(rows)
+    assert_allclose(to_numpy(spread), expected.posterior_covariance(X), atol=1e-6)
+    stream, other = em().partial_fit(rows), em().partial_fit(X)
+    for _ in range(2):
+        stream.partial_fit(rows)
+        other.partial_fit(X)
+    assert_allclose(to_numpy(stream.components_), other.components_, atol=1e-8)
+
+
+def test_blocks_that_are_loaded_are_fitted():
+    X, _ = make_incomplete(seed=32)
+    expected = em().fit(X)
+    model = em().fit_batches([X[:25], X[25:]])
+    assert_allclose(model.components_, expected.components_, atol=1e-12)
+    codes = model.transform(iter([X[:25], X[25:]]))
+    assert_allclose(codes, expected.transform(X), atol=1e-12)
+
+
+def test_blocks_that_are_not_loaded_are_refused(monkeypatch):
+    X, _ = make_incomplete(seed=33)
+    monkeypatch.setattr("lucidae.linear.batches.loaded_rows", lambda data, missing: None)
+    with pytest.raises(ValueError, match=r"partial_fit"):
+        em().fit_batches([X[:25], X[25:]])
+
+
+def test_a_moment_of_complete_rows_is_accepted():
+    _, X = make_incomplete(seed=34)
+    model = em().fit_batches(None, start=SecondMoment.of(X))
+    assert_allclose(model.components_, LinearAutoencoder(2).fit(X).components_, atol=1e-12)
+
+
+# The contract of scikit-learn, and files.
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.SkipTestWarning")
+@parametrize_with_checks(
+    [em(None), em(1, method="linear_vae", whiten=True), em(1, method="nonuniform_l2")]
+)
+def test_contract(estimator, check):
+    check(estimator)
+
+
+def test_tag_follows_the_setting():
+    assert em().__sklearn_tags__().input_tags.allow_nan
+    assert not LinearAutoencoder().__sklearn_tags__().input_tags.allow_nan
+
+
+def test_number_of_components_is_chosen_by_held_out_likelihood():
+    X, _ = make_incomplete(300, 8, 2, 0.2, 0.3, seed=35)
+    search = GridSearchCV(em(), {"n_components": [1, 2, 4]}, cv=3).fit(X)
+    assert search.best_params_ == {"n_components": 2}
+
+
+def test_fits_are_saved_and_loaded(tmp_path):
+    X, _ = make_incomplete(seed=36)
+    model = em(method="linear_vae").fit(X)
+    save(model, tmp_path / "model.npz")
+    loaded = load(tmp_path / "model.npz")
+    assert_array_equal(loaded.transform(X), model.transform(X))
+    assert loaded.certificate_.to_dict() == model.certificate_.to_dict()
+    assert_array_equal(loaded.partial_fit(X).components_, model.partial_fit(X).components_)
+    save(model, tmp_path / "stream.npz")
+    again = load(tmp_path / "stream.npz").partial_fit(X)
+    assert_array_equal(again.components_, model.partial_fit(X).components_)
+    assert clone(model).handle_missing == "em"
+
+
+def test_files_of_the_version_without_the_argument_are_loaded():
+    file = Path(__file__).parents[1] / "data" / "versions" / "linear-autoencoder-1.npz"
+    X = np.random.default_rng(0).standard_normal((20, 3)) * [3.0, 2.0, 1.0]
+    loaded = load(file)
+    assert loaded.handle_missing == "error"
+    assert_allclose(loaded.transform(X), LinearAutoencoder(2).fit(X).transform(X), atol=1e-12)
+    assert loaded.fit(X).certificate_.holds
