@@ -103,6 +103,9 @@ class EvokedProblem:
         evokeds = _checked_evokeds(evoked)
         _check_kind(forward, mne.Forward, "forward", "mne.make_forward_solution")
         _check_kind(noise_cov, mne.Covariance, "noise_cov", "mne.compute_covariance")
+        # Covariances are read from files in a byte order that MNE's whitening may refuse.
+        noise_cov = noise_cov.copy()
+        noise_cov.update(data=np.array(noise_cov["data"], dtype=float))
         weights = _checked_weights(weights, forward["nsource"])
         low = check_number(weights_min, "weights_min", low=0.0)
         for one in evokeds:
