@@ -152,20 +152,17 @@ class CollapseReport:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Sentences: what an active latent is, a linear VAE, and whether a full covariance helps.
+        """Sentences on active latents, on the comparison with a linear VAE, and the advice.
 
-        The last one needs the Hadamard gap of the decoder.
+        If the Hadamard gap of the decoder was computed, the last one says whether a full posterior
+        covariance would help.
         """
-        return self._comparison if self.gap is None else (*self._comparison, self.gap.answer)
-
-    @property
-    def _comparison(self) -> tuple[str, ...]:
-        """Sentences on active latents, on the comparison with a linear VAE, and the advice."""
         meaning = (
             f"Active: mean posterior variance < {self.max_variance:g} and variance of the mean > "
             f"{self.min_spread:g}."
         )
-        return meaning, self._comparison, f"How many latents? {self.advice}"
+        found = meaning, self._comparison, f"How many latents? {self.advice}"
+        return found if self.gap is None else (*found, self.gap.answer)
 
     @property
     def _comparison(self) -> str:

@@ -20,6 +20,9 @@ from lucidae.sparsity.evaluation import Evaluation, Weighted
 
 UNIT = float(np.finfo(float).eps)
 
+FINE_UNIT = float(np.finfo(np.longdouble).eps)
+"""Machine epsilon of the products that turn covariances; that of float64 on some platforms."""
+
 DEPENDENT = 64.0 * UNIT
 """Singular value of a group's unit columns, relative to the largest, that is zero up to rounding.
 
@@ -57,7 +60,10 @@ class PrincipalRows(NamedTuple):
         coefficients must be zero.
     lost : float
         Largest error of the covariance of a response because nearly dependent columns have large
-        covariances that cancel.
+        covariances, which cancel, and which are stored in float64. The verifier's own error is
+        smaller by the factor `FINE_UNIT` / `UNIT`.
+    clipped : float
+        Size of the largest negative variance along an axis. It is replaced by zero.
     """
 
     rows: Weighted
@@ -65,6 +71,7 @@ class PrincipalRows(NamedTuple):
     relevance: Any
     distance: float
     lost: float
+    clipped: float
 
 
 def in_principal_axes(
@@ -93,84 +100,125 @@ def in_principal_axes(
     Phi = rows.dictionary.astype(np.result_type(rows.dictionary, kind))
     turned = coef.astype(np.result_type(coef, kind))
     points = Phi[:0] if rows.points is None else rows.points.astype(Phi.dtype)
-    w, worst, lost = np.zeros(labels.size), 0.0, 0.0
-    for number, index in enumerate(groups):
-        part = _orthogonal(Phi[:, index])
-        block = covariances[number][: index.size, : index.size]
-        padding = np.count_nonzero(covariances[number]) - np.count_nonzero(block)
-        exponent = int(rows.shifts[index[0]]) - rows.shift  # a group shares its power of two
-        lengths = np.ldexp(part.lengths, exponent)
-        distance = _deviation(block * np.outer(lengths, lengths), relevance[index] * lengths**2)
-        worst = np.inf if padding > 0 else max(worst, distance)
-        given = 0.5 * (block + block.conj().T) * np.outer(lengths, lengths)
-        inside = part.triangle @ given @ part.triangle.conj().T
-        scale, before = float(np.abs(inside).max()), float(np.abs(given).max())
-        amounts = part.lengths[:, None] * turned[index]
-        worst = max(worst, *(_share_outside(part.rows, each) for each in (given, amounts)))
-        if before > WORN * scale:
-            lost = max(lost, 4.0 * UNIT * index.size * before)
-        values, vectors = np.linalg.eigh(0.5 * (inside + inside.conj().T))
-        w[index] = np.where(values > UNIT * scale, values, 0.0)
-        Phi[:, index] = part.basis @ vectors
-        points[:, index] = (points[:, index] / part.lengths) @ (part.inverse @ vectors)
-        turned[index] = vectors.conj().T @ (part.triangle @ amounts)
+    w, worst, lost, clipped = np.zeros(labels.size), 0.0, 0.0, 0.0
+    numbers = np.arange(sizes.size)
+    for size in np.unique(sizes):  # all groups of one size at once
+        chosen = numbers[sizes == size]
+        members = np.array([groups[number] for number in chosen])
+        columns = np.moveaxis(Phi[:, members], 1, 0)
+        part = _orthogonal(columns)
+        padded, block = covariances[chosen], covariances[chosen, :size, :size]
+        if np.count_nonzero(padded) > np.count_nonzero(block):
+            worst = np.inf
+        # The columns of a group share their power of two.
+        exponents = (rows.shifts[members[:, :1]] - rows.shift).astype(int)
+        lengths = np.ldexp(part.lengths, exponents)
+        scales = lengths[:, :, None] * lengths[:, None, :]
+        worst = max(worst, _deviation(block * scales, relevance[members] * lengths**2))
+        given = 0.5 * (block + _adjoint(block)) * scales
+        inside = _in_basis(part, columns, block, exponents)
+        scale, before = (np.abs(each).max(axis=(1, 2)) for each in (inside, given))
+        amounts = part.lengths[:, :, None] * turned[members]
+        worst = max(
+            worst, _share_outside(part.outside, given), _share_outside(part.outside, amounts)
+        )
+        worn = before[before > WORN * scale]
+        lost = max(lost, 4.0 * UNIT * float(size) * float(worn.max(initial=0.0)))
+        values, vectors = np.linalg.eigh(0.5 * (inside + _adjoint(inside)))
+        negative = np.maximum(-values[:, 0], 0.0)
+        worst = max(worst, float((negative / np.where(scale > 0, scale, 1.0)).max()))
+        clipped = max(clipped, float(negative.max()))
+        w[members] = np.where(values > UNIT * scale[:, None], values, 0.0)
+        Phi[:, members] = np.moveaxis(part.basis @ vectors, 0, 1)
+        shares = np.moveaxis(points[:, members] / part.lengths, 1, 0)
+        points[:, members] = np.moveaxis(shares @ (part.inverse @ vectors), 0, 1)
+        turned[members] = _adjoint(vectors) @ (part.triangle @ amounts)
     kept = None if rows.points is None else points
-    return PrincipalRows(rows._replace(dictionary=Phi, points=kept), turned, w, worst, lost)
+    rows = rows._replace(dictionary=Phi, points=kept)
+    return PrincipalRows(rows, turned, w, worst, lost, clipped)
 
 
 class _Orthogonal(NamedTuple):
-    """The decomposition Φ_g = BRL of the columns of a group, with their lengths L.
+    """The decompositions Φ_g = BRL of the columns of several groups, with their lengths L.
 
-    The fields are B (zero columns for dependent ones), R, its pseudo-inverse, an orthonormal basis
-    of the row space of R, and the lengths (1 for columns of zeros).
+    The fields are B (zero columns for dependent ones), R, its pseudo-inverse, the projection on the
+    vectors that are orthogonal to the rows of R, and the lengths (1 for columns of zeros).
     """
 
     basis: Any
     triangle: Any
     inverse: Any
-    rows: Any
+    outside: Any
     lengths: Any
 
 
+def _adjoint(matrices: Any) -> Any:
+    """Return the conjugate transposes of matrices."""
+    return np.swapaxes(matrices.conj(), -1, -2)
+
+
 def _orthogonal(columns: Any) -> _Orthogonal:
-    """Return an orthonormal basis of the columns of a group and the coordinates in this basis."""
-    size = columns.shape[1]
-    lengths = np.linalg.norm(columns, axis=0)
+    """Return orthonormal bases of the columns (g, d, m) of groups, and coordinates in them."""
+    count, rows, size = columns.shape
+    lengths = np.linalg.norm(columns, axis=1)
     lengths = np.where(lengths > 0, lengths, 1.0)
-    basis, triangle = np.linalg.qr(np.vstack([columns / lengths, np.zeros((size, size))]))
+    padding = np.zeros((count, size, size))
+    units = np.concatenate([columns / lengths[:, None, :], padding], axis=1)
+    basis, triangle = np.linalg.qr(units)
     left, values, right = np.linalg.svd(triangle)
-    kept = values > DEPENDENT * values[0]
-    left, values, right = left[:, kept], values[kept], right[kept]
+    kept = values > DEPENDENT * values[:, :1]
+    left = np.where(kept[:, None, :], left, 0.0)
+    right = np.where(kept[:, :, None], right, 0.0)
+    inverted = np.where(kept, 1.0 / np.where(kept, values, 1.0), 0.0)
     # Directions that are dropped keep no column; the others are not changed by the projection.
-    projection = left @ left.conj().T
+    projection = left @ _adjoint(left)
+    outside = np.eye(size) - _adjoint(right) @ right
+    outside[kept.all(axis=1)] = 0.0
     return _Orthogonal(
-        (basis @ projection)[: len(columns)],
+        (basis @ projection)[:, :rows],
         projection @ triangle,
-        (right.conj().T / values) @ left.conj().T,
-        right.conj().T,
+        (_adjoint(right) * inverted[:, None, :]) @ _adjoint(left),
+        outside,
         lengths,
     )
 
 
-def _share_outside(basis: Any, values: Any) -> float:
-    """Return the share of `values` outside the span of a basis; zero if this spans everything."""
-    size = float(np.linalg.norm(values))
-    if basis.shape[0] == basis.shape[1] or size == 0.0:
-        return 0.0
-    return float(np.linalg.norm(values - basis @ (basis.conj().T @ values))) / size
+def _in_basis(part: _Orthogonal, columns: Any, covariances: Any, exponents: Any) -> Any:
+    """Return the covariances of groups in the orthonormal bases of their columns.
+
+    Large entries of a covariance cancel if columns are nearly dependent, so that the products are
+    computed in extended precision where the platform has it. `exponents` are the powers of two by
+    which the columns were divided, of shape (g, 1).
+    """
+    found = np.zeros_like(part.triangle, dtype=np.result_type(part.triangle, covariances))
+    active = covariances.any(axis=(1, 2))
+    if active.any():
+        wide = np.result_type(found.dtype, np.longdouble)
+        factor = np.ldexp(np.ones(1), exponents[active])[:, :, None].astype(np.longdouble)
+        triangle = _adjoint(part.basis[active]).astype(wide) @ columns[active].astype(wide)
+        given = covariances[active].astype(wide)
+        moved = (triangle * factor) @ (given + _adjoint(given)) @ _adjoint(triangle * factor)
+        found[active] = 0.5 * moved.astype(found.dtype)
+    return found
 
 
-def _deviation(block: Any, diagonal: Any) -> float:
-    """Return how far a matrix is from a covariance with the given diagonal, relative to it."""
-    scale = float(np.abs(block).max())
-    gap = max(
-        float(np.abs(block - block.conj().T).max()),
-        float(np.abs(np.diagonal(block) - diagonal).max()),
-    )
-    if scale == 0.0:
-        return np.inf if gap > 0.0 else 0.0
-    lowest = float(np.linalg.eigvalsh(0.5 * (block + block.conj().T))[0])
-    return max(gap, -lowest) / scale
+def _share_outside(outside: Any, values: Any) -> float:
+    """Return the largest share of matrices that `outside` projects on; zero for zero matrices."""
+    sizes = np.linalg.norm(values, axis=(1, 2))
+    left = np.linalg.norm(outside @ values, axis=(1, 2))
+    return float((left / np.where(sizes > 0, sizes, 1.0)).max(initial=0.0))
+
+
+def _deviation(blocks: Any, diagonals: Any) -> float:
+    """Return how far matrices are from covariances with the given diagonals, relative to them."""
+    scale = np.abs(blocks).max(axis=(1, 2))
+    skewed = np.abs(blocks - _adjoint(blocks)).max(axis=(1, 2))
+    apart = np.abs(np.diagonal(blocks, axis1=1, axis2=2) - diagonals).max(axis=1)
+    gap = np.maximum(skewed, apart)
+    lowest = np.linalg.eigvalsh(0.5 * (blocks + _adjoint(blocks)))[:, 0]
+    size = np.where(scale > 0, scale, 1.0)
+    found = np.where(scale > 0, np.maximum(gap, -lowest) / size, np.where(gap > 0, np.inf, 0.0))
+    return float(found.max(initial=0.0))
 
 
 def _members(labels: Any) -> tuple[list[Any], Any]:

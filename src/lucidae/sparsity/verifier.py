@@ -41,6 +41,8 @@ from lucidae.sparsity.generalised import row_noise_distance, whitened_sample
 from lucidae.sparsity.theory import implied_relevance
 from lucidae.sparsity.uniqueness import with_uniqueness
 from lucidae.sparsity.verified_groups import (
+    FINE_UNIT,
+    UNIT,
     covariance_support_differences,
     excess_of_groups,
     group_violation,
@@ -212,13 +214,13 @@ def _measured(sample: Sample, fit: Fit, model: EnergyKind, title: str) -> Sparse
         implied = _implied_error(rows, U, w, _shifted(fit.noise, rows), stored)
     else:
         w = np.ldexp(to_numpy(fit.relevance).astype(np.float64), 2 * (rows.shifts - rows.shift))
-    lost = 0.0
+    lost, clipped = 0.0, 0.0
     if model.full_groups:
         given = to_numpy(fit.relevance).astype(np.float64)
         turned = in_principal_axes(rows, U, _wide(fit.covariances), given, model.labels)
         if turned is None:
             return _failed(replace(figures, covariance_distance=np.inf), fit, FINEST)
-        rows, U, w, distance, lost = turned
+        rows, U, w, distance, lost, clipped = turned
         figures = replace(figures, covariance_distance=max(0.0, distance - 4.0 * stored))
     tolerance = max(min(model.tolerance, LOOSEST), FINEST)
     sound = np.isfinite(w).all() and (w >= 0).all() and fit.noise > 0 and np.isfinite(U).all()
@@ -228,9 +230,10 @@ def _measured(sample: Sample, fit: Fit, model: EnergyKind, title: str) -> Sparse
         at = _evaluated(rows, w, _shifted(fit.noise, rows), fit.response_covariance, model)
     except np.linalg.LinAlgError:  # γ is so small that its root is lost beside the columns
         return _failed(figures, fit, tolerance)
-    # Σ is known up to an error of norm `lost`, which is at most this part of Σ in any direction.
-    share = lost / at.noise
-    at = at._replace(reach=at.reach + share, rounding=at.rounding + share)
+    # Covariances are stored with an error of norm `lost`, at most this part of Σ in any direction.
+    at = at._replace(reach=at.reach + lost / at.noise)
+    share = (lost * FINE_UNIT / UNIT + clipped) / at.noise
+    at = at._replace(rounding=at.rounding + share)
     figures = _judged(figures, rows, at, U, model, tolerance, stored, implied)
     if fit.relevance is None:  # stationary relevances say nothing if they do not give these U
         distance = _worse(figures.violation, figures.mean_distance)
