@@ -127,7 +127,7 @@ def truth(
     resolved = method != "linear_vae" or given["noise"] > 1e3 * rounding
     found["gap"] = (excess / size, 1e-6, bool(np.isfinite(excess)) and resolved)
     if method in ALIGNED:
-        found["alignment"] = (float(axes.mean()), 1e-3, bool(apart.all()))
+        found["alignment"] = (float(axes.mean()), 1e-3, bool(apart.all()) and counted_alike)
     return found
 
 

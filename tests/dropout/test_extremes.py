@@ -232,7 +232,7 @@ def test_junk_is_refused_with_what_is_allowed(name, method, parameter, value, ma
 def test_the_error_on_dropout_names_cross_validation_where_there_is_one():
     X, Y = regression_data()
     for wrong in ("half", 1.0, None):
-        with pytest.raises(ValueError, match=r"\[0, 1\) or 'cv'"):
+        with pytest.raises(ValueError, match=r"\[0, 1\), 'cv' or 'cv_1se'"):
             DropoutRegressor(dropout=wrong).fit(X, Y)
         with pytest.raises(ValueError, match=r"\[0, 1\)\."):
             DropoutAutoencoder(dropout=wrong).fit(X)

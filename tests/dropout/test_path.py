@@ -14,7 +14,7 @@ from lucidae.dropout import (
     regularization_path,
     solve,
 )
-from lucidae.dropout.held_out import GRID, cross_validate, fold_moments
+from lucidae.dropout.held_out import GRID, CrossValidation, cross_validate, fold_moments
 from lucidae.dropout.theory import (
     strength_of,
 )
@@ -196,3 +196,13 @@ def test_wrong_arguments_of_the_path_of_ranks_are_refused(settings, match):
         rank_path(X, Y[1:])
     with pytest.raises(ValueError, match="rank"):
         rank_path(X, Y, cv=None).coef(5)
+
+
+def test_standard_errors_of_huge_errors_do_not_overflow():
+    errors = 1e300 * np.array([[4.0, 2.0], [5.0, 2.5], [3.0, 2.1]])
+    large = CrossValidation(np.array([0.1, 0.5]), errors, np.array([10.0, 10.0, 20.0]))
+    small = CrossValidation(large.dropout, errors / 1e300, large.weights)
+    assert_allclose(large.mean / 1e300, small.mean)
+    assert_allclose(large.standard_error / 1e300, small.standard_error)
+    assert_allclose(large.results()["std_test_score"] / 1e300, small.results()["std_test_score"])
+    assert large.one_se == small.one_se

@@ -31,11 +31,18 @@ from sklearn.utils._param_validation import InvalidParameterError
 from sklearn.utils.validation import check_is_fitted
 
 from lucidae.certificate import Certificate
+from lucidae.dropout.estimators.network import UnrepresentableError
 
 PATIENCE = 120
 """Seconds of processor time after which a call counts as one that does not end."""
 
-REFUSALS = (ValueError, TypeError, NotFittedError, InvalidParameterError)
+REFUSALS = (
+    ValueError,
+    TypeError,
+    NotFittedError,
+    InvalidParameterError,
+    UnrepresentableError,
+)
 """Exceptions that refuse input. Their subclasses, such as `LinAlgError`, are accidents."""
 
 ACCIDENTS = re.compile(

@@ -6,6 +6,7 @@ import scipy.sparse
 from numpy.testing import assert_allclose
 
 from lucidae import LinearAutoencoder
+from lucidae.arrays import eigen
 from lucidae.linear import data, routes
 from lucidae.linear.data import SOLVERS, MomentSource, RowsSource, source_of
 from lucidae.linear.routes import costs, gram_eigenpairs, gram_matrix, sparse_eigenpairs
@@ -135,7 +136,7 @@ def test_arpack_finds_the_leading_eigenpairs_of_sparse_rows(shape, weighted):
 
 def test_eigenvalues_that_arpack_missed_are_noticed(monkeypatch):
     X = scipy.sparse.random(200, 150, 0.1, format="csr", random_state=0)
-    true = routes.eigsh
+    true = eigen.eigsh
 
     def misses_the_second(operator, k, **options):
         values, vectors = true(operator, k + 1, **options)
@@ -145,7 +146,7 @@ def test_eigenvalues_that_arpack_missed_are_noticed(monkeypatch):
     mean = np.asarray(X.mean(axis=0)).ravel()
     args = X, mean, np.ones(200), 200.0, 1.0, 4
     assert sparse_eigenpairs(*args) is not None
-    monkeypatch.setattr(routes, "eigsh", misses_the_second)
+    monkeypatch.setattr(eigen, "eigsh", misses_the_second)
     assert sparse_eigenpairs(*args) is None
 
 
@@ -156,3 +157,11 @@ def test_repeated_eigenvalues_of_sparse_rows_are_all_found():
     model = LinearAutoencoder(12).fit((axes @ scale).tocsr())
     assert_allclose(np.sum(model.components_[:, :12] ** 2), 12, rtol=1e-10)
     assert model.certificate_["subspace"].holds
+
+
+@pytest.mark.parametrize("k", [0.9, 2, None])
+def test_equal_sparse_rows_have_components_of_variance_zero(k):
+    X = scipy.sparse.csr_matrix(np.tile([2.0, 0, 0, 0, 1.0], (3, 1)))
+    model = LinearAutoencoder(k).fit(X)
+    assert_allclose(model.explained_variance_, 0.0)
+    assert_allclose(model.inverse_transform(model.transform(X)), X.toarray(), atol=1e-12)

@@ -245,3 +245,21 @@ def test_hermitian_covariances_of_complex_data(rank, intercept):
     wrong[0, 1] *= -1j
     with pytest.raises(ValueError, match="not symmetric"):
         model.fit(X, y, noise_cov=wrong)
+
+
+@pytest.mark.parametrize(("decades", "rank"), [(3, 8), (6, 8), (9, 8), (12, 8), (3, 6), (6, 6)])
+def test_the_units_of_rows_change_no_verdict(decades, rank):
+    rng = np.random.default_rng(decades)
+    X, root = rng.standard_normal((8, 6)), rng.standard_normal((8, rank))
+    y = X[:, :2] @ rng.standard_normal((2, 5)) + 0.1 * root @ rng.standard_normal((rank, 5))
+    cov = root @ root.T / 100
+    units = 2.0 ** np.round(np.linspace(0, decades, 8) / np.log10(2))  # no digit changes
+    plain = SparseVAE(noise_variance=1.0, fit_intercept=False).fit(X, y, noise_cov=cov)
+    scaled = SparseVAE(noise_variance=1.0, fit_intercept=False).fit(
+        units[:, None] * X, units[:, None] * y, noise_cov=units[:, None] * cov * units
+    )
+    assert plain.certificate_.holds
+    if rank == 8:  # the range of a singular covariance depends on the units
+        assert_allclose(scaled.coef_, plain.coef_, rtol=1e-9, atol=1e-12)
+        assert scaled.certificate_.holds
+    assert scaled.certificate_.holds is not False

@@ -92,7 +92,8 @@ class CrossValidation:
     @property
     def mean(self) -> Vector:
         """Mean squared error on held-out rows at every rate or rank, folds weighted by rows."""
-        return np.average(self.errors, axis=0, weights=self.weights)
+        share = self.weights / self.weights.sum()
+        return np.asarray(np.sum(share[:, None] * self.errors, axis=0))
 
     @property
     def standard_error(self) -> Vector:
@@ -105,8 +106,13 @@ class CrossValidation:
         if count < 2:
             return np.full(self.errors.shape[1], np.nan)
         share = self.weights / self.weights.sum()
-        squares = (share[:, None] * (self.errors - self.mean)) ** 2
-        return np.asarray(np.sqrt(squares.sum(axis=0) * count / (count - 1)))
+        return np.asarray(self._root_sum(share**2) * (count / (count - 1)) ** 0.5)
+
+    def _root_sum(self, weights: Vector) -> Vector:
+        """Return the root of the weighted sum of squared differences to `mean` over the folds."""
+        size = max(float(np.abs(self.errors).max()), np.finfo(float).tiny)
+        differences = self.errors / size - self.mean / size  # squares of errors may overflow
+        return np.asarray(size * np.sqrt(weights @ differences**2))
 
     @property
     def best(self) -> float:
@@ -139,7 +145,7 @@ class CrossValidation:
         weighted by their rows.
         """
         mean = self.mean
-        spread = np.sqrt(np.average((self.errors - mean) ** 2, axis=0, weights=self.weights))
+        spread = self._root_sum(self.weights / self.weights.sum())
         name, settings = "dropout", self.dropout
         if self.n_components is not None:
             name, settings = "n_components", self.n_components

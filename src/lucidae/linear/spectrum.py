@@ -85,7 +85,7 @@ class Spectrum:
         well. The result is therefore the same for eigenvalues from rows and from a second moment.
         """
         values = to_numpy(self.values)
-        floor = machine_epsilon(self.values) * self.n_features * values[0]
+        floor = machine_epsilon(self.values) * self.n_features * float(values.max(initial=0.0))
         padded = np.append(values, np.zeros(max(0, min(q, self.n_features) - len(values))))
         return np.where(padded > floor, padded, 0.0)[:q]
 
@@ -128,6 +128,8 @@ def _spectrum_of_sparse_rows(X: Any, mean: Array, weights: Array | None, total: 
     gram = (X @ X.T).toarray() - projected[:, None] - projected[None, :] + mean @ mean
     values, left = eigh_descending(gram * root[:, None] * root[None, :] / total)
     resolved = values > np.sqrt(machine_epsilon(values)) * values[0]
+    if not resolved.any():  # equal rows: any unit vector belongs to the eigenvalue zero
+        return Spectrum(0.0 * values[:1], np.eye(X.shape[1], 1), 0.0)
     scaled = left[:, resolved] * root[:, None] / np.sqrt(values[resolved] * total)
     # A column inherits the error ε λ₁/λ of its u. The columns before it are more accurate, and
     # orthogonalising against them removes most of the error.

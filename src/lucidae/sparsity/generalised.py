@@ -6,7 +6,7 @@ complex data a transpose ᵀ is the conjugate transpose, and a square that of th
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.linalg import solve_triangular
@@ -30,19 +30,49 @@ SMALLEST_ROW = 1e-6
 """
 
 
-def noise_root(noise_cov: Any) -> Any:
-    """Return a matrix A with r columns and AAᵀ = R for the covariance R of rank r, or its diagonal.
+class Whitener(NamedTuple):
+    """A whitener of noise: a matrix T of shape (r, d) with TRTᵀ = I for a covariance R of rank r.
 
-    Its columns are orthogonal, and those that rounding errors alone produce are left out.
+    Parameters
+    ----------
+    matrix : ndarray of shape (r, d)
+        The whitener T.
+    volumes : ndarray of shape (r,)
+        Numbers whose sum is the logarithm of the determinant of R on its range.
+    basis : ndarray of shape (d, r) or None
+        Orthonormal basis of the range of R; None if R has full rank.
+    """
+
+    matrix: Any
+    volumes: Any
+    basis: Any
+
+
+def noise_whitener(noise_cov: Any) -> Whitener:
+    """Return the whitener of a noise covariance R, or of its diagonal.
+
+    The rank is that of the correlation matrix of the noise. Eigenvalues that rounding errors alone
+    produce are left out.
     """
     if noise_cov.ndim == 1:
-        return np.diag(np.sqrt(noise_cov))[:, noise_cov > 0]
+        kept = noise_cov > 0
+        basis = np.eye(noise_cov.size)[:, kept]
+        matrix = basis.T / np.sqrt(noise_cov[kept])[:, None]
+        return Whitener(matrix, np.log(noise_cov[kept]), None if kept.all() else basis)
     variances = np.diagonal(noise_cov).real
     scales = np.sqrt(np.where(variances > 0, variances, 1.0))
-    values = np.linalg.svd(noise_cov / scales / scales[:, None], compute_uv=False)
-    rank = int((values > 10.0 * values.size * np.finfo(float).eps * values[0]).sum())
-    values, vectors = np.linalg.eigh((noise_cov + noise_cov.conj().T) / 2.0)
-    return vectors[:, -rank:] * np.sqrt(values[-rank:])
+    correlation = noise_cov / scales / scales[:, None]
+    sizes = np.linalg.svd(correlation, compute_uv=False)
+    rank = int((sizes > 10.0 * sizes.size * np.finfo(float).eps * sizes[0]).sum())
+    values, vectors = np.linalg.eigh((correlation + correlation.conj().T) / 2.0)
+    values, vectors = values[-rank:], vectors[:, -rank:]
+    if rank == len(noise_cov):
+        matrix = (vectors / np.sqrt(values)).conj().T / scales
+        return Whitener(matrix, np.log(values) + 2.0 * np.log(scales), None)
+    # R = AAᵀ, and on the range of A = QU the inverse of A is U⁻¹Qᵀ.
+    basis, triangle = np.linalg.qr(scales[:, None] * vectors * np.sqrt(values))
+    matrix = solve_triangular(triangle, basis.conj().T)
+    return Whitener(matrix, 2.0 * np.log(np.abs(np.diagonal(triangle))), basis)
 
 
 def generalised_means(sample: Sample) -> tuple[Any, Any]:
@@ -66,8 +96,7 @@ def _shares(sample: Sample) -> Any:
 
     They are all zero if the column of ones is outside the range of the noise covariance.
     """
-    root = noise_root(sample.noise_cov)
-    white = (root / squares(root).sum(axis=0)).conj().T  # the whitener of the rows
+    white = noise_whitener(sample.noise_cov).matrix
     ones = white.sum(axis=1)
     largest = np.linalg.norm(white, axis=1).max() * ones.size**0.5
     if np.linalg.norm(ones) <= 1e-7 * largest:
@@ -80,23 +109,21 @@ def _shares(sample: Sample) -> Any:
 def whitened_sample(sample: Sample, labels: Any) -> Weighted:
     """Return rows whose noise has a covariance R, centred, whitened and divided by powers of two.
 
-    With R = AAᵀ, where the r columns of A are orthogonal, the whitened rows are AᵀΦ and AᵀX divided
-    by the squared norms of these columns.
+    The whitened rows are TΦ and TX for a matrix T with TRTᵀ = I.
     """
     weights = np.ones(sample.dictionary.shape[0]) if sample.weights is None else sample.weights
     Phi, X = sample.dictionary, sample.responses
     if sample.intercept:
         Phi, X = (without_constants(part, weights) for part in (Phi, X))
-    root = noise_root(sample.noise_cov)
-    powers = squares(root).sum(axis=0)
-    used = np.ones(powers.size)
+    white, volumes, basis = noise_whitener(sample.noise_cov)
+    used = np.ones(volumes.size)
     if sample.noise_cov.ndim == 1:
         used = weights[sample.noise_cov > 0]
-    power, inside = float(squares(X).sum()), (root / np.sqrt(powers)).conj().T @ X
-    outside = max(1.0 - float(squares(inside).sum()) / power, 0.0) if power > 0 else 0.0
-    white = (root / powers).conj().T
+    power, outside = float(squares(X).sum()), 0.0
+    if basis is not None and power > 0:
+        outside = max(1.0 - float(squares(basis.conj().T @ X).sum()) / power, 0.0)
     Phi, X, ones = white @ Phi, white @ X, white.sum(axis=1)
-    volume, total = float((used * np.log(powers)).sum()), float(used.sum())
+    volume, total = float((used * volumes).sum()), float(used.sum())
     dimension, axis = total, None
     if sample.intercept and _shares(sample).any():
         ones_power = float(used @ squares(ones))

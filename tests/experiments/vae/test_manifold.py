@@ -15,7 +15,7 @@ from experiments.judging import flat
 from lucidae.experiments.catalogue import experiment
 from lucidae.experiments.declaration import Measured, Results
 from lucidae.experiments.vae import manifold, manifold_runs
-from lucidae.experiments.vae.batched import ARMS, WIDEST, Design, Draws, Run, Stack, generator
+from lucidae.experiments.vae.batched import ARMS, WIDEST, Design, Draws, VaeRun, VaeStack, generator
 from lucidae.experiments.vae.manifold import PAPER, SMOKE, compared
 from lucidae.experiments.vae.manifold_runs import image_generators, image_rows, random_generator
 from lucidae.nn import GaussianHead, hadamard_gap
@@ -42,7 +42,7 @@ def settings(**changed):
 def stack(runs, design=TINY, entries=5):
     """Return a stack of runs on the same linear data."""
     mixed = torch.randn((WIDEST, entries), generator=torch.Generator().manual_seed(9))
-    return Stack(runs, lambda normal, _: normal @ mixed / 8, entries, design, "cpu")
+    return VaeStack(runs, lambda normal, _: normal @ mixed / 8, entries, design, "cpu")
 
 
 def test_a_run_does_not_depend_on_its_stack():
@@ -56,7 +56,7 @@ def test_a_run_does_not_depend_on_its_stack():
 
 
 def test_the_posterior_is_that_of_the_head():
-    runs = [Run(4, "full", 0.1, 0), Run(2, "diagonal", 0.1, 0)]
+    runs = [VaeRun(4, "full", 0.1, 0), VaeRun(2, "diagonal", 0.1, 0)]
     trained = stack(runs)
     trained.train()
     x = torch.randn((2, 7, 5), generator=torch.Generator().manual_seed(1))
@@ -91,7 +91,7 @@ def test_the_posterior_is_that_of_the_head():
 
 @pytest.mark.parametrize("arm", ["absolute", "not divided by √k"])
 def test_an_arm_changes_the_factor_as_its_name_says(arm):
-    one, other = (stack([Run(3, kind, 0.1, 0)]) for kind in ("full", arm))
+    one, other = (stack([VaeRun(3, kind, 0.1, 0)]) for kind in ("full", arm))
     x = torch.randn((1, 6, 5), generator=torch.Generator().manual_seed(1))
     factors = []
     for each in (one, other):
@@ -118,7 +118,7 @@ STREAMS = ("weights", "data", "noise", "evaluation data", "evaluation noise")
 
 
 def test_a_schedule_ends_at_its_noise_and_a_learned_noise_is_the_error():
-    runs = [Run(2, "full", 0.02, 0), Run(2, "full", "learn", 0)]
+    runs = [VaeRun(2, "full", 0.02, 0), VaeRun(2, "full", "learn", 0)]
     trained = stack(runs, replace(TINY, steps=300, batch_size=200))
     course = trained.train(records=4)
     fixed, learned = trained.evaluate()
@@ -137,7 +137,7 @@ def test_a_schedule_ends_at_its_noise_and_a_learned_noise_is_the_error():
 
 
 def test_a_diverged_run_is_reported_as_not_a_number():
-    broken = stack([Run(2, "full", 0.02, 0)])
+    broken = stack([VaeRun(2, "full", 0.02, 0)])
     with torch.no_grad():
         broken.weights["mean"].fill_(torch.nan)
     (found,) = broken.evaluate()

@@ -52,6 +52,9 @@ from lucidae.validation import (
     check_weights,
 )
 
+LARGEST_ALPHA = 1e100
+"""Largest ridge penalty that is accepted; products of much larger ones with the data overflow."""
+
 UNUSED_DROPOUT = 0.5
 """The default of `dropout`, which is not used if ``shrink=False``."""
 
@@ -63,7 +66,7 @@ def _streams(estimator: Any) -> bool:
     """
     for name in ("dropout", "n_components"):
         value = getattr(estimator, name)
-        if isinstance(value, str):
+        if isinstance(value, str) and value in SELECTIONS:
             raise AttributeError(
                 f"partial_fit is not available for {name}={value!r}: give a number."
             )
@@ -454,7 +457,7 @@ class DropoutRegressor(
 
     def _check_settings(self) -> None:
         """Raise an error for settings that contradict each other, or for a wrong penalty."""
-        check_number(self.alpha, "alpha", low=0.0)
+        check_number(self.alpha, "alpha", low=0.0, high=LARGEST_ALPHA)
         if check_flag(self.shrink, "shrink"):
             if isinstance(self.n_components, str) and self.n_components in SELECTIONS:
                 raise ValueError(

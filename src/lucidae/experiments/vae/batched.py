@@ -32,7 +32,7 @@ from lucidae.nn.vae import (
     negative_log_likelihood,
 )
 
-__all__ = ["ARMS", "Arm", "Design", "Run", "Stack"]
+__all__ = ["ARMS", "Arm", "Design", "VaeRun", "VaeStack"]
 
 WIDEST = 64
 """Number of normal variables that are drawn per sample: the largest number of latents.
@@ -124,7 +124,7 @@ class Design:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class VaeRun:
     """One VAE of a stack.
 
     Parameters
@@ -197,7 +197,7 @@ class Draws:
         return torch.stack(made)
 
 
-def initial_weights(run: Run, entries: int, hidden: int) -> dict[str, Tensor]:
+def initial_weights(run: VaeRun, entries: int, hidden: int) -> dict[str, Tensor]:
     """Return the initial weights of one run: layers (in, out) and their biases (1, out).
 
     Linear layers are initialised as in torch, and the layers of the covariance as in
@@ -247,12 +247,12 @@ def decode(weights: Mapping[str, Tensor], z: Tensor) -> Tensor:
     return layer(weights, "decoder.3", functional.silu(layer(weights, "decoder.2", hidden)))
 
 
-class Stack:
+class VaeStack:
     """Some VAEs that are trained together, with encoder and decoder of two hidden layers.
 
     Parameters
     ----------
-    runs : sequence of Run
+    runs : sequence of VaeRun
         The VAEs.
     source : callable
         Their data, a `Source`.
@@ -265,7 +265,7 @@ class Stack:
     """
 
     def __init__(
-        self, runs: Sequence[Run], source: Source, entries: int, design: Design, device: str
+        self, runs: Sequence[VaeRun], source: Source, entries: int, design: Design, device: str
     ) -> None:
         self.runs, self.source, self.entries, self.design = runs, source, entries, design
         self.device = device

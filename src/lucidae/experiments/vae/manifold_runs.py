@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from lucidae.experiments.declaration import work
-from lucidae.experiments.vae.batched import Design, Run, Source, Stack, decode, padded
+from lucidae.experiments.vae.batched import Design, Source, VaeRun, VaeStack, decode, padded
 from lucidae.experiments.vae.comparison import SOURCES, RunSettings, as_tensor, fit_model
 from lucidae.nn.hadamard import hadamard_gap
 from lucidae.nn.layers import Tensor
@@ -40,17 +40,19 @@ def measure(group: Sequence[Settings], device: str) -> list[Arrays]:
     Returns
     -------
     list of dict
-        For each run and arm, under ``NAME/ARM``: the values of `Stack.evaluate` and the ``course``
-        of the training loss.
+        For each run and arm, under ``NAME/ARM``: the values of `VaeStack.evaluate` and the
+        ``course`` of the training loss.
     """
     first = group[0]
     design = Design(**first["design"])
     runs = [
-        Run(one["latents"], arm, one["noise"], one["seed"]) for one in group for arm in one["arms"]
+        VaeRun(one["latents"], arm, one["noise"], one["seed"])
+        for one in group
+        for arm in one["arms"]
     ]
     copies = [index for index, one in enumerate(group) for _ in one["arms"]]
     source, entries, extra = SAMPLERS[first["source"]](group, copies, device)
-    stack = Stack(runs, source, entries, design, device)
+    stack = VaeStack(runs, source, entries, design, device)
     course = stack.train().cpu().numpy()
     found = stack.evaluate()
     arrays = [dict(one) for one in extra]
@@ -100,9 +102,9 @@ def image_generators(
     """
     design = Design(**group[0]["design"])
     design = replace(design, steps=group[0]["generator_steps"])
-    runs = [Run(one["dimension"], "diagonal", "learn", one["seed"] + 1000) for one in group]
+    runs = [VaeRun(one["dimension"], "diagonal", "learn", one["seed"] + 1000) for one in group]
     rows, entries, _ = image_rows(group, range(len(group)), device)
-    stack = Stack(runs, rows, entries, design, device)
+    stack = VaeStack(runs, rows, entries, design, device)
     stack.train()
     weights = {
         name: part.detach()[list(copies)]
