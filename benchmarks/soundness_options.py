@@ -152,15 +152,14 @@ def contradictions(
     if sound and np.linalg.eigvalsh((truth.B + truth.B.T) / 2)[0] > 1e-9:
         value, violation = truth.energy(), truth.violation(model.groups, full)
         if precise:
-            value, violation = truth.precise(model.groups, full)
+            value, violation, mean = truth.precise(model.groups, full)
         figures["energy"] = abs(model.energy_ - value) / max(abs(value), y.size)
         if full or spread == 0.0:
             figures["stationarity"] = violation
         used = np.diagonal(truth.prior).real > 0
         spans = np.sqrt(y.shape[1] * np.diagonal(truth.prior).real[used])
         distances = np.linalg.norm(coef - mean, axis=1)[used] / spans
-        if not (precise and full):  # large covariances cancel, and the mean is in float64 alone
-            figures["posterior_mean"] = float(distances.max(initial=0.0))
+        figures["posterior_mean"] = float(distances.max(initial=0.0))
     found = []
     for name, figure in figures.items():
         claim = certificate[name]

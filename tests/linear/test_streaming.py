@@ -203,3 +203,12 @@ def test_a_stream_refuses_other_latents_and_another_method(X, changed):
     estimator = LinearAutoencoder(2, solver="stochastic", random_state=0).partial_fit(X)
     with pytest.raises(ValueError, match="2 latents by method='rag'"):
         estimator.set_params(**changed).partial_fit(X)
+
+
+def test_batches_too_far_apart_are_refused_and_one_huge_batch_is_not():
+    model = LinearAutoencoder(1, solver="stochastic", random_state=0)
+    model.partial_fit(np.full((2, 2), 1e300))
+    assert_allclose(model.mean_, 1e300)
+    with pytest.raises(ValueError, match="overflows double precision"):
+        model.partial_fit(np.full((2, 2), -1e300))
+    assert_allclose(model.mean_, 1e300)  # as before

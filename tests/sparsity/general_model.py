@@ -116,8 +116,9 @@ class Model:
         return np.linalg.norm(left.conj().T @ responses, ord=2) ** 2 / y.shape[1] - 1.0
 
     def precise(self, groups, full, digits=60):
-        """Return energy and violation, in decimal digits; for groups, S must be invertible."""
-        Phi, noise, y, powers, _ = self.rotated()
+        """Return energy, violation and posterior mean; for full groups, S must be invertible."""
+        Phi, noise, y, powers, axes = self.rotated()
+        means = []
         with mpmath.workdps(digits):
             columns, prior = mpmath.matrix(Phi.tolist()), mpmath.matrix(self.prior.tolist())
             level, energy = mpmath.matrix(noise.tolist()), mpmath.mpf(0)
@@ -129,6 +130,7 @@ class Model:
                 inner = inverse * columns
                 loading = inner.H * x
                 energy += mpmath.re(mpmath.log(mpmath.det(sigma)) + (x.H * inverse * x)[0])
+                means.append([complex(value) for value in power * prior * loading])
                 S += power * columns.H * inner / len(powers)
                 Q += power * loading * loading.H / len(powers)
             worst = mpmath.mpf(0)
@@ -144,7 +146,7 @@ class Model:
                     slack = mpmath.re(g[0, 0]) * abs(slope)
                     grow = slope / sum(mpmath.re(s[j, j]) for j in range(len(inside)))
                 worst = max(worst, slack, grow)
-            return float(energy), float(worst)
+            return float(energy), float(worst), np.array(means).T @ axes.conj().T
 
     def noise_slopes(self):
         """Return the derivative of the energy in log γ, and in the logarithm of each variance."""

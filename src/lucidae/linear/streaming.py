@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
@@ -162,7 +163,15 @@ class StreamFit:
         xp = namespace(shift)
         mean = self.mean + shift * (source.weight / total)
         # Sums of squares about two means merge by one term in their difference (Chan et al. 1983).
-        between = scalar(xp.sum(shift * shift)) * self.weight * source.weight / total
+        between = 0.0
+        if self.weight > 0.0:
+            with np.errstate(over="ignore"):
+                between = scalar(xp.sum(shift * shift)) * self.weight * source.weight / total
+            if not math.isfinite(between):
+                raise ValueError(
+                    "the squared distance of the mean of X from the mean of earlier batches "
+                    "overflows double precision. Divide X by a constant, and start a new estimator."
+                )
         variance = self.variance + source.covariance.trace * source.weight + between
         batch = rows_covariance(X, mean, source.weights)
         training, rows = self.options.training, X.shape[0]
