@@ -238,9 +238,12 @@ EXPERIMENT = Experiment(
         "the losses of all prefixes of the embedding, and with one random prefix per step. After "
         "the training at full width, the embedding is also rotated: onto its principal components, "
         "and onto dimensions that are ordered by their effect on the classifier "
-        "(order_dimensions). Only the first dimensions are then kept. The statements of our own, "
-        "and the tolerances at smoke scale, were chosen after first runs at that scale with two of "
-        "its three seeds: the paper scale is the test of them."
+        "(order_dimensions). Only the first dimensions are then kept. The statements were chosen "
+        "after first runs at smoke scale, with two of its three seeds: the tolerance of 'one "
+        "random prefix per step' was widened from 0.05 to 0.1 at both scales, and a claim that "
+        "rotations improve retrieval did not hold in a first run and was replaced. At paper "
+        "scale, which was run once afterwards, all statements hold; with the tolerance of 0.05, "
+        "that on one random prefix per step would not."
     ),
     statements=STATEMENTS,
     scales={
