@@ -153,7 +153,8 @@ class LinearAutoencoder(
         ``"error"`` they raise an error. With ``"em"``, mean and covariance of the rows are those of
         probabilistic PCA with `n_components` latents (Tipping & Bishop 1999), which maximise the
         likelihood of the observed entries; the method's closed form is computed from them. So all
-        methods with a closed form are allowed, and the solvers ``"exact"`` and ``"auto"``. This
+        methods with a closed form are allowed, the solvers ``"exact"`` and ``"auto"``, and for
+        `n_components` a number, a share of the variance or None, but no criterion by name. This
         assumes that entries are missing at random: whether an entry is missing may depend on
         observed entries, but not on its own value (Rubin 1976). The likelihood is maximised by
         expectation maximisation (EM) with quasi-Newton acceleration, until the norm of its gradient

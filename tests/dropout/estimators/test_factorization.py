@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import scipy.sparse
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
@@ -33,3 +34,16 @@ def test_factorization_without_dropout_is_the_truncated_decomposition():
     model = DropoutFactorization(3, dropout=0.0).fit(M)
     assert_allclose(model.left_ @ model.right_.T, (P[:, :3] * s[:3]) @ Qt[:3], atol=1e-12)
     assert model.objective_ == pytest.approx(np.sum(s[3:] ** 2))
+
+
+def test_errors_on_incomplete_matrices_name_what_to_set():
+    ratings = scipy.sparse.csr_matrix([[5.0, 0.0], [0.0, 3.0], [0.0, 1.0]])
+    for options in ({}, {"missing_values": "absent"}):
+        with pytest.raises(ValueError, match="handle_missing='complete' and missing_values='abs"):
+            DropoutFactorization(1, **options).fit(ratings)
+    with pytest.raises(ValueError, match="NaN. If entries are missing, use handle_missing='compl"):
+        DropoutFactorization(1).fit([[1.0, np.nan], [2.0, 3.0]])
+    with pytest.raises(ValueError, match="infinity. Give finite numbers"):
+        DropoutFactorization(1).fit([[1.0, np.inf], [2.0, 3.0]])
+    with pytest.raises(ValueError, match="'cv' or 'cv_1se'"):
+        DropoutFactorization(1, dropout="half").fit(np.eye(3))

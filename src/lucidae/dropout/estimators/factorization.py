@@ -204,10 +204,11 @@ class DropoutFactorization(
     ----------
     n_components : int or None, default=None
         Number r of columns of the factors; None means the number of features.
-    dropout : float or "cv", default=0.5
+    dropout : float, "cv" or "cv_1se", default=0.5
         Probability of dropping a column, in [0, 1); 0 gives the truncated singular value
         decomposition, and is not allowed if entries are missing. "cv" tries rates from the largest
-        one on and takes the one with the smallest mean squared error on held-out entries.
+        one on and takes the one with the smallest mean squared error on held-out entries, "cv_1se"
+        the largest one whose error is within one standard error of the smallest.
     handle_missing : {"error", "complete"}, default="error"
         ``"error"`` refuses missing entries in `fit` and `transform`; ``"complete"`` allows them in
         both. A matrix in which nothing is missing gives the same factors in both cases.
@@ -396,7 +397,7 @@ class DropoutFactorization(
         check_integer(self.max_iter, "max_iter", low=1)
         if isinstance(self.dropout, str) and self.dropout in SELECTIONS:
             return SELECTIONS[self.dropout]
-        checked_dropout(self.dropout, " or 'cv'")
+        checked_dropout(self.dropout, ", 'cv' or 'cv_1se'")
         return None
 
     @property
@@ -406,8 +407,28 @@ class DropoutFactorization(
     def _validated(self, X: Any, *, reset: bool) -> Any:
         """Return a matrix after validation; it may have missing entries if these are allowed."""
         if not self._completes:
-            return validated_rows(self, X, reset=reset, accept_sparse=False)
+            if scipy.sparse.issparse(X):
+                raise ValueError(
+                    "a sparse X was given, but handle_missing='error' needs a dense one. If the "
+                    "entries that X does not store are missing, as in a table of ratings, use "
+                    "handle_missing='complete' and missing_values='absent'; if they are zeros, "
+                    "give X.toarray()."
+                )
+            return self._complete(validated_rows(self, X, reset=reset, finite=False))
         return validated_rows(self, X, reset=reset, accept_sparse=True, finite=False)
+
+    @staticmethod
+    def _complete(X: Any) -> Any:
+        """Return validated rows, or raise an error if they contain NaN or infinity."""
+        xp = namespace(X)
+        if not bool(xp.all(xp.isfinite(X))):
+            unknown = bool(xp.any(xp.isnan(X)))
+            raise ValueError(
+                f"X contains {'NaN' if unknown else 'infinity'}. "
+                + ("If entries are missing, use handle_missing='complete'." if unknown
+                   else "Give finite numbers.")
+            )  # fmt: skip
+        return X
 
     def _marked(self, X: Any) -> Any:
         """Return a validated matrix on the host, with NaN for missing entries, or sparse."""
