@@ -41,9 +41,9 @@ def test_errors_on_incomplete_matrices_name_what_to_set():
     for options in ({}, {"missing_values": "absent"}):
         with pytest.raises(ValueError, match="handle_missing='complete' and missing_values='abs"):
             DropoutFactorization(1, **options).fit(ratings)
-    with pytest.raises(ValueError, match="NaN. If entries are missing, use handle_missing='compl"):
+    with pytest.raises(ValueError, match="If entries are missing, use handle_missing='compl"):
         DropoutFactorization(1).fit([[1.0, np.nan], [2.0, 3.0]])
-    with pytest.raises(ValueError, match="infinity. Give finite numbers"):
+    with pytest.raises(ValueError, match="infinity"):
         DropoutFactorization(1).fit([[1.0, np.inf], [2.0, 3.0]])
     with pytest.raises(ValueError, match="'cv' or 'cv_1se'"):
         DropoutFactorization(1, dropout="half").fit(np.eye(3))
