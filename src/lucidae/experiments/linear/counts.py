@@ -364,8 +364,8 @@ EXPERIMENT = Experiment(
             "are removed, it does not (Dobriban & Owen 2019)."
         ),
         "reconstruction": Statement(
-            "The hard threshold counts only signals that lower the error of reconstruction, which "
-            "must be stronger than the detectable ones (Gavish & Donoho 2014)."
+            "The hard threshold counts only signals that lower the error of reconstruction. Such "
+            "signals must be stronger than those that can just be detected (Gavish & Donoho 2014)."
         ),
         "strong": own(
             "With at least as many rows as features, Minka's evidence and parallel analysis nearly "

@@ -328,19 +328,35 @@ def _deep_bounds(results: Results) -> dict[str, Curve]:
 STATEMENTS = {
     "error": Statement("On a manifold, the VAE with full covariance has the lower error."),
     "latents": Statement("The VAE with full covariance uses fewer latents."),
-    "needed": Statement("It uses as many latents as the manifold has dimensions."),
-    "bounds": own(
-        "With as many latents as dimensions, what a diagonal covariance costs lies between the "
-        "Hadamard gaps of both decoders."
+    "needed": Statement(
+        "The VAE with full covariance uses as many latents as the manifold has dimensions."
     ),
-    "bounds_wide": own("With two to four times as many latents, it lies between them as well."),
-    "bounds_learned": own("With a learned noise variance, it lies between them as well."),
-    "dimension": own("A diagonal covariance costs more for r ≥ 4 than for r ≤ 3."),
-    "images": own("On images of a generator, what it costs lies between the two gaps."),
-    "deep": own("On vae-mnist, what it costs lies between the two gaps."),
+    "bounds": own(
+        "With as many latents as dimensions, the cost of a diagonal covariance lies between the "
+        "Hadamard gaps of the two decoders."
+    ),
+    "bounds_wide": own(
+        "With two to four times as many latents as dimensions, the cost lies between the two "
+        "Hadamard gaps as well."
+    ),
+    "bounds_learned": own(
+        "With a learned noise variance, the cost lies between the two Hadamard gaps as well."
+    ),
+    "dimension": own(
+        "A diagonal covariance costs more for data of r ≥ 4 dimensions than for r ≤ 3."
+    ),
+    "images": own(
+        "On images of a generator, the cost of a diagonal covariance lies between the two Hadamard "
+        "gaps."
+    ),
+    "deep": own(
+        "For the models of the experiment vae-mnist, the cost of a diagonal covariance lies "
+        "between the two Hadamard gaps."
+    ),
     "parts": own(
-        "A full covariance needs entries relative to the standard deviations, divided by √k, and "
-        "latents that are independent at first."
+        "The training of a full covariance needs all three parts of the method: covariances "
+        "predicted relative to the standard deviations, divided by √k for k latents, and latents "
+        "that are independent at first."
     ),
 }
 
