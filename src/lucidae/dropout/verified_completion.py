@@ -224,14 +224,22 @@ def _product_at(data: _Observed, U: Matrix, V: Matrix) -> Matrix:
 
 
 def _dual_value(along: float, residual: Matrix, spectral: float, penalty: float) -> float:
-    """Return the lower bound max over t of 2t⟨G, M⟩ − t²(‖G‖² + ‖G‖₂²/μ) of the minimum."""
+    """Return a lower bound on the smallest loss over all matrices.
+
+    It is the largest value of 2t⟨G, M⟩ − t²(‖G‖² + ‖G‖₂²/μ) over t, with symbols as in
+    `CompletionFigures`.
+    """
     if along <= 0.0:
         return 0.0
     return along**2 / (float(residual @ residual) + spectral**2 / penalty)
 
 
 def _stationarity(matrix: Any, U: Matrix, V: Matrix, strength: float) -> float:
-    """Return the norm of GV − λU diag‖vₖ‖² and of GᵀU − λV diag‖uₖ‖², relative to their terms."""
+    """Return the norm of the gradient with respect to U and V, relative to the norms of its terms.
+
+    The gradient consists of GV − λU diag‖vₖ‖² and GᵀU − λV diag‖uₖ‖², with the residual G and the
+    columns uₖ and vₖ.
+    """
     pulls = [matrix @ V, matrix.T @ U]
     pushes = [strength * U * np.sum(V * V, axis=0), strength * V * np.sum(U * U, axis=0)]
     size = sum(float(np.linalg.norm(part)) for part in (*pulls, *pushes))

@@ -87,7 +87,7 @@ ARMS = {
     "absolute": Arm(relative=False, divided=False),
     "absolute from the start": Arm(relative=False, divided=False, uncoupled=0.0),
 }
-"""Kinds of runs: both kinds of covariance, and full covariances without parts of the method."""
+"""Kinds of runs: diagonal and full covariance, and ablations of the full one."""
 
 
 @dataclass(frozen=True, slots=True)
