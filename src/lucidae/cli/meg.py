@@ -151,7 +151,7 @@ def _loose_of(text: str, fixed: bool) -> float | str:
 
 
 def _read(reader: Any, file: Path, what: str) -> Any:
-    """Return what MNE reads from a file, or raise an error that names the file."""
+    """Return the object that MNE reads from a file, or raise an error that names the file."""
     try:
         return reader(file, verbose="ERROR")
     except Exception as error:  # what MNE raises depends on the content of the file
@@ -159,7 +159,7 @@ def _read(reader: Any, file: Path, what: str) -> Any:
 
 
 def _chosen(mne: Any, file: Path, condition: str | None) -> Any:
-    """Return one evoked response of a file, or raise an error that lists what the file has."""
+    """Return one evoked response of a file, or raise an error that lists all of them."""
     found = _read(mne.read_evokeds, file, "file of evoked responses")
     names = [str(response.comment) for response in found]
     if condition is None:

@@ -154,7 +154,7 @@ class ObservedEntries:
         return self.count == self.shape[0] * self.shape[1]
 
     def with_values(self, values: Matrix) -> ObservedEntries:
-        """Return entries at the same places with other values."""
+        """Return the same set of observed entries with other values."""
         return replace(self, values=values)
 
     def taken(self, chosen: Matrix) -> ObservedEntries:
@@ -171,7 +171,7 @@ class ObservedEntries:
         return self.with_values(self.values * roots[self.rows])
 
     def sparse(self, values: Matrix | None = None) -> Any:
-        """Return the sparse matrix that has the observed values, or others, at the same places."""
+        """Return a sparse matrix with the observed entries, or with given values in their place."""
         data = self.values if values is None else values
         return scipy.sparse.csr_array((data, self.columns, self.starts), shape=self.shape)
 

@@ -202,7 +202,10 @@ def measure_completion(
 
 
 def _excess(spectral: float, level: float) -> float:
-    """Return ‖G‖₂/(μ‖X‖*) − 1; if X is zero, infinity unless G is zero, too."""
+    """Return the spectral norm of the residual divided by its bound `level`, minus 1.
+
+    If both are zero, the result is 0; if only `level` is zero, it is infinite.
+    """
     if level > 0.0:
         return spectral / level - 1.0
     return math.inf if spectral > 0.0 else 0.0
@@ -346,7 +349,7 @@ def completion_claims(figures: CompletionFigures, tolerance: float) -> tuple[Cla
         at_most(
             "stationarity",
             "the gradient of the loss on the observed entries is zero",
-            "derivative of the loss of lucidae.dropout.completion",
+            "derivatives of the loss with respect to U and V",
             figures.stationarity,
             math.sqrt(tolerance),
             _AGAIN,

@@ -428,7 +428,7 @@ class ScaledSpectrum:
 
     @property
     def left(self) -> Floats:
-        """For each eigenvalue, the sum of it and all smaller ones."""
+        """For each eigenvalue, the sum of this eigenvalue and all smaller ones."""
         return np.cumsum(self.values[::-1])[::-1]
 
 

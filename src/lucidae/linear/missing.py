@@ -234,7 +234,7 @@ def _seen(X: Array) -> Array:
 
 
 class _Point(NamedTuple):
-    """State of the solver: parameters θ, the loss there, and what the next step needs.
+    """State of the solver: parameters θ, the loss and its derivatives at θ, and earlier steps.
 
     θ contains the loadings and the mean of each feature, and the logarithm of the noise variance γ.
     `loss` is the negative log-likelihood per row, `gradient` its gradient, `information` the
@@ -269,7 +269,7 @@ class _ObservedLikelihood:
         return xp.concat([xp.reshape(beta, (-1,)), last])
 
     def at(self, theta: Array, pairs: tuple[tuple[Array, Array], ...] = ()) -> _Point:
-        """Return the point with the parameters θ."""
+        """Return the state of the solver (loss, gradient and more) at the parameters θ."""
         xp = namespace(theta)
         beta, noise = self.unpacked(theta)
         found, n = self.rows.statistics(beta, noise), self.rows.weight

@@ -217,7 +217,10 @@ class ObservedRows:
         return namespace(self.mask).asarray(owner, device=device(self.mask))
 
     def _summed(self, latents: Array, patterns: slice, owner: Array | None) -> Array:
-        """Return Σ zzᵀ over the stored rows of each pattern, for `latents` z (r, k + 1)."""
+        """Return the sum of zzᵀ over the stored rows of each pattern, shape (p, k + 1, k + 1).
+
+        `latents` contains the vector z of each row, and `owner` the index of its pattern.
+        """
         outer = latents[:, :, None] * latents[:, None, :]
         if owner is None:
             return outer

@@ -174,7 +174,7 @@ class _Slope(NamedTuple):
         return cls(0.0, 0.0 * model.loadings, 0.0 * model.mean, 0.0)
 
     def plus(self, other: _Slope, sign: float = 1.0) -> _Slope:
-        """Return the sum of both, or with `sign` −1 the difference."""
+        """Return the sum of two results, or their difference if `sign` is −1."""
         return _Slope(
             self.value + sign * other.value,
             self.loadings + sign * other.loadings,

@@ -125,7 +125,7 @@ class GroupEstimate:
         cls, gain: Floats, responses: Floats, labels: Floats, *, noise_variance: Any,
         group_covariance: Any, significance: Any, **settings: Any,
     ) -> GroupEstimate:  # fmt: skip
-        """Fit `SparseVAE` and select the groups; `settings` are further arguments of it.
+        """Fit `SparseVAE`, with further arguments `settings`, and select groups of columns.
 
         With a `significance`, groups that are not significant are removed (`_significant`), and the
         prior covariances of the others are fitted again without them. Without one, all groups with

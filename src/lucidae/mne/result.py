@@ -342,7 +342,7 @@ class SourceResult:
 
     @cached_property
     def _whitened(self) -> tuple[Floats, Floats]:
-        """Whitened data of the evoked, and what the sources explain of them."""
+        """Whitened data of the evoked, and the part of them that the sources explain."""
         here = self.problem.samples(self.index)
         found = self.estimate.debiased if self.debias else self.estimate.mean
         fitted = self.estimate.gain[:, self.estimate.columns] @ found[:, here]

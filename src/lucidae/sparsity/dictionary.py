@@ -221,7 +221,7 @@ def adjoint_times(dictionary: Dictionary, right: Array) -> Array:
 
 
 def norms_after(dictionary: Dictionary, left: Array) -> Array:
-    """Return ‖Aφ‖² for a matrix A and all columns φ of the dictionary."""
+    """Return ‖Aφ‖² for a matrix A (`left`) and all columns φ of the dictionary."""
     if isinstance(dictionary, SparseDictionary):
         return dictionary.norms_after(left)
     return squared_norms(left @ dictionary, -2)

@@ -124,12 +124,12 @@ class RowFold:
     Parameters
     ----------
     problem, units : Problem and Units
-        The training rows as a normalised problem, and its units.
+        The training rows after normalisation, and the factors by which they were divided.
     train, test : Rows
         The training rows and the held-out rows.
     start : array, optional
-        What was fitted at the previous noise variance (see `Energy.parameters`); None before the
-        first.
+        The fitted relevances (or group covariances) for the previous noise variance, from which the
+        next fit starts; None before the first fit.
     """
 
     problem: Problem
@@ -309,7 +309,7 @@ class PathTrace(NamedTuple):
 
 
 class Guide(NamedTuple):
-    """A solution on a path of noise variances: what to start from (normalised), and the path."""
+    """A path of noise variances, and a solution on it from which fits start (normalised)."""
 
     start: Array
     trace: PathTrace

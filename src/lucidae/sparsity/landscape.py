@@ -83,10 +83,11 @@ def diagonal_slice_minima(power: float, inner: float, outer: float) -> list[floa
 
     `diagonal_slice` is the loss of the diagonal-covariance VAE as a function of one relevance, the
     prior variance of a column's coefficients. See Wipf 2023, Corollary 4.5. a (`power`) is the mean
-    square of the coefficients that fit the column to what the other columns leave, γ' (`inner`) is
-    their variance, and γ'' (`outer`) the noise variance divided by the column's squared norm. The
-    stationary points are (a − 2γ' ± √(a² + 4a(γ'' − γ')))/2. The larger one is a minimum, the
-    smaller one a maximum. If the maximum is positive, there is a second minimum at zero.
+    square of the coefficients that fit the column to the residual of the other columns, γ'
+    (`inner`) is their variance, and γ'' (`outer`) the noise variance divided by the column's
+    squared norm. The stationary points are (a − 2γ' ± √(a² + 4a(γ'' − γ')))/2. The larger one is a
+    minimum, the smaller one a maximum. If the maximum is positive, there is a second minimum at
+    zero.
 
     Examples
     --------

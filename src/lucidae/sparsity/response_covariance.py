@@ -155,7 +155,7 @@ def checked_spectrum(
 
 
 class CorrelatedState(NamedTuple):
-    """A problem with relevances and a covariance of the responses, and what follows from them.
+    """Relevances and a covariance of the responses, with the quantities computed from them.
 
     Parameters
     ----------
@@ -380,7 +380,7 @@ def _searched(state: CorrelatedState, *, innovations: bool) -> CorrelatedState:
 
 
 def _at_angle(angle: float, count: int) -> ResponseSpectrum:
-    """Return the spectrum of the AR(1) model whose correlation is the hyperbolic tangent of it."""
+    """Return the spectrum of the AR(1) model whose correlation is tanh(`angle`)."""
     return ResponseSpectrum.autoregressive(float(np.tanh(angle)), count)
 
 
