@@ -139,7 +139,7 @@ class ObservedRows:
 
     @classmethod
     def of_moment(cls, moment: SecondMoment, center: Array, unit: float) -> ObservedRows:
-        """Return rows with the second moment `moment`, which is that of complete rows."""
+        """Return rows whose second moment is `moment`, in place of rows without missing entries."""
         xp, total = namespace(center), moment.weight
         values, vectors = eigh_descending(moment.covariance)
         lengths = xp.sqrt(total * where_set(values, values < 0.0, 0.0))

@@ -204,10 +204,10 @@ def _patterns(rows: Vector) -> list[Vector]:
 def _by_definition(model: _Parameters, rows: Vector, mass: Vector, groups: list[Vector]) -> _Slope:
     """Return the likelihood of all rows, and its derivatives, by their definition.
 
-    With the covariance C of the observed entries of a pattern, the scatter S of its rows about the
-    mean and their total weight n, the derivative by C is (C⁻¹SC⁻¹ − nC⁻¹)/2. Rows and columns of
-    features that are not observed are those of the identity matrix, which changes neither the
-    determinant nor the inverse of the others.
+    A pattern is a set of observed features. Let C be the covariance of these features, S the
+    scatter about the mean of the rows with this pattern, and n their total weight. The derivative
+    with respect to C is (C⁻¹SC⁻¹ − nC⁻¹)/2. So that all C have the same shape, rows and columns of
+    the identity matrix are inserted for the other features.
     """
     W, m, total = model.loadings, len(model.mean), _Slope.zero(model)
     C = W @ W.T + model.noise * np.eye(m)

@@ -228,8 +228,8 @@ def _checked_evokeds(evoked: Any) -> list[Any]:
         if one.ch_names != first.ch_names or set(one.info["bads"]) != set(first.info["bads"]):
             raise ValueError(
                 "The evokeds have different channels or bad channels, expected the same ones in "
-                "the same order: call mne.channels.equalize_channels, and give all of them the "
-                "bad channels of each."
+                "the same order: call mne.channels.equalize_channels, and mark a channel that is "
+                "bad in one evoked as bad in all of them."
             )
     return evokeds
 

@@ -142,7 +142,9 @@ def checked_spectrum(
     except (TypeError, ValueError) as error:
         raise ValueError(f"{name}={wanted!r} was given, expected {others}.") from error
     if matrix.shape != (count, count) or not np.isfinite(matrix).all():
-        raise ValueError(f"{name} has shape {matrix.shape}, expected finite numbers or {others}.")
+        raise ValueError(
+            f"{name} has shape {matrix.shape} or entries that are not finite, expected {others}."
+        )
     size = float(np.abs(matrix).max())
     values = np.linalg.eigvalsh((matrix + matrix.T) / 2.0)
     if np.abs(matrix - matrix.T).max() > 1e-8 * size or values[0] < -1e-8 * size or size == 0.0:
