@@ -202,7 +202,7 @@ class SourceDisplay(Display):
         return display.plot(ax=ax, **style)
 
     def plot(self, *, ax: Any = None, **style: Any) -> Self:
-        """Draw the projections and, if there is one, the path of noise variances.
+        """Draw the three projections of the head and, if given, the path of noise variances.
 
         Parameters
         ----------

@@ -211,7 +211,7 @@ def row_problem(
 def resolved(
     problem: LinearProblem, moment: Any, precision: float, *, centered: bool
 ) -> LinearProblem:
-    """Return a problem that knows the rounding errors of its inputs, its `resolution`.
+    """Return a problem with the rounding errors of its inputs, as its field `resolution`.
 
     `precision` is the rounding unit of the dtype of the inputs, and `moment` the second moment of
     the rows [x | y], or their mean (`lucidae.dropout.wide.RowMean`).

@@ -162,7 +162,7 @@ class _Parameters(NamedTuple):
 
 
 class _Slope(NamedTuple):
-    """Log-likelihood of some rows, and its derivatives by loadings, mean and noise variance."""
+    """Log-likelihood of some rows, and its gradient for loadings, mean and noise variance."""
 
     value: float
     loadings: Vector
@@ -255,9 +255,9 @@ def _by_residuals(
 
     The covariance of a row x with mean μ is C = WWᵀ + γI, with loadings W and noise variance γ,
     restricted to the observed entries. For each row, a = C⁻¹(x − μ) is computed with G = WᵀW + γI
-    over the observed entries, and the derivative by loadings w of feature j is the sum of aⱼ aᵀW −
-    wᵀG⁻¹, since C⁻¹W = WG⁻¹. The loss of a code is its variance given the observed entries, divided
-    by its variance.
+    over the observed entries, and the derivative with respect to the loadings w of feature j is the
+    sum of aⱼ aᵀW − wᵀG⁻¹, since C⁻¹W = WG⁻¹. The loss of a code is its variance given the observed
+    entries, divided by its variance.
     """
     W, noise = model.loadings, model.noise
     (m, q), k, total = W.shape, len(encoder), _Slope.zero(model)

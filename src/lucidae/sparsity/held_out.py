@@ -65,7 +65,7 @@ FEW_STEPS = 10
 """Number of MacKay steps after which the predictions of a small problem no longer improve."""
 
 USED = 0.01
-"""Share of the sum of squares of all contributions from which on a column counts as in use."""
+"""Share of the sum of squares of all contributions above which a column counts as in use."""
 
 EXPLAINED = 0.4
 """Explained power, divided by that at the chosen noise variance, of solutions to compare with.
@@ -73,8 +73,8 @@ EXPLAINED = 0.4
 Those that explain less merge several columns into one even if the dictionary is right."""
 
 LOW_RANK = 1e-8
-"""Noise variance, relative to the mean square response, from which on columns are evaluated through
-the few active ones; below it the differences that this takes would lose too many digits."""
+"""Noise variance, relative to the mean square response, above which columns are evaluated by
+low-rank updates from the few active ones; below it the differences would lose too many digits."""
 
 
 def folds(
