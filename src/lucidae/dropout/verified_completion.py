@@ -412,7 +412,11 @@ def _gap(figures: CompletionFigures, tolerance: float) -> Claim:
 
 
 def _spectral(figures: CompletionFigures, tolerance: float) -> Claim:
-    """Return the claim that the spectral norm of the residual is at most (λ/r)‖X‖*."""
+    """Return the claim that the spectral norm of the residual is at most (λ/r)‖X‖*.
+
+    X is the completed matrix, ‖X‖* its nuclear norm, λ the strength of dropout and r the number of
+    columns of the factors.
+    """
     statement = "the spectral norm of the residual is at most (λ/r)‖X‖*, up to the tolerance"
     level = math.sqrt(tolerance)
     value = figures.spectral
