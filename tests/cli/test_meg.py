@@ -107,7 +107,7 @@ ERRORS = {
     "--loose 2": "--loose 2 was given, expected a number from 0 to 1, or auto.",
     "--loose 0.2 --fixed": "--fixed and --loose 0.2 were given: omit one of them.",
     "--condition left": "--condition left is not one of a-ave.fif, which has 'simulated'",
-    "--tmin 5 --tmax 6": "--tmin 5 and --tmax 6 are not two times of the evoked",
+    "--tmin 5 --tmax 6": "--tmin 5 and --tmax 6 were given, expected two times of the evoked",
 }
 
 

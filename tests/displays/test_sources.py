@@ -110,7 +110,7 @@ def test_result_is_drawn_with_its_path(points):
     np.testing.assert_array_equal(display.path.contributions, expected)
     assert display.path.marks == {"noise variance of the fit": 1.0}
     assert len(display.ax_) == 4
-    assert display.ax_[3].get_ylabel() == "source (* comes and goes)"
+    assert display.ax_[3].get_ylabel() == "source (* intermittent)"
 
 
 def test_path_can_be_left_out_or_shortened(points):

@@ -234,7 +234,7 @@ class Steps:
 
     @property
     def keep(self) -> Callable[[Any], Any] | None:
-        """Function that copies states before a step overwrites them; None if no step does."""
+        """Function that copies a state before a later step overwrites it; None if no step does."""
         return keeper(self.advance)
 
     def _advance(self, current: MeasuredState, *, times: int) -> MeasuredState:

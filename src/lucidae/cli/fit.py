@@ -320,8 +320,8 @@ class Job:
         """
         if rows_needed and scheduler is not None:
             raise ValueError(
-                f"--scheduler {scheduler} was given, but cross-validation and sgd need all rows in "
-                "memory: leave out --scheduler, or give a number as --dropout."
+                f"--scheduler {scheduler} was given, but cross-validation (such as --dropout cv) "
+                "and the solver sgd need all rows in memory: leave out --scheduler, or use neither."
             )
         table = None
         if not rows_needed:

@@ -42,10 +42,10 @@ def meg(
         ),
     ] = "1",
     loose: Annotated[
-        str, typer.Option(help="Share of tangential orientations, from 0 to 1, or auto, as in MNE.")
+        str, typer.Option(help="MNE's loose orientation: 0 (normals) to 1 (free), or auto.")
     ] = "auto",
     fixed: Annotated[
-        bool, typer.Option("--fixed", help="Orientations along the surface's normals (--loose 0).")
+        bool, typer.Option("--fixed", help="Sources along the normals of the surface (--loose 0).")
     ] = False,
     depth: Annotated[
         float, typer.Option(min=0.0, help="Exponent of MNE's depth weighting; 0 for none.")
@@ -57,7 +57,7 @@ def meg(
     ] = False,
     out: Annotated[
         Path | None,
-        typer.Option(help="Path of the HTML page; by default the name of EVOKED and -sources."),
+        typer.Option(help="Path of the HTML page; by default the name of EVOKED with -sources."),
     ] = None,
     stc: Annotated[
         str | None,
@@ -151,7 +151,7 @@ def _loose_of(text: str, fixed: bool) -> float | str:
 
 
 def _read(reader: Any, file: Path, what: str) -> Any:
-    """Return what MNE reads from a file, or raise an error that names the file."""
+    """Return the object that MNE reads from a file, or raise an error that names the file."""
     try:
         return reader(file, verbose="ERROR")
     except Exception as error:  # what MNE raises depends on the content of the file
@@ -159,7 +159,7 @@ def _read(reader: Any, file: Path, what: str) -> Any:
 
 
 def _chosen(mne: Any, file: Path, condition: str | None) -> Any:
-    """Return one evoked response of a file, or raise an error that lists what the file has."""
+    """Return one evoked response of a file, or raise an error that lists all of them."""
     found = _read(mne.read_evokeds, file, "file of evoked responses")
     names = [str(response.comment) for response in found]
     if condition is None:
@@ -182,20 +182,20 @@ def _chosen(mne: Any, file: Path, condition: str | None) -> Any:
 
 
 def _cropped(response: Any, tmin: float | None, tmax: float | None) -> Any:
-    """Return an evoked response between two times, which must be its own."""
+    """Return the part of an evoked response between two times, which it must contain."""
     first, last = float(response.times[0]), float(response.times[-1])
     begin, end = first if tmin is None else tmin, last if tmax is None else tmax
     tolerance = 0.5 / float(response.info["sfreq"])
     if not first - tolerance <= begin <= end <= last + tolerance:
         raise ValueError(
-            f"--tmin {begin:g} and --tmax {end:g} are not two times of the evoked response, which "
-            f"has {first:g} to {last:g} s."
+            f"--tmin {begin:g} and --tmax {end:g} were given, expected two times of the evoked "
+            f"response in ascending order, from {first:g} to {last:g} s."
         )
     return response.crop(max(begin, first), min(end, last))
 
 
 def _lines(result: Any) -> list[str]:
-    """Return the lines that are printed on a result: a headline, and one for each source."""
+    """Return the printed lines about a result: a headline, and one line for each source."""
     entries = sorted(result.to_dict()["sources"], key=lambda entry: -float(entry["amplitude"]))
     head = (
         f"Sources: {len(entries)}; {result.goodness_of_fit:.1f} % of the whitened power explained; "
@@ -232,5 +232,5 @@ def _saved(estimate: Any, prefix: str) -> list[Path]:
 
 
 def _estimate_files(prefix: str) -> list[Path]:
-    """Return the files of source estimates with a prefix that exist."""
+    """Return the existing files of source estimates whose names begin with a prefix."""
     return [path for path in (Path(f"{prefix}{end}") for end in ENDINGS) if path.exists()]

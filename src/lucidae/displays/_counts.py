@@ -44,7 +44,7 @@ class ComponentCountDisplay(Display):
     counts : mapping of str to ComponentCount
         What each criterion found, by its name.
     levels : mapping of str to array
-        For some criteria, the levels of the leading eigenvalues.
+        For some criteria, the levels that the leading eigenvalues must exceed to be counted.
 
     Attributes
     ----------
@@ -99,7 +99,7 @@ class ComponentCountDisplay(Display):
         estimator : object
             A fitted `LinearAutoencoder`, or scikit-learn's ``PCA`` with all components.
         max_components : int, optional
-            Number of eigenvalues to draw; by default all criteria fit into the plot.
+            Number of eigenvalues to draw; by default as many as are needed to show all criteria.
         ax : matplotlib axes, optional
             Axes to draw on; by default a new figure is made.
         **line
@@ -141,7 +141,7 @@ class ComponentCountDisplay(Display):
         noise_variance : float, optional
             Variance of the noise if it is known, for the hard threshold.
         max_components : int, optional
-            Number of eigenvalues to draw; by default all criteria fit into the plot.
+            Number of eigenvalues to draw; by default as many as are needed to show all criteria.
         ax : matplotlib axes, optional
             Axes to draw on; by default a new figure is made.
         **line

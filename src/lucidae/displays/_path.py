@@ -145,7 +145,7 @@ class NoisePathDisplay(Display):
             ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2, frameon=False)
         if count:
             ax.figure.colorbar(self.mesh_, ax=ax, label="share of the power of the responses")
-        ax.set(xlabel="noise variance", ylabel="significant column (* comes and goes)")
+        ax.set(xlabel="noise variance", ylabel="significant column (* intermittent)")
 
 
 class RankPathDisplay(Display):

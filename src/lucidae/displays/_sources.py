@@ -22,12 +22,13 @@ VIEWS = {
 
 
 class SourceDisplay(Display):
-    """Plot of sources in three orthogonal projections of the head, and of their noise path.
+    """Plot of sources in three projections of the head, and of the path of noise variances.
 
     The sources are numbered by their strength, the strongest is 1; areas and colours of the circles
     show the strengths, and lines the orientations. The grey outline is the convex hull of all
-    possible sources. If a path of noise variances is given, it is drawn below: which of the sources
-    are found at which noise variance. Use `from_result` or `from_stc` to create one.
+    possible sources. If a path (solutions for a series of noise variances) is given, a panel below
+    shows which sources are found at which noise variance. Use `from_result` or `from_stc` to create
+    one.
 
     Parameters
     ----------
@@ -201,7 +202,7 @@ class SourceDisplay(Display):
         return display.plot(ax=ax, **style)
 
     def plot(self, *, ax: Any = None, **style: Any) -> Self:
-        """Draw the projections and, if there is one, the path of noise variances.
+        """Draw the three projections of the head and, if given, the path of noise variances.
 
         Parameters
         ----------
@@ -280,12 +281,12 @@ class SourceDisplay(Display):
             ax[0].figure.colorbar(points, ax=list(ax[:3]), label=f"amplitude ({self.unit})")
         if self.path is not None:
             self.path.plot(ax=ax[3])
-            ax[3].set_ylabel("source (* comes and goes)")
+            ax[3].set_ylabel("source (* intermittent)")
             if self.path.mesh_.colorbar is not None:
                 self.path.mesh_.colorbar.set_label("share of the power")
 
     def _extent(self) -> tuple[Floats, float]:
-        """Return the middle of what is drawn, and half the side of a cube around it, in mm."""
+        """Return the centre and half the side (mm) of a cube that contains all drawn points."""
         drawn = self.positions if self.candidates is None else self.candidates
         drawn = 1e3 * np.concatenate([drawn, self.positions])
         if not len(drawn):
@@ -342,8 +343,8 @@ def _draw_outline(axes: Any, candidates: Floats | None, pair: list[int]) -> None
 def _path_of_sources(result: Any, path: Any, order: Floats, max_sources: int) -> NoisePathDisplay:
     """Return the display of a path with one line per source, the sources of the result first.
 
-    The sources of the result are in the order of their numbers; those that the path has at other
-    noise variances follow by their largest contribution.
+    The sources of the result are in the order of their numbers. Sources that are found only at
+    other noise variances follow, in descending order of their largest contribution.
     """
     # Which sources each column of the fit acts on; the columns of a source have one contribution.
     pairs = result.expansion.tocoo()

@@ -356,8 +356,8 @@ def _stationarity(figures: DropoutFigures, tolerance: float) -> Claim:
 def _curvature(figures: DropoutFigures, tolerance: float, *, decided: bool) -> Claim:
     """Return the claim that the Hessian of the loss has no negative eigenvalue at the weights.
 
-    If the curvature was not measured, the claim does not apply if the loss minus its minimum
-    already decides whether the weights are optimal (`decided`); otherwise it is undecided.
+    If the smallest eigenvalue was not measured, the claim is undecided; or it does not apply, if
+    another claim, on the loss minus its minimum, tells whether the weights are optimal (`decided`).
     """
     statement = "the Hessian of the loss has no negative eigenvalue, so this is not a strict saddle"
     reference = f"Mianjy et al. 2018, {'Theorem 4.3' if figures.tied else 'Definition 4.2'}"

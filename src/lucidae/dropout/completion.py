@@ -57,7 +57,7 @@ DENSE_SPECTRUM = 2**18
 """Largest number of entries n · m of a residual whose singular values are all computed."""
 
 NEW_COLUMNS = 6
-"""Number of columns that are added at once if there are fewer; otherwise their number doubles."""
+"""Largest number of columns added at once while there are fewer; later their number may double."""
 
 VANISHED = 1e-11
 """Singular values of X below this multiple of the largest are removed."""
@@ -72,7 +72,7 @@ LOOSE = 0.2
 """New columns are searched for when the relative gradient is below LOOSE · (‖G‖₂/(μ‖X‖*) − 1)."""
 
 GAIN = 1e-9
-"""Decrease of F, relative to ‖P_Ω M‖², from which on columns are exchanged at the rank limit."""
+"""Smallest decrease of F, relative to ‖P_Ω M‖², for which columns are replaced by others."""
 
 
 class Factors(NamedTuple):
@@ -147,8 +147,8 @@ class CompletionObjective:
     def hessian(self, factors: Factors, residual: Any, norm: float) -> Callable[[Factors], Factors]:
         """Return a function that multiplies a direction by half of the Hessian matrix of F.
 
-        The change of half of the gradient along the directions A' and B': the residual changes by
-        −P_Ω(A'Bᵀ + AB'ᵀ), and the nuclear norm by ⟨A, A'⟩ + ⟨B, B'⟩.
+        The product is the derivative of half of the gradient along directions A' and B'. Along them
+        the residual changes by −P_Ω(A'Bᵀ + AB'ᵀ), and the nuclear norm by ⟨A, A'⟩ + ⟨B, B'⟩.
         """
         level, entries = self.penalty * norm, self.entries
 
@@ -173,7 +173,7 @@ class CompletionObjective:
         return apply
 
     def curvatures(self, factors: Factors, norm: float) -> Factors:
-        """Return the diagonal of the Hessian matrix without its smallest terms, all positive."""
+        """Return a positive approximation to the diagonal of half of the Hessian matrix of F."""
         mask = self.entries.sparse(np.ones(self.entries.count))
         level = self.penalty * norm
         return Factors(
@@ -182,7 +182,7 @@ class CompletionObjective:
         )
 
     def lower_bound(self, residual: Matrix, spectral: float) -> float:
-        """Return the dual value max over t of D(tG) for a residual G and its spectral norm."""
+        """Return the maximum over t of the dual value D(tG), for a residual G and its norm ‖G‖₂."""
         along = float(residual @ self.entries.values)
         if along <= 0.0:
             return 0.0
@@ -201,8 +201,8 @@ class _Triples(NamedTuple):
 def _outside(residual: Any, span: Factors, count: int) -> _Triples:
     """Return leading singular triples of (I − PPᵀ)G(I − QQᵀ), for orthonormal P and Q.
 
-    `residual` is the sparse matrix G, and `span` contains P and Q. At the optimum the part of G
-    inside is μ‖X‖* PQᵀ, whose singular values are all equal.
+    `residual` is the sparse matrix G, and `span` contains P and Q, the singular vectors of the
+    current matrix X. At the optimum, PPᵀGQQᵀ = μ‖X‖* PQᵀ, whose singular values are all equal.
     """
     P, Q = span
     n, m = residual.shape
@@ -252,11 +252,12 @@ def _spectral_norm(residual: Any, span: Factors, outside: float) -> float:
 
 @dataclass(frozen=True)
 class _Iterate:
-    """State of the iteration: balanced factors, their loss, and what the dual problem gives.
+    """State of the iteration: balanced factors A and B of X, their loss, and a lower bound.
 
-    `slope` is the norm of the gradient relative to μ‖X‖*‖(A, B)‖, `excess` the last measured
-    ‖G‖₂/(μ‖X‖*) − 1, `bound` the largest lower bound so far, and `limited` whether the factors are
-    stationary, while the optimum of the convex problem has a larger rank than allowed.
+    Symbols are those of the docstring of this module. `slope` is the norm of the gradient relative
+    to μ‖X‖*‖(A, B)‖, `excess` the last measured ‖G‖₂/(μ‖X‖*) − 1, `bound` the largest lower bound
+    so far, and `limited` whether the factors are stationary, while the optimum of the convex
+    problem has a larger rank than allowed.
     """
 
     factors: Factors
@@ -288,7 +289,7 @@ class _Solver:
         self.energy = self.entries.energy
 
     def measured(self, factors: Factors, before: _Iterate | None = None) -> _Iterate:
-        """Return the state of factors, after balancing them; `bound` and `excess` are kept."""
+        """Return the state of balanced `factors`; `bound` and `excess` are those of `before`."""
         factors, values = factors.balanced()
         norm, residual = float(values.sum()), self.objective.residual(factors)
         gradient = self.objective.gradient(factors, self.entries.sparse(residual), norm)
@@ -303,7 +304,7 @@ class _Solver:
         return (state.value - state.bound) / self.energy
 
     def step(self, state: _Iterate, tolerance: float) -> _Iterate:
-        """Return the state after one Newton step, and after a change of the rank where due."""
+        """Return the state after one Newton step, and after adding columns if that is needed."""
         state = self.measured(self.newton(state), state)
         due = min(LOOSE * max(state.excess, tolerance), 0.1)
         if state.rank >= self.width and state.excess > tolerance:
@@ -327,8 +328,9 @@ class _Solver:
     def best_length(self, state: _Iterate, direction: Factors) -> float:
         """Return the step t with the smallest F along a line, the root of a cubic polynomial.
 
-        The residual is R − tE − t²E', with the changes E = P_Ω(A'Bᵀ + AB'ᵀ) and E' = P_Ω(A'B'ᵀ),
-        and the nuclear norm of balanced factors is at most N + tS + t²S'.
+        After a step t along the direction (A', B'), the residual R becomes R − tE − t²E', where
+        E = P_Ω(A'Bᵀ + AB'ᵀ) and E' = P_Ω(A'B'ᵀ). The nuclear norm N becomes at most N + tS + t²S',
+        where S = ⟨A, A'⟩ + ⟨B, B'⟩ and S' = (‖A'‖² + ‖B'‖²)/2.
         """
         factors, entries, R = state.factors, self.entries, state.residual
         E = entries.product(
@@ -344,7 +346,7 @@ class _Solver:
         return float(real[np.argmin(np.polyval(polynomial, real))])
 
     def searched(self, state: _Iterate) -> _Iterate:
-        """Return the state with an updated lower bound, and with more columns if they help."""
+        """Return the state with an updated lower bound, and with new columns if they reduce F."""
         residual, span = self.entries.sparse(state.residual), state.span
         level = self.objective.penalty * float(state.values.sum())
         count = max(NEW_COLUMNS, state.rank)
@@ -364,8 +366,9 @@ class _Solver:
     def extended(self, state: _Iterate, found: _Triples, new: int) -> Factors:
         """Return factors with `new` further columns along singular vectors of the residual.
 
-        X moves by t Σᵢ (σᵢ − α) pᵢqᵢᵀ with α = μ‖X‖*, along which the bound
-        ‖P_Ω(M − X)‖² + μ(‖X‖* + tS)² of F is a parabola in t; S is the sum of all σᵢ − α.
+        With the singular values σᵢ and vectors pᵢ, qᵢ of the residual and α = μ‖X‖*, the matrix X
+        changes by t Σᵢ (σᵢ − α) pᵢqᵢᵀ. Along this line F has an upper bound that is quadratic in t,
+        ‖P_Ω(M − X)‖² + μ(‖X‖* + tS)², where S is the sum of all σᵢ − α; its minimum gives t.
         """
         P, values, Q = found.left[:, :new], found.values[:new], found.right[:, :new]
         level = self.objective.penalty * float(state.values.sum())
@@ -380,9 +383,10 @@ class _Solver:
         )
 
     def exchanged(self, state: _Iterate, found: _Triples, new: int) -> _Iterate:
-        """Return a state of the largest allowed rank with a smaller loss, or mark it as limited.
+        """Return a state of the largest allowed rank with a smaller loss.
 
-        New columns are added and optimised, and the smallest singular values removed again.
+        New columns are added and optimised, and the smallest singular values removed again. If this
+        does not reduce the loss, the given state is returned with `limited` set.
         """
         wider = self.measured(self.extended(state, found, min(new, NEW_COLUMNS)), state)
         for _ in range(5):

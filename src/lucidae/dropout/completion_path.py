@@ -52,8 +52,9 @@ class CompletionPath:
     rank : ndarray of int, shape (n,)
         Rank of the completed matrix X.
     threshold : ndarray of shape (n,)
-        (λ/r)‖X‖*, with the strength λ = dropout/(1 − dropout) and the nuclear norm of X: the amount
-        by which the singular values of the matrix, filled in by X, are reduced.
+        (λ/r)‖X‖*, with the strength λ = dropout/(1 − dropout) and the nuclear norm of X. If the
+        missing entries are replaced by those of X, X results from reducing all singular values
+        by this threshold.
     error : ndarray of shape (n,)
         Mean squared error on the observed entries.
     objective : ndarray of shape (n,)

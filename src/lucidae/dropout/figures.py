@@ -249,10 +249,10 @@ class DropoutFigures:
 
     @property
     def gap(self) -> float | None:
-        """Loss minus its global minimum, divided by the explained part of E‖y‖².
+        """Loss minus its global minimum, divided by the mean square that least squares explains.
 
-        y are the outputs, and the part is that which least squares explains. None if the minimum
-        is not known.
+        This is the part of the mean square of the outputs that the least-squares fit explains. The
+        gap is None if the minimum is not known.
         """
         return None if self.optimum is None else self.share(self.excess)
 

@@ -292,9 +292,10 @@ def _row_fold_errors(
 ) -> tuple[Vector, float]:
     """Return the mean squared errors on held-out rows, as `_fold_errors`, and the rows' weight.
 
-    The error of x ↦ P diag(ŝ) Q'ᵀx is E‖y‖² − 2 Σᵢ ŝᵢ E[pᵢᵀy q'ᵢᵀx] + Σᵢ ŝᵢ² E[(q'ᵢᵀx)²], with the
-    columns pᵢ of P, which are orthonormal, and q'ᵢ of Q'. x and y are centred at the means of the
-    training rows.
+    The network is x ↦ P diag(ŝ) Q'ᵀx, where P and Q' contain the singular vectors of the
+    least-squares map of the training rows, and ŝ its shrunk singular values. Its error is E‖y‖² − 2
+    Σᵢ ŝᵢ E[pᵢᵀy q'ᵢᵀx] + Σᵢ ŝᵢ² E[(q'ᵢᵀx)²], with the columns pᵢ of P, which are orthonormal, and
+    q'ᵢ of Q'. x and y are centred at the means of the training rows.
     """
     X, Y, weights = training
     n_features = X.shape[1]

@@ -211,7 +211,7 @@ def row_problem(
 def resolved(
     problem: LinearProblem, moment: Any, precision: float, *, centered: bool
 ) -> LinearProblem:
-    """Return a problem with the resolution of inputs that were rounded to a given precision.
+    """Return a problem with the rounding errors of its inputs, as its field `resolution`.
 
     `precision` is the rounding unit of the dtype of the inputs, and `moment` the second moment of
     the rows [x | y], or their mean (`lucidae.dropout.wide.RowMean`).
@@ -436,11 +436,11 @@ def _whiten_standardised(problem: LinearProblem) -> Whitened:
 
 
 def _in_range(lift: Array, lower: Array) -> Array:
-    """Return the whitening matrix B projected on the range of the inputs' second moment C.
+    """Return the whitening matrix B (`lift`), projected on the range of the second moment C.
 
-    C = LLᵀ, L being `lower`. Weights that are multiplied by B are then zero outside the range. The
-    projection is needed because dividing by standard deviations moves the range of a singular C; CB
-    does not change.
+    C = LLᵀ is the second moment of the inputs, and L is `lower`. Weights are products with B. After
+    the projection they are zero outside the range of C. Without it they would not be, if C is
+    singular, because the inputs were divided by their standard deviations. CB does not change.
     """
     if lower.shape[0] == lower.shape[1]:
         return lift

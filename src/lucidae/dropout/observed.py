@@ -1,4 +1,4 @@
-"""Observed entries of a matrix of which others are missing, and codes of incomplete rows."""
+"""Observed entries of a matrix with missing entries, and codes of incomplete rows."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ __all__ = ["ABSENT", "ObservedEntries", "check_missing_values", "marked", "obser
 Matrix = np.ndarray[Any, Any]
 
 ABSENT = "absent"
-"""Value of `missing_values` with which entries that a sparse matrix does not store are missing."""
+"""Value of `missing_values` for which entries that a sparse matrix does not store are missing."""
 
 LARGEST_DENSE = 2**27
 """Largest number of entries of a sparse matrix whose absent entries are filled in by zeros."""
 
 DENSE_SHARE = 1 / 16
-"""Share of observed entries from which on products UVᵀ are formed as dense blocks of rows."""
+"""Share of observed entries above which products UVᵀ are formed as dense blocks of rows."""
 
 BLOCK = 2**22
-"""Largest number of entries of the temporary arrays from which products are taken at entries."""
+"""Largest number of entries of temporary arrays in the computation of entries of products."""
 
 
 def check_missing_values(value: Any) -> bool:
-    """Return whether absent entries of sparse matrices are missing; raise an error if unknown.
+    """Return whether entries that a sparse matrix does not store are missing; check `value`.
 
     Examples
     --------
@@ -145,7 +145,7 @@ class ObservedEntries:
 
     @property
     def energy(self) -> float:
-        """Sum of squares ‖P_Ω M‖² of the observed entries."""
+        """Sum of squares of the observed entries."""
         return float(self.values @ self.values)
 
     @property
@@ -154,7 +154,7 @@ class ObservedEntries:
         return self.count == self.shape[0] * self.shape[1]
 
     def with_values(self, values: Matrix) -> ObservedEntries:
-        """Return entries at the same places with other values."""
+        """Return the same set of observed entries with other values."""
         return replace(self, values=values)
 
     def taken(self, chosen: Matrix) -> ObservedEntries:
@@ -171,7 +171,7 @@ class ObservedEntries:
         return self.with_values(self.values * roots[self.rows])
 
     def sparse(self, values: Matrix | None = None) -> Any:
-        """Return the sparse matrix that has the observed values, or others, at the same places."""
+        """Return a sparse matrix with the observed entries, or with given values in their place."""
         data = self.values if values is None else values
         return scipy.sparse.csr_array((data, self.columns, self.starts), shape=self.shape)
 

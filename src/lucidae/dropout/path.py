@@ -58,7 +58,7 @@ class RegularizationPath:
     objective : ndarray of shape (n,)
         The minimum of the expected dropout loss.
     breaks : ndarray of shape (min(r, rank),)
-        Entry j is the dropout rate from which on the rank is below j + 1; 1 if it never is.
+        Entry j is the dropout rate at and above which the rank is below j + 1; 1 if there is none.
     """
 
     dropout: Vector

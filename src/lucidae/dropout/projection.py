@@ -190,8 +190,8 @@ def projected_rows(
     energy = float(variances.sum())
     if not math.isfinite(energy):
         raise ValueError(
-            "the squares of X overflow double precision: divide X by a constant before it is given "
-            "to certify, as before fit."
+            "the squares of X overflow double precision: divide X by a constant, and give the "
+            "result to both fit and certify."
         )
     unit = _unit(energy)  # nothing overflows in units in which the total variance is about one
     _, leading, found = _leading(operator, unit, strength, left.shape[1])

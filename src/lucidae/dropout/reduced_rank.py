@@ -126,11 +126,11 @@ def reduced_rank_claims(figures: DropoutFigures, tolerance: float) -> tuple[Clai
     words = {
         "gap": (f"no coefficients of rank at most {rank} have a smaller squared error", _LOW_RANK),
         "subgradient": (
-            "the rest is orthogonal to the fitted components and has no larger component",
+            "the fit minus least squares is orthogonal to the fit and has no larger singular value",
             "Eckart & Young 1936",
         ),
         "product": (
-            f"the coefficients are least squares cut at {rank} singular values, for white inputs",
+            f"for white inputs, the fit has the {rank} leading singular triples of least squares",
             _LOW_RANK,
         ),
         "rank": (f"the coefficients have the rank of the optimum, at most {rank}", _LOW_RANK),
@@ -158,7 +158,7 @@ def reduced_rank_claims(figures: DropoutFigures, tolerance: float) -> tuple[Clai
 
 
 def _advice(claim: Claim) -> str:
-    """Return the advice of a claim, without what concerns training and hidden layers."""
+    """Return the advice of a claim about dropout, reworded for reduced-rank regression."""
     if claim.name == "product" and claim.value is None and claim.holds is None:
         return claim.advice if "errors" in claim.advice else _TIED_VALUES
     trained = ("gap", "subgradient", "product", "rank", "stationarity", "curvature")
@@ -166,7 +166,7 @@ def _advice(claim: Claim) -> str:
 
 
 def ridge_claims(found: tuple[Claim, ...], alpha: float) -> tuple[Claim, ...]:
-    """Return claims whose statements mention the ridge penalty `alpha`, if it is not zero."""
+    """Return the claims `found`, with the ridge penalty `alpha` mentioned if it is not zero."""
     if alpha == 0.0:
         return found
     included = f", with the ridge penalty alpha={alpha:g} included"

@@ -60,9 +60,9 @@ class DataUnits(NamedTuple):
         return cls(_power_of_four(deviation), _power_of_four(math.sqrt(data.energy)))
 
     def weights(self, left: Matrix, right: Matrix, *, tied: bool) -> tuple[Matrix, Matrix]:
-        """Return outgoing weights U and incoming weights V for data divided by these units.
+        """Return the weights U (`left`) and V (`right`), rescaled for data divided by these units.
 
-        Tied layers stay equal.
+        If `tied`, both are multiplied by the same factor, so that equal layers stay equal.
         """
         if tied:
             factor = math.sqrt(self.inputs) / math.sqrt(self.outputs)

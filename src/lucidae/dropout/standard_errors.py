@@ -105,7 +105,8 @@ class FittedValueErrors:
     def _variances(self, white: Matrix) -> Matrix:
         """Return the variances of the fitted values of white inputs, without the intercept.
 
-        A fitted value depends on N through the singular vectors and two further directions alone:
+        N is the sampling error of the least-squares map, and P and Q contain its left and right
+        singular vectors. A fitted value depends on N along P and Q and two further directions only:
         the part of its target outside of the span of P, and the part of its input outside of the
         span of Q. The derivative is therefore a matrix of m + 1 rows and columns for each input and
         target.
@@ -127,7 +128,7 @@ class FittedValueErrors:
         return np.asarray((spread * through).sum(axis=(2, 3)))
 
     def _gram(self, outside: Matrix, lengths: Matrix) -> Matrix:
-        """Return the second moments of white inputs along Q and along each direction outside."""
+        """Return second moments of white inputs along Q and along each direction in `outside`."""
         assert self.gram is not None
         Q, m = self.right, self.right.shape[1]
         units = outside / np.where(lengths > 0, lengths, 1.0)[:, None]
@@ -139,7 +140,7 @@ class FittedValueErrors:
         return found
 
     def _target_noise(self) -> Matrix:
-        """Return the noise along P and along the part of each target outside of the span of P."""
+        """Return the noise along P and along the part of each target outside the span of P."""
         P, m = self.left, self.left.shape[1]
         complement = np.eye(len(P)) - P @ P.T
         found = np.empty((len(P), m + 1, m + 1))

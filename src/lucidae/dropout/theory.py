@@ -169,7 +169,7 @@ def rank_tolerance(singular_values: Array, size: int | None = None) -> float:
 
 
 def breakpoints(singular_values: Array, width: int) -> Array:
-    """Return the strengths of dropout from which on the rank of the optimum is below 1, 2, …, r.
+    """Return the strengths of dropout at which the rank of the optimum falls below 1, 2, …, r.
 
     r is the number of hidden units (`width`) and s are the descending singular values of the
     least-squares map. The rank is at least j if and only if the strength of dropout is below r sⱼ /
@@ -226,7 +226,7 @@ def small_dropout_bound(eigenvalues: Array, width: int) -> float:
     """Return the strength of dropout below which Mianjy et al. 2018, Theorem 4.3 applies.
 
     The theorem says that every local minimum of tied weights is global. The bound is the strength
-    from which on the rank of the optimum is below the width. The conclusion of the theorem holds
+    at which the rank of the optimum falls below the width. The conclusion of the theorem holds
     above the bound too: see the proof in the docstring of this module. `eigenvalues` are those of
     the target, descending.
 

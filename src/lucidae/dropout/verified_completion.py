@@ -202,7 +202,10 @@ def measure_completion(
 
 
 def _excess(spectral: float, level: float) -> float:
-    """Return ‖G‖₂/(μ‖X‖*) − 1; if X is zero, infinity unless G is zero, too."""
+    """Return the spectral norm of the residual divided by its bound `level`, minus 1.
+
+    If both are zero, the result is 0; if only `level` is zero, it is infinite.
+    """
     if level > 0.0:
         return spectral / level - 1.0
     return math.inf if spectral > 0.0 else 0.0
@@ -224,14 +227,22 @@ def _product_at(data: _Observed, U: Matrix, V: Matrix) -> Matrix:
 
 
 def _dual_value(along: float, residual: Matrix, spectral: float, penalty: float) -> float:
-    """Return the lower bound max over t of 2t⟨G, M⟩ − t²(‖G‖² + ‖G‖₂²/μ) of the minimum."""
+    """Return a lower bound on the smallest loss over all matrices.
+
+    It is the largest value of 2t⟨G, M⟩ − t²(‖G‖² + ‖G‖₂²/μ) over t, with symbols as in
+    `CompletionFigures`.
+    """
     if along <= 0.0:
         return 0.0
     return along**2 / (float(residual @ residual) + spectral**2 / penalty)
 
 
 def _stationarity(matrix: Any, U: Matrix, V: Matrix, strength: float) -> float:
-    """Return the norm of GV − λU diag‖vₖ‖² and of GᵀU − λV diag‖uₖ‖², relative to their terms."""
+    """Return the norm of the gradient with respect to U and V, relative to the norms of its terms.
+
+    The gradient consists of GV − λU diag‖vₖ‖² and GᵀU − λV diag‖uₖ‖², with the residual G and the
+    columns uₖ and vₖ.
+    """
     pulls = [matrix @ V, matrix.T @ U]
     pushes = [strength * U * np.sum(V * V, axis=0), strength * V * np.sum(U * U, axis=0)]
     size = sum(float(np.linalg.norm(part)) for part in (*pulls, *pushes))
@@ -338,7 +349,7 @@ def completion_claims(figures: CompletionFigures, tolerance: float) -> tuple[Cla
         at_most(
             "stationarity",
             "the gradient of the loss on the observed entries is zero",
-            "derivative of the loss of lucidae.dropout.completion",
+            "derivatives of the loss with respect to U and V",
             figures.stationarity,
             math.sqrt(tolerance),
             _AGAIN,
@@ -401,7 +412,11 @@ def _gap(figures: CompletionFigures, tolerance: float) -> Claim:
 
 
 def _spectral(figures: CompletionFigures, tolerance: float) -> Claim:
-    """Return the claim that the spectral norm of the residual is at most (λ/r)‖X‖*."""
+    """Return the claim that the spectral norm of the residual is at most (λ/r)‖X‖*.
+
+    X is the completed matrix, ‖X‖* its nuclear norm, λ the strength of dropout and r the number of
+    columns of the factors.
+    """
     statement = "the spectral norm of the residual is at most (λ/r)‖X‖*, up to the tolerance"
     level = math.sqrt(tolerance)
     value = figures.spectral

@@ -554,7 +554,7 @@ def _inner_error(case: Case) -> float:
 
 
 def _paper_bound(target: Matrix, width: int) -> float:
-    """Return the strength of dropout from which on the rank of the tied optimum is below r.
+    """Return the strength of dropout at which the rank of the tied optimum falls below r.
 
     Tied weights are shared by both layers, and r is the number of hidden units. The strength is r
     s_r / Σ_{i≤r} (sᵢ − s_r), with the positive eigenvalues sᵢ of the target that the product of the

@@ -73,7 +73,7 @@ class Judge:
         self.ceiling: Array | None = None
 
     def __call__(self, distances: Array, exhausted: bool) -> Array:
-        """Return for each running problem the `Status` with which it ended, or None if it goes on.
+        """Return for each running problem the `Status` with which it ended; None if it continues.
 
         `distances` are the distances to optimality of the running problems, and `exhausted` tells
         whether the largest number of steps has been made.
@@ -92,7 +92,7 @@ class Judge:
         return self._verdicts(exhausted)
 
     def _verdicts(self, exhausted: bool) -> Array:
-        """Return the status of each problem, or None if it goes on, from the latest distances.
+        """Return the status of each problem, or None if it continues, from the latest distances.
 
         The distances are those to optimality. If several statuses apply to a problem, the one that
         is assigned last in the code below counts.

@@ -47,8 +47,8 @@ def check_repeatable(data: AlignedBlocks) -> None:
     """Raise a ValueError if data with many features can be read only once."""
     if not data.repeatable:
         raise ValueError(
-            f"X has {data.rows.n_features} features, for which the data are read several times, "
-            "but an iterator can be read only once: give a file, a list of batches (to "
+            f"X has {data.rows.n_features} features. With so many, the data must be read several "
+            "times, but an iterator can be read only once: give a file, a list of batches (to "
             "fit_batches), a memory map, or a function that returns a new iterator, or call "
             "partial_fit with each batch."
         )

@@ -658,10 +658,11 @@ def check_latents(k: int, m: int, name: str) -> None:
 
 
 def checked_data(X: Any, sample_weight: Any) -> tuple[Any, Any]:
-    """Return validated rows and row weights, or a `SecondMoment` or blocks of rows, and None.
+    """Return validated data and weights of its rows, in the form in which they are certified.
 
-    The moment is the given one, or that of data which are read in blocks. The blocks are data with
-    so many features that their moment is not formed.
+    Rows in memory are returned with their weights. In all other cases the weights are None: for a
+    given `SecondMoment`, for data that are read in blocks, whose second moment is returned, and for
+    such data with very many features, which are returned as blocks.
     """
     if isinstance(X, SecondMoment):
         return X, None

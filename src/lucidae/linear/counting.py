@@ -34,7 +34,7 @@ __all__ = [
 Floats = NDArray[np.float64]
 
 CRITERIA = ("mle", "parallel_analysis", "hard_threshold")
-"""Names of the criteria, as values of `n_components`."""
+"""Names of the criteria for the number of components; they are also values of `n_components`."""
 
 REFERENCES = {
     "mle": "Minka 2000",
@@ -206,17 +206,17 @@ def count_components(
     evidence of n − 1 components would be infinite.
 
     ``"parallel_analysis"`` compares eigenvalues with those of simulated white Gaussian noise of as
-    many rows (Horn 1965), one after the other. The share of the largest eigenvalue in their sum is
-    significant if at most ``significance`` of the simulated shares are as large; then its component
-    is removed, together with one feature and one row of the noise, and the next eigenvalue is
-    tested on the remaining sum. In Horn's own procedure large eigenvalues raise the variance of the
-    noise against which smaller ones are compared, and hide them; the removal avoids this (Dobriban
-    & Owen 2019). The first test is exact: without signals and with Gaussian noise, a component is
-    found with probability `significance`. The variance of the noise is not needed, because shares
-    do not depend on it. Eigenvalues of noise are those of a bidiagonal matrix with independent
-    entries of chi distributions (Dumitriu & Edelman 2002), and after the removal of a component
-    those of the matrix without its first row and column. So `n_simulations` times 2 min(n, m)
-    numbers are drawn, never a matrix of noise.
+    many rows (Horn 1965), one after the other, beginning with the largest. The share of the largest
+    eigenvalue in the sum of all is significant if at most ``significance`` of the simulated shares
+    are as large; then its component is removed, together with one feature and one row of the noise,
+    and the next eigenvalue is tested on the remaining sum. In Horn's own procedure large
+    eigenvalues raise the variance of the noise against which smaller ones are compared, and hide
+    them; the removal avoids this (Dobriban & Owen 2019). The first test is exact: without signals
+    and with Gaussian noise, a component is found with probability `significance`. The variance of
+    the noise is not needed, because shares do not depend on it. Eigenvalues of noise are those of a
+    bidiagonal matrix with independent entries of chi distributions (Dumitriu & Edelman 2002), and
+    after the removal of a component those of the matrix without its first row and column. So
+    `n_simulations` times 2 min(n, m) numbers are drawn, never a matrix of noise.
 
     ``"hard_threshold"`` counts the singular values of the centred rows that exceed the threshold of
     Gavish & Donoho (2014), with which the truncated singular value decomposition has the smallest
@@ -357,7 +357,7 @@ def check_criterion(value: Any) -> str | tuple[str, float] | None:
 
 
 def count_wanted(wanted: Any, eigenvalues: Any, weight: float, n_features: int) -> ComponentCount:
-    """Return the count of the criterion that a checked `n_components` names.
+    """Return the number of components by the criterion that a checked `n_components` names.
 
     Parameters
     ----------
@@ -388,7 +388,7 @@ def _checked_noise(value: Any, criterion: str) -> float:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ScaledSpectrum:
-    """Eigenvalues divided by the largest one, and the sizes from which noise is predicted.
+    """Eigenvalues of a covariance divided by the largest one, and the shape of the data.
 
     Parameters
     ----------
@@ -409,7 +409,7 @@ class ScaledSpectrum:
 
     @property
     def size(self) -> int:
-        """Number of eigenvalues that noise would make positive: min(m, degrees), at least 1."""
+        """Number of positive eigenvalues of noisy data: min(m, degrees), at least 1."""
         return max(1, int(min(len(self.values), self.degrees + 1e-9)))
 
     @property
@@ -423,12 +423,12 @@ class ScaledSpectrum:
         return max(float(len(self.values)), self.degrees)
 
     def noise(self, n_simulations: int, random_state: Any) -> WishartSpectra:
-        """Return simulated spectra of white noise of the same size."""
+        """Return simulated eigenvalues of white noise of the same shape as the data."""
         return WishartSpectra(self.size, self.larger, n_simulations, random_state)
 
     @property
     def left(self) -> Floats:
-        """Sums of each eigenvalue and all smaller ones."""
+        """For each eigenvalue, the sum of this eigenvalue and all smaller ones."""
         return np.cumsum(self.values[::-1])[::-1]
 
 
@@ -479,8 +479,9 @@ def log_evidence(eigenvalues: Floats, n_samples: float, most: int) -> Floats:
         \log p(U) - \frac n2 \sum_{i \le k} \log λ_i - \frac{n (m - k)}2 \log v
         + \frac{d + k}2 \log 2π - \frac12 \log|A| - \frac k2 \log n,
 
-    with the mean v of the eigenvalues λ after the first k, the volume 1/p(U) of the orthonormal
-    frames, their dimension d = mk − k(k + 1)/2 and the Hessian's determinant
+    with the mean v of the eigenvalues λ after the first k, the volume 1/p(U) of the set of m × k
+    matrices with orthonormal columns, its dimension d = mk − k(k + 1)/2, and the determinant of the
+    Hessian matrix
 
     .. math::
         |A| = \prod_{i \le k} \prod_{j > i}
@@ -559,7 +560,7 @@ def _by_threshold(problem: ScaledSpectrum, noise_variance: float | None) -> Comp
 
 
 def _squared_threshold(problem: ScaledSpectrum, noise_variance: float | None) -> float:
-    """Return the square of the threshold of the singular values of the scaled, centred rows."""
+    """Return the squared threshold of singular values, for rows with the scaled eigenvalues."""
     ratio = problem.size / problem.larger
     if noise_variance is not None:
         return hard_threshold(ratio) ** 2 * problem.larger * noise_variance / problem.unit

@@ -394,7 +394,7 @@ class LinearAutoencoder(
         return self
 
     def _fit_observed(self, options: Options, X: Array, weights: Array | None) -> None:
-        """Fit to rows with missing entries, of which each has an observed one."""
+        """Fit to rows with missing entries; each row has at least one observed entry."""
         _check_weight(float(X.shape[0]) if weights is None else scalar(namespace(X).sum(weights)))
         state = LinearState(options, reference_array(X))
         previous = None

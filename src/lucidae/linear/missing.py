@@ -8,11 +8,12 @@ have the posterior mean G⁻¹W_oᵀ(x_o − μ_o) and the posterior covariance 
 factorised.
 
 The gradient of the log-likelihood follows from these moments (Fisher's identity), and one step of
-expectation maximisation (EM; Tipping & Bishop 1999, Ilin & Raiko 2010) is this gradient, for the
-loadings and the mean of each feature divided by its complete-data information. The solver is a
-quasi-Newton acceleration of EM (Jamshidian & Jennrich 1997): L-BFGS whose first matrix is that of
-the EM step. A step is accepted only if the likelihood increases, and an EM step, which never
-lowers it, is taken if none is found.
+expectation maximisation (EM; Tipping & Bishop 1999, Ilin & Raiko 2010) is a preconditioned gradient
+step: the gradient for the loadings and the mean of each feature is divided by the complete-data
+information, the matrix of second derivatives that the likelihood would have if the latents were
+observed. The solver is a quasi-Newton acceleration of EM (Jamshidian & Jennrich 1997): L-BFGS with
+this preconditioner as initial inverse Hessian. A step is accepted only if the likelihood increases;
+if no such step is found, an EM step is taken, which never lowers the likelihood.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ can continue: eight mebibytes."""
 
 
 def suggesting_em(method: AnyMethod) -> AnyMethod:
-    """Decorate a method of the estimator, so that errors about NaN say how it is allowed."""
+    """Decorate a method of an estimator: its errors about NaN suggest ``handle_missing="em"``."""
 
     @wraps(method)
     def suggesting(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -160,7 +161,10 @@ def observed_part(X: Array, weights: Array | None, names: Any = None) -> tuple[A
 
 
 def comparable(previous: ObservedGaussian, X: Array) -> ObservedGaussian | None:
-    """Return an earlier fit for a warm start on rows X; warn and return None if features differ."""
+    """Return the earlier fit `previous` if a warm start on rows X can begin from it.
+
+    If the numbers of features differ, a warning is given and None is returned.
+    """
     if previous.mean.shape[0] == X.shape[1]:
         return previous
     warn_user(
@@ -171,9 +175,10 @@ def comparable(previous: ObservedGaussian, X: Array) -> ObservedGaussian | None:
 
 
 def latents_of(wanted: Any, m: int) -> int:
-    """Return the number of latents that `wanted` means if only the number of features m is known.
+    """Return the number of latents that `n_components` asks for, from the number of features m.
 
-    `wanted` is the argument `n_components`; a ValueError is raised unless it is an integer.
+    `wanted` is the argument `n_components`. A ValueError is raised unless it is an integer, because
+    other values, such as a share of the variance, need all rows.
     """
     if not isinstance(wanted, int):
         raise ValueError(
@@ -185,11 +190,12 @@ def latents_of(wanted: Any, m: int) -> int:
 
 
 def resolve_latents(wanted: Any, X: Array, weights: Array | None, training: DescentSettings) -> int:
-    """Return the number of latents that `wanted` means for rows X (n, m) with missing entries.
+    """Return the number of latents that `n_components` asks for, on rows X with missing entries.
 
-    An integer is the number itself, and None stands for all: m, or n − 1 if there are no more rows
-    than features. A share of the variance refers to the eigenvalues of the covariance matrix of
-    maximum likelihood without a restriction of its rank, for which n must exceed m.
+    X has n rows and m features, and `wanted` is the argument `n_components`. An integer is the
+    number itself, and None stands for all: m, or n − 1 if there are no more rows than features. A
+    share of the variance refers to the eigenvalues of the covariance matrix of maximum likelihood
+    without a restriction of its rank; this requires n > m.
     """
     n, m = int(X.shape[0]), int(X.shape[1])
     if isinstance(wanted, int):
@@ -222,16 +228,18 @@ def warn_of_fit(solution: Solution[Any], fitted: ObservedGaussian) -> None:
 
 
 def _seen(X: Array) -> Array:
-    """Return 1.0 for the observed entries of X and 0.0 for the others."""
+    """Return an array of the shape of X: 1.0 for observed entries and 0.0 for missing ones."""
     xp = namespace(X)
     return xp.astype(~xp.isnan(X), xp.float64)
 
 
 class _Point(NamedTuple):
-    """Parameters θ (loadings and mean by feature, then log γ) with what the next step needs.
+    """State of the solver: parameters θ, the loss and its derivatives at θ, and earlier steps.
 
-    `loss` is the negative log-likelihood per row, `gradient` its gradient, `information` that of
-    the complete data for each feature, and `pairs` are the last changes of θ and of the gradient.
+    θ contains the loadings and the mean of each feature, and the logarithm of the noise variance γ.
+    `loss` is the negative log-likelihood per row, `gradient` its gradient, `information` the
+    complete-data information of each feature (the second derivatives if the latents were observed),
+    and `pairs` contains the last changes of θ and of the gradient, for L-BFGS.
     """
 
     theta: Array
@@ -244,24 +252,24 @@ class _Point(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _ObservedLikelihood:
-    """Maximum likelihood for given rows and k latents: the loss, its gradient, and a step."""
+    """Negative log-likelihood of given rows with k latents: value, gradient and solver step."""
 
     rows: ObservedRows
     k: int
 
     def unpacked(self, theta: Array) -> tuple[Array, float]:
-        """Return loadings with mean (m, k + 1), and the noise variance γ."""
+        """Return the loadings with the mean as last column (m, k + 1), and γ, from parameters θ."""
         beta = namespace(theta).reshape(theta[:-1], (-1, self.k + 1))
         return beta, max(math.exp(min(scalar(theta[-1]), 700.0)), SMALLEST_NOISE)
 
     def packed(self, beta: Array, noise: float) -> Array:
-        """Return θ for loadings with mean (m, k + 1) and the noise variance γ."""
+        """Return θ for loadings with the mean as last column (m, k + 1), and noise variance γ."""
         xp = namespace(beta)
         last = zeros_like_shape((1,), beta) + math.log(noise)
         return xp.concat([xp.reshape(beta, (-1,)), last])
 
     def at(self, theta: Array, pairs: tuple[tuple[Array, Array], ...] = ()) -> _Point:
-        """Return the point with the parameters θ."""
+        """Return the state of the solver (loss, gradient and more) at the parameters θ."""
         xp = namespace(theta)
         beta, noise = self.unpacked(theta)
         found, n = self.rows.statistics(beta, noise), self.rows.weight
@@ -278,7 +286,8 @@ class _ObservedLikelihood:
     def step(self, point: _Point) -> _Point:
         """Return the point after one quasi-Newton step; the likelihood does not fall.
 
-        If no quasi-Newton step raises it, an EM step is tried, and then the point itself returned.
+        If no quasi-Newton step raises it, an EM step is tried; if that fails too, the point itself
+        is returned.
         """
         direction = self._direction(point)
         slope = scalar(namespace(direction).sum(direction * point.gradient))
@@ -310,12 +319,12 @@ class _ObservedLikelihood:
         return -g
 
     def _em_step(self, point: _Point, gradient: Array) -> Array:
-        """Return the gradient divided by the complete-data information: the step of EM.
+        """Return the step of EM: the gradient divided by the complete-data information.
 
-        If γ is small, EM hardly changes loadings and mean within the span of the loadings. The
-        step of parameter-expanded EM (Liu, Rubin & Wu 1998), which also estimates mean and
-        covariance of the latents, is therefore added: W sym(WᵀG)/2 for the gradient G of W, and
-        WWᵀg for the gradient g of μ.
+        If the noise variance γ is small, EM hardly changes the loadings W and the mean μ within the
+        span of W. The step of parameter-expanded EM (Liu, Rubin & Wu 1998), which also estimates
+        mean and covariance of the latents, is therefore added: W sym(WᵀG)/2 for the gradient G of
+        W, where sym(A) = (A + Aᵀ)/2, and WWᵀg for the gradient g of μ.
         """
         xp, found = namespace(gradient), point.statistics
         beta, noise = self.unpacked(point.theta)
@@ -329,7 +338,7 @@ class _ObservedLikelihood:
         return xp.concat([xp.reshape(moved, (-1,)), on_noise])
 
     def _remembered(self, point: _Point, trial: _Point) -> _Point:
-        """Return the point `trial` with the pairs from which the curvature is estimated."""
+        """Return the point `trial`, with the step from `point` appended to its `pairs`."""
         xp = namespace(point.theta)
         change, turn = trial.theta - point.theta, trial.gradient - point.gradient
         sizes = (scalar(xp.sum(a * b)) for a, b in ((change, turn), (change, change), (turn, turn)))
@@ -391,7 +400,7 @@ def fit_observed(
 
 
 def _scale_term(rows: ObservedRows) -> float:
-    """Return what the division of the data by `unit` adds to the log-likelihood per row."""
+    """Return how much the log-likelihood per row increases if data are divided by `rows.unit`."""
     return rows.entries * math.log(rows.unit) / rows.weight
 
 
@@ -411,8 +420,9 @@ def first_parameters(
 ) -> tuple[Array, float]:
     """Return the parameters from which the solver starts: loadings with mean, and noise variance.
 
-    They are those of an earlier fit, whose loadings are completed or truncated to k columns, or
-    the leading eigenpairs of the covariance matrix of the pairs of observed entries.
+    They come from an earlier fit (`previous`), whose loadings are extended or truncated to k
+    columns; or else from the leading eigenpairs of a covariance matrix, each entry of which is
+    estimated from the rows in which both features are observed.
     """
     xp = namespace(rows.rows)
     values, vectors, trace = _start_eigenpairs(rows, k)
@@ -451,7 +461,8 @@ def _continued(
 ) -> tuple[Array, Array, float]:
     """Return loadings (m, k), mean and noise of an earlier fit, in the units of `rows`.
 
-    If it has fewer latents, the missing columns are taken from `W` (m, k), orthogonal to its own.
+    If the earlier fit has fewer than k latents, columns from `W` (m, k), made orthogonal to its own
+    loadings, are added.
     """
     xp, (m, k) = namespace(W), W.shape
     every = like(previous.loadings, W) / rows.unit
@@ -472,8 +483,8 @@ class IncompleteStream:
     """State of online EM over batches of rows with missing entries (Cappé & Moulines 2009).
 
     Complete rows are kept exactly, by their second moment. The expected statistics of rows with
-    missing entries depend on the parameters; a running average of those of the batches is kept, in
-    which the weight of a batch grows in proportion to the number of rows before it.
+    missing entries depend on the parameters. Their running average over the batches is kept, in
+    which a later batch, computed with better parameters, has a larger weight.
 
     Parameters
     ----------
@@ -507,8 +518,8 @@ class IncompleteStream:
     ) -> IncompleteStream:
         """Return the state before the first batch X with missing entries.
 
-        `moment` is that of complete rows before it, or None. Units and first parameters are chosen
-        from these rows, or otherwise from the batch.
+        `moment` is the second moment of the complete rows given earlier, or None. The scale of the
+        data and the first parameters are computed from these rows or, without them, from the batch.
         """
         if moment is None:
             rows = ObservedRows.of(X, weights)
@@ -531,7 +542,7 @@ class IncompleteStream:
 
     @property
     def weight(self) -> float:
-        """Sum of the weights of all rows seen."""
+        """Sum of the weights of all rows so far."""
         seen = (self.statistics, self.moment)
         return sum(float(part.weight) for part in seen if part is not None)
 

@@ -92,7 +92,8 @@ class ObservedGaussian:
         """Return the covariance of the codes W₁(x − μ) given the observed entries of each row.
 
         It has shape (n, k, k) for an `encoder` W₁ (k, m), and is zero for rows without missing
-        entries. With the missing entries u it is γ(BG⁻¹Bᵀ + W₁ᵤW₁ᵤᵀ), where B = W₁ᵤWᵤ.
+        entries. Let o be the observed and u the missing entries, and G = W_oᵀW_o + γI; then it is
+        γ(BG⁻¹Bᵀ + W₁ᵤW₁ᵤᵀ), where B = W₁ᵤWᵤ.
         """
         xp, (k, q) = namespace(self.mean), (encoder.shape[0], self.loadings.shape[1])
         mixed = xp.reshape(encoder.mT[:, :, None] * self.loadings[:, None, :], (-1, k * q))
@@ -107,12 +108,12 @@ class ObservedGaussian:
 
     @property
     def moment(self) -> None:
-        """No second moment is stored; the attribute is that of the sources of the solvers."""
+        """None: no second moment is stored. The solvers expect this attribute of all their data."""
         return
 
     @property
     def covariance(self) -> LowRankCovariance:
-        """The covariance WWᵀ + γI, of shape (m, m), by its products."""
+        """The covariance WWᵀ + γI (m × m), as an operator that multiplies vectors by it."""
         spectrum = self.spectrum(None)
         values = spectrum.values
         inside = values * eye_like(values.shape[0], values)
@@ -121,8 +122,8 @@ class ObservedGaussian:
     def spectrum(self, k: int | None) -> Spectrum:
         """Return the `k` leading eigenpairs of WWᵀ + γI.
 
-        If `k` is None, as many as there are loadings. Eigenvalues after these equal γ, and their
-        eigenvectors are arbitrary orthonormal ones.
+        If `k` is None, there are as many as columns of W. All further eigenvalues equal γ; their
+        eigenvectors are arbitrary, but orthonormal.
         """
         xp = namespace(self.loadings)
         m, q = self.loadings.shape
@@ -189,7 +190,10 @@ def gaussian_of(model: Model, *, maximum_likelihood: bool = False) -> ObservedGa
 
 
 class _RowBlock(NamedTuple):
-    """Some rows: mask of observed entries, posterior mean of z, G⁻¹, and log-density."""
+    """Some rows: mask of observed entries, posterior mean of the latents, G⁻¹, and log-density.
+
+    G is the k × k matrix of the docstring of this module.
+    """
 
     rows: slice
     mask: Array

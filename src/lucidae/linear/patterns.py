@@ -1,7 +1,10 @@
-"""Rows with missing entries grouped by their pattern, and their expected sufficient statistics.
+"""Rows with missing entries, grouped by which entries are observed, and statistics for EM.
 
-Rows with the same observed entries have the same posterior covariance of the latents, so that one
-k × k matrix is factorised for each pattern of observed entries and not for each row.
+The model is probabilistic PCA with k latents: a row is x = Wz + μ + noise of variance γ, with
+loadings W and mean μ. Rows with the same observed features have the same posterior covariance of
+the latents z, so that one k × k matrix is factorised for each set of observed features (a pattern)
+and not for each row. The expected sufficient statistics of expectation maximisation (EM) are sums
+over the rows of posterior moments of z.
 """
 
 from __future__ import annotations
@@ -43,11 +46,13 @@ tends to zero, the likelihood has no maximum, and the fit ends at this number.""
 
 @dataclass(frozen=True, slots=True)
 class ObservedRows:
-    """Observed entries of weighted rows, grouped by their pattern, in units of order one.
+    """Observed entries of weighted rows, centred, scaled and grouped by the observed features.
 
-    The rows of a pattern enter the likelihood only by their second moment. So they are stored as
-    generalised rows (a, x): a row of weight w is (√w, √w x), and more rows than features are
-    replaced by the triangular factor of their QR factorisation, which has the same second moment.
+    A pattern is a set of observed features; there are p different ones among the n rows of m
+    features. The likelihood depends on the rows x of a pattern, with weights w, only through the
+    second moment of the extended rows √w (1, x). Any other extended rows (a, v) with this second
+    moment can be stored in their place. For a pattern with many rows, these are the rows of the
+    triangular factor of a QR factorisation, so that r ≤ n rows are stored in all.
 
     Parameters
     ----------
@@ -56,12 +61,12 @@ class ObservedRows:
     counts : array of shape (p,)
         Sum of the weights of the rows of each pattern.
     rows : array of shape (r, m)
-        Generalised rows in the order of the patterns, minus a times `center`, divided by `unit`;
-        0 where entries are missing.
+        The parts v of the stored rows, pattern by pattern, computed from data from which `center`
+        was subtracted and which were divided by `unit`; 0 where entries are missing.
     intercepts : array of shape (r,)
-        The factors a.
+        The parts a of the stored rows.
     starts : ndarray of int of shape (p + 1,)
-        Positions of the first generalised row of each pattern.
+        Index of the first stored row of each pattern, and r at the end.
     center : array of shape (m,)
         Mean of the observed entries of each feature.
     unit : float
@@ -85,8 +90,8 @@ class ObservedRows:
     ) -> ObservedRows:
         """Return the observed entries of the rows X (n, m).
 
-        Without `center` and `unit`, these are mean and deviation of the observed entries, of which
-        each feature must have one.
+        By default `center` is the mean and `unit` the root mean variance of the observed entries;
+        each feature must have an observed entry.
         """
         xp, X = namespace(X), as_double(X)
         if weights is None:
@@ -134,7 +139,7 @@ class ObservedRows:
 
     @classmethod
     def of_moment(cls, moment: SecondMoment, center: Array, unit: float) -> ObservedRows:
-        """Return generalised rows with the second moment of complete rows."""
+        """Return rows whose second moment is `moment`, in place of rows without missing entries."""
         xp, total = namespace(center), moment.weight
         values, vectors = eigh_descending(moment.covariance)
         lengths = xp.sqrt(total * where_set(values, values < 0.0, 0.0))
@@ -154,7 +159,8 @@ class ObservedRows:
     def statistics(self, beta: Array, noise: float) -> Statistics:
         """Return the expected sufficient statistics of the rows, and their log-likelihood.
 
-        `beta` (m, k + 1) contains the loadings and the mean, and `noise` is γ, in units of `unit`.
+        `beta` (m, k + 1) contains the loadings and, as its last column, the mean; `noise` is the
+        noise variance γ. All are those of the centred and scaled data.
         """
         xp, (m, k) = namespace(beta), (beta.shape[0], beta.shape[1] - 1)
         W, mean = beta[:, :k], beta[:, k]
@@ -193,7 +199,7 @@ class ObservedRows:
         return Statistics(information, cross, latent, *sums)
 
     def _parts(self, k: int) -> Iterator[tuple[slice, slice]]:
-        """Yield slices of patterns and of their generalised rows that fit into memory together."""
+        """Yield slices of the patterns and of their stored rows, small enough for the memory."""
         most = max(1, BLOCK_ENTRIES // max(self.mask.shape[1], (k + 1) ** 2))
         first, last = 0, len(self.starts) - 1
         while first < last:
@@ -203,7 +209,7 @@ class ObservedRows:
             first = end
 
     def _owners(self, patterns: slice) -> Array | None:
-        """Return the position of the pattern of each generalised row; None if each has one row."""
+        """Return the index of the pattern of each stored row; None if each pattern has one row."""
         sizes = np.diff(self.starts[patterns.start : patterns.stop + 1])
         if np.all(sizes == 1):
             return None
@@ -211,7 +217,10 @@ class ObservedRows:
         return namespace(self.mask).asarray(owner, device=device(self.mask))
 
     def _summed(self, latents: Array, patterns: slice, owner: Array | None) -> Array:
-        """Return Σ zzᵀ over the generalised rows of each pattern, for `latents` z (r, k + 1)."""
+        """Return the sum of zzᵀ over the stored rows of each pattern, shape (p, k + 1, k + 1).
+
+        `latents` contains the vector z of each row, and `owner` the index of its pattern.
+        """
         outer = latents[:, :, None] * latents[:, None, :]
         if owner is None:
             return outer
@@ -223,7 +232,7 @@ class ObservedRows:
 
 
 def _bordered(A: Array) -> Array:
-    """Return matrices (p, k, k) with a last row and a last column of zeros."""
+    """Return the matrices A (p, k, k) with a row and a column of zeros appended to each."""
     xp, (p, k, _) = namespace(A), A.shape
     wide = xp.concat([A, zeros_like_shape((p, k, 1), A)], axis=2)
     return xp.concat([wide, zeros_like_shape((p, 1, k + 1), A)], axis=1)
@@ -234,9 +243,10 @@ def _compressed(
 ) -> tuple[Array, Array, Vector]:
     """Replace the rows of each large pattern by a triangular factor with the same second moment.
 
-    `rows` are sorted by pattern, `sizes` are their numbers, and `patterns` (p, m) says which
-    features are observed. Patterns of at least 2(q + 1) rows with q observed features count as
-    large. The new rows, factors and numbers of rows are returned.
+    `rows` are sorted by pattern, `roots` are the square roots of their weights, `sizes` are the
+    numbers of rows of the patterns, and `patterns` (p, m) says which features are observed. A
+    pattern with q observed features is large if it has at least 2(q + 1) rows. The new values of
+    `rows`, `roots` and `sizes` are returned.
     """
     xp, ends = namespace(rows), np.cumsum(sizes)
     widths = patterns.sum(axis=1) + 1
@@ -275,11 +285,12 @@ def _triangle(table: Array) -> Array:
 class Statistics(NamedTuple):
     """Expected sufficient statistics of rows with missing entries, and their likelihood.
 
-    With the posterior of the extended latents z̃ = (z, 1) of the rows in which feature j is
-    observed, `information` (m, k + 1, k + 1) is Σ E[z̃z̃ᵀ], and `cross` (m, k + 1) is Σ xⱼE[z̃];
-    `latent` (k + 1, k + 1) is Σ E[z̃z̃ᵀ] over all rows. `squares` is Σ x² over the observed entries,
-    of which there are `entries` in rows of the total `weight`; `rest` is the sum of their expected
-    squared errors, and `value` the log-likelihood.
+    Let z̃ = (z, 1) be the latents z of a row x, extended by 1, and E the posterior mean given the
+    observed entries of the row. For each feature j, `information` (m, k + 1, k + 1) is the sum of
+    E[z̃z̃ᵀ], and `cross` (m, k + 1) the sum of xⱼE[z̃], over the rows in which j is observed; `latent`
+    (k + 1, k + 1) is the sum of E[z̃z̃ᵀ] over all rows. `squares` is the sum of the squares of the
+    observed entries and `rest` the sum of their expected squared errors; `entries` is the number
+    of these entries, `weight` the total weight of the rows, and `value` the log-likelihood.
     """
 
     information: Array
@@ -292,14 +303,14 @@ class Statistics(NamedTuple):
     value: float
 
     def maximized(self) -> tuple[Array, float]:
-        """Return loadings with mean, and noise variance, that maximise the expected likelihood."""
+        """Return loadings with the mean (m, k + 1), and the noise variance: the M-step of EM."""
         xp = namespace(self.cross)
         beta = self.divided(self.cross)
         noise = (self.squares - scalar(xp.sum(beta * self.cross))) / self.entries
         return beta, max(noise, SMALLEST_NOISE)
 
     def divided(self, slope: Array) -> Array:
-        """Return the product of the inverse information and `slope` (m, k + 1), by feature.
+        """Return, for each feature, its inverse `information` times its row of `slope` (m, k + 1).
 
         Rounding errors can make the information of a feature singular; its largest eigenvalue
         times a hundred machine epsilons is added to the diagonal.
@@ -316,8 +327,8 @@ class Statistics(NamedTuple):
     def averaged(self, new: Statistics) -> Statistics:
         """Return the statistics of all rows, in which those of the `new` rows count twice.
 
-        The old ones were computed with earlier parameters. With batches of equal size, the weight
-        of a batch in the result is proportional to its number.
+        The old ones were computed with earlier, less accurate parameters. If all batches have the
+        same size, batch number t has a weight proportional to t in the result.
         """
         total = self.weight + new.weight
         share = min(2 * new.weight / total, 1.0)
@@ -327,8 +338,9 @@ class Statistics(NamedTuple):
     def standardizer(self) -> Array:
         """Return the matrix A = [L a; 0 1] of latents with mean a and covariance LLᵀ.
 
-        The parameters βA and the latents A⁻¹z̃, which have mean 0 and covariance I, give the same
-        distribution of the data as β and z̃ (parameter-expanded EM; Liu, Rubin & Wu 1998).
+        Let β be the loadings with the mean, and z̃ = (z, 1) the extended latents, so that the data
+        are βz̃ plus noise. The parameters βA with the latents A⁻¹z̃, which have mean 0 and
+        covariance I, give the same distribution (parameter-expanded EM; Liu, Rubin & Wu 1998).
         """
         xp, k = namespace(self.latent), self.latent.shape[0] - 1
         moments = self.latent / self.weight
@@ -340,7 +352,7 @@ class Statistics(NamedTuple):
         return xp.concat([xp.concat([factor, a[:, None]], axis=1), identity[k:, :]])
 
     def turned(self, A: Array) -> Statistics:
-        """Return the statistics for the latents A⁻¹z̃ in place of z̃."""
+        """Return the statistics for the extended latents A⁻¹z̃ in place of z̃ = (z, 1)."""
         back = namespace(A).linalg.inv(A)
         return self._replace(
             information=back @ self.information @ back.mT,

@@ -316,7 +316,7 @@ class LinearState(FittedState):
 
     @property
     def component_count(self) -> ComponentCount | None:
-        """What the criterion that `n_components` names has found; None if it names none."""
+        """Result of the criterion that `n_components` names; None if it names no criterion."""
         wanted = self.options.n_components
         values = self.eigenvalues if is_criterion(wanted) else None
         return None if values is None else count_wanted(wanted, values, self.weight, len(values))

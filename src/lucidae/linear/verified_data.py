@@ -255,8 +255,8 @@ def _data_of_rows(X: Any, weights: Any, gram: Any = None) -> Data:
     if not math.isfinite(total * weight):
         check_rows(X)
         raise ValueError(
-            "the squares of X overflow double precision: divide X by a constant before it is given "
-            "to certify, as before fit."
+            "the squares of X overflow double precision: divide X by a constant, and give the "
+            "result to both fit and certify."
         )
     double = scipy.sparse.issparse(X) or (is_numpy(X) and X.dtype == np.float64)
     plain = double and float(mean @ mean) <= LARGE_MEAN * total

@@ -39,19 +39,19 @@ COMPARED = 8
 """Number of rows of larger data on which the gradient is compared with its definition."""
 
 COMPARED_FEATURES = 300
-"""Largest number of features of these rows."""
+"""Largest number of observed entries of each of these rows that are used."""
 
 BLOCK_ENTRIES = 2**21
 """Largest number of entries of matrices that are in memory at a time."""
 
 PAIRED_FEATURES = 8192
-"""Largest number of features of which all pairs are counted."""
+"""Largest number of features for which all pairs observed together are determined."""
 
 TANGENT_PARAMETERS = 1000
-"""Largest number of loadings for which the covariances that they determine are counted."""
+"""Largest number of loadings for which it is checked whether the covariances determine them."""
 
 NEGLIGIBLE = 1e-7
-"""Singular values of the derivatives of covariances below this part of the largest count as 0."""
+"""Relative threshold below which singular values count as 0, for the derivative of covariances."""
 
 
 class ObservedFigures(NamedTuple):
@@ -60,8 +60,9 @@ class ObservedFigures(NamedTuple):
     Parameters
     ----------
     gradient : Estimate
-        Norm of the gradient of the log-likelihood per row, each part divided by the root of its
-        complete-data information.
+        Norm of the gradient of the log-likelihood per row. The derivative with respect to each
+        parameter is divided by the root of the second derivative that the log-likelihood would
+        have if nothing were missing and the latents were observed.
     log_likelihood : float
         Log-likelihood of the observed entries.
     never : ndarray of int of shape (q, 2) or None
@@ -161,7 +162,7 @@ class _Parameters(NamedTuple):
 
 
 class _Slope(NamedTuple):
-    """Log-likelihood of some rows, and its derivatives by loadings, mean and noise variance."""
+    """Log-likelihood of some rows, and its gradient for loadings, mean and noise variance."""
 
     value: float
     loadings: Vector
@@ -173,7 +174,7 @@ class _Slope(NamedTuple):
         return cls(0.0, 0.0 * model.loadings, 0.0 * model.mean, 0.0)
 
     def plus(self, other: _Slope, sign: float = 1.0) -> _Slope:
-        """Return the sum of both, or with `sign` −1 the difference."""
+        """Return the sum of two results, or their difference if `sign` is −1."""
         return _Slope(
             self.value + sign * other.value,
             self.loadings + sign * other.loadings,
@@ -182,7 +183,11 @@ class _Slope(NamedTuple):
         )
 
     def size(self, model: _Parameters) -> float:
-        """Return √(γ‖∂ℓ/∂(W, μ)‖² + (2/m)(γ ∂ℓ/∂γ)²), which has no unit."""
+        """Return the norm of the derivatives, scaled such that it does not depend on units.
+
+        For the log-likelihood ℓ of m features, loadings W, mean μ and noise variance γ it is
+        √(γ‖∂ℓ/∂(W, μ)‖² + (2/m)(γ ∂ℓ/∂γ)²).
+        """
         squares = float(np.sum(self.loadings**2) + np.sum(self.mean**2))
         on_log = model.noise * self.noise
         return math.sqrt(model.noise * squares + 2 / len(model.mean) * on_log**2)
@@ -199,10 +204,10 @@ def _patterns(rows: Vector) -> list[Vector]:
 def _by_definition(model: _Parameters, rows: Vector, mass: Vector, groups: list[Vector]) -> _Slope:
     """Return the likelihood of all rows, and its derivatives, by their definition.
 
-    With the covariance C of the observed entries of a pattern, the scatter S of its rows about the
-    mean and their total weight n, the derivative by C is (C⁻¹SC⁻¹ − nC⁻¹)/2. Rows and columns of
-    features that are not observed are those of the identity matrix, which changes neither the
-    determinant nor the inverse of the others.
+    A pattern is a set of observed features. Let C be the covariance of these features, S the
+    scatter about the mean of the rows with this pattern, and n their total weight. The derivative
+    with respect to C is (C⁻¹SC⁻¹ − nC⁻¹)/2. So that all C have the same shape, rows and columns of
+    the identity matrix are inserted for the other features.
     """
     W, m, total = model.loadings, len(model.mean), _Slope.zero(model)
     C = W @ W.T + model.noise * np.eye(m)
@@ -248,9 +253,11 @@ def _by_residuals(
 ) -> tuple[_Slope, Vector]:
     """Return likelihood and derivatives from the residuals of all rows, and the loss of the codes.
 
-    For each row, a = C⁻¹(x − μ) is computed with G = WᵀW + γI over the observed entries, and the
-    derivative by loadings w of feature j is the sum of aⱼ aᵀW − wᵀG⁻¹, since C⁻¹W = WG⁻¹. The loss
-    of a code is its variance given the observed entries, divided by its variance.
+    The covariance of a row x with mean μ is C = WWᵀ + γI, with loadings W and noise variance γ,
+    restricted to the observed entries. For each row, a = C⁻¹(x − μ) is computed with G = WᵀW + γI
+    over the observed entries, and the derivative with respect to the loadings w of feature j is the
+    sum of aⱼ aᵀW − wᵀG⁻¹, since C⁻¹W = WG⁻¹. The loss of a code is its variance given the observed
+    entries, divided by its variance.
     """
     W, noise = model.loadings, model.noise
     (m, q), k, total = W.shape, len(encoder), _Slope.zero(model)
@@ -284,9 +291,9 @@ def _by_residuals(
 
 
 def _difference(model: _Parameters, rows: Vector) -> float:
-    """Return the largest difference, per row, of both computations on a few random rows.
+    """Return the largest difference per row between the two computations of the gradient.
 
-    Of these rows, at most `COMPARED_FEATURES` observed entries are used.
+    They are compared on a few random rows, with at most `COMPARED_FEATURES` observed entries each.
     """
     rng, worst, one = np.random.default_rng(0), 0.0, np.ones(1)
     for row in rows[rng.choice(len(rows), min(COMPARED, len(rows)), replace=False)]:
@@ -409,26 +416,27 @@ def _likelihood_claim(
 def _identifiability_claim(seen: ObservedFigures | None) -> Claim:
     name, reference = "identifiability", "derivatives of the covariances WWᵀ + γI"
     statement = (
-        "the features that were observed together determine the loadings (number of free "
-        "directions, and of groups of features without a link)"
+        "the covariances of features that were observed together determine the loadings (number "
+        "of directions in which the loadings can change while these covariances do not; further "
+        "groups of features without a common row count as well)"
     )
     if seen is None:
         return undecided(name, statement, reference, _NOT_STORED)
     if seen.never is None:
-        why = f"The pairs of more than {PAIRED_FEATURES} features are not counted."
+        why = f"Pairs of features are not examined for more than {PAIRED_FEATURES} features."
         return does_not_apply(name, statement, reference, why)
     named = _named_pairs(seen.never)
     if seen.parts > 1:
         why = (
-            f"The features fall into {seen.parts} groups without a row in which features of two "
-            f"groups are observed ({named}): the covariances between the groups are arbitrary. "
-            "Collect rows in which features of different groups are observed, or fit each group."
+            f"The features form {seen.parts} groups, and no row has observed features of two of "
+            f"them ({named}): the covariances between the groups are arbitrary. Collect "
+            "rows in which features of different groups are observed, or fit each group."
         )
         return at_most(name, statement, reference, float(seen.parts - 1 + (seen.free or 0)), 0, why)
     if seen.free is None:
         why = (
-            f"{named}, and there are more than {TANGENT_PARAMETERS} loadings, for which it is not "
-            "computed whether the other covariances determine them."
+            f"{named}. Whether the other covariances determine the loadings is not computed for "
+            f"more than {TANGENT_PARAMETERS} loadings."
         )
         return undecided(name, statement, reference, why)
     why = (

@@ -394,7 +394,8 @@ def _stationarity(
 ) -> Estimate | None:
     """Return the norm of the update direction, divided by the curvature and the weights' norm.
 
-    The curvature is the bound of `_own_scale`. A norm of the weights below 1e-8 is replaced by
+    The curvature is an upper bound: a multiple of the largest eigenvalue of the second moment, plus
+    one of the largest penalty (see `_own_scale`). A norm of the weights below 1e-8 is replaced by
     1e-8. The result is None for a linear VAE whose noise variance is below the rounding error of
     the total variance, because its gradient, which contains the inverse noise variance, then
     consists of rounding errors.

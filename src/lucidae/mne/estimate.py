@@ -125,7 +125,7 @@ class GroupEstimate:
         cls, gain: Floats, responses: Floats, labels: Floats, *, noise_variance: Any,
         group_covariance: Any, significance: Any, **settings: Any,
     ) -> GroupEstimate:  # fmt: skip
-        """Fit `SparseVAE` and select the groups; `settings` are further arguments of it.
+        """Fit `SparseVAE`, with further arguments `settings`, and select groups of columns.
 
         With a `significance`, groups that are not significant are removed (`_significant`), and the
         prior covariances of the others are fitted again without them. Without one, all groups with
@@ -169,12 +169,12 @@ class GroupEstimate:
         return np.unique(self.labels[self.columns])
 
     def _significant(self, significance: float) -> Floats:
-        """Return the columns of the groups that are left after removing the others one by one.
+        """Return the columns of the significant groups; the others are removed one by one.
 
-        The group whose evidence exceeds its threshold least (or is furthest below it) is removed
-        first, until each group that is left is significant. Two groups with nearly the same field
-        can replace each other, so that neither is significant beside the other one; after one of
-        them is removed, the other one is.
+        In each step the group whose evidence exceeds its threshold least (or is furthest below it)
+        is removed, until all remaining groups are significant. Two groups with nearly the same
+        field can replace each other, so that neither is significant as long as both are present;
+        after one is removed, the other one is significant.
         """
         scaled, kept = self.gain[:, self.columns] @ self._roots[0], np.arange(self.columns.size)
         labels, n_responses = self.labels[self.columns], self.responses.shape[1]
@@ -223,7 +223,7 @@ class GroupEstimate:
 
     @cached_property
     def _roots(self) -> tuple[Floats, Floats]:
-        """Matrix B with BBᵀ = Γ, and which of its columns have more than a negligible variance."""
+        """Matrix B with BBᵀ = Γ, the prior covariance, and a mask of its non-negligible columns."""
         size = self.columns.size
         root, kept = np.zeros((size, size)), np.zeros(size, dtype=bool)
         selected = self.labels[self.columns]
@@ -237,7 +237,10 @@ class GroupEstimate:
 
     @cached_property
     def _factor(self) -> ActiveFactor:
-        """Factor of the posterior of the latents Z with unit variance, where U = BZ."""
+        """Factorised posterior covariance of the latents Z, which have the prior N(0, I).
+
+        The coefficients are BZ, with the matrix B of `_roots`.
+        """
         scaled = self.gain[:, self.columns] @ self._roots[0]
         return ActiveFactor.of(scaled, np.ones(self.columns.size), self.noise_variance)
 

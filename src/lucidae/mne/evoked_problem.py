@@ -74,7 +74,7 @@ class EvokedProblem:
         Whitened lead field of the sources in use, each column times its weight. Sources without a
         field are not among them.
     columns : ndarray of int of shape (κ,)
-        Their columns in the forward solution.
+        Indices of the columns of `gain` among those of the forward solution.
     weighting : ndarray of shape (n_columns,)
         Weight of every column of the forward solution: depth, orientation and user's weights.
     responses : ndarray of shape (d, n_times)
@@ -154,15 +154,16 @@ class EvokedProblem:
         return np.asarray(self.whitener @ self.forward["sol"]["data"][:, columns])
 
     def residual(self, index: int, amplitudes: Floats, columns: Any) -> Any:
-        """Return one of the evokeds minus the field of amplitudes of columns of the forward."""
+        """Return evoked number `index` minus the field of the sources with the given amplitudes."""
         evoked = self.evokeds[index]
         return _compute_residual(self.forward, evoked, amplitudes, columns, self.info)
 
     def along_sensors(self) -> EvokedProblem:
         """Return the same problem with rows that are as close as possible to sensors.
 
-        MNE's rows are principal components of the noise, which differ in how much signal they
-        have. Folds of rows are alike if every row belongs to one sensor.
+        The rows of MNE's whitened data are principal components of the noise, which differ in how
+        much signal they have. If each row belongs to one sensor instead, the folds of a
+        cross-validation over rows have similar amounts of signal.
         """
         axes = self.whitener / np.linalg.norm(self.whitener, axis=1, keepdims=True)
         turn = rotation_to_rows(axes.T)
@@ -173,7 +174,7 @@ class EvokedProblem:
 
 
 def make_stc(amplitudes: Floats, columns: Any, problem: EvokedProblem, index: int, ori: Any) -> Any:
-    """Return the source estimate of amplitudes of columns of the forward, as `gamma_map` does."""
+    """Return MNE's source estimate with given amplitudes of columns of the forward solution."""
     evoked = problem.evokeds[index]
     tstep = 1.0 / evoked.info["sfreq"]
     return _make_sparse_stc(
@@ -227,8 +228,8 @@ def _checked_evokeds(evoked: Any) -> list[Any]:
         if one.ch_names != first.ch_names or set(one.info["bads"]) != set(first.info["bads"]):
             raise ValueError(
                 "The evokeds have different channels or bad channels, expected the same ones in "
-                "the same order: call mne.channels.equalize_channels, and give all of them the "
-                "bad channels of each."
+                "the same order: call mne.channels.equalize_channels, and mark a channel that is "
+                "bad in one evoked as bad in all of them."
             )
     return evokeds
 
@@ -247,7 +248,7 @@ def _checked_weights(weights: Any, n_sources: int) -> Any:
 
 
 def _averages(evoked: Any, nave: Any) -> float:
-    """Return by how many averages the covariance of the noise of an evoked is divided."""
+    """Return the number of averages by which the noise covariance of an evoked is divided."""
     if nave is not None:
         return check_number(nave, "nave", low=0.0, open_low=True, others=" or None")
     return float(max(evoked.nave, 1))

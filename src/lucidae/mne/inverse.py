@@ -83,7 +83,8 @@ def sparse_vae(
     noise_variance : float, "cv", "cv_1se", "learn" or "auto", default=1.0
         Factor γ of the noise covariance. "cv" takes the mean squared error of predicting held-out
         sensors, "cv_1se" a larger one within its standard error, "learn" maximises the likelihood
-        over γ too; see `SparseVAE`. A forward solution with errors needs more than 1.
+        over γ too; "auto" chooses between "learn" and "cv" as in `SparseVAE`. If the forward
+        solution has errors, γ must be larger than 1.
     group_covariance : {"full", "spherical"}, default="full"
         Prior covariance of the components of a loose or free source: any covariance matrix, so that
         results do not depend on the axes, or (as ``xyz_same_gamma=True`` of `gamma_map`) one
@@ -101,9 +102,9 @@ def sparse_vae(
         the prior variance of a source is the same in units of each evoked's noise.
     significance : float or None, default=0.05
         Only sources that are statistically significant are returned; this is the probability of
-        any false one under the model. Sources that are not are removed one at a time, the least
-        significant one first, until all that are left are, and their prior variances are then
-        fitted again. None returns all sources with a positive prior variance, as `gamma_map` does.
+        any false one under the model. Other sources are removed one at a time, the least
+        significant one first, and the prior variances of the remaining ones are then fitted again.
+        None returns all sources with a positive prior variance, as `gamma_map` does.
     patches : list of float or int, optional
         Sizes of extended sources, which are searched for along with the point sources: radii in
         metres (floats, such as 0.01) or neighbour orders (integers). Around every source there is
@@ -299,10 +300,10 @@ def solver(
 
 
 def _without_null_space(data: Floats, gain: Floats) -> tuple[Floats, Floats]:
-    """Return the data and the gain in an orthonormal basis of their rows' range.
+    """Return data and gain with fewer rows, which are linearly independent.
 
     After a projection the whitened rows are linearly dependent: their noise has fewer dimensions
-    than there are rows, which a noise variance that is estimated from the rows has to know.
+    than there are rows. Without this step, an estimated noise variance would be too small.
     """
     both = np.hstack([data / max(np.linalg.norm(data), 1e-300), gain / np.linalg.norm(gain)])
     values, vectors = np.linalg.eigh(both @ both.conj().T)

@@ -72,7 +72,10 @@ def neighbourhoods(src: Any, patches: Any) -> list[Members]:
 
 
 def _by_radius(src: Any, radius: float) -> Iterator[Members]:
-    """Yield the sources within a radius of each source of the same source space."""
+    """Yield, for each source, the indices of the sources within a radius (metres) around it.
+
+    Only sources of the same source space are included.
+    """
     first = 0
     for space in src:
         places = space["rr"][space["vertno"]]
@@ -83,7 +86,7 @@ def _by_radius(src: Any, radius: float) -> Iterator[Members]:
 
 
 def _by_order(src: Any, order: int) -> Iterator[Members]:
-    """Yield the sources at most `order` edges away from each source."""
+    """Yield, for each source, the indices of the sources that are at most `order` edges away."""
     first = 0
     for space in src:
         edges = _edges(space, order)
@@ -97,7 +100,10 @@ def _by_order(src: Any, order: int) -> Iterator[Members]:
 
 
 def _edges(space: Any, order: int) -> Any:
-    """Return a sparse matrix with a positive entry for each edge between sources of a space."""
+    """Return the adjacency matrix of the sources of one source space, as a sparse matrix.
+
+    Entries of edges are positive. `order` is only needed for the error message.
+    """
     vertices = np.asarray(space["vertno"])
     if space["type"] == "surf":
         triangles = space["tris"] if space.get("use_tris") is None else space["use_tris"]

@@ -157,15 +157,16 @@ class SourceResult:
 
     @property
     def amplitudes(self) -> Floats:
-        """Amplitudes of the source estimate: the posterior mean, or debiased if asked for."""
+        """Amplitudes of the source estimate: debiased if `debias`, otherwise the posterior mean."""
         return self.debiased_amplitudes if self.debias else self.posterior_mean
 
     @cached_property
     def posterior_covariance(self) -> Floats:
         """Posterior covariance of the amplitudes of one sample, (n n_orient, n n_orient).
 
-        Source by source, all components of a source together. It is the same for all samples. It
-        includes the error by noise, not that of a wrong forward solution or wrong sources.
+        Its rows are ordered by source, and by component within a source. It is the same for all
+        samples. It describes the error caused by noise, but not errors caused by a wrong forward
+        solution or wrong sources.
         """
         spread = self._transfer @ self.estimate.covariance @ self._transfer.T
         return np.asarray(spread / self.problem.averages[self.index])
@@ -233,14 +234,14 @@ class SourceResult:
         return np.asarray(shares.reshape(-1, self.n_orient, self.times.size).sum(axis=1))
 
     def noise_path(self, noise_variances: Any = None, cv: Any = False) -> NoisePath:
-        """Return which sources explain the data at which noise variance.
+        """Return the sources that are found for each of several noise variances.
 
         Parameters
         ----------
         noise_variances : array-like of shape (m,), optional
-            Factors of the noise covariance. By default four per decade, from where no source
-            explains anything down to one step below the noise variance of the fit; with `cv`, those
-            of `lucidae.sparsity.noise_path`.
+            Factors of the noise covariance. By default there are four per decade, from a factor for
+            which no source is found down to one step below that of the fit; with `cv`, they are
+            those of `lucidae.sparsity.noise_path`.
         cv : int, splitter, iterable, None or False, default=False
             Folds over whitened sensors for held-out errors, as in `noise_path`; False for none.
 
@@ -341,7 +342,7 @@ class SourceResult:
 
     @cached_property
     def _whitened(self) -> tuple[Floats, Floats]:
-        """Whitened data of the evoked, and what the sources explain of them."""
+        """Whitened data of the evoked, and the part of them that the sources explain."""
         here = self.problem.samples(self.index)
         found = self.estimate.debiased if self.debias else self.estimate.mean
         fitted = self.estimate.gain[:, self.estimate.columns] @ found[:, here]

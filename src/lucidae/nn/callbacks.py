@@ -289,7 +289,7 @@ class PrefixMonitor(ScalarMonitor):
         self._rows: list[Mapping[str, float]] = []
 
     def on_train_epoch_start(self, _trainer: Any, _pl_module: Any) -> None:
-        """Forget the losses of the epoch before."""
+        """Discard the losses of the previous epoch."""
         self._rows = []
 
     def on_train_batch_end(

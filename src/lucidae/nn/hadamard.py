@@ -1,4 +1,4 @@
-"""What a diagonal posterior covariance costs a given decoder: the Hadamard gap, in nats."""
+"""The Hadamard gap: how much a diagonal posterior covariance lowers the ELBO of a given decoder."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MOST_ENTRIES = 1 << 25
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HadamardGap:
-    """Amount by which a full posterior covariance improves the bound of a given decoder.
+    """Amount by which a full posterior covariance raises the ELBO of a VAE with a given decoder.
 
     It is the result of `lucidae.nn.hadamard_gap`, which explains it.
 
@@ -70,8 +70,8 @@ class HadamardGap:
     def answer(self) -> str:
         """One sentence that answers whether a full covariance would help this model."""
         return (
-            "Would a full covariance help? With this decoder it improves the bound by "
-            f"{self.value:.3g} ± {self.standard_error:.2g} nats per sample, to first order."
+            "Would a full covariance help? With this decoder it raises the evidence lower bound "
+            f"by {self.value:.3g} ± {self.standard_error:.2g} nats per sample, to first order."
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -212,7 +212,7 @@ def gap_of_gram(gram: Tensor) -> Tensor:
 
 
 def sketch_bias(k: int, count: int) -> float:
-    """Return the excess of the gap of a sketch with `count` rows, for k latents that are all used.
+    """Return by how much a sketch with `count` rows overestimates the gap, for k used latents.
 
     See the notes of `hadamard_gap`.
 
@@ -227,7 +227,7 @@ def sketch_bias(k: int, count: int) -> float:
 
 
 def _noise_variance(model: Any, given: float | None) -> float:
-    """Return the given noise variance, or else that of the model; an error if there is none."""
+    """Return the given noise variance or, if it is None, that of the model."""
     found = getattr(model, "noise_variance", None) if given is None else given
     if found is None:
         raise ValueError(

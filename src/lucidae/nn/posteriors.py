@@ -224,7 +224,7 @@ initialisation. It is small, so that all kinds of covariance start near the iden
 
 
 def as_gaussian(posterior: Any) -> Any:
-    """Return what an encoder returned as a Gaussian of this package; other objects unchanged.
+    """Convert the output of an encoder to a Gaussian of this package; return others unchanged.
 
     A Normal (also inside Independent) and a MultivariateNormal of `torch.distributions` are
     converted, and so is a pair (mean, log-variance) of tensors of equal shape.

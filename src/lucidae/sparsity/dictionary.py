@@ -142,7 +142,7 @@ class SparseDictionary:
         return np.maximum(forms, 0.0)
 
     def covariance(self, relevance: Any) -> Any:
-        """Return ΦWΦᵀ, of shape (d, d), for the diagonal matrix W of the relevances."""
+        """Return ΦWΦᵀ (d, d) for this dictionary Φ and the diagonal matrix W of relevances."""
         S, roots, weights = self.entries, self.roots, relevance / self.norms**2
         keep = np.flatnonzero(weights)
         half = S if keep.size == S.shape[1] else S[:, keep]
@@ -221,7 +221,7 @@ def adjoint_times(dictionary: Dictionary, right: Array) -> Array:
 
 
 def norms_after(dictionary: Dictionary, left: Array) -> Array:
-    """Return ‖Aφ‖² for a matrix A and all columns φ of the dictionary."""
+    """Return ‖Aφ‖² for a matrix A (`left`) and all columns φ of the dictionary."""
     if isinstance(dictionary, SparseDictionary):
         return dictionary.norms_after(left)
     return squared_norms(left @ dictionary, -2)

@@ -802,8 +802,8 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         check_is_fitted(self)
         if y is None:
             raise ValueError(
-                f"{type(self).__name__} is certified on data with its responses: give X and y, or "
-                "neither for the data of the fit."
+                f"y is missing: to certify a {type(self).__name__} on other data, give X and y; "
+                "for the data of the fit, give neither."
             )
         dictionary, targets, weights = validated_data(self, X, y, sample_weight)
         outputs = np.shape(to_numpy(self.coef_))[0] if np.ndim(to_numpy(self.coef_)) == 2 else 1

@@ -92,7 +92,7 @@ class SparseState(FittedState):
         self.posterior = replace(found, roots=moved(found.roots), factor=moved(found.factor))
 
     def add_noise(self, cov: NoiseCovariance | None, weights: Array | None) -> None:
-        """Add the noise variances of the training rows, if the noise has a covariance `cov`.
+        """Store ``noise_variances_``, one per training row, if a noise covariance `cov` is given.
 
         `weights` are the weights of these rows; None if all are 1.
         """

@@ -258,7 +258,7 @@ class PrincipalState(State):
 
     @classmethod
     def at(cls, state: State, axes: Axes, groups: Groups) -> PrincipalState:
-        """Return a state in principal axes, together with these axes."""
+        """Return `state`, whose groups are in their principal axes, extended by these `axes`."""
         made = cls(*state)
         made.axes, made.groups = axes, groups
         return made

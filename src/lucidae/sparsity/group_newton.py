@@ -27,7 +27,7 @@ LARGEST_DAMPING = 1e8
 
 
 class Latents(NamedTuple):
-    """Columns Φ_gT of a working set, with Γ_g = TTᵀ, and what follows from their covariance.
+    """Columns Φ_gT of a working set, with Γ_g = TTᵀ, and values computed from their covariance.
 
     Parameters
     ----------
@@ -101,7 +101,7 @@ def _latents(
     columns: Matrices, responses: Matrices, noise: float, members: list[Matrices],
     factors: list[Matrices],
 ) -> Latents:  # fmt: skip
-    """Return the columns Φ_gT of groups with covariances Γ_g = TTᵀ, and what follows from them."""
+    """Return columns Φ_gT of groups with covariances Γ_g = TTᵀ, and values computed from them."""
     parts, group, used, first = [], [], [], 0
     for index, factor in zip(members, factors, strict=True):
         turned = np.moveaxis(columns[:, index], 0, 1) @ factor  # (k, d, m)

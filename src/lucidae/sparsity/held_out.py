@@ -65,7 +65,7 @@ FEW_STEPS = 10
 """Number of MacKay steps after which the predictions of a small problem no longer improve."""
 
 USED = 0.01
-"""Share of the sum of squares of all contributions from which on a column counts as in use."""
+"""Share of the sum of squares of all contributions above which a column counts as in use."""
 
 EXPLAINED = 0.4
 """Explained power, divided by that at the chosen noise variance, of solutions to compare with.
@@ -73,8 +73,8 @@ EXPLAINED = 0.4
 Those that explain less merge several columns into one even if the dictionary is right."""
 
 LOW_RANK = 1e-8
-"""Noise variance, relative to the mean square response, from which on columns are evaluated through
-the few active ones; below it the differences that this takes would lose too many digits."""
+"""Noise variance, relative to the mean square response, above which columns are evaluated by
+low-rank updates from the few active ones; below it the differences would lose too many digits."""
 
 
 def folds(
@@ -124,12 +124,12 @@ class RowFold:
     Parameters
     ----------
     problem, units : Problem and Units
-        The training rows as a normalised problem, and its units.
+        The training rows after normalisation, and the factors by which they were divided.
     train, test : Rows
         The training rows and the held-out rows.
     start : array, optional
-        What was fitted at the previous noise variance (see `Energy.parameters`); None before the
-        first.
+        The fitted relevances (or group covariances) for the previous noise variance, from which the
+        next fit starts; None before the first fit.
     """
 
     problem: Problem
@@ -309,7 +309,7 @@ class PathTrace(NamedTuple):
 
 
 class Guide(NamedTuple):
-    """A solution on a path of noise variances: what to start from (normalised), and the path."""
+    """A path of noise variances, and a solution on it from which fits start (normalised)."""
 
     start: Array
     trace: PathTrace

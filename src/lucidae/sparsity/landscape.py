@@ -21,7 +21,7 @@ def full_slice(weight: Array, power: float, inner: float) -> Array:
     The energy is the loss, and the relevance of a column is the prior variance of its coefficients;
     all other relevances are fixed. Up to a constant it is a/(w + γ') + log(w + γ') (Wipf 2023, eq.
     54). The relevance w is `weight`. a (`power`) is the mean square of the coefficients that fit
-    the column to what the other columns leave, and γ' (`inner`) is the variance of these
+    the column to the residual of the other columns, and γ' (`inner`) is the variance of these
     coefficients; `slice_parameters` computes both.
 
     Examples
@@ -38,9 +38,9 @@ def diagonal_slice(weight: Array, power: float, inner: float, outer: float) -> A
     The energy is the loss, and the relevance of a column is the prior variance of its coefficients;
     all other relevances are fixed. Up to a constant it is a/(w + γ') + log(w + γ'') (Wipf 2023, eq.
     55). The relevance w is `weight`. a (`power`) is the mean square of the coefficients that fit
-    the column to what the other columns leave, γ' (`inner`) is the variance of these coefficients,
-    and γ'' (`outer`) the noise variance divided by the column's squared norm; `slice_parameters`
-    computes all three.
+    the column to the residual of the other columns, γ' (`inner`) is the variance of these
+    coefficients, and γ'' (`outer`) the noise variance divided by the column's squared norm;
+    `slice_parameters` computes all three.
 
     Examples
     --------
@@ -68,7 +68,7 @@ def full_slice_minima(power: float, inner: float) -> list[float]:
     `full_slice` is the loss of the full-covariance VAE as a function of one relevance, the prior
     variance of a column's coefficients. There is always exactly one minimum (Wipf 2023, Theorem
     4.4): a − γ', or 0 if that is negative. a (`power`) is the mean square of the coefficients that
-    fit the column to what the other columns leave, and γ' (`inner`) is their variance.
+    fit the column to the residual of the other columns, and γ' (`inner`) is their variance.
 
     Examples
     --------
@@ -83,10 +83,11 @@ def diagonal_slice_minima(power: float, inner: float, outer: float) -> list[floa
 
     `diagonal_slice` is the loss of the diagonal-covariance VAE as a function of one relevance, the
     prior variance of a column's coefficients. See Wipf 2023, Corollary 4.5. a (`power`) is the mean
-    square of the coefficients that fit the column to what the other columns leave, γ' (`inner`) is
-    their variance, and γ'' (`outer`) the noise variance divided by the column's squared norm. The
-    stationary points are (a − 2γ' ± √(a² + 4a(γ'' − γ')))/2. The larger one is a minimum, the
-    smaller one a maximum. If the maximum is positive, there is a second minimum at zero.
+    square of the coefficients that fit the column to the residual of the other columns, γ'
+    (`inner`) is their variance, and γ'' (`outer`) the noise variance divided by the column's
+    squared norm. The stationary points are (a − 2γ' ± √(a² + 4a(γ'' − γ')))/2. The larger one is a
+    minimum, the smaller one a maximum. If the maximum is positive, there is a second minimum at
+    zero.
 
     Examples
     --------

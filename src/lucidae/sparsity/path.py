@@ -399,7 +399,7 @@ def noise_path(
     noise_cov: Any = None,
     **settings: Any,
 ) -> NoisePath:
-    """Solve `SparseVAE` along a decreasing sequence of noise variances, each from the one before.
+    """Fit `SparseVAE` for a decreasing sequence of noise variances, each from the last solution.
 
     Parameters
     ----------
@@ -409,8 +409,9 @@ def noise_path(
         The responses.
     noise_variances : array-like of shape (m,), optional
         The noise variances, in any order; with `noise_cov`, the factors of this covariance. By
-        default four per decade, from where the first column enters down to where held-out rows are
-        no longer predicted better, at most to 1e-6 times the mean square of the responses.
+        default there are four per decade. They begin where the first column becomes active and end
+        where the prediction of held-out rows no longer improves, or at 1e-6 times the mean square
+        of the responses.
     cv : int, splitter, iterable or False, optional
         Folds over rows for the held-out errors, as in `SparseVAE`. False computes none.
     sample_weight, noise_cov : array-like, optional

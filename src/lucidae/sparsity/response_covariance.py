@@ -142,7 +142,9 @@ def checked_spectrum(
     except (TypeError, ValueError) as error:
         raise ValueError(f"{name}={wanted!r} was given, expected {others}.") from error
     if matrix.shape != (count, count) or not np.isfinite(matrix).all():
-        raise ValueError(f"{name} has shape {matrix.shape}, expected finite numbers or {others}.")
+        raise ValueError(
+            f"{name} has shape {matrix.shape} or entries that are not finite, expected {others}."
+        )
     size = float(np.abs(matrix).max())
     values = np.linalg.eigvalsh((matrix + matrix.T) / 2.0)
     if np.abs(matrix - matrix.T).max() > 1e-8 * size or values[0] < -1e-8 * size or size == 0.0:
@@ -155,7 +157,7 @@ def checked_spectrum(
 
 
 class CorrelatedState(NamedTuple):
-    """A problem with relevances and a covariance of the responses, and what follows from them.
+    """Relevances and a covariance of the responses, with the quantities computed from them.
 
     Parameters
     ----------
@@ -380,7 +382,7 @@ def _searched(state: CorrelatedState, *, innovations: bool) -> CorrelatedState:
 
 
 def _at_angle(angle: float, count: int) -> ResponseSpectrum:
-    """Return the spectrum of the AR(1) model whose correlation is the hyperbolic tangent of it."""
+    """Return the spectrum of the AR(1) model whose correlation is tanh(`angle`)."""
     return ResponseSpectrum.autoregressive(float(np.tanh(angle)), count)
 
 

@@ -2,9 +2,10 @@
 
 Let Φ be the dictionary, X the n responses, W the diagonal matrix of the relevances (prior variances
 of the coefficients) and Λ the diagonal matrix of the noise variances of the rows, so that a
-response has the covariance Σ = ΦWΦᵀ + Λ. With an intercept, the likelihood is that of what is
-orthogonal to it, and Σ⁻¹ is replaced by P = Σ⁻¹ − Σ⁻¹1(1ᵀΣ⁻¹1)⁻¹1ᵀΣ⁻¹ (restricted likelihood).
-Minimisations of the energy (loss) over the relevances alternate with updates of Λ.
+response has the covariance Σ = ΦWΦᵀ + Λ. With an intercept, the likelihood is that of the
+responses projected on the complement of the vector 1 of ones, and Σ⁻¹ is replaced by P = Σ⁻¹ −
+Σ⁻¹1(1ᵀΣ⁻¹1)⁻¹1ᵀΣ⁻¹ (restricted likelihood). Minimisations of the energy (loss) over the relevances
+alternate with updates of Λ.
 """
 
 from __future__ import annotations
@@ -80,8 +81,10 @@ def row_figures(
 def majorized_variances(variances: Any, figures: RowFigures, floor: float) -> Any:
     """Return the noise variances of the rows after one step of majorise–minimise.
 
-    The noise variance Λᵢ of row i becomes √(rᵢ/dᵢ), with the mean squared residual rᵢ = Λᵢ²qᵢ of
-    the posterior mean, where qᵢ is the mean square of (PX)ᵢ and dᵢ = Pᵢᵢ. It is at least `floor`.
+    The noise variance Λᵢ of row i becomes √(rᵢ/dᵢ), but at least `floor`. Here rᵢ = Λᵢ²qᵢ is the
+    mean squared residual of the posterior mean, qᵢ is the mean square of (PX)ᵢ for the responses X,
+    and dᵢ = Pᵢᵢ, where P is the inverse covariance of a response (see the docstring of this
+    module).
     """
     # The log-determinant is concave in Λ with gradient d, and the data term is the minimum over
     # the coefficients of Σᵢ rᵢ/Λᵢ + …, so dᵢΛᵢ + rᵢ/Λᵢ majorises the energy in Λᵢ.
@@ -92,8 +95,9 @@ def majorized_variances(variances: Any, figures: RowFigures, floor: float) -> An
 def longer_variances(variances: Any, figures: RowFigures, floor: float) -> Any:
     """Return the noise variances of the rows after a step that is twice as long in the logarithm.
 
-    The noise variance Λᵢ becomes Λᵢqᵢ/dᵢ. The bound dᵢΛᵢ + rᵢ/Λᵢ of `majorized_variances` has the
-    same value before and after it, so that the energy (loss) does not rise.
+    With the symbols of `majorized_variances`, the noise variance Λᵢ becomes Λᵢqᵢ/dᵢ. The upper
+    bound dᵢΛᵢ + rᵢ/Λᵢ of the energy (loss) has the same value before and after this step, so that
+    the energy does not rise.
     """
     ratio = figures.power / np.where(figures.precision > 0, figures.precision, 1.0)
     return np.maximum(variances * ratio, floor)

@@ -269,7 +269,7 @@ def _is_covariance(matrix: Any, n: int) -> bool:
 
 
 def _of_covariance(rows: Weighted, at: Evaluation, fit: Fit) -> dict[str, Any]:
-    """Return how far the covariance of the responses is from what it should be, by name.
+    """Return, by name, the error of the covariance of the responses.
 
     If it was learned, this is the decrease of the energy (loss) at nearby correlations, and if it
     was given, the largest difference from the given one. Without it the result is empty.

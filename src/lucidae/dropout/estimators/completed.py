@@ -128,13 +128,15 @@ class CompletionState(FittedState):
         }
 
     def compute_certificate(self, title: str) -> Certificate:
-        """Return the certificate of the factors; `title` is its heading."""
+        """Return the certificate of the fitted factors U and V; `title` is its heading."""
         if self.figures is None:
-            raise ValueError("the factors could not be judged: call lucidae.certify(estimator, X).")
+            raise ValueError(
+                "no certificate was computed during fit: call lucidae.certify(estimator, X)."
+            )
         return completion_certificate(title, self.figures, self.tolerance)
 
     def measured(self, X: Any, attributes: Mapping[str, Any], weights: Any) -> CompletionFigures:
-        """Return the values measured for the certificate of given attributes on a matrix."""
+        """Return the values that the certificate needs, measured from attributes and a matrix X."""
         factors = weights_of(attributes)
         return measure_completion(
             X,

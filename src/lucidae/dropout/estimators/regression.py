@@ -96,7 +96,7 @@ class RegressionState(NetworkState):
 
     @property
     def problem(self) -> LinearProblem:
-        """The second moments of inputs and targets, with the ridge penalty, that fix the loss."""
+        """The loss: second moments of inputs and targets, with the ridge penalty."""
         return self._resolved(self.unpenalized, self.moment)
 
     @property
@@ -116,9 +116,9 @@ class RegressionState(NetworkState):
         return self.alpha
 
     def _resolved(self, problem: LinearProblem, moment: Any) -> LinearProblem:
-        """Return a problem with the ridge penalty, and with the resolution of its inputs.
+        """Return a problem with the ridge penalty, and with the rounding errors of its inputs.
 
-        The resolution is that of the dtype of the training rows.
+        They are those of the dtype of the training rows (`lucidae.dropout.moments.resolved`).
         """
         problem = ridged(problem, self.alpha / moment.weight)
         return resolved(problem, moment, machine_epsilon(self.ref), centered=self.centered)

@@ -56,8 +56,9 @@ def costs(outcome: Outcome) -> Sequence[Block]:
                 f"{name}-errors",
                 _errors(outcome),
                 "Left: error from posterior means with diagonal covariance, divided by that with "
-                "full covariance; bars are standard errors. Right: active directions of the "
-                "latent space; the grey line is r. Means over the seeds.",
+                "full covariance; bars are standard errors. Right: number of active directions "
+                "of the latent space; the grey line is the dimension r of the data. All values are "
+                "means over the seeds.",
                 numbers(curves, ("mse_ratio", "active_directions")),
             ),
             Plot.of(

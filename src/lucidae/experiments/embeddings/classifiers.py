@@ -1,4 +1,4 @@
-"""Training of classifiers whose embeddings are truncated, by four losses, and their evaluation."""
+"""Training of classifiers with four losses, and their evaluation with truncated embeddings."""
 
 from __future__ import annotations
 

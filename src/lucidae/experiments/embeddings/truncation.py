@@ -145,21 +145,21 @@ STATEMENTS = {
         "in as many dimensions as there are classes."
     ),
     "afterwards": own(
-        "With eight dimensions, both rotations of the network that was trained at full width are "
-        "as accurate as the training with the losses of all prefixes."
+        "With eight dimensions, a network trained at full width whose embedding is then rotated "
+        "(by either rotation) is as accurate as one trained with the losses of all prefixes."
     ),
     "two": own(
-        "With two dimensions, the training with the losses of all prefixes is more accurate than "
-        "both rotations."
+        "With two dimensions, a network trained with the losses of all prefixes is more accurate "
+        "than one trained at full width whose embedding is then rotated (by either rotation)."
     ),
     "nested": own("Short prefixes classify better with nested dropout than without."),
     "sampled": own(
-        "One random prefix per step is nearly as accurate as all prefixes, for the same number of "
-        "steps."
+        "Training with the loss of one random prefix per step is nearly as accurate as training "
+        "with those of all prefixes, for the same number of steps."
     ),
     "retrieval": own(
-        "With two dimensions, the losses of all prefixes find neighbours of the same class better "
-        "than plain truncation."
+        "With two dimensions, nearest neighbours are more often of the same class after training "
+        "with the losses of all prefixes than after training at full width."
     ),
 }
 

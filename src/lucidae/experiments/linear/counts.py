@@ -37,7 +37,7 @@ __all__ = ["COUNTERS", "EXPERIMENT", "CountStudy", "measure"]
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 
 SHARE = 0.95
-"""Share of the variance that is compared with the criteria."""
+"""Share of the variance that the components must explain, a rule to compare with."""
 
 HORN_SIMULATIONS = 199
 """Number of simulated spectra of Horn's own procedure."""
@@ -121,7 +121,7 @@ class CountStudy:
     ratios : tuple of float
         Ratios n/m, at the strength `strength`; they are also used for data without signals.
     largest : tuple of float
-        Strengths of the largest signal, the others as usual.
+        Strengths of the largest signal; the others have their default strengths.
     spreads : tuple of float
         Ratios of the largest to the smallest noise variance of the features.
     freedoms : tuple of float
@@ -170,10 +170,10 @@ class CountStudy:
         ]
 
     def curves(self, results: Results) -> Curves:
-        """Return over the points of each panel the share of right counts, and their mean.
+        """Return the share of right counts, and the mean count, of each criterion in each panel.
 
-        Names are ``"panel/criterion"`` and ``"mean/panel/criterion"``. Without signals, the first
-        is the share of data sets in which a component is found.
+        Their names are ``"panel/criterion"`` and ``"mean/panel/criterion"``. For data without
+        signals, the share is that of the data sets in which a component is found.
         """
         curves = {}
         for panel, along in ALONG.items():
@@ -294,7 +294,7 @@ def expect(strong: Where, slack: float) -> dict[str, Any]:
     Parameters
     ----------
     strong : pair of float
-        Ratios n/m over which the criteria for strong signals are averaged.
+        Range of the ratio n/m in which the statement about strong signals is judged.
     slack : float
         Allowance for the small number of trials at the smoke scale; 0 at the scale of the papers.
     """
@@ -364,8 +364,8 @@ EXPERIMENT = Experiment(
             "are removed, it does not (Dobriban & Owen 2019)."
         ),
         "reconstruction": Statement(
-            "The hard threshold counts only signals that lower the error of reconstruction, which "
-            "must be stronger than the detectable ones (Gavish & Donoho 2014)."
+            "The hard threshold counts only signals that lower the error of reconstruction. Such "
+            "signals must be stronger than those that can just be detected (Gavish & Donoho 2014)."
         ),
         "strong": own(
             "With at least as many rows as features, Minka's evidence and parallel analysis nearly "

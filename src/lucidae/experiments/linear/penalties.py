@@ -306,8 +306,8 @@ def expect(gap: float) -> dict[str, Any]:
                 "condition/moved",
                 "condition/best",
                 1.0,
-                says="ratio of the smallest condition number with scaled and shifted penalties of "
-                "Bao et al. 2020, eq. 16, to the smallest with any penalties",
+                says="condition number of the Hessian with the best scaled and shifted penalties "
+                "of Bao et al. 2020, eq. 16, divided by that with the best penalties of any kind",
             ),
             AtLeast("smallest/best", 1e-6, says=f"ratio of the smallest {BEST} {EIGENVALUE}"),
             AtMost("largest/best", 1 - 1e-4, says=f"ratio of the largest {BEST} {EIGENVALUE}"),

@@ -263,7 +263,10 @@ def _named(method: str) -> str:
 
 
 def _above(panel: str, other: str, at: Where, margin: float) -> Ordered:
-    """Return the verdict that the VAE resolves more pairs than another method, by `margin`."""
+    """Return the verdict that the VAE resolves two close sources more often than another method.
+
+    The shares of resolved problems must differ by `margin` at the points `at` of the panel.
+    """
     words = f"{rate(panel, 'full')}, minus that of {_named(other)}"
     return Ordered((f"{panel}/full", f"{panel}/{other}"), at=at, margin=margin, says=words)
 

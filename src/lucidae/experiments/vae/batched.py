@@ -87,7 +87,7 @@ ARMS = {
     "absolute": Arm(relative=False, divided=False),
     "absolute from the start": Arm(relative=False, divided=False, uncoupled=0.0),
 }
-"""Kinds of runs: both kinds of covariance, and full covariances without parts of the method."""
+"""Kinds of runs: diagonal and full covariance, and ablations of the full one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -378,7 +378,7 @@ class VaeStack:
 
     @torch.no_grad()
     def evaluate(self) -> list[dict[str, np.ndarray[Any, Any]]]:
-        """Return what is measured on new samples, for each run; see `figures`."""
+        """Return the values measured on new samples, such as errors and the ELBO, for each run."""
         design = self.design
         seeds = [run.seed for run in self.runs]
         data = Draws(seeds, "evaluation data", CHUNK, self.device)
@@ -410,7 +410,7 @@ class VaeStack:
     def _figures(
         self, index: int, sums: Tensor, covariance: Tensor, mean: Tensor, variance: Tensor
     ) -> dict[str, np.ndarray[Any, Any]]:
-        """Return what is measured of one run, as arrays without axes."""
+        """Return the measured values of one run by name, as zero-dimensional arrays."""
         k, noise = self.runs[index].latents, self.noise_variance[index, 0].cpu().double()
         error, sampled, kl = sums
         loss = float(negative_log_likelihood(sampled, self.entries, noise) + kl)

@@ -24,10 +24,10 @@ from lucidae.experiments.verdicts import AtLeast, AtMost, Ordered, Reported
 
 ARMS = ("full", "diagonal")
 PARTS = ("coupled from the start", "not divided by √k", "absolute", "absolute from the start")
-"""Full covariances without parts of the method; see `batched.ARMS`."""
+"""Ablations: full covariances that lack parts of the method; see `batched.ARMS`."""
 
 ALLOWED = 3.0
-"""Number of standard errors over the seeds by which a bound may be missed."""
+"""Number of standard errors over the seeds by which a value may violate a bound."""
 
 SOME = 0.5
 """Smallest mean number of active directions that counts as a difference."""
@@ -40,7 +40,10 @@ Noise = str | float
 
 @dataclass(frozen=True, slots=True)
 class Manifold:
-    """Settings: pairs of VAEs on data of known dimension, on images, and on parts of the method.
+    """Settings: pairs of VAEs, with full and with diagonal posterior covariance.
+
+    They are trained on data of random generators of known dimension and on images. Ablations, VAEs
+    with full covariance that lack parts of the method, are trained as well.
 
     Parameters
     ----------
@@ -203,7 +206,7 @@ class Manifold:
         return cells
 
     def curves(self, results: Results) -> Curves:
-        """Return the curves of all panels against the dimension r of the data.
+        """Return all curves against the dimension r of the data.
 
         Δ is −ELBO with diagonal minus −ELBO with full covariance, the mean over the seeds, and H
         the Hadamard gap of a decoder. Curves are named ``QUANTITY/SOURCE/RATIO/NOISE``.
@@ -227,7 +230,7 @@ class Manifold:
         return curves | self._courses(results) | _deep_bounds(results)
 
     def _courses(self, results: Results) -> dict[str, Curve]:
-        """Return the training loss of each variant, and how much worse than the method it ends."""
+        """Return the training losses of all ablations, and how far they end above the method."""
         cells = results.where(source="rows").cells
         curves = {}
         for arm in (*ARMS, *PARTS):
@@ -262,10 +265,12 @@ class Manifold:
 
 
 def compared(cells: Results) -> dict[str, float]:
-    """Return what the two arms of the given runs measured, averaged over their seeds.
+    """Return the results of the two arms (diagonal and full), averaged over the seeds.
 
-    ``lower`` is the mean of Δ − H of the diagonal decoder and ``upper`` that of H of the full
-    decoder − Δ, each plus `ALLOWED` standard errors: negative if a bound is violated.
+    Let Δ be the cost of a diagonal covariance, and H₁ and H₂ the Hadamard gaps of the decoders that
+    were trained with diagonal and with full covariance. ``lower`` is the mean of Δ − H₁ and
+    ``upper`` that of H₂ − Δ, each plus `ALLOWED` standard errors: negative if H₁ ≤ Δ ≤ H₂ is
+    violated.
     """
 
     def per_seed(name: str) -> Any:
@@ -297,7 +302,10 @@ def standard_error(values: Any) -> float:
 
 
 def _low_and_high(name: str, curve: Curve) -> dict[str, Curve]:
-    """Return mean Δ for r ≥ 4 minus mean Δ for r ≤ 3, and Δ per pair of dimensions."""
+    """Return the mean cost for r ≥ 4 minus that for r ≤ 3, and the cost per pair of dimensions.
+
+    The curve contains the cost of a diagonal covariance against the dimension r of the data.
+    """
     panel = name.removeprefix("difference/")
     low, high = curve.y[curve.x <= 3], curve.y[curve.x >= 4]
     found = {}
@@ -311,7 +319,7 @@ def _low_and_high(name: str, curve: Curve) -> dict[str, Curve]:
 
 
 def _deep_bounds(results: Results) -> dict[str, Curve]:
-    """Return Δ and both gaps of the models of `vae-mnist`, and the margins to the bounds."""
+    """Return the cost of a diagonal covariance and the Hadamard gaps of the `vae-mnist` models."""
     full, diagonal = (results.one(arm=arm).arrays for arm in ARMS)
     difference = float(diagonal["loss"][-1] - full["loss"][-1])
     low, high = float(diagonal["gap"]), float(full["gap"])
@@ -328,25 +336,41 @@ def _deep_bounds(results: Results) -> dict[str, Curve]:
 STATEMENTS = {
     "error": Statement("On a manifold, the VAE with full covariance has the lower error."),
     "latents": Statement("The VAE with full covariance uses fewer latents."),
-    "needed": Statement("It uses as many latents as the manifold has dimensions."),
-    "bounds": own(
-        "With as many latents as dimensions, what a diagonal covariance costs lies between the "
-        "Hadamard gaps of both decoders."
+    "needed": Statement(
+        "The VAE with full covariance uses as many latents as the manifold has dimensions."
     ),
-    "bounds_wide": own("With two to four times as many latents, it lies between them as well."),
-    "bounds_learned": own("With a learned noise variance, it lies between them as well."),
-    "dimension": own("A diagonal covariance costs more for r ≥ 4 than for r ≤ 3."),
-    "images": own("On images of a generator, what it costs lies between the two gaps."),
-    "deep": own("On vae-mnist, what it costs lies between the two gaps."),
+    "bounds": own(
+        "With as many latents as dimensions, the cost of a diagonal covariance lies between the "
+        "Hadamard gaps of the two decoders."
+    ),
+    "bounds_wide": own(
+        "With two to four times as many latents as dimensions, the cost lies between the two "
+        "Hadamard gaps as well."
+    ),
+    "bounds_learned": own(
+        "With a learned noise variance, the cost lies between the two Hadamard gaps as well."
+    ),
+    "dimension": own(
+        "A diagonal covariance costs more for data of r ≥ 4 dimensions than for r ≤ 3."
+    ),
+    "images": own(
+        "On images of a generator, the cost of a diagonal covariance lies between the two Hadamard "
+        "gaps."
+    ),
+    "deep": own(
+        "For the models of the experiment vae-mnist, the cost of a diagonal covariance lies "
+        "between the two Hadamard gaps."
+    ),
     "parts": own(
-        "A full covariance needs entries relative to the standard deviations, divided by √k, and "
-        "latents that are independent at first."
+        "The training of a full covariance needs all three parts of the method: covariances "
+        "predicted relative to the standard deviations, divided by √k for k latents, and latents "
+        "that are independent at first."
     ),
 }
 
 
 def _bounds(panels: Sequence[tuple[str, str]]) -> tuple[Any, ...]:
-    """Return verdicts that Δ lies between both gaps, for the given (panel, words)."""
+    """Return verdicts that the cost lies between the two gaps, for pairs (panel, words)."""
     verdicts: list[Any] = []
     for panel, words in panels:
         verdicts += [
