@@ -159,7 +159,8 @@ def contradictions(
         used = np.diagonal(truth.prior).real > 0
         spans = np.sqrt(y.shape[1] * np.diagonal(truth.prior).real[used])
         distances = np.linalg.norm(coef - mean, axis=1)[used] / spans
-        figures["posterior_mean"] = float(distances.max(initial=0.0))
+        if not full:  # otherwise relative to the largest variance along an axis of the group
+            figures["posterior_mean"] = float(distances.max(initial=0.0))
     found = []
     for name, figure in figures.items():
         claim = certificate[name]
