@@ -549,7 +549,10 @@ def test_inputs_are_not_changed():
 
 REFUSED = [
     ({"noise_variance": "learn_diagonal"}, "learn_diagonal"),
-    ({"noise_variance": -1.0}, "noise_variance"),
+    ({"noise_variance": -1.0}, "or one of 'auto', 'learn', 'cv', 'cv_1se'"),
+    ({"noise_variance": "most"}, "expected one of 'auto', 'learn', 'cv', 'cv_1se' or a finite"),
+    ({"depth": "a"}, "depth='a' was given, expected a finite number of at least 0, a dict or None"),
+    ({"depth": -1.0}, "depth=-1.0 was given"),
     ({"group_covariance": "round"}, "group_covariance='round' was given"),
     ({"significance": 2.0}, "significance=2.0 was given"),
     ({"nave": 0}, "nave=0 was given"),
@@ -589,13 +592,112 @@ def test_wrong_objects_are_refused_by_name():
     with pytest.raises(ValueError, match="real and its imaginary part"):
         sparse_vae(mne.EvokedArray(1j * data.evoked.data, data.evoked.info), data.forward, data.cov)
     data.evoked.data[0, 0] = np.nan
-    with pytest.raises(ValueError, match="NaN or infinity"):
+    with pytest.raises(ValueError, match="evoked contains NaN or infinity in 1 of the 51"):
         sparse_vae(data.evoked, data.forward, data.cov)
     eeg = simulated("surface", "eeg")
     with pytest.raises(ValueError, match="average reference"):
         sparse_vae(eeg.evoked.copy().del_proj(), eeg.forward, eeg.cov, verbose=False)
     with pytest.raises(ValueError, match="n_orient=2 was given"):
         solver(np.ones((4, 2)), np.ones((4, 3)), 2)
+
+
+def test_a_bad_channel_may_contain_nan():
+    data = simulated(noise=0.3)
+    data.evoked.info["bads"] = data.evoked.ch_names[:1]
+    expected = localised(data)
+    data.evoked.data[0] = np.nan
+    found = localised(data)
+    assert_array_equal(found.sources, expected.sources)
+    assert_array_equal(found.amplitudes, expected.amplitudes)
+    assert np.isfinite(found.residual.data).all()
+
+
+def other_names(data):
+    """Return the evoked and the covariance with other names of the channels."""
+    evoked = data.evoked.copy()
+    evoked.rename_channels({name: f"X{name}" for name in evoked.ch_names}, verbose=False)
+    return evoked, mne.make_ad_hoc_cov(evoked.info, verbose=False)
+
+
+def test_an_object_without_the_channels_is_named():
+    data = simulated()
+    first, count = data.evoked.ch_names[0], len(data.evoked.ch_names)
+    evoked, cov = other_names(data)
+    words = f"forward has none of the {count} good channels of evoked: .*'{first}'.*'X{first}'"
+    for noise_cov in (data.cov, cov):
+        with pytest.raises(ValueError, match=words):
+            sparse_vae(evoked, data.forward, noise_cov)
+    words = f"noise_cov has none of the {count} good channels of evoked: .*'X{first}'.*'{first}'"
+    with pytest.raises(ValueError, match=words):
+        sparse_vae(data.evoked, data.forward, cov)
+    bad = data.evoked.copy()
+    bad.info["bads"] = list(bad.ch_names)
+    with pytest.raises(ValueError, match=f"All {count} channels of evoked are marked as bad"):
+        sparse_vae(bad, data.forward, data.cov)
+    marked = data.cov.copy()
+    marked["bads"] = list(data.evoked.ch_names)
+    with pytest.raises(ValueError, match=rf"noise_cov\['bads'\] marks all {count} that both have"):
+        sparse_vae(data.evoked, data.forward, marked)
+    half = mne.pick_channels_forward(data.forward, data.evoked.ch_names[:20], verbose=False)
+    rest = mne.pick_channels_cov(data.cov, data.evoked.ch_names[20:])
+    with pytest.raises(ValueError, match=r"forward has 20 and .* but no channel is in both"):
+        sparse_vae(data.evoked, half, rest)
+
+
+def test_values_that_are_not_finite_are_refused_in_the_channels_in_use_only():
+    data = simulated(noise=0.3)
+    forward, cov = data.forward.copy(), data.cov.copy()
+    forward["sol"]["data"] = forward["sol"]["data"].copy()
+    forward["sol"]["data"][0, 0] = np.nan
+    with pytest.raises(ValueError, match="forward contains NaN or infinity"):
+        sparse_vae(data.evoked, forward, data.cov)
+    for full in (False, True):
+        if full:
+            cov = data.cov.copy().as_diag()
+            cov.update(data=np.diag(cov["data"]), diag=False)
+        values = cov["data"].copy()
+        cov["data"][0] = np.nan
+        with pytest.raises(ValueError, match="noise_cov contains NaN or infinity"):
+            sparse_vae(data.evoked, data.forward, cov)
+        data.evoked.info["bads"] = data.evoked.ch_names[:1]
+        assert_array_equal(
+            sparse_vae(data.evoked, forward, cov, verbose=False).vertices[0],
+            localised(data).vertices[0],
+        )
+        data.evoked.info["bads"] = []
+        cov["data"] = 0 * values
+        with pytest.raises(ValueError, match="noise_cov has no positive variance in the 51"):
+            sparse_vae(data.evoked, data.forward, cov)
+
+
+def test_many_missing_channels_give_a_warning_and_a_missing_type_does_not():
+    data = simulated(noise=0.3)
+    names = data.evoked.ch_names
+    data.forward = mne.pick_channels_forward(data.forward, names[:40], verbose=False)
+    with pytest.warns(UserWarning, match="forward lacks 11 of 51 good .* 40 channels are used"):
+        localised(data)
+    data = simulated(noise=0.3)
+    data.cov = mne.pick_channels_cov(data.cov, names[11:])
+    with pytest.warns(UserWarning, match="noise_cov lacks 11 of 51 good .* 40 channels are used"):
+        localised(data)
+    data.cov = mne.pick_channels_cov(simulated().cov, names[3:])
+    assert localised(data).problem.info["nchan"] == 48  # few are missing: no warning
+    both = simulated("scattered", "both")
+    both.forward = simulated("scattered").forward
+    assert localised(both).problem.info["nchan"] == 51  # no electrode in the forward: no warning
+
+
+def test_attributes_of_a_result_are_computed_at_its_log_level():
+    data = simulated(noise=0.3)
+    for verbose in (False, True):
+        with mne.utils.catch_logging(verbose=False):
+            result = localised(data, verbose=verbose)
+        with mne.utils.catch_logging(verbose=True) as log:
+            assert result.stc is not None
+            assert result.residual is not None
+            assert result.dipoles
+        text = log.getvalue()
+        assert "combining the current components" in text if verbose else text == ""
 
 
 PRIVATE = {

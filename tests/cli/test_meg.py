@@ -148,6 +148,17 @@ def test_files_that_are_no_results_are_kept(run, tmp_path):
     assert (tmp_path / "x-vl.stc").stat().st_size > 100
 
 
+def test_a_folder_as_page_is_refused_before_the_fit(run, tmp_path, monkeypatch):
+    calls = []
+    monkeypatch.setattr("lucidae.mne.sparse_vae", lambda *given, **options: calls.append(given))
+    (tmp_path / "pages").mkdir()
+    for options in ((), ("--force",)):
+        code, out, err = run("--out", "pages/", *options)
+        assert (code, out, err.count("\n")) == (2, "", 1)
+        assert "'pages' is a folder, expected the path of a file" in err
+    assert not calls
+
+
 def test_without_mne_the_command_says_what_to_install(run, monkeypatch):
     monkeypatch.setitem(sys.modules, "mne", None)
     code, _, err = run()

@@ -120,6 +120,18 @@ def test_path_can_be_left_out_or_shortened(points):
     assert short.path.names == ["1: source 9"]
 
 
+def test_other_objects_than_a_result_are_refused(points):
+    result = simulated_result(points)
+    stc = SimpleNamespace(vertices=[np.array([2])], data=np.zeros((1, 4)))
+    words = r"expected a SourceResult, which sparse_vae\(\.\.\., return_result=True\) returns"
+    with pytest.raises(ValueError, match=f"SimpleNamespace, {words}; SourceDisplay.from_stc draws"):
+        SourceDisplay.from_result(stc)
+    with pytest.raises(ValueError, match=rf"result is of type NoneType, {words}\."):
+        SourceDisplay.from_result(None)
+    with pytest.raises(ValueError, match=f"a list of 2 results, {words} .* such as result"):
+        SourceDisplay.from_result([result, result])
+
+
 def test_source_estimate_is_drawn_at_the_vertices_of_its_space(points):
     spaces = [
         {"rr": points, "vertno": np.arange(0, 50, 2)},

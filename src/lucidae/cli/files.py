@@ -85,9 +85,15 @@ def check_page(page: Path, inputs: Iterable[Path], force: bool) -> None:
     """Raise an error if writing the report `page` would replace a file that must be kept.
 
     These are the input files and, without `force`, all files that are not reports of lucidae.
+    A folder is refused as well, before anything is computed.
     """
+    if page.is_dir():
+        raise ValueError(
+            f"{str(page)!r} is a folder, expected the path of a file: give --out "
+            f"{str(page / 'report.html')!r}, for example."
+        )
     _refuse_inputs([page], inputs)
-    if force or not page.exists() or page.is_dir():
+    if force or not page.exists():
         return
     with page.open("rb") as stream:
         start = stream.read(4096)

@@ -111,7 +111,7 @@ class SourceDisplay(Display):
             What ``sparse_vae(..., return_result=True)`` returns.
         path : bool or NoisePath, default=True
             Whether to draw the path of noise variances, or a path that ``result.noise_path`` has
-            returned.
+            returned. The path takes many fits; False leaves it out.
         max_sources : int, default=30
             Largest number of sources in the plot of the path.
         ax : sequence of matplotlib axes, optional
@@ -144,6 +144,7 @@ class SourceDisplay(Display):
         SourceDisplay
             The display, not yet drawn; its method `plot` draws it.
         """
+        _check_result(result)
         moments = np.einsum("not,noi->nti", result.amplitudes, result.orientations)
         sizes = np.linalg.norm(moments, axis=2)
         peaks = np.argmax(sizes, axis=1) if sizes.size else np.zeros(0, dtype=int)
@@ -314,6 +315,19 @@ class SourceDisplay(Display):
         if not values.size:
             axes.text(0.5, 0.5, "no source", ha="center", transform=axes.transAxes)
         return points
+
+
+def _check_result(result: Any) -> None:
+    """Raise an error if `result` does not have the attributes of a `SourceResult`."""
+    expected = "expected a SourceResult, which sparse_vae(..., return_result=True) returns"
+    if isinstance(result, list | tuple):
+        raise ValueError(
+            f"result is a {type(result).__name__} of {len(result)} results, {expected} for one "
+            "evoked: give one of its elements, such as result[0]."
+        )
+    if not all(hasattr(result, name) for name in ("amplitudes", "positions", "noise_path")):
+        hint = "; SourceDisplay.from_stc draws source estimates" * hasattr(result, "vertices")
+        raise ValueError(f"result is of type {type(result).__name__}, {expected}{hint}.")
 
 
 def _points(values: Any, name: str) -> Floats:

@@ -13,6 +13,7 @@ from sklearn.base import clone
 
 from lucidae.sparsity.estimator import SparseVAE
 from lucidae.sparsity.groups import Groups
+from lucidae.sparsity.noise import WAYS, checked_noise
 from lucidae.sparsity.path import NoisePath, noise_path
 from lucidae.sparsity.posterior import ActiveFactor
 from lucidae.sparsity.support import (
@@ -136,6 +137,7 @@ class GroupEstimate:
                 "noise_variance='learn_diagonal' was given, but the rows are whitened sensors, "
                 "which have one noise variance: give a number, 'cv', 'cv_1se' or 'learn'."
             )
+        checked_noise(noise_variance, tuple(way for way in WAYS if way != "learn_diagonal"))
         kind = check_choice(group_covariance, "group_covariance", ("spherical", "full"))
         level = 0.05 if significance is None else significance
         check_number(level, "significance", low=0.0, high=1.0, open_low=True, others=" or None")

@@ -31,7 +31,7 @@ except ImportError as error:  # pragma: no cover
     ) from error
 
 from lucidae.sparsity.whitening import rotation_to_rows
-from lucidae.validation import check_number, check_vector
+from lucidae.validation import check_number, check_vector, warn_user
 
 __all__ = [
     "EvokedProblem",
@@ -47,6 +47,10 @@ NO_FIELD = 1e-6
 """Norm of the field of a source that counts as zero, relative to the largest one.
 
 In a spherical head this is the source at the centre, whose field is a rounding error."""
+
+
+MISSING_SHARE = 0.1
+"""Share of the good channels of an evoked without forward or covariance above which to warn."""
 
 
 def logging_at(verbose: Any) -> AbstractContextManager[Any]:
@@ -106,6 +110,10 @@ class EvokedProblem:
         # Covariances are read from files in a byte order that MNE's whitening may refuse.
         noise_cov = noise_cov.copy()
         noise_cov.update(data=np.array(noise_cov["data"], dtype=float))
+        used = _checked_channels(evokeds[0].info, forward, noise_cov)
+        _check_values(evokeds, forward, noise_cov, used)
+        if depth is not None and not isinstance(depth, dict):
+            depth = check_number(depth, "depth", low=0.0, others=", a dict or None")
         weights = _checked_weights(weights, forward["nsource"])
         low = check_number(weights_min, "weights_min", low=0.0)
         for one in evokeds:
@@ -219,10 +227,6 @@ def _checked_evokeds(evoked: Any) -> list[Any]:
                 "evoked is complex, expected real data: give its real and its imaginary part as a "
                 "list of two evokeds, which then have the same sources."
             )
-        if not np.isfinite(one.data).all():
-            raise ValueError(
-                "evoked contains NaN or infinity. Interpolate or drop the channels that do."
-            )
     first = evokeds[0]
     for one in evokeds[1:]:
         if one.ch_names != first.ch_names or set(one.info["bads"]) != set(first.info["bads"]):
@@ -232,6 +236,95 @@ def _checked_evokeds(evoked: Any) -> list[Any]:
                 "bad in one evoked as bad in all of them."
             )
     return evokeds
+
+
+def _checked_channels(info: Any, forward: Any, noise_cov: Any) -> list[str]:
+    """Return the channels in use: good ones of the evoked that forward and noise_cov have.
+
+    Raise an error if there is none. Warn if the forward or the covariance lacks many good channels
+    of a type (magnetometers, gradiometers, electrodes) of which it has some.
+    """
+    good = [name for name in info["ch_names"] if name not in info["bads"]]
+    if not good:
+        raise ValueError(
+            f"All {len(info['ch_names'])} channels of evoked are marked as bad in "
+            "evoked.info['bads'], expected some good ones: correct this list."
+        )
+    have = {"forward": forward["sol"]["row_names"], "noise_cov": noise_cov["names"]}
+    for name, names in have.items():
+        if not set(good) & set(names):
+            raise ValueError(
+                f"{name} has none of the {len(good)} good channels of evoked: it has "
+                f"{len(names)} channels such as {_examples(names)}, and evoked has "
+                f"{_examples(good)}. Give the {name} of this recording."
+            )
+    common = [one for one in good if all(one in names for names in have.values())]
+    used = [one for one in common if one not in noise_cov["bads"]]
+    if not used:
+        counts = [len(set(good) & set(names)) for names in have.values()]
+        reason = (
+            f"noise_cov['bads'] marks all {len(common)} that both have as bad: correct this list."
+            if common
+            else "no channel is in both: give the forward and the noise_cov of the same channels."
+        )
+        raise ValueError(
+            f"forward has {counts[0]} and noise_cov has {counts[1]} of the {len(good)} good "
+            f"channels of evoked, but {reason}"
+        )
+    types = dict(zip(info["ch_names"], info.get_channel_types(), strict=True))
+    for name, names in have.items():
+        kinds = {types[one] for one in good if one in names}
+        expected = [one for one in good if types[one] in kinds]
+        missing = [one for one in expected if one not in names]
+        if len(missing) > MISSING_SHARE * len(expected):
+            warn_user(
+                f"{name} lacks {len(missing)} of {len(expected)} good channels of evoked, such as "
+                f"{_examples(missing)}: {len(used)} channels are used. Give the {name} of all "
+                "channels, or pick those that it has from the evoked."
+            )
+    return used
+
+
+def _examples(names: Any) -> str:
+    """Return a few of the names of channels as text."""
+    return ", ".join(repr(str(name)) for name in names[:3])
+
+
+def _check_values(evokeds: list[Any], forward: Any, noise_cov: Any, used: list[str]) -> None:
+    """Raise an error unless all numbers of the channels in use are finite, with some noise."""
+    for one in evokeds:
+        rows = [one.ch_names.index(name) for name in used]
+        wrong = [
+            name
+            for name, values in zip(used, one.data[rows], strict=True)
+            if not np.isfinite(values).all()
+        ]
+        if wrong:
+            raise ValueError(
+                f"evoked contains NaN or infinity in {len(wrong)} of the {len(used)} channels in "
+                f"use, such as {_examples(wrong)}. Interpolate these channels, or mark them as bad."
+            )
+    rows = [forward["sol"]["row_names"].index(name) for name in used]
+    if not np.isfinite(forward["sol"]["data"][rows]).all():
+        raise ValueError(
+            "forward contains NaN or infinity in the lead field of the channels in use: compute it "
+            "again with mne.make_forward_solution."
+        )
+    rows = [noise_cov["names"].index(name) for name in used]
+    values = noise_cov["data"][rows]
+    values = values if noise_cov["diag"] else values[:, rows]
+    if not np.isfinite(values).all():
+        raise ValueError(
+            "noise_cov contains NaN or infinity in the channels in use: compute it again, for "
+            "example with mne.compute_covariance, from data without such values."
+        )
+    variances = values if noise_cov["diag"] else np.diagonal(values)
+    if not (variances > 0).any():
+        raise ValueError(
+            f"noise_cov has no positive variance in the {len(used)} channels in use, expected the "
+            "covariance of the noise, such as from mne.compute_covariance or "
+            "mne.make_ad_hoc_cov."
+        )
 
 
 def _checked_weights(weights: Any, n_sources: int) -> Any:

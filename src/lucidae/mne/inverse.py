@@ -124,7 +124,7 @@ def sparse_vae(
         residual, the certificate, standard deviations of the amplitudes, the goodness of fit and
         the path of noise variances.
     verbose : bool, str, int or None, default=None
-        Level of MNE's log.
+        Level of MNE's log, also when attributes of a `SourceResult` are read.
 
     Returns
     -------
@@ -216,7 +216,7 @@ def sparse_vae(
         if not estimate.columns.size:
             warn_user(NO_SOURCE)
         results = [
-            SourceResult(problem, estimate, expansion, index, pick_ori, bool(debias))
+            SourceResult(problem, estimate, expansion, index, pick_ori, bool(debias), verbose)
             for index in range(len(problem.evokeds))
         ]
         log_explained(problem.responses, gain[:, estimate.columns] @ estimate.mean)

@@ -13,7 +13,13 @@ import numpy as np
 
 from lucidae.certificate import Certificate
 from lucidae.mne.estimate import GroupEstimate
-from lucidae.mne.evoked_problem import EvokedProblem, Floats, make_stc, split_goodness_of_fit
+from lucidae.mne.evoked_problem import (
+    EvokedProblem,
+    Floats,
+    logging_at,
+    make_stc,
+    split_goodness_of_fit,
+)
 from lucidae.sparsity.estimator import SparseVAE
 from lucidae.sparsity.path import NoisePath
 
@@ -41,6 +47,8 @@ class SourceResult:
         Orientation of the source estimate, see `sparse_vae`.
     debias : bool
         Whether `amplitudes` are those without shrinkage.
+    verbose : bool, str, int or None, default=None
+        Level of MNE's log while attributes are computed.
 
     Examples
     --------
@@ -67,6 +75,7 @@ class SourceResult:
     index: int
     pick_ori: str | None
     debias: bool
+    verbose: Any = None
 
     @property
     def model(self) -> SparseVAE:
@@ -181,13 +190,15 @@ class SourceResult:
     def stc(self) -> Any:
         """The source estimate of MNE."""
         flat = self.amplitudes.reshape(-1, self.times.size)
-        return make_stc(flat, self._rows, self.problem, self.index, self.pick_ori)
+        with logging_at(self.verbose):
+            return make_stc(flat, self._rows, self.problem, self.index, self.pick_ori)
 
     @cached_property
     def residual(self) -> Any:
         """The evoked minus the field of the sources."""
         flat = self.amplitudes.reshape(-1, self.times.size)
-        return self.problem.residual(self.index, flat, self._rows)
+        with logging_at(self.verbose):
+            return self.problem.residual(self.index, flat, self._rows)
 
     @cached_property
     def dipoles(self) -> list[Any]:
@@ -230,11 +241,14 @@ class SourceResult:
         """
         data = self._whitened[0] / np.sqrt(self.problem.averages[self.index])
         flat = self.amplitudes.reshape(-1, self.times.size)
-        shares = split_goodness_of_fit(data, flat, self.problem.lead_field(self._rows))
+        with logging_at(self.verbose):
+            shares = split_goodness_of_fit(data, flat, self.problem.lead_field(self._rows))
         return np.asarray(shares.reshape(-1, self.n_orient, self.times.size).sum(axis=1))
 
     def noise_path(self, noise_variances: Any = None, cv: Any = False) -> NoisePath:
         """Return the sources that are found for each of several noise variances.
+
+        There is one fit for each noise variance, so that this takes many times as long as the fit.
 
         Parameters
         ----------

@@ -33,16 +33,23 @@ FALLBACK = 0.1
 """Noise variance for data with a single row, relative to the mean square response."""
 
 
+def checked_noise(given: Any, ways: tuple[str, ...] = WAYS) -> str | float:
+    """Return a noise variance that was given, a number or one of the `ways` to find it by name."""
+    if isinstance(given, Real):
+        words = f" or one of {', '.join(map(repr, ways))}"
+        return check_number(given, "noise_variance", low=0.0, open_low=True, others=words)
+    return check_choice(given, "noise_variance", ways, others=" or a finite number above 0")
+
+
 def noise_rule(given: Any, objective: Energy, n_rows: int, n_columns: int) -> str | float:
     """Return how the noise variance is found: a rule by name, "fallback" or the number given.
 
     "auto" becomes "learn" if the energy (loss) has a posterior variance and there are at most half
     as many columns as rows, "cv" otherwise, and "fallback" for a single row.
     """
-    if isinstance(given, Real):
-        words = f" or one of {', '.join(map(repr, WAYS))}"
-        return check_number(given, "noise_variance", low=0.0, open_low=True, others=words)
-    rule = check_choice(given, "noise_variance", WAYS, others=" or a finite number above 0")
+    rule = checked_noise(given)
+    if not isinstance(rule, str):
+        return rule
     if rule == "learn":
         check_learnable(objective)
     if rule in RULES and n_rows < 2:
