@@ -154,8 +154,9 @@ class CollapseReport:
         noise = "" if self.noise_variance is None else f", γ = {self.noise_variance:.3g}"
         noise += " (estimated)" if self.noise_estimated else ""
         return (
-            f"{self.n_active} of {len(self.kl)} latents active ({_count(self.n_directions)}), "
-            f"total KL {self.total_kl:.2f} nats over {self.n_samples} samples{noise}"
+            f"{self.n_active} of {_count(len(self.kl), 'latent')} active "
+            f"({_count(self.n_directions)}), total KL {self.total_kl:.2f} nats over "
+            f"{_count(self.n_samples, 'sample')}{noise}"
         )
 
     @property
@@ -214,7 +215,10 @@ class CollapseReport:
                 f"{min(linear, total)}: the model uses {used}, and the collapse of others is not "
                 "justified. Train longer, or with a smaller noise variance at first."
             )
-        rest = f"{used}: the other {_count(total - used)} of {total} carry nothing.{others}"
+        left = total - used
+        rest = "other direction" if left == 1 else f"other {left} directions"
+        rest = f"{used}: the {rest} of {total} {'carries' if left == 1 else 'carry'} nothing."
+        rest += others
         if linear is not None and used < linear:
             rest += (
                 " The decoder describes the data with fewer, or training has not found the others: "
