@@ -160,6 +160,42 @@ def test_every_other_epoch_and_no_sanity_check():
     assert monitor.state_key != CollapseMonitor(rows(), name="other").state_key
 
 
+def test_a_plain_loop_keeps_the_same_history_as_the_trainer():
+    network = Network()
+    collapse = CollapseMonitor(rows(), noise_variance=0.1)
+    certificate = CertificateMonitor("first", "second", rows(), dropout=0.5)
+    prefixes = PrefixMonitor()
+    monitors = (collapse, certificate, prefixes)
+    found = []
+    for epoch in range(3):
+        network.loss(rows() * (epoch + 1))
+        prefixes.read(network, "train")
+        found.append([monitor.measure(network) for monitor in monitors])
+    for index, monitor in enumerate(monitors):
+        expected = [{"epoch": float(epoch)} | row[index] for epoch, row in enumerate(found)]
+        assert monitor.history == expected
+    # Each epoch has its own mean: the losses of the epochs before are forgotten.
+    last = network.encode(rows() * 3)[0][:, :1].square().mean().item() / 3
+    assert prefixes.history[-1]["train/prefix_1"] == pytest.approx(last, rel=1e-5)
+    assert prefixes.measure(network) == {}
+    assert len(prefixes.history) == 3
+    again = CollapseMonitor(rows())
+    again.load_state_dict(collapse.state_dict())
+    again.measure(network)
+    assert again.history[-1]["epoch"] == 3.0
+    assert len(collapse.history) == 3
+
+
+@pytest.mark.parametrize(
+    "monitor",
+    [CollapseMonitor(rows()), CertificateMonitor("first", "second", rows()), PrefixMonitor()],
+)
+def test_only_modules_are_measured(monitor):
+    with pytest.raises(ValueError, match="module is of type int, expected the network"):
+        monitor.measure(3)
+    assert monitor.history == []
+
+
 def test_bad_settings_are_refused():
     with pytest.raises(ValueError, match="every_n_epochs=0"):
         CollapseMonitor(rows(), every_n_epochs=0)

@@ -21,6 +21,7 @@ from lucidae.nn import (
     collapse_report,
 )
 from lucidae.nn.diagnostics import column_gains, free_gain
+from lucidae.nn.layers import affine_matrix
 
 
 class Known(torch.nn.Module):
@@ -272,6 +273,7 @@ def test_advice_says_how_many_latents_are_needed():
     assert advice(8, 8, 8).startswith("8: all are used.")
     assert advice(8, 8, None) == "More than 8 may help: all are used."
     assert advice(3, 8, None) == "3: the other 5 directions of 8 carry nothing."
+    assert advice(3, 4, None) == "3: the other direction of 4 carries nothing."
     assert "training has not found" in advice(3, 8, 5)
     assert advice(3, 8, 5, gains=4.0).startswith("5: the model uses 3")
     assert "would use 2." in advice(3, 8, 2)
@@ -294,3 +296,88 @@ def test_unsuitable_tuples_and_noise_are_refused():
             collapse_report(model, torch.ones(3, 2))
     with pytest.raises(ValueError, match="noise_variance"):
         collapse_report(PlainVAE("pair"), torch.ones(3, 5), noise_variance=0.0)
+
+
+class Named(torch.nn.Module):
+    """A VAE whose decoder has any name and may be followed by a nonlinear function."""
+
+    def __init__(self, name, layer, then=lambda out: out):
+        super().__init__()
+        self.encoder = torch.nn.Linear(6, 8)
+        self.add_module(name, layer)
+        self.name, self.then = name, then
+
+    def encode(self, x):
+        return self.encoder(x).chunk(2, 1)
+
+    def decode(self, z):
+        return self.then(getattr(self, self.name)(z))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("offset", [0.0, 1e3])
+def test_what_decode_computes_decides_whether_it_is_linear(dtype, offset):
+    torch.manual_seed(0)
+    x = torch.randn(60, 6, dtype=dtype)
+    layer = torch.nn.Linear(4, 6)
+    layer.bias.data += offset
+    report = collapse_report(Named("decoder", layer).to(dtype), x, noise_variance=0.1)
+    other = collapse_report(Named("output", layer).to(dtype), x, noise_variance=0.1)
+    assert report.gains is not None
+    sigma = torch.cov(x.double().T, correction=0)
+    active = torch.from_numpy(report.active)
+    expected = free_gain(layer.weight.detach().double()[:, active], 0.1, sigma)
+    assert_allclose(report.gains, float(expected), rtol=1e-5)
+    assert other.gains is not None
+    for then in (torch.sigmoid, torch.tanh, torch.relu, lambda out: out.clamp(-2, 2)):
+        curved = Named("decoder", torch.nn.Linear(4, 6), then).to(dtype)
+        curved = collapse_report(curved, x, noise_variance=0.1)
+        assert curved.gains is None
+        assert curved.justified == (None,) * 4
+        assert "the decoder is not linear" in str(curved)
+
+
+def test_products_of_layers_are_linear_and_faint_curvature_is_not():
+    torch.manual_seed(0)
+    wide = torch.nn.Sequential(
+        torch.nn.Linear(4, 300), torch.nn.Linear(300, 300), torch.nn.Linear(300, 6)
+    )
+    codes = torch.randn(9, 4)
+    product = wide[2].weight @ wide[1].weight @ wide[0].weight
+    found = affine_matrix(wide, codes)
+    assert_allclose(found.numpy(), product.detach().double().numpy(), atol=1e-6)
+    faint = torch.nn.Linear(4, 6)
+    faint.weight.data *= 1e-2  # sigmoid(faint(z)) is almost a plane for |z| < 1
+    assert affine_matrix(lambda z: torch.sigmoid(faint(z)), codes) is None
+    assert affine_matrix(lambda z: faint(z.bfloat16().float()), codes) is None
+    assert affine_matrix(lambda z: (z, z), codes) is None
+    assert affine_matrix(lambda z: z / 0.0, codes) is None
+    assert affine_matrix(lambda z: (z > 0).long(), codes) is None
+    assert affine_matrix(lambda z: z.sum(1), codes) is None
+    state = torch.get_rng_state()
+    assert affine_matrix(faint, codes) is not None
+    assert torch.equal(state, torch.get_rng_state())
+
+
+def test_a_decoder_that_needs_more_than_latents_is_not_called_linear():
+    class Conditional(Named):
+        def decode(self, z, condition):
+            return self.decoder(z) * condition
+
+    torch.manual_seed(0)
+    model = Conditional("decoder", torch.nn.Linear(4, 6)).train()
+    report = collapse_report(model, torch.randn(30, 6), noise_variance=0.1)
+    assert report.gains is None
+    assert model.training
+
+
+def test_without_decode_the_layer_decides():
+    torch.manual_seed(0)
+    model = Known()
+    x = torch.randn(30, 3)
+    assert collapse_report(model, x, noise_variance=0.1).gains is None
+    model.decode = torch.sigmoid
+    assert collapse_report(model, x, noise_variance=0.1).gains is None
+    del model.decode
+    model.decoder = torch.nn.Linear(4, 3)
+    assert collapse_report(model, x, noise_variance=0.1).gains is not None

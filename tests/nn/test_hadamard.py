@@ -17,6 +17,7 @@ from lucidae.nn import (
     DiagonalGaussian,
     DictionaryVAE,
     FullGaussian,
+    HadamardGap,
     collapse_report,
     hadamard_gap,
     negative_log_likelihood,
@@ -247,6 +248,54 @@ def test_the_report_answers_whether_a_full_covariance_would_help():
 def test_bad_input_is_refused(model, settings, words):
     with pytest.raises(ValueError, match=words):
         hadamard_gap(model, **settings)
+
+
+class Encoding(torch.nn.Module):
+    """A model whose posterior mean is its input; what `encode` returns is chosen."""
+
+    noise_variance = 0.1
+
+    def __init__(self, returned):
+        super().__init__()
+        self.layer, self.returned = linear(), returned
+        torch.nn.init.zeros_(self.layer.bias)
+
+    def encode(self, x):
+        return self.returned(x)
+
+    def decode(self, z):
+        return torch.tanh(self.layer(z))
+
+
+def test_encoders_may_return_the_mean_alone():
+    z = codes()
+    expected = hadamard_gap(Encoding(lambda x: (x, x)), codes=z).samples
+    assert expected.std() > 0
+    for returned in (lambda x: x, lambda x: (x, x), lambda x: [x, x]):
+        assert_allclose(hadamard_gap(Encoding(returned), z).samples, expected)
+    for returned in (lambda x: {"mean": x}, lambda _: (), lambda x: x[0]):
+        with pytest.raises(ValueError, match=r"the posterior mean of model\.encode"):
+            hadamard_gap(Encoding(returned), z)
+
+
+@pytest.mark.parametrize(
+    ("x", "words"),
+    [(None, "x is None"), ([1.0], "x is of type list"), (codes()[0], r"x has shape \(4,\)")],
+)
+def test_inputs_or_codes_are_needed(x, words):
+    end = r" and codes is None, expected one of them: .*\(n, …\).*\(n, k\)\."
+    with pytest.raises(ValueError, match=words + end):
+        hadamard_gap(Encoding(lambda x: x), x)
+
+
+def test_it_reads_well():
+    one = hadamard_gap(linear(), codes=codes(1), noise_variance=0.1)
+    assert str(one) == f"Hadamard gap {one.value:.3g} nats (1 sample, γ = 0.1)"
+    assert f"by {one.value:.3g} nats per sample" in one.answer
+    tiny = HadamardGap(0.25, 2.5e-19, np.full(3, 0.25), 0.1, "forward")
+    assert str(tiny) == "Hadamard gap 0.25 ± 0 nats (3 samples, γ = 0.1)"
+    assert tiny.to_dict()["standard_error"] == 2.5e-19
+    assert "0.25 ± 0 nats" in tiny.answer
 
 
 def test_a_decoder_without_forward_mode_is_told_what_to_do():

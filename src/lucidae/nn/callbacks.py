@@ -1,12 +1,15 @@
 """Lightning callbacks that log collapse, certificates and prefix losses (extra ``lightning``).
 
-Each callback calls plain functions of `lucidae.nn` that a loop without Lightning can call as well.
+In a loop without a trainer, call ``measure(module)`` once per epoch: it returns the scalars and
+keeps them in ``history``. Each callback calls plain functions of `lucidae.nn`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
+
+import torch
 
 try:
     from lightning.pytorch import Callback
@@ -54,8 +57,9 @@ class ScalarMonitor(Callback):
     Attributes
     ----------
     history : list of dict
-        All measured scalars, without `name`, with the number of the epoch under ``"epoch"``. It is
-        saved in checkpoints.
+        All measured scalars, without `name`, with the number of the epoch under ``"epoch"``: that
+        of the trainer, or, without one, the number after that of the last measurement, from 0. It
+        is saved in checkpoints.
     """
 
     def __init__(self, name: str, every_n_epochs: int = 1) -> None:
@@ -95,7 +99,34 @@ class ScalarMonitor(Callback):
         for logger in takers:
             logger.experiment.add_figure(self.name, self.figure(), trainer.global_step)
 
-    def measure(self, module: Any, trainer: Any = None, /) -> Scalars:
+    def measure(self, module: Any, trainer: Any = None) -> Scalars:
+        """Return the scalars of a module, and add them to the history.
+
+        Parameters
+        ----------
+        module : nn.Module
+            The network that is trained.
+        trainer : Trainer, optional
+            None in a loop of your own, in which this method is called once per epoch.
+
+        Returns
+        -------
+        dict
+            The scalars by their names; empty, and not in the history, if there was none to read.
+        """
+        if not isinstance(module, torch.nn.Module):
+            raise ValueError(
+                f"module is of type {type(module).__name__}, expected the network that is trained, "
+                "an nn.Module."
+            )
+        scalars = self._scalars(module, trainer)
+        if scalars:
+            following = self.history[-1]["epoch"] + 1 if self.history else 0
+            epoch = following if trainer is None else trainer.current_epoch
+            self.history.append({"epoch": float(epoch)} | scalars)
+        return scalars
+
+    def _scalars(self, module: Any, trainer: Any) -> Scalars:
         """Return the scalars of a module; `trainer` is None outside of a training."""
         raise NotImplementedError
 
@@ -105,12 +136,10 @@ class ScalarMonitor(Callback):
 
     def _record(self, trainer: Any, module: Any) -> None:
         """Measure and log, if this epoch is one of those that are measured."""
-        epoch = int(trainer.current_epoch)
-        if (epoch + 1) % self.every_n_epochs:
+        if (int(trainer.current_epoch) + 1) % self.every_n_epochs:
             return
         scalars = self.measure(module, trainer)
         if scalars:
-            self.history.append({"epoch": float(epoch)} | scalars)
             module.log_dict(
                 {f"{self.name}/{name}": value for name, value in scalars.items()},
                 rank_zero_only=True,
@@ -140,7 +169,7 @@ class CollapseMonitor(ScalarMonitor):
     report : CollapseReport or None
         The last report.
     history : list of dict
-        All measured scalars.
+        All measured scalars, one dictionary per measurement.
 
     Examples
     --------
@@ -150,6 +179,8 @@ class CollapseMonitor(ScalarMonitor):
     >>> monitor = CollapseMonitor(torch.randn(50, 2))  # Trainer(callbacks=[monitor])
     >>> monitor.measure(DictionaryVAE(torch.eye(2), noise_variance=1.0))["active"]
     0.0
+    >>> len(monitor.history), monitor.history[0]["epoch"]
+    (1, 0.0)
     """
 
     def __init__(
@@ -165,7 +196,7 @@ class CollapseMonitor(ScalarMonitor):
         self.data, self.model, self.settings = data, str(model), settings
         self.report: CollapseReport | None = None
 
-    def measure(self, module: Any, trainer: Any = None) -> Scalars:
+    def _scalars(self, module: Any, trainer: Any) -> Scalars:
         """Return the scalars of the collapse report of a module."""
         data = _loader(trainer) if self.data is None else self.data
         self.report = collapse_report(module.get_submodule(self.model), data, **self.settings)
@@ -201,7 +232,7 @@ class CertificateMonitor(ScalarMonitor):
     certificate : Certificate or None
         The last certificate.
     history : list of dict
-        All measured scalars.
+        All measured scalars, one dictionary per measurement.
 
     Examples
     --------
@@ -238,7 +269,7 @@ class CertificateMonitor(ScalarMonitor):
             )
         self.certificate: Any = None
 
-    def measure(self, module: Any, _trainer: Any = None) -> Scalars:
+    def _scalars(self, module: Any, _trainer: Any) -> Scalars:
         """Return the scalars of the certificate of the two layers of a module."""
         first, second = (module.get_submodule(name) for name in self.layers)
         if self.family == "linear":
@@ -254,6 +285,8 @@ class PrefixMonitor(ScalarMonitor):
     """Log the loss of each prefix, from all `lucidae.nn.PrefixLoss` inside a module.
 
     Means over an epoch are logged, as ``prefixes/train/prefix_8`` and ``prefixes/val/prefix_8``.
+    In a loop without a trainer, call ``read(module, "train")`` after each step and
+    ``measure(module)`` after each epoch.
 
     Parameters
     ----------
@@ -267,7 +300,7 @@ class PrefixMonitor(ScalarMonitor):
     Attributes
     ----------
     history : list of dict
-        All measured scalars.
+        All measured scalars, one dictionary per measurement.
 
     Examples
     --------
@@ -309,9 +342,15 @@ class PrefixMonitor(ScalarMonitor):
         found = prefix_scalars(module)
         self._rows.append({f"{stage}/{name}": value for name, value in found.items()})
 
-    def measure(self, _module: Any, _trainer: Any = None) -> Scalars:
-        """Return the mean loss of each prefix since the epoch began."""
-        return mean_scalars(self._rows)
+    def _scalars(self, _module: Any, trainer: Any) -> Scalars:
+        """Return the mean loss of each prefix since the epoch began.
+
+        Without a trainer, an epoch ends with its measurement.
+        """
+        found = mean_scalars(self._rows)
+        if trainer is None:
+            self._rows = []
+        return found
 
 
 def _validates(trainer: Any) -> bool:

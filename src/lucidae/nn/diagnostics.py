@@ -6,6 +6,7 @@ A latent collapses if its posterior becomes equal to its prior.
 from __future__ import annotations
 
 import html
+import inspect
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -16,7 +17,14 @@ from lucidae.arrays import scalar, to_numpy
 from lucidae.metrics import active_dimensions
 from lucidae.moments import SecondMoment
 from lucidae.nn.hadamard import HadamardGap, hadamard_gap
-from lucidae.nn.layers import Tensor, batches, check_tensor, device_of, evaluation
+from lucidae.nn.layers import (
+    Tensor,
+    affine_matrix,
+    batches,
+    check_tensor,
+    device_of,
+    evaluation,
+)
 from lucidae.nn.posteriors import as_gaussian
 from lucidae.validation import check_integer, check_number
 
@@ -146,8 +154,9 @@ class CollapseReport:
         noise = "" if self.noise_variance is None else f", γ = {self.noise_variance:.3g}"
         noise += " (estimated)" if self.noise_estimated else ""
         return (
-            f"{self.n_active} of {len(self.kl)} latents active ({_count(self.n_directions)}), "
-            f"total KL {self.total_kl:.2f} nats over {self.n_samples} samples{noise}"
+            f"{self.n_active} of {_count(len(self.kl), 'latent')} active "
+            f"({_count(self.n_directions)}), total KL {self.total_kl:.2f} nats over "
+            f"{_count(self.n_samples, 'sample')}{noise}"
         )
 
     @property
@@ -206,7 +215,10 @@ class CollapseReport:
                 f"{min(linear, total)}: the model uses {used}, and the collapse of others is not "
                 "justified. Train longer, or with a smaller noise variance at first."
             )
-        rest = f"{used}: the other {_count(total - used)} of {total} carry nothing.{others}"
+        left = total - used
+        rest = "other direction" if left == 1 else f"other {left} directions"
+        rest = f"{used}: the {rest} of {total} {'carries' if left == 1 else 'carry'} nothing."
+        rest += others
         if linear is not None and used < linear:
             rest += (
                 " The decoder describes the data with fewer, or training has not found the others: "
@@ -359,6 +371,12 @@ def collapse_report(
     vᵀC⁻¹v. The collapse of a latent is justified if this holds for none of the directions that it
     could use. With a diagonal posterior covariance the evidence lower bound may collapse a latent
     that the likelihood would use; this collapse is not justified either.
+
+    Whether the decoder is linear is found out by evaluating ``model.decode``, whatever the layers
+    are called: it is if decode(z) = b + Wz, up to rounding, at random points near the origin and
+    far from it and at posterior means. A model without a method ``decode`` has a linear decoder if
+    it has a method ``linear_decoder()`` that returns W, or an ``nn.Linear`` as attribute
+    ``decoder``.
 
     Parameters
     ----------
@@ -602,8 +620,8 @@ def _linear_comparison(
         return None, None
     sigma = found.moment.covariance
     useful = int((torch.linalg.eigvalsh(sigma) > noise).sum())
-    decoder = linear_decoder_of(model)
-    if decoder is None:
+    decoder = linear_decoder_of(model, found.mean)
+    if decoder is None or len(decoder) != len(sigma):
         return None, useful
     dictionary = getattr(model, "dictionary", None)
     if dictionary is None:
@@ -612,12 +630,33 @@ def _linear_comparison(
     return column_gains(decoder.double(), noise, sigma, dictionary), useful
 
 
-def linear_decoder_of(model: Any) -> Tensor | None:
-    """Return the matrix (d × k) of a model's decoder; None if the decoder is not linear."""
+def linear_decoder_of(model: Any, codes: Tensor) -> Tensor | None:
+    """Return the matrix (d × k) of a model's decoder; None if the decoder is not linear.
+
+    If the model has a method ``decode``, what it computes decides, see `affine_matrix`; `codes` of
+    shape (n, k) are latents. Otherwise its method ``linear_decoder`` or its layer ``decoder`` does.
+    """
+    decode = getattr(model, "decode", None)
+    if callable(decode):
+        if not _takes_one(decode):
+            return None
+        with evaluation(model):
+            return affine_matrix(decode, codes.to(_dtype_of(model, codes)))
     if hasattr(model, "linear_decoder"):
         return model.linear_decoder().detach()
     decoder = getattr(model, "decoder", None)
     return decoder.weight.detach() if isinstance(decoder, torch.nn.Linear) else None
+
+
+def _takes_one(function: Any) -> bool:
+    """Return whether a function can be called with one argument: with latents and no condition."""
+    try:
+        inspect.signature(function).bind(None)
+    except TypeError:
+        return False
+    except ValueError:  # functions of torch itself have no signature
+        return True
+    return True
 
 
 def free_gain(decoder: Tensor, noise: float, sigma: Tensor) -> Tensor:

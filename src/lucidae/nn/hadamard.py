@@ -20,6 +20,9 @@ __all__ = ["HadamardGap", "gap_of_gram", "hadamard_gap", "sketch_bias"]
 MOST_ENTRIES = 1 << 25
 """Largest number of entries of the Jacobians that are computed at a time."""
 
+NEGLIGIBLE = 1e-9
+"""Amounts below this many nats are rounding errors, which are shown as zero."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HadamardGap:
@@ -60,18 +63,30 @@ class HadamardGap:
 
     def __str__(self) -> str:
         biased = f", of which up to {self.bias:.2g} nats are bias of the sketch"
+        unit = "sample" if len(self.samples) == 1 else "samples"
         return (
-            f"Hadamard gap {self.value:.3g} ± {self.standard_error:.2g} nats "
-            f"({len(self.samples)} samples, γ = {self.noise_variance:.3g})"
-            f"{biased if self.bias else ''}"
+            f"Hadamard gap {self._shown} nats ({len(self.samples)} {unit}, "
+            f"γ = {self.noise_variance:.3g}){biased if self.bias else ''}"
         )
+
+    @property
+    def _shown(self) -> str:
+        """Value and standard error; without the error of one sample, and zero below `NEGLIGIBLE`.
+
+        For a linear decoder the gaps of all samples are equal up to rounding.
+        """
+        value, error = (
+            0.0 if abs(amount) < NEGLIGIBLE else amount
+            for amount in (self.value, self.standard_error)
+        )
+        return f"{value:.3g} ± {error:.2g}" if math.isfinite(error) else f"{value:.3g}"
 
     @property
     def answer(self) -> str:
         """One sentence that answers whether a full covariance would help this model."""
         return (
-            "Would a full covariance help? With this decoder it raises the evidence lower bound "
-            f"by {self.value:.3g} ± {self.standard_error:.2g} nats per sample, to first order."
+            "Would a full covariance help? With this decoder it raises the evidence lower bound by "
+            f"{self._shown} nats per sample, to first order."
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -115,12 +130,12 @@ def hadamard_gap(
     Parameters
     ----------
     model : nn.Module or callable
-        A model with the methods ``encode(x)``, which returns a Gaussian posterior or a tuple that
-        begins with its mean, and ``decode(z)``; or, if `codes` are given, a decoder that maps
-        latents of shape (n, k) to means of shape (n, …). Rows have to be decoded independently of
-        each other; a module is used in evaluation mode.
+        A model with the methods ``encode(x)``, which returns a Gaussian posterior, a tuple that
+        begins with its mean, or the mean alone, of shape (n, k), and ``decode(z)``; or, if `codes`
+        are given, a decoder that maps latents of shape (n, k) to means of shape (n, …). Rows have
+        to be decoded independently of each other; a module is used in evaluation mode.
     x : tensor of shape (n, …), optional
-        Inputs of the model; not used if `codes` are given.
+        Inputs of the model, at least two axes; needed, and used, only if no `codes` are given.
     codes : tensor of shape (n, k), optional
         Latents at which the Jacobians are computed, instead of the posterior means of `x`.
     noise_variance : float, optional
@@ -249,12 +264,7 @@ def _decoder_and_codes(model: Any, x: Any, codes: Any) -> tuple[Callable[[Tensor
     if not callable(decode):
         decode = check_module(model, "model", "from latents (n, k) to means (n, …)")
     if codes is None:
-        check_tensor(x, "x", (..., "n", "features"))
-        posterior = encode(x)
-        # A posterior of lucidae or torch.distributions, or a tuple of mean and log-variance.
-        codes = getattr(posterior, "mean", None)
-        codes = codes if isinstance(codes, torch.Tensor) else posterior[0]
-        codes = check_tensor(codes, "the posterior mean of model.encode", ("n", "k"))
+        codes = _posterior_mean(encode(_inputs(x)))
     codes = _finite(check_tensor(codes, "codes", ("n", "k")).detach())
     decoded = decode(codes[:1])
     if not isinstance(decoded, torch.Tensor) or decoded.ndim < 2 or len(decoded) != 1:
@@ -263,6 +273,29 @@ def _decoder_and_codes(model: Any, x: Any, codes: Any) -> tuple[Callable[[Tensor
             "of latents, expected a tensor of shape (1, …)."
         )
     return decode, codes
+
+
+def _inputs(x: Any) -> Tensor:
+    """Return the inputs of a model if they are a tensor of shape (n, …); else raise an error."""
+    if not isinstance(x, torch.Tensor) or x.ndim < 2:
+        given = (
+            f"x has shape {tuple(x.shape)}"
+            if isinstance(x, torch.Tensor)
+            else f"x is {'None' if x is None else f'of type {type(x).__name__}'}"
+        )
+        raise ValueError(
+            f"{given} and codes is None, expected one of them: x, inputs of the model as a tensor "
+            "of shape (n, …) with at least two axes, or codes, latents as a tensor of shape (n, k)."
+        )
+    return check_tensor(x, "x", (..., "n", "features"))
+
+
+def _posterior_mean(posterior: Any) -> Tensor:
+    """Return the means (n, k) of what ``encode`` returned: a posterior, a tuple, or the means."""
+    mean = posterior if isinstance(posterior, torch.Tensor) else getattr(posterior, "mean", None)
+    if not isinstance(mean, torch.Tensor) and isinstance(posterior, tuple | list) and posterior:
+        mean = posterior[0]
+    return check_tensor(mean, "the posterior mean of model.encode", ("n", "k"))
 
 
 def _finite(codes: Tensor) -> Tensor:

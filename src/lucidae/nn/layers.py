@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, TypeAlias
 
@@ -17,6 +17,7 @@ __all__ = [
     "ResNetEncoder",
     "ResidualBlock",
     "Tensor",
+    "affine_matrix",
     "batches",
     "check_bottleneck",
     "check_module",
@@ -199,6 +200,56 @@ def device_of(module: Any) -> Any:
     for tensor in (*module.parameters(), *module.buffers()):
         return tensor.device
     return torch.device("cpu")
+
+
+FAR = 1024.0
+"""Distance from the origin at which a decoder is evaluated to find out whether it is affine."""
+
+
+def affine_matrix(decode: Callable[[Tensor], Any], codes: Tensor) -> Tensor | None:
+    """Return the matrix W (D × k) of a decoder z ↦ b + Wz in double precision; None if not affine.
+
+    The decoder is evaluated at 0, which gives b, and at multiples of the k unit vectors, which give
+    W. It counts as affine if it equals b + Wz, up to rounding, at random points near the origin and
+    far from it, and at some of the latents `codes` of shape (n, k). The points are the same in each
+    call. The result is also None if the decoder does not return a real tensor of shape (n, …).
+
+    Examples
+    --------
+    >>> import torch
+    >>> affine_matrix(lambda z: 2 * z + 1, torch.zeros(1, 2))
+    tensor([[2., 0.],
+            [0., 2.]], dtype=torch.float64)
+    >>> affine_matrix(torch.sigmoid, torch.zeros(1, 2)) is None
+    True
+    """
+    k = codes.shape[1]
+    random = torch.randn(8, k, generator=torch.Generator().manual_seed(0)).to(codes)
+    axes = torch.eye(k, dtype=codes.dtype, device=codes.device)
+    # Far from the origin a nonlinear decoder differs most, and W suffers least from rounding of b.
+    origin = torch.zeros_like(random[:1])
+    z = torch.cat([origin, FAR * axes, random, FAR * random, codes[:8]])
+    with without_autocast(z):
+        found = decode(z)
+    if not isinstance(found, torch.Tensor) or not found.is_floating_point():
+        return None
+    if found.ndim < 2 or len(found) != len(z):
+        return None
+    values, z = found.detach().flatten(1).double(), z.double()
+    offset, matrix = values[:1], (values[1 : k + 1] - values[:1]) / FAR
+    expected = offset + z @ matrix
+    size = offset.abs() + z.abs() @ matrix.abs()
+    same = (values - expected).abs() <= _rounding(found.dtype) * size
+    # A comparison with NaN is False: a decoder that overflows does not count as affine.
+    return matrix.mT if bool(same.all()) else None
+
+
+def _rounding(dtype: Any) -> float:
+    """Return the largest relative error that rounding may cause in a few products of matrices."""
+    unit = float(torch.finfo(dtype).eps)
+    if dtype == torch.float32 and torch.get_float32_matmul_precision() != "highest":
+        unit = float(torch.finfo(torch.bfloat16).eps)
+    return min(512 * unit, 0.05)
 
 
 class ResidualBlock(nn.Module):
