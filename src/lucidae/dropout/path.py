@@ -129,7 +129,7 @@ def _loss_of(values: Array, shrunk: Array, total: float) -> float:
     return remainder + scalar(xp.sum((values - shrunk) ** 2))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class RankPath:
     """Reduced-rank regression for all ranks 0, 1, … up to a largest one.
 
@@ -155,6 +155,8 @@ class RankPath:
     >>> X = rng.standard_normal((200, 5))
     >>> Y = X[:, :2] @ rng.standard_normal((2, 4)) + 0.5 * rng.standard_normal((200, 4))
     >>> path = rank_path(X, Y)
+    >>> path
+    RankPath(ranks 0 to 4, 5 features, 4 targets, smallest held-out error at rank 2)
     >>> path.best, path.one_se
     (2, 2)
     >>> path.coef(2).shape, int(np.linalg.matrix_rank(path.coef(2)))
@@ -169,6 +171,13 @@ class RankPath:
     right: Vector
     center: Vector
     output_center: Vector
+
+    def __repr__(self) -> str:
+        chosen = "" if self.cv is None else f", smallest held-out error at rank {self.best}"
+        return (
+            f"RankPath(ranks {self.rank[0]} to {self.rank[-1]}, {len(self.right)} features, "
+            f"{len(self.left)} targets{chosen})"
+        )
 
     @property
     def held_out_error(self) -> Vector:
