@@ -188,7 +188,7 @@ def test_coefficients_may_be_a_sparse_matrix(exact, sparse):
 
 def test_a_fit_is_not_certified_on_rows_without_responses(exact):
     model, p = exact
-    with pytest.raises(ValueError, match="y is missing: .* give X and y"):
+    with pytest.raises(ValueError, match=r"y is missing: .* give X and y"):
         certify(model, p.dictionary)
     assert certify(model).to_dict() == model.certificate_.to_dict()
 
