@@ -281,6 +281,16 @@ def test_a_full_column_of_a_sparse_array_keeps_its_deviation(ratio):
     assert_exact(SecondMoment.of(scipy.sparse.csr_array(X), weights), X, weights)
 
 
+@given(value=st.floats(-1e6, 1e6).filter(bool), seed=st.integers(0, 2**16))
+def test_a_constant_column_of_a_sparse_array_has_no_variance(value, seed):
+    X = scipy.sparse.csr_array(np.full((30, 2), value))
+    weights = np.random.default_rng(seed).random(30) + 1
+    moment = SecondMoment.of(X, weights)
+    assert moment.trace == 0.0
+    assert not moment.covariance.any()
+    np.testing.assert_array_equal(moment.mean, np.full(2, value))
+
+
 def test_duplicate_entries_of_a_sparse_array_are_summed():
     X = scipy.sparse.csr_array((np.ones(3), [0, 0, 1], [0, 2, 3]), shape=(2, 2))
     same(SecondMoment.of(X), SecondMoment.of(X.toarray()))

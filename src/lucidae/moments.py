@@ -526,8 +526,14 @@ def _sparse_sums(X: Any, weights: Array | None) -> Sums:
     X.sum_duplicates()
     total = float(X.shape[0]) if weights is None else float(weights.sum())
     full = np.bincount(X.indices, minlength=X.shape[1]) == X.shape[0]
-    center = np.where(full, _sparse_mean(X, weights, total), 0.0)
-    X.data -= center[X.indices]
+    center = np.zeros(X.shape[1])
+    if full.any():
+        # Differences to the first row make the mean of a constant column exact.
+        first = np.where(full, X[:1].toarray()[0], 0.0)
+        entries = X.data
+        X.data = entries - first[X.indices]
+        center = np.where(full, first + _sparse_mean(X, weights, total), 0.0)
+        X.data = entries - center[X.indices]
     offset = _sparse_mean(X, weights, total)
     if weights is not None:
         X = scipy.sparse.diags_array(np.sqrt(weights)) @ X

@@ -282,7 +282,8 @@ def _mean_and_variances(X: Any, shares: Vector) -> tuple[Vector, Vector]:
         shift = to_numpy(as_double(X[first : first + 1, :]))[0]
     for _ in range(3):
         rest, squares = _shifted_sums(X, shares, shift)
-        mean, own = shift + rest, squares - rest**2
+        # Rounding can make the variance of a constant column negative.
+        mean, own = shift + rest, np.maximum(squares - rest**2, 0.0)
         if np.all(rest**2 <= LARGE_MEAN * own):
             break
         shift = mean
