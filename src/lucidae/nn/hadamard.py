@@ -15,7 +15,7 @@ from lucidae.arrays import to_numpy
 from lucidae.nn.layers import Tensor, check_module, check_tensor, evaluation, full_precision
 from lucidae.validation import check_choice, check_integer, check_number
 
-__all__ = ["HadamardGap", "gap_of_gram", "hadamard_gap", "sketch_bias"]
+__all__ = ["HadamardGap", "gap_of_gram", "hadamard_gap", "jacobian_columns", "sketch_bias"]
 
 MOST_ENTRIES = 1 << 25
 """Largest number of entries of the Jacobians that are computed at a time."""
@@ -307,22 +307,46 @@ def _finite(codes: Tensor) -> Tensor:
 
 def _gram_forward(decode: Callable[[Tensor], Tensor], z: Tensor, **_: Any) -> Tensor:
     """Return JᵀJ of each row of z, shape (n, k, k), by one tangent per latent."""
+    columns = [column.flatten(1).double() for column in jacobian_columns(decode, z)]
+    jacobian = torch.stack(columns, -1)
+    return jacobian.mT @ jacobian
+
+
+def jacobian_columns(decode: Callable[[Tensor], Tensor], z: Tensor) -> list[Tensor]:
+    """Return the derivatives of ``decode(z)`` with respect to each latent, in forward mode.
+
+    Parameters
+    ----------
+    decode : callable
+        Decoder of latents (…, k), which decodes each row by itself.
+    z : tensor of shape (…, k)
+        Latents.
+
+    Returns
+    -------
+    list of tensor
+        A tensor of the shape of ``decode(z)`` for each of the k latents.
+
+    Examples
+    --------
+    >>> import torch
+    >>> [column.tolist() for column in jacobian_columns(torch.square, torch.tensor([[3.0]]))]
+    [[[6.0]]]
+    """
     columns = []
     with warnings.catch_warnings():  # the first use of forward mode compiles scripts inside torch
         warnings.filterwarnings("ignore", message=".*torch.jit.script", category=DeprecationWarning)
-        for index in range(z.shape[1]):
+        for index in range(z.shape[-1]):
             tangent = torch.zeros_like(z)
-            tangent[:, index] = 1.0
+            tangent[..., index] = 1.0
             try:
-                column = torch.func.jvp(decode, (z,), (tangent,))[1]
+                columns.append(torch.func.jvp(decode, (z,), (tangent,))[1])
             except (RuntimeError, NotImplementedError) as error:
                 raise ValueError(
                     f"the decoder cannot be differentiated in forward mode ({error}): use "
                     "jacobian='reverse' or jacobian='sketch'."
                 ) from error
-            columns.append(column.flatten(1).double())
-    jacobian = torch.stack(columns, -1)
-    return jacobian.mT @ jacobian
+    return columns
 
 
 def _gram_reverse(decode: Callable[[Tensor], Tensor], z: Tensor, **_: Any) -> Tensor:

@@ -16,7 +16,8 @@ from lucidae.experiments.catalogue import experiment
 from lucidae.experiments.declaration import Measured, Results
 from lucidae.experiments.vae import manifold, manifold_runs
 from lucidae.experiments.vae.batched import ARMS, WIDEST, Design, Draws, VaeRun, VaeStack, generator
-from lucidae.experiments.vae.manifold import PAPER, SMOKE, compared
+from lucidae.experiments.vae.manifold import PAPER, SMOKE
+from lucidae.experiments.vae.manifold_costs import compared
 from lucidae.experiments.vae.manifold_runs import image_generators, image_rows, random_generator
 from lucidae.nn import GaussianHead, hadamard_gap
 
@@ -182,6 +183,10 @@ def test_images_come_from_the_decoders_that_were_trained():
 def made_up(setting, cost=0.5, low=0.3, high=0.8):
     """Return results in which every pair measures the given cost and gaps (in nats)."""
     arms = {"diagonal": {"loss": cost, "gap": low}, "full": {"loss": 0.0, "gap": high}}
+    best = {
+        "diagonal": {"encoded": 9.0, "best_diagonal": cost, "best_full": cost - low},
+        "full": {"encoded": 9.0, "best_diagonal": high, "best_full": 0.0},
+    }
     names = ("mse", "sampled_mse", "kl", "active", "active_directions", "noise_variance")
     cells = []
     for cell in setting.cells():
@@ -190,11 +195,14 @@ def made_up(setting, cost=0.5, low=0.3, high=0.8):
             arm = arms[chosen["arm"]]
             arrays = {"loss": np.array([arm["loss"]]), "gap": np.array(arm["gap"])}
             arrays["gap_error"] = np.array(0.0)
+            for name, value in best[chosen["arm"]].items():
+                arrays[name] = np.full(3, value)
         else:
             arrays = {"images": np.zeros((8, 64))}
             for arm in chosen["arms"]:
                 measured = dict.fromkeys(names, 2.0 if arm == "diagonal" else 1.0)
                 measured |= {"loss": 1.0, "gap": 0.0, "gap_error": 0.0} | arms.get(arm, {})
+                measured |= best.get(arm, {})
                 measured["active_directions"] = chosen.get("dimension", 1) + (arm == "diagonal")
                 arrays |= {f"{name}/{arm}": np.array(value) for name, value in measured.items()}
                 arrays[f"course/{arm}"] = np.linspace(2.0, 1.0, 16)
@@ -216,7 +224,7 @@ def judged(setting, results):
 def test_every_verdict_holds_where_the_theory_does_and_fails_where_it_does_not():
     right = judged(PAPER, made_up(PAPER))
     assert all(right.values())
-    bounds = {"bounds", "bounds_wide", "bounds_learned", "images", "deep"}
+    bounds = {"bounds", "bounds_wide", "bounds_learned", "images", "deep", "tuned", "best"}
     for wrong in (made_up(PAPER, low=0.6), made_up(PAPER, high=0.4)):
         assert {name for name, holds in judged(PAPER, wrong).items() if not holds} == bounds
     worse = judged(PAPER, Results(swapped(made_up(PAPER))))

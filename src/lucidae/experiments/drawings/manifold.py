@@ -9,7 +9,8 @@ import numpy as np
 
 from lucidae.experiments.drawings.common import look, numbers, shared_legend
 from lucidae.experiments.outcomes import Outcome
-from lucidae.experiments.vae.manifold import ARMS, PARTS, panel_words
+from lucidae.experiments.vae.manifold import PARTS, panel_words
+from lucidae.experiments.vae.manifold_costs import ARMS
 from lucidae.report.blocks import Block, Plot
 from lucidae.report.figures import image_rows
 from lucidae.report.style import LIGHT, drawing, new_figure
@@ -51,6 +52,16 @@ def costs(outcome: Outcome) -> Sequence[Block]:
                 "the data. The band extends from the Hadamard gap of the decoder that was trained "
                 "with a diagonal covariance to that of the one with a full covariance.",
                 numbers(curves, ("difference", "gap_")),
+            ),
+            Plot.of(
+                f"{name}-best",
+                _best(outcome),
+                "Longer runs. Left and middle: cost of a diagonal covariance with the best "
+                "posterior of each sample and with the posteriors of the encoders. The band "
+                "extends from what the best full posteriors gain with the decoder that was trained "
+                "with a diagonal covariance to what they gain with the other. Right: excess of "
+                "−ELBO with the posteriors of the encoder over that with the best ones.",
+                numbers(curves, ("best_difference", "gain_", "encoder_")),
             ),
             Plot.of(
                 f"{name}-errors",
@@ -122,6 +133,54 @@ def _cost(axes: Any, curves: Any, panel: str) -> None:
         axes.plot(curve.x, curve.y, label=f"gap of the {arm} decoder", **style)
     shown = {"color": LIGHT["orange"], "linestyle": "", "marker": "s", "capsize": 3}
     axes.errorbar(cost.x, cost.y, error.y, label="cost of a diagonal covariance", **shown)
+
+
+def _best(outcome: Outcome) -> Any:
+    """Return a figure of the longer runs: costs with the best posteriors, and the encoders."""
+    tuned, curves = outcome.setting.tuned, outcome.curves
+    figure, grid = new_figure(1, len(tuned.ratios) + 1, figsize=(9.4, 3.6))
+    *panels, right = grid
+    for axes, ratio in zip(panels, tuned.ratios, strict=True):
+        low, high, best, error, trained, spread = (
+            curves[f"{name}/tuned/{ratio}"]
+            for name in (
+                "gain_diagonal",
+                "gain_full",
+                "best_difference",
+                "best_difference_error",
+                "difference",
+                "difference_error",
+            )
+        )
+        axes.fill_between(low.x, low.y, high.y, color=LIGHT["muted"], alpha=0.25, linewidth=0)
+        for arm, curve in (("diagonal", low), ("full", high)):
+            style = {**look(arm), "linestyle": "--" if arm == "diagonal" else "-", "markevery": 1}
+            axes.plot(curve.x, curve.y, label=f"gain with the {arm} decoder", **style)
+        shown = {"linestyle": "", "capsize": 3}
+        axes.errorbar(
+            best.x, best.y, error.y, color=LIGHT["orange"], marker="s", label="cost, best", **shown
+        )
+        axes.errorbar(
+            trained.x,
+            trained.y,
+            spread.y,
+            color=LIGHT["purple"],
+            marker="x",
+            label="cost, encoders",
+            **shown,
+        )
+        axes.set(title=panel_words(ratio, tuned.noise), xlabel="r", xticks=list(tuned.dimensions))
+        for arm in ARMS:
+            curve = curves[f"encoder_{arm}/tuned/{ratio}"]
+            style = {**look(arm), "linestyle": DASHES[ratio], "markevery": 1}
+            latents = "k = r" if ratio == 1 else f"k = {ratio} r"
+            right.plot(curve.x, curve.y, label=f"{arm}, {latents}", **style)
+    panels[0].set_ylabel("nats")
+    right.set(title="Excess of the encoders", xlabel="r", xticks=list(tuned.dimensions))
+    right.set_yscale("log")
+    right.legend(fontsize=8)
+    shared_legend(figure, panels[0], 4)
+    return figure
 
 
 def _errors(outcome: Outcome) -> Any:

@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from torch.nn import functional
 
+from lucidae.experiments.vae.best_posteriors import EVALUATED_DRAWS, best_losses
 from lucidae.experiments.vae.training import TrainingSettings
 from lucidae.metrics import active_dimensions
 from lucidae.nn.diagnostics import active_directions
@@ -392,6 +393,49 @@ class VaeStack:
             self._figures(index, sums[:, index], covariance[index], mean[index], variance[index])
             for index in range(len(self.runs))
         ]
+
+    def evaluate_best(self, samples: int, steps: int) -> list[dict[str, np.ndarray[Any, Any]]]:
+        """Return −ELBO on a few new samples, of the encoder and of the best posteriors, per run.
+
+        Parameters
+        ----------
+        samples : int
+            Number of new samples, at most `CHUNK`.
+        steps : int
+            Number of steps of the optimiser, see `best_losses`.
+
+        Returns
+        -------
+        list of dict
+            For each run the means over the samples of −ELBO with the posteriors that the encoder
+            predicts (``encoded``) and with the best ones of full and of diagonal covariance
+            (``best_full``, ``best_diagonal``), and the Hadamard gap of its decoder at the means of
+            the encoder (``first_order``).
+        """
+        seeds = [run.seed for run in self.runs]
+        k = self.used.shape[-1]
+        x = self.source(*Draws(seeds, "evaluation data", CHUNK, self.device)())[:, :samples]
+        noise = Draws(seeds, "evaluation noise", samples, self.device)
+        weights = {name: part.detach() for name, part in self.weights.items()}
+        with torch.no_grad():
+            posterior = self.encode(x)
+            drawn = [self.evidence(x, noise()[0][..., :k])[0] for _ in range(EVALUATED_DRAWS)]
+            error = torch.stack(drawn).double().mean(0)
+            fit = negative_log_likelihood(error, self.entries, self.noise_variance.double())
+            encoded = fit + posterior.kl().double()
+        best = best_losses(
+            lambda z: decode(weights, z), x, self.noise_variance, posterior.mean, steps
+        )
+        values = {"encoded": encoded, **{f"best_{kind}": one for kind, one in best.items()}}
+        found = []
+        for index, run in enumerate(self.runs):
+            codes = posterior.mean[index, :, : run.latents]
+            gap = hadamard_gap(
+                self.decoder(index), codes=codes, noise_variance=float(self.noise_variance[index])
+            )
+            own = {name: np.array(float(part[index].mean())) for name, part in values.items()}
+            found.append(own | {"first_order": np.array(gap.value)})
+        return found
 
     def _measure(self, x: Tensor, noise: Draws) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Return means over samples x of errors and KL (3, R), and moments of the posteriors.

@@ -20,14 +20,20 @@ from lucidae.experiments.declaration import (
     listed,
     own,
 )
+from lucidae.experiments.vae.manifold_costs import (
+    ALLOWED,
+    ARMS,
+    best_rates,
+    compared,
+    compared_best,
+    deep_bounds,
+    digits_best,
+    low_and_high,
+)
 from lucidae.experiments.verdicts import AtLeast, AtMost, Ordered, Reported
 
-ARMS = ("full", "diagonal")
 PARTS = ("coupled from the start", "not divided by √k", "absolute", "absolute from the start")
 """Ablations: full covariances that lack parts of the method; see `batched.ARMS`."""
-
-ALLOWED = 3.0
-"""Number of standard errors over the seeds by which a value may violate a bound."""
 
 SOME = 0.5
 """Smallest mean number of active directions that counts as a difference."""
@@ -36,6 +42,34 @@ SMALL = 8
 """Runs of at most this number of latents are trained together on an accelerator."""
 
 Noise = str | float
+
+
+@dataclass(frozen=True, slots=True)
+class Tuned:
+    """Settings of longer runs, of which each kind of covariance has its best learning rate.
+
+    Parameters
+    ----------
+    dimensions, ratios, seeds
+        As in `Manifold`.
+    noise : float
+        Noise variance γ at the end of training.
+    rates : tuple of float
+        Learning rates. For each dimension, number of latents and kind of covariance the one with
+        the lowest mean −ELBO over the seeds is used.
+    steps : int
+        Number of steps of training.
+    best : mapping
+        Numbers ``best_samples`` and ``best_steps``, see `VaeStack.evaluate_best`.
+    """
+
+    dimensions: tuple[int, ...]
+    ratios: tuple[int, ...]
+    seeds: int
+    noise: float
+    rates: tuple[float, ...]
+    steps: int
+    best: Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +111,16 @@ class Manifold:
         Number of latents of the VAEs without parts of the method.
     gap_samples : int
         Number of images for the Hadamard gap of the models of `vae-mnist`.
+    tuned : Tuned
+        Longer runs with several learning rates.
+    best : mapping
+        Numbers ``best_samples`` of images and ``best_steps`` of steps for the best posteriors of
+        models of digits.
+    digits_epochs : int
+        Number of epochs of training of these models.
     costs : tuple of float
         Approximate seconds on one core of a pair of VAEs of random generators, of images, of the
-        runs without parts of the method, and of one run of `vae-mnist`.
+        runs without parts of the method, of one run of `vae-mnist`, and of a pair of longer runs.
     """
 
     scale: str
@@ -97,7 +138,10 @@ class Manifold:
     generator_steps: int
     parts_latents: int
     gap_samples: int
-    costs: tuple[float, float, float, float]
+    tuned: Tuned
+    best: Mapping[str, int]
+    digits_epochs: int
+    costs: tuple[float, float, float, float, float]
 
     @property
     def rows(self) -> str:
@@ -106,7 +150,14 @@ class Manifold:
 
     def cells(self) -> Sequence[Cell]:
         """Return all runs; those with a common label are trained together on an accelerator."""
-        return [*self._random(), *self._images(), *self._parts(), *self._deep()]
+        return [
+            *self._random(),
+            *self._images(),
+            *self._parts(),
+            *self._deep(),
+            *self._digits(),
+            *self._tuned(),
+        ]
 
     def _runs(self) -> Any:
         """Import and return the module of the runs, which needs PyTorch."""
@@ -205,6 +256,41 @@ class Manifold:
             cells.append(Cell(self._runs().measure_images, chosen, self.costs[3]))
         return cells
 
+    def _digits(self) -> list[Cell]:
+        """Return runs of the networks of `vae-mnist` at smoke scale, with the best posteriors."""
+        from lucidae.experiments.vae.comparison import cell_settings
+
+        cells = []
+        for settings in cell_settings("smoke"):
+            training = settings["design"]["training"] | {"epochs": self.digits_epochs}
+            added = {"source": "digits", "gap_samples": self.best["best_samples"], **self.best}
+            added["design"] = settings["design"] | {"training": training}
+            cells += [
+                Cell(self._runs().measure_best, settings | added | {"seed": seed}, self.costs[3])
+                for seed in range(self.image_seeds)
+            ]
+        return cells
+
+    def _tuned(self) -> list[Cell]:
+        """Return the longer runs, a label for each learning rate."""
+        measure, tuned = self._runs().measure_tuned, self.tuned
+        cells = []
+        for rate in tuned.rates:
+            design = {**self.design, "steps": tuned.steps, "learning_rate": rate}
+            added = {"entries": self.entries, "design": design, **tuned.best}
+            cells += [
+                Cell(
+                    measure,
+                    self._pair("tuned", r, ratio, tuned.noise, seed) | added,
+                    self.costs[4],
+                    f"tuned {rate:g}",
+                )
+                for ratio in tuned.ratios
+                for r in tuned.dimensions
+                for seed in range(tuned.seeds)
+            ]
+        return cells
+
     def curves(self, results: Results) -> Curves:
         """Return all curves against the dimension r of the data.
 
@@ -226,8 +312,22 @@ class Manifold:
                 excess = Curve(used.x, abs(used.y - used.x), "r =")
                 curves[f"excess/{source}/{ratio}/{noise}"] = excess
         for name in [name for name in curves if name.startswith("difference/")]:
-            curves |= _low_and_high(name, curves[name])
-        return curves | self._courses(results) | _deep_bounds(results)
+            curves |= low_and_high(name, curves[name])
+        curves |= self._longer(results) | self._courses(results)
+        return curves | deep_bounds(results) | digits_best(results)
+
+    def _longer(self, results: Results) -> dict[str, Curve]:
+        """Return the curves of the longer runs, ``QUANTITY/tuned/RATIO``."""
+        curves, tuned = {}, self.tuned
+        for ratio in tuned.ratios:
+            found = []
+            for r in tuned.dimensions:
+                cells = results.where(source="tuned", dimension=r, latents=ratio * r)
+                found.append(compared_best(*best_rates(cells, tuned.rates)))
+            for name in found[0]:
+                series = [one[name] for one in found]
+                curves[f"{name}/tuned/{ratio}"] = Curve(tuned.dimensions, series, "r =")
+        return curves
 
     def _courses(self, results: Results) -> dict[str, Curve]:
         """Return the training losses of all ablations, and how far they end above the method."""
@@ -260,77 +360,9 @@ class Manifold:
             "seeds": f"{self.seeds}; images: {self.image_seeds}",
             "images": f"decoders of r = {listed(self.image_dimensions)} latents, trained on "
             f"{images}, as generators",
+            "longer runs": f"{self.tuned.steps} steps, learning rates {listed(self.tuned.rates)}",
             "parts of the method": f"{self.parts_latents} latents, {images}",
         }
-
-
-def compared(cells: Results) -> dict[str, float]:
-    """Return the results of the two arms (diagonal and full), averaged over the seeds.
-
-    Let Δ be the cost of a diagonal covariance, and H₁ and H₂ the Hadamard gaps of the decoders that
-    were trained with diagonal and with full covariance. ``lower`` is the mean of Δ − H₁ and
-    ``upper`` that of H₂ − Δ, each plus `ALLOWED` standard errors: negative if H₁ ≤ Δ ≤ H₂ is
-    violated.
-    """
-
-    def per_seed(name: str) -> Any:
-        return np.array([float(cell.arrays[name]) for cell in cells])
-
-    difference = per_seed("loss/diagonal") - per_seed("loss/full")
-    diagonal, full = (per_seed(f"gap/{arm}") for arm in ("diagonal", "full"))
-    found = {
-        "difference": np.mean(difference),
-        "difference_error": standard_error(difference),
-        "gap_diagonal": np.mean(diagonal),
-        "gap_full": np.mean(full),
-        "lower": np.mean(difference - diagonal) + ALLOWED * standard_error(difference - diagonal),
-        "upper": np.mean(full - difference) + ALLOWED * standard_error(full - difference),
-    }
-    for name in ("mse", "sampled_mse", "kl", "active_directions", "active", "noise_variance"):
-        for arm in ARMS:
-            found[f"{name}_{arm}"] = np.mean(per_seed(f"{name}/{arm}"))
-    for name in ("mse", "sampled_mse"):
-        ratios = per_seed(f"{name}/diagonal") / per_seed(f"{name}/full")
-        found[f"{name}_ratio"] = np.mean(ratios)
-        found[f"{name}_ratio_error"] = standard_error(ratios)
-    return {name: float(value) for name, value in found.items()}
-
-
-def standard_error(values: Any) -> float:
-    """Return the standard error of the mean of a vector; zero for one value."""
-    return float(np.std(values, ddof=1) / np.sqrt(len(values))) if len(values) > 1 else 0.0
-
-
-def _low_and_high(name: str, curve: Curve) -> dict[str, Curve]:
-    """Return the mean cost for r ≥ 4 minus that for r ≤ 3, and the cost per pair of dimensions.
-
-    The curve contains the cost of a diagonal covariance against the dimension r of the data.
-    """
-    panel = name.removeprefix("difference/")
-    low, high = curve.y[curve.x <= 3], curve.y[curve.x >= 4]
-    found = {}
-    if len(low) and len(high):
-        found[f"step/{panel}"] = Curve([0.0], [np.mean(high) - np.mean(low)])
-    several = curve.x >= 2
-    if several.any():
-        r = curve.x[several]
-        found[f"per_pair/{panel}"] = Curve(r, curve.y[several] / (r * (r - 1) / 2), "r =")
-    return found
-
-
-def _deep_bounds(results: Results) -> dict[str, Curve]:
-    """Return the cost of a diagonal covariance and the Hadamard gaps of the `vae-mnist` models."""
-    full, diagonal = (results.one(arm=arm).arrays for arm in ARMS)
-    difference = float(diagonal["loss"][-1] - full["loss"][-1])
-    low, high = float(diagonal["gap"]), float(full["gap"])
-    values = {
-        "difference": difference,
-        "gap_diagonal": low,
-        "gap_full": high,
-        "lower": difference - low + ALLOWED * float(diagonal["gap_error"]),
-        "upper": high - difference + ALLOWED * float(full["gap_error"]),
-    }
-    return {f"{name}/deep": Curve([0.0], [value]) for name, value in values.items()}
 
 
 STATEMENTS = {
@@ -360,6 +392,14 @@ STATEMENTS = {
     "deep": own(
         "For the models of the experiment vae-mnist, the cost of a diagonal covariance lies "
         "between the two Hadamard gaps."
+    ),
+    "tuned": own(
+        "Trained twice as long, and with the best learning rate for each covariance, the "
+        "cost lies between the two Hadamard gaps with as many latents as dimensions."
+    ),
+    "best": own(
+        "With the best posterior of each sample, instead of the one that the encoder predicts, the "
+        "cost lies between what a full covariance gains with either decoder."
     ),
     "parts": own(
         "The training of a full covariance needs all three parts of the method: covariances "
@@ -396,6 +436,29 @@ def panel_words(ratio: int, noise: Noise) -> str:
     """Return the words for a panel: number of latents and noise variance."""
     latents = "k = r" if ratio == 1 else f"k = {ratio} r"
     return f"{latents}, γ {'learned' if noise == 'learn' else f'= {noise:g}'}"
+
+
+def _best_bounds(panels: Sequence[tuple[str, str]]) -> tuple[Any, ...]:
+    """Return verdicts that each decoder is the better one for posteriors of its own kind."""
+    verdicts: list[Any] = []
+    for panel, words in panels:
+        for kind, other in (("full", "diagonal"), ("diagonal", "full")):
+            verdicts.append(
+                AtLeast(
+                    f"better_{kind}/{panel}",
+                    0.0,
+                    at="everywhere",
+                    says=f"best {kind} posteriors: −ELBO of the {other} decoder minus that of the "
+                    f"{kind} decoder in nats, plus {ALLOWED:g} standard errors, {words}",
+                )
+            )
+    return tuple(verdicts)
+
+
+def _tuned_panels(tuned: Tuned) -> list[tuple[str, str]]:
+    return [
+        (f"tuned/{ratio}", f"longer, {panel_words(ratio, tuned.noise)}") for ratio in tuned.ratios
+    ]
 
 
 def _panels(source: str, ratios: Sequence[int], noises: Sequence[Noise]) -> list[tuple[str, str]]:
@@ -447,7 +510,10 @@ def _expected(setting: Manifold) -> dict[str, tuple[Any, ...]]:
     fixed = [noise for noise in setting.noises if noise != "learn"]
     low, high = 2, max(setting.dimensions)
     return {
-        "error": _errors(_panels("random", (1, 2), setting.noises), low, high),
+        "error": (
+            *_errors(_panels("random", (1, 2), setting.noises), low, high),
+            *_errors(_tuned_panels(setting.tuned), low, high),
+        ),
         "latents": _latents(_panels("random", (2,), setting.noises)),
         "needed": _needed(_panels("random", (2,), setting.noises)),
         "bounds": _bounds(_panels("random", (1,), fixed)),
@@ -459,6 +525,8 @@ def _expected(setting: Manifold) -> dict[str, tuple[Any, ...]]:
         ),
         "images": _bounds(_panels("images", setting.ratios[:2], setting.image_noises)),
         "deep": _bounds([("deep", "first seed of vae-mnist")]),
+        "tuned": _bounds(_tuned_panels(setting.tuned)),
+        "best": _best_bounds([*_tuned_panels(setting.tuned), ("digits", "images of digits")]),
         "parts": tuple(
             AtLeast(f"worse/{arm}", 0.0, says=f"−ELBO minus that of the method in nats: {arm}")
             for arm in PARTS
@@ -494,6 +562,17 @@ def _reported(setting: Manifold) -> tuple[Any, ...]:
             ("gap_full", "gap of the decoder of the full covariance"),
         )
     ]
+    found += [
+        Reported(f"{name}/{panel}", says=f"{words} in nats, {where}")
+        for panel, where in [*_tuned_panels(setting.tuned), ("digits", "images of digits")]
+        for name, words in (
+            ("best_difference", "cost with the best posteriors"),
+            ("gain_diagonal", "gain of the best full posteriors with the diagonal decoder"),
+            ("gain_full", "gain of the best full posteriors with the full decoder"),
+            ("encoder_diagonal", "excess of the diagonal encoder over the best posteriors"),
+            ("encoder_full", "excess of the full encoder over the best posteriors"),
+        )
+    ]
     found.append(
         Reported("worse/diagonal", says="−ELBO minus that of the method in nats: diagonal")
     )
@@ -524,7 +603,18 @@ SMOKE = Manifold(
     generator_steps=100,
     parts_latents=8,
     gap_samples=50,
-    costs=(1.0, 1.5, 2.0, 3.0),
+    tuned=Tuned(
+        dimensions=(2,),
+        ratios=(1,),
+        seeds=1,
+        noise=0.01,
+        rates=(1e-3, 3e-3),
+        steps=400,
+        best={"best_samples": 32, "best_steps": 60},
+    ),
+    best={"best_samples": 8, "best_steps": 20},
+    digits_epochs=1,
+    costs=(1.0, 1.5, 2.0, 3.0, 1.0),
 )
 PAPER = Manifold(
     scale="paper",
@@ -550,7 +640,18 @@ PAPER = Manifold(
     generator_steps=3000,
     parts_latents=64,
     gap_samples=512,
-    costs=(90.0, 200.0, 1000.0, 5000.0),
+    tuned=Tuned(
+        dimensions=(4, 8, 16),
+        ratios=(1, 2),
+        seeds=3,
+        noise=1e-3,
+        rates=(5e-4, 1e-3, 2e-3),
+        steps=32_000,
+        best={"best_samples": 256, "best_steps": 500},
+    ),
+    best={"best_samples": 64, "best_steps": 400},
+    digits_epochs=100,
+    costs=(90.0, 200.0, 1000.0, 5000.0, 300.0),
 )
 
 WHY_NOT = "The smoke scale has too few dimensions, seeds and steps to judge this."
@@ -564,6 +665,8 @@ UNJUDGED = dict.fromkeys(
         "dimension",
         "images",
         "deep",
+        "tuned",
+        "best",
         "parts",
     ),
     WHY_NOT,

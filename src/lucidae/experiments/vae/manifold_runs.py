@@ -11,11 +11,14 @@ import torch
 
 from lucidae.experiments.declaration import work
 from lucidae.experiments.vae.batched import Design, Source, VaeRun, VaeStack, decode, padded
+from lucidae.experiments.vae.best_posteriors import EVALUATED_DRAWS, best_losses
 from lucidae.experiments.vae.comparison import SOURCES, RunSettings, as_tensor, fit_model
+from lucidae.experiments.vae.training import seeded
 from lucidae.nn.hadamard import hadamard_gap
 from lucidae.nn.layers import Tensor
+from lucidae.nn.vae import negative_log_likelihood
 
-__all__ = ["measure", "measure_images"]
+__all__ = ["measure", "measure_best", "measure_images", "measure_tuned"]
 
 Settings = Mapping[str, Any]
 Arrays = dict[str, np.ndarray[Any, Any]]
@@ -43,8 +46,30 @@ def measure(group: Sequence[Settings], device: str) -> list[Arrays]:
         For each run and arm, under ``NAME/ARM``: the values of `VaeStack.evaluate` and the
         ``course`` of the training loss.
     """
+    stack, copies, arrays = _stack(group, device)
+    course = stack.train().cpu().numpy()
+    found = stack.evaluate()
+    measured = [{**one, "course": course[:, number]} for number, one in enumerate(found)]
+    return _by_arm(arrays, copies, stack, measured)
+
+
+@work("vae.manifold_tuned/1")
+def measure_tuned(group: Sequence[Settings], device: str) -> list[Arrays]:
+    """Train VAEs as `measure` does, and measure the best posteriors of their decoders as well.
+
+    The settings are those of `measure`, with the number ``best_samples`` of samples and the number
+    ``best_steps`` of steps for `VaeStack.evaluate_best`.
+    """
+    stack, copies, arrays = _stack(group, device)
+    stack.train()
+    best = stack.evaluate_best(group[0]["best_samples"], group[0]["best_steps"])
+    measured = [one | more for one, more in zip(stack.evaluate(), best, strict=True)]
+    return _by_arm(arrays, copies, stack, measured)
+
+
+def _stack(group: Sequence[Settings], device: str) -> tuple[VaeStack, list[int], list[Arrays]]:
+    """Return the VAEs of a group, the number of the settings of each, and arrays of the data."""
     first = group[0]
-    design = Design(**first["design"])
     runs = [
         VaeRun(one["latents"], arm, one["noise"], one["seed"])
         for one in group
@@ -52,13 +77,16 @@ def measure(group: Sequence[Settings], device: str) -> list[Arrays]:
     ]
     copies = [index for index, one in enumerate(group) for _ in one["arms"]]
     source, entries, extra = SAMPLERS[first["source"]](group, copies, device)
-    stack = VaeStack(runs, source, entries, design, device)
-    course = stack.train().cpu().numpy()
-    found = stack.evaluate()
-    arrays = [dict(one) for one in extra]
-    for number, (index, run) in enumerate(zip(copies, runs, strict=True)):
-        measured = {**found[number], "course": course[:, number]}
-        arrays[index] |= {f"{name}/{run.arm}": values for name, values in measured.items()}
+    stack = VaeStack(runs, source, entries, Design(**first["design"]), device)
+    return stack, copies, [dict(one) for one in extra]
+
+
+def _by_arm(
+    arrays: list[Arrays], copies: Sequence[int], stack: VaeStack, measured: Sequence[Arrays]
+) -> list[Arrays]:
+    """Return `arrays` with the values of each VAE of a stack under ``NAME/ARM``."""
+    for index, run, values in zip(copies, stack.runs, measured, strict=True):
+        arrays[index] |= {f"{name}/{run.arm}": value for name, value in values.items()}
     return arrays
 
 
@@ -138,6 +166,7 @@ def image_rows(
 
 SAMPLERS: dict[str, Sampler] = {
     "random": random_generators,
+    "tuned": random_generators,
     "images": image_generators,
     "rows": image_rows,
 }
@@ -150,16 +179,57 @@ def measure_images(group: Sequence[Settings], device: str) -> list[Arrays]:
     The settings are those of `comparison.cell_settings`, with the number ``gap_samples`` of images
     for the gap.
     """
-    return [_measure_images(settings, device) for settings in group]
+    return [_measure_images(settings, device)[1] for settings in group]
 
 
-def _measure_images(settings: Settings, device: str) -> Arrays:
+@work("vae.manifold_best/1")
+def measure_best(group: Sequence[Settings], device: str) -> list[Arrays]:
+    """Train models of images as `measure_images` does, and measure their best posteriors as well.
+
+    The settings are those of `measure_images`, with the numbers ``best_samples`` of images and
+    ``best_steps`` of steps for `best_losses`.
+    """
+    found = []
+    for settings in group:
+        model, arrays = _measure_images(settings, device)
+        held_out = as_tensor(SOURCES[settings["data"]]()[1], device)
+        found.append(arrays | _best(model, held_out[: settings["best_samples"]], settings))
+    return found
+
+
+def _measure_images(settings: Settings, device: str) -> tuple[Any, Arrays]:
+    """Return a trained model, in double precision, and what was measured."""
     images, held_out = (as_tensor(x, device) for x in SOURCES[settings["data"]]())
     chosen = RunSettings.of(settings["design"])
     model, history = fit_model(images, held_out, chosen, settings["arm"], settings["seed"])
     # In double precision, because convolutions on a GPU round to fewer digits than float32 has; in
     # the usual order of axes, because group normalisation has a derivative in forward mode there.
-    model = model.to(dtype=torch.float64, memory_format=torch.contiguous_format)
-    gap = hadamard_gap(model, held_out[: settings["gap_samples"]].double())
+    double = model.to(dtype=torch.float64, memory_format=torch.contiguous_format)
+    gap = hadamard_gap(double, held_out[: settings["gap_samples"]].double())
     measured = {"gap": np.array(gap.value), "gap_error": np.array(gap.standard_error)}
-    return {**history, **measured}
+    return double, {**history, **measured}
+
+
+def _best(model: Any, images: Tensor, settings: Settings) -> Arrays:
+    """Return −ELBO of each image with the posterior of the encoder and with the best ones.
+
+    The names are those of `VaeStack.evaluate_best`. The model is in double precision.
+    """
+    model = model.eval().requires_grad_(False)
+    noise, images = float(model.noise_variance), images.double()
+    x = images.flatten(1)
+
+    def decode(z: Tensor) -> Tensor:
+        return model.decode(z).flatten(1)
+
+    with seeded(model, images, settings["seed"]):
+        posterior = model.encode(images)
+        errors = [
+            torch.sum(torch.square(x - decode(posterior.rsample())), 1)
+            for _ in range(EVALUATED_DRAWS)
+        ]
+        fit = negative_log_likelihood(torch.stack(errors).mean(0), x.shape[1], torch.tensor(noise))
+        found = {"encoded": fit + posterior.kl()}
+    best = best_losses(decode, x, noise, posterior.mean, settings["best_steps"])
+    found |= {f"best_{kind}": losses for kind, losses in best.items()}
+    return {name: losses.cpu().numpy() for name, losses in found.items()}
