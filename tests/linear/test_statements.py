@@ -80,6 +80,19 @@ def test_latents_of_equal_length_in_the_wrong_order_are_a_strict_saddle():
     assert np.linalg.eigvalsh(hessian)[0] < -0.01
 
 
+def test_latents_of_descending_lengths_need_not_be_in_order():
+    """The gap in the proof of Bao et al. 2020, Lemma 8: only a rotation of the axes descends."""
+    values, penalties = np.array([2.0, 1.0]), np.array([0.01, 0.9])
+    weights = np.array([[0.0, np.sqrt(0.99)], [np.sqrt(0.55), 0.0]])  # latent 1 on axis 2
+    point, objective = UntiedWeights(weights, weights), NonUniformL2(penalties)
+    slope = objective.gradient(point, DenseCovariance(np.diag(values)))
+    assert np.abs(slope.encoder).max() < 1e-15
+    hessian = dense_hessian(objective, point, values)
+    turn = np.array([[0.0, 1.0], [-1.0, 0.0]])
+    assert quotient(hessian, turn @ weights) > 0.1
+    assert quotient(hessian, weights @ turn) < -0.1
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_all_zeros_of_the_gradient_are_the_listed_points(seed):
     """Bao et al. 2020, Theorem 1, Lemma 2 and Theorem 2: no other stationary point is found."""
