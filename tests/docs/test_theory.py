@@ -176,7 +176,11 @@ def test_every_test_exists(name):
 def test_every_experiment_and_every_page_exists(name):
     text = page(name)
     for label, target in re.findall(r"\[([^\]]+)\]\(([^)]+)\)", text):
-        assert (THEORY / target).is_file(), f"{label}: {target}"
+        file, _, anchor = target.partition("#")
+        assert (THEORY / file).is_file(), f"{label}: {target}"
+        if anchor:
+            assert anchor in anchors((THEORY / file).read_text(encoding="utf-8")), target
+            assert anchor.startswith(slug(label)), f"{label}: {target}"
         if "../results/" in target:
             assert label in NAMES, label
             assert target == f"../results/{label}.md"
@@ -185,11 +189,20 @@ def test_every_experiment_and_every_page_exists(name):
             assert experiment in NAMES, experiment
 
 
-def test_results_that_are_referred_to_are_listed():
-    numbers = expected("own_results")
-    for name in [*ITEMS, "index"]:
-        for number in re.findall(r"\[(Result \d+)\]\(own_results\.md\)", page(name)):
-            assert number in numbers, f"{name}: {number}"
+def slug(heading):
+    """Return the name under which a heading is linked to."""
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+
+
+def anchors(text):
+    return {slug(heading) for heading in re.findall(r"^#+ (.+)$", text, flags=re.MULTILINE)}
+
+
+@pytest.mark.parametrize("name", [*ITEMS, "index"])
+def test_entries_of_other_pages_are_linked_to_by_their_headings(name):
+    """A link such as [Result 1] leads to the entry, and not to the beginning of its page."""
+    for label, target in re.findall(r"\[(\w+ [\d.]+)\]\(([^)]+)\)", page(name)):
+        assert "#" in target, label
 
 
 def test_every_experiment_of_a_paper_is_shown_somewhere():
