@@ -1,4 +1,4 @@
-"""Statements of Bao et al. 2020 on stationary points, curvatures and flows, checked directly."""
+"""Statements of Bao et al. 2020 and of docs/theory on linear autoencoders, checked directly."""
 
 from itertools import permutations, product
 
@@ -10,10 +10,12 @@ from numpy.testing import assert_allclose
 from scipy.integrate import solve_ivp
 from scipy.optimize import least_squares
 
+from linear.observed_likelihood import loss_and_gradient, make_incomplete, parameters
 from linear.problems import covariance_from, orthogonal, spectra, spectrum_from
 from linear.test_hessian import dense_hessian
 from lucidae.linear.data import DenseCovariance
 from lucidae.linear.objectives import ExpectedNestedDropout, LinearVAE, NonUniformL2, Reconstruction
+from lucidae.linear.patterns import ObservedRows
 from lucidae.linear.prefixes import geometric_prior, keep_probabilities
 from lucidae.linear.rules import (
     BrockettRule,
@@ -205,6 +207,57 @@ def rotation(angle, k):
     turn = np.eye(k)
     turn[:2, :2] = [[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]]
     return turn
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_tied_rag_rests_at_principal_axes_alone(seed):
+    """Every zero of the tied direction of full rank consists of k different axes."""
+    values, rng = np.array([3.0, 1.7, 0.9, 0.4]), np.random.default_rng(seed)
+    covariance, rule, k = DenseCovariance(np.diag(values)), RotationAugmentedRule(), 2
+
+    def direction(flat):
+        return rule.direction(TiedWeights(flat.reshape(k, 4)), covariance).encoder.ravel()
+
+    full = set()
+    for _ in range(30):
+        ended = least_squares(direction, rng.standard_normal(8), xtol=1e-15, ftol=1e-15, gtol=1e-15)
+        W = ended.x.reshape(k, 4)
+        if np.abs(ended.fun).max() > 1e-11 or np.linalg.svd(W)[1][-1] < 1e-3:
+            continue
+        used = np.abs(W).argmax(axis=1)
+        assert_allclose(np.abs(W), np.eye(4)[used], atol=1e-6)
+        assert len(set(used)) == k
+        full.add(tuple(used))
+    assert len(full) >= 3  # all orders and pairs of axes are at rest; only one is stable
+
+
+@given(seed=seeds)
+def test_the_flow_of_rag_turns_the_imbalance(seed):
+    """The imbalance D obeys dD/dt = AD − DA: its eigenvalues stay, and zero stays zero."""
+    rng = np.random.default_rng(seed)
+    covariance = covariance_from(spectrum_from([3.0, 2.0, 1.0, 0.5], seed))
+    weights = UntiedWeights(*rng.standard_normal((2, 3, 4)))
+    first, second = RotationAugmentedRule().direction(weights, covariance)
+    speed = -(first @ weights.encoder.T + weights.encoder @ first.T)
+    speed += second @ weights.atoms.T + weights.atoms @ second.T
+    A = rotation_generator(weights.encoder @ covariance.matrix @ weights.encoder.T)
+    D = weights.encoder @ weights.encoder.T - weights.atoms @ weights.atoms.T
+    assert_allclose(speed, A @ D - D @ A, atol=1e-10 * (1 + np.abs(first).max()) ** 2)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_an_em_step_is_a_preconditioned_gradient_step(seed):
+    """Loadings and mean move by the noise variance times inverse information times gradient."""
+    rng, k = np.random.default_rng(seed), 2
+    X, _ = make_incomplete(n=40, m=5, k=k, seed=seed)
+    rows = ObservedRows.of(X, None, center=np.zeros(5), unit=1.0)
+    W, mean, noise = rng.standard_normal((5, k)), rng.standard_normal(5), 0.7
+    statistics = rows.statistics(np.column_stack([W, mean]), noise)
+    after, _ = statistics.maximized()
+    _, slope = loss_and_gradient(parameters(mean, W, noise), X, k)
+    slope = -np.column_stack([slope[: 5 * k].reshape(5, k), slope[5 * k : -1]])
+    step = noise * np.linalg.solve(statistics.information, slope[:, :, None])[:, :, 0]
+    assert_allclose(after, np.column_stack([W, mean]) + step, rtol=1e-8, atol=1e-8)
 
 
 @given(seed=seeds)
