@@ -1,0 +1,236 @@
+"""The theory pages list every numbered item of the papers, and everything they name exists."""
+
+import ast
+import importlib
+import re
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from lucidae.experiments.catalogue import NAMES
+
+ROOT = Path(__file__).parents[2]
+THEORY = ROOT / "docs" / "theory"
+FIELDS = ("Function", "Test", "Experiment", "Slip")
+
+ITEMS = {  # counted in the texts of the papers, appendices included
+    "linear": {
+        "Theorem": "1 2 3 4 5",
+        "Lemma": "1 2 3 4 5 6 7 8 9 10",
+        "Definition": "6.1 7.1 7.2",
+        "Assumption": "1 2 3",
+        "Algorithm": "1",
+        "Figure": "1 2 3 4 5 6 7 8",
+        "Table": "1 2 3 4",
+        # without a number of a theorem, but implemented
+        "Equation": "1 2 3 6 16",
+        "Section": "4.3 5 6.1 6.2",
+        "Appendix": "F G",
+    },
+    "dropout": {
+        "Theorem": "2.2 2.3 2.4 3.3 3.4 3.6 4.3",
+        "Lemma": "4.1 A.1 A.2 A.3 D.1 D.2 D.3",
+        "Definition": "2.1 3.2 4.2",
+        "Remark": "2.5 3.1 3.5 5.1 5.2",
+        "Claim": "1",
+        "Algorithm": "1 2 3",
+        "Figure": "1 2 3",
+        "Equation": "2 3 4",
+    },
+    "sparsity": {
+        "Theorem": "4.1 4.2 4.4",
+        "Lemma": "3.2 4.3 C.1 C.2 C.4 C.5 C.6 D.1 D.2",
+        "Corollary": "4.5 4.6 C.3",
+        "Definition": "3.1",
+        "Figure": "1 2",
+        "Equation": "4 5 6 8 18",
+        "Section": "4.6 5.2",
+        "Appendix": "A",
+    },
+    "own_results": {"Result": " ".join(str(number) for number in range(1, 19))},
+}
+HEADING = re.compile(r"^### (\w+ [\w.]+)(?: \((.+)\))?$", re.MULTILINE)
+
+
+def page(name):
+    return (THEORY / f"{name}.md").read_text(encoding="utf-8")
+
+
+def entries(text):
+    """Return the entries of a page, title to text, in their order; a title occurs once."""
+    pieces = re.split(r"^### ", text, flags=re.MULTILINE)[1:]
+    found = {}
+    for piece in pieces:
+        match = HEADING.match("### " + piece.partition("\n")[0])
+        assert match is not None, f"a title is no item of the paper: {piece[:60]}"
+        title = match.group(1)
+        assert title not in found, f"{title} occurs twice"
+        found[title] = re.split(r"^## ", piece, flags=re.MULTILINE)[0]
+    return found
+
+
+def fields(entry):
+    """Return the lines of an entry by their names, such as "Function"."""
+    return dict(re.findall(r"^- \*\*(\w+):\*\* (.+)$", entry, flags=re.MULTILINE))
+
+
+def expected(name):
+    return {f"{kind} {label}" for kind, labels in ITEMS[name].items() for label in labels.split()}
+
+
+@pytest.mark.parametrize("name", ITEMS)
+def test_every_numbered_item_has_one_entry_with_all_lines(name):
+    found = entries(page(name))
+    assert set(found) == expected(name)
+    lines = FIELDS[:3] if name == "own_results" else FIELDS
+    for title, entry in found.items():
+        assert tuple(fields(entry)) == lines, title
+        statement = entry.partition("\n")[2].partition("- **Function")[0].strip()
+        assert len(statement) > 30, f"{title} has no statement"
+        if name == "own_results":
+            assert "*Proof.*" in statement, title
+            assert "∎" in statement, title
+
+
+@pytest.mark.parametrize("name", [name for name in ITEMS if name != "own_results"])
+def test_a_dropped_entry_is_noticed(name):
+    found = entries(page(name))
+    for title in found:
+        shortened = page(name).replace(f"### {title}", "#### ")
+        assert set(entries(shortened)) != expected(name)
+
+
+@pytest.mark.parametrize("name", ITEMS)
+def test_an_entry_names_a_function_and_a_test_or_says_why_not(name):
+    for title, entry in entries(page(name)).items():
+        lines = fields(entry)
+        for field, pattern in (
+            ("Function", r"`lucidae\.[\w.]+`"),
+            ("Test", r"`tests/[\w/]+\.py::"),
+        ):
+            text = lines[field]
+            if not re.search(pattern, text):
+                assert re.match(r"none( of its own)?: .{15}|the claim", text), f"{title}: {field}"
+        if not re.search(r"\]\(\.\./results/|`[a-z]+(-[a-z]+)+`", lines["Experiment"]):
+            assert re.match(r"none( of its own)?; .{15}", lines["Experiment"]), title
+
+
+@cache
+def names_in(path):
+    """Return the functions and classes of a file, and the methods and fields of its classes."""
+    found = set()
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            found.add(node.name)
+        if isinstance(node, ast.ClassDef):
+            found |= {f"{node.name}.{m.name}" for m in node.body if isinstance(m, ast.FunctionDef)}
+    return found
+
+
+def resolve(dotted):
+    """Return the object of a dotted path, or its name in the source where torch is not needed."""
+    parts = dotted.split(".")
+    if parts[1] == "nn":  # importing it needs torch, reading it does not
+        path = ROOT / "src" / Path(*parts[:3]).with_suffix(".py")
+        assert ".".join(parts[3:]) in names_in(path), dotted
+        return
+    for cut in range(len(parts), 0, -1):
+        try:
+            found = importlib.import_module(".".join(parts[:cut]))
+        except ModuleNotFoundError:
+            continue
+        for part in parts[cut:]:
+            found = getattr(found, part)  # an AttributeError names what is missing
+        return
+    raise AssertionError(f"{dotted} cannot be imported")
+
+
+@pytest.mark.parametrize("name", [*ITEMS, "index"])
+def test_every_function_exists(name):
+    paths = set(re.findall(r"`(lucidae\.[\w.]+)`", page(name)))
+    assert paths or name == "index"
+    for dotted in sorted(paths):
+        resolve(dotted)
+
+
+def test_paths_that_do_not_exist_are_noticed():
+    for wrong in ("lucidae.linear.theory.nothing", "lucidae.nothing", "lucidae.nn.vae.Nothing"):
+        with pytest.raises((AssertionError, AttributeError)):
+            resolve(wrong)
+
+
+@pytest.mark.parametrize("name", [*ITEMS, "index"])
+def test_every_test_exists(name):
+    text = page(name)
+    for file, test in sorted(set(re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", text))):
+        assert test.startswith("test_")
+        assert test in names_in(ROOT / file), f"{file}::{test}"
+    for file in re.findall(r"`(tests/[\w/]+\.py)`", text):
+        assert (ROOT / file).is_file(), file
+    # whatever looks like a test was read by the patterns above
+    assert text.count("::test_") == len(re.findall(r"`tests/[\w/]+\.py::\w+`", text))
+
+
+@pytest.mark.parametrize("name", [*ITEMS, "index"])
+def test_every_experiment_and_every_page_exists(name):
+    text = page(name)
+    for label, target in re.findall(r"\[([^\]]+)\]\(([^)]+)\)", text):
+        file, _, anchor = target.partition("#")
+        assert (THEORY / file).is_file(), f"{label}: {target}"
+        if anchor:
+            assert anchor in anchors((THEORY / file).read_text(encoding="utf-8")), target
+            assert anchor.startswith(slug(label)), f"{label}: {target}"
+        if "../results/" in target:
+            assert label in NAMES, label
+            assert target == f"../results/{label}.md"
+    for entry in entries(text).values():
+        for experiment in re.findall(r"`([a-z]+(?:-[a-z]+)+)`", fields(entry)["Experiment"]):
+            assert experiment in NAMES, experiment
+
+
+def slug(heading):
+    """Return the name under which a heading is linked to."""
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+
+
+def anchors(text):
+    return {slug(heading) for heading in re.findall(r"^#+ (.+)$", text, flags=re.MULTILINE)}
+
+
+@pytest.mark.parametrize("name", [*ITEMS, "index"])
+def test_entries_of_other_pages_are_linked_to_by_their_headings(name):
+    """A link such as [Result 1] leads to the entry, and not to the beginning of its page."""
+    for label, target in re.findall(r"\[(\w+ [\d.]+)\]\(([^)]+)\)", page(name)):
+        assert "#" in target, label
+
+
+def test_every_experiment_of_a_paper_is_shown_somewhere():
+    shown = "".join(page(name) for name in ITEMS)
+    others = {"component-counts"}  # criteria of other authors
+    for experiment in set(NAMES) - others:
+        assert experiment in shown, experiment
+
+
+@pytest.mark.parametrize("name", [*ITEMS, "index"])
+def test_formulas_are_closed(name):
+    """An unpaired dollar, brace or bracket would spoil what follows."""
+    text = re.sub(r"`[^`]*`", "", page(name))
+    # a displayed formula is a paragraph of its own, else the dollars after it pair wrongly
+    display = re.compile(r"(?<=\n\n)\$\$[^$]+\$\$(?=\n\n)")
+    text, displayed = display.subn(lambda found: check_formula(found.group()), text)
+    assert "$$" not in text
+    for line in text.split("\n"):
+        assert line.count("$") % 2 == 0, line[:80]
+        for formula in line.split("$")[1::2]:
+            check_formula(formula)
+    assert displayed or name in ("index", "dropout", "sparsity")
+
+
+def check_formula(formula):
+    plain = re.sub(r"\\[{}]", "", formula)
+    assert plain.count("{") == plain.count("}"), formula
+    ends = len(re.findall(r"[(\[]", plain)) - len(re.findall(r"[)\]]", plain))
+    assert ends == 0, formula
+    assert plain.strip(" $"), "an empty formula"
+    return ""
