@@ -65,19 +65,19 @@ print("closed form:", "✓" if after.holds else "✗")
 figure, ax = plt.subplots(figsize=(7.2, 3.6), layout="constrained")
 places = np.arange(len(iterations))
 for name, mark in (("subspace", "o"), ("alignment", "s"), ("gap", "^")):
-    values = [certificate[name].value for certificate in certificates]
+    values = [max(certificate[name].value, 1e-16) for certificate in certificates]
     (line,) = ax.semilogy(places, values, marker=mark, label=name)
     limit = certificates[0][name].threshold
     ax.axhline(limit, color=line.get_color(), linestyle=":", linewidth=1)
 for place, certificate in zip(places, certificates, strict=True):
     sign, colour = ("✓", "tab:green") if certificate.holds else ("✗", "tab:red")
-    ax.text(place, 3, sign, color=colour, ha="center", fontsize=14)
+    ax.text(place, 10, sign, color=colour, ha="center", fontsize=14)
 ax.set_xticks(places, iterations)
 ax.set(
     xlabel="power iterations of the randomised PCA",
     ylabel="measured value of the claim",
     title="Claims of the certificate and their limits (dotted)",
-    ylim=(None, 20),
+    ylim=(3e-17, 100),
 )
 ax.spines[["top", "right"]].set_visible(False)
 ax.legend(frameon=False, loc="lower left")

@@ -96,7 +96,7 @@ plt.show()
 model = LinearAutoencoder(k, handle_missing="em").fit(gaps)
 for name in ("likelihood", "identifiability", "missing_information"):
     claim = model.certificate_[name]
-    print(f"{name} = {claim.value:.2g}, holds: {claim.holds}\n    {claim.statement}")
+    print(f"{claim.verdict} {name} {claim.figure}\n    {claim.statement}")
 
 # %%
 # What to take home: fit the observed entries instead of filling the others. This assumes that

@@ -89,5 +89,5 @@ print("equal to the fit of all rows: stream, file, batches =", same)
 
 certified = exact.certificate_.holds
 claim = exact.certificate_["subspace"]
-print(f"{claim.statement}: {claim.value:.1e} < {claim.threshold:g}")
+print(f"{claim.name} {claim.figure}: {claim.statement}")
 print("all claims hold:", certified)
