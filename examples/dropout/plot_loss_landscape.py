@@ -46,9 +46,7 @@ def descend(start, strength, steps=2000, rate=0.01):
 
 starts = np.random.default_rng(3).uniform(-1.7, 1.7, size=(6, 2))
 walks = [[descend(start, strength) for start in starts] for strength in strengths]
-inequality = [
-    max(abs(abs(walk[-1, 0]) - abs(walk[-1, 1])) for walk in group) for group in walks
-]
+inequality = [max(abs(abs(walk[-1, 0]) - abs(walk[-1, 1])) for walk in group) for group in walks]
 for dropout, value in zip(dropouts, inequality, strict=True):
     print(f"dropout {dropout:.2f}: largest difference of |u₁| and |u₂| at the end: {value:.2g}")
 

@@ -82,8 +82,8 @@ for name in ("plain", "non-uniform ℓ₂"):
     print(f"{name}: holds = {claim.holds}. {claim.advice}")
 
 # %%
-# What to take home: for the principal components themselves, use the default, which computes them in
-# closed form. If you must train (as one layer of a network, or to study training), the rotation
+# What to take home: for the principal components themselves, use the default, which computes them
+# in closed form. If you must train (as one layer of a network, or to study training), the rotation
 # augmented gradient finds the axes in far fewer steps than a penalty.
 #
 # **Reference.** Bao, Lucas, Sachdeva & Grosse (2020), Regularized linear autoencoders recover the

@@ -16,6 +16,9 @@ whatever the batches were.
 # After each batch we compare both estimators with PCA of all rows seen so far. The error is the
 # mean squared sine of the angles between the two subspaces of ten components.
 
+import tempfile
+from pathlib import Path
+
 import matplotlib.pyplot as plt
 import numpy as np
 from sklearn.decomposition import PCA, IncrementalPCA
@@ -66,9 +69,6 @@ plt.show()
 # A file is a stream, too. ``fit`` accepts the path of an ``.npy`` file (and CSV, Parquet, HDF5 and
 # Zarr, iterables of batches, and Dask collections); it reads in blocks what does not fit into
 # memory. The result is the same.
-
-import tempfile
-from pathlib import Path
 
 with tempfile.TemporaryDirectory() as folder:
     place = Path(folder) / "rows.npy"
