@@ -2,18 +2,20 @@
 Principal components of rows with missing entries
 =================================================
 
-Sensors fail and questions stay unanswered, so that entries of a table are missing. The usual way is
-to fill them first, and to compute components as if the filled values had been measured.
-``LinearAutoencoder(k, handle_missing="em")`` fills nothing: it maximises the likelihood of the
+Sensors fail and questions stay unanswered, so that entries of a table are
+missing. The usual way is to fill them first, and to compute components as if
+the filled values had been measured. ``LinearAutoencoder(k,
+handle_missing="em")`` fills nothing: it maximises the likelihood of the
 entries that were observed (probabilistic PCA, Tipping & Bishop 1999).
 """
 
 # %%
 # A table with gaps
 # -----------------
-# 300 rows of 20 features come from three factors with noise of variance 0.25. We remove a share of
-# the entries at random and ask two questions: how far is the subspace of three components from the
-# true one, and how large is the error of the entries that were removed?
+# 300 rows of 20 features come from three factors with noise of variance 0.25.
+# We remove a share of the entries at random and ask two questions: how far is
+# the subspace of three components from the true one, and how large is the
+# error of the entries that were removed?
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -32,16 +34,16 @@ true_axes = np.linalg.qr(loadings.T)[0]
 
 
 def by_imputation(imputer, gaps):
-    """Fill the gaps, then compute components as if nothing had been missing."""
+    """Fill the gaps, then compute components as if all were observed."""
     filled = imputer.fit_transform(gaps)
     return filled, PCA(k).fit(filled).components_
 
 
 def by_likelihood(gaps):
-    """Fit the observed entries, and predict the missing ones by their expectation."""
+    """Fit the observed entries, and predict the missing ones."""
     model = LinearAutoencoder(k, handle_missing="em").fit(gaps)
-    filled = np.where(np.isnan(gaps), model.inverse_transform(model.transform(gaps)), gaps)
-    return filled, model.components_
+    expected = model.inverse_transform(model.transform(gaps))
+    return np.where(np.isnan(gaps), expected, gaps), model.components_
 
 
 methods = {
@@ -51,8 +53,8 @@ methods = {
 }
 
 # %%
-# scikit-learn's ``IterativeImputer`` is another peer; it is slower, and :doc:`/missing` has the
-# comparison.
+# scikit-learn's ``IterativeImputer`` is another peer; it is slower, and
+# :doc:`/missing` has the comparison.
 
 shares = np.array([0.1, 0.2, 0.3, 0.4, 0.5, 0.6])
 subspace_errors = {name: [] for name in methods}
@@ -62,43 +64,54 @@ for share in shares:
     gaps = np.where(missing, np.nan, X)
     for name, method in methods.items():
         filled, components = method(gaps)
-        subspace_errors[name].append(subspace_distance(components.T, true_axes))
-        entry_errors[name].append(np.sqrt(np.mean((filled - X)[missing] ** 2)))
+        of_subspace = subspace_distance(components.T, true_axes)
+        of_entries = np.sqrt(np.mean((filled - X)[missing] ** 2))
+        subspace_errors[name].append(of_subspace)
+        entry_errors[name].append(of_entries)
 print("errors with 60 % of the entries missing")
 for name in methods:
-    print(
-        f"{name:22} subspace {subspace_errors[name][-1]:.4f}, entries {entry_errors[name][-1]:.2f}"
-    )
+    of_subspace, of_entries = subspace_errors[name][-1], entry_errors[name][-1]
+    print(f"{name:22} subspace {of_subspace:.4f}, entries {of_entries:.2f}")
 
 # %%
-# The noise has a standard deviation of 0.5, so no method can predict entries with a smaller error.
+# The noise has a standard deviation of 0.5, below which no method can bring
+# the expected error of the entries.
 
-figure, (left, right) = plt.subplots(1, 2, figsize=(7.2, 3.4), layout="constrained")
+figure, (left, right) = plt.subplots(
+    1, 2, figsize=(7.2, 3.4), layout="constrained"
+)
 for name, mark in zip(methods, "s^o", strict=True):
     left.semilogy(100 * shares, subspace_errors[name], marker=mark, label=name)
     right.plot(100 * shares, entry_errors[name], marker=mark, label=name)
 right.axhline(0.5, color="gray", linestyle="--")
 right.text(60, 0.52, "noise", ha="right", va="bottom", color="gray")
-left.set(xlabel="missing entries (%)", ylabel="distance from the true subspace")
-right.set(xlabel="missing entries (%)", ylabel="error of missing entries", ylim=(0, None))
+left.set_ylabel("distance from the true subspace")
+right.set(ylabel="error of missing entries", ylim=(0, None))
 for ax in (left, right):
+    ax.set_xlabel("missing entries (%)")
     ax.spines[["top", "right"]].set_visible(False)
-figure.legend(*left.get_legend_handles_labels(), loc="outside upper center", ncols=3, frameon=False)
+figure.legend(
+    *left.get_legend_handles_labels(),
+    loc="outside upper center",
+    ncols=3,
+    frameon=False,
+)
 plt.show()
 
 # %%
 # How the certificate reads
 # -------------------------
-# Three claims are about missing entries: whether the fit maximises the likelihood, whether the
-# features that were observed together determine the components, and how much of each code the
-# missing entries leave open.
+# Three claims are about missing entries: whether the fit maximises the
+# likelihood, whether the features that were observed together determine the
+# components, and how much of each code the missing entries leave open.
 
 model = LinearAutoencoder(k, handle_missing="em").fit(gaps)
 for name in ("likelihood", "identifiability", "missing_information"):
     claim = model.certificate_[name]
-    print(f"{claim.verdict} {name} {claim.figure}\n    {claim.statement}")
+    print(f"{claim.verdict}: {name} {claim.figure}\n    {claim.statement}")
 
 # %%
-# What to take home: fit the observed entries instead of filling the others. This assumes that
-# entries are missing at random (Rubin 1976): whether an entry is missing must not depend on its own
-# value. No method can tell from the data whether this is true.
+# What to take home: fit the observed entries instead of filling the others.
+# This assumes that entries are missing at random (Rubin 1976): whether an
+# entry is missing must not depend on its own value. No method can tell from
+# the data whether this is true.

@@ -2,18 +2,19 @@
 A noise path: which columns can be trusted?
 ===========================================
 
-How many columns of a dictionary explain the responses depends on how much of them is noise. If the
-variance of the noise is known, there is one answer; if it is not, every sparse method has to guess
-it, by an information criterion, by cross-validation or by a penalty.
-:func:`~lucidae.sparsity.noise_path` shows the answers for all noise variances at once. Columns that
-are found early and stay can be trusted more than those that come and go.
+How many columns of a dictionary explain the responses depends on how much of
+them is noise. If the variance of the noise is known, there is one answer; if
+it is not, every sparse method has to guess it, by an information criterion, by
+cross-validation or by a penalty. :func:`~lucidae.sparsity.noise_path` shows
+the answers for all noise variances at once. Columns that are found early and
+stay can be trusted more than those that come and go.
 """
 
 # %%
 # A dictionary of correlated columns
 # ----------------------------------
-# 60 rows, 100 columns whose neighbours have a correlation of 0.9, and five of them with an effect
-# on five responses.
+# 60 rows, 100 columns whose neighbours have a correlation of 0.9, and five of
+# them with an effect on five responses.
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -34,25 +35,26 @@ print("relevant columns:", relevant, f"noise variance: {noise_variance:.2f}")
 # %%
 # The path
 # --------
-# Each line is a column, in the order in which it enters. Cells are coloured by the share of the
-# responses that the column explains at this noise variance. On the right the assumed noise variance
-# is too small, noise is taken for signal, and further columns enter. Columns that come and go are
-# marked by a star.
+# Each line is a column, in the order in which it enters. Cells are coloured by
+# the share of the responses that the column explains at this noise variance.
+# On the right the assumed noise variance is too small, noise is taken for
+# signal, and further columns enter. Columns that come and go are marked by a
+# star.
 
 path = noise_path(X, y, np.geomspace(40.0, 0.2, 24))
 figure, ax = plt.subplots(figsize=(8.0, 5.2), layout="constrained")
 display = NoisePathDisplay.from_path(path, max_columns=16, ax=ax)
 ax.axvline(noise_variance, color="gray", linestyle="--", linewidth=1.2)
-ax.annotate("true noise\nvariance", (noise_variance, 15.8), xytext=(-4, 0), color="gray",
-            textcoords="offset points", ha="right", va="bottom")  # fmt: skip
+place = (1.05 * noise_variance, 15.8)
+ax.text(*place, "true noise\nvariance", ha="right", va="bottom")
 plt.show()
 
 # %%
 # Choosing one point of it
 # ------------------------
-# Three ways to select a fit: the largest noise variance whose held-out error is within one standard
-# error of the smallest one, a share of the responses that is to be explained, or a number of
-# columns.
+# Three ways to select a fit: the largest noise variance whose held-out error
+# is within one standard error of the smallest one, a share of the responses
+# that is to be explained, or a number of columns.
 
 choices = {
     "one standard error": path.select(rule="one_se"),
@@ -60,7 +62,8 @@ choices = {
     "three columns": path.select(n_columns=3),
 }
 for name, model in choices.items():
-    print(f"{name:19} γ = {model.noise_variance_:5.2f}, columns {model.support_}")
+    gamma = model.noise_variance_
+    print(f"{name:19} noise variance {gamma:5.2f}, columns {model.support_}")
 first_five = np.sort(display.columns[:5])
 print("the five columns that enter first:", first_five)
 
@@ -71,6 +74,6 @@ certificate = choices["one standard error"].certificate_
 print("all claims hold:", certificate.holds)
 
 # %%
-# What to take home: do not report the columns of one noise variance alone. If the same columns are
-# found over a wide range of noise variances, as the first five here, the result does not hinge on
-# the guess.
+# What to take home: do not report the columns of one noise variance alone. If
+# the same columns are found over a wide range of noise variances, as the first
+# five here, the result does not hinge on the guess.

@@ -2,19 +2,22 @@
 Source localisation in a spherical head
 =======================================
 
-Magnetometers around the head record the fields of a few active places in the brain. Which places?
-The field at 102 sensors is to be explained by a few of hundreds of candidate sources, which differ
-little in their fields. MNE-Python has linear methods such as dSPM, whose maps are smooth, and
-sparse ones such as ``gamma_map``. :func:`lucidae.mne.sparse_vae` has the arguments of
-``gamma_map``. It returns the sources that are statistically significant, and a certificate.
+Magnetometers around the head record the fields of a few active places in the
+brain. Which places? The field at 102 sensors is to be explained by a few of
+hundreds of candidate sources, which differ little in their fields. MNE-Python
+has linear methods such as dSPM, whose maps are smooth, and sparse ones such as
+``gamma_map``. :func:`lucidae.mne.sparse_vae` has the arguments of
+``gamma_map``. It returns the sources that are statistically significant, and a
+certificate.
 """
 
 # %%
 # A simulated recording
 # ---------------------
-# MNE computes the fields in a spherical head, so that no file is needed. The candidates are on a
-# grid of 15 mm. The three true sources are *between* the points of this grid, as real ones are, so
-# that no candidate explains the data exactly. Each is active at its own time.
+# MNE computes the fields in a spherical head, so that no file is needed. The
+# candidates are on a grid of 15 mm. The three true sources are *between* the
+# points of this grid, as real ones are, so that no candidate explains the data
+# exactly. Each is active at its own time.
 
 import matplotlib.pyplot as plt
 import mne
@@ -31,8 +34,10 @@ head = mne.make_sphere_model(centre, 0.09, info=info)
 
 
 def fields(space):
-    """Return the forward solution of a source space: the field of every source."""
-    return mne.make_forward_solution(info, None, space, head, eeg=False, mindist=0.0)
+    """Return the forward solution: the field of every source."""
+    return mne.make_forward_solution(
+        info, None, space, head, eeg=False, mindist=0.0
+    )
 
 
 grid = mne.setup_volume_source_space(
@@ -41,39 +46,51 @@ grid = mne.setup_volume_source_space(
 forward = fields(grid)
 candidates = forward["source_rr"]
 
-true = np.array([[-0.045, 0.012, 0.055], [0.04, -0.03, 0.06], [0.012, 0.05, 0.05]])
-field = fields(mne.setup_volume_source_space(pos={"rr": true, "nn": true}))["sol"]["data"]
+true = np.array(
+    [[-0.045, 0.012, 0.055], [0.04, -0.03, 0.06], [0.012, 0.05, 0.05]]
+)
+space = mne.setup_volume_source_space(pos={"rr": true, "nn": true})
+field = fields(space)["sol"]["data"]
 times = np.arange(40) / 400
 peaks = (0.03, 0.05, 0.07)
 rng = np.random.default_rng(0)
 data = np.zeros((102, 40))
 for source, peak in enumerate(peaks):
     direction = np.cross(true[source] - centre, rng.standard_normal(3))
-    moment = 5e-9 * np.outer(direction, np.exp(-(((times - peak) / 0.015) ** 2)))
-    data += field[:, 3 * source : 3 * source + 3] @ moment / np.linalg.norm(direction)
-evoked = mne.EvokedArray(data + 5e-15 * rng.standard_normal(data.shape), info, tmin=0.0)
+    direction /= np.linalg.norm(direction)
+    course = 5e-9 * np.exp(-(((times - peak) / 0.015) ** 2))
+    columns = slice(3 * source, 3 * source + 3)
+    data += field[:, columns] @ np.outer(direction, course)
+data += 5e-15 * rng.standard_normal(data.shape)
+evoked = mne.EvokedArray(data, info, tmin=0.0)
 noise_cov = mne.make_ad_hoc_cov(info)
 print(f"{len(candidates)} candidates, {len(info['ch_names'])} sensors")
 
 # %%
 # Three methods
 # -------------
-# The map of dSPM is read as usual: its largest value at the time at which a source is strongest.
-# The other two methods return a short list of sources.
+# The map of dSPM is read as usual: its largest value at the time at which a
+# source is strongest. The other two methods return a short list of sources.
 
 result = sparse_vae(evoked, forward, noise_cov, return_result=True)
 
-inverse = mne.minimum_norm.make_inverse_operator(info, forward, noise_cov, loose=1.0)
+inverse = mne.minimum_norm.make_inverse_operator(
+    info, forward, noise_cov, loose=1.0
+)
 smooth = mne.minimum_norm.apply_inverse(evoked, inverse, method="dSPM")
-highest = [int(np.argmax(smooth.data[:, np.argmin(abs(times - peak))])) for peak in peaks]
+highest = [
+    int(np.argmax(smooth.data[:, np.argmin(abs(times - peak))]))
+    for peak in peaks
+]
 gamma_map = mne.inverse_sparse.gamma_map(
     evoked, forward, noise_cov, alpha=1.0, loose=1.0, xyz_same_gamma=True
 )
 
 
 def distances(found):
-    """Return for each true source the distance to the nearest of the found positions, in mm."""
-    return 1e3 * np.linalg.norm(true[:, None] - found[None], axis=2).min(axis=1)
+    """Return the distance of each true source to the nearest one found."""
+    differences = 1e3 * (true[:, None] - found[None])  # in mm
+    return np.linalg.norm(differences, axis=2).min(axis=1)
 
 
 best_possible = distances(candidates)
@@ -82,21 +99,25 @@ errors = {
     "gamma_map": distances(grid[0]["rr"][gamma_map.vertices[0]]),
     "sparse_vae": distances(result.positions),
 }
-n_found = {"dSPM": 3, "gamma_map": len(gamma_map.data), "sparse_vae": len(result.sources)}
+n_found = {
+    "dSPM": 3,
+    "gamma_map": len(gamma_map.data),
+    "sparse_vae": len(result.sources),
+}
 print(f"{'nearest candidate':18}", best_possible.round(1), "mm")
 for name, values in errors.items():
     print(f"{name:18}", values.round(1), f"mm, {n_found[name]} sources")
 
 # %%
-# ``sparse_vae`` returns three sources, and each is the candidate that is nearest to a true one.
-# Crosses mark the true positions.
+# ``sparse_vae`` returns three sources, and each is the candidate that is
+# nearest to a true one. Crosses mark the true positions.
 
 display = SourceDisplay.prepared(result, path=False)
 figure = plt.figure(figsize=(10.0, 3.6), layout="constrained")
 display.plot(ax=display.arranged(figure))
-for ax, (first, second) in zip(display.ax_, ((0, 1), (0, 2), (1, 2)), strict=True):
-    ax.plot(1e3 * true[:, first], 1e3 * true[:, second], "+", color="tab:red", markersize=16,
-            markeredgewidth=2, zorder=5)  # fmt: skip
+cross = {"marker": "+", "color": "tab:red", "s": 200, "zorder": 5}
+for ax, pair in zip(display.ax_, ([0, 1], [0, 2], [1, 2]), strict=True):
+    ax.scatter(*1e3 * true[:, pair].T, **cross)
 plt.show()
 
 # %%
@@ -111,8 +132,9 @@ print("all claims hold:", certificate.holds)
 print(f"share of the data that is explained: {result.goodness_of_fit:.0f} %")
 
 # %%
-# What to take home: call ``sparse_vae`` where you call ``gamma_map``, and read the certificate.
-# This is one simulation. In the many simulations of :doc:`/meg` there are conditions in which
-# ``gamma_map`` is better, and sources between the points of the grid are one of them: with stronger
-# sources than here a fit at the noise level of the sensors can divide a source over neighbouring
-# candidates. A larger ``noise_variance`` is the remedy.
+# What to take home: call ``sparse_vae`` where you call ``gamma_map``, and read
+# the certificate. This is one simulation. In the many simulations of
+# :doc:`/meg` there are conditions in which ``gamma_map`` is better, and
+# sources between the points of the grid are one of them: with stronger sources
+# than here a fit at the noise level of the sensors can divide a source over
+# neighbouring candidates. A larger ``noise_variance`` is the remedy.

@@ -109,8 +109,8 @@ def plot_failed_certificate(names: Names) -> None:
 def plot_regression(names: Names) -> None:
     scores = names["scores"]
     for name in ("reduced rank (lucidae)", "dropout (lucidae)"):
-        assert np.all(np.array(scores[0.0, name])[1:] > np.array(scores[0.0, "ridge"])[1:])
-        assert scores[0.9, "ridge"][0] > scores[0.9, name][0]
+        assert np.all(scores[0.0][name][1:] > scores[0.0]["ridge"][1:])
+        assert scores[0.9]["ridge"][0] > scores[0.9][name][0]
     assert names["path"].best == names["path"].one_se == 3
     assert names["certificate"].holds
 
