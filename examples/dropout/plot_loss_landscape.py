@@ -80,7 +80,7 @@ for ax, dropout, surface, group in zip(
         ax.add_patch(plt.Circle((0, 0), np.sqrt(m), fill=False, linewidth=1.2))
     ax.set(title=f"dropout {dropout:.2g}", xlabel="u₁", aspect="equal")
 axes[0].set_ylabel("u₂")
-figure.suptitle("Expected loss, global minima (black) and descents (orange)")
+figure.suptitle("Expected loss, global minima (stars, circle) and descents")
 plt.show()
 
 # %%

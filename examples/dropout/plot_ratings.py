@@ -85,7 +85,7 @@ for name, value in errors.items():
     print(f"{name:15} error on hidden ratings: {value:.3f} stars")
 
 # %%
-# Fifty people and fifty films. White entries are missing.
+# Fifty people and fifty films. Blank entries are missing.
 
 figure = plt.figure(figsize=(7.2, 4.9), layout="constrained")
 places = figure.subplot_mosaic("abc;ddd", height_ratios=(2.6, 1.3))
@@ -116,7 +116,8 @@ plt.show()
 
 certificate = model.certificate_
 for name in ("gap", "spectral_norm", "rank"):
-    print(f"{name} {certificate[name].figure}: {certificate[name].statement}")
+    claim = certificate[name]
+    print(f"{claim.verdict}: {name} {claim.figure}\n    {claim.statement}")
 print("all claims hold:", certificate.holds)
 
 # %%

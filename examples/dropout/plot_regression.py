@@ -116,7 +116,8 @@ plt.show()
 model = DropoutRegressor(dropout="cv").fit(X, Y)
 certificate = model.certificate_
 for name in ("gap", "equalized"):
-    print(f"{name} {certificate[name].figure}: {certificate[name].statement}")
+    claim = certificate[name]
+    print(f"{claim.verdict}: {name} {claim.figure}\n    {claim.statement}")
 print("all claims hold:", certificate.holds)
 
 # %%

@@ -81,8 +81,8 @@ plt.show()
 # ---------------
 # Each line is a claim with the measured value, its limit and the theorem
 # behind it. The claims are computed from the weights and the second moment of
-# the data by code that shares no formula with the solver. ``–`` marks claims
-# that do not apply or numbers that are only reported.
+# the data by code that is not that of the solver. ``–`` marks claims that do
+# not apply or numbers that are only reported.
 
 certificate = autoencoder.certificate_
 certificate

@@ -91,7 +91,7 @@ plt.show()
 
 for name in ("plain", "non-uniform ℓ₂"):
     claim = autoencoders[name].certificate_["alignment"]
-    print(f"{name}: holds = {claim.holds}. {claim.advice}")
+    print(f"{name}: holds = {claim.holds}\n    {claim.advice}")
 
 # %%
 # What to take home: for the principal components themselves, use the default,

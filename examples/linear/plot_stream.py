@@ -93,5 +93,5 @@ print("equal to the fit of all rows: stream, file, batches =", same)
 
 certified = exact.certificate_.holds
 claim = exact.certificate_["subspace"]
-print(f"{claim.name} {claim.figure}: {claim.statement}")
+print(f"{claim.verdict}: {claim.name} {claim.figure}\n    {claim.statement}")
 print("all claims hold:", certified)
