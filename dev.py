@@ -25,7 +25,7 @@ ROOT = Path(__file__).resolve().parent
 VENV = ROOT / ".venv"
 PYTHON = VENV / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
 STAMP = VENV / "lucidae-installed.json"
-LINTED = ("src", "tests", "benchmarks", "dev.py", "conftest.py")
+LINTED = ("src", "tests", "benchmarks", "examples", "dev.py", "conftest.py")
 
 # Each extra of pyproject.toml, and the larger ones that include its packages.
 COVERED_BY = {
