@@ -24,7 +24,7 @@ REQUIRED = (
     "typer",
     "zarr",
 )
-PEERS = ("celer", "skglm")  # libraries to compare with, never required
+PEERS = ("benchopt", "celer", "skglm")  # libraries to compare with, never required
 
 
 def require(name: str) -> ModuleType:

@@ -1,7 +1,6 @@
 """Claims and certificates: verdicts, text, HTML that holds any text, JSON for any reader."""
 
 import json
-from html.parser import HTMLParser
 
 import numpy as np
 import pytest
@@ -9,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from extras import require
+from html_reader import Reader
 from lucidae.certificate import (
     Certificate,
     Claim,
@@ -152,28 +152,7 @@ def test_a_figure_on_or_beside_its_threshold_is_shown_as_such():
     assert "nan vs 2" in Certificate("fit", (strange,)).summary()
 
 
-class Reader(HTMLParser):
-    """Collect text, tags and attributes, and see that every tag is closed in its order."""
-
-    def __init__(self, page):
-        super().__init__()
-        self.text, self.tags, self.attributes, self.open = [], set(), [], []
-        self.feed(page)
-        self.close()
-
-    def handle_starttag(self, tag, attrs):
-        self.tags.add(tag)
-        self.attributes += attrs
-        self.open.append(tag)
-
-    def handle_endtag(self, tag):
-        assert self.open.pop() == tag
-
-    def handle_data(self, data):
-        self.text.append(data)
-
-
-TAGS = {"style", "section", "h4", "table", "tbody", "tr", "td", "th", "p", "cite"}
+TAGS = {"style", "section", "h4", "table", "tbody", "tr", "td", "th", "p", "cite", "span"}
 words = st.text(st.characters(exclude_categories=["C"]), max_size=30) | st.sampled_from(
     ["<script>alert(1)</script>", "\"'><img src=x onerror=y>", "</style>", "&amp;", "λ ≥ σ²"]
 )
@@ -185,7 +164,13 @@ def test_no_text_breaks_out_of_the_card(title, name, statement, reference, advic
     reader = Reader(Certificate(title, (claim, HOLDS))._repr_html_())
     assert reader.tags <= TAGS
     assert not reader.open
-    assert {name for name, _ in reader.attributes} <= {"class", "title", "scope"}
+    assert {name for name, _ in reader.attributes} <= {
+        "class",
+        "title",
+        "scope",
+        "role",
+        "aria-label",
+    }
     shown = "".join(reader.text)
     assert all(text in shown for text in (title, name, statement, reference, advice))
 
@@ -195,7 +180,8 @@ def test_the_card_asks_for_nothing_from_outside():
     assert "http" not in page
     assert "url(" not in page
     classes = [value for name, value in Reader(page).attributes if name == "class"]
-    assert classes == ["lucidae-certificate", "holds", "fails", "reported", "does-not-apply"]
+    kinds = ["holds", "fails", "reported", "does-not-apply"]
+    assert classes == ["lucidae-card lucidae-certificate", *kinds]
 
 
 numbers = st.none() | st.floats() | st.floats(width=32).map(np.float32) | st.integers().map(float)

@@ -456,6 +456,11 @@ def test_result_describes_itself():
     page = result._repr_html_()
     assert page.count("<tr>") >= 3
     assert "stationarity" in page
+    plt = require("matplotlib.pyplot")
+    display = result.plot()
+    assert_allclose(display.positions, result.positions)
+    assert display.path is None
+    plt.close(display.figure_)
     summary = json.loads(json.dumps(result.to_dict()))
     assert [row["source"] for row in summary["sources"]] == [5, 21]
     assert [row["space"] for row in summary["sources"]] == [0, 0]

@@ -252,7 +252,7 @@ class CertifiedMixin:
         return bundle
 
     def _certificate_card(self) -> str:
-        return self.certificate_._repr_html_() if self.__sklearn_is_fitted__() else ""
+        return self.certificate_._folded_html() if self.__sklearn_is_fitted__() else ""
 
 
 def validated_rows(

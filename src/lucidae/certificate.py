@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from lucidae.cards import Html, card
 from lucidae.io.atomic import json_safe
 from lucidae.io.models import saved_as
 
@@ -103,6 +104,9 @@ class Claim:
         for name, kind in kinds.items():
             given = getattr(self, name)
             object.__setattr__(self, name, None if given is None else kind(given))
+
+    def _repr_html_(self) -> str:
+        return Certificate(self.name, (self,))._repr_html_()
 
     @property
     def verdict(self) -> str:
@@ -263,6 +267,11 @@ class Certificate:
         The numbers from which the measured values can be computed again, by name: eigenvalues,
         losses and so on. The pages under docs/certificates list them.
 
+    Notes
+    -----
+    ``print`` shows the certificate as a table in plain text, and notebooks as a table in HTML. A
+    fitted estimator shows it there below its own diagram.
+
     Examples
     --------
     >>> certificate = Certificate("a fit", (
@@ -366,19 +375,29 @@ class Certificate:
         }
 
     def _repr_html_(self) -> str:
+        return card(self._headline(), *self._html_parts(), kind="lucidae-certificate")
+
+    def _folded_html(self) -> str:
+        """Return the certificate as HTML of one line, which opens when a reader clicks on it.
+
+        If a claim fails or is undecided, it is already open. Notebooks show it below the diagram of
+        a fitted estimator.
+        """
+        mark = {True: "✓", False: "✗", None: "?"}[self.holds]
+        title, parts = f"{mark} {self._headline()}", self._html_parts()
+        return card(title, *parts, kind="lucidae-certificate", folded=self.holds is True)
+
+    def _html_parts(self) -> tuple[str, ...]:
         rows = "".join(_html_row(claim) for claim in self.claims)
-        return (
-            f"{_STYLE}<section class='lucidae-certificate'>"
-            f"<h4>{html.escape(self._headline())}</h4><table><tbody>{rows}</tbody></table>"
-            f"<p>{html.escape(self._legend())}</p></section>"
-        )
+        return Html(f"<table><tbody>{rows}</tbody></table>"), self._legend()
 
 
 def _html_row(claim: Claim) -> str:
     kind = claim.verdict.replace(" ", "-")
     advice = f"<p>{html.escape(claim.advice)}</p>" if claim.advice else ""
     return (
-        f"<tr class='{kind}'><td title='{claim.verdict}'>{_MARKS[claim.verdict]}</td>"
+        f"<tr class='{kind}'><td><span role='img' aria-label='{claim.verdict}' "
+        f"title='{claim.verdict}'>{_MARKS[claim.verdict]}</span></td>"
         f"<th scope='row'>{html.escape(claim.name)}</th><td>{html.escape(claim.figure)}</td>"
         f"<td>{html.escape(claim.statement)} <cite>{html.escape(claim.reference)}</cite>"
         f"{advice}</td></tr>"
@@ -536,25 +555,3 @@ def _certify_pair(first: Any, second: Any, X: Any, y: Any, **settings: Any) -> C
         check_settings(settings, ["family", *_keywords(_CERTIFIERS[family])], "a pair of weights")
     data = (X,) if family == "linear" else (X, y)
     return _CERTIFIERS[family](first, second, *data, **settings)
-
-
-_STYLE = """<style>
-.lucidae-certificate{font:14px/1.45 system-ui,sans-serif;border:1px solid #8886;border-radius:8px;
-padding:.6em 1em;max-width:60em;container-type:inline-size}
-.lucidae-certificate h4{margin:.2em 0 .5em;font-size:1.05em}
-.lucidae-certificate table{border-collapse:collapse;width:100%}
-.lucidae-certificate td,.lucidae-certificate th{padding:.25em .6em;text-align:left;
-vertical-align:top;border:0;font-weight:normal}
-.lucidae-certificate tr{border-top:1px solid #8883}
-.lucidae-certificate th{font-weight:600;white-space:nowrap}
-.lucidae-certificate td:nth-child(3){font-variant-numeric:tabular-nums;white-space:nowrap}
-.lucidae-certificate p{margin:.15em 0 0;opacity:.8}
-.lucidae-certificate cite{opacity:.65;font-size:.92em}
-.lucidae-certificate .holds td:first-child{color:#15965f}
-.lucidae-certificate .fails td:first-child{color:#d9480f;font-weight:700}
-.lucidae-certificate .undecided td:first-child{color:#b08800;font-weight:700}
-@container (max-width:36em){
-.lucidae-certificate tr{display:grid;grid-template-columns:2em 1fr auto}
-.lucidae-certificate td:last-child{grid-column:2/-1}
-}
-</style>"""

@@ -29,6 +29,7 @@ from lucidae.arrays import (
     as_double,
     beside,
     device,
+    diagonal,
     largest,
     like,
     mirrored,
@@ -39,6 +40,7 @@ from lucidae.arrays import (
     weighted_sum,
 )
 from lucidae.arrays.eigen import fix_signs, leading_eigenpairs
+from lucidae.cards import card, facts
 from lucidae.io.atomic import load_arrays, save_arrays
 from lucidae.io.models import saved_as
 from lucidae.validation import check_integer, check_rows, check_weights
@@ -101,6 +103,10 @@ class SecondMoment:
         A vector close to the mean.
     offset : array of shape (m,)
         The mean minus `center`.
+
+    Notes
+    -----
+    Notebooks show the means and variances, and `plot` draws the eigenvalues of the covariance.
 
     Examples
     --------
@@ -391,8 +397,39 @@ class SecondMoment:
             )
         return cls(float(stored["weight"]), *numbers[1:])
 
+    def plot(self, k: int | None = None, *, ax: Any = None, **line: Any) -> Any:
+        """Draw the eigenvalues of the covariance; see `lucidae.displays.SpectrumDisplay`.
+
+        Parameters
+        ----------
+        k : int, optional
+            Number of eigenvalues, the largest first; by default all.
+        ax : matplotlib axes, optional
+            Axes to draw on; by default a new figure is made.
+        **line
+            Keyword arguments of ``ax.plot``.
+
+        Returns
+        -------
+        SpectrumDisplay
+        """
+        from lucidae.displays import SpectrumDisplay
+
+        return SpectrumDisplay(self.spectrum(k)[0]).plot(ax=ax, **line)
+
     def __repr__(self) -> str:
         return f"SecondMoment(n_features={self.n_features}, weight={self.weight:g})"
+
+    def _repr_html_(self) -> str:
+        variances = to_numpy(diagonal(self.covariance))
+        values = {
+            "features": self.n_features,
+            "weight (number of rows)": self.weight,
+            "mean": to_numpy(self.mean),
+            "variances": variances,
+            "total variance": float(variances.sum()),
+        }
+        return card("Second moment", facts(values))
 
 
 def covariance_spectrum(covariance: Array, k: int | None = None) -> tuple[Array, Array]:

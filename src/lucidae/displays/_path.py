@@ -1,4 +1,4 @@
-"""Displays of paths: columns in use against the noise variance, and errors against the rank."""
+"""Displays of paths: over noise variances, over ranks and over dropout rates."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ import numpy as np
 
 from lucidae.arrays import to_numpy
 from lucidae.displays._base import Display
+
+RATES = (1e-4, 1e-3, 0.01, 0.1, 0.5, 0.9, 0.99, 0.999, 0.9999)
+"""Dropout rates that are labelled on an axis of dropout rates."""
 
 
 class NoisePathDisplay(Display):
@@ -253,3 +256,97 @@ class RankPathDisplay(Display):
         ax.xaxis.get_major_locator().set_params(integer=True)
         ax.legend(frameon=False)
         ax.set(xlabel="rank of the coefficients", ylabel="mean squared error, summed over targets")
+
+
+class DropoutPathDisplay(Display):
+    """Plot of the error and the rank of the optimum against the dropout rate.
+
+    The axis of the rates is that of log(dropout/(1 − dropout)), on which both small rates and rates
+    close to 1 can be seen; a rate of 0 has no place on it and is not drawn. Use `from_path`,
+    ``RegularizationPath.plot`` or ``CompletionPath.plot`` to create one.
+
+    Parameters
+    ----------
+    dropout : array of shape (n,)
+        The dropout rates.
+    error : array of shape (n,)
+        Mean squared error of the optimum, predicting without dropout.
+    rank : array of int of shape (n,)
+        Rank of the optimum.
+
+    Attributes
+    ----------
+    ax_, figure_ : matplotlib axes and figure
+        Axes of the errors and their figure.
+    rank_ax_ : matplotlib axes
+        Axes of the ranks, which share the axis of the rates.
+    line_, rank_line_ : matplotlib lines
+        The lines of the errors and of the ranks.
+
+    Examples
+    --------
+    >>> import lucidae
+    >>> import numpy as np
+    >>> M = np.diag([3.0, 2.0, 1.0])
+    >>> M[0, 1] = np.nan
+    >>> path = lucidae.dropout.completion_path(M, 3, [0.1, 0.5, 0.9])
+    >>> lucidae.displays.DropoutPathDisplay.from_path(path).rank
+    array([3, 2, 1])
+    """
+
+    def __init__(self, dropout: Any, error: Any, rank: Any) -> None:
+        self.dropout = np.asarray(to_numpy(dropout), dtype=float)
+        self.error = np.asarray(to_numpy(error), dtype=float)
+        self.rank = np.asarray(to_numpy(rank), dtype=int)
+        for name, values in (("error", self.error), ("rank", self.rank)):
+            if values.shape != self.dropout.shape:
+                raise ValueError(
+                    f"{name} has shape {values.shape}, expected {self.dropout.shape}: one entry "
+                    "per dropout rate."
+                )
+
+    @classmethod
+    def from_path(cls, path: Any, *, ax: Any = None, **line: Any) -> Self:
+        """Draw a path over dropout rates.
+
+        Parameters
+        ----------
+        path : RegularizationPath or CompletionPath
+            What `lucidae.dropout.regularization_path` or `lucidae.dropout.completion_path` returns.
+        ax : matplotlib axes, optional
+            Axes to draw on; by default a new figure is made.
+        **line
+            Keyword arguments of ``ax.plot`` for the error.
+
+        Returns
+        -------
+        DropoutPathDisplay
+            The display, already drawn.
+        """
+        return cls(path.dropout, path.error, path.rank).plot(ax=ax, **line)
+
+    def _draw(self, ax: Any, line: dict[str, Any]) -> None:
+        """Draw errors and ranks; `line` are keyword arguments of ``ax.plot`` for the errors."""
+        inside = self.dropout > 0.0
+        rates, blue, grey = self.dropout[inside], "tab:blue", "tab:gray"
+        style = {"color": blue, "linewidth": 2.0, **line}
+        self.rank_ax_ = ax.twinx()
+        (self.line_,) = ax.plot(rates, self.error[inside], label="error", **style)
+        (self.rank_line_,) = self.rank_ax_.plot(
+            rates, self.rank[inside], color=grey, drawstyle="steps-mid", linestyle="--"
+        )
+        self.rank_line_.set_label("rank (right)")
+        ax.set_xscale("logit")
+        low, high = (rates.min(), rates.max()) if rates.size else (0.1, 0.9)
+        ticks = [rate for rate in RATES if 0.9 * low <= rate and 0.9 * (1 - high) <= 1 - rate]
+        if len(ticks) < 3 and rates.size <= 8:
+            ticks = sorted(rates)
+        ax.set_xticks(ticks, [f"{rate:g}" for rate in ticks])
+        ax.set_xticks([], minor=True)
+        ax.set_ylim(bottom=0.0)
+        self.rank_ax_.set_ylim(bottom=0.0)
+        self.rank_ax_.yaxis.get_major_locator().set_params(integer=True)
+        self.rank_ax_.set_ylabel("rank of the optimum")
+        ax.set(xlabel="dropout rate", ylabel="mean squared error without dropout")
+        place = {"loc": "lower center", "bbox_to_anchor": (0.5, 1.0), "ncols": 2}
+        ax.legend(handles=[self.line_, self.rank_line_], frameon=False, **place)

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from sklearn.model_selection import KFold
 
+from lucidae.cards import card, table
 from lucidae.dropout.completion import Completion, complete
 from lucidae.dropout.equalize import check_width
 from lucidae.dropout.held_out import CrossValidation, checked_splits
@@ -61,6 +62,10 @@ class CompletionPath:
         The loss ‖P_Ω(M − X)‖² + (λ/r)‖X‖*², where P_Ω selects the observed entries of M.
     gap : ndarray of shape (n,)
         Upper bound on the loss minus its minimum over all matrices, relative to ‖P_Ω M‖².
+
+    Notes
+    -----
+    Notebooks show the path as a table, and `plot` draws it.
     """
 
     dropout: Vector
@@ -69,6 +74,36 @@ class CompletionPath:
     error: Vector
     objective: Vector
     gap: Vector
+
+    def plot(self, *, ax: Any = None, **line: Any) -> Any:
+        """Draw error and rank of the matrix against the dropout rate; see `DropoutPathDisplay`.
+
+        Parameters
+        ----------
+        ax : matplotlib axes, optional
+            Axes to draw on; by default a new figure is made.
+        **line
+            Keyword arguments of ``ax.plot`` for the error.
+
+        Returns
+        -------
+        DropoutPathDisplay
+        """
+        from lucidae.displays import DropoutPathDisplay
+
+        return DropoutPathDisplay.from_path(self, ax=ax, **line)
+
+    def _repr_html_(self) -> str:
+        columns = {
+            "dropout": self.dropout,
+            "rank": self.rank,
+            "threshold": self.threshold,
+            "error": self.error,
+            "objective": self.objective,
+            "duality gap": self.gap,
+        }
+        title = f"Completed matrices for {len(self.dropout)} dropout rates"
+        return card(title, table(columns))
 
 
 def completion_path(

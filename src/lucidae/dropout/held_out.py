@@ -16,6 +16,7 @@ from scipy.stats import rankdata
 from sklearn.model_selection import check_cv
 
 from lucidae.arrays import Array, arange_like, diagonal, like, namespace, scalar, to_numpy
+from lucidae.cards import card, table
 from lucidae.dropout.moments import joined_rows, joint_moment, ridged, take_rows, whiten
 from lucidae.dropout.objectives import LinearProblem, second_about
 from lucidae.dropout.solvers import leading_svd
@@ -137,6 +138,16 @@ class CrossValidation:
                 "give cv=5, or use 'cv' in place of 'cv_1se'."
             )
         return self._setting(self._simplest(float(self.mean[index]) + error))
+
+    def _repr_html_(self) -> str:
+        ranked = self.n_components is not None
+        columns: dict[str, Any] = {
+            "rank" if ranked else "dropout": self.n_components if ranked else self.dropout,
+            "held-out error": self.mean,
+            "standard error": self.standard_error,
+        }
+        best = f"{'Rank' if ranked else 'Dropout'} {self.best:.4g} has the smallest error."
+        return card(f"Cross-validation with {len(self.weights)} folds", table(columns), best)
 
     def results(self) -> dict[str, Any]:
         """Return the errors under the names of scikit-learn's ``GridSearchCV.cv_results_``.

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from lucidae.arrays import Array, is_array, namespace, scalar, squared_norm, to_numpy
+from lucidae.cards import card, table
 from lucidae.dropout.held_out import (
     GRID,
     CrossValidation,
@@ -59,6 +60,10 @@ class RegularizationPath:
         The minimum of the expected dropout loss.
     breaks : ndarray of shape (min(r, rank),)
         Entry j is the dropout rate at and above which the rank is below j + 1; 1 if there is none.
+
+    Notes
+    -----
+    Notebooks show the path as a table, and `plot` draws it.
     """
 
     dropout: Vector
@@ -67,6 +72,35 @@ class RegularizationPath:
     error: Vector
     objective: Vector
     breaks: Vector
+
+    def plot(self, *, ax: Any = None, **line: Any) -> Any:
+        """Draw error and rank of the network against the dropout rate; see `DropoutPathDisplay`.
+
+        Parameters
+        ----------
+        ax : matplotlib axes, optional
+            Axes to draw on; by default a new figure is made.
+        **line
+            Keyword arguments of ``ax.plot`` for the error.
+
+        Returns
+        -------
+        DropoutPathDisplay
+        """
+        from lucidae.displays import DropoutPathDisplay
+
+        return DropoutPathDisplay.from_path(self, ax=ax, **line)
+
+    def _repr_html_(self) -> str:
+        columns = {
+            "dropout": self.dropout,
+            "rank": self.rank,
+            "threshold": self.threshold,
+            "error": self.error,
+            "objective": self.objective,
+        }
+        title = f"Optimal networks for {len(self.dropout)} dropout rates"
+        return card(title, table(columns))
 
 
 def regularization_path(
@@ -147,6 +181,10 @@ class RankPath:
         Factors: the coefficients of rank k are the product of the first k columns of both.
     center, output_center : ndarrays of shapes (n_features,) and (n_targets,)
         Means of inputs and targets; zeros without an intercept.
+
+    Notes
+    -----
+    Notebooks show the path as a table, and `plot` draws it.
 
     Examples
     --------
@@ -234,6 +272,16 @@ class RankPath:
         from lucidae.displays import RankPathDisplay
 
         return RankPathDisplay.from_path(self, ax=ax, **style)
+
+    def _repr_html_(self) -> str:
+        columns: dict[str, Any] = {
+            "rank": self.rank,
+            "training error": self.error,
+            "held-out error": self.held_out_error,
+            "standard error": self.standard_error,
+            "singular value": [None, *self.singular_values],
+        }
+        return card(repr(self), table(columns))
 
 
 def rank_path(

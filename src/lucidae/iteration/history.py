@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from lucidae.arrays import to_numpy
+from lucidae.cards import Html, card, sparkline, table
 from lucidae.io.atomic import json_safe
 from lucidae.io.models import saved_as
 from lucidae.validation import check_integer
@@ -26,6 +27,11 @@ class History:
         Number of steps before each record; 0 is the start.
     values : mapping of str to ndarray
         One array per recorded quantity, by name. The first axis has one entry per record.
+
+    Notes
+    -----
+    Notebooks show the first and the last value and a small curve of each quantity; `plot` draws
+    one of them.
 
     Examples
     --------
@@ -65,6 +71,61 @@ class History:
         """
         recorded = {name: json_safe(series.tolist()) for name, series in self.values.items()}
         return {"iteration": self.iterations.tolist()} | recorded
+
+    def plot(self, *, quantity: str | None = None, ax: Any = None, **line: Any) -> Any:
+        """Draw a recorded quantity against the iterations; see `lucidae.displays.HistoryDisplay`.
+
+        Parameters
+        ----------
+        quantity : str, optional
+            Name of the quantity. By default it is the loss, the energy or the objective if one of
+            them was recorded, otherwise the distance to optimality.
+        ax : matplotlib axes, optional
+            Axes to draw on; by default a new figure is made.
+        **line
+            Keyword arguments of ``ax.plot``.
+
+        Returns
+        -------
+        HistoryDisplay
+        """
+        from lucidae.displays import HistoryDisplay
+
+        return HistoryDisplay(self, quantity=quantity).plot(ax=ax, **line)
+
+    def _repr_html_(self) -> str:
+        return card(self._headline, self._html_table())
+
+    @property
+    def _headline(self) -> str:
+        if not len(self):
+            return "History without records"
+        count, last = len(self), self.iterations[-1]
+        return f"History: {count} record{'s' * (count != 1)} up to iteration {last}"
+
+    def _html_table(self) -> Html:
+        """Return a table of the recorded quantities; empty if there are no records."""
+        if not len(self) or not self.values:
+            return Html("")
+        series = [np.asarray(values) for values in self.values.values()]
+        return table(
+            {
+                "quantity": self.names,
+                "first": [values[0] for values in series],
+                "last": [values[-1] for values in series],
+                "smallest": [_smallest(values) for values in series],
+                "course": [
+                    sparkline(values, f"{name}, first {values[0]}, last {values[-1]}")
+                    for name, values in zip(self.names, series, strict=True)
+                ],
+            }
+        )
+
+
+def _smallest(values: np.ndarray[Any, Any]) -> float | None:
+    """Return the smallest finite value of a vector; None for other arrays or if there is none."""
+    finite = values[np.isfinite(values)] if values.ndim == 1 else values[:0]
+    return float(finite.min()) if finite.size else None
 
 
 class Schedule:

@@ -8,6 +8,7 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
+from lucidae.cards import card, facts, table
 from lucidae.io.models import saved_as
 from lucidae.iteration.history import History
 
@@ -98,6 +99,10 @@ class Solution(Generic[State]):
     history : History
         The quantities recorded during the iteration.
 
+    Notes
+    -----
+    Notebooks show how the iteration ended and its history; `plot` draws the history.
+
     Examples
     --------
     >>> solution = Solution(1.0, Status.CONVERGED, 5, 1e-4, 1e-3)
@@ -116,6 +121,33 @@ class Solution(Generic[State]):
     def advice(self) -> str:
         """One or two sentences on how the iteration ended and what the user can do."""
         return self.status.advice(self)
+
+    def plot(self, *, quantity: str | None = None, ax: Any = None, **line: Any) -> Any:
+        """Draw the history of the iteration, as `History.plot`.
+
+        Parameters
+        ----------
+        quantity : str, optional
+            Name of the recorded quantity.
+        ax : matplotlib axes, optional
+            Axes to draw on; by default a new figure is made.
+        **line
+            Keyword arguments of ``ax.plot``.
+
+        Returns
+        -------
+        HistoryDisplay
+        """
+        return self.history.plot(quantity=quantity, ax=ax, **line)
+
+    def _repr_html_(self) -> str:
+        values = {
+            "iterations": self.n_iter,
+            "distance to optimality": self.distance,
+            "tolerance": self.tolerance,
+        }
+        title = f"Solution: {self.status.value}"
+        return card(title, facts(values), self.advice, self.history._html_table())
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,3 +207,21 @@ class BatchSolution(Generic[State]):
     def converged(self) -> np.ndarray[Any, Any]:
         """Boolean array with one entry per problem: whether it converged."""
         return np.array([status.ok for status in self.status], dtype=bool)
+
+    def _repr_html_(self) -> str:
+        count, solved = len(self), self.converged.sum()
+        title = f"Solutions of {count} problem{'s' * (count != 1)}, {solved} converged"
+        ends = list(dict.fromkeys(self.status))
+        of_end = [np.array([status is end for status in self.status]) for end in ends]
+        return card(
+            title,
+            table(
+                {
+                    "ended": ends,
+                    "problems": [int(chosen.sum()) for chosen in of_end],
+                    "most iterations": [int(self.n_iter[chosen].max()) for chosen in of_end],
+                    "largest distance": [float(self.distance[chosen].max()) for chosen in of_end],
+                }
+            ),
+            f"The tolerance of the distance to optimality is {self.tolerance:.3g}.",
+        )

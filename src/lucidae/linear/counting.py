@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from scipy.special import gammaln
 
 from lucidae.arrays import to_numpy
+from lucidae.cards import card, facts
 from lucidae.sampling import WishartSpectra, marchenko_pastur_median
 from lucidae.validation import check_choice, check_flag, check_integer, check_number, check_vector
 
@@ -95,6 +96,10 @@ class ComponentCount:
             to the threshold.
         """
         return _SENTENCES[self.criterion](self)
+
+    def _repr_html_(self) -> str:
+        values = {"criterion": self.criterion, "components": self.n_components}
+        return card("Number of components", facts(values), self.summary())
 
 
 def _components(count: int) -> str:

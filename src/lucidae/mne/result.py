@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from html import escape
 from typing import Any
 
 import mne
 import numpy as np
 
+from lucidae.cards import card, table
 from lucidae.certificate import Certificate
 from lucidae.mne.estimate import GroupEstimate
 from lucidae.mne.evoked_problem import (
@@ -49,6 +49,10 @@ class SourceResult:
         Whether `amplitudes` are those without shrinkage.
     verbose : bool, str, int or None, default=None
         Level of MNE's log while attributes are computed.
+
+    Notes
+    -----
+    Notebooks show a table of the sources and the certificate; `plot` draws the sources.
 
     Examples
     --------
@@ -323,7 +327,6 @@ class SourceResult:
         )
 
     def _repr_html_(self) -> str:
-        """Return a table of the sources and the certificate for notebooks."""
         names = ("source", "x, y, z (mm)", "peak (nA·m)", "at (ms)", "explained there (%)")
         rows: list[Sequence[str]] = [
             (
@@ -335,13 +338,29 @@ class SourceResult:
             )
             for entry in self.to_dict()["sources"]
         ]
-        head = "".join(f"<th>{escape(name)}</th>" for name in names)
-        body = "".join(
-            "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows
-        )
-        table = f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody>"
-        caption = f"<caption>{escape(repr(self))}</caption>"
-        return f"<table>{caption}{table}</table>{self.certificate._repr_html_()}"
+        columns = {name: [row[place] for row in rows] for place, name in enumerate(names)}
+        return card(repr(self), table(columns, most=None)) + self.certificate._folded_html()
+
+    def plot(self, *, path: Any = False, ax: Any = None, **style: Any) -> Any:
+        """Draw the sources in three projections of the head; see `lucidae.displays.SourceDisplay`.
+
+        Parameters
+        ----------
+        path : bool or NoisePath, default=False
+            Whether to draw the path of noise variances below, which takes many fits, or a path that
+            `noise_path` has returned.
+        ax : sequence of matplotlib axes, optional
+            Three axes, or four with a path; by default a new figure is made.
+        **style
+            Keyword arguments of ``ax.scatter``.
+
+        Returns
+        -------
+        SourceDisplay
+        """
+        from lucidae.displays import SourceDisplay
+
+        return SourceDisplay.from_result(self, path=path, ax=ax, **style)
 
     @cached_property
     def _rows(self) -> Floats:

@@ -5,7 +5,6 @@ A latent collapses if its posterior becomes equal to its prior.
 
 from __future__ import annotations
 
-import html
 import inspect
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -14,6 +13,7 @@ import numpy as np
 import torch
 
 from lucidae.arrays import scalar, to_numpy
+from lucidae.cards import card, table
 from lucidae.metrics import active_dimensions
 from lucidae.moments import SecondMoment
 from lucidae.nn.hadamard import HadamardGap, hadamard_gap
@@ -270,18 +270,10 @@ class CollapseReport:
         }
 
     def _repr_html_(self) -> str:
-        header = "".join(f"<th scope='col'>{name}</th>" for name in _HEADER)
-        rows = "".join(
-            f"<tr class='{'active' if used else 'collapsed'}'>"
-            + "".join(f"<td>{html.escape(cell)}</td>" for cell in row)
-            + "</tr>"
-            for used, row in zip(self.active, self._rows(), strict=True)
-        )
-        notes = "".join(f"<p>{html.escape(note)}</p>" for note in self.notes)
-        return (
-            f"{_STYLE}<section class='lucidae-collapse'><h4>{html.escape(self.headline)}</h4>"
-            f"<table><thead><tr>{header}</tr></thead><tbody>{rows}</tbody></table>{notes}</section>"
-        )
+        rows = self._rows()
+        columns = {name: [row[place] for row in rows] for place, name in enumerate(_HEADER)}
+        classes = ["active" if used else "collapsed" for used in self.active]
+        return card(self.headline, table(columns, classes=classes, most=None), *self.notes)
 
     def _rows(self) -> list[tuple[str, ...]]:
         """Return the cells of the table, one tuple of strings per latent."""
@@ -302,18 +294,6 @@ class CollapseReport:
 def _count(number: int, unit: str = "direction") -> str:
     """Return a number with its unit, such as "1 direction" or "2 directions"."""
     return f"{number} {unit}{'' if number == 1 else 's'}"
-
-
-_STYLE = """<style>
-.lucidae-collapse{font:14px/1.45 system-ui,sans-serif;border:1px solid #8886;border-radius:8px;
-padding:.6em 1em;max-width:60em;max-height:40em;overflow:auto}
-.lucidae-collapse h4{margin:.2em 0 .5em;font-size:1.05em}
-.lucidae-collapse table{border-collapse:collapse}
-.lucidae-collapse td,.lucidae-collapse th{padding:.15em .8em;text-align:right;
-border-top:1px solid #8883;font-variant-numeric:tabular-nums}
-.lucidae-collapse .collapsed{opacity:.6}
-.lucidae-collapse p{margin:.4em 0 0;opacity:.8}
-</style>"""
 
 
 MOST_ENTRIES = 4096

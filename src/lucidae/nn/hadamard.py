@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from lucidae.arrays import to_numpy
+from lucidae.cards import card, facts
 from lucidae.nn.layers import Tensor, check_module, check_tensor, evaluation, full_precision
 from lucidae.validation import check_choice, check_integer, check_number
 
@@ -88,6 +89,18 @@ class HadamardGap:
             "Would a full covariance help? With this decoder it raises the evidence lower bound by "
             f"{self._shown} nats per sample, to first order."
         )
+
+    def _repr_html_(self) -> str:
+        values: dict[str, Any] = {
+            "gap (nats)": self.value,
+            "standard error": self.standard_error,
+            "samples": len(self.samples),
+            "noise variance γ": self.noise_variance,
+            "Jacobian": self.jacobian,
+        }
+        if self.bias:
+            values["bias of the sketch (nats)"] = self.bias
+        return card("Hadamard gap", facts(values), self.answer)
 
     def to_dict(self) -> dict[str, Any]:
         """Return value, standard error and settings as values that JSON can represent."""

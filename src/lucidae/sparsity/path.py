@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from html import escape
 from typing import Any
 
 import numpy as np
 from sklearn.base import clone
 
 from lucidae.arrays import Array, as_double, diagonal, real_part, scalar, to_numpy
+from lucidae.cards import card, table
 from lucidae.iteration import limited_blas
 from lucidae.sparsity.estimator import SparseVAE
 from lucidae.sparsity.group_covariance import axes_of
@@ -154,6 +154,10 @@ class NoisePath:
     held_out_error, held_out_standard_error : ndarray of shape (m,)
         Mean squared error of predicting held-out rows, and its standard error over the folds; NaN
         without folds.
+
+    Notes
+    -----
+    Notebooks show the path as a table, and `plot` draws it.
 
     Examples
     --------
@@ -373,20 +377,14 @@ class NoisePath:
         return support if groups is None else np.unique(groups.labels[support])
 
     def _repr_html_(self) -> str:
-        """Return a table of the path for notebooks."""
-        names = {
+        columns: dict[str, Any] = {
             "noise variance": self.noise_variances, "columns": self.n_columns,
-            "strongest": self.strongest, "explained": self.explained,
+            "strongest": [None if column < 0 else column for column in self.strongest],
+            "explained": self.explained,
             "held-out error": self.held_out_error, "standard error": self.held_out_standard_error,
             "energy": self.energies,
         }  # fmt: skip
-        head = "".join(f"<th>{escape(name)}</th>" for name in names)
-        rows = "".join(
-            "<tr>" + "".join(f"<td>{value:.4g}</td>" for value in row) + "</tr>"
-            for row in zip(*names.values(), strict=True)
-        )
-        title = f"<caption>{escape(repr(self))}</caption>"
-        return f"<table>{title}<thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
+        return card(repr(self), table(columns))
 
 
 def noise_path(

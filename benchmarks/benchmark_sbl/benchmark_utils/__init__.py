@@ -1,0 +1,1 @@
+"""Formulas that the parts of the benchmark share."""
