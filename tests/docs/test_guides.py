@@ -3,6 +3,7 @@
 import ast
 import importlib
 import inspect
+import logging
 import re
 from functools import partial
 from pathlib import Path
@@ -57,6 +58,16 @@ def assert_prints(printed, expected):
             assert number == pytest.approx(on_page, rel=0.01)
 
 
+@pytest.fixture
+def log_level_of_mne():
+    """Restore the level of MNE's log, which pages about MNE change."""
+    logger = logging.getLogger("mne")
+    level = logger.level
+    yield
+    logger.setLevel(level)
+
+
+@pytest.mark.usefixtures("log_level_of_mne")
 @pytest.mark.filterwarnings("ignore:.*does not have many workers")
 @pytest.mark.filterwarnings("ignore:.*LeafSpec.* is deprecated")
 @named("page", PAGES)
