@@ -386,6 +386,17 @@ def test_labels_of_batches_are_ignored_without_supervision(small_blocks):
         assert_allclose(estimator.mean_, X.mean(axis=0))
 
 
+def test_batches_of_frames_need_the_same_columns_in_the_same_order():
+    pandas = require("pandas")
+    frame = pandas.DataFrame(spread_rows(40)[:, :3], columns=list("abc"))
+    for other in (frame[["b", "c", "a"]], frame.rename(columns={"a": "z"})):
+        for batches in ([frame, other], iter([frame, other])):
+            with pytest.raises(ValueError, match=r"block 1 of .* other columns than the first"):
+                LinearAutoencoder(2).fit_batches(batches)
+    mixed = LinearAutoencoder(2).fit_batches([frame, frame.to_numpy()])
+    assert_array_equal(mixed.feature_names_in_, list("abc"))
+
+
 def test_several_files_are_batches(tmp_path, small_blocks):
     X = spread_rows(4000)
     paths = []

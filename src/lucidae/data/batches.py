@@ -81,6 +81,12 @@ class BatchBlocks(RowBlocks):
             index += 1
             raw, targets, weights = _parts(batch, self.name)
             targets = targets if self._with_targets else None
+            names = column_names(raw)
+            if names is not None and names != (self.feature_names or names):
+                raise ValueError(
+                    f"block {index} of {self.name} has other columns than the first block: all "
+                    "blocks need the same columns in the same order."
+                )
             rows = self.checked(raw, index, row)
             row += rows.shape[0]
             if targets is not None:

@@ -1,0 +1,205 @@
+"""The guides, how-to pages, migration tables and comparison: code runs, names and links exist."""
+
+import ast
+import importlib
+import inspect
+import logging
+import re
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sklearn.base import BaseEstimator
+from sklearn.decomposition import PCA, IncrementalPCA
+from sklearn.linear_model import ARDRegression, MultiTaskLasso, MultiTaskLassoCV
+
+import extras
+from lucidae import LinearAutoencoder, SparseVAE
+
+DOCS = Path(__file__).parents[2] / "docs"
+PAGES = [
+    *sorted((DOCS / "guide").glob("*.md")),
+    *sorted((DOCS / "howto").glob("*.md")),
+    DOCS / "migration.md",
+    DOCS / "comparison.md",
+]
+BLOCK = re.compile(r"```python\n(.*?)```(?:\s*```text\n(.*?)```)?", flags=re.DOTALL)
+NUMBER = re.compile(r"(?<![\w.])-?\d+(?:\.\d+)?(?:e[+-]?\d+)?")
+ROUNDING = 1e-6  # printed numbers below this are rounding errors, which differ between machines
+
+named = partial(pytest.mark.parametrize, ids=lambda page: str(page.relative_to(DOCS)))
+
+
+def packages(code):
+    """Return the names of the optional packages that a block of code imports."""
+    names = set()
+    for node in ast.walk(ast.parse(code)):
+        if isinstance(node, ast.Import):
+            names.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            names.add(str(node.module))
+    extra = {"lucidae.mne": "mne", "lucidae.nn": "torch", "lucidae.nn.callbacks": "lightning"}
+    names = {extra.get(name, name).partition(".")[0] for name in names}
+    return sorted(names & {*extras.REQUIRED, *extras.PEERS})
+
+
+def words_and_numbers(text):
+    """Return the words of a text, with # in place of numbers, and these numbers."""
+    return NUMBER.sub("#", text).split(), [float(number) for number in NUMBER.findall(text)]
+
+
+def assert_prints(printed, expected):
+    """Compare what was printed with the page: words exactly, numbers up to one per cent."""
+    (words, numbers), (page_words, page_numbers) = map(words_and_numbers, (printed, expected))
+    assert words == page_words
+    for number, on_page in zip(numbers, page_numbers, strict=True):
+        if max(abs(number), abs(on_page)) > ROUNDING:
+            assert number == pytest.approx(on_page, rel=0.01)
+
+
+@pytest.fixture
+def log_level_of_mne():
+    """Restore the level of MNE's log, which pages about MNE change."""
+    logger = logging.getLogger("mne")
+    level = logger.level
+    yield
+    logger.setLevel(level)
+
+
+@pytest.mark.usefixtures("log_level_of_mne")
+@pytest.mark.filterwarnings("ignore:.*does not have many workers")
+@pytest.mark.filterwarnings("ignore:.*LeafSpec.* is deprecated")
+@named("page", PAGES)
+def test_page_runs_from_top_to_bottom_and_prints_what_it_says(page, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    text, namespace = page.read_text(encoding="utf-8"), {"__name__": "page"}
+    for block in BLOCK.finditer(text):
+        code, expected = block.groups()
+        for package in packages(code):
+            extras.require(package)
+        line = text.count("\n", 0, block.start(1))
+        exec(compile("\n" * line + code, str(page), "exec"), namespace)
+        printed = capsys.readouterr().out
+        assert expected is not None or printed == "", f"line {line}: the output is not on the page"
+        if expected is not None:
+            assert_prints(printed, expected)
+
+
+def test_comparison_of_output_notices_words_and_numbers():
+    assert_prints("gap 1.2e-16 rank 3\n", "gap 3.4e-15\n  rank 3")
+    for wrong in ("gap 0 rank 4", "gap 0 order 3", "gap 0.1 rank 3", "gap 0 rank 3 3"):
+        with pytest.raises((AssertionError, ValueError)):
+            assert_prints(wrong, "gap 0 rank 3")
+
+
+@named("page", PAGES)
+def test_links_between_pages_lead_to_files_and_headings(page):
+    text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    for target in re.findall(r"\]\(([^)]+)\)", text):
+        if target.startswith("http"):
+            continue
+        name, _, heading = target.partition("#")
+        path = (page.parent / name).resolve() if name else page
+        assert path.is_file(), target
+        if heading:
+            titles = re.findall(r"^#+ (.*)$", path.read_text(encoding="utf-8"), flags=re.MULTILINE)
+            assert heading in [anchor(title) for title in titles], target
+
+
+def anchor(title):
+    """Return the anchor that code hosts and MyST give to a heading."""
+    return re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-")
+
+
+@named("page", PAGES)
+def test_names_of_the_package_in_the_text_exist(page):
+    text = page.read_text(encoding="utf-8")
+    for name in set(re.findall(r"\blucidae(?:\.\w+)+", text)) - {"lucidae.html"}:
+        if extra := packages(f"import {name}"):
+            extras.require(extra[0])
+        assert resolved(name) is not None, name
+
+
+def resolved(name):
+    """Return the module or the member of a module with this dotted name, or None."""
+    module, _, member = name.rpartition(".")
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError:
+        return getattr(resolved(module), member, None) if module else None
+
+
+MIGRATION = (DOCS / "migration.md").read_text(encoding="utf-8")
+ESTIMATORS = {
+    PCA: LinearAutoencoder,
+    IncrementalPCA: LinearAutoencoder,
+    MultiTaskLasso: SparseVAE,
+    MultiTaskLassoCV: SparseVAE,
+    ARDRegression: SparseVAE,
+}
+
+
+def table(name):
+    """Return the rows of the migration table of a peer: its names, ours, and the differences."""
+    section = MIGRATION.partition(f"\n## From `{name}`\n")[2].partition("\n## ")[0]
+    lines = [line for line in section.splitlines() if line.startswith("| `")][1:]
+    return {line.split("|")[1].strip(" `"): line.split("|")[2:-1] for line in lines}
+
+
+def public_names(estimator):
+    """Return the parameters, fitted attributes and methods of an estimator of scikit-learn."""
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((20, 4))
+    several = estimator in (MultiTaskLasso, MultiTaskLassoCV)
+    fitted = estimator().fit(X, X[:, :2] if several else X[:, 0])
+    settings = r"(get|set)_(params|metadata_routing|output|\w+_request)"
+    members = [
+        name
+        for name in dir(fitted)
+        if not (name.startswith("_") or hasattr(BaseEstimator, name))
+        and not re.fullmatch(settings, name)
+        and (name.endswith("_") or callable(getattr(fitted, name)))
+    ]
+    return {*inspect.signature(estimator).parameters, *members} - {"n_features_in_"}
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_table_has_every_name_of_the_estimator_and_no_other(estimator):
+    rows, names = table(estimator.__name__), public_names(estimator)
+    assert names <= rows.keys()
+    assert {name for name in rows if "(until" not in rows[name][1]} <= names
+
+
+@pytest.mark.parametrize("function", ["gamma_map", "mixed_norm"])
+def test_table_has_every_argument_of_the_function_of_mne(function):
+    mne = extras.require("mne.inverse_sparse")
+    parameters = inspect.signature(getattr(mne, function)).parameters
+    assert set(parameters) <= table(function).keys()
+
+
+def test_our_names_in_the_tables_exist():
+    for estimator, ours in ESTIMATORS.items():
+        assert_known(table(estimator.__name__), {*inspect.signature(ours).parameters, *dir(ours)})
+    extras.require("mne")
+    known = set(inspect.signature(importlib.import_module("lucidae.mne").sparse_vae).parameters)
+    for function in ("gamma_map", "mixed_norm"):
+        assert_known(table(function), known)
+
+
+def assert_known(rows, known):
+    """Check the names in the second column: of our estimator or function, or with a dot."""
+    assert rows
+    for theirs, (ours, _) in rows.items():
+        names = re.findall(r"`([\w.]+)(?:\(\))?`", ours)
+        assert names or ours.strip() == "–", theirs
+        for name in names:
+            assert resolved(name) is not None if "." in name else name in known, name
+
+
+def test_every_page_begins_with_its_title_and_a_paragraph():
+    assert len(PAGES) >= 13
+    for page in PAGES:
+        first = page.read_text(encoding="utf-8").split("\n\n")
+        assert first[0].startswith("# "), page
+        assert first[1][0].isalpha() or first[1][0] in "`*{", page
