@@ -220,7 +220,7 @@ const laboratory = (() => {
       [input.min, input.max, input.step] = range;
       name.append(element("output"));
     }
-    input.id = `control-${key}`;
+    input.id = label.htmlFor = `control-${key}`; // otherwise the label would belong to the output
     input.addEventListener("input", () => {
       settings()[key] = control.options ? input.value : fromSlider(control, +input.value);
       refresh();

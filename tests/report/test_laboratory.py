@@ -1,0 +1,597 @@
+"""The laboratory: its formulas in a browser are those of the package, and the page works."""
+
+import json
+import math
+import re
+import shutil
+import subprocess
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+
+from extras import require
+
+require("jinja2")
+require("matplotlib")
+require("pandas")
+require("typer")
+require("rich")
+
+from browser import dumped, find_browser, need_browser, results_in
+
+from lucidae.cli import main
+from lucidae.dropout import theory
+from lucidae.dropout.landscape import scalar_surface, tied_objective
+from lucidae.dropout.objectives import (
+    DropoutObjective,
+    LinearProblem,
+    Weights,
+    sampled_gradient,
+    shared_direction,
+)
+from lucidae.experiments.linear.landscape import TURN, Plane
+from lucidae.linear.data import EigenbasisCovariance
+from lucidae.linear.objectives import NonUniformL2
+from lucidae.linear.rules import RotationAugmentedRule
+from lucidae.linear.spectrum import Spectrum
+from lucidae.linear.weights import TiedWeights, UntiedWeights
+from lucidae.report.laboratory import SCRIPTS, laboratory_page
+from lucidae.sparsity import landscape as slices
+from lucidae.sparsity.group_lasso import group_lasso
+from lucidae.sparsity.objectives import DiagonalCovariance, FullCovariance
+from lucidae.sparsity.problem import Problem
+from lucidae.sparsity.state import evaluate
+from lucidae.sparsity.updates import UPDATES
+from lucidae.sparsity.working_set import best_change, coordinate_gains
+
+LARGEST = 300_000
+"""Number of bytes that the page may have."""
+
+RECORDED = """<script>window.problems = [];
+addEventListener("error", event => problems.push(event.message));
+// Without a screen frames come seldom; timers follow the virtual time of the browser.
+window.requestAnimationFrame = draw => setTimeout(() => draw(performance.now()), 16);
+window.cancelAnimationFrame = clearTimeout;</script>"""
+
+
+class Comparison:
+    """Calls of formulas in the browser, and for each a check of its result."""
+
+    def __init__(self):
+        self.calls, self.checks = [], []
+
+    def check(self, judge, path, *arguments):
+        """Evaluate the formula at `path` in the browser and pass its result to `judge`."""
+        self.calls.append([path, *arguments])
+        self.checks.append(judge)
+
+    def equal(self, expected, path, *arguments, rtol=1e-9, atol=1e-9):
+        def judge(result):
+            found = np.array(result, dtype=float)
+            assert_allclose(found, expected, rtol, atol, err_msg=f"{path} {arguments}")
+
+        self.check(judge, path, *arguments)
+
+    def judge(self, results):
+        assert len(results) == len(self.checks) > 500
+        for check, result in zip(self.checks, results, strict=True):
+            check(result)
+
+
+def jacobian(gradient, point, step=1e-5):
+    """Return the derivative of a gradient by central differences, symmetrised."""
+    rows = [
+        (gradient(point + step * e) - gradient(point - step * e)) / (2 * step) for e in np.eye(2)
+    ]
+    return (np.array(rows) + np.transpose(rows)) / 2
+
+
+def kind_of(eigenvalues):
+    low, high = eigenvalues
+    return "minimum" if low > 0 else "maximum" if high < 0 else "saddle"
+
+
+def compare_landscape(comparison, path, parameters, points, *, loss, gradient, minimum=None):
+    """Compare loss, gradient, Hessian, critical points and minimum of one landscape."""
+    for point in points:
+        comparison.equal(loss(point), f"{path}.loss", parameters, list(point))
+        comparison.equal(gradient(point), f"{path}.gradient", parameters, list(point))
+        comparison.equal(
+            jacobian(gradient, point),
+            f"{path}.hessian",
+            parameters,
+            list(point),
+            rtol=1e-6,
+            atol=1e-6,
+        )
+    if minimum is not None:
+        comparison.equal(minimum, f"{path}.minimum", parameters)
+
+    def judge(found):
+        for item in found:
+            point = np.array(item["point"])
+            assert_allclose(gradient(point), 0.0, atol=1e-7)
+            assert_allclose(item["loss"], loss(point), atol=1e-9)
+            curvatures = np.linalg.eigvalsh(jacobian(gradient, point))
+            assert_allclose(item["curvatures"], curvatures, rtol=1e-6, atol=1e-5)
+            if min(abs(curvatures)) > 1e-3:
+                assert item["kind"] == kind_of(curvatures)
+        lowest = min((item["loss"] for item in found if item["kind"] == "minimum"), default=None)
+        if minimum is not None and lowest is not None:
+            assert_allclose(lowest, minimum, atol=1e-9)
+
+    comparison.check(judge, "classified", {"landscape": path}, parameters)
+
+
+def compare_linear(comparison, rng):
+    for values, penalties in [
+        ([1.5, 1.0], [0.1, 0.2]),
+        ([2.2, 0.7], [0.0, 0.0]),
+        ([1.9, 0.8], [0.3, 0.3]),
+        ([2.5, 0.9], [0.35, 0.85]),
+    ]:
+        plane = Plane(np.array(values), np.array(penalties))
+        parameters = {"values": values, "penalties": penalties}
+        spectrum = Spectrum(np.array(values), np.eye(2), sum(values))
+        compare_landscape(
+            comparison,
+            "linear.angle",
+            parameters,
+            rng.uniform(-1.4, 1.4, (8, 2)),
+            loss=lambda point, plane=plane: float(plane.loss(point)),
+            gradient=lambda point, plane=plane: plane.slope(np.asarray(point)),
+            minimum=NonUniformL2(np.array(penalties)).minimum(spectrum, 2),
+        )
+        start = rng.uniform(-0.5, 0.5, 2)
+        comparison.equal(
+            plane.weights(start).encoder, "linear.angle.weights", parameters, list(start)
+        )
+        path = [start]
+        for _ in range(60):
+            path.append(path[-1] - 0.05 * plane.slope(path[-1]))
+
+        def judge(found, path=path):  # the page ends where steps no longer change the point
+            assert_allclose(found, path[: len(found)], atol=1e-9)
+            assert_allclose(found[-1], path[-1], atol=1e-9)
+
+        landscape = {"landscape": "linear.angle"}
+        comparison.check(judge, "descend", landscape, parameters, start.tolist(), 0.05, 60)
+    compare_rotation(comparison, rng)
+    for s, penalty in [(1.5, 0.1), (2.0, 0.0), (1.0, 1.3), (0.6, 0.55)]:
+        compare_layers(comparison, rng, s, penalty)
+
+
+def compare_rotation(comparison, rng):
+    """Compare the rotation augmented gradient, projected on the plane of scale and angle."""
+    values = np.array([1.7, 0.6])
+    parameters = {"values": values.tolist(), "penalties": [0.0, 0.0]}
+    for point in rng.uniform(-1.3, 1.3, (8, 2)):
+        weights = TiedWeights(point[0] * np.eye(2) + point[1] * TURN)
+        way = RotationAugmentedRule().direction(weights, EigenbasisCovariance(values)).encoder
+        projected = [np.sum(way * np.eye(2)) / 2, np.sum(way * TURN) / 2]
+        comparison.equal(
+            4 * np.array(projected), "linear.angle.augmented", parameters, point.tolist()
+        )
+
+
+def compare_layers(comparison, rng, s, penalty):
+    """Compare the loss of one encoder and one decoder weight, and of one tied latent."""
+    objective, covariance = NonUniformL2(np.array([penalty])), EigenbasisCovariance(np.array([s]))
+
+    def weights(point):
+        return UntiedWeights(np.array([[point[0]]]), np.array([[point[1]]]))
+
+    parameters = {"values": [s], "penalties": [penalty]}
+    compare_landscape(
+        comparison,
+        "linear.layers",
+        parameters,
+        rng.uniform(-2, 2, (6, 2)),
+        loss=lambda point: float(objective.value(weights(point), covariance)),
+        gradient=lambda point: np.ravel(objective.gradient(weights(point), covariance)),
+        minimum=objective.minimum(Spectrum(np.array([s]), np.eye(1), s), 1),
+    )
+    if 0 < penalty < s:
+        length = math.sqrt(1 - penalty / s)
+        curvatures = objective.hessian_eigenvalues(np.array([s]))
+        comparison.check(
+            lambda found: assert_allclose(np.linalg.eigvalsh(found), curvatures, atol=1e-10),
+            "linear.layers.hessian",
+            parameters,
+            [length, length],
+        )
+    values = np.array([s, 0.5 * s])
+    both = EigenbasisCovariance(values)
+
+    def tied(point):
+        return UntiedWeights(np.array([point]), np.array([point]))
+
+    compare_landscape(
+        comparison,
+        "linear.latent",
+        {"values": values.tolist(), "penalties": [penalty]},
+        rng.uniform(-1.4, 1.4, (6, 2)),
+        loss=lambda point: float(objective.value(tied(point), both)),
+        gradient=lambda point: np.sum(objective.gradient(tied(point), both), axis=(0, 1)),
+        minimum=objective.minimum(Spectrum(values, np.eye(2), values.sum()), 1),
+    )
+
+
+def compare_dropout(comparison, rng):
+    for target, dropout in [(2.0, 0.33), (1.3, 0.8), (2.6, 0.0), (0.7, 0.5)]:
+        strength = theory.strength_of(dropout)
+        comparison.equal(strength, "dropout.strengthOf", dropout)
+        parameters = {"target": target, "dropout": dropout, "strength": strength}
+        objective = tied_objective(np.array([[target]]), strength)
+        minimum = theory.optimal_value(np.array([target]), strength, 2)
+        compare_landscape(
+            comparison,
+            "dropout.units",
+            parameters,
+            rng.uniform(-2, 2, (6, 2)),
+            loss=lambda u, f=objective: float(f.tied_value(u[None, :])),
+            gradient=lambda u, f=objective: f.tied_gradient(np.asarray(u)[None, :])[0],
+            minimum=minimum,
+        )
+        compare_products(comparison, rng, parameters, minimum)
+        compare_masks(comparison, rng, parameters)
+        minima = scalar_surface(target, strength).minima
+        comparison.check(
+            lambda found, minima=minima: assert_allclose(
+                sorted(item["point"] for item in found if item["kind"] == "minimum"),
+                sorted(minima.tolist()),
+                atol=1e-12,
+            ),
+            "classified",
+            {"landscape": "dropout.units"},
+            parameters,
+        )
+    for _ in range(30):
+        singular = np.sort(rng.exponential(size=6))[::-1]
+        strength, width = float(rng.exponential()), int(rng.integers(1, 9))
+        compare_shrinkage(comparison, singular, strength, width)
+
+
+def compare_products(comparison, rng, parameters, minimum):
+    """Compare the loss of two units with incoming weights one, as a function of the outgoing."""
+    problem = LinearProblem.from_matrix(np.array([[parameters["target"]]]))
+    objective, ones = DropoutObjective(problem, parameters["strength"]), np.ones((1, 2))
+    compare_landscape(
+        comparison,
+        "dropout.products",
+        parameters,
+        rng.uniform(-2, 2, (5, 2)),
+        loss=lambda point: float(objective.value(Weights(np.asarray(point)[None, :], ones))),
+        gradient=lambda p: objective.gradient(Weights(np.asarray(p)[None, :], ones)).left[0],
+        minimum=minimum,
+    )
+
+
+def compare_masks(comparison, rng, parameters):
+    """Compare the gradient of each mask of two hidden units."""
+    one, goal = np.array([[1.0]]), np.array([[parameters["target"]]])
+    for mask in [[1, 1], [1, 0], [0, 1], [0, 0]]:
+        point = rng.uniform(-2, 2, 2)
+        weights = Weights(point[None, :], point[None, :])
+        expected = shared_direction(sampled_gradient)(
+            weights, one, goal, np.array([mask], dtype=float), 1 - parameters["dropout"]
+        )
+        comparison.equal(
+            expected.left[0], "dropout.units.sampled", parameters, point.tolist(), mask
+        )
+
+
+def compare_shrinkage(comparison, singular, strength, width):
+    expected = theory.shrink(singular, strength, width)
+
+    def judge(found):
+        assert found["rank"] == expected.rank
+        assert_allclose(found["threshold"], expected.threshold, rtol=1e-12)
+        assert_allclose(found["values"], expected.values, atol=1e-12)
+
+    given = singular.tolist()
+    comparison.check(judge, "dropout.shrink", given, strength, width)
+    value = theory.optimal_value(singular, strength, width)
+    comparison.equal(value, "dropout.optimalValue", given, strength, width)
+    comparison.equal(
+        theory.breakpoints(singular, width), "dropout.breakpoints", given, width, rtol=1e-7
+    )
+
+
+def compare_sparsity(comparison, rng):
+    for _ in range(6):
+        angles, response = rng.uniform(-3, 3, 3), rng.normal(size=2)
+        noise, third = float(rng.uniform(0.05, 0.6)), float(rng.choice([0.0, 0.4]))
+        dictionary = np.array([np.cos(angles), np.sin(angles)])
+        zero = np.array(0.0)
+        problem = Problem(dictionary, response[:, None], np.array(noise), zero, zero)
+        parameters = {
+            "angles": angles.tolist(),
+            "response": response.tolist(),
+            "noise": noise,
+            "third": third,
+        }
+        for posterior in ("full", "diagonal", "lasso"):
+            compare_energy(comparison, rng, problem, {**parameters, "posterior": posterior})
+        compare_updates(comparison, rng.uniform(0.05, 2, 3), problem, parameters)
+        compare_slices(comparison, rng.uniform(0.05, 2, 3), problem, parameters)
+        compare_solutions(comparison, problem, parameters)
+
+
+def energy_and_slope(problem, posterior, relevance):
+    """Return the energy and its derivatives in the relevances, from the package."""
+    state = evaluate(problem, np.asarray(relevance, dtype=float))
+    if posterior == "lasso":
+        return float(state.fit + np.sum(relevance)), 1.0 - state.alignment
+    energy = {"full": FullCovariance(), "diagonal": DiagonalCovariance()}[posterior]
+    return float(energy.value(state)), energy.gradient(state)
+
+
+def compare_energy(comparison, rng, problem, parameters):
+    posterior, third = parameters["posterior"], parameters["third"]
+    for relevance in rng.uniform(0.01, 2, (3, 3)):
+        value, slope = energy_and_slope(problem, posterior, relevance)
+        comparison.equal(value, "sparsity.energy", parameters, relevance.tolist())
+        comparison.equal(slope, "sparsity.slopes", parameters, relevance.tolist(), rtol=1e-8)
+
+    def loss(point):
+        return energy_and_slope(problem, posterior, [*np.square(point), third])[0]
+
+    def gradient(point):
+        slope = energy_and_slope(problem, posterior, [*np.square(point), third])[1]
+        return 2 * np.asarray(point) * slope[:2]
+
+    points = rng.uniform(0.1, 1.5, (4, 2))
+    for point in points:
+        comparison.equal(loss(point), "sparsity.relevances.loss", parameters, point.tolist())
+        comparison.equal(
+            gradient(point), "sparsity.relevances.gradient", parameters, point.tolist()
+        )
+        expected = jacobian(gradient, point, 1e-6)
+        comparison.equal(
+            expected,
+            "sparsity.relevances.hessian",
+            parameters,
+            point.tolist(),
+            rtol=1e-5,
+            atol=1e-5,
+        )
+    comparison.check(
+        lambda found: judge_critical(found, loss, gradient),
+        "classified",
+        {"landscape": "sparsity.relevances"},
+        parameters,
+    )
+
+
+def judge_critical(found, loss, gradient):
+    """Check that the points are critical, and that none of 49 grid points is below all of them."""
+    for item in found:
+        assert_allclose(gradient(item["point"]), 0.0, atol=1e-6)
+        assert_allclose(item["loss"], loss(item["point"]), atol=1e-9)
+    lowest = min(item["loss"] for item in found)
+    axis = np.linspace(0.0, 2.0, 7)
+    assert lowest <= min(loss([x, y]) for x in axis for y in axis) + 1e-9
+
+
+def compare_updates(comparison, relevance, problem, parameters):
+    state, given = evaluate(problem, relevance), relevance.tolist()
+    own = {**parameters, "posterior": "full"}
+    for name, update in UPDATES.items():
+        comparison.equal(update(state), "sparsity.updated", {**own, "rule": name}, given)
+    moved, change = relevance.copy(), best_change(relevance, state.curvature, state.alignment)
+    best = int(np.argmax(coordinate_gains(relevance, state.curvature, state.alignment)))
+    moved[best] += change[best]
+    comparison.equal(moved, "sparsity.updated", {**own, "rule": "coordinate"}, given)
+    comparison.equal(
+        DiagonalCovariance().update()(state),
+        "sparsity.updated",
+        {**parameters, "posterior": "diagonal"},
+        given,
+    )
+
+
+def compare_slices(comparison, relevance, problem, parameters):
+    state, given = evaluate(problem, relevance), relevance.tolist()
+    for index in range(3):
+        power, inner, outer = slices.slice_parameters(state, index)
+        own = {"power": power, "inner": inner, "outer": outer}
+        comparison.check(
+            lambda found, own=own: assert_allclose(
+                [found[key] for key in own], list(own.values()), rtol=1e-8
+            ),
+            "sparsity.sliceParameters",
+            parameters,
+            given,
+            index,
+        )
+        weight = np.array(0.7)
+        full = slices.full_slice(weight, power, inner)
+        diagonal = slices.diagonal_slice(weight, power, inner, outer)
+        comparison.equal(full, "sparsity.slices.full", own, 0.7)
+        comparison.equal(diagonal, "sparsity.slices.diagonal", own, 0.7)
+        minima = slices.full_slice_minima(power, inner)
+        comparison.equal(minima, "sparsity.sliceMinima.full", own)
+        minima = slices.diagonal_slice_minima(power, inner, outer)
+        comparison.equal(minima, "sparsity.sliceMinima.diagonal", own)
+
+
+def compare_solutions(comparison, problem, parameters):
+    """The end of the page's descents is stationary; the lasso's is that of the package."""
+    for energy in (FullCovariance(), DiagonalCovariance()):
+        name = "full" if isinstance(energy, FullCovariance) else "diagonal"
+
+        def judge(found, energy=energy):
+            assert float(energy.violation(evaluate(problem, np.array(found)))) < 1e-6
+
+        comparison.check(judge, "sparsity.solve", {**parameters, "posterior": name})
+    noise = parameters["noise"]
+    expected = group_lasso(
+        np.asarray(problem.dictionary), np.asarray(problem.responses), noise_variance=noise**2
+    )
+    comparison.equal(np.ravel(expected), "sparsity.lassoCoefficients", parameters, atol=1e-6)
+    relevance = np.abs(np.ravel(expected))
+    residual = problem.responses - problem.dictionary @ expected.reshape(3, 1)
+    energy = float(np.sum(residual**2)) / noise + 2 * relevance.sum()
+    comparison.equal(
+        energy,
+        "sparsity.energy",
+        {**parameters, "posterior": "lasso"},
+        relevance.tolist(),
+        atol=1e-6,
+    )
+
+
+@pytest.fixture(scope="module")
+def comparison():
+    made, rng = Comparison(), np.random.default_rng(0)
+    compare_linear(made, rng)
+    compare_dropout(made, rng)
+    compare_sparsity(made, rng)
+    return made
+
+
+@pytest.fixture(scope="module")
+def probe_of(request):
+    folder = request.path.parent
+    return lambda name: (folder / f"laboratory_{name}.js").read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def visited(comparison, probe_of, tmp_path_factory):
+    """What the page reports after a visit in Chromium: formulas, widths, controls, errors."""
+    need_browser()
+    folder = tmp_path_factory.mktemp("laboratory")
+    page = laboratory_page().replace("<head>", f"<head>{RECORDED}")
+    inner = json.dumps(page).replace("</", "<\\/")
+    script = f"{probe_of('probe')}\nconst PAGE = {inner}, CALLS = {json.dumps(comparison.calls)};\n"
+    ending = f"<script>{script}{probe_of('visit')}</script></body>"
+    path = folder / "page.html"
+    path.write_text(ending.join(page.rsplit("</body>", 1)), encoding="utf-8")
+    flags = ("--window-size=1300,900", "--force-prefers-reduced-motion")
+    document = dumped(path, folder / "profile", "--virtual-time-budget=60000", *flags)
+    results = results_in(document)
+    assert "failed" not in results, results
+    return results
+
+
+def test_formulas_in_the_browser_are_those_of_the_package(comparison, visited):
+    comparison.judge(visited["values"])
+
+
+@pytest.mark.skipif(find_browser() is not None, reason="they are evaluated in a browser")
+def test_formulas_in_node_are_those_of_the_package(comparison, probe_of):
+    node = shutil.which("node")
+    if node is None:
+        pytest.skip("neither Chromium nor Node.js was found")
+    script = laboratory_page().partition("<script>")[2].partition("const drawing")[0]
+    ending = f"console.log(probe.text(probe.evaluate({json.dumps(comparison.calls)})))"
+    text = f"{script.rpartition('/*')[0]}\n{probe_of('probe')}\n{ending}"
+    result = subprocess.run([node, "-"], input=text, capture_output=True, text=True, check=True)
+    comparison.judge(json.loads(result.stdout))
+
+
+@pytest.mark.parametrize("width", ["wide", "narrow"])
+def test_every_view_is_drawn_without_error_and_without_sideways_scrolling(visited, width):
+    assert visited[width]["problems"] == []
+    views = visited[width]["views"]
+    assert len(views) == 8
+    for view in views:
+        assert view["overflow"] <= 0, view
+        assert min(view["colours"][:2]) > 100, view
+        assert min(view["colours"][2:]) > 5, view
+        assert view["unlabelled"] == 0
+        assert view["formula"] >= 2
+        assert view["rows"] > 1
+        assert view["story"] > 100
+        assert view["fragment"].startswith(f"#{view['tab']}")
+
+
+def test_descents_from_the_first_start_reach_the_minimum(visited):
+    for view in visited["wide"]["views"]:
+        assert -1e-9 <= view["gap"] < 1e-5, view
+
+
+def test_reduced_motion_shows_the_end_of_the_descent_at_once(visited):
+    assert visited["motion"] == {"calm": True, "time": 1}
+
+
+def test_controls_change_the_landscape_and_its_numbers(visited):
+    seen = visited["operated"]
+    assert seen["before"]["minimum, in closed form"] == "0.5533"
+    assert seen["uniform"]["facts"]["minimum, in closed form"] == "1.05"
+    assert seen["uniform"]["valley"]
+    assert seen["augmented"]["disabled"]
+    assert_allclose(np.abs(seen["augmented"]["end"]), [1.0, 0.0], atol=1e-6)
+    assert seen["first"]["step"] == "0"
+    assert_allclose(seen["first"]["point"], [0.05, 0.1])
+
+
+def test_keys_turn_the_surface_and_move_the_start(visited):
+    seen = visited["operated"]
+    assert seen["turned"] == pytest.approx(0.1)
+    assert_allclose(seen["start"], [0.05, 0.1 + 2.8 / 50])
+
+
+def test_address_keeps_the_state_and_ignores_what_it_cannot_read(visited):
+    seen = visited["operated"]
+    assert seen["uniform"]["address"] == "#linear&lambda=0.3&delta=0"
+    read = seen["read"]
+    assert (read["tab"], read["view"], read["dropout"]) == ("dropout", "products", 0.5)
+    assert (read["rate"], read["target"]) == (0.05, 2)  # limited, and left as it was
+    assert read["address"] == "#dropout&dropout=0.5&rate=0.05&view=products"
+
+
+def test_page_is_small_and_loads_nothing():
+    page = laboratory_page()
+    assert len(page.encode()) < LARGEST
+    assert "@" not in re.sub(r"@media", "", page)  # every mark of the template is filled in
+    for forbidden in ("http:", "https:", "//cdn", "@import", "fetch(", "XMLHttpRequest", "import("):
+        assert forbidden not in page
+    assert not re.search(r"\bsrc\s*=|url\(", page)
+    assert re.findall(r'href="([^"]*)"', page) == ["data:,"]
+    assert page.count("<script>") == 1
+
+
+def test_every_script_of_the_folder_is_part_of_the_page():
+    from importlib.resources import files
+
+    folder = files("lucidae.report").joinpath("templates", "laboratory")
+    assert {item.name for item in folder.iterdir()} == {*SCRIPTS, "page.html", "style.css"}
+
+
+def run(capsys, *arguments):
+    with pytest.raises(SystemExit) as end:
+        main([str(argument) for argument in arguments])
+    captured = capsys.readouterr()
+    return end.value.code, captured.out, captured.err
+
+
+def test_command_writes_the_page_and_keeps_other_files(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for _ in range(2):  # an earlier page is replaced
+        code, out, err = run(capsys, "laboratory")
+        assert (code, err) == (0, "")
+        assert str(tmp_path / "lucidae-laboratory.html") in out.replace("\n", "")
+    assert (tmp_path / "lucidae-laboratory.html").read_text(encoding="utf-8") == laboratory_page()
+    notes = tmp_path / "notes.html"
+    notes.write_text("my notes", encoding="utf-8")
+    code, out, err = run(capsys, "laboratory", "--out", notes)
+    assert (code, out) == (2, "")
+    assert "is not a page of lucidae" in err
+    assert notes.read_text(encoding="utf-8") == "my notes"
+    assert run(capsys, "laboratory", "--out", notes, "--force")[0] == 0
+    assert run(capsys, "laboratory", "--out", tmp_path)[0] == 2
+
+
+def test_report_contains_the_laboratory_as_a_file_to_save():
+    import base64
+
+    from lucidae.report.sections import SECTIONS
+
+    (section,) = [section for section in SECTIONS if section.name == "laboratory"]
+    (link,) = [block for block in section.build(None, None) if block.kind == "download"]
+    kind, _, content = link.link.partition(",")
+    assert (kind, link.name) == ("data:text/html;base64", "lucidae-laboratory.html")
+    assert base64.b64decode(content).decode() == laboratory_page()
