@@ -77,7 +77,7 @@ const laboratory = (() => {
     const floor = current.nonnegative ? Math.min(...critical.map(item => item.loss)) : landscape.minimum(parameters);
     const start = [own.x, own.y].map(v => Math.min(range[1], Math.max(range[0], v)));
     const path = current.path(parameters, own, start), trace = path.map(loss);
-    const ceiling = current.ceiling === "origin" ? floor + (current.raised || 1.25) * (loss([0, 0]) - floor) : null;
+    const ceiling = current.raised ? floor + current.raised * (loss([0, 0]) - floor) : null;
     const usable = ceiling !== null && ceiling > floor + 1e-9 ? ceiling : null;
     return {
       parameters, landscape, loss, critical, floor, start, path, trace, range, state: own, axes: current.axes,
@@ -269,7 +269,6 @@ const laboratory = (() => {
     $("controls").replaceChildren(...current.controls.map(key => makeControl(key, family().controls[key])));
     $("view-title").textContent = current.title;
     $("formula").innerHTML = current.formula.map(mathml).join("");
-    $("ceiling").textContent = current.ceiling;
     $("surface").setAttribute("aria-label", `Loss surface: ${current.title}`);
     $("map").setAttribute("aria-label", `Contour map of the loss over ${current.axes.join(" and ")}`);
     ["first", "second"].forEach(name => {

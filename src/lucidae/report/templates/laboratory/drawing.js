@@ -99,11 +99,11 @@ const drawing = (() => {
     const { pen, width, height: tall, ink } = prepared(canvas);
     const { low, high, heights, segments } = scene.terrain, n = heights.length, cells = n - 1;
     const c = Math.cos(view.turn), s = Math.sin(view.turn), up = Math.cos(view.tilt), deep = Math.sin(view.tilt);
-    const zoom = Math.min(width / 2.9, tall / 2.3), raise = 0.74;
+    const zoom = Math.min(width / 2.9, tall / 2.95), raise = 0.74;
     const project = (gx, gy, h) => {
       const x = 2 * gx / cells - 1, y = 2 * gy / cells - 1, X = c * x - s * y, Y = s * x + c * y;
       const near = 1 / (1 + 0.12 * Y * deep);
-      return [width / 2 + zoom * X * near, tall * 0.5 - zoom * (Y * deep + (h - 0.55) * raise * up) * near];
+      return [width / 2 + zoom * X * near, tall * 0.475 - zoom * (Y * deep + (h - 0.55) * raise * up) * near];
     };
     const at = point => {
       const [gx, gy] = point.map(v => (v - low) / (high - low) * cells);

@@ -343,7 +343,6 @@ const formulas = (() => {
   const slices = {
     full: ({ power, inner }, w) => power / (w + inner) + Math.log(w + inner),
     diagonal: ({ power, inner, outer }, w) => power / (w + inner) + Math.log(w + outer),
-    lasso: ({ power, inner }, w) => power / (w + inner) + w,
   };
   const sliceMinima = {
     full: ({ power, inner }) => [Math.max(0, power - inner)],
@@ -420,8 +419,8 @@ const formulas = (() => {
       };
       [0, 1].forEach(index => relevances.edge(parameters, index).filter(w => w > 1e-12)
         .forEach(w => add(index ? [0, Math.sqrt(w)] : [Math.sqrt(w), 0])));
-      for (let i = 1; i <= 9; i++) for (let j = 1; j <= 9; j++) {
-        const point = newton(parameters, [(reach * i / 9) ** 2, (reach * j / 9) ** 2]);
+      for (let i = 1; i <= 7; i++) for (let j = 1; j <= 7; j++) {
+        const point = newton(parameters, [(reach * i / 7) ** 2, (reach * j / 7) ** 2]);
         if (point) add(point);
       }
       return found;

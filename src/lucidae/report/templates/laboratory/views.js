@@ -160,7 +160,7 @@ const families = (() => {
   /* ---- Linear autoencoders ----------------------------------------------------------------- */
 
   const penalised = state => state.rule === "augmented" ? [0, 0] : [state.lambda, state.lambda + state.delta];
-  const angleStory = (state, { parameters, critical }) => {
+  const angleStory = (state, { parameters }) => {
     const { a, b, p: along, q } = linear.angle.coefficients(parameters), radial = 8 * b;
     if (state.rule === "augmented") return list([
       p("<strong>Rotation augmented gradient.</strong> The loss has no penalty, so every point of the yellow circle is optimal. The rule adds a rotation of the latents that does not change the loss to first order. It stops only where the two codes are uncorrelated: on the principal axes."),
@@ -172,11 +172,12 @@ const families = (() => {
         : `<strong>The same penalty on both latents.</strong> It shortens them to √(1 − λ/σ²), which is ${parameters.values.map((s, i) => short(Math.sqrt(linear.angle.squaredLengths(parameters)[i]))).join(" and ")} here, but every rotation is still optimal.`),
       p("A descent stops at the point of the circle that is nearest to its start. Add a difference of the penalties, or choose the rotation augmented gradient."),
     ]);
-    const slow = 4 * (q - along);
+    if (b === 0) return p("<strong>Both penalties exceed the variances.</strong> All weights are zero at the optimum, and the loss is the total variance everywhere in this plane.");
+    const slow = 4 * (q - along), dead = parameters.penalties.some((penalty, i) => penalty >= parameters.values[i]);
     return list([
       p("<strong>Different penalties.</strong> Now only the angles 0° and 180° are optimal (stars): each latent lies on its own principal axis, ordered by variance. The quarter turns between them are saddles."),
       p(`But the valley is almost flat: across it the curvature is ${short(radial * (a - along) / b)}, along it ${short(slow)}, a ratio of ${short(radial * (a - along) / b / slow)}. A descent reaches the valley at once and then creeps along it.`),
-      critical.length < 5 ? p("A penalty exceeds the variance of its axis, so one latent is zero at the optimum.") : "",
+      dead ? p("Penalty 2 is not below the variance of axis 2, so latent 2 is zero at the optimum.") : "",
     ]);
   };
 
@@ -194,7 +195,7 @@ const families = (() => {
       angle: {
         label: "Scale and angle", title: "Scale and angle of two latents (Bao et al. 2020, Figure 1)",
         landscape: linear.angle, controls: ["rule", "lambda", "delta", "first", "second", "rate"],
-        start: [0.05, 0.1], range: () => [-1.4, 1.4], axes: ["x = α cos θ", "y = α sin θ"], ceiling: "origin",
+        start: [0.05, 0.1], range: () => [-1.4, 1.4], axes: ["x = α cos θ", "y = α sin θ"], raised: 1.25,
         disabled: state => state.rule === "augmented" ? ["lambda", "delta"] : [],
         parameters: state => ({ values: [state.first, state.second], penalties: penalised(state) }),
         path(parameters, state, start) {
@@ -217,7 +218,7 @@ const families = (() => {
       latent: {
         label: "One latent", title: "One latent for two features: why gradient descent finds the first axis",
         landscape: linear.latent, controls: ["lambda", "first", "second", "rate"],
-        start: [0.12, 1.05], range: () => [-1.4, 1.4], axes: ["w along axis 1", "w along axis 2"], ceiling: "origin",
+        start: [0.12, 1.05], range: () => [-1.4, 1.4], axes: ["w along axis 1", "w along axis 2"], raised: 1.25,
         parameters: state => ({ values: [state.first, state.second], penalties: [state.lambda] }),
         path: (parameters, state, start) => formulas.descend(linear.latent, parameters, start, state.rate, 4000),
         presets: { "Distinct variances": { first: 1.5, second: 0.6, lambda: 0.1 }, "Close variances": { first: 1.05, second: 1, lambda: 0.1 }, "Equal variances": { first: 1, second: 1, lambda: 0.1 } },
@@ -235,7 +236,7 @@ const families = (() => {
       layers: {
         label: "Encoder and decoder", title: "Encoder and decoder weight: why the optimum is balanced",
         landscape: linear.layers, controls: ["lambda", "first", "rate"],
-        start: [1.9, 0.25], range: () => [-2.2, 2.2], axes: ["encoder weight e", "decoder weight d"], ceiling: "origin", raised: 1.6,
+        start: [1.9, 0.25], range: () => [-2.2, 2.2], axes: ["encoder weight e", "decoder weight d"], raised: 1.6,
         parameters: state => ({ values: [state.first], penalties: [state.lambda] }),
         path: (parameters, state, start) => formulas.descend(linear.layers, parameters, start, state.rate, 4000),
         presets: { "No penalty": { lambda: 0 }, "Small penalty": { lambda: 0.05 }, "Large penalty": { lambda: 1.2, first: 1 } },
@@ -274,7 +275,7 @@ const families = (() => {
       units: {
         label: "Two hidden units", title: "Two hidden units with tied weights (Mianjy et al. 2018, Figure 1)",
         landscape: dropout.units, controls: ["rule", "dropout", "target", "rate", "width", "decay"],
-        start: [1.6, 0.1], range: state => [-1.25 * Math.sqrt(state.target), 1.25 * Math.sqrt(state.target)], axes: ["weight u₁", "weight u₂"], ceiling: "origin", raised: 1.1,
+        start: [1.6, 0.1], range: state => [-1.25 * Math.sqrt(state.target), 1.25 * Math.sqrt(state.target)], axes: ["weight u₁", "weight u₂"], raised: 1.1,
         parameters: dropoutParameters,
         path: (parameters, state, start) => state.rule === "sgd"
           ? dropout.sgd(parameters, start, state.rate, 3000) : formulas.descend(dropout.units, parameters, start, state.rate, 3000),
@@ -292,13 +293,13 @@ const families = (() => {
       products: {
         label: "What each unit contributes", title: "The contributions of two hidden units: a convex problem",
         landscape: dropout.products, controls: ["dropout", "target", "rate", "width", "decay"],
-        start: [2.4, -0.6], range: state => [-0.5 * state.target - 0.3, 1.3 * state.target + 0.1], axes: ["u₁v₁", "u₂v₂"], ceiling: "origin",
+        start: [2.4, -0.6], range: state => [-0.5 * state.target - 0.3, 1.3 * state.target + 0.1], axes: ["u₁v₁", "u₂v₂"], raised: 1.25,
         parameters: dropoutParameters,
         path: (parameters, state, start) => formulas.descend(dropout.products, parameters, start, state.rate, 3000),
         presets: { "No dropout": { dropout: 0 }, "Dropout one third": { dropout: 0.33 }, "Dropout 0.8": { dropout: 0.8 } },
         formula: ["f = (m - a_1 - a_2)^2 + λ (a_1^2 + a_2^2)", "a_i = u_i v_i", "a_1 = a_2 = \\frac{m}{2 + λ}"],
         story: state => list([
-          p("<strong>The same loss for untied weights</strong> u (outgoing) and v (incoming), over the product that each unit contributes. It is a convex bowl, which explains why the surface over the weights has no bad local minimum."),
+          p("<strong>The same loss for untied weights</strong> u (outgoing) and v (incoming), over the product that each unit contributes. It is convex, which is why the surface over the weights has no local minimum that is not global."),
           p(state.dropout === 0 ? "Without dropout all points of the yellow line are optimal: any division of the work between the units."
             : "With dropout there is one optimum, at which both units contribute the same amount. Together they contribute 2m/(2 + λ), less than m: dropout shrinks."),
         ]),
@@ -315,7 +316,7 @@ const families = (() => {
     posterior: state.view, rule: state.rule,
   });
   const sparseView = (label, title, formula, story, more = {}) => ({
-    label, title, formula, landscape: sparsity.relevances, start: [0.9, 1.25], axes: ["√w₁", "√w₂"], ceiling: "median loss",
+    label, title, formula, landscape: sparsity.relevances, start: [0.9, 1.25], axes: ["√w₁", "√w₂"],
     controls: ["rule", "noise", "direction", "length", "angle1", "angle2", "angle3", "third"],
     disabled: state => state.view === "full" ? [] : ["rule"],
     range: state => [0, 1.25 * Math.max(1, state.length)],
