@@ -6,7 +6,7 @@ const laboratory = (() => {
   const calm = window.matchMedia("(prefers-reduced-motion: reduce)");
   const ANIMATION = 5200; // milliseconds of one run of the descent
 
-  const state = { tab: "linear", families: {}, turn: -0.65, tilt: 0.96, time: 1 };
+  const state = { tab: "linear", families: {}, turn: 0, tilt: 0, time: 1 };
   let scene = null, running = 0, pending = 0, stale = true;
 
   const family = () => families[state.tab];
@@ -179,21 +179,26 @@ const laboratory = (() => {
     if (!pending) pending = requestAnimationFrame(draw);
   }
 
+  /** Draw all canvases. */
+  function paint() {
+    const { first, second } = view();
+    drawing.surface($("surface"), scene, state);
+    scene.chart = drawing.map($("map"), scene);
+    scene.plane = first.draw($("first"), scene);
+    second.draw($("second"), scene);
+  }
+
   function draw() {
     pending = 0;
     const whole = stale;
     if (stale) { scene = buildScene(); stale = false; }
     updateFrame();
-    drawing.surface($("surface"), scene, state);
-    scene.chart = drawing.map($("map"), scene);
-    const { first, second, story } = view();
-    scene.plane = first.draw($("first"), scene);
-    second.draw($("second"), scene);
+    paint();
     showNumbers();
     $("time").value = state.time;
     if (!whole) return;
     showTable();
-    const words = story(settings(), scene);
+    const words = view().story(settings(), scene);
     if ($("story").innerHTML !== words) $("story").innerHTML = words;
     $("valley-key").hidden = !scene.valley;
     syncControls();
@@ -288,8 +293,12 @@ const laboratory = (() => {
     play();
   }
 
+  /** Turn the surface as it is first shown. */
+  const lookAgain = () => Object.assign(state, { turn: family().turn, tilt: 0.96 });
+
   function openTab(name) {
     state.tab = name;
+    lookAgain();
     layOut();
     play();
   }
@@ -381,7 +390,7 @@ const laboratory = (() => {
       const { view: kept } = settings();
       state.families[state.tab] = { ...initial(state.tab), view: kept };
       [settings().x, settings().y] = view().start;
-      Object.assign(state, { turn: -0.65, tilt: 0.96 });
+      lookAgain();
       layOut();
       play();
     });
@@ -391,9 +400,10 @@ const laboratory = (() => {
       openTab(names[(names.indexOf(state.tab) + step + names.length) % names.length]);
       $(`tab-${state.tab}`).focus();
     });
-    window.addEventListener("hashchange", () => { if (location.hash !== fragment()) { readFragment(); layOut(); } });
+    window.addEventListener("hashchange", () => { if (location.hash !== fragment()) { readFragment(); lookAgain(); layOut(); } });
     window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => refresh(false));
-    new ResizeObserver(() => refresh(false)).observe($("stage"));
+    // At once, since the old drawings would be stretched for a frame.
+    new ResizeObserver(() => { if (!stale) paint(); }).observe($("stage"));
   }
 
   Object.keys(families).forEach(name => {
@@ -407,6 +417,7 @@ const laboratory = (() => {
   });
   connect();
   readFragment();
+  lookAgain();
   layOut();
   play();
 

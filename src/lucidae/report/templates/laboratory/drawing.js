@@ -105,9 +105,12 @@ const drawing = (() => {
       const near = 1 / (1 + 0.12 * Y * deep);
       return [width / 2 + zoom * X * near, tall * 0.475 - zoom * (Y * deep + (h - 0.55) * raise * up) * near];
     };
+    const heightAt = point => scene.terrain.height(scene.loss(point)), small = 1e-3 * (high - low);
     const at = point => {
       const [gx, gy] = point.map(v => (v - low) / (high - low) * cells);
-      return { gx, gy, h: scene.terrain.height(scene.loss(point)) };
+      // The surface is seen from behind where it falls away from the viewer more steeply than the view.
+      const [x, y] = point, fall = (heightAt([x - small * s, y - small * c]) - heightAt([x + small * s, y + small * c])) / 4e-3;
+      return { gx, gy, h: heightAt(point), behind: fall * raise * up > deep };
     };
     drawFloor(pen, project, cells, scene, ink);
     const overlays = layeredOverlays(scene, at, cells, [s, c]);
@@ -155,9 +158,10 @@ const drawing = (() => {
   /** Paths, valley and markers, by the cell after which each part is drawn. */
   function layeredOverlays(scene, at, cells, [s, c]) {
     const parts = {}, lift = 0.012;
-    const put = ({ gx, gy }, nearer, draw) => {
-      // A few cells nearer to the viewer, so that neighbouring cells do not cover half of a line.
-      const i = Math.floor(gx - nearer * Math.sign(s) * Math.abs(s)), j = Math.floor(gy - nearer * Math.sign(c) * Math.abs(c));
+    const put = ({ gx, gy, behind }, nearer, draw) => {
+      // A few cells nearer to the viewer, so that neighbouring cells do not cover half of a line;
+      // on the side of the surface that is turned away they shall cover it.
+      const shift = behind ? 0 : nearer, i = Math.floor(gx - shift * s), j = Math.floor(gy - shift * c);
       if (gx < 0 || gy < 0 || gx > cells || gy > cells) return;
       const cell = Math.min(cells - 1, Math.max(0, j)) * cells + Math.min(cells - 1, Math.max(0, i));
       (parts[cell] ||= []).push(draw);
@@ -228,7 +232,11 @@ const drawing = (() => {
       pen.save(); pen.beginPath(); pen.rect(left, top, w, h); pen.clip(); draw(); pen.restore();
     };
     const line = (points, paint) => {
-      pen.beginPath(); points.forEach(([x, y]) => pen.lineTo(px(x), py(y)));
+      pen.beginPath();
+      points.forEach(([x, y], k) => { // a point that is not a number interrupts the line
+        if (Number.isNaN(x)) return;
+        if (k && Number.isNaN(points[k - 1][0])) pen.moveTo(px(x), py(y)); else pen.lineTo(px(x), py(y));
+      });
       pen.setLineDash(paint.dash || []); pen.strokeStyle = paint.stroke; pen.lineWidth = paint.width || 2;
       pen.stroke(); pen.setLineDash([]);
     };

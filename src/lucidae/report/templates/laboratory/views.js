@@ -58,7 +58,7 @@ const families = (() => {
       chart.inside(() => chart.line(points, { stroke: chart.ink(name), width: 2.5, dash }));
       disc(chart, points[index], chart.ink(name));
       chart.pen.fillStyle = chart.ink(name); chart.pen.font = "600 13px system-ui, sans-serif"; chart.pen.textAlign = "right";
-      chart.pen.fillText(label, chart.left + chart.w - 6, chart.top + 16 + 17 * i);
+      chart.pen.fillText(label, chart.left + chart.w - 6, chart.top + chart.h - 28 + 17 * i);
     });
     chart.axes();
   }
@@ -182,7 +182,7 @@ const families = (() => {
   };
 
   const linearFamily = {
-    title: "Linear autoencoder",
+    title: "Linear autoencoder", turn: 0.6,
     controls: {
       rule: { label: "Rule", value: "gradient", options: { gradient: "gradient descent", augmented: "rotation augmented gradient" } },
       lambda: slider("Penalty λ", 0, 1.2, 0.01, 0.1),
@@ -262,7 +262,7 @@ const families = (() => {
     second: { draw: shrinkagePaths, caption: "The same network for every dropout rate: components disappear one after the other." },
   };
   const dropoutFamily = {
-    title: "Dropout",
+    title: "Dropout", turn: 0.6,
     controls: {
       rule: { label: "Rule", value: "gradient", options: { gradient: "gradient of the expected loss", sgd: "stochastic gradient, random masks" } },
       dropout: slider("Dropout", 0, 0.9, 0.01, 0.33),
@@ -338,7 +338,7 @@ const families = (() => {
     return count === 1 ? "one local minimum, which is global" : `${count} local minima`;
   };
   const sparsityFamily = {
-    title: "Sparsity",
+    title: "Sparsity", turn: -0.65,
     controls: {
       rule: { label: "Update of the full posterior", value: "mm", options: { mm: "majorize–minimize (MM)", em: "expectation–maximization (EM)", mackay: "MacKay's fixed point", coordinate: "best exact coordinate move" } },
       noise: slider("Noise variance γ", 0.01, 1, 0.01, 0.2, logarithmic),
