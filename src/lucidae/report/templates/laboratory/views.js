@@ -6,6 +6,7 @@ const families = (() => {
   const radians = degrees => degrees * Math.PI / 180;
   const list = words => words.join("");
   const p = text => `<p>${text}</p>`;
+  const LONGEST = 1.7; // length of the response
 
   /* ---- Side charts ------------------------------------------------------------------------- */
 
@@ -101,7 +102,7 @@ const families = (() => {
 
   /** The response, the columns of the dictionary and the ellipse of the model covariance. */
   function dictionaryPlane(canvas, { parameters, current }) {
-    const reach = 1.22 * Math.max(1.15, Math.hypot(...parameters.response));
+    const reach = 1.9; // the same for all lengths of the response, so that its arrow can be dragged
     const chart = drawing.frame(canvas, { x: [-reach, reach], y: [-reach, reach], square: true, ticks: false, margin: { left: 10, bottom: 10 } });
     const { pen, px, py, ink } = chart, relevance = sparsity.relevances.all(parameters, current);
     const edge = drawing.ellipse(sparsity.stateAt(parameters, relevance).covariance);
@@ -122,7 +123,7 @@ const families = (() => {
     const distances = heads.map(head => Math.hypot(head[0] - x, head[1] - y));
     const chosen = held ?? distances.indexOf(Math.min(...distances)), turn = Math.atan2(y, x) * 180 / Math.PI;
     if (chosen === 0) {
-      state.length = Math.min(2, Math.max(0.2, Math.round(Math.hypot(x, y) * 100) / 100));
+      state.length = Math.min(LONGEST, Math.max(0.2, Math.round(Math.hypot(x, y) * 100) / 100));
       state.direction = Math.round(turn);
     } else state["angle" + chosen] = Math.round(turn);
     return chosen;
@@ -343,7 +344,7 @@ const families = (() => {
       rule: { label: "Update of the full posterior", value: "mm", options: { mm: "majorize–minimize (MM)", em: "expectation–maximization (EM)", mackay: "MacKay's fixed point", coordinate: "best exact coordinate move" } },
       noise: slider("Noise variance γ", 0.01, 1, 0.01, 0.2, logarithmic),
       direction: slider("Direction of the response x", -180, 180, 1, 20, degrees),
-      length: slider("Length of the response x", 0.2, 2, 0.01, 1.5),
+      length: slider("Length of the response x", 0.2, LONGEST, 0.01, 1.5),
       angle1: slider("Direction of column 1", -180, 180, 1, 15, degrees),
       angle2: slider("Direction of column 2", -180, 180, 1, 40, degrees),
       angle3: slider("Direction of column 3", -180, 180, 1, 120, degrees),
