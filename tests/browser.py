@@ -1,4 +1,4 @@
-"""A headless browser for tests of HTML pages, and the page of the laboratory as it runs there."""
+"""Tests of HTML pages in headless Chromium."""
 
 import html
 import json
@@ -22,14 +22,9 @@ FLAGS = (
 )
 
 
-def find_browser():
-    """Return the path of Chromium, or None."""
-    return next(filter(None, map(shutil.which, NAMES)), None)
-
-
 def need_browser():
     """Return the path of Chromium; skip the test without it, since pip cannot install it."""
-    browser = find_browser()
+    browser = next(filter(None, map(shutil.which, NAMES)), None)
     if browser is None:
         pytest.skip("no Chromium was found: install Debian's package chromium, for example")
     return browser

@@ -10,8 +10,6 @@ const families = (() => {
 
   /* ---- Side charts ------------------------------------------------------------------------- */
 
-  const logStep = (k, last) => Math.log10(k + 1) / Math.log10(last + 2);
-
   /** The distance of the loss to its minimum along the descent, on logarithmic axes. */
   function gapChart(canvas, { trace, index, floor }) {
     const exponents = trace.map(value => Math.log10(Math.max(value - floor, 1e-16)));
@@ -177,7 +175,7 @@ const families = (() => {
     const slow = 4 * (q - along), dead = parameters.penalties.some((penalty, i) => penalty >= parameters.values[i]);
     return list([
       p("<strong>Different penalties.</strong> Now only the angles 0° and 180° are optimal (stars): each latent lies on its own principal axis, ordered by variance. The quarter turns between them are saddles."),
-      p(`But the valley is almost flat: across it the curvature is ${short(radial * (a - along) / b)}, along it ${short(slow)}, a ratio of ${short(radial * (a - along) / b / slow)}. A descent reaches the valley at once and then creeps along it.`),
+      p(`But the valley is almost flat: across it the curvature is ${short(radial * (a - along) / b)}, along it ${short(slow)}, a ratio of ${short(radial * (a - along) / b / slow)}. A descent reaches the valley quickly and then moves slowly along it.`),
       dead ? p("Penalty 2 is not below the variance of axis 2, so latent 2 is zero at the optimum.") : "",
     ]);
   };
@@ -245,7 +243,7 @@ const families = (() => {
         story: state => list([
           p(state.lambda === 0
             ? "<strong>No penalty.</strong> Only the product of encoder and decoder matters. All points of the hyperbola e·d = 1 are optimal, and a descent keeps the difference e² − d² of its start (up to the size of its steps)."
-            : state.lambda >= state.first ? "<strong>The penalty exceeds the variance.</strong> The feature is not worth its weights: the only critical point is the origin, and the latent is zero."
+            : state.lambda >= state.first ? "<strong>The penalty exceeds the variance.</strong> Any weights cost more than the reconstruction of the feature saves: the only critical point is the origin, and the latent is zero."
             : "<strong>With a penalty</strong> only two points remain, and both are balanced: the decoder is the transpose of the encoder (Bao et al. 2020, Theorem 1). The origin is a saddle."),
           p("A descent first reaches the hyperbola, then slides along it until both weights are equal."),
         ]),
@@ -285,7 +283,7 @@ const families = (() => {
         story: (state, { parameters }) => list([
           p(state.dropout === 0
             ? "<strong>Without dropout</strong> only the sum of the squares matters: the optima form a circle, and a descent stops at the nearest one, however unequal the two units are."
-            : `<strong>Dropping each unit with probability p = ${tidy(state.dropout)}</strong> adds the penalty λ(u₁⁴ + u₂⁴) to the expected loss, with λ = ${short(parameters.strength)}. The four optima have equal weights: dropout spreads the work over the units. Using one unit alone is a saddle, and the origin a maximum.`),
+            : `<strong>Dropping each unit with probability p = ${tidy(state.dropout)}</strong> adds the penalty λ(u₁⁴ + u₂⁴) to the expected loss, with λ = ${short(parameters.strength)}. The four optima have equal weights: dropout makes both units contribute the same. Using one unit alone is a saddle, and the origin a maximum.`),
           p("Every local minimum is global, for every dropout rate. Move the slider: the optima come closer to the origin as dropout grows."),
           state.rule === "sgd" ? p("The path of random masks is noisy: its mean is the gradient of the expected loss, and with a small learning rate it stays near the optimum.") : "",
         ]),
@@ -301,7 +299,7 @@ const families = (() => {
         formula: ["f = (m - a_1 - a_2)^2 + λ (a_1^2 + a_2^2)", "a_i = u_i v_i", "a_1 = a_2 = \\frac{m}{2 + λ}"],
         story: state => list([
           p("<strong>The same loss for untied weights</strong> u (outgoing) and v (incoming), over the product that each unit contributes. It is convex, which is why the surface over the weights has no local minimum that is not global."),
-          p(state.dropout === 0 ? "Without dropout all points of the yellow line are optimal: any division of the work between the units."
+          p(state.dropout === 0 ? "Without dropout all points of the yellow line are optimal: any two contributions that add up to m."
             : "With dropout there is one optimum, at which both units contribute the same amount. Together they contribute 2m/(2 + λ), less than m: dropout shrinks."),
         ]),
         ...spectrumPanels,
@@ -364,7 +362,7 @@ const families = (() => {
       lasso: sparseView("Lasso", "The lasso as an energy over relevances",
         ["E(w) = x^⊤ Σ^{-1} x + ∑_j w_j = \\min_u \\frac{1}{γ} ‖x - Φ u‖^2 + 2 ∑_j |u_j|", "w_j = |u_j|"], (state, scene) => list([
           p("<strong>The lasso</strong> is a convex problem, so it has no local minima that are not global. In these variables its penalty is the sum of the relevances w = |u|."),
-          p(`The price: it shrinks large coefficients, and often keeps several columns where one suffices. Compare the table below. It has ${minimaCount(scene)} here.`),
+          p(`But it shrinks large coefficients, and often keeps several columns where one suffices. Compare the table below. It has ${minimaCount(scene)} here.`),
         ])),
     },
     table(state) {
