@@ -7,7 +7,7 @@ import math
 from itertools import pairwise
 
 import numpy as np
-from numpy.testing import assert_allclose
+from numpy.testing import assert_allclose, assert_equal
 
 from lucidae.dropout import theory
 from lucidae.dropout.landscape import scalar_surface, tied_objective
@@ -135,6 +135,12 @@ def compare_linear(comparison, rng):
             gradient=lambda point, plane=plane: plane.slope(np.asarray(point)),
             minimum=NonUniformL2(np.array(penalties)).minimum(spectrum, 2),
         )
+        is_circle = penalties[0] == penalties[1]  # every rotation of the optimum is one
+        comparison.check(
+            lambda found, is_circle=is_circle: assert_equal(found is not None, is_circle),
+            "linear.angle.valley",
+            parameters,
+        )
         start = rng.uniform(-0.5, 0.5, 2)
         comparison.equal(
             plane.weights(start).encoder, "linear.angle.weights", parameters, list(start)
@@ -150,7 +156,7 @@ def compare_linear(comparison, rng):
         landscape = {"landscape": "linear.angle"}
         comparison.check(judge, "descend", landscape, parameters, start.tolist(), 0.05, 60)
     compare_rotation(comparison, rng)
-    for s, penalty in [(1.5, 0.1), (2.0, 0.0), (1.0, 1.3), (0.6, 0.55)]:
+    for s, penalty in [(1.5, 0.1), (2.0, 0.0), (1.0, 1.3), (0.6, 0.55), (1.8, 0.2)]:
         compare_layers(comparison, rng, s, penalty)
 
 
