@@ -162,7 +162,7 @@ const families = (() => {
   const angleStory = (state, { parameters }) => {
     const { a, b, p: along, q } = linear.angle.coefficients(parameters), radial = 8 * b;
     if (state.rule === "augmented") return list([
-      p("<strong>Rotation augmented gradient.</strong> The loss has no penalty, so every point of the yellow circle is optimal. The rule adds a rotation of the latents that does not change the loss to first order. It stops only where the two codes are uncorrelated: on the principal axes."),
+      p("<strong>Rotation augmented gradient.</strong> The loss has no penalty, so every point of the yellow circle is optimal. The rule adds a rotation of the latents that does not change the loss to first order. If the variances differ, it stops only where the two codes are uncorrelated: on the principal axes."),
       p("On the map the path goes straight to the valley and then, at constant loss, along it to the angle 0° or 180°."),
     ]);
     if (state.delta === 0) return list([
@@ -356,8 +356,8 @@ const families = (() => {
         ])),
       diagonal: sparseView("Diagonal covariance", "Energy of the VAE with a diagonal posterior covariance (Wipf 2023, eq. 50)",
         ["E(w) = x^⊤ Σ^{-1} x + ∑_j log(γ + w_j) - log γ", "Σ = Φ diag(w) Φ^⊤ + γ I"], (state, scene) => list([
-          p("<strong>A posterior without correlations</strong> counts every column on its own. On the axes the energy is that of the full covariance; between them it is higher. This separates the axes by ridges."),
-          p(`Here it has ${minimaCount(scene)}. Start the descent on both sides of the ridge: it ends at different columns.`),
+          p("<strong>A posterior without correlations</strong> counts every column on its own. Where at most one column is in use, its energy is that of the full covariance; elsewhere it is higher, unless the columns are orthogonal. A ridge can therefore separate the axes."),
+          p(`Here it has ${minimaCount(scene)}.${minimaCount(scene).startsWith("one") ? "" : " Start the descent on both sides of the ridge: it ends at different columns."}`),
         ])),
       lasso: sparseView("Lasso", "The lasso as an energy over relevances",
         ["E(w) = x^⊤ Σ^{-1} x + ∑_j w_j = \\min_u \\frac{1}{γ} ‖x - Φ u‖^2 + 2 ∑_j |u_j|", "w_j = |u_j|"], (state, scene) => list([
