@@ -15,13 +15,14 @@ from lucidae.cli.console import errors, output
 from lucidae.cli.fit import fit
 from lucidae.cli.listing import data, list_everything
 from lucidae.cli.meg import meg
-from lucidae.cli.report import report
+from lucidae.cli.report import laboratory, report
 from lucidae.cli.reproduce import reproduce_command
 
 __all__ = ["run"]
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="rich")
 app.command("report")(report)
+app.command("laboratory")(laboratory)
 fit.command("meg")(meg)
 app.add_typer(fit, name="fit")
 app.command("reproduce")(reproduce_command)

@@ -81,16 +81,16 @@ def read_noted(file: Path, options: ReadOptions) -> Table:
     return table
 
 
-def check_page(page: Path, inputs: Iterable[Path], force: bool) -> None:
-    """Raise an error if writing the report `page` would replace a file that must be kept.
+def check_page(page: Path, inputs: Iterable[Path], force: bool, *, kind: str = "report") -> None:
+    """Raise an error if writing the HTML page `page` would replace a file that must be kept.
 
-    These are the input files and, without `force`, all files that are not reports of lucidae.
-    A folder is refused as well, before anything is computed.
+    These are the input files and, without `force`, all files that are not pages of lucidae.
+    A folder is refused as well, before anything is computed. `kind` is what messages call the page.
     """
     if page.is_dir():
         raise ValueError(
             f"{str(page)!r} is a folder, expected the path of a file: give --out "
-            f"{str(page / 'report.html')!r}, for example."
+            f"{str(page / f'{kind}.html')!r}, for example."
         )
     _refuse_inputs([page], inputs)
     if force or not page.exists():
@@ -99,7 +99,7 @@ def check_page(page: Path, inputs: Iterable[Path], force: bool) -> None:
         start = stream.read(4096)
     if b'name="generator" content="lucidae' not in start:
         raise ValueError(
-            f"{str(page)!r} exists and is not a report of lucidae: give another path with --out, "
+            f"{str(page)!r} exists and is not a {kind} of lucidae: give another path with --out, "
             "or add --force to replace it."
         )
 

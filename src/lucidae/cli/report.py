@@ -1,4 +1,4 @@
-"""The command `lucidae report` (extra `cli`)."""
+"""The commands `lucidae report` and `lucidae laboratory` (extra `cli`)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from lucidae.cli.streams import standardized, summarised_table
 from lucidae.datasets import load_digits
 from lucidae.io.tables import Table
 
-__all__ = ["report"]
+__all__ = ["laboratory", "report"]
 
 
 def report(
@@ -72,6 +72,19 @@ def report(
     with progress_bar("Starting") as show:
         page = write_report(table, out, progress=show)
     print_written(page)
+
+
+def laboratory(
+    out: Annotated[
+        Path, typer.Option(help="Path of the HTML page; an earlier page of lucidae is replaced.")
+    ] = Path("lucidae-laboratory.html"),
+    force: Force = False,
+) -> None:
+    """Write the laboratory, loss landscapes to turn and change in a browser, as one HTML page."""
+    from lucidae.report.laboratory import write_laboratory  # matplotlib takes a second to import
+
+    check_page(out, [], force, kind="page")
+    print_written(write_laboratory(out))
 
 
 def _digits() -> Table:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import csv
 import io
 import time
@@ -43,6 +44,40 @@ class Note:
 
     kind: ClassVar[str] = "note"
     text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Download:
+    """A link to a file that is part of the page, so that the page needs no second file.
+
+    Parameters
+    ----------
+    text : str
+        The text of the link.
+    name : str
+        Name under which browsers save the file.
+    content : str
+        The text of the file.
+    media_type : str, default="text/html"
+        Its media type.
+
+    Examples
+    --------
+    >>> Download("a page", "page.html", "<p>").link
+    'data:text/html;base64,PHA+'
+    """
+
+    kind: ClassVar[str] = "download"
+    text: str
+    name: str
+    content: str
+    media_type: str = "text/html"
+
+    @property
+    def link(self) -> str:
+        """The file as a data URL."""
+        encoded = base64.b64encode(self.content.encode()).decode("ascii")
+        return f"data:{self.media_type};base64,{encoded}"
 
 
 @dataclass(frozen=True, slots=True)

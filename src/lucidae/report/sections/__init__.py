@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from lucidae.io.tables import Table
-from lucidae.report.blocks import Block, Clock, Code, Prose, Section
+from lucidae.report.blocks import Block, Clock, Code, Download, Prose, Section
+from lucidae.report.laboratory import FILE_NAME, laboratory_page
 from lucidae.report.sections import data, dropout, linear, sparsity
 
 ON_YOUR_DATA = """\
 lucidae report my-data.csv --out my-report.html   # CSV, NPY, NPZ or Parquet
 lucidae report my-data.csv --target price         # which columns explain the price?
+lucidae laboratory                                # loss landscapes to turn in a browser
 lucidae list                                      # data sets, estimators, methods
 lucidae data fetch mnist                          # downloads and verifies MNIST"""
 
@@ -26,6 +28,19 @@ DropoutRegressor(20, dropout=0.5).fit(X, Y)     # the optimum of dropout trainin
 SparseVAE().fit(Phi, X).support_                # the significant columns"""
 
 
+def _laboratory(_table: Table, _clock: Clock) -> list[Block]:
+    """Return the section on the laboratory, with the whole laboratory behind a link."""
+    return [
+        Prose(
+            "The laboratory shows why these models have a known optimum: loss landscapes of the "
+            "three families that you can turn, with sliders for penalty, dropout and noise, the "
+            "critical points, and a descent from any start."
+        ),
+        Download("Save the laboratory, then open it in a browser", FILE_NAME, laboratory_page()),
+        Prose("It is part of this page, one file of its own, and works without a network."),
+    ]
+
+
 def _next_steps(_table: Table, _clock: Clock) -> list[Block]:
     """Return the parts of the last section: commands and Python code for the reader's own data."""
     return [
@@ -41,5 +56,6 @@ SECTIONS: tuple[Section, ...] = (
     linear.SECTION,
     dropout.SECTION,
     sparsity.SECTION,
+    Section("laboratory", "The laboratory", _laboratory),
     Section("next", "What to do next", _next_steps),
 )
