@@ -1,0 +1,41 @@
+"""Members in the reference: those of lucidae; members of other libraries are named in one line."""
+
+import inspect
+
+OWN = "lucidae"
+
+
+def home(member):
+    """Return the module that defines a member of a class, or nothing if it does not say so."""
+    member = getattr(member, "fget", None) or getattr(member, "func", None) or member
+    return getattr(inspect.unwrap(member), "__module__", None) or ""
+
+
+def skip_foreign(app, what, name, member, skip, options):  # noqa: ARG001
+    """Leave out members that another library defines, and private ones."""
+    if what == "class" and not home(member).startswith(OWN):
+        return True
+    return None
+
+
+def name_foreign(app, what, name, cls, options, lines):  # noqa: ARG001
+    """Name the public methods that a class has from scikit-learn."""
+    if what != "class" or not inspect.isclass(cls):
+        return
+    foreign = sorted(
+        method
+        for method, value in inspect.getmembers(cls)
+        if not method.startswith("_")
+        and callable(value)
+        and (home(value) or type(value).__module__).startswith("sklearn")
+    )
+    if foreign:
+        names = ", ".join(f"``{method}``" for method in foreign)
+        lines += ["", f"Further methods, as in every estimator of scikit-learn: {names}.", ""]
+
+
+def setup(app):
+    """Connect the events of autodoc."""
+    app.connect("autodoc-skip-member", skip_foreign)
+    app.connect("autodoc-process-docstring", name_foreign, priority=800)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -1,0 +1,49 @@
+"""Tables of contents without directives in the pages, which stay plain Markdown on a code host.
+
+A page precedes the pages that ``page_children`` of conf.py lists for it. A page ``index`` also
+precedes the other pages of its folder, in the order in which its text links to them.
+"""
+
+import re
+from pathlib import Path
+
+SUFFIXES = (".md", ".rst")
+LINK = re.compile(r"\]\(([\w./-]+?)\.md(?:#[\w-]*)?\)")
+
+
+def children(page, text, folder, listed):
+    """Return the names of the pages below a page, relative to the folder of all pages."""
+    below = []
+    if page.endswith("/index"):
+        own = Path(page).parent
+        siblings = {
+            (own / path.stem).as_posix()
+            for path in sorted((folder / own).iterdir())
+            if path.suffix in SUFFIXES and path.stem != "index"
+        }
+        linked = [(own / name).as_posix() for name in LINK.findall(text)]
+        below += [name for name in dict.fromkeys(linked) if name in siblings]
+        below += sorted(siblings - set(below))
+    return below + [name for name in listed.get(page, ()) if exists(folder, name)]
+
+
+def exists(folder, name):
+    """Tell whether a page has a source file."""
+    return any((folder / f"{name}{suffix}").exists() for suffix in SUFFIXES)
+
+
+def append_tree(app, page, content):
+    """Append a hidden table of contents to a page that has pages below it."""
+    if "toctree" in content[0] or page.startswith("auto_examples/"):
+        return
+    names = children(page, content[0], Path(app.srcdir), app.config.page_children)
+    if names:
+        lines = "\n".join(f"/{name}" for name in names)
+        content[0] += f"\n\n```{{toctree}}\n:hidden:\n:maxdepth: 2\n\n{lines}\n```\n"
+
+
+def setup(app):
+    """Register the option ``page_children`` and the event."""
+    app.add_config_value("page_children", {}, "env")
+    app.connect("source-read", append_tree)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}
