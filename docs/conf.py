@@ -32,20 +32,24 @@ extensions = [
 ]
 exclude_patterns = ["_*", "auto_examples/**/*.ipynb", "**/sg_execution_times.rst"]
 templates_path = ["_templates"]
+default_role = "code"
+smartquotes = False
+toc_object_entries_show_parents = "hide"
 nitpicky = True
+nitpick_ignore = [("py:class", "collections.abc.Callable")]
 suppress_warnings = ["config.cache"]
 
 # Pages below others: the index of a folder precedes the pages of its folder by itself.
 page_children = {
     "index": [
-        "getting_started",
-        "guide/index",
-        "howto/index",
-        "auto_examples/index",
-        "theory/index",
-        "results/index",
-        "api/index",
-        "project",
+        "Get started <getting_started>",
+        "User guide <guide/index>",
+        "How-to <howto/index>",
+        "Gallery <auto_examples/index>",
+        "Theory <theory/index>",
+        "Results <results/index>",
+        "Reference <api/index>",
+        "Project <project>",
     ],
     "guide/index": [
         "missing",
@@ -57,7 +61,7 @@ page_children = {
         "comparison",
     ],
     "howto/index": ["data", "command_line"],
-    "theory/index": ["laboratory"],
+    "theory/index": ["lab"],
     "results/index": ["benchmarks", "scaling"],
     "api/index": ["certificates/index"],
     "project": ["contributing", "architecture", "reliability", "changelog"],
@@ -100,16 +104,25 @@ if (Path(__file__).parents[1] / "examples").is_dir():
         "capture_repr": ("_repr_html_", "__repr__"),
     }
 
+# The laboratory is a page that the package writes; without it, its description is left out.
+HAS_LABORATORY = importlib.util.find_spec("lucidae.report.laboratory") is not None
+if not HAS_LABORATORY:
+    exclude_patterns.append("lab.md")
+
 html_title = "lucidae"
 html_theme = "pydata_sphinx_theme"
 html_theme_options = {
     "header_links_before_dropdown": 8,
-    "logo": {"text": "lucidae", "image_light": "_static/logo.svg", "image_dark": "_static/logo.svg"},
+    "logo": {
+        "text": "lucidae",
+        "image_light": "_static/logo.svg",
+        "image_dark": "_static/logo.svg",
+    },
     "navbar_align": "left",
     "navigation_with_keys": False,
     "pygments_light_style": "a11y-high-contrast-light",
     "pygments_dark_style": "a11y-high-contrast-dark",
-    "secondary_sidebar_items": ["page-toc"],
+    "secondary_sidebar_items": {"**": ["page-toc"], "index": []},
     "show_nav_level": 1,
     "show_prev_next": True,
     "footer_start": ["copyright"],
@@ -121,3 +134,15 @@ html_css_files = ["site.css"]
 html_favicon = "_static/logo.svg"
 html_show_sourcelink = False
 html_copy_source = False
+
+
+def write_laboratory(app, error):
+    """Write the laboratory beside the built pages."""
+    if error is None and app.builder.format == "html" and HAS_LABORATORY:
+        laboratory = importlib.import_module("lucidae.report.laboratory")
+        laboratory.write_laboratory(Path(app.outdir) / "laboratory.html")
+
+
+def setup(app):
+    """Connect the end of the build."""
+    app.connect("build-finished", write_laboratory)

@@ -7,8 +7,9 @@ a counterpart in the dark theme. The page contains both versions, and the theme 
 from pathlib import Path, PurePosixPath
 
 from docutils import nodes
-from lucidae.report.style import THEME
 from sphinx.transforms import SphinxTransform
+
+from lucidae.report.style import THEME
 
 FOLDER = "_dark"
 COLOURS = dict(THEME.values()) | {

@@ -1,7 +1,8 @@
 """Tables of contents without directives in the pages, which stay plain Markdown on a code host.
 
-A page precedes the pages that ``page_children`` of conf.py lists for it. A page ``index`` also
-precedes the other pages of its folder, in the order in which its text links to them.
+A page precedes the pages that ``page_children`` of conf.py lists for it, by name or as
+``Title <name>``. A page ``index`` also precedes the other pages of its folder, in the order in
+which its text links to them.
 """
 
 import re
@@ -14,7 +15,7 @@ LINK = re.compile(r"\]\(([\w./-]+?)\.md(?:#[\w-]*)?\)")
 def children(page, text, folder, listed):
     """Return the names of the pages below a page, relative to the folder of all pages."""
     below = []
-    if page.endswith("/index"):
+    if page.endswith("/index") and exists(folder, page):
         own = Path(page).parent
         siblings = {
             (own / path.stem).as_posix()
@@ -24,7 +25,10 @@ def children(page, text, folder, listed):
         linked = [(own / name).as_posix() for name in LINK.findall(text)]
         below += [name for name in dict.fromkeys(linked) if name in siblings]
         below += sorted(siblings - set(below))
-    return below + [name for name in listed.get(page, ()) if exists(folder, name)]
+    for entry in listed.get(page, ()):  # a page that is missing leaves its place to those below it
+        name = entry.rpartition("<")[2].rstrip(">")
+        below += [entry] if exists(folder, name) else children(name, "", folder, listed)
+    return below
 
 
 def exists(folder, name):
@@ -38,7 +42,7 @@ def append_tree(app, page, content):
         return
     names = children(page, content[0], Path(app.srcdir), app.config.page_children)
     if names:
-        lines = "\n".join(f"/{name}" for name in names)
+        lines = "\n".join(name.replace("<", "</") if "<" in name else f"/{name}" for name in names)
         content[0] += f"\n\n```{{toctree}}\n:hidden:\n:maxdepth: 2\n\n{lines}\n```\n"
 
 
