@@ -14,14 +14,21 @@ from sphinx.util import logging
 from sphinx.util.math import get_node_equation_number
 
 LOGGER = logging.getLogger(__name__)
-SYNONYMS = {r"\dots": r"\ldots", r"\bm": r"\boldsymbol", r"\dotsc": r"\ldots"}
+SPELLINGS = {
+    r"\\dots[cb]?(?![a-zA-Z])": r"\\ldots",
+    r"\\bm(?![a-zA-Z])": r"\\boldsymbol",
+    r"\\(big|Big|bigg|Bigg)(?![a-zA-Z])": r"\\\1l",
+    r"(\\[td]?frac)(\d)(\d)": r"\1{\2}{\3}",
+    r"(\\[td]?frac)(\d)(?!\d)": r"\1{\2}",
+}
+"""Commands of LaTeX that docutils does not know or misreads, as patterns, and what it knows."""
 
 
 def converted(node, as_block):
     """Return a formula as MathML, or its source after a warning."""
     words = node.astext().strip()
-    for command, known in SYNONYMS.items():
-        words = re.sub(re.escape(command) + r"(?![a-zA-Z])", known.replace("\\", r"\\"), words)
+    for pattern, known in SPELLINGS.items():
+        words = re.sub(pattern, known, words)
     try:
         return tex2mathml(words, as_block=as_block)
     except MathError as error:

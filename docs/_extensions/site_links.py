@@ -12,6 +12,10 @@ LOADED = {"img": "src", "script": "src", "link": "href", "iframe": "src", "sourc
 """Elements whose files a browser loads with the page, and the attributes that name them."""
 
 
+SCRIPTED = ("laboratory.html",)
+"""Pages whose own script reads what follows the sign # in their address."""
+
+
 class Page(HTMLParser):
     """The links, the loaded files and the anchors of a page."""
 
@@ -38,11 +42,11 @@ def problems(site):
     site : Path
         Folder of the built site.
     """
-    pages = {
-        path.resolve(): Page(path.read_text(encoding="utf-8")) for path in site.rglob("*.html")
-    }
+    site = site.resolve()
+    files = [path for path in site.rglob("*.html") if path.relative_to(site).parts[0] != "_static"]
+    pages = {path: Page(path.read_text(encoding="utf-8")) for path in files}
     for path, page in pages.items():
-        where = path.relative_to(site.resolve())
+        where = path.relative_to(site)
         for address in page.loaded:
             if urlsplit(address).scheme in ("http", "https") or address.startswith("//"):
                 yield f"{where} loads {address} from the network"
@@ -55,7 +59,9 @@ def problems(site):
                 target /= "index.html"
             if not target.exists():
                 yield f"{where} links to {address}, which is not there"
-            elif target in pages and unquote(parts.fragment) not in pages[target].anchors:
+            elif target.name in SCRIPTED or target not in pages:
+                continue
+            elif unquote(parts.fragment) not in pages[target].anchors:
                 yield f"{where} links to {address}, which has no such anchor"
     for style in site.rglob("*.css"):
         if "url(http" in style.read_text(encoding="utf-8").replace("'", "").replace('"', ""):
