@@ -1,6 +1,7 @@
 """Members in the reference: those of lucidae; members of other libraries are named in one line."""
 
 import inspect
+import sys
 
 OWN = "lucidae"
 
@@ -34,8 +35,22 @@ def name_foreign(app, what, name, cls, options, lines):  # noqa: ARG001
         lines += ["", f"Further methods, as in every estimator of scikit-learn: {names}.", ""]
 
 
+def anchor_at_home(app, domain, objtype, content):  # noqa: ARG001
+    """Give a name that is imported from another module the anchor of that module, too.
+
+    Pages of source code link to the names of the module that defines them.
+    """
+    signature = content.parent[0]
+    module, name = signature.get("module"), signature.get("fullname")
+    if domain == "py" and module and objtype in ("function", "class"):
+        defined = home(getattr(sys.modules.get(module), name, None))
+        if defined.startswith(OWN) and defined != module:
+            signature["ids"].append(f"{defined}.{name}")
+
+
 def setup(app):
     """Connect the events of autodoc."""
+    app.connect("object-description-transform", anchor_at_home)
     app.connect("autodoc-skip-member", skip_foreign)
     app.connect("autodoc-process-docstring", name_foreign, priority=800)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
