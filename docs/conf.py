@@ -62,7 +62,7 @@ page_children = {
     ],
     "howto/index": ["data", "command_line"],
     "theory/index": ["lab"],
-    "results/index": ["benchmarks", "scaling"],
+    "results/index": ["benchmarks", "Scaling <scaling>"],
     "api/index": ["certificates/index"],
     "project": ["contributing", "architecture", "reliability", "changelog"],
 }
