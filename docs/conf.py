@@ -91,7 +91,6 @@ if (Path(__file__).parents[1] / "examples").is_dir():
         "subsection_order": [f"../examples/{name}" for name in ("linear", "dropout", "sparsity")],
         "within_subsection_order": "FileNameSortKey",
         "doc_module": ("lucidae",),
-        "reference_url": {"lucidae": None},
         "image_srcset": ["2x"],
         "remove_config_comments": True,
         "show_memory": False,

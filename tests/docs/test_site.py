@@ -164,6 +164,29 @@ def test_the_link_check_finds_dead_links_and_the_network(tmp_path, capsys):
     assert len(capsys.readouterr().out.splitlines()) == 4
 
 
+@pytest.mark.parametrize(("arguments", "quick"), [([], "0"), (["--quick", "-E"], "1")])
+@pytest.mark.parametrize("code", [0, 1])
+def test_the_command_builds_the_site_and_then_checks_its_links(arguments, quick, code, monkeypatch):
+    spec = importlib.util.spec_from_file_location("dev", ROOT / "dev.py")
+    dev = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(dev)
+    calls = []
+
+    def remember(command, cwd, env):
+        calls.append(([str(word) for word in command[2:]], env))
+        return subprocess.CompletedProcess(command, code)
+
+    monkeypatch.setattr(dev, "provide", lambda extra: calls.append(extra))
+    monkeypatch.setattr(dev.subprocess, "run", remember)
+    assert dev.main(["docs", *arguments]) == code
+    assert calls[0] == "docs"
+    assert calls[1][0][:5] == ["sphinx", "-b", "html", "-W", "--keep-going"]
+    assert calls[1][0][5:-2] == [word for word in arguments if word != "--quick"]
+    assert calls[1][1]["LUCIDAE_QUICK_DOCS"] == quick
+    checked = [command for command, _ in calls[2:]]
+    assert checked == ([] if code else [["site_links", str(ROOT / "build" / "docs")]])
+
+
 def blocks(page):
     """Return the blocks of code of a page, as (language, text), in their order."""
     text = (DOCS / page).read_text(encoding="utf-8")
