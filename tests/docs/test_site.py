@@ -1,4 +1,4 @@
-"""The site: every page is reached, every link has a target, and the code of its first pages runs."""
+"""The site: every page is reached, links have a target, and the code of the first pages runs."""
 
 import ast
 import importlib.util
@@ -11,6 +11,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+
 from extras import require
 
 ROOT = Path(__file__).parents[2]
