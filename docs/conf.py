@@ -39,7 +39,7 @@ nitpicky = True
 nitpick_ignore = [("py:class", "collections.abc.Callable")]
 suppress_warnings = ["config.cache"]
 
-# Pages below others: the index of a folder precedes the pages of its folder by itself.
+# Pages below others; "*" stands for the other pages in the folder of an index.
 page_children = {
     "index": [
         "Get started <getting_started>",
@@ -52,6 +52,7 @@ page_children = {
         "Project <project>",
     ],
     "guide/index": [
+        "*",
         "missing",
         "completion",
         "reduced_rank",
@@ -60,10 +61,10 @@ page_children = {
         "migration",
         "comparison",
     ],
-    "howto/index": ["data", "command_line"],
-    "theory/index": ["lab"],
-    "results/index": ["benchmarks", "Scaling <scaling>"],
-    "api/index": ["certificates/index"],
+    "howto/index": ["*", "data", "command_line"],
+    "theory/index": ["*", "lab"],
+    "results/index": ["benchmarks", "Scaling <scaling>", "*"],
+    "api/index": ["*", "certificates/index"],
     "project": ["contributing", "architecture", "reliability", "changelog"],
 }
 

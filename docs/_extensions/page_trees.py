@@ -1,8 +1,8 @@
 """Tables of contents without directives in the pages, which stay plain Markdown on a code host.
 
 A page precedes the pages that ``page_children`` of conf.py lists for it, by name or as
-``Title <name>``. A page ``index`` also precedes the other pages of its folder, in the order in
-which its text links to them.
+``Title <name>``; ``*`` stands for the other pages in the folder of a page ``index``, which are below
+it if nothing is listed, in the order in which its text links to them.
 """
 
 import re
@@ -15,20 +15,30 @@ LINK = re.compile(r"\]\(([\w./-]+?)\.md(?:#[\w-]*)?\)")
 def children(page, text, folder, listed):
     """Return the names of the pages below a page, relative to the folder of all pages."""
     below = []
-    if page.endswith("/index") and exists(folder, page):
-        own = Path(page).parent
-        siblings = {
-            (own / path.stem).as_posix()
-            for path in sorted((folder / own).iterdir())
-            if path.suffix in SUFFIXES and path.stem != "index"
-        }
-        linked = [(own / name).as_posix() for name in LINK.findall(text)]
-        below += [name for name in dict.fromkeys(linked) if name in siblings]
-        below += sorted(siblings - set(below))
-    for entry in listed.get(page, ()):  # a page that is missing leaves its place to those below it
+    for entry in listed.get(page, ["*"]):
         name = entry.rpartition("<")[2].rstrip(">")
-        below += [entry] if exists(folder, name) else children(name, "", folder, listed)
+        if entry == "*":
+            below += neighbours(page, text, folder)
+        elif exists(folder, name):
+            below.append(entry)
+        else:  # a page that is missing leaves its place to those below it
+            below += children(name, "", folder, listed)
     return below
+
+
+def neighbours(page, text, folder):
+    """Return the other pages in the folder of a page `index`, those that it links to first."""
+    if not page.endswith("/index") or not exists(folder, page):
+        return []
+    own = Path(page).parent
+    found = {
+        (own / path.stem).as_posix()
+        for path in (folder / own).iterdir()
+        if path.suffix in SUFFIXES and path.stem != "index"
+    }
+    linked = dict.fromkeys((own / name).as_posix() for name in LINK.findall(text))
+    first = [name for name in linked if name in found]
+    return first + sorted(found - set(first))
 
 
 def exists(folder, name):

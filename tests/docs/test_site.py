@@ -81,6 +81,8 @@ def test_a_page_that_is_missing_leaves_its_place_to_the_pages_below_it(tmp_path)
     assert trees.children("index", "", tmp_path, listed) == ["Words <folder/index>", "leaf"]
     linked = trees.children("folder/index", "see [b](b.md#part)", tmp_path, listed)
     assert linked == ["folder/b", "folder/a"]
+    listed["folder/index"] = ["leaf", "*"]
+    assert trees.children("folder/index", "", tmp_path, listed) == ["leaf", "folder/a", "folder/b"]
 
 
 def slugs(path):
