@@ -1,8 +1,8 @@
 """Tables of contents without directives in the pages, which stay plain Markdown on a code host.
 
 A page precedes the pages that ``page_children`` of conf.py lists for it, by name or as
-``Title <name>``; ``*`` stands for the other pages in the folder of a page ``index``, which are below
-it if nothing is listed, in the order in which its text links to them.
+``Title <name>``. An entry ``*`` stands for the other pages in the folder of a page ``index``, in
+the order in which its text links to them; they are below it, too, if nothing is listed.
 """
 
 import re
