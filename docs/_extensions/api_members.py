@@ -35,6 +35,21 @@ def name_foreign(app, what, name, cls, options, lines):  # noqa: ARG001
         lines += ["", f"Further methods, as in every estimator of scikit-learn: {names}.", ""]
 
 
+def own_signature(app, what, name, cls, options, signature, returns):  # noqa: ARG001
+    """Return the signature of the constructor where a missing library hides it.
+
+    Without torch, classes that derive from its modules seem to accept any arguments.
+    """
+    if what != "class" or signature != "(*args, **kwargs)" or "__init__" not in vars(cls):
+        return None
+    found = inspect.signature(cls.__init__)
+    parameters = [
+        parameter.replace(annotation=parameter.empty)
+        for parameter in list(found.parameters.values())[1:]
+    ]
+    return str(found.replace(parameters=parameters, return_annotation=found.empty)), returns
+
+
 def anchor_at_home(app, domain, objtype, content):  # noqa: ARG001
     """Give a name that is imported from another module the anchor of that module, too.
 
@@ -51,6 +66,7 @@ def anchor_at_home(app, domain, objtype, content):  # noqa: ARG001
 def setup(app):
     """Connect the events of autodoc."""
     app.connect("object-description-transform", anchor_at_home)
+    app.connect("autodoc-process-signature", own_signature)
     app.connect("autodoc-skip-member", skip_foreign)
     app.connect("autodoc-process-docstring", name_foreign, priority=800)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -14,6 +14,9 @@ from sphinx.util import logging
 from sphinx.util.math import get_node_equation_number
 
 LOGGER = logging.getLogger(__name__)
+LONG = 45
+"""Number of characters of LaTeX from which a formula may be wider than a narrow screen."""
+
 SPELLINGS = {
     r"\\dots[cb]?(?![a-zA-Z])": r"\\ldots",
     r"\\bm(?![a-zA-Z])": r"\\boldsymbol",
@@ -37,8 +40,9 @@ def converted(node, as_block):
 
 
 def visit_inline(writer, node):
-    """Write a formula inside of a line."""
-    writer.body.append(converted(node, as_block=False))
+    """Write a formula inside of a line; a long one has a line of its own on narrow screens."""
+    kind = "formula-long" if len(node.astext()) > LONG else "formula-short"
+    writer.body.append(f'<span class="{kind}">{converted(node, as_block=False)}</span>')
     raise nodes.SkipNode
 
 
