@@ -190,6 +190,31 @@ def test_the_command_builds_the_site_and_then_checks_its_links(arguments, quick,
     assert checked == ([] if code else [["site_links", str(ROOT / "build" / "docs")]])
 
 
+def test_figures_of_the_dark_theme_have_no_colour_of_the_light_one():
+    pytest.importorskip("sphinx")
+    require("matplotlib")
+    from lucidae.report.style import LIGHT
+
+    figures = [*(DOCS / "results").glob("*.svg"), *(DOCS / "figures").glob("*.svg")]
+    darkened = extension("dark_figures").darkened
+    for path in figures:
+        text = darkened(path.read_text(encoding="utf-8"))
+        assert not [colour for colour in ("#ffffff", *LIGHT.values()) if colour in text], path.name
+
+
+def test_formulas_become_mathematics_or_a_warning(monkeypatch):
+    pytest.importorskip("sphinx")
+    from docutils import nodes
+
+    formulas, warnings = extension("mathml"), []
+    monkeypatch.setattr(formulas.LOGGER, "warning", lambda *words, location: warnings.append(words))
+    for source in (r"\frac12", r"\big(\tfrac1n \sum_i x_i\big)", r"a, \dots, b"):
+        assert formulas.converted(nodes.math("", source), as_block=False).startswith("<math")
+    assert warnings == []
+    assert "<code>" in formulas.converted(nodes.math("", r"\nonsense{1}"), as_block=True)
+    assert len(warnings) == 1
+
+
 def blocks(page):
     """Return the blocks of code of a page, as (language, text), in their order."""
     text = (DOCS / page).read_text(encoding="utf-8")
