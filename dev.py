@@ -8,6 +8,7 @@ python3 dev.py fuzz      the same, then the fuzzers, for ten minutes or `--minut
 python3 dev.py coverage  the same, then the tests with the branch coverage of src/lucidae; in
                          pieces: `--folder F tests/linear`, `--folder F tests/dropout`, …
 python3 dev.py mutate    the same, then mutation testing of the formula modules
+python3 dev.py docs      the same, then the site in build/docs; `--quick` does not run the gallery
 python3 dev.py versions  test the wheel with the oldest and the newest packages
 
 Further arguments are passed on to the tool: ``python3 dev.py test -k moments``.
@@ -25,7 +26,7 @@ ROOT = Path(__file__).resolve().parent
 VENV = ROOT / ".venv"
 PYTHON = VENV / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
 STAMP = VENV / "lucidae-installed.json"
-LINTED = ("src", "tests", "benchmarks", "examples", "dev.py", "conftest.py")
+LINTED = ("src", "tests", "benchmarks", "docs", "examples", "dev.py", "conftest.py")
 
 # Each extra of pyproject.toml, and the larger ones that include its packages.
 COVERED_BY = {
@@ -33,6 +34,7 @@ COVERED_BY = {
     "test": ("test", "dev"),
     "dev": ("dev",),
     "test,peers": ("test,peers",),
+    "docs": ("docs",),
 }
 
 
@@ -150,6 +152,19 @@ def versions(arguments):
     return subprocess.run([sys.executable, script, *arguments], cwd=ROOT).returncode
 
 
+def docs(arguments):
+    """Build the site into build/docs, every warning an error, and check its links.
+
+    Further arguments are passed to Sphinx, except ``--quick``.
+    """
+    quick = "--quick" in arguments
+    options = [word for word in arguments if word != "--quick"]
+    site = ROOT / "build" / "docs"
+    built = ["sphinx", "-b", "html", "-W", "--keep-going", *options, "docs", str(site)]
+    code = run(*built, **TESTED, LUCIDAE_QUICK_DOCS=str(int(quick)))
+    return code or run("site_links", str(site), PYTHONPATH=paths("docs/_extensions"))
+
+
 def paths(*places):
     """Return folders of the project as a search path for modules."""
     return os.pathsep.join(str(ROOT / place) for place in places)
@@ -186,6 +201,7 @@ COMMANDS = {
     "fuzz": ("test", fuzz),
     "coverage": ("dev", coverage),
     "mutate": ("test", mutate),
+    "docs": ("docs", docs),
     "versions": ("", versions),
 }
 

@@ -45,6 +45,15 @@ def build(session):
 
 
 @nox.session(default=False)
+def docs(session):
+    """Build the site into build/docs, every warning an error, and check its links."""
+    session.install("-e.[docs]")
+    options = ["-b", "html", "-W", "--keep-going", *session.posargs]
+    session.run("sphinx-build", *options, "docs", "build/docs", env={"MPLBACKEND": "Agg"})
+    session.run("python", "docs/_extensions/site_links.py", "build/docs")
+
+
+@nox.session(default=False)
 def bench(session):
     """Run the benchmarks against other libraries."""
     session.install("-e.[test,peers]")

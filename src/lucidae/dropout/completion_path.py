@@ -53,13 +53,13 @@ class CompletionPath:
     rank : ndarray of int, shape (n,)
         Rank of the completed matrix X.
     threshold : ndarray of shape (n,)
-        (λ/r)‖X‖*, with the strength λ = dropout/(1 − dropout) and the nuclear norm of X. If the
+        (λ/r)‖X‖∗, with the strength λ = dropout/(1 − dropout) and the nuclear norm of X. If the
         missing entries are replaced by those of X, X results from reducing all singular values
         by this threshold.
     error : ndarray of shape (n,)
         Mean squared error on the observed entries.
     objective : ndarray of shape (n,)
-        The loss ‖P_Ω(M − X)‖² + (λ/r)‖X‖*², where P_Ω selects the observed entries of M.
+        The loss ‖P_Ω(M − X)‖² + (λ/r)‖X‖∗², where P_Ω selects the observed entries of M.
     gap : ndarray of shape (n,)
         Upper bound on the loss minus its minimum over all matrices, relative to ‖P_Ω M‖².
 

@@ -348,10 +348,10 @@ def equalized_critical_points(M: Any, strength: float, width: int) -> tuple[Crit
     """Return all critical points of a small tied dropout loss whose columns have equal norms.
 
     The loss is f(U) = ‖M − UUᵀ‖² + λΣ‖uᵢ‖⁴; points that differ by a rotation of the r hidden units
-    are counted once. A set E of eigenvalues m of M gives a critical point with squared singular
-    values m_E − α, α = λ Σ_E m / (r + λ|E|), if all of them are positive (Mianjy et al. 2018, eq.
-    17). For every k outside E the Hessian has the eigenvalues 4(mⱼ − mₖ) for all j in E (directions
-    wₖwⱼᵀU with the eigenvectors w of M) and 4(α − mₖ) with multiplicity r − |E| (directions wₖaᵀ
+    are counted once. A set E of e eigenvalues mⱼ of M gives a critical point with squared singular
+    values mⱼ − α, α = λ Σ mⱼ / (r + λe), if all of them are positive (Mianjy et al. 2018, eq. 17).
+    For every k outside E the Hessian has the eigenvalues 4(mⱼ − mₖ) for all j in E (directions
+    wₖwⱼᵀU with the eigenvectors w of M) and 4(α − mₖ) with multiplicity r − e (directions wₖaᵀ
     with Ua = 0). On the remaining directions, those inside the range of U, it has no negative
     eigenvalue, since U is the global minimum of the problem restricted to its range.
 
@@ -408,7 +408,7 @@ def _point(
     if np.any(squares <= 0):
         return None
     # The index counts the negative eigenvalues of the docstring above: pairs with mₖ > mⱼ, and
-    # r − |E| unused directions of the hidden layer for every mₖ > α.
+    # r − e unused directions of the hidden layer for every mₖ > α.
     value = float(np.sum(left**2) + strength * used.sum() ** 2 / (width + strength * len(used)))
     exchanges = int(np.sum(left[:, None] > used[None, :]))
     growths = (width - len(used)) * int(np.sum(left > threshold))

@@ -82,7 +82,7 @@ class DiagonalGaussian(NamedTuple):
         return torch.diag_embed(self.variance)
 
     def rsample(self, sample_shape: Shape = ()) -> Tensor:
-        """Return random samples, shape (*sample_shape, …, k), through which gradients can flow."""
+        """Return differentiable random samples of shape ``(*sample_shape, …, k)``."""
         return self.mean + self.scale * _noise(self.mean, sample_shape)
 
     def kl(self) -> Tensor:
@@ -131,7 +131,7 @@ class FullGaussian(NamedTuple):
         return product.expand(*self.mean.shape, self.mean.shape[-1])
 
     def rsample(self, sample_shape: Shape = ()) -> Tensor:
-        """Return random samples, shape (*sample_shape, …, k), through which gradients can flow."""
+        """Return differentiable random samples of shape ``(*sample_shape, …, k)``."""
         noise = _noise(self.mean, sample_shape)
         with without_autocast(self.mean):
             return self.mean + (self.factor @ noise[..., None])[..., 0]
@@ -186,7 +186,7 @@ class LowRankGaussian(NamedTuple):
             return torch.diag_embed(torch.square(self.scale)) + self.factor @ self.factor.mT
 
     def rsample(self, sample_shape: Shape = ()) -> Tensor:
-        """Return random samples, shape (*sample_shape, …, k), through which gradients can flow."""
+        """Return differentiable random samples of shape ``(*sample_shape, …, k)``."""
         own = _noise(self.mean, sample_shape)
         shared = _noise(self.mean, sample_shape, self.factor.shape[-1])
         with without_autocast(self.mean):

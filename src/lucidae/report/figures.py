@@ -136,20 +136,34 @@ def _greys(images: Series) -> dict[str, Any]:
     return {"cmap": "gray_r", "vmin": float(np.min(images)), "vmax": float(np.max(images))}
 
 
+def shortened(name: str, longest: int = 28) -> str:
+    """Return a name of at most the given number of characters, cut in the middle.
+
+    Examples
+    --------
+    >>> shortened("od280/od315_of_diluted_wines_of_1991")
+    'od280/od315_of…wines_of_1991'
+    """
+    half = longest // 2
+    return name if len(name) <= longest else f"{name[:half]}…{name[1 - longest + half :]}"
+
+
 def loadings(components: Series, columns: Sequence[str]) -> Figure:
     """Draw components as a matrix with one row per component and one column per feature.
 
-    `columns` are the names of the features.
+    `columns` are the names of the features; long ones are shortened, and all get the height that
+    they need.
     """
     limit = float(np.max(np.abs(components))) or 1.0
+    names = [plain_text(shortened(name)) for name in columns] if len(columns) <= 40 else []
+    room = 0.085 * max(map(len, names), default=8)
     with drawing():
-        figure, axes = new_figure(figsize=(8.2, 0.9 + 0.26 * len(components)))
+        figure, axes = new_figure(figsize=(8.2, 0.5 + room + 0.26 * len(components)))
         image = axes.imshow(components, cmap=DIVERGING, vmin=-limit, vmax=limit, aspect="auto")
         axes.grid(visible=False)
         axes.set_ylabel("component")
         axes.set_yticks(range(len(components)), [str(i) for i in range(len(components))])
-        if len(columns) <= 40:
-            names = [plain_text(name) for name in columns]
+        if names:
             axes.set_xticks(range(len(columns)), names, rotation=60, ha="right", fontsize=8)
         else:
             axes.set_xlabel("column")

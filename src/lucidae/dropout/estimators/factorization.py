@@ -194,7 +194,7 @@ class DropoutFactorization(
 
     With ``handle_missing="complete"`` entries of M may be missing. The loss is then
     ‖P_Ω(M − UVᵀ)‖² + λΣ‖uᵢ‖²‖vᵢ‖², where P_Ω selects the observed entries. The smallest penalty of
-    a product X = UVᵀ is (λ/r)‖X‖*², with the nuclear norm of X, so that the problem is convex in X
+    a product X = UVᵀ is (λ/r)‖X‖∗², with the nuclear norm of X, so that the problem is convex in X
     as long as r is not smaller than the rank of its solution. It is solved iteratively, and the
     certificate bounds the distance to the minimum by a duality gap. This is not the expectation of
     dropout on the observed entries alone, whose penalty is a sum over the observed entries and for

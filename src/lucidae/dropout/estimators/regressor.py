@@ -165,8 +165,8 @@ class DropoutRegressor(
         Coefficients U Vᵀ; one-dimensional if y was.
     intercept_ : array of shape (n_targets,) or float
         Mean target minus the product of `coef_` with the mean input. `predict` subtracts the mean
-        input before it multiplies, and so keeps more digits than X @ coef_.T + intercept_; a value
-        that is assigned to `intercept_` is used as it is.
+        input before it multiplies, and so keeps more digits than ``X @ coef_.T + intercept_``; a
+        value that is assigned to `intercept_` is used as it is.
     left_ : array of shape (n_targets, r)
         Outgoing weights U of the hidden units. With ``shrink=False`` its columns are orthonormal
         directions of the targets, the most important first.
