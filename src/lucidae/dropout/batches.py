@@ -1,4 +1,4 @@
-"""The dropout problem of data of any kind: in memory, with many features, or read in blocks."""
+"""Second moments that define the dropout loss, for data in memory or read in blocks of rows."""
 
 from __future__ import annotations
 
@@ -130,8 +130,10 @@ def data_problem(
 ) -> tuple[LinearProblem, Weights]:
     """Return the problem of predicting Y from X, or of reconstructing X if Y is None.
 
-    The weights are returned in the coordinates of the problem: those of an autoencoder with many
-    features are projected (see `lucidae.dropout.projection`).
+    The problem consists of second moments of the data. `weights` are the weights of the network
+    that is to be judged, and `strength` is the strength λ = dropout / (1 − dropout) of dropout. The
+    weights are returned too, in the coordinates of the problem: those of an autoencoder with many
+    features are projected on a few directions (see `lucidae.dropout.projection`).
     """
     if not (in_memory(X) and in_memory(Y) and in_memory(sample_weight)):
         found = loaded_or_problem(X, Y, sample_weight, centered=fit_intercept)

@@ -45,8 +45,9 @@ UNCERTAIN_CURVATURE = 4.0
 point by about UNCERTAIN_CURVATURE · g."""
 
 UNEXPLAINED = 1e6
-"""If E‖y‖² exceeds the part of it that least squares explains by this factor, the digits are lost
-in the outputs, which then have large means or consist of noise."""
+"""If E‖y‖², the mean squared norm of the outputs y, exceeds the part of it that least squares
+explains by this factor, rounding errors of the outputs limit the accuracy: the outputs have large
+means or consist mostly of noise."""
 
 _EXACT = "solver='exact' computes the optimum from one decomposition."
 _NO_DROPOUT = (

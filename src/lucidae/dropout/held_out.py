@@ -109,7 +109,7 @@ class CrossValidation:
         return np.asarray(self._root_sum(share**2) * (count / (count - 1)) ** 0.5)
 
     def _root_sum(self, weights: Vector) -> Vector:
-        """Return the root of the weighted sum of squared differences to `mean` over the folds."""
+        """Return √Σ wᵢ(eᵢ − mean)² over the folds i, with weights wᵢ and errors eᵢ of the folds."""
         size = max(float(np.abs(self.errors).max()), np.finfo(float).tiny)
         differences = self.errors / size - self.mean / size  # squares of errors may overflow
         return np.asarray(size * np.sqrt(weights @ differences**2))
@@ -165,7 +165,7 @@ class CrossValidation:
 
     @property
     def _first(self) -> int:
-        """Index of the first rate or rank that may be chosen, which is not the rank 0."""
+        """Index of the first rate or rank that may be chosen: 1 for ranks, since rank 0 may not."""
         return 0 if self.n_components is None else int(np.searchsorted(self.n_components, 1))
 
     def _simplest(self, limit: float) -> int:
@@ -290,7 +290,10 @@ def _row_fold_errors(
     strengths: Vector | None,
     alpha: float,
 ) -> tuple[Vector, float]:
-    """Return the mean squared errors on held-out rows, as `_fold_errors`, and the rows' weight.
+    """Return the mean squared errors on the held-out rows of a fold, and these rows' total weight.
+
+    There is one error for each strength of dropout in `strengths`; if that is None, one for each
+    rank from 0 to `width`.
 
     The network is x ↦ P diag(ŝ) Q'ᵀx, where P and Q' contain the singular vectors of the
     least-squares map of the training rows, and ŝ its shrunk singular values. Its error is E‖y‖² − 2
@@ -357,7 +360,7 @@ def _fold_errors(
     strengths: Vector | None,
     alpha: float,
 ) -> Vector:
-    """Return the mean squared error on a fold's held-out rows, for each strength or rank.
+    """Return mean squared errors on a fold's held-out rows, for each strength of dropout or rank.
 
     The network is x ↦ P diag(ŝ) Q'ᵀx, with the singular vectors P and Q' of the least-squares map
     of the training rows (Q' for the original inputs x) and its singular values ŝ, shrunk by

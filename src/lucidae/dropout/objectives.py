@@ -341,7 +341,7 @@ class DropoutObjective:
         return xp.sqrt(xp.clip(incoming, 0.0, None)) * xp.sqrt(outgoing)
 
     def regularizer(self, weights: Weights) -> Array:
-        """Return the penalty that dropout adds to the loss: strength times squared path norm.
+        """Return the penalty that dropout adds to the loss: strength λ times squared path norm.
 
         The squared path norm is Σᵢ ‖uᵢ‖² vᵢᵀC vᵢ, with the outgoing and incoming weights uᵢ and vᵢ
         of the hidden units and the second moment C of the inputs.

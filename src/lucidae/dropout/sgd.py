@@ -270,13 +270,13 @@ def constant(time: Array, _limit: int) -> Array:
 def inverse_time(time: Array, limit: int) -> Array:
     """Return the factor 1/(1 + 10 t/T) of the learning rate at step t (`time`) of T (`limit`).
 
-    Under this decay the noise of the gradient averages out.
+    With rates that decrease like this, the noise of the sampled gradients averages out.
     """
     return 1.0 / (1.0 + 10.0 * time / max(limit, 1))
 
 
 def linear_decay(time: Array, limit: int) -> Array:
-    """Return the factor of the learning rate at step `time` of `limit`.
+    """Return the factor that multiplies the learning rate at step `time` of `limit` steps.
 
     It is 1 during the first half of the training, then decreases linearly to zero.
     """

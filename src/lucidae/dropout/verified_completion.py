@@ -54,8 +54,8 @@ class CompletionFigures:
     value : float
         The loss ‖G‖² + λΣ‖uₖ‖²‖vₖ‖².
     gap, smallest_gap : float
-        Loss minus the lower bound of the dual problem, for the upper and for the lower bound on
-        ‖G‖₂. They differ only for large matrices.
+        Loss minus the lower bound of the dual problem, for the upper and for the lower bound on the
+        spectral norm ‖G‖₂. The two bounds differ only for large matrices.
     spectral, smallest_spectral : float
         ‖G‖₂/(μ‖X‖*) − 1, for the upper and for the lower bound on ‖G‖₂.
     complementarity : float
@@ -105,7 +105,7 @@ class CompletionFigures:
 
 
 class _Observed(NamedTuple):
-    """Rows, columns and values of the observed entries, in units of their largest magnitude."""
+    """Rows, columns and values of the observed entries, divided by their largest magnitude."""
 
     rows: Matrix
     columns: Matrix
@@ -383,8 +383,9 @@ _AGAIN = "The iteration has not converged, or the factors belong to other data. 
 def _limited(figures: CompletionFigures, tolerance: float) -> bool:
     """Tell whether stationary factors use all columns, so that the convex bound need not be tight.
 
-    If a column were unused, a stationary point that violates the spectral condition could be
-    improved along it.
+    The convex bound is the smallest loss over matrices of any rank. If a column of the factors were
+    zero, the loss at a stationary point with a residual of too large spectral norm could be
+    decreased by this column.
     """
     return figures.rank >= figures.width and figures.stationarity <= math.sqrt(tolerance)
 
@@ -444,5 +445,5 @@ def _rank(figures: CompletionFigures) -> Claim:
 
 
 def completion_certificate(title: str, figures: CompletionFigures, tolerance: float) -> Certificate:
-    """Return the certificate with the claims about measured values."""
+    """Return the certificate of a completed matrix, with the claims about its measured values."""
     return Certificate(title, completion_claims(figures, tolerance), figures.evidence)

@@ -197,7 +197,7 @@ def _case(problem: LinearProblem, weights: Weights, strength: float, tied: bool)
 
 
 def _decrease(slope: Slope, case: Case) -> float:
-    """Return by how much a descent from the weights decreases the dropout loss."""
+    """Return by how much a descent (L-BFGS) from the given weights decreases the dropout loss."""
     # The gradient belongs to E[yxᵀ] of norm one, and f is quadratic in E[yxᵀ].
     return decrease(slope) * (float(np.linalg.norm(case.data.cross)) or 1.0) ** 2
 
@@ -402,9 +402,9 @@ def _optimum_error(case: Case) -> float:
 def _rank_band(case: Case, level: float) -> tuple[int, int] | tuple[None, None]:
     """Return the smallest and the largest rank that the optimal product of the weights may have.
 
-    A singular value of the optimal product counts as nonzero above `level` times the largest; it is
-    doubtful within the factor `BAND` and its rounding error. The result is (None, None) if the
-    optimum is not known.
+    A singular value of the optimal product counts as nonzero if it exceeds `level` times the
+    largest one. This is doubtful if it lies within the factor `BAND` of this limit, or closer to it
+    than its rounding error. The result is (None, None) if the optimum is not known.
     """
     optimum = case.optimum
     if optimum is None:
@@ -535,10 +535,10 @@ def _path_excess(scores: Matrix, values: Matrix, negligible: float) -> float:
 
 
 def _inner_error(case: Case) -> float:
-    """Return a bound on the relative rounding error of transformed weights and least-squares map.
+    """Return a bound on the relative rounding errors of weights and map for whitened inputs.
 
-    The incoming weights and the map are those for whitened inputs, whose second moment is the
-    identity. All values computed from them share this bound.
+    Whitened inputs have the identity as second moment. The bound holds for the incoming weights and
+    for the least-squares map, and for all values that are computed from them.
     """
     reduced, right, inner = case.reduced, case.right, case.inner
     noise = (sum(reduced.matrix.shape) + right.shape[1] + 10) * EPSILON
@@ -568,7 +568,7 @@ def _paper_bound(target: Matrix, width: int) -> float:
 
 
 def _evidence(value: float, scores: Matrix, case: Case) -> dict[str, Any]:
-    """Return the numbers, by name, from which a reader can compute the certificate again."""
+    """Return numbers by name from which the measured values can be computed again by hand."""
     reduced, optimum, unit = case.reduced, case.optimum, case.units.outputs
     found = {
         "strength": case.strength,

@@ -57,9 +57,9 @@ class ScalarMonitor(Callback):
     Attributes
     ----------
     history : list of dict
-        All measured scalars, without `name`, with the number of the epoch under ``"epoch"``: that
-        of the trainer, or, without one, the number after that of the last measurement, from 0. It
-        is saved in checkpoints.
+        One dictionary per measurement, with the scalars (their names without `name`) and, under
+        ``"epoch"``, the number of the epoch. Without a trainer, measurements are numbered 0, 1, …
+        instead. The history is saved in checkpoints.
     """
 
     def __init__(self, name: str, every_n_epochs: int = 1) -> None:
@@ -127,7 +127,7 @@ class ScalarMonitor(Callback):
         return scalars
 
     def _scalars(self, module: Any, trainer: Any) -> Scalars:
-        """Return the scalars of a module; `trainer` is None outside of a training."""
+        """Return the scalars that are logged for a module; `trainer` is None if there is none."""
         raise NotImplementedError
 
     def figure(self) -> Any:
@@ -282,16 +282,18 @@ class CertificateMonitor(ScalarMonitor):
 
 
 class PrefixMonitor(ScalarMonitor):
-    """Log the loss of each prefix, from all `lucidae.nn.PrefixLoss` inside a module.
+    """Log the loss of each prefix of embeddings, from all `lucidae.nn.PrefixLoss` in a module.
 
-    Means over an epoch are logged, as ``prefixes/train/prefix_8`` and ``prefixes/val/prefix_8``.
-    In a loop without a trainer, call ``read(module, "train")`` after each step and
-    ``measure(module)`` after each epoch.
+    A prefix of length b consists of the first b dimensions of an embedding. Means over an epoch are
+    logged, as ``prefixes/train/prefix_8`` and ``prefixes/val/prefix_8`` for b = 8. In a loop
+    without a trainer, call ``read(module, "train")`` after each step and ``measure(module)`` after
+    each epoch.
 
     Parameters
     ----------
     every_n_steps : int, default=10
-        Number of training steps from one reading to the next: reading waits for the device.
+        Number of training steps from one reading of the losses to the next. Reading copies them
+        from the device, which takes time.
     name : str, default="prefixes"
         Precedes the names of all scalars in the log, with a slash.
     every_n_epochs : int, default=1
@@ -328,22 +330,26 @@ class PrefixMonitor(ScalarMonitor):
     def on_train_batch_end(
         self, _trainer: Any, pl_module: Any, _outputs: Any, _batch: Any, batch_idx: int
     ) -> None:
-        """Read the losses of a training step."""
+        """Read the losses of all prefixes after a training step, every `every_n_steps` steps."""
         if batch_idx % self.every_n_steps == 0:
             self.read(pl_module, "train")
 
     def on_validation_batch_end(self, trainer: Any, pl_module: Any, *_rest: Any) -> None:
-        """Read the losses of a validation step."""
+        """Read the losses of all prefixes after a validation step."""
         if not trainer.sanity_checking:
             self.read(pl_module, "val")
 
     def read(self, module: Any, stage: str) -> None:
-        """Store the losses of the prefixes of the last call; `stage` precedes their names."""
+        """Store the losses of all prefixes from the last call of each `PrefixLoss` in a module.
+
+        A prefix consists of the first dimensions of an embedding. `stage`, such as ``"train"``,
+        precedes the names of the losses.
+        """
         found = prefix_scalars(module)
         self._rows.append({f"{stage}/{name}": value for name, value in found.items()})
 
     def _scalars(self, _module: Any, trainer: Any) -> Scalars:
-        """Return the mean loss of each prefix since the epoch began.
+        """Return the mean loss of each prefix of the embeddings since the epoch began.
 
         Without a trainer, an epoch ends with its measurement.
         """

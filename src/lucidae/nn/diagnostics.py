@@ -67,14 +67,16 @@ class CollapseReport:
         likelihood would increase, so that the collapse of the latent is not justified. None if the
         decoder is not linear or γ is not known.
     linear_active : int or None
-        Number of latents that the best linear VAE with the same noise variance γ would use: the
-        number of eigenvalues of the data covariance above γ.
+        Number of latents that the best linear VAE with k latents and the same noise variance γ
+        would use: the number of eigenvalues of the data covariance above γ, at most k. None if γ is
+        not known or there are too many features.
     noise_variance : float or None
         Noise variance γ of the decoder; None if the model has none.
     max_variance, min_spread, tolerance : float
         The settings of `collapse_report` with which the report was made.
     linear_latents : int or None, default=None
-        As `linear_active`, but not limited by the number k of latents of the model.
+        As `linear_active`, but not limited by the number k of latents of the model; None if
+        unknown.
     noise_estimated : bool, default=False
         Whether `noise_variance` is the mean squared error of the reconstructions, because the
         model does not state its noise variance.
@@ -189,7 +191,11 @@ class CollapseReport:
 
     @property
     def _linear(self) -> int | None:
-        """Number of latents of the best linear VAE, without the limit k where it is known."""
+        """Number of latents of the best linear VAE, not limited by the number k of this model.
+
+        Reports of earlier versions contain only the limited number, which is then returned. The
+        result is None if neither is known.
+        """
         return self.linear_active if self.linear_latents is None else self.linear_latents
 
     @property
@@ -317,7 +323,8 @@ border-top:1px solid #8883;font-variant-numeric:tabular-nums}
 
 
 MOST_ENTRIES = 4096
-"""Largest number of features for which the data covariance is computed and compared."""
+"""Largest number of features for which the covariance of the data is computed, to compare with a
+linear VAE."""
 
 
 class PosteriorSummary(NamedTuple):

@@ -203,7 +203,8 @@ def device_of(module: Any) -> Any:
 
 
 FAR = 1024.0
-"""Distance from the origin at which a decoder is evaluated to find out whether it is affine."""
+"""Distance from the origin at which a decoder is evaluated to find out whether it is affine (b +
+Wz)."""
 
 
 def affine_matrix(decode: Callable[[Tensor], Any], codes: Tensor) -> Tensor | None:

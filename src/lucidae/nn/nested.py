@@ -303,7 +303,7 @@ def _stacked_prefix_losses(
 
 
 def _squared_error(prediction: Tensor, target: Tensor) -> Tensor:
-    """Return the squared error of each entry."""
+    """Return the squared difference of prediction and target for each entry."""
     return torch.square(prediction - target)
 
 

@@ -360,9 +360,9 @@ class GaussianHead(nn.Module):
 
 
 def _diagonal(_: Any, mean: Tensor, scale: Tensor, __: Tensor) -> DiagonalGaussian:
-    """Return the Gaussian posterior with the given means and independent deviations.
+    """Return the Gaussian posterior with the given means and standard deviations, uncorrelated.
 
-    The ignored arguments are those of `_full`.
+    The other two arguments are ignored; they exist because `_full` needs them.
     """
     return DiagonalGaussian(mean, scale)
 
@@ -390,7 +390,7 @@ def relative_factor(scale: Tensor, below: Tensor, positions: Tensor) -> Tensor:
     below : tensor of shape (…, k(k − 1)/2)
         The entries of the strictly lower triangular N, row by row.
     positions : tensor of int, shape (k(k − 1)/2,)
-        Their places in N, if its rows are concatenated.
+        Positions of these entries in N, if the rows of N are concatenated.
     """
     # diag(s)(I + N) has diagonal s, so the factor is triangular with a positive diagonal for
     # every prediction.

@@ -1,4 +1,4 @@
-"""Any loss on embeddings, evaluated on prefixes of their dimensions: `PrefixLoss`."""
+"""`PrefixLoss`: any loss on embeddings, evaluated on prefixes (the first dimensions) of them."""
 
 from __future__ import annotations
 
@@ -215,7 +215,7 @@ class PrefixLoss(nn.Module):
         return self
 
     def _choose(self, device: Any) -> tuple[Tensor, Tensor]:
-        """Return the lengths that this call evaluates, and the factor of the loss of each."""
+        """Return the lengths of the prefixes that this call evaluates, and their losses' factors."""
         lengths, weights, prior = (
             part.to(device) for part in (self.lengths, self.weights, self.prior)
         )
@@ -245,7 +245,7 @@ class PrefixLoss(nn.Module):
         return ((bits >> 11) & (2**53 - 1)).to(self.prior.dtype) / 2**53
 
     def _one(self, cut: Any, arguments: Any, keywords: Any) -> Tensor:
-        """Return the loss of the prefix of length `cut`, in single precision or better."""
+        """Return the loss of embeddings cut to `cut` dimensions, in single precision or better."""
 
         def evaluate() -> Tensor:
             args, kwargs = self._truncated(cut, arguments, keywords)
@@ -284,7 +284,7 @@ class PrefixLoss(nn.Module):
         return nn.functional.normalize(prefix, dim=self.axis) if self.normalize else prefix
 
     def _places(self, arguments: Any, keywords: Any) -> list[Tensor]:
-        """Return all tensors that are truncated; missing or unsuitable ones are an error."""
+        """Return all embeddings among the arguments of a call; missing ones are an error."""
         if isinstance(self.embeddings, int):
             given: Any = arguments[: self.embeddings]
             missing = self.embeddings - len(given)

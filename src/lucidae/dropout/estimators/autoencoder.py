@@ -104,7 +104,7 @@ class AutoencoderState(NetworkState):
         }
 
     def reported(self, attributes: Mapping[str, Any], moment: Any) -> ReportedAttributes:
-        """Return the attributes that the certificate compares with data of the given moment."""
+        """Return the attributes that the certificate compares with data whose moment is given."""
         found = super().reported(attributes, moment)
         mean, center, offset = map(host, (attributes["mean_"], moment.center, moment.offset))
         if mean.shape != center.shape:
@@ -120,7 +120,7 @@ class AutoencoderState(NetworkState):
     def measured(
         self, X: Any, sample_weight: Array | None, attributes: Mapping[str, Any]
     ) -> DropoutFigures:
-        """Return the values of a certificate on rows whose second moment is not formed."""
+        """Return the values for a certificate, measured on rows without their second moment."""
         found = projected_rows(X, sample_weight, weights_of(attributes), self.strength)
         source = RowsSource.of(X, sample_weight)
         given = self.reported(attributes, mean_of(source))
@@ -306,7 +306,7 @@ class DropoutAutoencoder(
         return self
 
     def _fit_rows(self, source: RowsSource, sample_weight: Array | None) -> Self:
-        """Fit to rows without their second moment, and measure the values for the certificate."""
+        """Fit to rows without forming their second moment, and measure the certificate's values."""
         X = source.rows
         state = self._unsolved(mean_of(source), reference_array(X))
         optimum = leading_optimum(source, state.strength, state.width)

@@ -247,7 +247,8 @@ class DropoutFactorization(
     dropout_ : float
         Probability of dropping a column, given or chosen by cross-validation.
     cv_ : CrossValidation or None
-        Errors on held-out entries by which it was chosen.
+        Errors on held-out entries by which `dropout_` was chosen; None if `dropout` was given as a
+        number.
     n_iter_ : int
         Number of Newton steps; 1 if nothing is missing.
     certificate_ : Certificate
@@ -431,7 +432,7 @@ class DropoutFactorization(
         return X
 
     def _marked(self, X: Any) -> Any:
-        """Return a validated matrix on the host, with NaN for missing entries, or sparse."""
+        """Return a validated matrix in main memory: sparse, or dense with NaN where missing."""
         return marked(X, absent=check_missing_values(self.missing_values))
 
     def fit_transform(self, X: Any, y: Any = None, sample_weight: Any = None) -> Array:  # noqa: ARG002
@@ -571,7 +572,7 @@ class DropoutFactorization(
 def _factorised(
     X: Array, weights: Array | None, width: int, dropout: float, cv: CrossValidation | None
 ) -> FactorizationState:
-    """Return the fitted state for a matrix without missing entries, from its decomposition."""
+    """Return the fitted state for a matrix without missing entries, from its singular values."""
     strength, rows, ref = strength_of(dropout), as_double(X), reference_array(X)
     roots = None if weights is None else like(namespace(weights).sqrt(weights), rows)
     problem = LinearProblem.from_matrix(rows if roots is None else rows * roots[:, None])
@@ -589,7 +590,7 @@ def _factorised(
 
 
 def _check_shape(rows: Any, attributes: Mapping[str, Any]) -> None:
-    """Raise an error unless a matrix has as many rows and columns as the factors have rows."""
+    """Raise an error unless a matrix has the shape of the product U Vᵀ of the fitted factors."""
     fitted = (attributes["left_"].shape[0], attributes["right_"].shape[0])
     if tuple(rows.shape) != fitted:
         raise ValueError(

@@ -317,7 +317,7 @@ class NetworkState(FittedState):
 
     @property
     def penalty(self) -> float:
-        """The ridge penalty on the coefficients, for the sum of squared errors over the rows."""
+        """Factor of the ridge penalty: of ‖coefficients‖², added to the sum of squared errors."""
         return 0.0
 
     @property
@@ -414,10 +414,10 @@ class NetworkState(FittedState):
 
     @property
     def is_extreme(self) -> bool:
-        """Whether products and quotients of a few entries of the rows may exceed their dtype.
+        """Whether products and quotients of a few entries of the rows may overflow their dtype.
 
-        Judged by the root mean square of each column: it is compared with the fourth root of the
-        largest number of the dtype, and with the inverse of this root.
+        The root mean square of each column is compared with the fourth root of the largest number
+        of the dtype, and with the inverse of this root.
         """
         moment = self.moment
         squares = np.clip(host(diagonal(moment.squares)), 0.0, None) / moment.weight

@@ -82,7 +82,8 @@ class RegressionState(NetworkState):
         Whether the network is that of dropout; otherwise it is the least-squares map of rank at
         most `width`, and `dropout` is zero.
     alpha : float
-        Ridge penalty on the coefficients, for the sum of squared errors over the rows.
+        Ridge penalty: alpha times the squared norm of the coefficients is added to the sum of
+        squared errors over the rows.
     """
 
     n_features: int
@@ -112,13 +113,15 @@ class RegressionState(NetworkState):
 
     @property
     def penalty(self) -> float:
-        """The ridge penalty on the coefficients, for the sum of squared errors over the rows."""
+        """Factor of the ridge penalty: of ‖coefficients‖², added to the sum of squared errors."""
         return self.alpha
 
     def _resolved(self, problem: LinearProblem, moment: Any) -> LinearProblem:
-        """Return a problem with the ridge penalty, and with the rounding errors of its inputs.
+        """Return a problem with ridge penalty, and with the size of its inputs' rounding errors.
 
-        They are those of the dtype of the training rows (`lucidae.dropout.moments.resolved`).
+        Inputs of data type float32 have larger rounding errors than the computation, which is done
+        in float64 (see `lucidae.dropout.moments.resolved`). `moment` is the second moment of the
+        rows.
         """
         problem = ridged(problem, self.alpha / moment.weight)
         return resolved(problem, moment, machine_epsilon(self.ref), centered=self.centered)
@@ -208,7 +211,7 @@ class RegressionState(NetworkState):
 
     @property
     def _mean_parts(self) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-        """The mean of the training rows [x | y] as a sum of two vectors, which has more digits.
+        """The mean of the training rows [x | y] as two vectors, whose sum has more digits than one.
 
         A row contains inputs x and targets y side by side. Both vectors are zero without an
         intercept.

@@ -62,7 +62,8 @@ UNUSED_DROPOUT = 0.5
 def _streams(estimator: Any) -> bool:
     """Return True if `partial_fit` is available; otherwise raise an AttributeError.
 
-    scikit-learn calls it. It is not available for cross-validation and for SGD.
+    scikit-learn calls this function to decide whether the estimator has the method. `partial_fit`
+    is not available for cross-validation and for SGD.
     """
     for name in ("dropout", "n_components"):
         value = getattr(estimator, name)
@@ -375,10 +376,10 @@ class DropoutRegressor(
         return_std : bool, default=False
             Whether to return the standard errors of the predictions too. They are those of the
             fitted mean of the targets, by the delta method for independent errors of equal
-            covariance (see `lucidae.dropout.standard_errors`); the noise of single targets
-            is not included. Shrinkage and a ridge penalty have a bias, which they do not contain
-            either, and a rate or rank chosen by cross-validation counts as given. If the
-            components of the fit are hardly separated from the next one, a warning is given.
+            covariance (see `lucidae.dropout.standard_errors`); the noise of single targets is not
+            included. The bias of shrinkage and of a ridge penalty is not included either, and a
+            rate or rank chosen by cross-validation counts as given. If the components of the fit
+            are hardly separated from the next one, a warning is given.
 
         Returns
         -------
@@ -398,7 +399,10 @@ class DropoutRegressor(
         return predicted, finite_output(self._state.standard_errors(X), "standard errors")
 
     def _check_errors(self) -> None:
-        """Raise an error if the predictions are not those of the exact solution."""
+        """Raise an error if the standard errors of predictions are not defined.
+
+        They are defined for the exact solution only, with `coef_` and `intercept_` as fitted.
+        """
         if self._chosen_solver.needs_rows:
             raise ValueError(
                 f"return_std=True was given with solver={self.solver!r}, whose weights depend on "
@@ -488,7 +492,7 @@ class DropoutRegressor(
         return value if isinstance(value, str) and value in SELECTIONS else None
 
     def _width(self, n_features: int, n_targets: int) -> int:
-        """Return the number of hidden units, or the largest rank that is compared."""
+        """Return the number of hidden units, or the largest rank that cross-validation compares."""
         most = min(n_features, n_targets)
         if not self.shrink and self._cross_validated is not None:
             return most
@@ -514,7 +518,8 @@ class DropoutRegressor(
     ) -> NetworkChoice:
         """Return the moment of inputs and targets, and dropout rate and width of the network.
 
-        The moment is not computed if `mean` is given, the mean of fewer rows than features.
+        `mean` is given if there are fewer rows than features; the moment is then not computed, and
+        the result contains the mean instead.
         """
         jobs, columns = check_jobs(self.n_jobs), as_columns(y)
         if self._cross_validated is None:
@@ -537,7 +542,7 @@ class DropoutRegressor(
         return self._chosen_network(total, found, width)
 
     def _chosen_network(self, moment: Any, found: CrossValidation, width: int) -> NetworkChoice:
-        """Return the settings that the errors on held-out rows choose."""
+        """Return the network's dropout rate and width, chosen by the errors on held-out rows."""
         selected = SELECTIONS[str(self._cross_validated)](found)
         if self.shrink:
             return NetworkChoice(moment, selected, width, found)
