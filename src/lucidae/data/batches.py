@@ -69,7 +69,7 @@ class BatchBlocks(RowBlocks):
         )
 
     def read(self) -> Iterator[Any]:
-        """Yield the rows of the batches; a batch that is a tuple is read by `blocks` instead."""
+        """Yield the batches as they were given; `blocks` separates rows, targets and weights."""
         return (block.rows for block in self.blocks())
 
     def blocks(self) -> Iterator[RowBlock]:
@@ -155,7 +155,7 @@ def _n_rows(batch: Any, name: str) -> int:
 
 
 def _without_first(block: RowBlock, skipped: int) -> RowBlock:
-    """Return a block without the rows before `skipped`."""
+    """Return a block without its first `skipped` rows."""
     cut = max(0, skipped - block.first_row)
     if not cut:
         return block

@@ -20,7 +20,7 @@ from lucidae.validation import check_rows
 __all__ = ["ArrayBlocks", "RowBlock", "RowBlocks"]
 
 BLOCK_BYTES = 2**25
-"""Size of a block. Data up to this size are loaded as one array."""
+"""Size of a block of rows in bytes. Data up to this size are loaded as one array."""
 
 LARGEST_BLOCK = 4
 """A chunk of an HDF5 or Zarr array is read as a whole if it has at most this many times
@@ -138,7 +138,7 @@ class RowBlocks(ABC):
 
     @property
     def item_bytes(self) -> int:
-        """Number of bytes of one number."""
+        """Number of bytes of one entry of the rows."""
         return np.dtype(str(self.dtype).rpartition(".")[2]).itemsize
 
     @abstractmethod
@@ -185,7 +185,7 @@ class RowBlocks(ABC):
 
 
 def shrunk(name: str, expected: int, found: int) -> str:
-    """Return the message for data that have fewer rows than they declare."""
+    """Return the error message for data, such as a file, with fewer rows than they declare."""
     return (
         f"{name} declares {expected} rows, but ends after {found}: it has changed while it was "
         "read. Read it again when nobody writes to it."
@@ -340,7 +340,7 @@ def _starts(first: int, end: int, step: int) -> Iterator[int]:
 
 
 def reference_of_rows(array: Any) -> Array:
-    """Return an empty array of the library and the floating type of some rows."""
+    """Return an empty array of the library and the floating type to which rows are converted."""
     if scipy.sparse.issparse(array) or not is_array(array):
         dtype = getattr(array, "dtype", None)
         if dtype is None:  # a data frame
@@ -403,7 +403,7 @@ def _joined(held: list[RowBlock]) -> RowBlock:
 
 
 class RowQueue:
-    """Targets or weights, of which as many rows are taken at a time as each block of X has."""
+    """Reader of targets or weights that returns as many rows at a time as a block of X has."""
 
     def __init__(self, data: RowBlocks) -> None:
         self.data = data

@@ -134,7 +134,7 @@ def _opened(
     with_targets: bool = False,
     batches: bool = False,
 ) -> RowBlocks:
-    """Return blocks of any kind of data.
+    """Return data of any kind as blocks of rows.
 
     `flat` allows a vector, and with `batches` a list is an iterable of batches.
     """
@@ -196,7 +196,7 @@ class AlignedBlocks:
     rows : RowBlocks
         X.
     targets : RowBlocks or None
-        y; None also if the batches of X contain it.
+        The targets y; None if there are none, or if the batches of X contain them.
     weights : RowBlocks, float or None
         Weights of the rows, or one weight of all of them.
     """

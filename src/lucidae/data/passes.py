@@ -40,7 +40,7 @@ DELAY = 2.0
 Summary = TypeVar("Summary")
 Method = TypeVar("Method", bound=Callable[..., Any])
 Leaf = Callable[[Any, Any, Any], Any]
-"""A summary of one block, as a function of its rows, targets and weights."""
+"""Type of functions that return a summary of one block from its rows, targets and weights."""
 
 
 class ReadInterrupted(KeyboardInterrupt):
@@ -239,7 +239,7 @@ class ColumnLeaf(ABC):
         """Return an object that computes the same summary for the columns `part` only."""
 
     def codes(self, rows: Any) -> Any:  # noqa: ARG002
-        """Return the part of a sum over all columns, for each row, that the given columns add.
+        """Return for each row the contribution of the given columns to a sum over all columns.
 
         The result is None if the summary does not need such a sum.
         """

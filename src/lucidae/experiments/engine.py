@@ -211,7 +211,7 @@ class _Clock:
         return self.spent[work] / self.paid[work] if self.paid[work] else self.guess
 
     def allows(self, group: Group) -> bool:
-        """Return whether a group of runs is expected to end before the time limit (or has none)."""
+        """Return whether a group of runs is expected to end in time, or there is no time limit."""
         expected = self.pace(str(group[0].work)) * sum(cell.cost for cell in group)
         return self.budget is None or self.elapsed + expected <= self.budget
 

@@ -215,7 +215,7 @@ class PrefixLoss(nn.Module):
         return self
 
     def _choose(self, device: Any) -> tuple[Tensor, Tensor]:
-        """Return the lengths of the prefixes that this call evaluates, and their losses' factors."""
+        """Return the lengths of the prefixes that this call evaluates, and a factor per loss."""
         lengths, weights, prior = (
             part.to(device) for part in (self.lengths, self.weights, self.prior)
         )

@@ -33,9 +33,9 @@ RULE_LOOKS = {
 
 
 def dynamics(outcome: Outcome) -> Sequence[Block]:
-    """Return a plot of the distances to principal axes and subspace, with a line per run.
+    """Return a plot of the decoders' distances to principal axes and subspace, a line per run.
 
-    They are drawn against the epochs.
+    The distances are drawn against the epochs.
     """
     with drawing():
         figure, panels = new_figure(1, 2, figsize=(8.6, 4.1))

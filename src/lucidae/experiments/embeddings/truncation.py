@@ -46,7 +46,9 @@ CLASSES = 10
 
 @dataclass(frozen=True, slots=True)
 class Truncation:
-    """Settings: classifiers trained by four losses, evaluated on prefixes; needs PyTorch.
+    """Settings of classifiers that are trained with four losses; the runs need PyTorch.
+
+    The classifiers are evaluated on prefixes (the first dimensions) of their embeddings.
 
     Parameters
     ----------

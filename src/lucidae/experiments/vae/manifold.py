@@ -33,20 +33,22 @@ from lucidae.experiments.vae.manifold_costs import (
 from lucidae.experiments.verdicts import AtLeast, AtMost, Ordered, Reported
 
 PARTS = ("coupled from the start", "not divided by √k", "absolute", "absolute from the start")
-"""Ablations: full covariances that lack parts of the method; see `batched.ARMS`."""
+"""Ablations: VAEs with full covariance that are trained without a part of the method. The names are
+those of `batched.ARMS`."""
 
 SOME = 0.5
-"""Smallest mean number of active directions that counts as a difference."""
+"""Two mean numbers of active directions count as different if they differ by at least this."""
 
 SMALL = 8
-"""Runs of at most this number of latents are trained together on an accelerator."""
+"""On an accelerator, runs with at most this number of latents are trained together, and runs with
+more latents together in another group."""
 
 Noise = str | float
 
 
 @dataclass(frozen=True, slots=True)
 class Tuned:
-    """Settings of longer runs, of which each kind of covariance has its best learning rate.
+    """Settings of longer runs, in which each kind of covariance is trained with its best rate.
 
     Parameters
     ----------
@@ -104,7 +106,7 @@ class Manifold:
     image_noises : tuple
         As `noises`, for images.
     image_seeds : int
-        Number of seeds for images, and for the parts of the method.
+        Number of seeds for images, and for the VAEs without parts of the method.
     generator_steps : int
         Steps of training of a generator of images.
     parts_latents : int
@@ -117,7 +119,7 @@ class Manifold:
         Numbers ``best_samples`` of images and ``best_steps`` of steps for the best posteriors of
         models of digits.
     digits_epochs : int
-        Number of epochs of training of these models.
+        Number of epochs for which models of digits are trained.
     costs : tuple of float
         Approximate seconds on one core of a pair of VAEs of random generators, of images, of the
         runs without parts of the method, of one run of `vae-mnist`, and of a pair of longer runs.
@@ -149,7 +151,7 @@ class Manifold:
         return "digits" if self.scale == "smoke" else "mnist"
 
     def cells(self) -> Sequence[Cell]:
-        """Return all runs; those with a common label are trained together on an accelerator."""
+        """Return all runs, each a `Cell`; runs with equal labels are trained together on a GPU."""
         return [
             *self._random(),
             *self._images(),
@@ -175,7 +177,11 @@ class Manifold:
         return {**self.design, "steps": self.image_steps}
 
     def panels(self, source: str) -> list[tuple[int, Noise, tuple[int, ...]]]:
-        """Return (ratio, noise, dimensions) of each set of runs of a source of data."""
+        """Return (ratio, noise, dimensions) of each panel of a figure, for a source of data.
+
+        The ratio is the number of latents divided by the dimension of the data, `noise` the noise
+        variance, and `dimensions` are those of the data. `source` is ``"random"`` or ``"images"``.
+        """
         random = source == "random"
         dimensions = self.dimensions if random else self.image_dimensions
         return [
@@ -257,7 +263,7 @@ class Manifold:
         return cells
 
     def _digits(self) -> list[Cell]:
-        """Return runs of the networks of `vae-mnist` at smoke scale, with the best posteriors."""
+        """Return runs that train small networks of `vae-mnist` and find their best posteriors."""
         from lucidae.experiments.vae.comparison import cell_settings
 
         cells = []
@@ -272,7 +278,7 @@ class Manifold:
         return cells
 
     def _tuned(self) -> list[Cell]:
-        """Return the longer runs, a label for each learning rate."""
+        """Return the longer runs, each a `Cell`; runs of one learning rate have the same label."""
         measure, tuned = self._runs().measure_tuned, self.tuned
         cells = []
         for rate in tuned.rates:
@@ -317,7 +323,10 @@ class Manifold:
         return curves | deep_bounds(results) | digits_best(results)
 
     def _longer(self, results: Results) -> dict[str, Curve]:
-        """Return the curves of the longer runs, ``QUANTITY/tuned/RATIO``."""
+        """Return the curves of the longer runs, by names ``QUANTITY/tuned/RATIO``.
+
+        The ratio is the number of latents divided by the dimension of the data.
+        """
         curves, tuned = {}, self.tuned
         for ratio in tuned.ratios:
             found = []
@@ -330,7 +339,10 @@ class Manifold:
         return curves
 
     def _courses(self, results: Results) -> dict[str, Curve]:
-        """Return the training losses of all ablations, and how far they end above the method."""
+        """Return training losses of the ablations, and their last −ELBO minus the method's.
+
+        Ablations are VAEs with full covariance that are trained without a part of the method.
+        """
         cells = results.where(source="rows").cells
         curves = {}
         for arm in (*ARMS, *PARTS):
@@ -410,7 +422,11 @@ STATEMENTS = {
 
 
 def _bounds(panels: Sequence[tuple[str, str]]) -> tuple[Any, ...]:
-    """Return verdicts that the cost lies between the two gaps, for pairs (panel, words)."""
+    """Return verdicts that the cost of a diagonal covariance lies between two Hadamard gaps.
+
+    The gaps are those of the decoders that were trained with diagonal and with full covariance.
+    `panels` are pairs of the name of a panel and its description in words.
+    """
     verdicts: list[Any] = []
     for panel, words in panels:
         verdicts += [
@@ -433,13 +449,20 @@ def _bounds(panels: Sequence[tuple[str, str]]) -> tuple[Any, ...]:
 
 
 def panel_words(ratio: int, noise: Noise) -> str:
-    """Return the words for a panel: number of latents and noise variance."""
+    """Return a phrase that describes a panel: its number of latents and its noise variance.
+
+    `ratio` is the number k of latents divided by the dimension r of the data.
+    """
     latents = "k = r" if ratio == 1 else f"k = {ratio} r"
     return f"{latents}, γ {'learned' if noise == 'learn' else f'= {noise:g}'}"
 
 
 def _best_bounds(panels: Sequence[tuple[str, str]]) -> tuple[Any, ...]:
-    """Return verdicts that each decoder is the better one for posteriors of its own kind."""
+    """Return verdicts that each decoder is the better one for posteriors of its own kind.
+
+    The kinds are full and diagonal covariance. `panels` are pairs of the name of a panel and its
+    description in words.
+    """
     verdicts: list[Any] = []
     for panel, words in panels:
         for kind, other in (("full", "diagonal"), ("diagonal", "full")):

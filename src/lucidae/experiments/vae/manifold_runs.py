@@ -68,7 +68,11 @@ def measure_tuned(group: Sequence[Settings], device: str) -> list[Arrays]:
 
 
 def _stack(group: Sequence[Settings], device: str) -> tuple[VaeStack, list[int], list[Arrays]]:
-    """Return the VAEs of a group, the number of the settings of each, and arrays of the data."""
+    """Return the VAEs of a group of runs, and what is needed to sort their results.
+
+    The second value is, for each VAE, the index of its settings in `group`; the third contains
+    arrays about the data, such as generated images, for each of the settings.
+    """
     first = group[0]
     runs = [
         VaeRun(one["latents"], arm, one["noise"], one["seed"])
@@ -84,7 +88,11 @@ def _stack(group: Sequence[Settings], device: str) -> tuple[VaeStack, list[int],
 def _by_arm(
     arrays: list[Arrays], copies: Sequence[int], stack: VaeStack, measured: Sequence[Arrays]
 ) -> list[Arrays]:
-    """Return `arrays` with the values of each VAE of a stack under ``NAME/ARM``."""
+    """Return `arrays` with the measured values of each VAE added, under ``NAME/ARM``.
+
+    ARM is the kind of covariance. `copies` contains the index of the settings of each VAE of the
+    stack.
+    """
     for index, run, values in zip(copies, stack.runs, measured, strict=True):
         arrays[index] |= {f"{name}/{run.arm}": value for name, value in values.items()}
     return arrays
@@ -198,7 +206,7 @@ def measure_best(group: Sequence[Settings], device: str) -> list[Arrays]:
 
 
 def _measure_images(settings: Settings, device: str) -> tuple[Any, Arrays]:
-    """Return a trained model, in double precision, and what was measured."""
+    """Train the model of one run; return it in double precision, and its measured values."""
     images, held_out = (as_tensor(x, device) for x in SOURCES[settings["data"]]())
     chosen = RunSettings.of(settings["design"])
     model, history = fit_model(images, held_out, chosen, settings["arm"], settings["seed"])
