@@ -354,7 +354,10 @@ def _summary(
         return None
     y = None if targets is None else floating_rows(targets, "y", index, first_row or 0, flat=True)
     if y is not None and y.shape[0] != rows.shape[0]:
-        raise ValueError(f"chunk {index} has {rows.shape[0]} rows of X and {y.shape[0]} of y.")
+        raise ValueError(
+            f"chunk {index} has {rows.shape[0]} rows of X and {y.shape[0]} of y: give one row of y "
+            "for each row of X."
+        )
     block = RowBlock(rows, y, None, index, first_row or 0)
     block = block._replace(weights=_checked_weights(weights, block))
     found = leaf_of(block, _called(name, first_row), leaf)
@@ -374,10 +377,14 @@ def _checked_chunk(
         return None
     if rows.shape[1] != n_features:
         raise ValueError(
-            f"chunk {index} of {name} has {rows.shape[1]} columns, expected {n_features}."
+            f"chunk {index} of {name} has {rows.shape[1]} columns, expected {n_features}: all "
+            "chunks need the same columns."
         )
     if str(rows.dtype).rpartition(".")[2] != str(dtype).rpartition(".")[2]:
-        raise ValueError(f"chunk {index} of {name} has dtype {rows.dtype}, expected {dtype}.")
+        raise ValueError(
+            f"chunk {index} of {name} has dtype {rows.dtype}, expected {dtype}: convert all "
+            "chunks to the same dtype."
+        )
     return rows
 
 

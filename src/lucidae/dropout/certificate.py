@@ -307,7 +307,7 @@ def _error_of_square(figure: float, error: float) -> float:
 
 
 def _why_not_equalized(figures: DropoutFigures) -> str:
-    """Return why the optimal hidden units may have unequal norms; "" if they have equal norms."""
+    """Return a sentence on why optimal hidden units may have unequal norms; "" if they may not."""
     if figures.strength == 0:
         return _NO_DROPOUT
     return _CORRELATED if figures.tied and not figures.white else ""

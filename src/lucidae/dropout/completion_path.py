@@ -125,7 +125,7 @@ def completion_path(
     if dropouts is not None:
         strengths = np.sort([strength_of(rate) for rate in dropouts])[::-1]
     if np.any(strengths <= 0.0):
-        raise ValueError("a dropout rate of 0 was given, expected rates in (0, 1).")
+        raise ValueError("a dropout rate of 0 was given, expected rates in (0, 1): leave it out.")
     found: list[Completion] = []
     with limited_blas(max(entries.shape)):
         for strength in strengths:

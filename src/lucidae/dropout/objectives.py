@@ -96,9 +96,9 @@ class LinearProblem:
     n_rows : float, optional
         Number of rows, minus one if their mean was subtracted; None if a matrix was given.
     rest : float, default=0.0
-        The part of `energy` outside of the coordinates in which the problem is given, if these
-        contain the weights and the leading singular vectors only: weights with more hidden units
-        would explain it.
+        The part of `energy` outside of the subspace on which the problem was projected; 0 without a
+        projection. The subspace contains the weights and the leading singular vectors, so that only
+        a network with more hidden units could explain this part.
     resolution : float, default=0.0
         Standard deviation of the standardised inputs below which a direction counts as constant,
         because the inputs were rounded to single precision (`data_resolution`). Directions that

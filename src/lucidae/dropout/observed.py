@@ -159,7 +159,7 @@ class ObservedEntries:
         return replace(self, values=values)
 
     def taken(self, chosen: Matrix) -> ObservedEntries:
-        """Return only the observed entries with the given numbers, such as those of a fold."""
+        """Return some of the observed entries, such as those of a fold, given by their indices."""
         kept = np.zeros(self.count, dtype=bool)
         kept[chosen] = True
         counts = np.concatenate([[0], np.cumsum(kept)])

@@ -330,7 +330,7 @@ def completion_claims(figures: CompletionFigures, tolerance: float) -> tuple[Cla
         _spectral(figures, tolerance),
         at_most(
             "complementarity",
-            "the residual and the completed matrix satisfy ⟨G, X⟩ = (λ/r)‖X‖*²",
+            "the inner product of residual and X = U Vᵀ is (λ/r)‖X‖*² (‖·‖*: nuclear norm)",
             _DUALITY,
             figures.complementarity,
             math.sqrt(tolerance),
@@ -418,14 +418,16 @@ def _spectral(figures: CompletionFigures, tolerance: float) -> Claim:
     X is the completed matrix, ‖X‖* its nuclear norm, λ the strength of dropout and r the number of
     columns of the factors.
     """
-    statement = "the spectral norm of the residual is at most (λ/r)‖X‖*, up to the tolerance"
+    statement = (
+        "the residual's largest singular value is at most λ/r times the nuclear norm of U Vᵀ"
+    )
     level = math.sqrt(tolerance)
     value = figures.spectral
     if value > level and _limited(figures, tolerance):
-        why = "The factors use all of their columns, so that the condition need not hold."
+        why = "The factors use all of their columns; the best ones need not meet this condition."
         return undecided("spectral_norm", statement, _DUALITY, why, value, level)
     if value > level >= figures.smallest_spectral:
-        why = "The bound on the spectral norm of the residual is not tight enough."
+        why = "Only a bound on the spectral norm of the residual is known, and it is too large."
         return undecided("spectral_norm", statement, _DUALITY, why, value, level)
     if not math.isfinite(value):
         value = math.inf

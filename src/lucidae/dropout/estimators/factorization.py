@@ -130,7 +130,9 @@ class FactorizationState(FittedState):
     def compute_certificate(self, title: str) -> Certificate:
         """Return the certificate of the factors; `title` is its heading."""
         if self.figures is None:
-            raise ValueError("the factors could not be judged: call lucidae.certify(estimator, X).")
+            raise ValueError(
+                "no certificate was computed by fit: call lucidae.certify(estimator, X)."
+            )
         return Certificate(title, claims(self.figures, CERTIFIED), self.figures.evidence)
 
 

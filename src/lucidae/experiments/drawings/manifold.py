@@ -87,7 +87,7 @@ def costs(outcome: Outcome) -> Sequence[Block]:
             Plot.of(
                 f"{name}-parts",
                 _parts(outcome),
-                "Training of VAEs with full covariance without parts of the method. Left: −ELBO "
+                "Training of VAEs whose full covariance differs from GaussianHead. Left: −ELBO "
                 "on the training data minus that of the full covariance as in GaussianHead, over "
                 "the steps; the vertical lines mark where its latents begin to be coupled and are "
                 "coupled fully. Right: the same at the end, on new posterior samples.",
@@ -230,7 +230,11 @@ def _generated(outcome: Outcome) -> Any:
 
 
 def _parts(outcome: Outcome) -> Any:
-    """Return a figure of the ablations: VAEs trained without parts of the method, and results."""
+    """Return a figure of the training losses of the ablations, and of their last −ELBO.
+
+    Ablations are VAEs whose full covariance is not parametrised and trained in all respects as in
+    `GaussianHead`. Their −ELBO is drawn minus that of `GaussianHead`.
+    """
     curves = outcome.curves
     figure, (left, right) = new_figure(1, 2, figsize=(8.6, 4.0))
     best = curves["course/full"]
@@ -242,7 +246,7 @@ def _parts(outcome: Outcome) -> Any:
     steps = outcome.setting.image_steps
     for share in (0.25, 0.375):
         left.axvline(share * steps, color=LIGHT["muted"], linewidth=1.0, linestyle=":")
-    left.set(title="−ELBO minus that of the method (nats)", xlabel="step")
+    left.set(title="−ELBO minus that of GaussianHead (nats)", xlabel="step")
     left.set_yscale("symlog", linthresh=1.0)
     left.set_ylim(bottom=-0.5)
     values = [float(curves[f"worse/{arm}"].y[0]) for arm in arms[1:]]

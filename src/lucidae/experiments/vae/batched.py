@@ -90,8 +90,8 @@ ARMS = {
     "absolute": Arm(relative=False, divided=False),
     "absolute from the start": Arm(relative=False, divided=False, uncoupled=0.0),
 }
-"""Kinds of runs by name: diagonal and full posterior covariance, and full ones that lack a part of
-the method (ablations)."""
+"""Kinds of runs by name: a diagonal posterior covariance, a full one as in `GaussianHead`, and full
+ones that differ from `GaussianHead` in one respect or two (ablations)."""
 
 
 @dataclass(frozen=True, slots=True)

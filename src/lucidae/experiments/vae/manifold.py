@@ -33,8 +33,11 @@ from lucidae.experiments.vae.manifold_costs import (
 from lucidae.experiments.verdicts import AtLeast, AtMost, Ordered, Reported
 
 PARTS = ("coupled from the start", "not divided by √k", "absolute", "absolute from the start")
-"""Ablations: VAEs with full covariance that are trained without a part of the method. The names are
-those of `batched.ARMS`."""
+"""Ablations: VAEs with a full posterior covariance that is not parametrised and trained in all
+respects as in `GaussianHead`. The names are those of `batched.ARMS`."""
+
+ABOVE_METHOD = "−ELBO minus that of the full covariance as in GaussianHead, in nats"
+"""Name of the quantity that compares the ablations with `GaussianHead`."""
 
 SOME = 0.5
 """Two mean numbers of active directions count as different if they differ by at least this."""
@@ -79,7 +82,8 @@ class Manifold:
     """Settings: pairs of VAEs, with full and with diagonal posterior covariance.
 
     They are trained on data of random generators of known dimension and on images. Ablations, VAEs
-    with full covariance that lack parts of the method, are trained as well.
+    whose full covariance is not parametrised and trained in all respects as in `GaussianHead`, are
+    trained as well.
 
     Parameters
     ----------
@@ -106,11 +110,11 @@ class Manifold:
     image_noises : tuple
         As `noises`, for images.
     image_seeds : int
-        Number of seeds for images, and for the VAEs without parts of the method.
+        Number of seeds for images, and for the ablations.
     generator_steps : int
         Steps of training of a generator of images.
     parts_latents : int
-        Number of latents of the VAEs without parts of the method.
+        Number of latents of the ablations.
     gap_samples : int
         Number of images for the Hadamard gap of the models of `vae-mnist`.
     tuned : Tuned
@@ -122,7 +126,7 @@ class Manifold:
         Number of epochs for which models of digits are trained.
     costs : tuple of float
         Approximate seconds on one core of a pair of VAEs of random generators, of images, of the
-        runs without parts of the method, of one run of `vae-mnist`, and of a pair of longer runs.
+        ablations, of one run of `vae-mnist`, and of a pair of longer runs.
     """
 
     scale: str
@@ -339,9 +343,10 @@ class Manifold:
         return curves
 
     def _courses(self, results: Results) -> dict[str, Curve]:
-        """Return training losses of the ablations, and their last −ELBO minus the method's.
+        """Return training losses of the ablations, and their last −ELBO minus `GaussianHead`'s.
 
-        Ablations are VAEs with full covariance that are trained without a part of the method.
+        Ablations are VAEs whose full covariance is not parametrised and trained in all respects as
+        in `GaussianHead`.
         """
         cells = results.where(source="rows").cells
         curves = {}
@@ -434,15 +439,15 @@ def _bounds(panels: Sequence[tuple[str, str]]) -> tuple[Any, ...]:
                 f"lower/{panel}",
                 0.0,
                 at="everywhere",
-                says=f"cost minus gap of the diagonal decoder in nats, plus {ALLOWED:g} standard "
-                f"errors, {words}",
+                says="cost of a diagonal covariance minus Hadamard gap of the decoder trained with "
+                f"diagonal covariance, in nats, plus {ALLOWED:g} standard errors, {words}",
             ),
             AtLeast(
                 f"upper/{panel}",
                 0.0,
                 at="everywhere",
-                says=f"gap of the full decoder minus cost in nats, plus {ALLOWED:g} standard "
-                f"errors, {words}",
+                says="Hadamard gap of the decoder trained with full covariance minus cost of a "
+                f"diagonal covariance, in nats, plus {ALLOWED:g} standard errors, {words}",
             ),
         ]
     return tuple(verdicts)
@@ -471,8 +476,9 @@ def _best_bounds(panels: Sequence[tuple[str, str]]) -> tuple[Any, ...]:
                     f"better_{kind}/{panel}",
                     0.0,
                     at="everywhere",
-                    says=f"best {kind} posteriors: −ELBO of the {other} decoder minus that of the "
-                    f"{kind} decoder in nats, plus {ALLOWED:g} standard errors, {words}",
+                    says=f"−ELBO with the best {kind}-covariance posteriors, in nats: decoder "
+                    f"trained with {other} covariance minus that trained with {kind} covariance, "
+                    f"plus {ALLOWED:g} standard errors, {words}",
                 )
             )
     return tuple(verdicts)
@@ -498,7 +504,8 @@ def _errors(panels: Sequence[tuple[str, str]], low: int, high: int) -> tuple[Any
             f"mse_ratio/{panel}",
             1.0,
             at=(low, high),
-            says=f"error from posterior means: ratio of diagonal to full covariance, {words}",
+            says="reconstruction error from posterior means: ratio of diagonal to full "
+            f"covariance, {words}",
         )
         for panel, words in panels
     )
@@ -510,7 +517,7 @@ def _latents(panels: Sequence[tuple[str, str]]) -> tuple[Any, ...]:
             (f"active_directions_diagonal/{panel}", f"active_directions_full/{panel}"),
             at="mean",
             margin=SOME,
-            says=f"number of active directions: diagonal minus full covariance, {words}",
+            says=f"number of active latent directions: diagonal minus full covariance, {words}",
         )
         for panel, words in panels
     )
@@ -522,7 +529,8 @@ def _needed(panels: Sequence[tuple[str, str]]) -> tuple[Any, ...]:
             f"excess/{panel}",
             SOME,
             at="everywhere",
-            says=f"active directions of the full covariance minus r, absolute value, {words}",
+            says="absolute difference between the number of active latent directions with full "
+            f"covariance and the dimension r of the data, {words}",
         )
         for panel, words in panels
     )
@@ -543,7 +551,12 @@ def _expected(setting: Manifold) -> dict[str, tuple[Any, ...]]:
         "bounds_wide": _bounds(_panels("random", setting.ratios[1:], fixed)),
         "bounds_learned": _bounds(_panels("random", setting.ratios[:2], ["learn"])),
         "dimension": tuple(
-            AtLeast(f"step/{panel}", 0.0, says=f"cost for r ≥ 4 minus cost for r ≤ 3, {words}")
+            AtLeast(
+                f"step/{panel}",
+                0.0,
+                says="mean cost of a diagonal covariance for data of r ≥ 4 dimensions minus that "
+                f"for r ≤ 3, {words}",
+            )
             for panel, words in _panels("random", (1,), fixed)
         ),
         "images": _bounds(_panels("images", setting.ratios[:2], setting.image_noises)),
@@ -551,8 +564,7 @@ def _expected(setting: Manifold) -> dict[str, tuple[Any, ...]]:
         "tuned": _bounds(_tuned_panels(setting.tuned)),
         "best": _best_bounds([*_tuned_panels(setting.tuned), ("digits", "images of digits")]),
         "parts": tuple(
-            AtLeast(f"worse/{arm}", 0.0, says=f"−ELBO minus that of the method in nats: {arm}")
-            for arm in PARTS
+            AtLeast(f"worse/{arm}", 0.0, says=f"{ABOVE_METHOD}: {arm}") for arm in PARTS
         ),
     }
 
@@ -574,31 +586,42 @@ def _reported(setting: Manifold) -> tuple[Any, ...]:
             found.append(
                 Reported(
                     f"active_directions_{arm}/random/{ratio}/{noise}",
-                    says=f"active directions with {arm} covariance, {panel_words(ratio, noise)}",
+                    says=f"number of active latent directions with {arm} covariance, "
+                    f"{panel_words(ratio, noise)}",
                 )
             )
     found += [
-        Reported(f"{name}/deep", says=f"vae-mnist: {words} in nats")
+        Reported(f"{name}/deep", says=f"models of vae-mnist: {words}, in nats")
         for name, words in (
             ("difference", "cost of a diagonal covariance"),
-            ("gap_diagonal", "gap of the decoder of the diagonal covariance"),
-            ("gap_full", "gap of the decoder of the full covariance"),
+            ("gap_diagonal", "Hadamard gap of the decoder trained with diagonal covariance"),
+            ("gap_full", "Hadamard gap of the decoder trained with full covariance"),
         )
     ]
     found += [
-        Reported(f"{name}/{panel}", says=f"{words} in nats, {where}")
+        Reported(f"{name}/{panel}", says=f"{words}, in nats, {where}")
         for panel, where in [*_tuned_panels(setting.tuned), ("digits", "images of digits")]
         for name, words in (
-            ("best_difference", "cost with the best posteriors"),
-            ("gain_diagonal", "gain of the best full posteriors with the diagonal decoder"),
-            ("gain_full", "gain of the best full posteriors with the full decoder"),
-            ("encoder_diagonal", "excess of the diagonal encoder over the best posteriors"),
-            ("encoder_full", "excess of the full encoder over the best posteriors"),
+            ("best_difference", "cost of a diagonal covariance with the best posteriors"),
+            (
+                "gain_diagonal",
+                "−ELBO of best diagonal minus best full posteriors, decoder of diagonal covariance",
+            ),
+            (
+                "gain_full",
+                "−ELBO of best diagonal minus best full posteriors, decoder of full covariance",
+            ),
+            (
+                "encoder_diagonal",
+                "−ELBO with the encoder minus that with the best posteriors, diagonal covariance",
+            ),
+            (
+                "encoder_full",
+                "−ELBO with the encoder minus that with the best posteriors, full covariance",
+            ),
         )
     ]
-    found.append(
-        Reported("worse/diagonal", says="−ELBO minus that of the method in nats: diagonal")
-    )
+    found.append(Reported("worse/diagonal", says=f"{ABOVE_METHOD}: diagonal covariance"))
     return tuple(found)
 
 
