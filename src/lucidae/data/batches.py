@@ -128,7 +128,7 @@ class _Triple(NamedTuple):
 
 
 def _parts(batch: Any, name: str) -> _Triple:
-    """Return rows, targets and weights of a batch."""
+    """Return rows, targets and weights of a batch; None for targets and weights that it lacks."""
     is_tuple = isinstance(batch, list | tuple) and len(batch) > 0
     if not is_tuple or len(getattr(batch[0], "shape", ())) != 2:
         return _Triple(batch, None, None)  # an array, or a list of rows

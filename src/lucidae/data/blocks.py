@@ -163,7 +163,7 @@ class RowBlocks(ABC):
         return (block.rows for block in self.blocks())
 
     def checked(self, raw: Any, index: int, row: int) -> Any:
-        """Return a block as floating rows of the expected width; None if it has no rows."""
+        """Return a block as floating rows with `n_features` columns; None if it has no rows."""
         rows = floating_rows(raw, self.name, index, row, flat=self.flat)
         if rows is None:
             return None
@@ -193,7 +193,10 @@ def shrunk(name: str, expected: int, found: int) -> str:
 
 
 def floating_rows(raw: Any, name: str, index: int, row: int, *, flat: bool = False) -> Any:
-    """Return a raw block as two-dimensional floating rows; None if it has no rows.
+    """Return a block of data as a two-dimensional floating array; None if it has no rows.
+
+    `name`, `index` and `row` (the name of the data, the number of the block and its first row) are
+    used in error messages; `flat` allows a vector.
 
     NaN and infinity are not searched for here: they are found in the sums of squares.
     """
@@ -309,7 +312,7 @@ class ArrayBlocks(RowBlocks):
         return not scipy.sparse.issparse(self.array)
 
     def read(self) -> Iterator[Any]:
-        """Yield slices of rows that end, where possible, where a stored chunk of the array ends."""
+        """Yield slices of rows that end where stored chunks of the array end, if possible."""
         assert self.n_rows is not None, "an array has a shape"
         step = self._step()
         for start in _starts(self.first_row, self.n_rows, step):

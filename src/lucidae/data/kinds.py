@@ -181,7 +181,10 @@ def loaded(values: Any, name: str = "y") -> Any:
 
 
 class LoadedRows(NamedTuple):
-    """Data that fit into one block, in memory; a vector of targets is one-dimensional."""
+    """Rows, targets and weights of data that fit into one block, in memory.
+
+    A vector of targets stays one-dimensional.
+    """
 
     rows: Any
     targets: Any
@@ -287,7 +290,7 @@ def _check_count(y: Any, count: int, number: int) -> None:
 
 
 def checked_weights(weights: Any, block: RowBlock) -> Array | None:
-    """Return the weights of a block as a vector; all of them may be zero."""
+    """Return the weights of a block as a checked vector; it may consist of zeros only."""
     if weights is None:
         return None
     reference = np.empty(0) if scipy.sparse.issparse(block.rows) else block.rows[:0, 0]

@@ -231,7 +231,7 @@ class ColumnLeaf(ABC):
     """
 
     def __call__(self, rows: Any, _targets: Any, weights: Any) -> Any:
-        """Return the summary of a block with all columns."""
+        """Return the summary of a block of rows with all columns, and of their weights."""
         return self.sums(rows, self.codes(rows), weights)
 
     @abstractmethod
@@ -286,7 +286,7 @@ class Passes(Shown):
         self._weight: float | None = None
 
     def total(self, leaf: ColumnLeaf) -> Any:
-        """Return the summary of all blocks in one more pass.
+        """Return the summary of all blocks, which `leaf` computes, from a new pass over the data.
 
         Its first entry is the sum of the weights, which must be the same in every pass.
         """

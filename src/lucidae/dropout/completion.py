@@ -1,4 +1,4 @@
-"""Completion of a matrix with missing entries: a convex problem, solved with a duality gap.
+"""Completion of a matrix with missing entries by a convex problem, with a bound on the error.
 
 Let M be a matrix (n × m) of which only the entries in a set Ω are observed, P_Ω the projection that
 sets all other entries to zero, r the number of columns of the factors U and V and λ the strength of
@@ -90,15 +90,17 @@ class Factors(NamedTuple):
         return float(np.vdot(self.left, other.left) + np.vdot(self.right, other.right))
 
     def plus(self, other: Factors, scale: float) -> Factors:
-        """Return these factors plus a multiple of others."""
+        """Return these factors plus `scale` times other factors, entry by entry."""
         return Factors(self.left + scale * other.left, self.right + scale * other.right)
 
     def times(self, scale: float) -> Factors:
-        """Return a multiple of the factors."""
+        """Return the factors, each multiplied by `scale`."""
         return Factors(scale * self.left, scale * self.right)
 
     def balanced(self) -> tuple[Factors, Matrix]:
-        """Return balanced factors of the same product, and its singular values, descending.
+        """Return balanced factors of the same product ABᵀ, and its singular values, descending.
+
+        Balanced factors are the singular vectors times the square roots of the singular values.
 
         Singular values that count as zero are removed.
         """
@@ -290,13 +292,16 @@ class _Iterate:
 
     @property
     def span(self) -> Factors:
-        """Orthonormal left and right singular vectors of X."""
+        """Orthonormal left and right singular vectors of the current matrix X."""
         roots = np.sqrt(self.values)
         return Factors(self.factors.left / roots, self.factors.right / roots)
 
 
 class _Solver:
-    """Newton steps for factors of variable rank; the loop is `lucidae.iteration.iterate`."""
+    """Steps of the solver: Newton steps for factors A and B, whose number of columns may change.
+
+    The loop over the steps is `lucidae.iteration.iterate`.
+    """
 
     def __init__(self, objective: CompletionObjective, width: int) -> None:
         self.objective, self.entries = objective, objective.entries
@@ -318,11 +323,14 @@ class _Solver:
         return _Iterate(factors, values, residual, value, slope, excess, bound)
 
     def gap(self, state: _Iterate) -> float:
-        """Return the smallest known duality gap, relative to ‖P_Ω M‖²."""
+        """Return the loss minus its largest known lower bound (duality gap).
+
+        It is divided by the sum of squares of the observed entries.
+        """
         return (state.value - state.bound) / self.energy
 
     def step(self, state: _Iterate, tolerance: float) -> _Iterate:
-        """Return the state after one Newton step, and after adding columns if that is needed."""
+        """Return the state after one Newton step, with more columns if the factors need them."""
         state = self.measured(self.newton(state), state)
         due = min(LOOSE * max(state.excess, tolerance), 0.1)
         if state.rank >= self.width and state.excess > tolerance:
@@ -330,7 +338,7 @@ class _Solver:
         return self.searched(state) if state.slope <= due else state
 
     def newton(self, state: _Iterate) -> Factors:
-        """Return the factors after one damped Newton step, with the same number of columns."""
+        """Return the factors A and B after one damped Newton step, with as many columns."""
         objective, factors = self.objective, state.factors
         norm, residual = float(state.values.sum()), self.entries.sparse(state.residual)
         gradient = objective.gradient(factors, residual, norm)
@@ -490,12 +498,12 @@ class Completion:
 
     @property
     def rank(self) -> int:
-        """Rank of X."""
+        """Rank of the completed matrix X."""
         return len(self.values)
 
     @property
     def norm(self) -> float:
-        """Nuclear norm of X, the sum of its singular values."""
+        """Nuclear norm of the completed matrix X, the sum of its singular values."""
         return float(self.values.sum())
 
 

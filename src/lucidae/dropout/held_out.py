@@ -159,7 +159,7 @@ class CrossValidation:
 
     @property
     def _best_index(self) -> int:
-        """Index of `best`."""
+        """Index of the rate or rank with the smallest mean error, `best`."""
         mean = self.mean[self._first :]
         return self._simplest(float(mean.min()) + 1e-12 * float(np.abs(mean).max()))
 
@@ -268,7 +268,7 @@ def cross_validate_rows(
     callbacks: Sequence[Callable[..., Any]] = (),
     n_jobs: int | None = None,
 ) -> CrossValidation:
-    """Return the error on held-out rows for every strength or rank, without any moment.
+    """Return held-out errors for every strength or rank, without forming second moments.
 
     It is the result of `cross_validate` for data with fewer rows than features: each fold works on
     its training rows (see `lucidae.dropout.wide.row_factor`). The arguments are those of
@@ -334,7 +334,7 @@ class FoldRows(NamedTuple):
 
 
 def _taken(X: Any, Y: Array, weights: Array | None, rows: Vector) -> FoldRows:
-    """Return the rows with the given numbers."""
+    """Return inputs, outputs and weights of the rows with the given indices."""
     part = None if weights is None else take_rows(weights, rows)
     return FoldRows(take_rows(X, rows), take_rows(Y, rows), part)
 

@@ -452,7 +452,7 @@ def smallest_curvature(
 
 
 def _hessian(objective: DropoutObjective, weights: Weights, tied: bool) -> LinearOperator:
-    """Return the Hessian of `objective` at `weights` as a linear operator on flat vectors."""
+    """Return the Hessian of `objective` at `weights` as an operator on vectors of all weights."""
     size = sum(int(np.prod(part.shape)) for part in (weights[:1] if tied else weights))
 
     def product(vector: Matrix) -> Matrix:
@@ -468,7 +468,7 @@ def _hessian(objective: DropoutObjective, weights: Weights, tied: bool) -> Linea
 
 
 def _unpack(vector: Matrix, weights: Weights, tied: bool) -> Weights:
-    """Return a flat vector as weights of the shapes of `weights`; tied layers are equal."""
+    """Return a vector of all weights as two layers with the shapes of `weights`; equal if tied."""
     flat = np.asarray(vector).reshape(-1)
     split = int(np.prod(weights.left.shape))
     left = like(flat[:split].reshape(weights.left.shape), weights.left)

@@ -225,15 +225,16 @@ def resolved(
 
 
 def ridged(problem: LinearProblem, penalty: float) -> LinearProblem:
-    """Return a problem whose loss contains the ridge penalty ρ‖UVᵀ‖², ρ being `penalty`.
+    """Return second moments whose loss contains the ridge penalty ρ‖UVᵀ‖², ρ being `penalty`.
 
-    ρ‖B‖² is the squared error of coefficients B on the additional inputs √ρ e₁, √ρ e₂, …, with the
-    unit vectors eⱼ and the outputs zero. C = E[xxᵀ] becomes C + ρI, and E[yxᵀ] does not change, so
-    that everything known about least squares and dropout holds for the new problem. With dropout
-    the units are dropped for these inputs too: the loss is the expectation of error plus penalty.
-    Constant inputs have zero coefficients in any case and get no additional row. If C is not formed
-    because there are fewer rows than features, orthonormal directions that span the rows take the
-    place of the unit vectors, because optimal coefficients are zero outside of their span.
+    x are the inputs, y the outputs, and UVᵀ the coefficients of the network. ρ‖B‖² is the squared
+    error of coefficients B on the additional inputs √ρ e₁, √ρ e₂, …, with the unit vectors eⱼ and
+    the outputs zero. C = E[xxᵀ] becomes C + ρI, and E[yxᵀ] does not change, so that everything
+    known about least squares and dropout holds for the new problem. With dropout the units are
+    dropped for these inputs too: the loss is the expectation of error plus penalty. Constant inputs
+    have zero coefficients in any case and get no additional row. If C is not formed because there
+    are fewer rows than features, orthonormal directions that span the rows take the place of the
+    unit vectors, because optimal coefficients are zero outside of their span.
 
     Examples
     --------
@@ -260,7 +261,7 @@ def ridged(problem: LinearProblem, penalty: float) -> LinearProblem:
 
 
 def squares_of_columns(problem: LinearProblem) -> Array:
-    """Return the mean square of each input."""
+    """Return the mean square of each input, from the second moments of a problem."""
     if problem.inputs is not None:
         return diagonal(problem.inputs)
     assert problem.root is not None
@@ -402,9 +403,10 @@ def whiten(problem: LinearProblem) -> Whitened:
 
 
 def _without_constants(directions: Array, variances: Array) -> Array:
-    """Return directions, as columns, with exact zeros for inputs whose variance is zero.
+    """Return directions (columns) whose entries for constant inputs are set to exactly zero.
 
-    Rounding errors would give these inputs weights that depend on their units.
+    `variances` are those of the inputs. Otherwise rounding errors would give constant inputs
+    weights that depend on their units.
     """
     return directions * namespace(variances).astype(variances > 0, variances.dtype)[:, None]
 

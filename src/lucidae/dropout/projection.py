@@ -100,7 +100,7 @@ class _Operator(NamedTuple):
     dense: Matrix | None = None
 
     def gram(self, unit: float) -> Gram:
-        """Return the smaller Gram matrix of A divided by the number `unit`."""
+        """Return the smaller one of the Gram matrices AAᵀ and AᵀA, after dividing A by `unit`."""
         n, m = self.shape
         first, second = (self.times, self.back) if n > m else (self.back, self.times)
         dense = self.dense
@@ -131,7 +131,8 @@ def is_large(shape: tuple[int, ...], width: int) -> bool:
 def has_many_features(shape: tuple[int, ...], width: int) -> bool:
     """Tell whether rows of this shape are projected to judge an autoencoder of the given width.
 
-    If not, the second moment of the rows has few entries, or not many more than the projection.
+    Otherwise the second moment of all features is used, which has few entries, or not many more
+    than that of the projected rows.
     """
     n, m = shape
     return m > SMALL and (n < m or FEW * (width + 1) <= m)

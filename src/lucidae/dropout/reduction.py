@@ -291,7 +291,7 @@ class Case(NamedTuple):
 
     @property
     def uncertainty(self) -> float:
-        """Bound on the rounding error of each singular value of the optimal product of weights."""
+        """Bound on the rounding error of each singular value of the weights' optimal product."""
         noise = (sum(self.target.shape) + 10) * EPSILON
         return noise * float(self.bound.singular_values.max(initial=0.0)) + self.reduced.blur
 
@@ -302,7 +302,7 @@ def host(values: Any) -> Matrix:
 
 
 def reduce_inputs(data: Moments) -> Reduced:
-    """Return the problem for white inputs, from a QR factorisation of the rows if there is one.
+    """Return the problem for white inputs, from the triangular factor of the rows if it is given.
 
     White inputs have the identity as second moment. The triangular factor of the rows is
     `data.root`; without it, the second moment of the inputs is factorised.

@@ -95,7 +95,10 @@ class FittedValueErrors:
     intercept: bool
 
     def of(self, rows: Matrix) -> Matrix:
-        """Return standard errors of the fitted values for n centred inputs, shape (n, d1)."""
+        """Return standard errors of fitted values, shape (n, d1), of n inputs and d1 targets.
+
+        `rows` are the inputs minus their mean.
+        """
         size = self.left.shape[0] * (self.left.shape[1] + 1) ** 2
         step = max(1, ENTRIES // size)
         parts = [self._variances(rows[i : i + step] @ self.lift) for i in range(0, len(rows), step)]

@@ -95,7 +95,7 @@ class CompletionFigures:
 
     @property
     def evidence(self) -> dict[str, Any]:
-        """Numbers from which the claims can be checked: loss, lower bound, rank and ‖G‖₂."""
+        """Numbers by name from which the claims can be checked, such as loss and lower bound."""
         return {
             "relative_loss": self.value,
             "relative_lower_bound": self.value - self.gap,
@@ -238,10 +238,11 @@ def _dual_value(along: float, residual: Matrix, spectral: float, penalty: float)
 
 
 def _stationarity(matrix: Any, U: Matrix, V: Matrix, strength: float) -> float:
-    """Return the norm of the gradient with respect to U and V, relative to the norms of its terms.
+    """Return the norm of the gradient of the loss, relative to the norms of its terms.
 
-    The gradient consists of GV − λU diag‖vₖ‖² and GᵀU − λV diag‖uₖ‖², with the residual G and the
-    columns uₖ and vₖ.
+    Up to a factor, the gradient with respect to the factors U and V, with columns uₖ and vₖ,
+    consists of GV − λU diag‖vₖ‖² and GᵀU − λV diag‖uₖ‖², with the residual G on the observed
+    entries (`matrix`) and the strength λ of dropout.
     """
     pulls = [matrix @ V, matrix.T @ U]
     pushes = [strength * U * np.sum(V * V, axis=0), strength * V * np.sum(U * U, axis=0)]
@@ -255,10 +256,11 @@ def _spectral_norm(
 ) -> tuple[float, float]:
     """Return a lower and an upper bound on the spectral norm of the residual G.
 
-    For large matrices they come from the Gram matrix K of the smaller side. Let S be an orthonormal
-    basis of the factor of this side, in whose span the singular vectors of the largest singular
-    values lie at the optimum. If the eigenvalues of K outside of the span are at most β, the norm
-    of K is at most that of the 2 × 2 matrix of ‖SᵀKS‖, ‖(I − SSᵀ)KS‖ (twice) and β.
+    The completed matrix is UVᵀ. For large matrices the bounds come from the Gram matrix K of the
+    rows or columns of G, whichever are fewer. Let S be an orthonormal basis of the columns of the
+    corresponding factor (U for rows, V for columns): at the optimum the singular vectors of the
+    largest singular values lie in its span. If the eigenvalues of K outside of the span are at most
+    β, the norm of K is at most that of the 2 × 2 matrix of ‖SᵀKS‖, ‖(I − SSᵀ)KS‖ (twice) and β.
     """
     n, m = matrix.shape
     if n * m <= DENSE:
@@ -315,7 +317,7 @@ def _difference(
 def completion_claims(figures: CompletionFigures, tolerance: float) -> tuple[Claim, ...]:
     """Return the claims about a completed matrix; `tolerance` is the largest accepted gap.
 
-    Rounding of the factors to float32 changes the residual, so that the tolerance is larger then.
+    The tolerance is increased for factors of type float32, whose rounding changes the residual.
     """
     tolerance = max(tolerance, 64 * figures.precision)
     rows, columns = figures.empty_rows, figures.empty_columns
@@ -391,7 +393,7 @@ def _limited(figures: CompletionFigures, tolerance: float) -> bool:
 
 
 def _gap(figures: CompletionFigures, tolerance: float) -> Claim:
-    """Return the claim that the duality gap is at most the tolerance."""
+    """Return the claim that loss minus a lower bound of its minimum is at most the tolerance."""
     statement = "the loss exceeds its smallest value over all matrices by at most the tolerance"
     if figures.gap > tolerance >= figures.smallest_gap:
         why = (

@@ -163,7 +163,7 @@ def _against_optimum(case: Case, tolerance: float, negligible: float, rank: int)
 
 
 def _case(problem: LinearProblem, weights: Weights, strength: float, tied: bool) -> Case:
-    """Return weights and moments as NumPy arrays, the transformed inputs, and the minimal loss.
+    """Return a `Case`: weights and second moments as NumPy arrays, and the minimal loss.
 
     The inputs are whitened: transformed so that their second moment is the identity.
     """
@@ -554,7 +554,7 @@ def _inner_error(case: Case) -> float:
 
 
 def _paper_bound(target: Matrix, width: int) -> float:
-    """Return the strength of dropout at which the rank of the tied optimum falls below r.
+    """Return the strength of dropout at which the optimal tied weights have rank below r.
 
     Tied weights are shared by both layers, and r is the number of hidden units. The strength is r
     s_r / Σ_{i≤r} (sᵢ − s_r), with the positive eigenvalues sᵢ of the target that the product of the

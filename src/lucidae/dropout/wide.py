@@ -229,7 +229,7 @@ def _refuse_underflow(rows: Array, squares: Array, center: Array) -> None:
 def rows_problem(
     X: Any, Y: Any, weights: Array | None, *, centered: bool
 ) -> tuple[LinearProblem, SecondMoment | RowMean]:
-    """Return the problem of predicting Y from X, and the moment or the mean of the rows [x | y].
+    """Return a `LinearProblem` for predicting Y from X, and the moment or mean of rows [x | y].
 
     If there are fewer rows than features (see `is_wide`), the second moment is not formed.
     """

@@ -92,7 +92,7 @@ class Work:
         self.measure = measure
 
     def __call__(self, group: Sequence[Settings], device: str) -> Sequence[Arrays]:
-        """Do the runs with the settings in `group` on a device; return the arrays of each run."""
+        """Do the runs with the settings in `group` on a device; return the arrays they measure."""
         return self.measure(group, device)
 
     def __str__(self) -> str:
@@ -268,7 +268,7 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """Results of all runs of an experiment, in the order in which its setting lists them."""
+    """Results of all runs of an experiment, in the order in which its `Setting` lists the runs."""
 
     cells: tuple[Measured, ...]
 

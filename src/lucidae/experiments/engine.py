@@ -206,7 +206,7 @@ class _Clock:
     def pace(self, work: str) -> float:
         """Return the seconds per unit of cost of a function that does runs.
 
-        They are measured; before its first run they are a guess.
+        The value is measured; before the first run of the function it is a guess.
         """
         return self.spent[work] / self.paid[work] if self.paid[work] else self.guess
 

@@ -74,25 +74,25 @@ class ScalarMonitor(Callback):
         return f"{type(self).__qualname__}({self.name!r})"
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the history, for checkpoints."""
+        """Return the measured scalars (`history`), which checkpoints store."""
         return {"history": self.history}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore the history from a checkpoint."""
+        """Restore the measured scalars (`history`) from a checkpoint."""
         self.history = list(state_dict["history"])
 
     def on_validation_epoch_end(self, trainer: Any, pl_module: Any) -> None:
-        """Measure and log after the validation of an epoch."""
+        """Measure the scalars and log them, after the validation of an epoch."""
         if trainer.state.fn == "fit" and not trainer.sanity_checking:
             self._record(trainer, pl_module)
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
-        """Measure and log after a training epoch, if there is no validation."""
+        """Measure the scalars and log them after a training epoch, if there is no validation."""
         if not _validates(trainer):
             self._record(trainer, pl_module)
 
     def on_fit_end(self, trainer: Any, _pl_module: Any) -> None:
-        """Give a figure of the history to each logger that takes figures."""
+        """Draw the measured scalars, and give the figure to each logger that takes figures."""
         takers = [logger for logger in trainer.loggers if hasattr(logger.experiment, "add_figure")]
         if not self.history or not trainer.is_global_zero or not takers:
             return
@@ -131,11 +131,11 @@ class ScalarMonitor(Callback):
         raise NotImplementedError
 
     def figure(self) -> Any:
-        """Return a figure of the history; see `lucidae.nn.scalars_figure`."""
+        """Return a figure of the measured scalars; see `lucidae.nn.scalars_figure`."""
         return scalars_figure(self.history, self.name)
 
     def _record(self, trainer: Any, module: Any) -> None:
-        """Measure and log, if this epoch is one of those that are measured."""
+        """Measure the scalars of a module and log them, every `every_n_epochs` epochs."""
         if (int(trainer.current_epoch) + 1) % self.every_n_epochs:
             return
         scalars = self.measure(module, trainer)
@@ -197,7 +197,7 @@ class CollapseMonitor(ScalarMonitor):
         self.report: CollapseReport | None = None
 
     def _scalars(self, module: Any, trainer: Any) -> Scalars:
-        """Return the scalars of the collapse report of a module."""
+        """Return numbers of the collapse report of a module, such as that of active latents."""
         data = _loader(trainer) if self.data is None else self.data
         self.report = collapse_report(module.get_submodule(self.model), data, **self.settings)
         return collapse_scalars(self.report)
@@ -270,7 +270,7 @@ class CertificateMonitor(ScalarMonitor):
         self.certificate: Any = None
 
     def _scalars(self, module: Any, _trainer: Any) -> Scalars:
-        """Return the scalars of the certificate of the two layers of a module."""
+        """Return the measured values of the certificate of the two monitored layers of a module."""
         first, second = (module.get_submodule(name) for name in self.layers)
         if self.family == "linear":
             self.certificate = certify_linear(first, second, self.data, **self.settings)
@@ -324,7 +324,7 @@ class PrefixMonitor(ScalarMonitor):
         self._rows: list[Mapping[str, float]] = []
 
     def on_train_epoch_start(self, _trainer: Any, _pl_module: Any) -> None:
-        """Discard the losses of the previous epoch."""
+        """Discard the losses of all prefixes that were read in the previous epoch."""
         self._rows = []
 
     def on_train_batch_end(

@@ -234,7 +234,7 @@ class CollapseReport:
 
     @property
     def _advice_if_collapsed(self) -> str:
-        """One or two sentences for a model that uses no direction at all."""
+        """Advice in one or two sentences for a model that uses no direction of its latent space."""
         if self._linear == 0:
             return (
                 "None: no direction of the data has more variance than the noise. A smaller noise "
@@ -290,7 +290,7 @@ class CollapseReport:
         )
 
     def _rows(self) -> list[tuple[str, ...]]:
-        """Return the cells of the table, one tuple of strings per latent."""
+        """Return the rows of the table of latents, one tuple of strings per latent."""
         figures = zip(self.kl, self.variance, self.spread, self.active, self.justified, strict=True)
         return [
             (
@@ -640,8 +640,9 @@ def _linear_comparison(
 def linear_decoder_of(model: Any, codes: Tensor) -> Tensor | None:
     """Return the matrix (d × k) of a model's decoder; None if the decoder is not linear.
 
-    If the model has a method ``decode``, what it computes decides, see `affine_matrix`; `codes` of
-    shape (n, k) are latents. Otherwise its method ``linear_decoder`` or its layer ``decoder`` does.
+    d is the number of features, k the number of latents, and `codes` of shape (n, k) are latents.
+    If the model has a method ``decode``, it is evaluated to find the matrix (see `affine_matrix`).
+    Otherwise the matrix is taken from its method ``linear_decoder`` or its layer ``decoder``.
     """
     decode = getattr(model, "decode", None)
     if callable(decode):
@@ -656,7 +657,7 @@ def linear_decoder_of(model: Any, codes: Tensor) -> Tensor | None:
 
 
 def _takes_one(function: Any) -> bool:
-    """Return whether a function can be called with one argument: with latents and no condition."""
+    """Return whether a function, such as a decoder, can be called with latents alone."""
     try:
         inspect.signature(function).bind(None)
     except TypeError:
@@ -667,7 +668,7 @@ def _takes_one(function: Any) -> bool:
 
 
 def free_gain(decoder: Tensor, noise: float, sigma: Tensor) -> Tensor:
-    """Return the largest variance of the data outside the decoder's range, divided by the noise.
+    """Return the largest variance of the data outside the decoder's range over the noise variance.
 
     A latent that has collapsed to its prior, but whose decoder column can be chosen freely, would
     increase the likelihood if the result exceeds 1. Outside the range of the decoder the model

@@ -83,7 +83,7 @@ class HadamardGap:
 
     @property
     def answer(self) -> str:
-        """One sentence that answers whether a full covariance would help this model."""
+        """One sentence that says by how much a full posterior covariance would help this model."""
         return (
             "Would a full covariance help? With this decoder it raises the evidence lower bound by "
             f"{self._shown} nats per sample, to first order."
@@ -244,7 +244,7 @@ def sketch_bias(k: int, count: int) -> float:
 
 
 def _noise_variance(model: Any, given: float | None) -> float:
-    """Return the given noise variance or, if it is None, that of the model."""
+    """Return the given noise variance or, if it is None, the attribute of the model."""
     found = getattr(model, "noise_variance", None) if given is None else given
     if found is None:
         raise ValueError(
@@ -293,7 +293,10 @@ def _inputs(x: Any) -> Tensor:
 
 
 def _posterior_mean(posterior: Any) -> Tensor:
-    """Return the means (n, k) of what ``encode`` returned: a posterior, a tuple, or the means."""
+    """Return the posterior means (n, k) from the output of ``encode``.
+
+    The output may be a posterior, a tuple that begins with the means, or the means.
+    """
     mean = posterior if isinstance(posterior, torch.Tensor) else getattr(posterior, "mean", None)
     if not isinstance(mean, torch.Tensor) and isinstance(posterior, tuple | list) and posterior:
         mean = posterior[0]

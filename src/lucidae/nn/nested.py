@@ -396,9 +396,9 @@ def _input_moment(encoder: Any, data: Any) -> SecondMoment:
 
 
 def _write(encoder: Any, decoder: Any, turn: Tensor, columns: Tensor) -> None:
-    """Write rotated latents into encoder and decoder, in place.
+    """Change the weights of encoder and decoder in place, so that their latents are rotated.
 
-    `turn` is multiplied with the weight and the bias of the encoder, and `columns` are the new
+    The weight and the bias of the encoder are multiplied by `turn`, and `columns` are the new
     columns of the decoder's weight. Latents beyond the number of outputs become zero.
     """
     width = encoder.out_features

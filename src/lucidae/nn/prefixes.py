@@ -185,7 +185,7 @@ class PrefixLoss(nn.Module):
 
     @property
     def last(self) -> dict[str, float]:
-        """Losses of the prefixes of the last call by name, without weights."""
+        """Losses of the prefixes of the embeddings in the last call, by name, without weights."""
         if self._last is None:
             return {}
         found: dict[int, list[float]] = {}
@@ -366,7 +366,7 @@ def _check_weights(weights: Any, count: int) -> np.ndarray[Any, Any]:
 
 
 def _check_embeddings(embeddings: Any) -> int | tuple[str, ...]:
-    """Return which arguments are truncated: a number of leading ones, or names of keywords."""
+    """Return `embeddings` after a check: the number of leading arguments, or names of keywords."""
     if _is_whole(embeddings):
         return check_integer(embeddings, "embeddings", low=1)
     if isinstance(embeddings, str):

@@ -53,7 +53,7 @@ class CodeRecorder:
         return CodeRecorder, ()
 
     def __call__(self, layer: Any, _inputs: Any, codes: Tensor) -> None:
-        """Register codes, so that they are recorded when ``backward`` reaches them.
+        """Register outputs (codes) of the encoder, to be recorded when ``backward`` reaches them.
 
         This is the forward hook of the encoder.
         """
@@ -263,7 +263,9 @@ class RotationAugmented(torch.optim.Optimizer):
         self.state = self.optimizer.state
 
     def _code_moment(self) -> Tensor:
-        """Return the second moment (k × k) of the codes from which the gradients were computed.
+        """Return the second moment of the codes from which the gradients were computed, (k, k).
+
+        The codes are the k outputs of the encoder.
 
         Their mean is subtracted first if `centered`.
         """

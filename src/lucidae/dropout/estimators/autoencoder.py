@@ -421,7 +421,7 @@ class DropoutAutoencoder(
         return 1.0 - loss / energy if energy > 0 else 1.0
 
     def _loss_on(self, X: Any) -> tuple[float, float]:
-        """Return the mean squared error of the reconstructed rows, and E‖x − mean‖²."""
+        """Return the mean squared error of the reconstructed rows x of X, and E‖x − mean‖²."""
         if in_memory(X) and has_many_features(X.shape, self._n_features_out):
             source = RowsSource.of(X, None)
             left, right, mean = (
@@ -439,7 +439,7 @@ class DropoutAutoencoder(
         return int(self.left_.shape[1])
 
     def _unsolved(self, moment: SecondMoment | RowMean, ref: Array) -> AutoencoderState:
-        """Return the state of a fit; its optimum is computed when an attribute is first read."""
+        """Return the fitted state of a moment; attributes are computed when they are first read."""
         width = hidden_width(self.n_components, moment.n_features)
         strength = strength_of(self.dropout)
         tolerance = self._chosen_solver.allowed_gap(self.tol)

@@ -144,10 +144,10 @@ def _returned(
     rows: Array,
     roots: Array | None,
 ) -> Any:
-    """Return a solution with factors rounded to the dtype of `ref`, and their loss.
+    """Return a solution with its factors rounded to the dtype of `ref`, and the loss of these.
 
     `problem` contains the rows, multiplied by `roots` (the square roots of their weights) if these
-    are not None. The factor U is then that of the rows themselves: their codes.
+    are not None. The rows of the returned factor U are the codes of the rows without these weights.
     """
     left, right = solution.weights
     right = like(representable(right, ref, "right_"), problem.cross)
@@ -160,12 +160,12 @@ def _returned(
 
 
 def _weighted(left: Array, right: Array, roots: Array | None) -> Weights:
-    """Return factors with the rows of U multiplied by `roots`, unless these are None."""
+    """Return the factors U and V, the rows of U multiplied by `roots` unless that is None."""
     return Weights(left if roots is None else left * roots[:, None], right)
 
 
 def _upgraded(fields: dict[str, Any]) -> dict[str, Any]:
-    """Return the parameters and attributes of a `DropoutFactorization` of an earlier version."""
+    """Return the fields of a `DropoutFactorization` from those that an earlier version saved."""
     added = {
         "handle_missing": "error",
         "missing_values": np.nan,
@@ -393,7 +393,7 @@ class DropoutFactorization(
         return state
 
     def _checked_settings(self) -> Any:
-        """Return the rule by which `dropout` is chosen, or None; refuse wrong parameters."""
+        """Return the rule that chooses `dropout`; None if it is a number. Check all parameters."""
         check_choice(self.handle_missing, "handle_missing", HANDLE_MISSING)
         check_missing_values(self.missing_values)
         check_number(self.tol, "tol", low=0.0, open_low=True)
@@ -408,7 +408,7 @@ class DropoutFactorization(
         return check_choice(self.handle_missing, "handle_missing", HANDLE_MISSING) == "complete"
 
     def _validated(self, X: Any, *, reset: bool) -> Any:
-        """Return a matrix after validation; it may have missing entries if these are allowed."""
+        """Return a validated matrix; missing entries are an error unless they are allowed."""
         if not self._completes:
             if scipy.sparse.issparse(X):
                 raise ValueError(
@@ -602,7 +602,7 @@ def _check_shape(rows: Any, attributes: Mapping[str, Any]) -> None:
 
 
 def _difference(now: Mapping[str, Any], fitted: Mapping[str, Any]) -> float:
-    """Return the largest relative difference between present attributes and those that fit set."""
+    """Return the largest relative difference of attributes between now and the end of `fit`."""
     differences = [0.0]
     for name, expected in fitted.items():
         if same_values(now[name], expected):

@@ -97,7 +97,7 @@ class RegressionState(NetworkState):
 
     @property
     def problem(self) -> LinearProblem:
-        """The loss: second moments of inputs and targets, with the ridge penalty."""
+        """The second moments of inputs and targets that define the loss, with the ridge penalty."""
         return self._resolved(self.unpenalized, self.moment)
 
     @property
@@ -157,7 +157,7 @@ class RegressionState(NetworkState):
         return super().attributes_claim if self.shrink else REDUCED_RANK_ATTRIBUTES
 
     def judge(self, figures: DropoutFigures, tolerance: float) -> tuple[Claim, ...]:
-        """Return the claims about the weights, from the measured values."""
+        """Return the claims about the weights that follow from the values measured on the data."""
         if self.shrink:
             return ridge_claims(super().judge(figures, tolerance), self.alpha)
         return ridge_claims(reduced_rank_claims(figures, tolerance), self.alpha)
@@ -180,13 +180,13 @@ class RegressionState(NetworkState):
         )
 
     def chosen(self) -> dict[str, Any]:
-        """Return the dropout rate, the number of hidden units, and how they were chosen."""
+        """Return ``dropout_``, ``n_components_`` and the results of cross-validation, by name."""
         results = None if self.cv is None else self.cv.results()
         settings = {"dropout_": self.dropout, "n_components_": self.width}
         return settings | {"cv_": self.cv, "cv_results_": results}
 
     def reported(self, attributes: Mapping[str, Any], moment: Any) -> ReportedAttributes:
-        """Return the attributes that the certificate compares with data of the given moment."""
+        """Return the attributes that the certificate compares with data whose moment is given."""
         found = super().reported(attributes, moment)
         coef, bias = self.function(attributes["coef_"], attributes["intercept_"])
         means = [host(part) for part in (moment.center, moment.offset)]

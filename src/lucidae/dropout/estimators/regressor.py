@@ -75,7 +75,7 @@ def _streams(estimator: Any) -> bool:
 
 
 def _upgraded_regressor(fields: dict[str, Any]) -> dict[str, Any]:
-    """Return the parameters and attributes of a `DropoutRegressor` of an earlier version."""
+    """Return the fields of a `DropoutRegressor` from those that an earlier version saved."""
     return {"n_jobs": None, "shrink": True, "alpha": 0.0} | upgraded_sgd_estimator(fields)
 
 
@@ -460,7 +460,7 @@ class DropoutRegressor(
         return X, y, check_weights(sample_weight, X)
 
     def _check_settings(self) -> None:
-        """Raise an error for settings that contradict each other, or for a wrong penalty."""
+        """Raise an error for settings that contradict each other, or for a wrong ridge penalty."""
         check_number(self.alpha, "alpha", low=0.0, high=LARGEST_ALPHA)
         if check_flag(self.shrink, "shrink"):
             if isinstance(self.n_components, str) and self.n_components in SELECTIONS:
@@ -487,7 +487,7 @@ class DropoutRegressor(
 
     @property
     def _cross_validated(self) -> str | None:
-        """How cross-validation chooses the dropout rate or the rank; None if both are given."""
+        """Rule, "cv" or "cv_1se", that chooses the dropout rate or the rank; None if not chosen."""
         value = self.dropout if self.shrink else self.n_components
         return value if isinstance(value, str) and value in SELECTIONS else None
 
@@ -549,7 +549,7 @@ class DropoutRegressor(
         return NetworkChoice(moment, 0.0, int(selected), found)
 
     def _unsolved(self, choice: NetworkChoice, flat: bool, ref: Array) -> RegressionState:
-        """Return the state of a fit; its optimum is computed when an attribute is first read.
+        """Return the fitted state of `choice`; the optimum is computed when an attribute is read.
 
         `flat` says whether y was one-dimensional, and `ref` has the dtype and device of X.
         """

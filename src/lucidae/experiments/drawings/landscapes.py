@@ -196,7 +196,7 @@ def paths(outcome: Outcome) -> Sequence[Block]:
 
 
 def _spread(path: Any, count: int = 300) -> Any:
-    """Return indices of about `count` points of a path with equal distances along the path."""
+    """Return indices of about `count` points of a path that are equally spaced along it."""
     steps = np.linalg.norm(np.diff(path, axis=0), axis=1)
     length = np.concatenate([[0.0], np.cumsum(steps)])
     return np.unique(np.searchsorted(length, np.linspace(0, length[-1], count)))

@@ -94,7 +94,7 @@ LOSSES: dict[str, Callable[[Classifier, Sequence[int], int], Loss]] = {
 
 
 def _digits() -> tuple[Any, Any, Any, Any]:
-    """Return the embedded digits: 1300 for training and 497 for evaluation."""
+    """Return the digits of scikit-learn: 1300 images for training and 497 for evaluation."""
     bunch = load_digits()
     return bunch.data[:1300], bunch.target[:1300], bunch.data[1300:], bunch.target[1300:]
 

@@ -53,7 +53,10 @@ def by_criterion(name: str, noise_variance: float | None = None) -> Callable[[Fl
 
 
 def by_share(values: Floats, n: int) -> int:  # noqa: ARG001
-    """Return the number of components that explain 95 % of the variance."""
+    """Return the number of leading components that explain 95 % of the variance.
+
+    `values` are the eigenvalues of the covariance; the number n of rows is not used.
+    """
     return int(np.searchsorted(np.cumsum(values) / np.sum(values), SHARE)) + 1
 
 

@@ -209,7 +209,7 @@ def search_eq16(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 def search_condition(values: np.ndarray[Any, Any], outer: np.ndarray[Any, Any]) -> float:
-    """Return the smallest condition number of penalties a + b·outer, over shifts a and factors b.
+    """Return the smallest condition number with penalties a + b·outer, over shifts a and factors b.
 
     It is that of the Hessian at the optimum. The penalties stay between 0 and the k-th entry of
     `values`, the eigenvalues of the covariance in descending order; `outer` has k entries.

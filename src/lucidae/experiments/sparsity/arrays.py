@@ -82,7 +82,7 @@ def lasso_strength(noise: float, directions: int, snapshots: int) -> float:
 
 
 def full(A: Any, X: Any, noise: float, count: int) -> Floats:  # noqa: ARG001
-    """Return the relevances (prior variances) of the full-covariance VAE for each direction."""
+    """Return the relevance (prior variance) of each direction in the full-covariance VAE."""
     found = solve_batch(A[None], X[None], noise_variance=noise, tol=1e-4)
     return np.asarray(found.value.relevance[0])
 
@@ -254,14 +254,14 @@ def measure(settings: Settings) -> Arrays:
 
 
 def rate(panel: str, method: str) -> str:
-    """Return the description of the share of pairs that a method resolves in one panel."""
+    """Return a phrase for the share of pairs of sources that a method resolves in one panel."""
     sources = {"coherent": "coherent sources", "in phase": "coherent sources in phase"}
     pairs = sources.get(panel, "independent sources")
     return f"share of pairs of {pairs} that {_named(method)} resolves"
 
 
 def _named(method: str) -> str:
-    """Return the name of a method as it stands in a sentence."""
+    """Return the name of a method, with an article if needed, for use in a sentence."""
     return f"the {NAMES[method]}" if method in ("full", "group lasso") else NAMES[method]
 
 

@@ -161,7 +161,7 @@ samples (R, B, D): for each run, B samples with D entries.
 
 
 def generator(seed: int, stream: str, device: Any) -> Any:
-    """Return a torch generator of one of the independent streams of a run."""
+    """Return a torch random generator for one of the independent streams of a run (`STREAMS`)."""
     state = np.random.SeedSequence([seed, STREAMS[stream]]).generate_state(2, np.uint32)
     return torch.Generator(device).manual_seed(int(state[0]) * 2**31 + int(state[1]))
 
@@ -208,7 +208,10 @@ class Draws:
 
 
 def initial_weights(run: VaeRun, entries: int, hidden: int) -> dict[str, Tensor]:
-    """Return the initial weights of one run: layers (in, out) and their biases (1, out).
+    """Return the initial weights of one run by name.
+
+    Weights of a layer have the shape (number of inputs, number of outputs) and biases (1, number of
+    outputs).
 
     Linear layers are initialised as in torch, and the layers of the covariance as in
     `GaussianHead`. The numbers depend on seed, sizes and number of latents, and not on the kind of
@@ -239,7 +242,7 @@ def initial_weights(run: VaeRun, entries: int, hidden: int) -> dict[str, Tensor]
 
 
 def padded(parts: Sequence[Tensor]) -> Tensor:
-    """Return matrices of different sizes as one stack, padded with zeros at the end."""
+    """Return matrices of different sizes as one array of shape (count, …), padded with zeros."""
     sizes = [max(part.shape[axis] for part in parts) for axis in (0, 1)]
     stack = torch.zeros((len(parts), *sizes))
     for target, part in zip(stack, parts, strict=True):

@@ -151,7 +151,7 @@ class Manifold:
 
     @property
     def rows(self) -> str:
-        """Name of the images: digits at smoke scale, MNIST at paper scale."""
+        """Name of the data set of images: digits at smoke scale, MNIST at paper scale."""
         return "digits" if self.scale == "smoke" else "mnist"
 
     def cells(self) -> Sequence[Cell]:
@@ -166,7 +166,7 @@ class Manifold:
         ]
 
     def _runs(self) -> Any:
-        """Import and return the module of the runs, which needs PyTorch."""
+        """Import and return the module that does the runs, which needs PyTorch."""
         try:
             from lucidae.experiments.vae import manifold_runs
         except ImportError as error:
@@ -254,7 +254,10 @@ class Manifold:
         ]
 
     def _deep(self) -> list[Cell]:
-        """Return the two runs of `vae-mnist` of its first seed (fewer epochs at smoke scale)."""
+        """Return the two runs of the experiment `vae-mnist` with its first seed.
+
+        At smoke scale they have fewer epochs.
+        """
         from lucidae.experiments.vae.comparison import cell_settings
 
         cells = []
@@ -282,7 +285,7 @@ class Manifold:
         return cells
 
     def _tuned(self) -> list[Cell]:
-        """Return the longer runs, each a `Cell`; runs of one learning rate have the same label."""
+        """Return the runs with more steps; runs of one learning rate have the same label."""
         measure, tuned = self._runs().measure_tuned, self.tuned
         cells = []
         for rate in tuned.rates:
@@ -393,35 +396,38 @@ STATEMENTS = {
         "Hadamard gaps of the two decoders."
     ),
     "bounds_wide": own(
-        "With two to four times as many latents as dimensions, the cost lies between the two "
-        "Hadamard gaps as well."
+        "With two to four times as many latents as dimensions, the cost of a diagonal covariance "
+        "lies between the Hadamard gaps of the two decoders, too."
     ),
     "bounds_learned": own(
-        "With a learned noise variance, the cost lies between the two Hadamard gaps as well."
+        "With a learned noise variance, the cost of a diagonal covariance lies between the "
+        "Hadamard gaps of the two decoders, too."
     ),
     "dimension": own(
         "A diagonal covariance costs more for data of r ≥ 4 dimensions than for r ≤ 3."
     ),
     "images": own(
-        "On images of a generator, the cost of a diagonal covariance lies between the two Hadamard "
-        "gaps."
+        "On images of a generator, the cost of a diagonal covariance lies between the Hadamard "
+        "gaps of the two decoders."
     ),
     "deep": own(
         "For the models of the experiment vae-mnist, the cost of a diagonal covariance lies "
-        "between the two Hadamard gaps."
+        "between the Hadamard gaps of the two decoders."
     ),
     "tuned": own(
-        "Trained twice as long, and with the best learning rate for each covariance, the "
-        "cost lies between the two Hadamard gaps with as many latents as dimensions."
+        "With training of twice the length, the best learning rate for each covariance and as "
+        "many latents as dimensions, the cost of a diagonal covariance lies between the Hadamard "
+        "gaps of the two decoders."
     ),
     "best": own(
         "With the best posterior of each sample, instead of the one that the encoder predicts, the "
-        "cost lies between what a full covariance gains with either decoder."
+        "cost of a diagonal covariance lies between the gains of a full covariance with each of "
+        "the two decoders."
     ),
     "parts": own(
-        "The training of a full covariance needs all three parts of the method: covariances "
-        "predicted relative to the standard deviations, divided by √k for k latents, and latents "
-        "that are independent at first."
+        "The training of a full covariance needs three measures together: off-diagonal entries "
+        "that are predicted relative to the standard deviations, their division by √k for k "
+        "latents, and latents that are independent at first."
     ),
 }
 
@@ -570,7 +576,7 @@ def _expected(setting: Manifold) -> dict[str, tuple[Any, ...]]:
 
 
 def _reported(setting: Manifold) -> tuple[Any, ...]:
-    """Return the values that are reported without a verdict."""
+    """Return verdicts that only report a measured value."""
     noise = setting.noises[0]
     low = [r for r in setting.dimensions if 2 <= r <= 4]
     found = [

@@ -147,7 +147,7 @@ def standard_error(values: Any) -> float:
 
 
 def low_and_high(name: str, curve: Curve) -> dict[str, Curve]:
-    """Return the mean cost for r ≥ 4 minus that for r ≤ 3, and the cost per pair of dimensions.
+    """Return two curves: cost for r ≥ 4 minus cost for r ≤ 3, and cost per pair of dimensions.
 
     The curve contains the cost of a diagonal covariance against the dimension r of the data.
     """
@@ -179,7 +179,7 @@ def deep_bounds(results: Results) -> dict[str, Curve]:
 
 
 def digits_best(results: Results) -> dict[str, Curve]:
-    """Return what `compared_best` finds for the models of digits, and their Hadamard gaps."""
+    """Return the values of `compared_best` for VAEs of digits, and their Hadamard gaps."""
     arms = {}
     for arm in ARMS:
         cells = results.where(source="digits", arm=arm)

@@ -104,10 +104,11 @@ Sampler = Callable[[Sequence[Settings], Sequence[int], str], tuple[Source, int, 
 def random_generators(
     group: Sequence[Settings], copies: Sequence[int], device: str
 ) -> tuple[Source, int, list[Arrays]]:
-    """Return data x = tanh(u A) B of random networks, for standard normal u of r entries.
+    """Return a source of data x = tanh(u A) B, for standard normal u of r entries.
 
-    The entries of A have the variance 1/r and B is scaled such that the entries of x have the mean
-    variance 1.
+    A and B are the weights of a random network. The entries of A have the variance 1/r, and B is
+    scaled such that the entries of x have the mean variance 1. The number of entries of x and an
+    empty dictionary for each of the settings are returned, too.
     """
     each = [random_generator(one["seed"], one["dimension"], one["entries"]) for one in group]
     inner, outer = (padded([each[index][part] for index in copies]).to(device) for part in (0, 1))
@@ -132,9 +133,10 @@ def random_generator(seed: int, dimension: int, entries: int) -> tuple[Tensor, T
 def image_generators(
     group: Sequence[Settings], copies: Sequence[int], device: str
 ) -> tuple[Source, int, list[Arrays]]:
-    """Return images of trained generators: decoders of VAEs with as many latents as dimensions.
+    """Return a source of images from trained generators, their size, and sample images.
 
-    These VAEs have a diagonal covariance and are trained on the images ``rows`` first.
+    The generators are the decoders of VAEs with as many latents as the dimension of the data. These
+    VAEs have a diagonal covariance and are trained on the images ``rows`` first.
     """
     design = Design(**group[0]["design"])
     design = replace(design, steps=group[0]["generator_steps"])
@@ -162,7 +164,7 @@ def image_generators(
 def image_rows(
     group: Sequence[Settings], _: Sequence[int], device: str
 ) -> tuple[Source, int, list[Arrays]]:
-    """Return the training images of a data set, as rows, drawn with replacement."""
+    """Return a source that draws training images of a data set with replacement, and their size."""
     images = np.asarray(SOURCES[group[0]["rows"]]()[0], dtype=np.float32)
     rows = torch.tensor(images.reshape(len(images), -1), device=device)
 

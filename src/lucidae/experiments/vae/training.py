@@ -222,7 +222,7 @@ class Training:
         return 1.0 if not self.records or math.isfinite(self.records[-1]["loss"]) else math.nan
 
     def history(self) -> History:
-        """Return the measured values after each epoch."""
+        """Return the values measured after each epoch as a `History`."""
         names = self.records[0] if self.records else {}
         values = {name: np.array([row[name] for row in self.records]) for name in names}
         return History(np.arange(1, len(self.records) + 1), values)
