@@ -486,8 +486,9 @@ def sampled_gradient(weights: Weights, X: Array, Y: Array, masks: Array, keep: A
 def paper_direction(weights: Weights, X: Array, Y: Array, masks: Array, keep: Any) -> Weights:
     """Return the direction that Mianjy et al. 2018, Algorithm 1 subtracts from the weights.
 
-    It is the mean over the batch, and equals θ/2 times `sampled_gradient` with the probability θ
-    (`keep`) of keeping a unit.
+    The direction is the mean over the batch X, Y for the given masks, without the factor of the
+    learning rate. It equals θ/2 times `sampled_gradient`, with the probability θ (`keep`) of
+    keeping a unit.
     """
     exact = sampled_gradient(weights, X, Y, masks, keep)
     return Weights(exact.left * (keep / 2), exact.right * (keep / 2))

@@ -52,9 +52,9 @@ class DataUnits(NamedTuple):
 
     @classmethod
     def of(cls, data: Moments) -> DataUnits:
-        """Return units near the largest standard deviation of the inputs, and near √E‖y‖².
+        """Return units for second moments: near the largest standard deviation of x, and √E‖y‖².
 
-        y are the outputs.
+        x are the inputs and y the outputs. Both units are rounded to powers of four.
         """
         deviation = float(data.deviations.max(initial=0.0))
         return cls(_power_of_four(deviation), _power_of_four(math.sqrt(data.energy)))

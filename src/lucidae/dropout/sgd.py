@@ -345,7 +345,10 @@ class Monitor:
     tied: bool
 
     def expected(self, runs: Runs) -> DropoutObjective:
-        """Return the expected dropout loss, with the strength of dropout of each network (run)."""
+        """Return the expected dropout loss as an objective of all networks (runs), each with its λ.
+
+        λ is the strength of dropout.
+        """
         return DropoutObjective(self.problem, runs.strength)
 
     def objective(self, runs: Runs) -> Array:

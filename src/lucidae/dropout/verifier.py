@@ -393,7 +393,7 @@ def _is_learned(case: Case) -> bool:
 def _optimum_error(case: Case) -> float:
     """Return a bound on the rounding error of the optimal product of the weights.
 
-    It is relative to the norm of the product.
+    The bound is relative to the norm of this product.
     """
     top = float(_shrunk(case.bound).max(initial=0.0))
     return math.sqrt(case.bound.rank) * case.uncertainty / top if top > 0 else 0.0

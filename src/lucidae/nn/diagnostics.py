@@ -668,7 +668,7 @@ def _takes_one(function: Any) -> bool:
 
 
 def free_gain(decoder: Tensor, noise: float, sigma: Tensor) -> Tensor:
-    """Return the largest variance of the data outside the decoder's range over the noise variance.
+    """Return the largest variance of the data outside the decoder's range, relative to the noise.
 
     A latent that has collapsed to its prior, but whose decoder column can be chosen freely, would
     increase the likelihood if the result exceeds 1. Outside the range of the decoder the model

@@ -71,7 +71,7 @@ class CodeRecorder:
         # A graph that is retained may be traversed more than once.
         """Record the codes (outputs of the encoder) that ``backward`` has reached, once.
 
-        This is a hook on the codes.
+        This is the hook that torch calls with the gradient of the codes.
         """
         if not any(kept is other for other in (*self.codes, *self._arriving)):
             self._arriving.append(kept)

@@ -143,9 +143,9 @@ class AutoencoderState(NetworkState):
     def remainder(self, mean: Any, subtracted: Array) -> np.ndarray[Any, Any]:
         """Return the mean of the training rows minus `subtracted`, a rounded copy of that mean.
 
-        `subtracted` has the dtype of new rows. The stored mean has more digits than its attribute
-        ``mean_`` (`mean`). They are used if the attribute is the rounded stored mean; if a user has
-        assigned another value, that value is the mean.
+        `subtracted` has the dtype of new rows, and `mean` is the attribute ``mean_``. If the
+        attribute is the rounded stored mean, the stored mean is used, which has more digits; if a
+        user has assigned another value to the attribute, that value is used.
         """
         mean, done = host(mean), host(subtracted)
         center, offset = host(self.moment.center), host(self.moment.offset)

@@ -136,7 +136,7 @@ def _cost(axes: Any, curves: Any, panel: str) -> None:
 
 
 def _best(outcome: Outcome) -> Any:
-    """Return a figure of the longer runs: costs of a diagonal covariance, and encoder errors.
+    """Return a figure of the runs with more steps: costs of a diagonal covariance, and encoders.
 
     The costs are drawn with the best posterior of each sample and with the posteriors that the
     encoders predict; the last panel shows by how much −ELBO of the encoders exceeds that of the

@@ -116,10 +116,10 @@ class Penalties:
         return {**curves, **trained}
 
     def _slowdown(self, trained: Curves, rate: float) -> float:
-        """Return the difference of two distances to the principal axes at epoch `EARLY`.
+        """Return how much farther from the principal axes the penalties of eq. 16 are at `EARLY`.
 
-        It is the distance with the penalties of Bao et al. 2020, eq. 16 minus the distance with
-        equally spaced penalties, at the learning rate `rate`.
+        It is the distance at the epoch `EARLY` with the penalties of Bao et al. 2020, eq. 16, minus
+        the distance with equally spaced penalties, at the learning rate `rate`.
         """
         ours, usual = (trained[f"alignment/{name}/{rate:g}"] for name in ("paper", "spaced"))
         return float((ours.y - usual.y)[ours.x == EARLY][0])

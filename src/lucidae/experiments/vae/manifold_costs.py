@@ -66,7 +66,8 @@ def best_rates(cells: Results, rates: Sequence[float]) -> tuple[dict[str, Any], 
     Parameters
     ----------
     cells : Results
-        Longer runs of one panel and dimension, for all learning rates and seeds.
+        Runs with more training steps, of one noise variance, number of latents and dimension of the
+        data, for all learning rates and seeds.
     rates : sequence of float
         The learning rates.
 
