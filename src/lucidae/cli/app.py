@@ -36,7 +36,7 @@ INTERRUPTED = 130
 
 @dataclass(slots=True)
 class CommandState:
-    """Options that are given before the name of the command, such as ``lucidae --debug fit``."""
+    """Options given before the name of a command, as ``--debug`` in ``lucidae --debug fit``."""
 
     debug: bool = False
 

@@ -190,7 +190,7 @@ def dropout(
             "cv (cross-validation) or cv_1se (with the rule of one standard error).",
         ),
     ] = "0.5",
-    solver: Annotated[str, typer.Option(help="exact or sgd.")] = "exact",
+    solver: Annotated[str, typer.Option(help="Solver: exact (closed form) or sgd.")] = "exact",
     seed: Seed = 0,
     out: Out = "",
     header: Header = None,

@@ -42,18 +42,34 @@ def meg(
         ),
     ] = "1",
     loose: Annotated[
-        str, typer.Option(help="MNE's loose orientation: 0 (normals) to 1 (free), or auto.")
+        str,
+        typer.Option(
+            help="Orientation of the sources, as MNE's argument loose: from 0 (along the normals "
+            "of the surface) to 1 (free), or auto."
+        ),
     ] = "auto",
     fixed: Annotated[
-        bool, typer.Option("--fixed", help="Sources along the normals of the surface (--loose 0).")
+        bool,
+        typer.Option(
+            "--fixed", help="Orient all sources along the normals of the surface (--loose 0)."
+        ),
     ] = False,
     depth: Annotated[
-        float, typer.Option(min=0.0, help="Exponent of MNE's depth weighting; 0 for none.")
+        float,
+        typer.Option(min=0.0, help="Exponent of MNE's depth weighting of the sources; 0 for none."),
     ] = 0.8,
-    tmin: Annotated[float | None, typer.Option(help="First time in seconds.")] = None,
-    tmax: Annotated[float | None, typer.Option(help="Last time in seconds.")] = None,
+    tmin: Annotated[
+        float | None, typer.Option(help="First time of the evoked response to use, in seconds.")
+    ] = None,
+    tmax: Annotated[
+        float | None, typer.Option(help="Last time of the evoked response to use, in seconds.")
+    ] = None,
     debias: Annotated[
-        bool, typer.Option("--debias", help="Amplitudes by least squares, without shrinkage.")
+        bool,
+        typer.Option(
+            "--debias",
+            help="Compute the amplitudes of the sources by least squares, without shrinkage.",
+        ),
     ] = False,
     out: Annotated[
         Path | None,

@@ -108,9 +108,10 @@ def streamed_table(
 ) -> Table | None:
     """Return a table whose values are read in blocks, or by Dask if there is a scheduler.
 
-    None for a file that is smaller than one block or has another format: it is loaded. HDF5 and
-    Zarr are read in blocks whatever their size. If there are targets in columns of the file, the
-    values are `SplitRows`, or the targets are another Dask collection.
+    The result is None for a file that is smaller than one block or has another format; such a file
+    is loaded into memory. HDF5 and Zarr are read in blocks whatever their size. If there are
+    targets in columns of the file, the values are `SplitRows`, or the targets are another Dask
+    collection.
 
     Parameters
     ----------
@@ -198,13 +199,14 @@ def _with_second(table: Table, second: Path, options: ReadOptions) -> Table:
 
 
 SAMPLED_BYTES = 2**25
-"""Largest size of the sample of rows of a large file."""
+"""Largest size in bytes of the sample of rows that is kept of a large file."""
 
 
 class _Sample:
-    """Evenly spaced rows of data of unknown length.
+    """Sample of evenly spaced rows of data whose number of rows is not known in advance.
 
-    If there are more than `most` rows, every second row is dropped.
+    Every row whose number is a multiple of `step` is kept. Whenever there are more than `most` of
+    them, every second one is dropped and `step` is doubled.
     """
 
     def __init__(self, most: int) -> None:
@@ -212,7 +214,7 @@ class _Sample:
         self.rows: Any = None
 
     def add(self, rows: Any) -> None:
-        """Add the rows, among the next `rows` of the data, whose number is a multiple of `step`."""
+        """Add those of the next `rows` of the data whose number is a multiple of `step`."""
         fresh = rows[-self.seen % self.step :: self.step]
         self.seen += len(rows)
         self.rows = fresh.copy() if self.rows is None else np.concatenate([self.rows, fresh])
@@ -223,7 +225,7 @@ class _Sample:
 def summarised_table(file: Path, options: ReadOptions) -> Table | None:
     """Return the moment and a sample of the rows of a large file, which is read once.
 
-    None for a file that is smaller than one block or has another format.
+    The result is None for a file that is smaller than one block or has another format.
     """
     if file.suffix.lower() not in FILES or not file.exists() or not is_large(file):
         return None

@@ -69,7 +69,7 @@ class BatchBlocks(RowBlocks):
         )
 
     def read(self) -> Iterator[Any]:
-        """Yield the rows of the batches; a batch that is a tuple is read by `blocks` instead."""
+        """Yield the batches as they were given; `blocks` separates rows, targets and weights."""
         return (block.rows for block in self.blocks())
 
     def blocks(self) -> Iterator[RowBlock]:
@@ -134,7 +134,7 @@ class _Triple(NamedTuple):
 
 
 def _parts(batch: Any, name: str) -> _Triple:
-    """Return rows, targets and weights of a batch."""
+    """Return rows, targets and weights of a batch; None for targets and weights that it lacks."""
     is_tuple = isinstance(batch, list | tuple) and len(batch) > 0
     if not is_tuple or len(getattr(batch[0], "shape", ())) != 2:
         return _Triple(batch, None, None)  # an array, or a list of rows
@@ -161,7 +161,7 @@ def _n_rows(batch: Any, name: str) -> int:
 
 
 def _without_first(block: RowBlock, skipped: int) -> RowBlock:
-    """Return a block without the rows before `skipped`."""
+    """Return a block without its first `skipped` rows."""
     cut = max(0, skipped - block.first_row)
     if not cut:
         return block

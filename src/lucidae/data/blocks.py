@@ -20,7 +20,7 @@ from lucidae.validation import check_rows
 __all__ = ["ArrayBlocks", "RowBlock", "RowBlocks"]
 
 BLOCK_BYTES = 2**25
-"""Size of a block. Data up to this size are loaded as one array."""
+"""Size of a block of rows in bytes. Data up to this size are loaded as one array."""
 
 LARGEST_BLOCK = 4
 """A chunk of an HDF5 or Zarr array is read as a whole if it has at most this many times
@@ -138,7 +138,7 @@ class RowBlocks(ABC):
 
     @property
     def item_bytes(self) -> int:
-        """Number of bytes of one number."""
+        """Number of bytes of one entry of the rows."""
         return np.dtype(str(self.dtype).rpartition(".")[2]).itemsize
 
     @abstractmethod
@@ -163,7 +163,7 @@ class RowBlocks(ABC):
         return (block.rows for block in self.blocks())
 
     def checked(self, raw: Any, index: int, row: int) -> Any:
-        """Return a block as floating rows of the expected width; None if it has no rows."""
+        """Return a block as floating rows with `n_features` columns; None if it has no rows."""
         rows = floating_rows(raw, self.name, index, row, flat=self.flat)
         if rows is None:
             return None
@@ -185,7 +185,7 @@ class RowBlocks(ABC):
 
 
 def shrunk(name: str, expected: int, found: int) -> str:
-    """Return the message for data that have fewer rows than they declare."""
+    """Return the error message for data, such as a file, with fewer rows than they declare."""
     return (
         f"{name} declares {expected} rows, but ends after {found}: it has changed while it was "
         "read. Read it again when nobody writes to it."
@@ -193,7 +193,10 @@ def shrunk(name: str, expected: int, found: int) -> str:
 
 
 def floating_rows(raw: Any, name: str, index: int, row: int, *, flat: bool = False) -> Any:
-    """Return a raw block as two-dimensional floating rows; None if it has no rows.
+    """Return a block of data as a two-dimensional floating array; None if it has no rows.
+
+    `name`, `index` and `row` (the name of the data, the number of the block and its first row) are
+    used in error messages; `flat` allows a vector.
 
     NaN and infinity are not searched for here: they are found in the sums of squares.
     """
@@ -309,7 +312,7 @@ class ArrayBlocks(RowBlocks):
         return not scipy.sparse.issparse(self.array)
 
     def read(self) -> Iterator[Any]:
-        """Yield slices of rows that end, where possible, where a stored chunk of the array ends."""
+        """Yield slices of rows that end where stored chunks of the array end, if possible."""
         assert self.n_rows is not None, "an array has a shape"
         step = self._step()
         for start in _starts(self.first_row, self.n_rows, step):
@@ -340,7 +343,7 @@ def _starts(first: int, end: int, step: int) -> Iterator[int]:
 
 
 def reference_of_rows(array: Any) -> Array:
-    """Return an empty array of the library and the floating type of some rows."""
+    """Return an empty array of the library and the floating type to which rows are converted."""
     if scipy.sparse.issparse(array) or not is_array(array):
         dtype = getattr(array, "dtype", None)
         if dtype is None:  # a data frame
@@ -403,7 +406,7 @@ def _joined(held: list[RowBlock]) -> RowBlock:
 
 
 class RowQueue:
-    """Targets or weights, of which as many rows are taken at a time as each block of X has."""
+    """Reader of targets or weights that returns as many rows at a time as a block of X has."""
 
     def __init__(self, data: RowBlocks) -> None:
         self.data = data

@@ -42,13 +42,14 @@ from lucidae.moments import SecondMoment
 __all__ = ["DaskAligned", "DaskBlocks", "dask_of_file"]
 
 FAN_IN = 8
-"""Number of summaries that one task joins."""
+"""Number of summaries of chunks, such as second moments, that one Dask task joins."""
 
 WAVE = 128
-"""Number of chunks that are computed at a time if their targets or weights are read here."""
+"""Number of chunks that are computed at a time if this process, and not Dask, reads their targets
+or weights."""
 
 IN_CHUNK = "a chunk of {} (its rows are counted in the chunk)"
-"""What messages call rows whose number in the whole data is not known."""
+"""Name of the data in error messages about a chunk whose first row number is not known."""
 
 
 class DaskBlocks(RowBlocks):
@@ -131,7 +132,7 @@ def row_lengths(collection: Any) -> tuple[int, ...] | None:
 
 
 def one_column_chunk(array: Any) -> Any:
-    """Return an array in chunks of whole rows, with as many rows as before."""
+    """Return a Dask array in chunks of whole rows; the numbers of rows per chunk do not change."""
     return array if array.ndim == 1 or array.numblocks[1] == 1 else array.rechunk({1: -1})
 
 
@@ -167,9 +168,10 @@ class DaskAligned(AlignedBlocks):
     rows: DaskBlocks
 
     def load(self, most_bytes: int | None = None, *, missing: bool = False) -> LoadedRows | None:
-        """Return all rows if they are few, else None; an unknown number of rows is counted.
+        """Return all rows if they are few enough to be loaded into memory, else None.
 
-        Twice as many chunks are counted each time, until there are too many rows to be loaded.
+        If Dask does not know the number of rows, they are counted, in twice as many chunks each
+        time, until there are too many.
         """
         if self.rows.n_rows is None or (most_bytes is not None and not self.rows.is_dense):
             parts, rows, size, done = self.rows.parts(), 0, 0, 0
@@ -183,10 +185,13 @@ class DaskAligned(AlignedBlocks):
         return super().load(most_bytes, missing=missing)
 
     def fold(self, leaf: Any, combine: Any, shown: Shown) -> Any:
-        """Return the summary of all chunks, computed where they are and joined in a tree.
+        """Return the summary of all rows, such as their second moment, from all chunks.
 
-        If the columns are divided too, a `ColumnLeaf` is computed chunk by chunk; for any other
-        leaf the chunks of whole rows are joined first.
+        `leaf` summarises a chunk on the worker that has it, and `combine` joins two summaries; they
+        are joined in a tree.
+
+        If the columns are divided into chunks too, a `ColumnLeaf` summarises each chunk by itself;
+        for any other `leaf` the chunks are first joined to whole rows.
         """
         with _Progress(self.rows, shown) as topic:
             if self.rows.n_column_chunks > 1 and hasattr(leaf, "columns"):
@@ -203,10 +208,11 @@ class DaskAligned(AlignedBlocks):
             return _joined(combine, found)
 
     def _folded_columns(self, leaf: ColumnLeaf, combine: Any, topic: str | None) -> Any:
-        """Return the summary of chunks that divide the rows and the columns.
+        """Return the summary of all rows, for chunks that divide both the rows and the columns.
 
-        The codes of a chunk of rows are the sum of those of its columns. With them, each chunk is
-        summarised by itself, so that no whole row has to be in one place.
+        The codes of rows, which the summary needs, are sums over the chunks of columns. They are
+        computed first; then each chunk is summarised by itself, so that no worker needs a whole
+        row.
         """
         checked = dask.delayed(_checked_part, pure=False)
         codes, total = dask.delayed(_codes, pure=False), dask.delayed(_total, pure=False)
@@ -320,8 +326,8 @@ def _tree(parts: list[Any], combine: Any) -> Any:
 def _computed(parts: list[Any]) -> list[Any]:
     """Return the computed values of delayed values, without Dask's warning about large graphs.
 
-    The vectors of a product are part of the graph, and may be large. As a part of the graph they
-    are not lost with a worker, as scattered data would be.
+    The graph may contain large vectors. As a part of the graph they are not lost if a worker is
+    lost, as scattered data would be.
     """
     with dask.config.set({"distributed.admin.large-graph-warning-threshold": "1TB"}):
         return list(dask.compute(*parts))
@@ -348,7 +354,10 @@ def _summary(
         return None
     y = None if targets is None else floating_rows(targets, "y", index, first_row or 0, flat=True)
     if y is not None and y.shape[0] != rows.shape[0]:
-        raise ValueError(f"chunk {index} has {rows.shape[0]} rows of X and {y.shape[0]} of y.")
+        raise ValueError(
+            f"chunk {index} has {rows.shape[0]} rows of X and {y.shape[0]} of y: give one row of y "
+            "for each row of X."
+        )
     block = RowBlock(rows, y, None, index, first_row or 0)
     block = block._replace(weights=_checked_weights(weights, block))
     found = leaf_of(block, _called(name, first_row), leaf)
@@ -368,10 +377,14 @@ def _checked_chunk(
         return None
     if rows.shape[1] != n_features:
         raise ValueError(
-            f"chunk {index} of {name} has {rows.shape[1]} columns, expected {n_features}."
+            f"chunk {index} of {name} has {rows.shape[1]} columns, expected {n_features}: all "
+            "chunks need the same columns."
         )
     if str(rows.dtype).rpartition(".")[2] != str(dtype).rpartition(".")[2]:
-        raise ValueError(f"chunk {index} of {name} has dtype {rows.dtype}, expected {dtype}.")
+        raise ValueError(
+            f"chunk {index} of {name} has dtype {rows.dtype}, expected {dtype}: convert all "
+            "chunks to the same dtype."
+        )
     return rows
 
 
@@ -478,7 +491,7 @@ _REPORTS: dict[str, Any] = {}
 
 
 class _Progress:
-    """Shows the rows of finished chunks: those of this process, and those of a cluster.
+    """Display of the number of rows read so far, by this process or by the workers of a cluster.
 
     A ``with`` statement returns the topic under which the tasks report, or None if nothing is
     shown. A chunk that a cluster computes again, because a worker was lost, counts once.

@@ -62,10 +62,10 @@ def _is_too_wide(X: Any) -> bool:
 
 
 def _in_blocks(X: Any, row_bytes: int) -> Any:
-    """Return codes in chunks of few rows, so that the decoded rows of a chunk need little memory.
+    """Return codes X in chunks of so few rows that the decoded rows of a chunk need little memory.
 
-    They need at most `LARGEST_BLOCK` times the memory of a block, if the lengths of the chunks are
-    known. `row_bytes` is the size of a decoded row.
+    Decoded rows need at most `LARGEST_BLOCK` times the memory of a block, if the lengths of the
+    chunks are known. `row_bytes` is the size of a decoded row.
     """
     lengths = row_lengths(X)
     most = max(1, LARGEST_BLOCK * sizes.BLOCK_BYTES // row_bytes)

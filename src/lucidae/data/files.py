@@ -55,7 +55,11 @@ def blocks_of_file(
 
 
 def _with_options(opened: Callable[..., RowBlocks]) -> Callable[..., RowBlocks]:
-    """Return a reader of arrays that also takes options: columns by their 0-based indices."""
+    """Return a function that opens an array file and reads only the columns that are asked for.
+
+    `opened` opens the file with all columns. Columns are given in the options by their 0-based
+    indices.
+    """
 
     def reader(file: Path, *, flat: bool, first_row: int, options: Any) -> RowBlocks:
         data = opened(file, flat=flat, first_row=first_row)
@@ -138,7 +142,7 @@ class RawBlocks(RowBlocks):
         self.offset = offset
 
     def read(self) -> Iterator[Any]:
-        """Yield blocks of the rows."""
+        """Yield the rows of the file in blocks."""
         assert self.n_rows is not None, "the header contains the number of rows"
         row_bytes = self.n_features * self.stored.itemsize
         step = max(1, self.rows_per_block)
@@ -179,8 +183,8 @@ def blocks_of_map(
 ) -> RowBlocks:
     """Return the blocks of a memory map.
 
-    They are read from the file if the rows are stored one after the other. The private changes of
-    a copy-on-write map (mode ``"c"``) are in memory only, so it is sliced.
+    The blocks are read from the file if the rows are stored one after the other. The private
+    changes of a copy-on-write map (mode ``"c"``) are in memory only, so it is sliced.
     """
     file, mapping = array.filename, array._mmap  # type: ignore[attr-defined]
     if file is None or mapping is None or array.mode == "c" or not array.flags.c_contiguous:
@@ -202,8 +206,8 @@ def blocks_of_map(
 class ParquetBlocks(RowBlocks):
     """The columns of numbers of a Parquet file, read by pyarrow batch by batch.
 
-    Which columns these are is decided as `lucidae.io.tables.read_table` does: an index that pandas
-    wrote is left out unless it has a name and is asked for.
+    The columns are chosen as by `lucidae.io.tables.read_table`: an index that pandas wrote is left
+    out unless it has a name and is asked for.
     """
 
     def __init__(self, file: Path, *, flat: bool, first_row: int, options: Any = None) -> None:

@@ -134,7 +134,7 @@ def _opened(
     with_targets: bool = False,
     batches: bool = False,
 ) -> RowBlocks:
-    """Return blocks of any kind of data.
+    """Return data of any kind as blocks of rows.
 
     `flat` allows a vector, and with `batches` a list is an iterable of batches.
     """
@@ -181,7 +181,10 @@ def loaded(values: Any, name: str = "y") -> Any:
 
 
 class LoadedRows(NamedTuple):
-    """Data that fit into one block, in memory; a vector of targets is one-dimensional."""
+    """Rows, targets and weights of data that fit into one block, in memory.
+
+    A vector of targets stays one-dimensional.
+    """
 
     rows: Any
     targets: Any
@@ -196,7 +199,7 @@ class AlignedBlocks:
     rows : RowBlocks
         X.
     targets : RowBlocks or None
-        y; None also if the batches of X contain it.
+        The targets y; None if there are none, or if the batches of X contain them.
     weights : RowBlocks, float or None
         Weights of the rows, or one weight of all of them.
     """
@@ -287,7 +290,7 @@ def _check_count(y: Any, count: int, number: int) -> None:
 
 
 def checked_weights(weights: Any, block: RowBlock) -> Array | None:
-    """Return the weights of a block as a vector; all of them may be zero."""
+    """Return the weights of a block as a checked vector; it may consist of zeros only."""
     if weights is None:
         return None
     reference = np.empty(0) if scipy.sparse.issparse(block.rows) else block.rows[:0, 0]

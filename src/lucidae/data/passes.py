@@ -40,7 +40,7 @@ DELAY = 2.0
 Summary = TypeVar("Summary")
 Method = TypeVar("Method", bound=Callable[..., Any])
 Leaf = Callable[[Any, Any, Any], Any]
-"""A summary of one block, as a function of its rows, targets and weights."""
+"""Type of functions that return a summary of one block from its rows, targets and weights."""
 
 
 class ReadInterrupted(KeyboardInterrupt):
@@ -231,7 +231,7 @@ class ColumnLeaf(ABC):
     """
 
     def __call__(self, rows: Any, _targets: Any, weights: Any) -> Any:
-        """Return the summary of a block with all columns."""
+        """Return the summary of a block of rows with all columns, and of their weights."""
         return self.sums(rows, self.codes(rows), weights)
 
     @abstractmethod
@@ -239,7 +239,7 @@ class ColumnLeaf(ABC):
         """Return an object that computes the same summary for the columns `part` only."""
 
     def codes(self, rows: Any) -> Any:  # noqa: ARG002
-        """Return the part of a sum over all columns, for each row, that the given columns add.
+        """Return for each row the contribution of the given columns to a sum over all columns.
 
         The result is None if the summary does not need such a sum.
         """
@@ -286,7 +286,7 @@ class Passes(Shown):
         self._weight: float | None = None
 
     def total(self, leaf: ColumnLeaf) -> Any:
-        """Return the summary of all blocks in one more pass.
+        """Return the summary of all blocks, which `leaf` computes, from a new pass over the data.
 
         Its first entry is the sum of the weights, which must be the same in every pass.
         """

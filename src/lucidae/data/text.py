@@ -34,13 +34,13 @@ from lucidae.io.text import (
 __all__ = ["TextBlocks"]
 
 CELL_BYTES = 16
-"""Bytes that a number takes while a text file is parsed, its text included."""
+"""Number of bytes of memory per number while a text file is parsed, its text included."""
 
 FIRST_ROWS = 1000
 """Number of rows from which the columns of numbers are recognised."""
 
 NUMBERS = "iuf"
-"""Kinds of the NumPy types of numbers."""
+"""Letters by which NumPy denotes the kinds of dtypes of numbers (``dtype.kind``)."""
 
 
 class TextBlocks(RowBlocks):

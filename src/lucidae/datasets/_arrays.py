@@ -187,7 +187,7 @@ def _sensor_positions(positions: Any, n_sensors: int) -> Floats:
 
 
 def _grid(angles: Any) -> Floats:
-    """Return the directions of the grid in degrees; an integer is their number."""
+    """Return the directions of the grid in degrees; if `angles` is an integer, that many."""
     if np.ndim(angles) == 0:
         others = ", or an array of directions in degrees"
         return np.linspace(-90.0, 90.0, check_integer(angles, "angles", low=2, others=others))
@@ -213,8 +213,9 @@ def _source_powers(powers: Any, count: int) -> Floats:
 def _signal_root(correlation: Any, powers: Floats) -> Complexes:
     """Return a matrix R such that R g has the covariance of the sources' signals for white g.
 
-    R is a square root of the correlation matrix, with rows times the roots of the powers. It also
-    exists if the correlation matrix is singular, as that of coherent sources is.
+    White g has independent entries of variance 1. R is a square root of the correlation matrix
+    whose rows are multiplied by the square roots of the powers. It also exists if the correlation
+    matrix is singular, as that of coherent sources is.
     """
     count = len(powers)
     if np.ndim(correlation) == 0:

@@ -60,8 +60,8 @@ def _solution_differences(given: ReportedAttributes, case: Case) -> list[tuple[f
 
     There is a pair for each attribute: the difference between it and the value computed from the
     data, relative to the largest singular value, and a bound on its rounding error. The reported
-    threshold α and rank ρ must also fit the singular values s of the data: s_{ρ+1} ≤ α < s_ρ, or ρ
-    equals the number r of hidden units.
+    threshold α and rank ρ must also fit the singular values s of the data: α < s_ρ and, unless ρ is
+    the number of hidden units, s_{ρ+1} ≤ α.
     """
     optimum, width = case.bound, case.width
     values, reported = optimum.singular_values, host(given.singular_values)
@@ -90,9 +90,9 @@ def _solution_differences(given: ReportedAttributes, case: Case) -> list[tuple[f
 def _function_differences(given: ReportedAttributes, case: Case) -> list[tuple[float, float]]:
     """Return relative errors of ``coef_``, mean prediction and ``mean_``, with error bounds.
 
-    They are compared with the weights and the data. Each attribute gives a pair, a relative
-    difference and a bound on its rounding error; attributes that the estimator does not have are
-    left out.
+    The attributes are compared with values computed from the weights and the data. Each attribute
+    gives a pair: the relative difference and a bound on its rounding error. Attributes that the
+    estimator does not have are left out.
     """
     deviations, size = case.data.deviations, math.sqrt(case.scale)
     pairs = [] if given.coef is None else _coefficient_differences(given, case, deviations)
@@ -107,7 +107,9 @@ def _function_differences(given: ReportedAttributes, case: Case) -> list[tuple[f
 def deviations_away(shift: Matrix, deviations: Matrix) -> float:
     """Return the largest of the differences `shift` in units of standard deviations.
 
-    A difference of a feature without deviations is infinite.
+    Both arrays have one entry per feature: `shift` contains absolute differences of means, and
+    `deviations` standard deviations. The result is infinite if the mean of a constant feature
+    differs.
     """
     unit = np.where(deviations > 0, deviations, 1.0)
     away = np.where(deviations > 0, shift / unit, np.where(shift > 0, math.inf, 0.0))
@@ -138,13 +140,14 @@ def _coefficient_differences(
 
 
 def _outside_range(case: Case, precision: float) -> tuple[float, float]:
-    """Return the relative norm of the part of V outside the range of the inputs, and its error.
+    """Return the relative norm of the part of V outside the inputs' range, and an error bound.
 
     V are the incoming weights ``right_``; the range is spanned by the directions in which the
     inputs vary. The loss does not depend on that part, and the estimators return the weights of
-    smallest norm, for which it is zero. It is reduced by `precision`, the rounding unit of the
-    weights. Its error is infinite, so that the claim is undecided, if the directions of smallest
-    variance cannot be told from rounding errors.
+    smallest norm, for which it is zero. The returned norm is reduced by `precision`, the rounding
+    unit of the weights. The error bound is infinite if directions of small variance cannot be
+    distinguished from rounding errors; the certificate then leaves the claim about the attributes
+    undecided.
     """
     lower, right = case.reduced.lower, case.right
     if lower is None or lower.shape[0] in (0, lower.shape[1]):

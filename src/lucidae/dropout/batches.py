@@ -1,4 +1,4 @@
-"""The dropout problem of data of any kind: in memory, with many features, or read in blocks."""
+"""Second moments that define the dropout loss, for data in memory or read in blocks of rows."""
 
 from __future__ import annotations
 
@@ -95,9 +95,10 @@ def loaded_or_problem(
 
 
 def check_streamed(estimator: Any, data: AlignedBlocks, start: SecondMoment | None) -> None:
-    """Raise an error for settings that need rows in random order, or a `start` with other columns.
+    """Raise an error for settings of an estimator that data read in blocks do not allow.
 
-    `start` is the second moment of rows that were read before.
+    These are settings that need rows in random order or folds of rows. `start`, the second moment
+    of rows that were read before, must have the columns of `data`.
     """
     if estimator._chosen_solver.needs_rows:
         raise ValueError(
@@ -128,10 +129,12 @@ def data_problem(
     *,
     tied: bool,
 ) -> tuple[LinearProblem, Weights]:
-    """Return the problem of predicting Y from X, or of reconstructing X if Y is None.
+    """Return second moments for predicting Y from X, or reconstructing X if Y is None; and weights.
 
-    The weights are returned in the coordinates of the problem: those of an autoencoder with many
-    features are projected (see `lucidae.dropout.projection`).
+    `weights` are the weights of the network that is to be judged, and `strength` is the strength λ
+    = dropout / (1 − dropout) of dropout. The weights are returned in the coordinates of the second
+    moments: for an autoencoder with many features both are projected on a few directions (see
+    `lucidae.dropout.projection`).
     """
     if not (in_memory(X) and in_memory(Y) and in_memory(sample_weight)):
         found = loaded_or_problem(X, Y, sample_weight, centered=fit_intercept)

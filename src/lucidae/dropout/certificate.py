@@ -45,8 +45,9 @@ UNCERTAIN_CURVATURE = 4.0
 point by about UNCERTAIN_CURVATURE · g."""
 
 UNEXPLAINED = 1e6
-"""If E‖y‖² exceeds the part of it that least squares explains by this factor, the digits are lost
-in the outputs, which then have large means or consist of noise."""
+"""If E‖y‖², the mean squared norm of the outputs y, exceeds the part of it that least squares
+explains by this factor, rounding errors of the outputs limit the accuracy: the outputs have large
+means or consist mostly of noise."""
 
 _EXACT = "solver='exact' computes the optimum from one decomposition."
 _NO_DROPOUT = (
@@ -212,15 +213,16 @@ def _lost(figures: DropoutFigures) -> str:
 
 
 def _saddle_advice(figures: DropoutFigures) -> str:
-    """Return the advice for weights at a strict saddle of the loss, with the reason for it."""
+    """Return the advice for weights at a strict saddle: in which direction the loss decreases."""
     return f"The weights are at a strict saddle. {figures.reason}"
 
 
 def _subgradient(figures: DropoutFigures, tolerance: float) -> Claim:
     """Return the claim that the product U Vᵀ of the weights satisfies conditions of optimality.
 
-    They are the first-order conditions of a global minimum of the convex relaxation of the loss, in
-    which the product itself is the variable.
+    U are the outgoing and V the incoming weights. The conditions are the first-order conditions of
+    a global minimum of the convex relaxation of the loss, in which the product itself is the
+    variable.
     """
     statement = "the weights' product U Vᵀ meets the optimality conditions of the convex relaxation"
     reference = "Mianjy et al. 2018, Theorem 3.6 (Cavazza et al. 2018)"
@@ -306,7 +308,7 @@ def _error_of_square(figure: float, error: float) -> float:
 
 
 def _why_not_equalized(figures: DropoutFigures) -> str:
-    """Return why the optimal hidden units may have unequal norms; "" if they have equal norms."""
+    """Return a sentence on why optimal hidden units may have unequal norms; "" if they may not."""
     if figures.strength == 0:
         return _NO_DROPOUT
     return _CORRELATED if figures.tied and not figures.white else ""
@@ -425,10 +427,10 @@ def _conditioning(figures: DropoutFigures, tolerance: float) -> Claim:
 
 
 def _small_dropout(figures: DropoutFigures) -> tuple[Claim, ...]:
-    """Return a claim that reports below which strength of dropout the tied optimum has full rank.
+    """Return a claim that reports below which strength of dropout tied weights have full rank.
 
-    For tied weights (both layers share them) this is the condition of Mianjy et al. 2018, Theorem
-    4.3; otherwise the result is empty.
+    The rank is that of the optimal product. Tied weights are shared by both layers; the condition
+    is that of Mianjy et al. 2018, Theorem 4.3. The result is empty if weights are not tied.
     """
     if figures.paper_bound is None:
         return ()
@@ -451,7 +453,7 @@ def _small_dropout(figures: DropoutFigures) -> tuple[Claim, ...]:
 
 
 def _sampling(figures: DropoutFigures) -> Claim:
-    """Return a claim that reports how many components stand out from the sampling noise."""
+    """Return a claim that reports how many components of the data exceed the sampling noise."""
     statement = "number of leading singular directions of the data that exceed sampling noise"
     reference = "Bunea, She & Wegkamp 2011 (regression); Johnstone 2001 (autoencoder)"
     if figures.separated is None:
@@ -471,7 +473,7 @@ def certificate_of(
     reported: ReportedAttributes | None = None,
     judge: Callable[[DropoutFigures, float], tuple[Claim, ...]] = claims,
 ) -> Certificate:
-    """Return the certificate of weights on the second moments of the data, headed by `title`.
+    """Return the certificate of weights, judged on second moments of data, with the title `title`.
 
     `judge` makes the claims from the measured values and the tolerance. The other arguments are
     those of `lucidae.dropout.verifier.measure`.
@@ -605,9 +607,10 @@ def _layer(weights: Any, name: str) -> np.ndarray[Any, Any]:
 
 
 def matrix_problem(matrix: Any) -> LinearProblem:
-    """Return the problem of factorising a matrix as U Vᵀ, after checking the matrix, as float64.
+    """Return the second moments that make dropout training a factorisation of a matrix as U Vᵀ.
 
-    It is equivalent to inputs of identity second moment with the matrix as the map to be learned.
+    The inputs have the identity as second moment, and the matrix is the linear map to be learned.
+    It is checked and converted to float64.
     """
     rows = check_rows(matrix, accept_sparse=False, name="matrix")
     return LinearProblem.from_matrix(as_double(rows))

@@ -1,4 +1,4 @@
-"""Completion of a matrix with missing entries: a convex problem, solved with a duality gap.
+"""Completion of a matrix with missing entries by a convex problem, with a bound on the error.
 
 Let M be a matrix (n × m) of which only the entries in a set Ω are observed, P_Ω the projection that
 sets all other entries to zero, r the number of columns of the factors U and V and λ the strength of
@@ -57,10 +57,11 @@ DENSE_SPECTRUM = 2**18
 """Largest number of entries n · m of a residual whose singular values are all computed."""
 
 NEW_COLUMNS = 6
-"""Largest number of columns added at once while there are fewer; later their number may double."""
+"""Largest number of columns that are added at once to factors with fewer columns than this; to
+factors with more columns, at most as many are added as they have."""
 
 VANISHED = 1e-11
-"""Singular values of X below this multiple of the largest are removed."""
+"""Singular values of the completed matrix below this multiple of the largest are set to zero."""
 
 NEWTON_FORCING = 0.1
 """Largest norm of the residual of the Newton equations, relative to that of the gradient."""
@@ -69,10 +70,13 @@ CONJUGATE_STEPS = 60
 """Largest number of steps of conjugate gradients for one Newton step."""
 
 LOOSE = 0.2
-"""New columns are searched for when the relative gradient is below LOOSE · (‖G‖₂/(μ‖X‖*) − 1)."""
+"""New columns are searched for when the relative norm of the gradient is below LOOSE ·
+(‖G‖₂/(μ‖X‖*) − 1), with the symbols of the docstring of this module: X is the current matrix, G its
+residual on the observed entries, and μ the factor of the penalty."""
 
 GAIN = 1e-9
-"""Smallest decrease of F, relative to ‖P_Ω M‖², for which columns are replaced by others."""
+"""Smallest decrease of the loss, relative to the sum of squares of the observed entries, for which
+columns of the factors are replaced by others."""
 
 
 class Factors(NamedTuple):
@@ -82,19 +86,21 @@ class Factors(NamedTuple):
     right: Matrix
 
     def dot(self, other: Factors) -> float:
-        """Return the sum of the products of corresponding entries."""
+        """Return the sum of the products of corresponding entries of these and other factors."""
         return float(np.vdot(self.left, other.left) + np.vdot(self.right, other.right))
 
     def plus(self, other: Factors, scale: float) -> Factors:
-        """Return these factors plus a multiple of others."""
+        """Return these factors plus `scale` times other factors, entry by entry."""
         return Factors(self.left + scale * other.left, self.right + scale * other.right)
 
     def times(self, scale: float) -> Factors:
-        """Return a multiple of the factors."""
+        """Return the factors, each multiplied by `scale`."""
         return Factors(scale * self.left, scale * self.right)
 
     def balanced(self) -> tuple[Factors, Matrix]:
-        """Return balanced factors of the same product, and its singular values, descending.
+        """Return balanced factors of the same product ABᵀ, and its singular values, descending.
+
+        Balanced factors are the singular vectors times the square roots of the singular values.
 
         Singular values that count as zero are removed.
         """
@@ -111,8 +117,9 @@ class Factors(NamedTuple):
 class CompletionObjective:
     """The loss F(ABᵀ) = ‖P_Ω(M − ABᵀ)‖² + μ((‖A‖² + ‖B‖²)/2)² of factors A and B.
 
-    It is at least the loss of the product X = ABᵀ in terms of its nuclear norm, and equal to it if
-    the factors are balanced.
+    M is the matrix that is to be completed, and P_Ω sets the missing entries to zero. F(ABᵀ) is at
+    least the loss ‖P_Ω(M − X)‖² + μ‖X‖*² of the product X = ABᵀ with the nuclear norm ‖X‖*, and
+    equals it if the factors are balanced (AᵀA = BᵀB is diagonal).
 
     Parameters
     ----------
@@ -126,17 +133,18 @@ class CompletionObjective:
     penalty: float
 
     def residual(self, factors: Factors) -> Matrix:
-        """Return the entries of M − ABᵀ at the observed places."""
+        """Return the observed entries of M − ABᵀ, for the matrix M and its factors A and B."""
         return self.entries.values - self.entries.product(*factors)
 
     def value(self, residual: Matrix, norm: float) -> float:
-        """Return F for a residual (its observed entries) and a nuclear norm."""
+        """Return the loss ‖residual‖² + μ · norm², from observed residuals and a nuclear norm."""
         return float(residual @ residual) + self.penalty * norm * norm
 
     def gradient(self, factors: Factors, residual: Any, norm: float) -> Factors:
-        """Return half of the gradient of F with respect to A and B.
+        """Return half of the gradient of the loss F with respect to the factors A and B.
 
-        `residual` is the sparse matrix P_Ω(M − ABᵀ) and `norm` is (‖A‖² + ‖B‖²)/2.
+        `residual` is the sparse matrix of the observed entries of M − ABᵀ, and `norm` is (‖A‖² +
+        ‖B‖²)/2.
         """
         level = self.penalty * norm
         return Factors(
@@ -145,10 +153,11 @@ class CompletionObjective:
         )
 
     def hessian(self, factors: Factors, residual: Any, norm: float) -> Callable[[Factors], Factors]:
-        """Return a function that multiplies a direction by half of the Hessian matrix of F.
+        """Return a function that multiplies a direction by half of the Hessian of the loss F.
 
         The product is the derivative of half of the gradient along directions A' and B'. Along them
-        the residual changes by −P_Ω(A'Bᵀ + AB'ᵀ), and the nuclear norm by ⟨A, A'⟩ + ⟨B, B'⟩.
+        the residual changes by −P_Ω(A'Bᵀ + AB'ᵀ), where P_Ω selects the observed entries, and the
+        nuclear norm changes by ⟨A, A'⟩ + ⟨B, B'⟩.
         """
         level, entries = self.penalty * norm, self.entries
 
@@ -173,7 +182,7 @@ class CompletionObjective:
         return apply
 
     def curvatures(self, factors: Factors, norm: float) -> Factors:
-        """Return a positive approximation to the diagonal of half of the Hessian matrix of F."""
+        """Return a positive approximation to the diagonal of half of the Hessian of the loss F."""
         mask = self.entries.sparse(np.ones(self.entries.count))
         level = self.penalty * norm
         return Factors(
@@ -182,7 +191,11 @@ class CompletionObjective:
         )
 
     def lower_bound(self, residual: Matrix, spectral: float) -> float:
-        """Return the maximum over t of the dual value D(tG), for a residual G and its norm ‖G‖₂."""
+        """Return a lower bound of the smallest loss: the dual value D(tG) for the best factor t.
+
+        D is the dual function in the docstring of this module, G the residual of the current matrix
+        on the observed entries (`residual`), and `spectral` its largest singular value ‖G‖₂.
+        """
         along = float(residual @ self.entries.values)
         if along <= 0.0:
             return 0.0
@@ -201,8 +214,10 @@ class _Triples(NamedTuple):
 def _outside(residual: Any, span: Factors, count: int) -> _Triples:
     """Return leading singular triples of (I − PPᵀ)G(I − QQᵀ), for orthonormal P and Q.
 
-    `residual` is the sparse matrix G, and `span` contains P and Q, the singular vectors of the
-    current matrix X. At the optimum, PPᵀGQQᵀ = μ‖X‖* PQᵀ, whose singular values are all equal.
+    `residual` is the sparse matrix G of the residuals on the observed entries, `span` contains P
+    and Q, the left and right singular vectors of the current matrix X, and `count` is the number of
+    triples. At the optimum, PPᵀGQQᵀ = μ‖X‖* PQᵀ, with the factor μ of the penalty and the nuclear
+    norm ‖X‖*: all singular values of this part of G are equal.
     """
     P, Q = span
     n, m = residual.shape
@@ -233,10 +248,12 @@ def _outside(residual: Any, span: Factors, count: int) -> _Triples:
 
 
 def _spectral_norm(residual: Any, span: Factors, outside: float) -> float:
-    """Return an upper bound on ‖G‖₂ from its blocks, given the norm of the block outside of `span`.
+    """Return an upper bound on the largest singular value ‖G‖₂ of the residual from its blocks.
 
-    G is divided into four blocks by the projections PPᵀ and QQᵀ. Its norm is at most that of the
-    2 × 2 matrix of the norms of the blocks.
+    `span` contains the left and right singular vectors P and Q of the current matrix. The
+    projections PPᵀ and QQᵀ divide G (`residual`) into four blocks, and `outside` is the norm of the
+    block (I − PPᵀ)G(I − QQᵀ). The norm of G is at most that of the 2 × 2 matrix of the norms of the
+    blocks.
     """
     P, Q = span
     right, left = residual @ Q, residual.T @ P
@@ -275,13 +292,16 @@ class _Iterate:
 
     @property
     def span(self) -> Factors:
-        """Orthonormal left and right singular vectors of X."""
+        """Orthonormal left and right singular vectors of the current matrix X."""
         roots = np.sqrt(self.values)
         return Factors(self.factors.left / roots, self.factors.right / roots)
 
 
 class _Solver:
-    """Newton steps for factors of variable rank; the loop is `lucidae.iteration.iterate`."""
+    """Steps of the solver: Newton steps for factors A and B, whose number of columns may change.
+
+    The loop over the steps is `lucidae.iteration.iterate`.
+    """
 
     def __init__(self, objective: CompletionObjective, width: int) -> None:
         self.objective, self.entries = objective, objective.entries
@@ -289,7 +309,10 @@ class _Solver:
         self.energy = self.entries.energy
 
     def measured(self, factors: Factors, before: _Iterate | None = None) -> _Iterate:
-        """Return the state of balanced `factors`; `bound` and `excess` are those of `before`."""
+        """Return the state of balanced `factors`, with its loss and the norm of its gradient.
+
+        The lower bound (`bound`) and `excess` are copied from the state `before`, if it is given.
+        """
         factors, values = factors.balanced()
         norm, residual = float(values.sum()), self.objective.residual(factors)
         gradient = self.objective.gradient(factors, self.entries.sparse(residual), norm)
@@ -300,11 +323,14 @@ class _Solver:
         return _Iterate(factors, values, residual, value, slope, excess, bound)
 
     def gap(self, state: _Iterate) -> float:
-        """Return the smallest known duality gap, relative to ‖P_Ω M‖²."""
+        """Return the loss minus its largest known lower bound (duality gap).
+
+        It is divided by the sum of squares of the observed entries.
+        """
         return (state.value - state.bound) / self.energy
 
     def step(self, state: _Iterate, tolerance: float) -> _Iterate:
-        """Return the state after one Newton step, and after adding columns if that is needed."""
+        """Return the state after one Newton step, with more columns if the factors need them."""
         state = self.measured(self.newton(state), state)
         due = min(LOOSE * max(state.excess, tolerance), 0.1)
         if state.rank >= self.width and state.excess > tolerance:
@@ -312,7 +338,7 @@ class _Solver:
         return self.searched(state) if state.slope <= due else state
 
     def newton(self, state: _Iterate) -> Factors:
-        """Return factors after a step towards the minimum for this number of columns."""
+        """Return the factors A and B after one damped Newton step, with as many columns."""
         objective, factors = self.objective, state.factors
         norm, residual = float(state.values.sum()), self.entries.sparse(state.residual)
         gradient = objective.gradient(factors, residual, norm)
@@ -326,11 +352,12 @@ class _Solver:
         return factors.plus(direction, self.best_length(state, direction))
 
     def best_length(self, state: _Iterate, direction: Factors) -> float:
-        """Return the step t with the smallest F along a line, the root of a cubic polynomial.
+        """Return the step length t with the smallest loss along a direction, by a cubic equation.
 
-        After a step t along the direction (A', B'), the residual R becomes R − tE − t²E', where
-        E = P_Ω(A'Bᵀ + AB'ᵀ) and E' = P_Ω(A'B'ᵀ). The nuclear norm N becomes at most N + tS + t²S',
-        where S = ⟨A, A'⟩ + ⟨B, B'⟩ and S' = (‖A'‖² + ‖B'‖²)/2.
+        After a step t from the factors (A, B) along the direction (A', B'), the residual R on the
+        observed entries Ω becomes R − tE − t²E', where E = P_Ω(A'Bᵀ + AB'ᵀ) and E' = P_Ω(A'B'ᵀ).
+        The nuclear norm N becomes at most N + tS + t²S', where S = ⟨A, A'⟩ + ⟨B, B'⟩ and S' =
+        (‖A'‖² + ‖B'‖²)/2.
         """
         factors, entries, R = state.factors, self.entries, state.residual
         E = entries.product(
@@ -346,7 +373,7 @@ class _Solver:
         return float(real[np.argmin(np.polyval(polynomial, real))])
 
     def searched(self, state: _Iterate) -> _Iterate:
-        """Return the state with an updated lower bound, and with new columns if they reduce F."""
+        """Return the state with a new lower bound, and with new columns if they reduce the loss."""
         residual, span = self.entries.sparse(state.residual), state.span
         level = self.objective.penalty * float(state.values.sum())
         count = max(NEW_COLUMNS, state.rank)
@@ -366,9 +393,11 @@ class _Solver:
     def extended(self, state: _Iterate, found: _Triples, new: int) -> Factors:
         """Return factors with `new` further columns along singular vectors of the residual.
 
-        With the singular values σᵢ and vectors pᵢ, qᵢ of the residual and α = μ‖X‖*, the matrix X
-        changes by t Σᵢ (σᵢ − α) pᵢqᵢᵀ. Along this line F has an upper bound that is quadratic in t,
-        ‖P_Ω(M − X)‖² + μ(‖X‖* + tS)², where S is the sum of all σᵢ − α; its minimum gives t.
+        X is the current matrix with the nuclear norm ‖X‖*, M the matrix to be completed, P_Ω
+        selects its observed entries, and μ is the factor of the penalty in the loss F. With the
+        singular values σᵢ and vectors pᵢ, qᵢ of the residual and α = μ‖X‖*, the matrix X changes by
+        t Σᵢ (σᵢ − α) pᵢqᵢᵀ. Along this line F has an upper bound that is quadratic in t, ‖P_Ω(M −
+        X)‖² + μ(‖X‖* + tS)², where S is the sum of all σᵢ − α; its minimum gives t.
         """
         P, values, Q = found.left[:, :new], found.values[:new], found.right[:, :new]
         level = self.objective.penalty * float(state.values.sum())
@@ -441,7 +470,10 @@ def conjugate_gradients(
 
 @dataclass(frozen=True, eq=False)
 class Completion:
-    """Solution of a completion problem: the singular value decomposition of X, and its loss.
+    """Solution of a completion problem: singular value decomposition and loss of the matrix X.
+
+    The loss is F(X) = ‖P_Ω(M − X)‖² + μ‖X‖*², where P_Ω selects the observed entries of the given
+    matrix M, ‖X‖* is the nuclear norm and μ the factor of the penalty. ρ is the rank of X (n × m).
 
     Parameters
     ----------
@@ -466,12 +498,12 @@ class Completion:
 
     @property
     def rank(self) -> int:
-        """Rank of X."""
+        """Rank of the completed matrix X."""
         return len(self.values)
 
     @property
     def norm(self) -> float:
-        """Nuclear norm of X, the sum of its singular values."""
+        """Nuclear norm of the completed matrix X, the sum of its singular values."""
         return float(self.values.sum())
 
 
@@ -490,7 +522,7 @@ def complete(
     Parameters
     ----------
     entries : ObservedEntries
-        The observed entries P_Ω M.
+        The observed entries of the matrix M; P_Ω sets all others to zero.
     strength : float
         Strength λ = dropout / (1 − dropout) of dropout, positive.
     width : int
@@ -498,7 +530,8 @@ def complete(
     start : Completion, optional
         Solution for a similar problem (another strength), from which the iteration starts.
     tolerance : float, default=1e-6
-        Duality gap relative to ‖P_Ω M‖² at which the iteration ends.
+        Duality gap, relative to the sum of squares of the observed entries, at which the iteration
+        ends.
     limit : int, default=500
         Largest number of Newton steps.
     callbacks : sequence of callable
@@ -561,7 +594,9 @@ def complete(
 def _started(solver: _Solver, start: Completion | None, unit: float) -> _Iterate:
     """Return the first state: that of a given solution, or the best multiple of a rank-one matrix.
 
-    Without a start, X is along the leading singular vectors of P_Ω M.
+    Without a start, the first matrix is a multiple of the product of the leading left and right
+    singular vectors of the matrix in which missing entries are zero; `unit` is the unit of its
+    entries.
     """
     if start is not None and start.rank:
         count = min(start.rank, solver.width)

@@ -1,7 +1,7 @@
-"""The completed matrix as a function of the dropout rate, and its choice by held-out entries.
+"""Completed matrices for several dropout rates, and the choice of the rate by held-out entries.
 
-Every rate is a problem of its own (`lucidae.dropout.completion.complete`), which starts from the
-solution of the next larger rate.
+`lucidae.dropout.completion.complete` solves the problem for each rate, starting from the solution
+for the next larger rate.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ FOLD_TOLERANCE = 1e-4
 """Relative duality gap of the solutions that are compared on held-out entries."""
 
 FOLD_STEPS = 100
-"""Largest number of Newton steps for one of them."""
+"""Largest number of Newton steps for one solution that is compared on held-out entries."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -160,7 +160,7 @@ def completion_path(
     if dropouts is not None:
         strengths = np.sort([strength_of(rate) for rate in dropouts])[::-1]
     if np.any(strengths <= 0.0):
-        raise ValueError("a dropout rate of 0 was given, expected rates in (0, 1).")
+        raise ValueError("a dropout rate of 0 was given, expected rates in (0, 1): leave it out.")
     found: list[Completion] = []
     with limited_blas(max(entries.shape)):
         for strength in strengths:

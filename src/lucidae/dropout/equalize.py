@@ -37,14 +37,16 @@ SPREAD = 4 * np.finfo(np.float64).eps
 
 
 WIDEST = 2**14
-"""Largest number r of hidden units beyond the size of the data: equalizing takes r × r numbers."""
+"""Largest number r of hidden units that is accepted if the data have smaller dimensions. Equalizing
+r hidden units needs an r × r matrix."""
 
 
 def check_width(width: Any, name: str, size: int, *, others: str = "") -> int:
-    """Return a number of hidden units, at least one and at most `WIDEST`, or `size` if larger.
+    """Return the number of hidden units `width` as an int; an error if it is too small or large.
 
-    `size` is a dimension of the data; `others` is added to the error message and names what else is
-    accepted.
+    It must be at least 1 and at most the larger of `WIDEST` and `size`, a dimension of the data.
+    `name` is the name of the argument in the error message, and `others` is added to this message
+    and says which other values are accepted.
     """
     checked = check_integer(width, name, low=1, others=others)
     return check_integer(checked, name, low=1, high=max(WIDEST, size), others=others)

@@ -110,7 +110,7 @@ class CrossValidation:
         return np.asarray(self._root_sum(share**2) * (count / (count - 1)) ** 0.5)
 
     def _root_sum(self, weights: Vector) -> Vector:
-        """Return the root of the weighted sum of squared differences to `mean` over the folds."""
+        """Return √Σ wᵢ(eᵢ − mean)² over the folds i, with weights wᵢ and errors eᵢ of the folds."""
         size = max(float(np.abs(self.errors).max()), np.finfo(float).tiny)
         differences = self.errors / size - self.mean / size  # squares of errors may overflow
         return np.asarray(size * np.sqrt(weights @ differences**2))
@@ -170,13 +170,13 @@ class CrossValidation:
 
     @property
     def _best_index(self) -> int:
-        """Index of `best`."""
+        """Index of the rate or rank with the smallest mean error, `best`."""
         mean = self.mean[self._first :]
         return self._simplest(float(mean.min()) + 1e-12 * float(np.abs(mean).max()))
 
     @property
     def _first(self) -> int:
-        """Index of the first rate or rank that may be chosen, which is not the rank 0."""
+        """Index of the first rate or rank that may be chosen: 1 for ranks, since rank 0 may not."""
         return 0 if self.n_components is None else int(np.searchsorted(self.n_components, 1))
 
     def _simplest(self, limit: float) -> int:
@@ -279,7 +279,7 @@ def cross_validate_rows(
     callbacks: Sequence[Callable[..., Any]] = (),
     n_jobs: int | None = None,
 ) -> CrossValidation:
-    """Return the error on held-out rows for every strength or rank, without any moment.
+    """Return held-out errors for every strength or rank, without forming second moments.
 
     It is the result of `cross_validate` for data with fewer rows than features: each fold works on
     its training rows (see `lucidae.dropout.wide.row_factor`). The arguments are those of
@@ -301,7 +301,10 @@ def _row_fold_errors(
     strengths: Vector | None,
     alpha: float,
 ) -> tuple[Vector, float]:
-    """Return the mean squared errors on held-out rows, as `_fold_errors`, and the rows' weight.
+    """Return the mean squared errors on the held-out rows of a fold, and these rows' total weight.
+
+    There is one error for each strength of dropout in `strengths`; if that is None, one for each
+    rank from 0 to `width`.
 
     The network is x ↦ P diag(ŝ) Q'ᵀx, where P and Q' contain the singular vectors of the
     least-squares map of the training rows, and ŝ its shrunk singular values. Its error is E‖y‖² − 2
@@ -342,7 +345,7 @@ class FoldRows(NamedTuple):
 
 
 def _taken(X: Any, Y: Array, weights: Array | None, rows: Vector) -> FoldRows:
-    """Return the rows with the given numbers."""
+    """Return inputs, outputs and weights of the rows with the given indices."""
     part = None if weights is None else take_rows(weights, rows)
     return FoldRows(take_rows(X, rows), take_rows(Y, rows), part)
 
@@ -368,7 +371,7 @@ def _fold_errors(
     strengths: Vector | None,
     alpha: float,
 ) -> Vector:
-    """Return the mean squared error on a fold's held-out rows, for each strength or rank.
+    """Return mean squared errors on a fold's held-out rows, for each strength of dropout or rank.
 
     The network is x ↦ P diag(ŝ) Q'ᵀx, with the singular vectors P and Q' of the least-squares map
     of the training rows (Q' for the original inputs x) and its singular values ŝ, shrunk by

@@ -286,8 +286,7 @@ def _rank(singular_values: Array, factor: Array) -> int:
     """Return the numerical rank of the weights U (`factor`) from its singular values.
 
     A singular value counts if it exceeds √(size · ε) times the largest one, with the rounding unit
-    ε: its square, an
-    eigenvalue of UUᵀ, is then larger than rounding errors.
+    ε: its square, an eigenvalue of UUᵀ, is then larger than rounding errors.
     """
     xp = namespace(singular_values)
     level = (max(factor.shape) * machine_epsilon(factor)) ** 0.5 * largest(singular_values[:1])
@@ -398,8 +397,9 @@ def _point(
 ) -> CriticalPoint | None:
     """Return the critical point that is spanned by the chosen eigenvectors; None if none exists.
 
-    It is one of the loss of tied weights for a target M, whose eigenvalues (descending) and
-    eigenvectors are `eigenvalues` and `vectors`; `chosen` are indices of them.
+    It is a critical point of the dropout loss of tied weights for a target M. `eigenvalues`
+    (descending) and `vectors` are the eigenvalues and eigenvectors of M, `chosen` contains indices
+    of eigenvectors, `strength` is the strength λ of dropout and `width` the number of hidden units.
     """
     members = list(chosen)
     used, left = eigenvalues[members], np.delete(eigenvalues, members)
@@ -452,7 +452,7 @@ def smallest_curvature(
 
 
 def _hessian(objective: DropoutObjective, weights: Weights, tied: bool) -> LinearOperator:
-    """Return the Hessian of `objective` at `weights` as a linear operator on flat vectors."""
+    """Return the Hessian of `objective` at `weights` as an operator on vectors of all weights."""
     size = sum(int(np.prod(part.shape)) for part in (weights[:1] if tied else weights))
 
     def product(vector: Matrix) -> Matrix:
@@ -468,7 +468,7 @@ def _hessian(objective: DropoutObjective, weights: Weights, tied: bool) -> Linea
 
 
 def _unpack(vector: Matrix, weights: Weights, tied: bool) -> Weights:
-    """Return a flat vector as weights of the shapes of `weights`; tied layers are equal."""
+    """Return a vector of all weights as two layers with the shapes of `weights`; equal if tied."""
     flat = np.asarray(vector).reshape(-1)
     split = int(np.prod(weights.left.shape))
     left = like(flat[:split].reshape(weights.left.shape), weights.left)

@@ -73,7 +73,8 @@ GRAM_CONDITION = 1e4
 matrix of the rows is decomposed instead of the rows; the relative error is then about 1e-12."""
 
 FEWEST_GRAM_ROWS = 64
-"""With fewer rows their singular value decomposition is computed directly."""
+"""For fewer rows than this their singular value decomposition is computed, not that of a Gram
+matrix."""
 
 LARGEST_ENTRY = 1e150
 """Largest entry of y that is accepted: the sum of the squares of larger entries may overflow."""
@@ -102,7 +103,7 @@ def joint_moment(X: Any, Y: Any, weights: Array | None = None) -> SecondMoment:
 
 
 def checked_columns(X: Any, Y: Any) -> Array:
-    """Return the targets as columns; an error if their number or their size does not fit."""
+    """Return the targets Y as columns; an error if their number is wrong or squares overflow."""
     Y = as_columns(Y)
     if Y.shape[0] != X.shape[0]:
         raise ValueError(
@@ -211,7 +212,7 @@ def row_problem(
 def resolved(
     problem: LinearProblem, moment: Any, precision: float, *, centered: bool
 ) -> LinearProblem:
-    """Return a problem with the rounding errors of its inputs, as its field `resolution`.
+    """Return a problem whose field `resolution` is the size of the rounding errors of its inputs.
 
     `precision` is the rounding unit of the dtype of the inputs, and `moment` the second moment of
     the rows [x | y], or their mean (`lucidae.dropout.wide.RowMean`).
@@ -224,15 +225,16 @@ def resolved(
 
 
 def ridged(problem: LinearProblem, penalty: float) -> LinearProblem:
-    """Return a problem whose loss contains the ridge penalty ρ‖UVᵀ‖², ρ being `penalty`.
+    """Return second moments whose loss contains the ridge penalty ρ‖UVᵀ‖², ρ being `penalty`.
 
-    ρ‖B‖² is the squared error of coefficients B on the additional inputs √ρ e₁, √ρ e₂, …, with the
-    unit vectors eⱼ and the outputs zero. C = E[xxᵀ] becomes C + ρI, and E[yxᵀ] does not change, so
-    that everything known about least squares and dropout holds for the new problem. With dropout
-    the units are dropped for these inputs too: the loss is the expectation of error plus penalty.
-    Constant inputs have zero coefficients in any case and get no additional row. If C is not formed
-    because there are fewer rows than features, orthonormal directions that span the rows take the
-    place of the unit vectors, because optimal coefficients are zero outside of their span.
+    x are the inputs, y the outputs, and UVᵀ the coefficients of the network. ρ‖B‖² is the squared
+    error of coefficients B on the additional inputs √ρ e₁, √ρ e₂, …, with the unit vectors eⱼ and
+    the outputs zero. C = E[xxᵀ] becomes C + ρI, and E[yxᵀ] does not change, so that everything
+    known about least squares and dropout holds for the new problem. With dropout the units are
+    dropped for these inputs too: the loss is the expectation of error plus penalty. Constant inputs
+    have zero coefficients in any case and get no additional row. If C is not formed because there
+    are fewer rows than features, orthonormal directions that span the rows take the place of the
+    unit vectors, because optimal coefficients are zero outside of their span.
 
     Examples
     --------
@@ -259,7 +261,7 @@ def ridged(problem: LinearProblem, penalty: float) -> LinearProblem:
 
 
 def squares_of_columns(problem: LinearProblem) -> Array:
-    """Return the mean square of each input."""
+    """Return the mean square of each input, from the second moments of a problem."""
     if problem.inputs is not None:
         return diagonal(problem.inputs)
     assert problem.root is not None
@@ -298,7 +300,7 @@ def joined_rows(X: Any, Y: Array, rows: slice, ref: Array) -> Array:
 
 
 def _weighted(rows: Array, weights: Array) -> Array:
-    """Return each row multiplied by the square root of its weight."""
+    """Return the rows, each multiplied by the square root of its weight."""
     return rows * namespace(rows).sqrt(weights)[:, None]
 
 
@@ -401,9 +403,10 @@ def whiten(problem: LinearProblem) -> Whitened:
 
 
 def _without_constants(directions: Array, variances: Array) -> Array:
-    """Return directions, as columns, with exact zeros for inputs whose variance is zero.
+    """Return directions (columns) whose entries for constant inputs are set to exactly zero.
 
-    Rounding errors would give these inputs weights that depend on their units.
+    `variances` are those of the inputs. Otherwise rounding errors would give constant inputs
+    weights that depend on their units.
     """
     return directions * namespace(variances).astype(variances > 0, variances.dtype)[:, None]
 
@@ -438,9 +441,10 @@ def _whiten_standardised(problem: LinearProblem) -> Whitened:
 def _in_range(lift: Array, lower: Array) -> Array:
     """Return the whitening matrix B (`lift`), projected on the range of the second moment C.
 
-    C = LLᵀ is the second moment of the inputs, and L is `lower`. Weights are products with B. After
-    the projection they are zero outside the range of C. Without it they would not be, if C is
-    singular, because the inputs were divided by their standard deviations. CB does not change.
+    C = LLᵀ is the second moment of the inputs, and L is `lower`. Incoming weights are products with
+    B and must be zero outside the range of C. If C is singular, this holds only after the
+    projection, because the inputs were divided by their standard deviations before B was computed.
+    CB does not change.
     """
     if lower.shape[0] == lower.shape[1]:
         return lift

@@ -79,7 +79,10 @@ def separated_from_noise(
     elif n_rows > n_inputs:
         count = int((spectrum[:judged] > noise_level(residual, n_inputs, n_rows)).sum())
     else:
-        why = f"{n_rows:g} degrees of freedom are too few for {n_inputs} inputs and the noise."
+        why = (
+            f"The rows have {n_rows:g} degrees of freedom, too few to estimate the effects of "
+            f"{n_inputs} inputs and the variance of the noise."
+        )
         return Separation(None, why)
     return Separation(
         count, f"{count} of the {judged} leading components exceed the noise of {n_rows:g} rows."

@@ -96,9 +96,9 @@ class LinearProblem:
     n_rows : float, optional
         Number of rows, minus one if their mean was subtracted; None if a matrix was given.
     rest : float, default=0.0
-        The part of `energy` outside of the coordinates in which the problem is given, if these
-        contain the weights and the leading singular vectors only: weights with more hidden units
-        would explain it.
+        The part of `energy` outside of the subspace on which the problem was projected; 0 without a
+        projection. The subspace contains the weights and the leading singular vectors, so that only
+        a network with more hidden units could explain this part.
     resolution : float, default=0.0
         Standard deviation of the standardised inputs below which a direction counts as constant,
         because the inputs were rounded to single precision (`data_resolution`). Directions that
@@ -146,7 +146,7 @@ class LinearProblem:
 
     @classmethod
     def from_second(cls, second: Array, n_features: int) -> Self:
-        """Return the problem of rows [x | y] from their second moment.
+        """Return the `LinearProblem` of rows [x | y] (inputs, outputs) from their second moment.
 
         The first `n_features` columns of a row are the inputs x.
         """
@@ -167,7 +167,7 @@ class LinearProblem:
         centered: bool = True,
         root: Array | None = None,
     ) -> Self:
-        """Return the problem of rows [x | y] from their joint second moment.
+        """Return the `LinearProblem` of rows [x | y] (inputs, outputs) from a `SecondMoment`.
 
         The first `n_features` columns of a row are the inputs x. If `centered`, the mean is
         subtracted from the rows. This corresponds to a network with a bias in both layers: the
@@ -178,7 +178,7 @@ class LinearProblem:
 
     @classmethod
     def from_root(cls, root: Array, n_features: int, n_rows: float | None = None) -> Self:
-        """Return the problem of few rows [x | y] with many features; E[xxᵀ] is not formed.
+        """Return the `LinearProblem` of few rows [x | y] with many features, without E[xxᵀ].
 
         `root` is a matrix F with FᵀF = E[(x, y)(x, y)ᵀ], such as the centred rows divided by the
         square root of their number. Its first `n_features` columns belong to the inputs x.
@@ -190,7 +190,7 @@ class LinearProblem:
 
     @classmethod
     def autoencoder(cls, moment: SecondMoment, *, centered: bool = True) -> Self:
-        """Return the problem whose target y is the input x itself, from the second moment of x."""
+        """Return the `LinearProblem` whose output is its input x, from the second moment of x."""
         second = _second(moment, centered)
         return cls(second, second, scalar(trace(second)), n_rows=moment.weight - centered)
 
@@ -341,7 +341,7 @@ class DropoutObjective:
         return xp.sqrt(xp.clip(incoming, 0.0, None)) * xp.sqrt(outgoing)
 
     def regularizer(self, weights: Weights) -> Array:
-        """Return the penalty that dropout adds to the loss: strength times squared path norm.
+        """Return the penalty that dropout adds to the loss: strength λ times squared path norm.
 
         The squared path norm is Σᵢ ‖uᵢ‖² vᵢᵀC vᵢ, with the outgoing and incoming weights uᵢ and vᵢ
         of the hidden units and the second moment C of the inputs.
@@ -366,7 +366,7 @@ class DropoutObjective:
         return Weights(2 * on_left, 2 * on_right)
 
     def hessian_product(self, weights: Weights, direction: Weights) -> Weights:
-        """Return the Hessian of the expected dropout loss at `weights`, applied to a direction."""
+        """Return the product of the Hessian of the expected dropout loss with a direction."""
         # The derivative of the gradient U·D(VᵀCV) − E[yxᵀ]V along (Z_U, Z_V), by the product
         # rule; D(G) = G + λ diag(G) is linear, so the change of a Gram matrix VᵀCV, which is
         # VᵀCZ_V + (VᵀCZ_V)ᵀ, passes through D like the matrix itself. The other part is the same
@@ -401,7 +401,7 @@ class DropoutObjective:
         return on_left + on_right
 
     def tied_hessian_product(self, factor: Array, direction: Array) -> Array:
-        """Return the Hessian of the loss f(U, U) of tied weights, applied to a direction."""
+        """Return the Hessian of the loss f(U, U) of tied weights times a direction."""
         on_left, on_right = self.hessian_product(
             Weights(factor, factor), Weights(direction, direction)
         )
@@ -486,8 +486,9 @@ def sampled_gradient(weights: Weights, X: Array, Y: Array, masks: Array, keep: A
 def paper_direction(weights: Weights, X: Array, Y: Array, masks: Array, keep: Any) -> Weights:
     """Return the direction that Mianjy et al. 2018, Algorithm 1 subtracts from the weights.
 
-    It is the mean over the batch, and equals θ/2 times `sampled_gradient` with the probability θ
-    (`keep`) of keeping a unit.
+    The direction is the mean over the batch X, Y for the given masks, without the factor of the
+    learning rate. It equals θ/2 times `sampled_gradient`, with the probability θ (`keep`) of
+    keeping a unit.
     """
     exact = sampled_gradient(weights, X, Y, masks, keep)
     return Weights(exact.left * (keep / 2), exact.right * (keep / 2))

@@ -20,7 +20,8 @@ ABSENT = "absent"
 """Value of `missing_values` for which entries that a sparse matrix does not store are missing."""
 
 LARGEST_DENSE = 2**27
-"""Largest number of entries of a sparse matrix whose absent entries are filled in by zeros."""
+"""Largest size n · m of a sparse matrix that is converted to a dense one, with zeros for the
+entries that it does not store."""
 
 DENSE_SHARE = 1 / 16
 """Share of observed entries above which products UVᵀ are formed as dense blocks of rows."""
@@ -154,11 +155,11 @@ class ObservedEntries:
         return self.count == self.shape[0] * self.shape[1]
 
     def with_values(self, values: Matrix) -> ObservedEntries:
-        """Return the same set of observed entries with other values."""
+        """Return the same observed positions of the matrix with other values."""
         return replace(self, values=values)
 
     def taken(self, chosen: Matrix) -> ObservedEntries:
-        """Return the entries with the given numbers only, such as those of a fold."""
+        """Return some of the observed entries, such as those of a fold, given by their indices."""
         kept = np.zeros(self.count, dtype=bool)
         kept[chosen] = True
         counts = np.concatenate([[0], np.cumsum(kept)])
@@ -167,7 +168,7 @@ class ObservedEntries:
         )
 
     def weighted(self, roots: Matrix) -> ObservedEntries:
-        """Return the entries with every row multiplied by its entry of `roots`."""
+        """Return the observed entries after multiplying row i of the matrix by ``roots[i]``."""
         return self.with_values(self.values * roots[self.rows])
 
     def sparse(self, values: Matrix | None = None) -> Any:
@@ -176,7 +177,7 @@ class ObservedEntries:
         return scipy.sparse.csr_array((data, self.columns, self.starts), shape=self.shape)
 
     def product(self, left: Matrix, right: Matrix) -> Matrix:
-        """Return the entries of left · rightᵀ at the observed places."""
+        """Return the entries of left · rightᵀ at the positions of the observed entries."""
         n, m = self.shape
         if self.count > DENSE_SHARE * n * m:
             step = max(1, BLOCK // m)
@@ -197,11 +198,11 @@ class ObservedEntries:
 def observed_codes(entries: ObservedEntries, right: Matrix, strength: float) -> Matrix:
     """Return the codes of incomplete rows that minimise their loss for a fixed factor V.
 
-    The code u of a row m, of which the entries in o are observed, minimises
-    Σ_{j∈o} (mⱼ − vⱼᵀu)² + λ Σₖ uₖ²‖vₖ‖², with the rows vⱼ and the columns vₖ of V: it is
-    u = (V_oᵀV_o + λ diag‖vₖ‖²)⁻¹V_oᵀm_o. For factors that minimise the loss of
-    `lucidae.dropout.completion` this is the equation for the rows of U, so that training rows get
-    the codes that they have in U. A row without observed entries gets the code 0.
+    The code u of a row m, of which the entries in o are observed, minimises Σ_{j∈o} (mⱼ − vⱼᵀu)² +
+    λ Σₖ uₖ²‖vₖ‖², with the rows vⱼ and the columns vₖ of V: it is u = (V_oᵀV_o + λ
+    diag‖vₖ‖²)⁻¹V_oᵀm_o. For factors that minimise the loss of `lucidae.dropout.completion` this is
+    the equation for the rows of the other factor U, so that training rows get the codes that they
+    have in U. A row without observed entries gets the code 0.
 
     Parameters
     ----------

@@ -1,7 +1,7 @@
-"""The optimum as a function of the dropout rate, and least squares as a function of the rank.
+"""The optimal network for many dropout rates, and reduced-rank least squares for all ranks.
 
 The least-squares map and its singular value decomposition depend neither on the rate nor on the
-rank. A path over many of them therefore costs one decomposition.
+rank. The results for many rates or ranks therefore cost one decomposition.
 """
 
 from __future__ import annotations
@@ -59,7 +59,9 @@ class RegularizationPath:
     objective : ndarray of shape (n,)
         The minimum of the expected dropout loss.
     breaks : ndarray of shape (min(r, rank),)
-        Entry j is the dropout rate at and above which the rank is below j + 1; 1 if there is none.
+        Entry j (from 0) is the smallest dropout rate at which the rank of U Vᵀ is below j + 1; 1 if
+        no rate below 1 reduces the rank that far. `rank` in the shape is the rank of the
+        least-squares map.
 
     Notes
     -----
@@ -234,7 +236,7 @@ class RankPath:
 
     @property
     def one_se(self) -> int:
-        """The smallest rank, at least 1, within one standard error of the smallest error."""
+        """The smallest rank ≥ 1 whose held-out error is within one standard error of the least."""
         return int(self._validated.one_se)
 
     @property
@@ -374,7 +376,7 @@ def rank_path(
 
 
 def _columns(y: Any) -> Any:
-    """Return one-dimensional targets as a column; others as they are."""
+    """Return one-dimensional targets as a matrix of one column; others unchanged."""
     shape = getattr(y, "shape", None)
     y = np.asarray(y) if shape is None else y
     if y.ndim != 1:

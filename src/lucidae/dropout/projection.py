@@ -1,4 +1,4 @@
-"""Large problems of the verifier, projected on the few directions that the certificate needs.
+"""Projection of large problems on the few directions that a certificate of dropout weights needs.
 
 Let A be the matrix of n centred and weighted rows with m features, divided by the square root of
 the total weight, and let C = AᵀA. The loss of an autoencoder with weights U and V depends on C
@@ -46,15 +46,17 @@ LARGEST_GRAM = 8192
 """Largest Gram matrix that is decomposed if Lanczos iteration does not converge."""
 
 CONSTANT = 4 * EPSILON
-"""Rows count as equal if the square root of their total variance is at most this times the norm of
-their mean, which has rounding errors of this size."""
+"""All rows count as equal if the square root of their total variance is at most this times the norm
+of their mean, because the mean has rounding errors of this size."""
 
 OUTSIDE = 1e-12
-"""Directions of unit vectors outside of a basis are left out if they are shorter than this."""
+"""The part of a unit vector outside of the span of a basis counts as zero if it is shorter than
+this."""
 
 LARGE_MEAN = 100.0
-"""Ratio of the squared mean to the total variance above which sparse rows are centred as dense
-rows, because the difference of their squares would lose digits."""
+"""Sparse rows are converted to dense ones before centring if the squared norm of their mean exceeds
+their total variance by this factor: centring without conversion subtracts squares and loses
+digits."""
 
 LARGEST_COPY = 2**27
 """Largest number of entries of sparse rows that are made dense: one gibibyte."""
@@ -73,9 +75,9 @@ class UnprojectedError(ValueError):
 
 
 class Projection(NamedTuple):
-    """A problem and the weights of a network in the coordinates of a few directions.
+    """Second moments of data and weights of a network, in the coordinates of a few directions.
 
-    `deviations` are the standard deviations of all features; None for a matrix.
+    `deviations` are the standard deviations of all features; None if a matrix is factorised.
     """
 
     problem: LinearProblem
@@ -98,7 +100,7 @@ class _Operator(NamedTuple):
     dense: Matrix | None = None
 
     def gram(self, unit: float) -> Gram:
-        """Return the smaller Gram matrix of A divided by the number `unit`."""
+        """Return the smaller one of the Gram matrices AAᵀ and AᵀA, after dividing A by `unit`."""
         n, m = self.shape
         first, second = (self.times, self.back) if n > m else (self.back, self.times)
         dense = self.dense
@@ -119,24 +121,29 @@ class _Operator(NamedTuple):
 
 
 def is_large(shape: tuple[int, ...], width: int) -> bool:
-    """Tell whether a matrix of this shape is projected to judge `width` hidden units."""
+    """Tell whether a matrix of this shape is projected before a fit of given width is judged.
+
+    `width` is the number of columns of the factors.
+    """
     return min(shape) > SMALL and FEW * (width + 1) <= min(shape)
 
 
 def has_many_features(shape: tuple[int, ...], width: int) -> bool:
     """Tell whether rows of this shape are projected to judge an autoencoder of the given width.
 
-    If not, the second moment of the rows has few entries, or not many more than the projection.
+    Otherwise the second moment of all features is used, which has few entries, or not many more
+    than that of the projected rows.
     """
     n, m = shape
     return m > SMALL and (n < m or FEW * (width + 1) <= m)
 
 
 def projected_matrix(matrix: Any, weights: Weights, strength: float) -> Projection:
-    """Return the problem of factorising a matrix in a few coordinates.
+    """Return the problem of factorising a matrix, projected on a few directions.
 
-    They are those of the leading singular vectors of the matrix, and of the weights (`weights`) and
-    their products with the matrix. `strength` is the strength λ of dropout.
+    The directions are the leading singular vectors of the matrix, the columns of the factors
+    (`weights`), and the products of the matrix with these columns. `strength` is the strength λ of
+    dropout.
     """
     given = np.asarray(to_numpy(matrix), dtype=np.float64)
     left, right = (np.asarray(to_numpy(part), dtype=np.float64) for part in weights)
@@ -169,7 +176,7 @@ def projected_rows(
     *,
     centered: bool = True,
 ) -> Projection:
-    """Return the problem of an autoencoder in the coordinates that its weights need.
+    """Return the problem of an autoencoder, projected on the directions that its loss depends on.
 
     Parameters
     ----------
@@ -286,8 +293,8 @@ def _leading(
 def _eigenvectors(gram: Gram, strength: float, width: int) -> Found:
     """Return leading eigenvectors of a Gram matrix, one more than hidden units (`width`).
 
-    They are computed by Lanczos iteration, which may miss some, if few are needed; `strength` is
-    the strength of dropout, which decides whether these matter.
+    If few are needed, they are computed by Lanczos iteration, which may miss some of them. Whether
+    the missed ones can change the minimal loss depends on `strength`, the strength of dropout.
     """
     size, count = gram.size, min(width + 1, gram.size)
     if not gram.total > 0:
@@ -373,7 +380,7 @@ def _basis(first: Matrix, others: list[Matrix]) -> Matrix:
 
 
 def _unit_columns(columns: Matrix) -> Matrix:
-    """Return the columns that are not zero, scaled to unit length; no square overflows."""
+    """Return the nonzero columns, scaled to unit length without squaring large entries."""
     peaks = np.abs(columns).max(axis=0, initial=0.0)
     columns = columns[:, peaks > 0] / peaks[peaks > 0]
     return np.asarray(columns / np.sqrt((columns**2).sum(axis=0)))
@@ -385,9 +392,10 @@ def _unit(energy: float) -> float:
 
 
 def _remainder(energy: float, inside: float) -> float:
-    """Return `energy` minus `inside`, or 0 if the difference is a rounding error.
+    """Return the sum of squares of a matrix outside of a basis: `energy` minus `inside`.
 
-    `energy` is the sum of squares of a matrix, and `inside` that of its coordinates in a basis.
+    `energy` is the sum of squares of the whole matrix, and `inside` that of its coordinates in the
+    basis. The result is 0 if the difference is as small as rounding errors.
     """
     rest = energy - inside
     return rest if math.isfinite(rest) and rest > 1e3 * EPSILON * energy else 0.0

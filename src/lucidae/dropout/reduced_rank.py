@@ -158,7 +158,7 @@ def reduced_rank_claims(figures: DropoutFigures, tolerance: float) -> tuple[Clai
 
 
 def _advice(claim: Claim) -> str:
-    """Return the advice of a claim about dropout, reworded for reduced-rank regression."""
+    """Return the advice of a claim about dropout weights, reworded for reduced-rank regression."""
     if claim.name == "product" and claim.value is None and claim.holds is None:
         return claim.advice if "errors" in claim.advice else _TIED_VALUES
     trained = ("gap", "subgradient", "product", "rank", "stationarity", "curvature")

@@ -1,4 +1,4 @@
-"""The problem of the verifier in white coordinates, by pivoted triangular factorisations.
+"""The verifier's transformation to white inputs, by pivoted triangular factorisations.
 
 The verifier checks the results of the solver and shares no code with it. The solver transforms the
 inputs to white ones (second moment I) by an eigendecomposition or a singular value decomposition
@@ -52,9 +52,9 @@ class DataUnits(NamedTuple):
 
     @classmethod
     def of(cls, data: Moments) -> DataUnits:
-        """Return units close to the largest standard deviation of the inputs, and to √E‖y‖².
+        """Return units for second moments: near the largest standard deviation of x, and √E‖y‖².
 
-        y are the outputs.
+        x are the inputs and y the outputs. Both units are rounded to powers of four.
         """
         deviation = float(data.deviations.max(initial=0.0))
         return cls(_power_of_four(deviation), _power_of_four(math.sqrt(data.energy)))
@@ -291,7 +291,7 @@ class Case(NamedTuple):
 
     @property
     def uncertainty(self) -> float:
-        """Bound on the rounding error of each singular value of the optimal product of weights."""
+        """Bound on the rounding error of each singular value of the weights' optimal product."""
         noise = (sum(self.target.shape) + 10) * EPSILON
         return noise * float(self.bound.singular_values.max(initial=0.0)) + self.reduced.blur
 
@@ -302,7 +302,7 @@ def host(values: Any) -> Matrix:
 
 
 def reduce_inputs(data: Moments) -> Reduced:
-    """Return the problem for white inputs, from a QR factorisation of the rows if there is one.
+    """Return the problem for white inputs, from the triangular factor of the rows if it is given.
 
     White inputs have the identity as second moment. The triangular factor of the rows is
     `data.root`; without it, the second moment of the inputs is factorised.
@@ -364,13 +364,14 @@ def _reduce_moment(data: Moments, inputs: Matrix) -> Reduced:
 def _reduce_rows(data: Moments, root: Matrix) -> Reduced:
     """Return the problem for white inputs, from the triangular factor F (`root`) of the rows.
 
-    White inputs have the identity as second moment. The standardised columns of the inputs in F are
-    factorised by QR with pivoting, with a triangular factor R. F has errors of relative size η of
-    the order of the rounding unit, which turn column j of the basis by η/Rⱼⱼ: the condition number
-    enters once, whereas in the moment it is squared. The rows themselves do not resolve the
-    directions that are dropped here, so that nothing is lost with them. Directions that are dropped
-    because the rows were rounded to single precision (`Moments.resolution`) explain a known part of
-    the outputs, by which the minimum may be smaller.
+    White inputs have the identity as second moment. The standardised columns of F that belong to
+    the inputs are factorised by QR with pivoting, with a triangular factor R. F has errors of
+    relative size η, of the order of the rounding unit, which turn column j of the orthonormal
+    factor by η/Rⱼⱼ. The errors are proportional to the condition number, and not to its square as
+    for the second moment. Directions whose pivot is too small are dropped. The rows themselves
+    contain no more than rounding errors along them, so that nothing is lost. Directions that are
+    dropped because the rows were rounded to single precision (`Moments.resolution`) explain a known
+    part of the outputs, by which the minimum may be smaller.
     """
     size = data.cross.shape[1]
     inward, outward = root[:, :size], root[:, size:]
@@ -483,8 +484,8 @@ def row_objective(
     centered : bool
         Whether the means of inputs and outputs are subtracted.
     alpha : float, default=0.0
-        Ridge penalty on the coefficients UVᵀ, for the sum of squared errors over the rows. Hidden
-        units are dropped in the penalty too.
+        Ridge penalty: alpha times the squared norm of the coefficients UVᵀ is added to the sum of
+        squared errors over the rows, in expectation over dropped hidden units.
 
     Returns
     -------
@@ -550,8 +551,9 @@ def _centers(
 ) -> tuple[list[Array], list[Array]]:
     """Return the first row (inputs x, outputs y), and the mean of all rows minus the first row.
 
-    Both are zero unless `centered`. They are subtracted one after the other: their sum would round
-    the mean, which matters if the mean is much larger than the standard deviation.
+    Both are zero unless `centered`. To centre the rows, both are subtracted, one after the other:
+    their sum would be a rounded mean, which matters if the mean is much larger than the standard
+    deviation.
     """
     left, right = weights
     xp, first = namespace(left), [0.0 * right[:, 0], 0.0 * left[:, 0]]

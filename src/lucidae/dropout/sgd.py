@@ -270,13 +270,13 @@ def constant(time: Array, _limit: int) -> Array:
 def inverse_time(time: Array, limit: int) -> Array:
     """Return the factor 1/(1 + 10 t/T) of the learning rate at step t (`time`) of T (`limit`).
 
-    Under this decay the noise of the gradient averages out.
+    With rates that decrease like this, the noise of the sampled gradients averages out.
     """
     return 1.0 / (1.0 + 10.0 * time / max(limit, 1))
 
 
 def linear_decay(time: Array, limit: int) -> Array:
-    """Return the factor of the learning rate at step `time` of `limit`.
+    """Return the factor that multiplies the learning rate at step `time` of `limit` steps.
 
     It is 1 during the first half of the training, then decreases linearly to zero.
     """
@@ -345,7 +345,10 @@ class Monitor:
     tied: bool
 
     def expected(self, runs: Runs) -> DropoutObjective:
-        """Return the expected dropout loss, with the strength of dropout of each network (run)."""
+        """Return the expected dropout loss as an objective of all networks (runs), each with its λ.
+
+        λ is the strength of dropout.
+        """
         return DropoutObjective(self.problem, runs.strength)
 
     def objective(self, runs: Runs) -> Array:

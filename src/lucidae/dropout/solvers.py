@@ -35,8 +35,8 @@ FEW = 4
 """`leading_svd` may use the Gram matrix if fewer than 1/FEW of all singular values are needed."""
 
 SMALLEST_KRYLOV = 1024
-"""Largest smaller side of a matrix whose singular vectors are not computed by block Krylov
-iteration: decomposing the Gram matrix is faster."""
+"""If the smaller dimension of a matrix is at most this number, its leading singular vectors are not
+computed by block Krylov iteration, because decomposing the Gram matrix is faster."""
 
 SMALLEST_FAST = 400
 """`leading_svd` decomposes the whole matrix if its smaller dimension is below this number."""

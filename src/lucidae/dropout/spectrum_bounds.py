@@ -1,4 +1,4 @@
-"""Upper bounds on singular values that the verifier did not compute, and the loss they can save.
+"""Upper bounds on singular values that the verifier did not compute, and how they change the loss.
 
 The minimum of the dropout loss depends on the r largest singular values of the data, for r hidden
 units, and on the sum of squares of all. For large data the verifier computes the leading ones by
@@ -33,7 +33,8 @@ NEGLIGIBLE = 1e-7
 most NEGLIGIBLE times the sum of squares of all: a tenth of the gap that certificates allow."""
 
 LARGEST_CHOLESKY = 2**36
-"""Largest number of multiplications for which the Gram matrix is formed for its factorisation."""
+"""The Gram matrix is formed and factorised only if forming it takes at most this many
+multiplications."""
 
 
 class Found(NamedTuple):
@@ -116,11 +117,12 @@ def smallest_loss(leading: Matrix, tail: float, strength: float, width: int) -> 
 def possible_saving(
     leading: Matrix, tail: float, upper: Matrix, strength: float, width: int
 ) -> float:
-    """Return by how much the minimum may be below that for the computed singular values.
+    """Return how much smaller the minimal loss can be if computed singular values are too small.
 
-    The r largest singular values are at most `upper` instead of `leading`, and the sum of squares
-    of all, those after the first r (`tail`) included, stays the same. The minimum decreases in each
-    singular value sᵢ: its derivative is −2(sᵢ − α)₊, with the threshold α.
+    `leading` are the r largest singular values that were computed, `upper` are upper bounds on the
+    true ones, and `tail` is the sum of squares of all others. The sum of squares of all singular
+    values is known and stays the same. The minimum decreases in each singular value sᵢ: its
+    derivative is −2(sᵢ − α)₊, with the threshold α.
     """
     computed = np.zeros(len(upper))
     computed[: len(leading)] = leading[: len(upper)]
@@ -160,10 +162,11 @@ def with_bounds(gram: Gram, values: Matrix, vectors: Matrix, strength: float, wi
 
 
 def complement_bound(gram: Gram, vectors: Matrix, level: float) -> tuple[float, Complement]:
-    """Return an upper bound on the eigenvalues of G outside of the span of orthonormal `vectors`.
+    """Return an upper bound on the eigenvalues of a Gram matrix outside of the span of `vectors`.
 
-    The search ends when the bound is at most `level`. The Krylov space that gave the bound is
-    returned, too; its `found` is a lower bound on the largest of these eigenvalues.
+    `vectors` are orthonormal columns. The search ends when the bound is at most `level`. The Krylov
+    space that gave the bound is returned, too; its attribute `found` is a lower bound on the
+    largest of these eigenvalues.
     """
     space = _searched(gram, vectors, level)
     bound = space.bound
@@ -175,8 +178,9 @@ def complement_bound(gram: Gram, vectors: Matrix, level: float) -> tuple[float, 
 def _searched(gram: Gram, vectors: Matrix, level: float) -> Complement:
     """Return a Krylov space outside of the span of `vectors`, with its bound on eigenvalues.
 
-    It is extended until its bound is at most `level`, until it contains a larger eigenvalue, or
-    until further steps cannot decide between the two.
+    The eigenvalues are those of the Gram matrix `gram`. The space is extended until its bound is at
+    most `level`, until it contains an eigenvalue above `level`, or until further steps cannot
+    decide which of the two is the case.
     """
     count = min(STARTS, gram.size - vectors.shape[1])
     starts = drawn_after((count, gram.size), gram.digest, vectors)
@@ -190,11 +194,12 @@ def _searched(gram: Gram, vectors: Matrix, level: float) -> Complement:
 
 
 def _factorised_bound(gram: Gram, vectors: Matrix, level: float) -> float:
-    """Return a bound on the eigenvalues of G outside of the span of `vectors`, near `level`.
+    """Return a bound near `level` on the eigenvalues of a Gram matrix outside a subspace.
 
-    It is infinite if the Cholesky factorisation of level · I − PGP does not exist, with the
-    projection P onto the complement. If it exists, its rounding errors change no eigenvalue by more
-    than (q + 1) · ε times the trace, with the dimension q and the rounding unit ε.
+    The subspace is the span of `vectors`, P is the projection onto its complement and G the Gram
+    matrix. The bound is infinite if the Cholesky factorisation of level · I − PGP does not exist.
+    If it exists, its rounding errors change no eigenvalue by more than (q + 1) · ε times the trace,
+    with the dimension q and the rounding unit ε.
     """
     size = gram.size
     matrix = gram.dense()

@@ -37,15 +37,17 @@ __all__ = ["FittedValueErrors", "fitted_value_errors", "noise_covariance"]
 Matrix = np.ndarray[Any, Any]
 
 SEPARATED = 3.0
-"""A warning is given if the singular values on both sides of a hard cut differ by less than this
-many standard errors. In simulations, intervals of 95 % cover 88 % to 95 % below this value."""
+"""A warning is given if the last singular value that a limit on the rank keeps and the next one
+differ by less than this many standard errors. In simulations, intervals of 95 % cover 88 % to 95 %
+below this value."""
 
 NEAR_THRESHOLD = 0.3
 """A warning is given if a singular value differs from the threshold of dropout by less than this
-many standard errors. It is less critical than a hard cut, because the fit is continuous there."""
+many standard errors. This is less critical than a limit on the rank, because the fitted values are
+continuous at the threshold."""
 
 FEW_DEGREES = 10.0
-"""A warning is given if the noise is estimated with fewer degrees of freedom."""
+"""A warning is given if the noise is estimated with fewer degrees of freedom than this."""
 
 ENTRIES = 1_000_000
 """Number of derivatives that are computed at a time."""
@@ -93,7 +95,10 @@ class FittedValueErrors:
     intercept: bool
 
     def of(self, rows: Matrix) -> Matrix:
-        """Return the standard errors of the fitted values of centred inputs, shape (n, d1)."""
+        """Return standard errors of fitted values, shape (n, d1), of n inputs and d1 targets.
+
+        `rows` are the inputs minus their mean.
+        """
         size = self.left.shape[0] * (self.left.shape[1] + 1) ** 2
         step = max(1, ENTRIES // size)
         parts = [self._variances(rows[i : i + step] @ self.lift) for i in range(0, len(rows), step)]
@@ -128,7 +133,11 @@ class FittedValueErrors:
         return np.asarray((spread * through).sum(axis=(2, 3)))
 
     def _gram(self, outside: Matrix, lengths: Matrix) -> Matrix:
-        """Return second moments of white inputs along Q and along each direction in `outside`."""
+        """Return second moments of white inputs along the columns of Q and along given directions.
+
+        Q contains the right singular vectors of the least-squares map. `outside` are the parts of
+        the inputs outside of the span of Q, one row per input, and `lengths` their norms.
+        """
         assert self.gram is not None
         Q, m = self.right, self.right.shape[1]
         units = outside / np.where(lengths > 0, lengths, 1.0)[:, None]
@@ -140,7 +149,11 @@ class FittedValueErrors:
         return found
 
     def _target_noise(self) -> Matrix:
-        """Return the noise along P and along the part of each target outside the span of P."""
+        """Return the covariance of the noise along P and along the rest of each target's axis.
+
+        P contains the left singular vectors of the least-squares map; the rest is the part of the
+        unit vector of a target outside of the span of P.
+        """
         P, m = self.left, self.left.shape[1]
         complement = np.eye(len(P)) - P @ P.T
         found = np.empty((len(P), m + 1, m + 1))
@@ -253,7 +266,11 @@ def fitted_value_errors(
 
 
 def _derivatives(s: Matrix, f: Matrix, kept: int) -> tuple[Matrix, Matrix]:
-    """Return the matrices A and B of the derivative, for singular values s that become f."""
+    """Return the matrices A and B of the docstring of this module, for singular values s and f.
+
+    s are the singular values of the least-squares map and f those of the fitted map, of which the
+    first `kept` are not zero. A and B define the first-order change of the fitted map.
+    """
     inside = np.arange(len(s)) < kept
     both, one = np.outer(inside, inside), inside[:, None] != inside
     difference, total = np.subtract.outer(s, s), np.add.outer(s, s)
@@ -263,7 +280,7 @@ def _derivatives(s: Matrix, f: Matrix, kept: int) -> tuple[Matrix, Matrix]:
 
 
 def _check_cut(s: Matrix, kept: int, spread: Matrix) -> None:
-    """Warn if another sample may keep other components; raise an error if two are tied.
+    """Warn if another sample may keep other components; an error if two have equal values.
 
     `s` are the singular values, of which `kept` are kept, and `spread` are their standard errors.
     """

@@ -162,7 +162,8 @@ def _excess(candidates: Array) -> Array:
 def rank_tolerance(singular_values: Array, size: int | None = None) -> float:
     """Return the value below which a singular value counts as a rounding error.
 
-    It is size · ε · s₁, with the largest singular value s₁ and the rounding unit ε of its dtype.
+    It is size · ε · s₁, with the largest singular value s₁ and the rounding unit ε of its dtype;
+    `size` is by default the number of singular values, but at least 10.
     """
     size = max(singular_values.shape[0], 10) if size is None else size
     return size * machine_epsilon(singular_values) * largest(singular_values[:1])

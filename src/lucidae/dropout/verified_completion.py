@@ -54,8 +54,8 @@ class CompletionFigures:
     value : float
         The loss ‖G‖² + λΣ‖uₖ‖²‖vₖ‖².
     gap, smallest_gap : float
-        Loss minus the lower bound of the dual problem, for the upper and for the lower bound on
-        ‖G‖₂. They differ only for large matrices.
+        Loss minus the lower bound of the dual problem, for the upper and for the lower bound on the
+        spectral norm ‖G‖₂. The two bounds differ only for large matrices.
     spectral, smallest_spectral : float
         ‖G‖₂/(μ‖X‖*) − 1, for the upper and for the lower bound on ‖G‖₂.
     complementarity : float
@@ -95,7 +95,7 @@ class CompletionFigures:
 
     @property
     def evidence(self) -> dict[str, Any]:
-        """Numbers from which the claims can be checked: loss, lower bound, rank and ‖G‖₂."""
+        """Numbers by name from which the claims can be checked, such as loss and lower bound."""
         return {
             "relative_loss": self.value,
             "relative_lower_bound": self.value - self.gap,
@@ -105,7 +105,7 @@ class CompletionFigures:
 
 
 class _Observed(NamedTuple):
-    """Rows, columns and values of the observed entries, in units of their largest magnitude."""
+    """Rows, columns and values of the observed entries, divided by their largest magnitude."""
 
     rows: Matrix
     columns: Matrix
@@ -238,10 +238,11 @@ def _dual_value(along: float, residual: Matrix, spectral: float, penalty: float)
 
 
 def _stationarity(matrix: Any, U: Matrix, V: Matrix, strength: float) -> float:
-    """Return the norm of the gradient with respect to U and V, relative to the norms of its terms.
+    """Return the norm of the gradient of the loss, relative to the norms of its terms.
 
-    The gradient consists of GV − λU diag‖vₖ‖² and GᵀU − λV diag‖uₖ‖², with the residual G and the
-    columns uₖ and vₖ.
+    Up to a factor, the gradient with respect to the factors U and V, with columns uₖ and vₖ,
+    consists of GV − λU diag‖vₖ‖² and GᵀU − λV diag‖uₖ‖², with the residual G on the observed
+    entries (`matrix`) and the strength λ of dropout.
     """
     pulls = [matrix @ V, matrix.T @ U]
     pushes = [strength * U * np.sum(V * V, axis=0), strength * V * np.sum(U * U, axis=0)]
@@ -255,10 +256,11 @@ def _spectral_norm(
 ) -> tuple[float, float]:
     """Return a lower and an upper bound on the spectral norm of the residual G.
 
-    For large matrices they come from the Gram matrix K of the smaller side. Let S be an orthonormal
-    basis of the factor of this side, in whose span the singular vectors of the largest singular
-    values lie at the optimum. If the eigenvalues of K outside of the span are at most β, the norm
-    of K is at most that of the 2 × 2 matrix of ‖SᵀKS‖, ‖(I − SSᵀ)KS‖ (twice) and β.
+    The completed matrix is UVᵀ. For large matrices the bounds come from the Gram matrix K of the
+    rows or columns of G, whichever are fewer. Let S be an orthonormal basis of the columns of the
+    corresponding factor (U for rows, V for columns): at the optimum the singular vectors of the
+    largest singular values lie in its span. If the eigenvalues of K outside of the span are at most
+    β, the norm of K is at most that of the 2 × 2 matrix of ‖SᵀKS‖, ‖(I − SSᵀ)KS‖ (twice) and β.
     """
     n, m = matrix.shape
     if n * m <= DENSE:
@@ -315,7 +317,7 @@ def _difference(
 def completion_claims(figures: CompletionFigures, tolerance: float) -> tuple[Claim, ...]:
     """Return the claims about a completed matrix; `tolerance` is the largest accepted gap.
 
-    Rounding of the factors to float32 changes the residual, so that the tolerance is larger then.
+    The tolerance is increased for factors of type float32, whose rounding changes the residual.
     """
     tolerance = max(tolerance, 64 * figures.precision)
     rows, columns = figures.empty_rows, figures.empty_columns
@@ -330,7 +332,7 @@ def completion_claims(figures: CompletionFigures, tolerance: float) -> tuple[Cla
         _spectral(figures, tolerance),
         at_most(
             "complementarity",
-            "the residual and the completed matrix satisfy ⟨G, X⟩ = (λ/r)‖X‖*²",
+            "the inner product of residual and X = U Vᵀ is (λ/r)‖X‖*² (‖·‖*: nuclear norm)",
             _DUALITY,
             figures.complementarity,
             math.sqrt(tolerance),
@@ -383,14 +385,15 @@ _AGAIN = "The iteration has not converged, or the factors belong to other data. 
 def _limited(figures: CompletionFigures, tolerance: float) -> bool:
     """Tell whether stationary factors use all columns, so that the convex bound need not be tight.
 
-    If a column were unused, a stationary point that violates the spectral condition could be
-    improved along it.
+    The convex bound is the smallest loss over matrices of any rank. If a column of the factors were
+    zero, the loss at a stationary point with a residual of too large spectral norm could be
+    decreased by this column.
     """
     return figures.rank >= figures.width and figures.stationarity <= math.sqrt(tolerance)
 
 
 def _gap(figures: CompletionFigures, tolerance: float) -> Claim:
-    """Return the claim that the duality gap is at most the tolerance."""
+    """Return the claim that loss minus a lower bound of its minimum is at most the tolerance."""
     statement = "the loss exceeds its smallest value over all matrices by at most the tolerance"
     if figures.gap > tolerance >= figures.smallest_gap:
         why = (
@@ -417,14 +420,16 @@ def _spectral(figures: CompletionFigures, tolerance: float) -> Claim:
     X is the completed matrix, ‖X‖* its nuclear norm, λ the strength of dropout and r the number of
     columns of the factors.
     """
-    statement = "the spectral norm of the residual is at most (λ/r)‖X‖*, up to the tolerance"
+    statement = (
+        "the residual's largest singular value is at most λ/r times the nuclear norm of U Vᵀ"
+    )
     level = math.sqrt(tolerance)
     value = figures.spectral
     if value > level and _limited(figures, tolerance):
-        why = "The factors use all of their columns, so that the condition need not hold."
+        why = "The factors use all of their columns; the best ones need not meet this condition."
         return undecided("spectral_norm", statement, _DUALITY, why, value, level)
     if value > level >= figures.smallest_spectral:
-        why = "The bound on the spectral norm of the residual is not tight enough."
+        why = "Only a bound on the spectral norm of the residual is known, and it is too large."
         return undecided("spectral_norm", statement, _DUALITY, why, value, level)
     if not math.isfinite(value):
         value = math.inf
@@ -444,5 +449,5 @@ def _rank(figures: CompletionFigures) -> Claim:
 
 
 def completion_certificate(title: str, figures: CompletionFigures, tolerance: float) -> Certificate:
-    """Return the certificate with the claims about measured values."""
+    """Return the certificate of a completed matrix, with the claims about its measured values."""
     return Certificate(title, completion_claims(figures, tolerance), figures.evidence)

@@ -163,7 +163,7 @@ def _against_optimum(case: Case, tolerance: float, negligible: float, rank: int)
 
 
 def _case(problem: LinearProblem, weights: Weights, strength: float, tied: bool) -> Case:
-    """Return weights and moments as NumPy arrays, the transformed inputs, and the minimal loss.
+    """Return a `Case`: weights and second moments as NumPy arrays, and the minimal loss.
 
     The inputs are whitened: transformed so that their second moment is the identity.
     """
@@ -197,7 +197,7 @@ def _case(problem: LinearProblem, weights: Weights, strength: float, tied: bool)
 
 
 def _decrease(slope: Slope, case: Case) -> float:
-    """Return by how much a descent from the weights decreases the dropout loss."""
+    """Return by how much a descent (L-BFGS) from the given weights decreases the dropout loss."""
     # The gradient belongs to E[yxᵀ] of norm one, and f is quadratic in E[yxᵀ].
     return decrease(slope) * (float(np.linalg.norm(case.data.cross)) or 1.0) ** 2
 
@@ -393,7 +393,7 @@ def _is_learned(case: Case) -> bool:
 def _optimum_error(case: Case) -> float:
     """Return a bound on the rounding error of the optimal product of the weights.
 
-    It is relative to the norm of the product.
+    The bound is relative to the norm of this product.
     """
     top = float(_shrunk(case.bound).max(initial=0.0))
     return math.sqrt(case.bound.rank) * case.uncertainty / top if top > 0 else 0.0
@@ -402,9 +402,9 @@ def _optimum_error(case: Case) -> float:
 def _rank_band(case: Case, level: float) -> tuple[int, int] | tuple[None, None]:
     """Return the smallest and the largest rank that the optimal product of the weights may have.
 
-    A singular value of the optimal product counts as nonzero above `level` times the largest; it is
-    doubtful within the factor `BAND` and its rounding error. The result is (None, None) if the
-    optimum is not known.
+    A singular value of the optimal product counts as nonzero if it exceeds `level` times the
+    largest one. This is doubtful if it lies within the factor `BAND` of this limit, or closer to it
+    than its rounding error. The result is (None, None) if the optimum is not known.
     """
     optimum = case.optimum
     if optimum is None:
@@ -535,10 +535,10 @@ def _path_excess(scores: Matrix, values: Matrix, negligible: float) -> float:
 
 
 def _inner_error(case: Case) -> float:
-    """Return a bound on the relative rounding error of transformed weights and least-squares map.
+    """Return a bound on the relative rounding errors of weights and map for whitened inputs.
 
-    The incoming weights and the map are those for whitened inputs, whose second moment is the
-    identity. All values computed from them share this bound.
+    Whitened inputs have the identity as second moment. The bound holds for the incoming weights and
+    for the least-squares map, and for all values that are computed from them.
     """
     reduced, right, inner = case.reduced, case.right, case.inner
     noise = (sum(reduced.matrix.shape) + right.shape[1] + 10) * EPSILON
@@ -554,7 +554,7 @@ def _inner_error(case: Case) -> float:
 
 
 def _paper_bound(target: Matrix, width: int) -> float:
-    """Return the strength of dropout at which the rank of the tied optimum falls below r.
+    """Return the strength of dropout at which the optimal tied weights have rank below r.
 
     Tied weights are shared by both layers, and r is the number of hidden units. The strength is r
     s_r / Σ_{i≤r} (sᵢ − s_r), with the positive eigenvalues sᵢ of the target that the product of the
@@ -568,7 +568,7 @@ def _paper_bound(target: Matrix, width: int) -> float:
 
 
 def _evidence(value: float, scores: Matrix, case: Case) -> dict[str, Any]:
-    """Return the numbers, by name, from which a reader can compute the certificate again."""
+    """Return numbers by name from which the measured values can be computed again by hand."""
     reduced, optimum, unit = case.reduced, case.optimum, case.units.outputs
     found = {
         "strength": case.strength,

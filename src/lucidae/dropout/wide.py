@@ -1,4 +1,4 @@
-"""Solutions for data with many features, which do not form the second moment of all features.
+"""Solutions for data with many features, computed without the second moment of all features.
 
 An autoencoder needs the leading principal components of the rows, one more than it has hidden
 units. They are computed by the cheapest algorithm for the shape of the data
@@ -87,7 +87,7 @@ class RowMean:
 
 
 def leading_source(X: Any, weights: Array | None, width: int) -> RowsSource | None:
-    """Return the rows as a source of leading principal components; None if a moment is better.
+    """Return the rows as a source of principal components; None if the second moment is better.
 
     The second moment is better for data with few features, from which `partial_fit` can then
     continue, and for data with many more rows than features. `width` is the number of hidden units.
@@ -139,7 +139,7 @@ def _refined(source: RowsSource, vectors: Array) -> tuple[Array, Array]:
 
 
 def mean_of(source: RowsSource) -> RowMean:
-    """Return the `RowMean` of a source, with zeros instead of the standard deviations."""
+    """Return the mean of the rows of a source as a `RowMean`, whose deviations are zeros."""
     zeros = 0.0 * source.mean
     return RowMean(source.weight, source.mean, zeros, zeros)
 
@@ -229,7 +229,7 @@ def _refuse_underflow(rows: Array, squares: Array, center: Array) -> None:
 def rows_problem(
     X: Any, Y: Any, weights: Array | None, *, centered: bool
 ) -> tuple[LinearProblem, SecondMoment | RowMean]:
-    """Return the problem of predicting Y from X, and the moment or the mean of the rows [x | y].
+    """Return a `LinearProblem` for predicting Y from X, and the moment or mean of rows [x | y].
 
     If there are fewer rows than features (see `is_wide`), the second moment is not formed.
     """

@@ -51,7 +51,8 @@ class DataSet:
 def _gaussian(n_samples: int, n_features: int) -> DataSet:
     """Return Gaussian data whose covariance has equally spaced eigenvalues.
 
-    They are as in Bao et al. 2020, Figure 4, which has 5000 rows and 1000 features.
+    The eigenvalues are those of Bao et al. 2020, Figure 4, where the data have 5000 rows and 1000
+    features.
     """
 
     def load() -> Matrix:

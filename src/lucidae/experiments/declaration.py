@@ -92,7 +92,7 @@ class Work:
         self.measure = measure
 
     def __call__(self, group: Sequence[Settings], device: str) -> Sequence[Arrays]:
-        """Do the runs with the settings in `group` on a device; return the arrays of each run."""
+        """Do the runs with the settings in `group` on a device; return the arrays they measure."""
         return self.measure(group, device)
 
     def __str__(self) -> str:
@@ -104,7 +104,7 @@ class Work:
     def __reduce__(self) -> str:
         if self.__module__ == "__main__":
             raise ValueError(
-                f"the function of runs {str(self)!r} is defined in the main script, "
+                f"the function {str(self)!r}, which does runs, is defined in the main script, "
                 "expected a module that worker processes can import: move it to a module, or use "
                 "jobs=1."
             )
@@ -137,10 +137,10 @@ def work(identifier: str) -> Callable[[Measure], Work]:
 
 
 def on_processor(measure: Callable[[Settings], Arrays]) -> Measure:
-    """Turn a function of the settings of one run into one of many runs, which ignores the device.
+    """Turn a function that does one run from its settings into a function that does many runs.
 
-    The function that is returned does its runs one after the other with NumPy, also if the name of
-    an accelerator is passed.
+    The returned function takes the settings of all runs and the name of a device. It does the runs
+    one after the other with NumPy; the device is ignored.
     """
 
     @functools.wraps(measure)
@@ -268,7 +268,7 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """Results of all runs of an experiment, in the order in which its setting lists them."""
+    """Results of all runs of an experiment, in the order in which its `Setting` lists the runs."""
 
     cells: tuple[Measured, ...]
 

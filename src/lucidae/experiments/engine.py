@@ -206,12 +206,12 @@ class _Clock:
     def pace(self, work: str) -> float:
         """Return the seconds per unit of cost of a function that does runs.
 
-        They are measured; before its first run they are a guess.
+        The value is measured; before the first run of the function it is a guess.
         """
         return self.spent[work] / self.paid[work] if self.paid[work] else self.guess
 
     def allows(self, group: Group) -> bool:
-        """Return whether a group of runs is expected to end before the time limit (or has none)."""
+        """Return whether a group of runs is expected to end in time, or there is no time limit."""
         expected = self.pace(str(group[0].work)) * sum(cell.cost for cell in group)
         return self.budget is None or self.elapsed + expected <= self.budget
 

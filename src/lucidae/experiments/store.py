@@ -27,7 +27,7 @@ __all__ = ["Store"]
 
 FORMAT = 1
 WHAT = "a stored result of an experiment"
-"""Words for a file of the store in error messages."""
+"""Phrase that error messages use for a file of stored results."""
 ABOUT = "about"
 """Name, in the ``.npz`` file, of the JSON text that is stored together with the arrays."""
 

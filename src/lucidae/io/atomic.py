@@ -33,10 +33,12 @@ NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """Error numbers of a full file system, of a used-up quota, and of a file that is too large."""
 
 EXPANSION = 200
-"""Largest allowed ratio of the size of the content, as a compressed file states it, to its own."""
+"""Largest allowed ratio of the size of the content that a compressed file states to the size of the
+file."""
 
 SMALL = 1 << 28
-"""Number of bytes (256 MiB) of content that a compressed file may always state."""
+"""Number of bytes (256 MiB) of content up to which a compressed file is accepted whatever its own
+size."""
 
 
 def json_safe(value: Any) -> Any:

@@ -134,7 +134,7 @@ def check_estimator(estimator: Any, most: int) -> None:
 
 
 class _Values(dict[str, Any]):
-    """Fitted attributes by name; the value is None for names that the estimator does not have."""
+    """Mapping of an estimator's fitted attributes by name; None for attributes it does not have."""
 
     def __missing__(self, name: str) -> None:
         return None

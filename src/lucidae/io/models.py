@@ -216,9 +216,9 @@ def save_from(
 
 
 def source_of(path: str | os.PathLike[str]) -> Source | None:
-    """Return name and place of the data file that a saved model was fitted to.
+    """Return name and place (a digest of the path) of the data file that a model was fitted to.
 
-    Return None if `path` is not a saved model, or was written by `save`, which does not note them.
+    Return None if `path` is not a saved model, or was written by `save`, which does not store them.
     """
     try:
         header = json.loads(str(load_arrays(path, "a saved estimator")[_HEADER]))

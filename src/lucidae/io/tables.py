@@ -53,7 +53,7 @@ Matrix = np.ndarray[Any, np.dtype[Any]]
 PIXEL_NAME = re.compile(r"(pixel|pix|px)[ _]?\d+([x_]\d+)?", re.IGNORECASE)
 DATA_NAMES = ("X", "x", "data", "features")
 TARGET_NAMES = ("y", "Y", "target", "targets")
-"""Names of the array of targets to read from an NPZ archive, in order of preference.
+"""Names under which the array of targets is looked for in an NPZ archive, the preferred one first.
 
 `DATA_NAMES` are those of the array of features."""
 INDEX_NAMES = ("index", "level_0", "__index_level_0__")
@@ -430,7 +430,8 @@ def choose_columns(
     file : str
         Name of the file in messages.
     frame : pandas data frame
-        Its rows, or the first of them; columns that are not of numbers contain text.
+        The rows of the file, or the first of them; columns that do not contain numbers contain
+        text.
     options : ReadOptions
         The columns and targets that are asked for.
     index : int or None

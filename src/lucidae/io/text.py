@@ -345,7 +345,10 @@ def _is_year(cell: str) -> bool:
 
 
 def _counts_rows(cells: Sequence[str]) -> bool:
-    """Return whether cells can be an index of rows: all different, and whole numbers or text."""
+    """Return whether the cells of a column can be an index of the rows.
+
+    They can if they are all different, and are whole numbers or text.
+    """
     return (
         len(set(cells)) == len(cells)
         and "" not in cells
@@ -437,7 +440,7 @@ def _parse_frame(read: Callable[..., Any], decimal: str) -> Any:
 
 
 def parse_text(cells: Any, decimal: str) -> Any:
-    """Return cells of text without blank rows, columns of numbers as type float64."""
+    """Return a data frame of text without its blank rows, columns of numbers as float64."""
     cells = cells.map(str.strip)
     filled = cells[(cells != "").any(axis=1)]
     return filled.apply(partial(to_numbers, decimal=decimal))

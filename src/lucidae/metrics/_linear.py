@@ -123,7 +123,10 @@ def subspace_distance(decoder: Any, U: Any, *, rtol: float = 1e-6) -> Any:
 
 
 def _is_orthonormal(directions: Array) -> bool:
-    """Tell whether the columns are orthonormal; an entry above 1 decides it without products."""
+    """Tell whether the columns of a matrix are orthonormal.
+
+    If an entry exceeds 1, they are not; this is tested first, so that products cannot overflow.
+    """
     if largest(directions) > 1.0 + ORTHONORMAL_TOLERANCE:
         return False
     gram = namespace(directions).matrix_transpose(directions) @ directions

@@ -193,7 +193,10 @@ def active_dimensions(
 
 
 def _varies(means: Array, min_spread: float) -> Array:
-    """Return whether the variance over samples is above `min_spread`, without overflow."""
+    """Return for each latent whether the variance of its means over samples exceeds `min_spread`.
+
+    `means` has the shape (..., n_samples, k) for k latents. The means are scaled to avoid overflow.
+    """
     xp = namespace(means)
     peaks = xp.max(xp.abs(means), axis=-2)
     unit = xp.where(peaks > 1, peaks, xp.ones_like(peaks))

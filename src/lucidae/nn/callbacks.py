@@ -57,9 +57,9 @@ class ScalarMonitor(Callback):
     Attributes
     ----------
     history : list of dict
-        All measured scalars, without `name`, with the number of the epoch under ``"epoch"``: that
-        of the trainer, or, without one, the number after that of the last measurement, from 0. It
-        is saved in checkpoints.
+        One dictionary per measurement, with the scalars (their names without `name`) and, under
+        ``"epoch"``, the number of the epoch. Without a trainer, measurements are numbered 0, 1, …
+        instead. The history is saved in checkpoints.
     """
 
     def __init__(self, name: str, every_n_epochs: int = 1) -> None:
@@ -74,25 +74,25 @@ class ScalarMonitor(Callback):
         return f"{type(self).__qualname__}({self.name!r})"
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the history, for checkpoints."""
+        """Return the measured scalars (`history`), which checkpoints store."""
         return {"history": self.history}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore the history from a checkpoint."""
+        """Restore the measured scalars (`history`) from a checkpoint."""
         self.history = list(state_dict["history"])
 
     def on_validation_epoch_end(self, trainer: Any, pl_module: Any) -> None:
-        """Measure and log after the validation of an epoch."""
+        """Measure the scalars and log them, after the validation of an epoch."""
         if trainer.state.fn == "fit" and not trainer.sanity_checking:
             self._record(trainer, pl_module)
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
-        """Measure and log after a training epoch, if there is no validation."""
+        """Measure the scalars and log them after a training epoch, if there is no validation."""
         if not _validates(trainer):
             self._record(trainer, pl_module)
 
     def on_fit_end(self, trainer: Any, _pl_module: Any) -> None:
-        """Give a figure of the history to each logger that takes figures."""
+        """Draw the measured scalars, and give the figure to each logger that takes figures."""
         takers = [logger for logger in trainer.loggers if hasattr(logger.experiment, "add_figure")]
         if not self.history or not trainer.is_global_zero or not takers:
             return
@@ -127,15 +127,15 @@ class ScalarMonitor(Callback):
         return scalars
 
     def _scalars(self, module: Any, trainer: Any) -> Scalars:
-        """Return the scalars of a module; `trainer` is None outside of a training."""
+        """Return the scalars that are logged for a module; `trainer` is None if there is none."""
         raise NotImplementedError
 
     def figure(self) -> Any:
-        """Return a figure of the history; see `lucidae.nn.scalars_figure`."""
+        """Return a figure of the measured scalars; see `lucidae.nn.scalars_figure`."""
         return scalars_figure(self.history, self.name)
 
     def _record(self, trainer: Any, module: Any) -> None:
-        """Measure and log, if this epoch is one of those that are measured."""
+        """Measure the scalars of a module and log them, every `every_n_epochs` epochs."""
         if (int(trainer.current_epoch) + 1) % self.every_n_epochs:
             return
         scalars = self.measure(module, trainer)
@@ -197,7 +197,7 @@ class CollapseMonitor(ScalarMonitor):
         self.report: CollapseReport | None = None
 
     def _scalars(self, module: Any, trainer: Any) -> Scalars:
-        """Return the scalars of the collapse report of a module."""
+        """Return numbers of the collapse report of a module, such as that of active latents."""
         data = _loader(trainer) if self.data is None else self.data
         self.report = collapse_report(module.get_submodule(self.model), data, **self.settings)
         return collapse_scalars(self.report)
@@ -270,7 +270,7 @@ class CertificateMonitor(ScalarMonitor):
         self.certificate: Any = None
 
     def _scalars(self, module: Any, _trainer: Any) -> Scalars:
-        """Return the scalars of the certificate of the two layers of a module."""
+        """Return the measured values of the certificate of the two monitored layers of a module."""
         first, second = (module.get_submodule(name) for name in self.layers)
         if self.family == "linear":
             self.certificate = certify_linear(first, second, self.data, **self.settings)
@@ -282,16 +282,18 @@ class CertificateMonitor(ScalarMonitor):
 
 
 class PrefixMonitor(ScalarMonitor):
-    """Log the loss of each prefix, from all `lucidae.nn.PrefixLoss` inside a module.
+    """Log the loss of each prefix of embeddings, from all `lucidae.nn.PrefixLoss` in a module.
 
-    Means over an epoch are logged, as ``prefixes/train/prefix_8`` and ``prefixes/val/prefix_8``.
-    In a loop without a trainer, call ``read(module, "train")`` after each step and
-    ``measure(module)`` after each epoch.
+    A prefix of length b consists of the first b dimensions of an embedding. Means over an epoch are
+    logged, as ``prefixes/train/prefix_8`` and ``prefixes/val/prefix_8`` for b = 8. In a loop
+    without a trainer, call ``read(module, "train")`` after each step and ``measure(module)`` after
+    each epoch.
 
     Parameters
     ----------
     every_n_steps : int, default=10
-        Number of training steps from one reading to the next: reading waits for the device.
+        Number of training steps from one reading of the losses to the next. Reading copies them
+        from the device, which takes time.
     name : str, default="prefixes"
         Precedes the names of all scalars in the log, with a slash.
     every_n_epochs : int, default=1
@@ -322,28 +324,32 @@ class PrefixMonitor(ScalarMonitor):
         self._rows: list[Mapping[str, float]] = []
 
     def on_train_epoch_start(self, _trainer: Any, _pl_module: Any) -> None:
-        """Discard the losses of the previous epoch."""
+        """Discard the losses of all prefixes that were read in the previous epoch."""
         self._rows = []
 
     def on_train_batch_end(
         self, _trainer: Any, pl_module: Any, _outputs: Any, _batch: Any, batch_idx: int
     ) -> None:
-        """Read the losses of a training step."""
+        """Read the losses of all prefixes after a training step, every `every_n_steps` steps."""
         if batch_idx % self.every_n_steps == 0:
             self.read(pl_module, "train")
 
     def on_validation_batch_end(self, trainer: Any, pl_module: Any, *_rest: Any) -> None:
-        """Read the losses of a validation step."""
+        """Read the losses of all prefixes after a validation step."""
         if not trainer.sanity_checking:
             self.read(pl_module, "val")
 
     def read(self, module: Any, stage: str) -> None:
-        """Store the losses of the prefixes of the last call; `stage` precedes their names."""
+        """Store the losses of all prefixes from the last call of each `PrefixLoss` in a module.
+
+        A prefix consists of the first dimensions of an embedding. `stage`, such as ``"train"``,
+        precedes the names of the losses.
+        """
         found = prefix_scalars(module)
         self._rows.append({f"{stage}/{name}": value for name, value in found.items()})
 
     def _scalars(self, _module: Any, trainer: Any) -> Scalars:
-        """Return the mean loss of each prefix since the epoch began.
+        """Return the mean loss of each prefix of the embeddings since the epoch began.
 
         Without a trainer, an epoch ends with its measurement.
         """

@@ -67,14 +67,16 @@ class CollapseReport:
         likelihood would increase, so that the collapse of the latent is not justified. None if the
         decoder is not linear or γ is not known.
     linear_active : int or None
-        Number of latents that the best linear VAE with the same noise variance γ would use: the
-        number of eigenvalues of the data covariance above γ.
+        Number of latents that the best linear VAE with k latents and the same noise variance γ
+        would use: the number of eigenvalues of the data covariance above γ, at most k. None if γ is
+        not known or there are too many features.
     noise_variance : float or None
         Noise variance γ of the decoder; None if the model has none.
     max_variance, min_spread, tolerance : float
         The settings of `collapse_report` with which the report was made.
     linear_latents : int or None, default=None
-        As `linear_active`, but not limited by the number k of latents of the model.
+        As `linear_active`, but not limited by the number k of latents of the model; None if
+        unknown.
     noise_estimated : bool, default=False
         Whether `noise_variance` is the mean squared error of the reconstructions, because the
         model does not state its noise variance.
@@ -189,7 +191,11 @@ class CollapseReport:
 
     @property
     def _linear(self) -> int | None:
-        """Number of latents of the best linear VAE, without the limit k where it is known."""
+        """Number of latents of the best linear VAE, not limited by the number k of this model.
+
+        Reports of earlier versions contain only the limited number, which is then returned. The
+        result is None if neither is known.
+        """
         return self.linear_active if self.linear_latents is None else self.linear_latents
 
     @property
@@ -228,7 +234,7 @@ class CollapseReport:
 
     @property
     def _advice_if_collapsed(self) -> str:
-        """One or two sentences for a model that uses no direction at all."""
+        """Advice in one or two sentences for a model that uses no direction of its latent space."""
         if self._linear == 0:
             return (
                 "None: no direction of the data has more variance than the noise. A smaller noise "
@@ -276,7 +282,7 @@ class CollapseReport:
         return card(self.headline, table(columns, classes=classes, most=None), *self.notes)
 
     def _rows(self) -> list[tuple[str, ...]]:
-        """Return the cells of the table, one tuple of strings per latent."""
+        """Return the rows of the table of latents, one tuple of strings per latent."""
         figures = zip(self.kl, self.variance, self.spread, self.active, self.justified, strict=True)
         return [
             (
@@ -297,7 +303,8 @@ def _count(number: int, unit: str = "direction") -> str:
 
 
 MOST_ENTRIES = 4096
-"""Largest number of features for which the data covariance is computed and compared."""
+"""Largest number of features for which the covariance of the data is computed, to compare with a
+linear VAE."""
 
 
 class PosteriorSummary(NamedTuple):
@@ -613,8 +620,9 @@ def _linear_comparison(
 def linear_decoder_of(model: Any, codes: Tensor) -> Tensor | None:
     """Return the matrix (d × k) of a model's decoder; None if the decoder is not linear.
 
-    If the model has a method ``decode``, what it computes decides, see `affine_matrix`; `codes` of
-    shape (n, k) are latents. Otherwise its method ``linear_decoder`` or its layer ``decoder`` does.
+    d is the number of features, k the number of latents, and `codes` of shape (n, k) are latents.
+    If the model has a method ``decode``, it is evaluated to find the matrix (see `affine_matrix`).
+    Otherwise the matrix is taken from its method ``linear_decoder`` or its layer ``decoder``.
     """
     decode = getattr(model, "decode", None)
     if callable(decode):
@@ -629,7 +637,7 @@ def linear_decoder_of(model: Any, codes: Tensor) -> Tensor | None:
 
 
 def _takes_one(function: Any) -> bool:
-    """Return whether a function can be called with one argument: with latents and no condition."""
+    """Return whether a function, such as a decoder, can be called with latents alone."""
     try:
         inspect.signature(function).bind(None)
     except TypeError:
@@ -640,7 +648,7 @@ def _takes_one(function: Any) -> bool:
 
 
 def free_gain(decoder: Tensor, noise: float, sigma: Tensor) -> Tensor:
-    """Return the largest variance of the data outside the decoder's range, divided by the noise.
+    """Return the largest variance of the data outside the decoder's range, relative to the noise.
 
     A latent that has collapsed to its prior, but whose decoder column can be chosen freely, would
     increase the likelihood if the result exceeds 1. Outside the range of the decoder the model

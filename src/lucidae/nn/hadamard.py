@@ -72,7 +72,7 @@ class HadamardGap:
 
     @property
     def _shown(self) -> str:
-        """Value and standard error; without the error of one sample, and zero below `NEGLIGIBLE`.
+        """Value and standard error as text; without the error of one sample, 0 below `NEGLIGIBLE`.
 
         For a linear decoder the gaps of all samples are equal up to rounding.
         """
@@ -84,7 +84,7 @@ class HadamardGap:
 
     @property
     def answer(self) -> str:
-        """One sentence that answers whether a full covariance would help this model."""
+        """One sentence that says by how much a full posterior covariance would help this model."""
         return (
             "Would a full covariance help? With this decoder it raises the evidence lower bound by "
             f"{self._shown} nats per sample, to first order."
@@ -221,7 +221,7 @@ def hadamard_gap(
 
 
 def gap_of_gram(gram: Tensor) -> Tensor:
-    """Return ½[Σᵢ log(1 + Cᵢᵢ) − log|I + C|] in nats for each matrix C of shape (…, k, k).
+    """Return ½[Σᵢ log(1 + Cᵢᵢ) − log|I + C|] in nats for each matrix C in `gram` (…, k, k).
 
     Examples
     --------
@@ -240,7 +240,9 @@ def gap_of_gram(gram: Tensor) -> Tensor:
 
 
 def sketch_bias(k: int, count: int) -> float:
-    """Return by how much a sketch with `count` rows overestimates the gap, for k used latents.
+    """Return by how much a random sketch of `count` rows overestimates the Hadamard gap.
+
+    k is the number of latents that the decoder uses.
 
     See the notes of `hadamard_gap`.
 
@@ -255,7 +257,7 @@ def sketch_bias(k: int, count: int) -> float:
 
 
 def _noise_variance(model: Any, given: float | None) -> float:
-    """Return the given noise variance or, if it is None, that of the model."""
+    """Return the given noise variance or, if it is None, the attribute of the model."""
     found = getattr(model, "noise_variance", None) if given is None else given
     if found is None:
         raise ValueError(
@@ -304,7 +306,10 @@ def _inputs(x: Any) -> Tensor:
 
 
 def _posterior_mean(posterior: Any) -> Tensor:
-    """Return the means (n, k) of what ``encode`` returned: a posterior, a tuple, or the means."""
+    """Return the posterior means (n, k) from the output of ``encode``.
+
+    The output may be a posterior, a tuple that begins with the means, or the means.
+    """
     mean = posterior if isinstance(posterior, torch.Tensor) else getattr(posterior, "mean", None)
     if not isinstance(mean, torch.Tensor) and isinstance(posterior, tuple | list) and posterior:
         mean = posterior[0]
@@ -319,7 +324,10 @@ def _finite(codes: Tensor) -> Tensor:
 
 
 def _gram_forward(decode: Callable[[Tensor], Tensor], z: Tensor, **_: Any) -> Tensor:
-    """Return JᵀJ of each row of z, shape (n, k, k), by one tangent per latent."""
+    """Return JᵀJ for each row of latents z, shape (n, k, k), by one tangent per latent.
+
+    J is the Jacobian of the decoder `decode` at this row, and k is the number of latents.
+    """
     columns = [column.flatten(1).double() for column in jacobian_columns(decode, z)]
     jacobian = torch.stack(columns, -1)
     return jacobian.mT @ jacobian
@@ -363,7 +371,11 @@ def jacobian_columns(decode: Callable[[Tensor], Tensor], z: Tensor) -> list[Tens
 
 
 def _gram_reverse(decode: Callable[[Tensor], Tensor], z: Tensor, **_: Any) -> Tensor:
-    """Return JᵀJ of each row of z, shape (n, k, k), by one cotangent per entry of the output."""
+    """Return JᵀJ for each row of latents z, shape (n, k, k), by reverse-mode differentiation.
+
+    J is the Jacobian of the decoder `decode` at this row, and k is the number of latents. One
+    product with a cotangent is computed for each entry of the output.
+    """
     decoded, pull_back = torch.func.vjp(decode, z)
     gram = z.new_zeros((len(z), z.shape[1], z.shape[1]), dtype=torch.float64)
     for index in range(decoded[0].numel()):
@@ -375,7 +387,11 @@ def _gram_reverse(decode: Callable[[Tensor], Tensor], z: Tensor, **_: Any) -> Te
 
 
 def _gram_sketch(decode: Callable[[Tensor], Tensor], z: Tensor, *, count: int, rng: Any) -> Tensor:
-    """Return (RJ)ᵀRJ of each row of z, shape (n, k, k), for a random R of `count` rows."""
+    """Return (RJ)ᵀRJ for each row of latents z, shape (n, k, k), with a random matrix R.
+
+    J is the Jacobian of the decoder `decode` at this row, and R has `count` rows. The product
+    estimates JᵀJ.
+    """
     decoded, pull_back = torch.func.vjp(decode, z)
     rows = [
         pull_back(torch.randn(decoded.shape, dtype=z.dtype, device=z.device, generator=rng))[0]

@@ -203,7 +203,8 @@ def device_of(module: Any) -> Any:
 
 
 FAR = 1024.0
-"""Distance from the origin at which a decoder is evaluated to find out whether it is affine."""
+"""Distance from the origin at which a decoder is evaluated to find out whether it is affine (b +
+Wz)."""
 
 
 def affine_matrix(decode: Callable[[Tensor], Any], codes: Tensor) -> Tensor | None:
@@ -280,7 +281,7 @@ class ResidualBlock(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the images after the block, for images of shape (B, channels, height, width)."""
+        """Return the output for images x; both have the shape (B, channels, height, width)."""
         check_tensor(x, "x", ("B", self.channels, "height", "width"))
         return x + self.body(x)
 
@@ -373,7 +374,7 @@ class Enlarge(nn.Module):
         self.mix = nn.Conv2d(channels_in, channels_out, 3, padding=1)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the enlarged images, shape (B, channels_out, *size)."""
+        """Return the enlarged images of a batch x of B images, shape (B, channels_out, *size)."""
         return self.mix(nn.functional.interpolate(x, size=self.size, mode="nearest"))
 
 

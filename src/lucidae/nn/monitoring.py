@@ -1,4 +1,4 @@
-"""Scalars for the log of a training, and their figure; used by loops and by `lucidae.nn.callbacks`.
+"""Scalars that can be logged during training, and a figure of them, for loops and for callbacks.
 
 A log, such as that of TensorBoard, takes a flat dictionary from names to numbers.
 """
@@ -27,7 +27,7 @@ __all__ = [
 Scalars = dict[str, float]
 
 LENGTH = re.compile(r"(?P<name>.*)_(?P<length>\d+)")
-"""Name of a scalar that belongs to a prefix of some length."""
+"""Pattern of the names of scalars that belong to a prefix, such as ``prefix_8``."""
 
 
 def collapse_scalars(report: CollapseReport) -> Scalars:
@@ -205,7 +205,7 @@ def mean_scalars(rows: Iterable[Mapping[str, float]]) -> Scalars:
 
 
 def scalars_figure(history: Sequence[Mapping[str, float]], title: str = "") -> Any:
-    """Draw scalars against the time of their measurement, one panel for each.
+    """Draw scalars against the epoch of their measurement, one panel for each.
 
     Scalars that end in the length of a prefix, such as ``prefix_8``, share one panel. Panels whose
     values are all positive and vary by more than a factor of 20 have a logarithmic axis.
@@ -251,7 +251,7 @@ def scalars_figure(history: Sequence[Mapping[str, float]], title: str = "") -> A
 
 
 def _panels(history: Sequence[Mapping[str, float]]) -> dict[str, dict[str, str]]:
-    """Return the scalars of each panel: their label by their name."""
+    """Return the scalars of each panel of a figure: a dictionary from scalar names to labels."""
     panels: dict[str, dict[str, str]] = {}
     for name in dict.fromkeys(name for row in history for name in row if name != "epoch"):
         found = LENGTH.fullmatch(name)

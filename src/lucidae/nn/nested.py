@@ -303,7 +303,7 @@ def _stacked_prefix_losses(
 
 
 def _squared_error(prediction: Tensor, target: Tensor) -> Tensor:
-    """Return the squared error of each entry."""
+    """Return the squared difference of prediction and target for each entry."""
     return torch.square(prediction - target)
 
 
@@ -396,9 +396,9 @@ def _input_moment(encoder: Any, data: Any) -> SecondMoment:
 
 
 def _write(encoder: Any, decoder: Any, turn: Tensor, columns: Tensor) -> None:
-    """Write rotated latents into encoder and decoder, in place.
+    """Change the weights of encoder and decoder in place, so that their latents are rotated.
 
-    `turn` is multiplied with the weight and the bias of the encoder, and `columns` are the new
+    The weight and the bias of the encoder are multiplied by `turn`, and `columns` are the new
     columns of the decoder's weight. Latents beyond the number of outputs become zero.
     """
     width = encoder.out_features

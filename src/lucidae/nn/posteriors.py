@@ -33,7 +33,7 @@ def kl_to_standard(mean: Tensor, trace: Tensor, log_determinant: Tensor) -> Tens
 
 
 def marginal_kl(mean: Tensor, variance: Tensor) -> Tensor:
-    """Return the KL divergence in nats of each latent's marginal to N(0, 1), shape (…, k).
+    """Return the KL divergence of each of k latents to N(0, 1) in nats, shape (…, k).
 
     The marginal of a latent is a Gaussian with its mean and variance.
     """
@@ -73,25 +73,25 @@ class DiagonalGaussian(NamedTuple):
 
     @property
     def variance(self) -> Tensor:
-        """Variances of the latents, shape (…, k)."""
+        """Variances of the k latents, shape (…, k)."""
         return torch.square(self.scale).expand(self.mean.shape)
 
     @property
     def covariance(self) -> Tensor:
-        """Covariance matrix of the latents, shape (…, k, k)."""
+        """Covariance matrix of the k latents, shape (…, k, k)."""
         return torch.diag_embed(self.variance)
 
     def rsample(self, sample_shape: Shape = ()) -> Tensor:
-        """Return differentiable random samples of shape ``(*sample_shape, …, k)``."""
+        """Return differentiable random samples of k latents: ``(*sample_shape, …, k)``."""
         return self.mean + self.scale * _noise(self.mean, sample_shape)
 
     def kl(self) -> Tensor:
-        """Return the KL divergence to N(0, I) in nats, shape (…)."""
+        """Return the KL divergence of each posterior to N(0, I) in nats, shape (…)."""
         log_determinant = 2 * torch.sum(torch.log(self.scale), -1)
         return kl_to_standard(self.mean, torch.sum(self.variance, -1), log_determinant)
 
     def marginal_kl(self) -> Tensor:
-        """Return the KL divergence in nats of each latent's marginal to N(0, 1), shape (…, k)."""
+        """Return the KL divergence of each of k latents to N(0, 1) in nats, shape (…, k)."""
         return marginal_kl(self.mean, self.variance)
 
 
@@ -120,24 +120,24 @@ class FullGaussian(NamedTuple):
 
     @property
     def variance(self) -> Tensor:
-        """Variances of the latents, shape (…, k)."""
+        """Variances of the k latents, shape (…, k)."""
         return torch.sum(torch.square(self.factor), -1).expand(self.mean.shape)
 
     @property
     def covariance(self) -> Tensor:
-        """Covariance matrix of the latents, shape (…, k, k)."""
+        """Covariance matrix of the k latents, shape (…, k, k)."""
         with without_autocast(self.mean):
             product = self.factor @ self.factor.mT
         return product.expand(*self.mean.shape, self.mean.shape[-1])
 
     def rsample(self, sample_shape: Shape = ()) -> Tensor:
-        """Return differentiable random samples of shape ``(*sample_shape, …, k)``."""
+        """Return differentiable random samples of k latents: ``(*sample_shape, …, k)``."""
         noise = _noise(self.mean, sample_shape)
         with without_autocast(self.mean):
             return self.mean + (self.factor @ noise[..., None])[..., 0]
 
     def kl(self) -> Tensor:
-        """Return the KL divergence to N(0, I) in nats, shape (…)."""
+        """Return the KL divergence of each posterior to N(0, I) in nats, shape (…)."""
         # tr(LLᵀ) is the sum of the squared entries of L, and |LLᵀ| the squared product of its
         # diagonal: no decomposition is needed.
         diagonal = torch.diagonal(self.factor, dim1=-2, dim2=-1)
@@ -145,7 +145,7 @@ class FullGaussian(NamedTuple):
         return kl_to_standard(self.mean, trace, 2 * torch.sum(torch.log(diagonal), -1))
 
     def marginal_kl(self) -> Tensor:
-        """Return the KL divergence in nats of each latent's marginal to N(0, 1), shape (…, k)."""
+        """Return the KL divergence of each of k latents to N(0, 1) in nats, shape (…, k)."""
         return marginal_kl(self.mean, self.variance)
 
 
@@ -176,24 +176,24 @@ class LowRankGaussian(NamedTuple):
 
     @property
     def variance(self) -> Tensor:
-        """Variances of the latents, shape (…, k)."""
+        """Variances of the k latents, shape (…, k)."""
         return torch.square(self.scale) + torch.sum(torch.square(self.factor), -1)
 
     @property
     def covariance(self) -> Tensor:
-        """Covariance matrix of the latents, shape (…, k, k)."""
+        """Covariance matrix of the k latents, shape (…, k, k)."""
         with without_autocast(self.mean):
             return torch.diag_embed(torch.square(self.scale)) + self.factor @ self.factor.mT
 
     def rsample(self, sample_shape: Shape = ()) -> Tensor:
-        """Return differentiable random samples of shape ``(*sample_shape, …, k)``."""
+        """Return differentiable random samples of k latents: ``(*sample_shape, …, k)``."""
         own = _noise(self.mean, sample_shape)
         shared = _noise(self.mean, sample_shape, self.factor.shape[-1])
         with without_autocast(self.mean):
             return self.mean + self.scale * own + (self.factor @ shared[..., None])[..., 0]
 
     def kl(self) -> Tensor:
-        """Return the KL divergence to N(0, I) in nats, shape (…).
+        """Return the KL divergence of each posterior to N(0, I) in nats, shape (…).
 
         With D = diag(scale), F = `factor` and the entries dⱼ of `scale`, log|D² + FFᵀ| = 2 Σ log dⱼ
         + log|I + FᵀD⁻²F| by the determinant lemma. The second determinant is that of AᵀA with A =
@@ -211,7 +211,7 @@ class LowRankGaussian(NamedTuple):
         return kl_to_standard(self.mean, torch.sum(self.variance, -1), log_determinant)
 
     def marginal_kl(self) -> Tensor:
-        """Return the KL divergence in nats of each latent's marginal to N(0, 1), shape (…, k)."""
+        """Return the KL divergence of each of k latents to N(0, 1) in nats, shape (…, k)."""
         return marginal_kl(self.mean, self.variance)
 
 
@@ -360,9 +360,9 @@ class GaussianHead(nn.Module):
 
 
 def _diagonal(_: Any, mean: Tensor, scale: Tensor, __: Tensor) -> DiagonalGaussian:
-    """Return the Gaussian posterior with the given means and independent deviations.
+    """Return the Gaussian posterior with the given means and standard deviations, uncorrelated.
 
-    The ignored arguments are those of `_full`.
+    The other two arguments are ignored; they exist because `_full` needs them.
     """
     return DiagonalGaussian(mean, scale)
 
@@ -390,7 +390,7 @@ def relative_factor(scale: Tensor, below: Tensor, positions: Tensor) -> Tensor:
     below : tensor of shape (…, k(k − 1)/2)
         The entries of the strictly lower triangular N, row by row.
     positions : tensor of int, shape (k(k − 1)/2,)
-        Their places in N, if its rows are concatenated.
+        Positions of these entries in N, if the rows of N are concatenated.
     """
     # diag(s)(I + N) has diagonal s, so the factor is triangular with a positive diagonal for
     # every prediction.

@@ -1,4 +1,4 @@
-"""Any loss on embeddings, evaluated on prefixes of their dimensions: `PrefixLoss`."""
+"""`PrefixLoss`: any loss on embeddings, evaluated on prefixes (the first dimensions) of them."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ MULTIPLIER = 6364136223846793005
 
 
 class PrefixValues(NamedTuple):
-    """Losses of the prefixes of one call of `PrefixLoss`, without gradients.
+    """Losses of the prefixes of embeddings in one call of `PrefixLoss`, without gradients.
 
     Attributes
     ----------
     lengths : tensor of shape (number of prefixes,)
-        Number of leading dimensions of each prefix.
+        Number of leading dimensions of the embeddings in each prefix.
     losses : tensor of shape (number of prefixes,)
         Loss of each prefix, without its weight.
     """
@@ -185,7 +185,7 @@ class PrefixLoss(nn.Module):
 
     @property
     def last(self) -> dict[str, float]:
-        """Losses of the prefixes of the last call by name, without weights."""
+        """Losses of the prefixes of the embeddings in the last call, by name, without weights."""
         if self._last is None:
             return {}
         found: dict[int, list[float]] = {}
@@ -215,7 +215,7 @@ class PrefixLoss(nn.Module):
         return self
 
     def _choose(self, device: Any) -> tuple[Tensor, Tensor]:
-        """Return the lengths that this call evaluates, and the factor of the loss of each."""
+        """Return the lengths of the prefixes that this call evaluates, and a factor per loss."""
         lengths, weights, prior = (
             part.to(device) for part in (self.lengths, self.weights, self.prior)
         )
@@ -245,7 +245,7 @@ class PrefixLoss(nn.Module):
         return ((bits >> 11) & (2**53 - 1)).to(self.prior.dtype) / 2**53
 
     def _one(self, cut: Any, arguments: Any, keywords: Any) -> Tensor:
-        """Return the loss of the prefix of length `cut`, in single precision or better."""
+        """Return the loss of embeddings cut to `cut` dimensions, in single precision or better."""
 
         def evaluate() -> Tensor:
             args, kwargs = self._truncated(cut, arguments, keywords)
@@ -284,7 +284,7 @@ class PrefixLoss(nn.Module):
         return nn.functional.normalize(prefix, dim=self.axis) if self.normalize else prefix
 
     def _places(self, arguments: Any, keywords: Any) -> list[Tensor]:
-        """Return all tensors that are truncated; missing or unsuitable ones are an error."""
+        """Return all embeddings among the arguments of a call; missing ones are an error."""
         if isinstance(self.embeddings, int):
             given: Any = arguments[: self.embeddings]
             missing = self.embeddings - len(given)
@@ -366,7 +366,7 @@ def _check_weights(weights: Any, count: int) -> np.ndarray[Any, Any]:
 
 
 def _check_embeddings(embeddings: Any) -> int | tuple[str, ...]:
-    """Return which arguments are truncated: a number of leading ones, or names of keywords."""
+    """Return `embeddings` after a check: the number of leading arguments, or names of keywords."""
     if _is_whole(embeddings):
         return check_integer(embeddings, "embeddings", low=1)
     if isinstance(embeddings, str):

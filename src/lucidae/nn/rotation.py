@@ -22,10 +22,9 @@ that it cannot apply a rotation."""
 class CodeRecorder:
     """Record the outputs (codes) of an encoder from which its present gradients were computed.
 
-    Codes and gradients come and go together: codes are recorded when ``backward`` reaches them, and
-    dropped when the gradients are cleared. Forward passes without a backward pass, such as an
-    evaluation between two steps, are therefore not counted, and the order of ``zero_grad`` and the
-    forward pass does not matter.
+    Codes are recorded when ``backward`` reaches them, and dropped when the gradients are cleared.
+    Forward passes without a backward pass, such as an evaluation between two steps, are therefore
+    not counted, and the order of ``zero_grad`` and the forward pass does not matter.
 
     A copy of the encoder has a copy of this hook, which must not record anything for the original:
     copies are not connected.
@@ -54,7 +53,7 @@ class CodeRecorder:
         return CodeRecorder, ()
 
     def __call__(self, layer: Any, _inputs: Any, codes: Tensor) -> None:
-        """Register codes, so that they are recorded when ``backward`` reaches them.
+        """Register outputs (codes) of the encoder, to be recorded when ``backward`` reaches them.
 
         This is the forward hook of the encoder.
         """
@@ -72,7 +71,7 @@ class CodeRecorder:
         # A graph that is retained may be traversed more than once.
         """Record the codes (outputs of the encoder) that ``backward`` has reached, once.
 
-        This is a hook on the codes.
+        This is the hook that torch calls with the gradient of the codes.
         """
         if not any(kept is other for other in (*self.codes, *self._arriving)):
             self._arriving.append(kept)
@@ -130,10 +129,11 @@ class RotationAugmented(torch.optim.Optimizer):
     decoder : nn.Linear
         The layer whose inputs are the latents.
     tied : bool or "auto", default="auto"
-        Keep ``decoder.weight`` equal to the transpose of ``encoder.weight``: both are then
-        updated by the mean of their two directions. The untied rule has fixed points that are not
-        aligned, and discrete steps drift towards them. ``True`` ties the layers now (the decoder
-        is overwritten); ``"auto"`` ties layers that are transposes of each other at the start.
+        Keep ``decoder.weight`` equal to the transpose of ``encoder.weight``: both are then updated
+        by the mean of their two directions. The untied rule also has fixed points at which the
+        latents are not aligned with the principal axes, and discrete steps drift towards them.
+        ``True`` ties the layers now (the decoder is overwritten); ``"auto"`` ties layers that are
+        transposes of each other at the start.
     strength : float, default=1.0
         Factor of the rotation. The value 1 suits a loss that sums squared errors over features and
         averages them over samples; for s times that loss, use s.
@@ -255,7 +255,7 @@ class RotationAugmented(torch.optim.Optimizer):
         return self.optimizer
 
     def _share(self) -> None:
-        """Use the parameter groups and state of the wrapped optimizer as those of this object.
+        """Make this optimizer use the parameter groups and the state of the wrapped optimizer.
 
         Learning-rate schedulers and gradient scalers then see the same objects.
         """
@@ -263,7 +263,9 @@ class RotationAugmented(torch.optim.Optimizer):
         self.state = self.optimizer.state
 
     def _code_moment(self) -> Tensor:
-        """Return the second moment (k × k) of the codes from which the gradients were computed.
+        """Return the second moment of the codes from which the gradients were computed, (k, k).
+
+        The codes are the k outputs of the encoder.
 
         Their mean is subtracted first if `centered`.
         """
@@ -339,7 +341,7 @@ def _rebuild(
 
 
 def refuse_rescaling(optimizer: Any) -> None:
-    """Raise an error for an optimizer that does not subtract a multiple of the given direction.
+    """Raise an error for an optimizer whose steps are not multiples of the gradients it is given.
 
     Its steps would distort the rotation of the latents that is added to the gradients.
     """

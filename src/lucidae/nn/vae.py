@@ -129,7 +129,7 @@ class GeometricSchedule:
         check_integer(self.steps, "steps", low=1)
 
     def __call__(self, step: Tensor) -> Tensor:
-        """Return the variance after `step` training steps."""
+        """Return the noise variance after `step` training steps."""
         done = torch.clamp(step / self.steps, 0.0, 1.0)
         return self.start * (self.end / self.start) ** done
 

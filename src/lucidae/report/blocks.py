@@ -82,7 +82,7 @@ class Download:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """A row of numbers with their descriptions; `items` are pairs (number, description)."""
+    """Key numbers of a section with their descriptions; `items` are pairs (number, description)."""
 
     kind: ClassVar[str] = "facts"
     items: tuple[tuple[str, str], ...]

@@ -121,7 +121,7 @@ def _contact_sheet(columns: int, height: float, left: float = 0.0) -> tuple[Figu
 
 
 def _place(axes: Any, image: Series, column: int, top: float, scale: Mapping[str, Any]) -> None:
-    """Draw one image in a column of the grid, `top` units below its upper edge.
+    """Draw one image in a column of the grid of images, `top` units below the grid's upper edge.
 
     `scale` are the keyword arguments of ``imshow`` for the colours.
     """

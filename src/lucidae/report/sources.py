@@ -65,7 +65,10 @@ def sources_page(result: Any, *, name: str, clock: Clock) -> str:
 
 
 def _sources(result: Any, path: Any) -> list[Block]:
-    """Return the facts, the figure of the head with the path, and the table of the sources."""
+    """Return the parts on the sources: key numbers, a figure of the head, and a table.
+
+    `path` contains the sources that are significant at each of several noise variances.
+    """
     facts = Facts(
         (
             (str(result.sources.size), "sources"),
@@ -94,13 +97,13 @@ def _sources(result: Any, path: Any) -> list[Block]:
 
 
 def _ordered(result: Any) -> list[dict[str, Any]]:
-    """Return the entries of the sources, the strongest first."""
+    """Return a dictionary for each source (position, amplitude, time), the strongest first."""
     entries: list[dict[str, Any]] = result.to_dict()["sources"]
     return sorted(entries, key=lambda entry: -float(entry["amplitude"]))
 
 
 def _rows(result: Any) -> tuple[tuple[str, ...], ...]:
-    """Return the rows of the table of sources."""
+    """Return the table of sources as rows of text, one per source."""
     return tuple(
         (
             str(number),
@@ -116,7 +119,7 @@ def _rows(result: Any) -> tuple[tuple[str, ...], ...]:
 
 
 def _head(result: Any, path: Any) -> Plot:
-    """Return the plot of the sources in the head and of the path of noise variances."""
+    """Return a plot of the sources in the head and of the noise variances at which they occur."""
     shown = SourceDisplay.prepared(result, path=path)
     with drawing():
         figure = Figure(figsize=(9.6, shown.height))
@@ -143,7 +146,7 @@ def _head(result: Any, path: Any) -> Plot:
 
 
 def _amplitudes(result: Any) -> list[Block]:
-    """Return the plot of the amplitudes over time."""
+    """Return a plot of the amplitudes of the sources and of the explained power over time."""
     entries = _ordered(result)
     order = [int(np.flatnonzero(result.sources == entry["source"])[0]) for entry in entries]
     if result.n_orient == 1:

@@ -104,7 +104,7 @@ class AutoencoderState(NetworkState):
         }
 
     def reported(self, attributes: Mapping[str, Any], moment: Any) -> ReportedAttributes:
-        """Return the attributes that the certificate compares with data of the given moment."""
+        """Return the attributes that the certificate compares with data whose moment is given."""
         found = super().reported(attributes, moment)
         mean, center, offset = map(host, (attributes["mean_"], moment.center, moment.offset))
         if mean.shape != center.shape:
@@ -120,7 +120,7 @@ class AutoencoderState(NetworkState):
     def measured(
         self, X: Any, sample_weight: Array | None, attributes: Mapping[str, Any]
     ) -> DropoutFigures:
-        """Return the values of a certificate on rows whose second moment is not formed."""
+        """Return the values for a certificate, measured on rows without their second moment."""
         found = projected_rows(X, sample_weight, weights_of(attributes), self.strength)
         source = RowsSource.of(X, sample_weight)
         given = self.reported(attributes, mean_of(source))
@@ -143,9 +143,9 @@ class AutoencoderState(NetworkState):
     def remainder(self, mean: Any, subtracted: Array) -> np.ndarray[Any, Any]:
         """Return the mean of the training rows minus `subtracted`, a rounded copy of that mean.
 
-        `subtracted` has the dtype of new rows. The stored mean has more digits than its attribute
-        ``mean_`` (`mean`). They are used if the attribute is the rounded stored mean; if a user has
-        assigned another value, that value is the mean.
+        `subtracted` has the dtype of new rows, and `mean` is the attribute ``mean_``. If the
+        attribute is the rounded stored mean, the stored mean is used, which has more digits; if a
+        user has assigned another value to the attribute, that value is used.
         """
         mean, done = host(mean), host(subtracted)
         center, offset = host(self.moment.center), host(self.moment.offset)
@@ -306,7 +306,7 @@ class DropoutAutoencoder(
         return self
 
     def _fit_rows(self, source: RowsSource, sample_weight: Array | None) -> Self:
-        """Fit to rows without their second moment, and measure the values for the certificate."""
+        """Fit to rows without forming their second moment, and measure the certificate's values."""
         X = source.rows
         state = self._unsolved(mean_of(source), reference_array(X))
         optimum = leading_optimum(source, state.strength, state.width)
@@ -421,7 +421,7 @@ class DropoutAutoencoder(
         return 1.0 - loss / energy if energy > 0 else 1.0
 
     def _loss_on(self, X: Any) -> tuple[float, float]:
-        """Return the mean squared error of the reconstructed rows, and E‖x − mean‖²."""
+        """Return the mean squared error of the reconstructed rows x of X, and E‖x − mean‖²."""
         if in_memory(X) and has_many_features(X.shape, self._n_features_out):
             source = RowsSource.of(X, None)
             left, right, mean = (
@@ -439,7 +439,7 @@ class DropoutAutoencoder(
         return int(self.left_.shape[1])
 
     def _unsolved(self, moment: SecondMoment | RowMean, ref: Array) -> AutoencoderState:
-        """Return the state of a fit; its optimum is computed when an attribute is first read."""
+        """Return the fitted state of a moment; attributes are computed when they are first read."""
         width = hidden_width(self.n_components, moment.n_features)
         strength = strength_of(self.dropout)
         tolerance = self._chosen_solver.allowed_gap(self.tol)

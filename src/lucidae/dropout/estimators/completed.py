@@ -81,11 +81,12 @@ class CompletionState(FittedState):
         ref: Array,
         **settings: Any,
     ) -> CompletionState:
-        """Return the state with equalized factors of a completed matrix.
+        """Return the fitted state of a completed matrix: factors U and V, columns of equal norm.
 
-        The rows of U are the codes of the observed entries for the rounded V, as `transform`
-        computes them. `roots` are square roots of the weights of the rows, by which `found` has
-        been multiplied, and `entries` are the observed entries without these weights.
+        V is rounded to the dtype of the data, and the rows of U are the codes that `transform`
+        computes with this V from the observed entries. `roots` are square roots of the weights of
+        the rows, by which `found` has been multiplied, and `entries` are the observed entries
+        without these weights.
         """
         _, V = equalized_factors(found.left, found.values, found.right, width)
         V = np.asarray(host(representable(V, ref, "right_")), dtype=float)

@@ -130,7 +130,9 @@ class FactorizationState(FittedState):
     def compute_certificate(self, title: str) -> Certificate:
         """Return the certificate of the factors; `title` is its heading."""
         if self.figures is None:
-            raise ValueError("the factors could not be judged: call lucidae.certify(estimator, X).")
+            raise ValueError(
+                "no certificate was computed by fit: call lucidae.certify(estimator, X)."
+            )
         return Certificate(title, claims(self.figures, CERTIFIED), self.figures.evidence)
 
 
@@ -142,10 +144,10 @@ def _returned(
     rows: Array,
     roots: Array | None,
 ) -> Any:
-    """Return a solution with factors rounded to the dtype of `ref`, and their loss.
+    """Return a solution with its factors rounded to the dtype of `ref`, and the loss of these.
 
     `problem` contains the rows, multiplied by `roots` (the square roots of their weights) if these
-    are not None. The factor U is then that of the rows themselves: their codes.
+    are not None. The rows of the returned factor U are the codes of the rows without these weights.
     """
     left, right = solution.weights
     right = like(representable(right, ref, "right_"), problem.cross)
@@ -158,12 +160,12 @@ def _returned(
 
 
 def _weighted(left: Array, right: Array, roots: Array | None) -> Weights:
-    """Return factors with the rows of U multiplied by `roots`, unless these are None."""
+    """Return the factors U and V, the rows of U multiplied by `roots` unless that is None."""
     return Weights(left if roots is None else left * roots[:, None], right)
 
 
 def _upgraded(fields: dict[str, Any]) -> dict[str, Any]:
-    """Return the parameters and attributes of a `DropoutFactorization` of an earlier version."""
+    """Return the fields of a `DropoutFactorization` from those that an earlier version saved."""
     added = {
         "handle_missing": "error",
         "missing_values": np.nan,
@@ -247,7 +249,8 @@ class DropoutFactorization(
     dropout_ : float
         Probability of dropping a column, given or chosen by cross-validation.
     cv_ : CrossValidation or None
-        Errors on held-out entries by which it was chosen.
+        Errors on held-out entries by which `dropout_` was chosen; None if `dropout` was given as a
+        number.
     n_iter_ : int
         Number of Newton steps; 1 if nothing is missing.
     certificate_ : Certificate
@@ -390,7 +393,7 @@ class DropoutFactorization(
         return state
 
     def _checked_settings(self) -> Any:
-        """Return the rule by which `dropout` is chosen, or None; refuse wrong parameters."""
+        """Return the rule that chooses `dropout`; None if it is a number. Check all parameters."""
         check_choice(self.handle_missing, "handle_missing", HANDLE_MISSING)
         check_missing_values(self.missing_values)
         check_number(self.tol, "tol", low=0.0, open_low=True)
@@ -405,7 +408,7 @@ class DropoutFactorization(
         return check_choice(self.handle_missing, "handle_missing", HANDLE_MISSING) == "complete"
 
     def _validated(self, X: Any, *, reset: bool) -> Any:
-        """Return a matrix after validation; it may have missing entries if these are allowed."""
+        """Return a validated matrix; missing entries are an error unless they are allowed."""
         if not self._completes:
             if scipy.sparse.issparse(X):
                 raise ValueError(
@@ -431,7 +434,7 @@ class DropoutFactorization(
         return X
 
     def _marked(self, X: Any) -> Any:
-        """Return a validated matrix on the host, with NaN for missing entries, or sparse."""
+        """Return a validated matrix in main memory: sparse, or dense with NaN where missing."""
         return marked(X, absent=check_missing_values(self.missing_values))
 
     def fit_transform(self, X: Any, y: Any = None, sample_weight: Any = None) -> Array:  # noqa: ARG002
@@ -571,7 +574,7 @@ class DropoutFactorization(
 def _factorised(
     X: Array, weights: Array | None, width: int, dropout: float, cv: CrossValidation | None
 ) -> FactorizationState:
-    """Return the fitted state for a matrix without missing entries, from its decomposition."""
+    """Return the fitted state for a matrix without missing entries, from its singular values."""
     strength, rows, ref = strength_of(dropout), as_double(X), reference_array(X)
     roots = None if weights is None else like(namespace(weights).sqrt(weights), rows)
     problem = LinearProblem.from_matrix(rows if roots is None else rows * roots[:, None])
@@ -589,7 +592,7 @@ def _factorised(
 
 
 def _check_shape(rows: Any, attributes: Mapping[str, Any]) -> None:
-    """Raise an error unless a matrix has as many rows and columns as the factors have rows."""
+    """Raise an error unless a matrix has the shape of the product U Vᵀ of the fitted factors."""
     fitted = (attributes["left_"].shape[0], attributes["right_"].shape[0])
     if tuple(rows.shape) != fitted:
         raise ValueError(
@@ -599,7 +602,7 @@ def _check_shape(rows: Any, attributes: Mapping[str, Any]) -> None:
 
 
 def _difference(now: Mapping[str, Any], fitted: Mapping[str, Any]) -> float:
-    """Return the largest relative difference between present attributes and those that fit set."""
+    """Return the largest relative difference of attributes between now and the end of `fit`."""
     differences = [0.0]
     for name, expected in fitted.items():
         if same_values(now[name], expected):

@@ -153,7 +153,7 @@ class SgdSettings:
         )
 
     def bars(self, description: str) -> tuple[Callable[..., Any], ...]:
-        """Return the callbacks that show the progress of a loop; none unless `verbose`."""
+        """Return callbacks that show the progress of a loop; an empty tuple unless `verbose`."""
         return (ProgressBar(description),) if self.verbose else ()
 
 
@@ -192,7 +192,7 @@ def hidden_width(n_components: Any, default: int, others: str = " or None") -> i
 
 
 def beside_rows(fitted: Array, X: Any) -> Array:
-    """Return a fitted array in the library and on the device of the rows; NumPy if sparse."""
+    """Return a fitted array in the library and on the device of rows X; NumPy if X is sparse."""
     return to_numpy(fitted) if scipy.sparse.issparse(X) else beside(fitted, X)
 
 
@@ -317,7 +317,7 @@ class NetworkState(FittedState):
 
     @property
     def penalty(self) -> float:
-        """The ridge penalty on the coefficients, for the sum of squared errors over the rows."""
+        """Factor of the ridge penalty: of ‖coefficients‖², added to the sum of squared errors."""
         return 0.0
 
     @property
@@ -326,7 +326,7 @@ class NetworkState(FittedState):
         return ATTRIBUTES_CLAIM
 
     def judge(self, figures: DropoutFigures, tolerance: float) -> tuple[Claim, ...]:
-        """Return the claims about the weights, from the measured values."""
+        """Return the claims about the weights that follow from the values measured on the data."""
         return claims(figures, tolerance)
 
     def chosen(self) -> dict[str, Any]:
@@ -414,10 +414,10 @@ class NetworkState(FittedState):
 
     @property
     def is_extreme(self) -> bool:
-        """Whether products and quotients of a few entries of the rows may exceed their dtype.
+        """Whether products and quotients of a few entries of the rows may overflow their dtype.
 
-        Judged by the root mean square of each column: it is compared with the fourth root of the
-        largest number of the dtype, and with the inverse of this root.
+        The root mean square of each column is compared with the fourth root of the largest number
+        of the dtype, and with the inverse of this root.
         """
         moment = self.moment
         squares = np.clip(host(diagonal(moment.squares)), 0.0, None) / moment.weight
@@ -472,7 +472,7 @@ class NetworkState(FittedState):
         centered: bool,
         attributes: Mapping[str, Any] | None = None,
     ) -> tuple[float, float] | None:
-        """Return the dropout loss of the weights measured on rows, and a bound on its error.
+        """Return the dropout loss of weights measured on rows, and a bound on its rounding error.
 
         The weights are those in `attributes`, by default the fitted ones. The result is None if the
         rows have more than `PROBED_ENTRIES` entries.
@@ -486,7 +486,7 @@ class NetworkState(FittedState):
         )
 
     def reported(self, attributes: Mapping[str, Any], moment: Any) -> ReportedAttributes:
-        """Return the attributes that the certificate compares with data of the given moment."""
+        """Return the attributes that the certificate compares with data whose moment is given."""
         del moment  # the means are compared by the estimators that have them
         return ReportedAttributes(
             attributes["objective_"],
@@ -550,7 +550,7 @@ class NetworkMixin(CertifiedMixin):
 
     @property
     def _chosen_solver(self) -> SolverTraits:
-        """Traits of the solver that the parameter `solver` names."""
+        """What the solver named by the parameter `solver` needs, and whether it stops at `tol`."""
         return SOLVERS[check_choice(self.solver, "solver", SOLVERS)]
 
     def _attributes_now(self) -> dict[str, Any]:
@@ -609,7 +609,7 @@ def merges_moments(estimator: Any) -> bool:
 
 
 def upgraded_sgd_estimator(fields: dict[str, Any]) -> dict[str, Any]:
-    """Return the parameters and attributes of an estimator saved by lucidae 0.1.0.
+    """Return the fields of an estimator from those that lucidae 0.1.0 saved.
 
     That version had fewer parameters; the missing parameters get their defaults.
     """

@@ -82,7 +82,8 @@ class RegressionState(NetworkState):
         Whether the network is that of dropout; otherwise it is the least-squares map of rank at
         most `width`, and `dropout` is zero.
     alpha : float
-        Ridge penalty on the coefficients, for the sum of squared errors over the rows.
+        Ridge penalty: alpha times the squared norm of the coefficients is added to the sum of
+        squared errors over the rows.
     """
 
     n_features: int
@@ -96,7 +97,7 @@ class RegressionState(NetworkState):
 
     @property
     def problem(self) -> LinearProblem:
-        """The loss: second moments of inputs and targets, with the ridge penalty."""
+        """The second moments of inputs and targets that define the loss, with the ridge penalty."""
         return self._resolved(self.unpenalized, self.moment)
 
     @property
@@ -112,13 +113,15 @@ class RegressionState(NetworkState):
 
     @property
     def penalty(self) -> float:
-        """The ridge penalty on the coefficients, for the sum of squared errors over the rows."""
+        """Factor of the ridge penalty: of ‖coefficients‖², added to the sum of squared errors."""
         return self.alpha
 
     def _resolved(self, problem: LinearProblem, moment: Any) -> LinearProblem:
-        """Return a problem with the ridge penalty, and with the rounding errors of its inputs.
+        """Return a problem with ridge penalty, and with the size of its inputs' rounding errors.
 
-        They are those of the dtype of the training rows (`lucidae.dropout.moments.resolved`).
+        Inputs of data type float32 have larger rounding errors than the computation, which is done
+        in float64 (see `lucidae.dropout.moments.resolved`). `moment` is the second moment of the
+        rows.
         """
         problem = ridged(problem, self.alpha / moment.weight)
         return resolved(problem, moment, machine_epsilon(self.ref), centered=self.centered)
@@ -154,7 +157,7 @@ class RegressionState(NetworkState):
         return super().attributes_claim if self.shrink else REDUCED_RANK_ATTRIBUTES
 
     def judge(self, figures: DropoutFigures, tolerance: float) -> tuple[Claim, ...]:
-        """Return the claims about the weights, from the measured values."""
+        """Return the claims about the weights that follow from the values measured on the data."""
         if self.shrink:
             return ridge_claims(super().judge(figures, tolerance), self.alpha)
         return ridge_claims(reduced_rank_claims(figures, tolerance), self.alpha)
@@ -177,13 +180,13 @@ class RegressionState(NetworkState):
         )
 
     def chosen(self) -> dict[str, Any]:
-        """Return the dropout rate, the number of hidden units, and how they were chosen."""
+        """Return ``dropout_``, ``n_components_`` and the results of cross-validation, by name."""
         results = None if self.cv is None else self.cv.results()
         settings = {"dropout_": self.dropout, "n_components_": self.width}
         return settings | {"cv_": self.cv, "cv_results_": results}
 
     def reported(self, attributes: Mapping[str, Any], moment: Any) -> ReportedAttributes:
-        """Return the attributes that the certificate compares with data of the given moment."""
+        """Return the attributes that the certificate compares with data whose moment is given."""
         found = super().reported(attributes, moment)
         coef, bias = self.function(attributes["coef_"], attributes["intercept_"])
         means = [host(part) for part in (moment.center, moment.offset)]
@@ -208,7 +211,7 @@ class RegressionState(NetworkState):
 
     @property
     def _mean_parts(self) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-        """The mean of the training rows [x | y] as a sum of two vectors, which has more digits.
+        """The mean of the training rows [x | y] as two vectors, whose sum has more digits than one.
 
         A row contains inputs x and targets y side by side. Both vectors are zero without an
         intercept.

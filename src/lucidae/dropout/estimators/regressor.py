@@ -62,7 +62,8 @@ UNUSED_DROPOUT = 0.5
 def _streams(estimator: Any) -> bool:
     """Return True if `partial_fit` is available; otherwise raise an AttributeError.
 
-    scikit-learn calls it. It is not available for cross-validation and for SGD.
+    scikit-learn calls this function to decide whether the estimator has the method. `partial_fit`
+    is not available for cross-validation and for SGD.
     """
     for name in ("dropout", "n_components"):
         value = getattr(estimator, name)
@@ -74,7 +75,7 @@ def _streams(estimator: Any) -> bool:
 
 
 def _upgraded_regressor(fields: dict[str, Any]) -> dict[str, Any]:
-    """Return the parameters and attributes of a `DropoutRegressor` of an earlier version."""
+    """Return the fields of a `DropoutRegressor` from those that an earlier version saved."""
     return {"n_jobs": None, "shrink": True, "alpha": 0.0} | upgraded_sgd_estimator(fields)
 
 
@@ -375,10 +376,10 @@ class DropoutRegressor(
         return_std : bool, default=False
             Whether to return the standard errors of the predictions too. They are those of the
             fitted mean of the targets, by the delta method for independent errors of equal
-            covariance (see `lucidae.dropout.standard_errors`); the noise of single targets
-            is not included. Shrinkage and a ridge penalty have a bias, which they do not contain
-            either, and a rate or rank chosen by cross-validation counts as given. If the
-            components of the fit are hardly separated from the next one, a warning is given.
+            covariance (see `lucidae.dropout.standard_errors`); the noise of single targets is not
+            included. The bias of shrinkage and of a ridge penalty is not included either, and a
+            rate or rank chosen by cross-validation counts as given. If the components of the fit
+            are hardly separated from the next one, a warning is given.
 
         Returns
         -------
@@ -398,7 +399,10 @@ class DropoutRegressor(
         return predicted, finite_output(self._state.standard_errors(X), "standard errors")
 
     def _check_errors(self) -> None:
-        """Raise an error if the predictions are not those of the exact solution."""
+        """Raise an error if the standard errors of predictions are not defined.
+
+        They are defined for the exact solution only, with `coef_` and `intercept_` as fitted.
+        """
         if self._chosen_solver.needs_rows:
             raise ValueError(
                 f"return_std=True was given with solver={self.solver!r}, whose weights depend on "
@@ -456,7 +460,7 @@ class DropoutRegressor(
         return X, y, check_weights(sample_weight, X)
 
     def _check_settings(self) -> None:
-        """Raise an error for settings that contradict each other, or for a wrong penalty."""
+        """Raise an error for settings that contradict each other, or for a wrong ridge penalty."""
         check_number(self.alpha, "alpha", low=0.0, high=LARGEST_ALPHA)
         if check_flag(self.shrink, "shrink"):
             if isinstance(self.n_components, str) and self.n_components in SELECTIONS:
@@ -483,12 +487,12 @@ class DropoutRegressor(
 
     @property
     def _cross_validated(self) -> str | None:
-        """How cross-validation chooses the dropout rate or the rank; None if both are given."""
+        """Rule, "cv" or "cv_1se", that chooses the dropout rate or the rank; None if not chosen."""
         value = self.dropout if self.shrink else self.n_components
         return value if isinstance(value, str) and value in SELECTIONS else None
 
     def _width(self, n_features: int, n_targets: int) -> int:
-        """Return the number of hidden units, or the largest rank that is compared."""
+        """Return the number of hidden units, or the largest rank that cross-validation compares."""
         most = min(n_features, n_targets)
         if not self.shrink and self._cross_validated is not None:
             return most
@@ -514,7 +518,8 @@ class DropoutRegressor(
     ) -> NetworkChoice:
         """Return the moment of inputs and targets, and dropout rate and width of the network.
 
-        The moment is not computed if `mean` is given, the mean of fewer rows than features.
+        `mean` is given if there are fewer rows than features; the moment is then not computed, and
+        the result contains the mean instead.
         """
         jobs, columns = check_jobs(self.n_jobs), as_columns(y)
         if self._cross_validated is None:
@@ -537,14 +542,14 @@ class DropoutRegressor(
         return self._chosen_network(total, found, width)
 
     def _chosen_network(self, moment: Any, found: CrossValidation, width: int) -> NetworkChoice:
-        """Return the settings that the errors on held-out rows choose."""
+        """Return the network's dropout rate and width, chosen by the errors on held-out rows."""
         selected = SELECTIONS[str(self._cross_validated)](found)
         if self.shrink:
             return NetworkChoice(moment, selected, width, found)
         return NetworkChoice(moment, 0.0, int(selected), found)
 
     def _unsolved(self, choice: NetworkChoice, flat: bool, ref: Array) -> RegressionState:
-        """Return the state of a fit; its optimum is computed when an attribute is first read.
+        """Return the fitted state of `choice`; the optimum is computed when an attribute is read.
 
         `flat` says whether y was one-dimensional, and `ref` has the dtype and device of X.
         """

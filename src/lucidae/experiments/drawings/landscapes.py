@@ -1,4 +1,4 @@
-"""Functions that draw loss surfaces: contours, a static 3-D view, and one to be rotated."""
+"""Functions that draw loss surfaces: contours, a static 3-D view, and one that can be rotated."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ RINGS, SPOKES = 21, 61
 """Numbers of rings and of spokes of the mesh that shows a surface in three dimensions."""
 
 CUT = 1.25
-"""Surfaces of dropout are cut at this multiple of their height at the origin."""
+"""Surfaces of the dropout loss are drawn up to this multiple of their height at the origin."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +196,7 @@ def paths(outcome: Outcome) -> Sequence[Block]:
 
 
 def _spread(path: Any, count: int = 300) -> Any:
-    """Return indices of about `count` points of a path with equal distances along the path."""
+    """Return indices of about `count` points of a path that are equally spaced along it."""
     steps = np.linalg.norm(np.diff(path, axis=0), axis=1)
     length = np.concatenate([[0.0], np.cumsum(steps)])
     return np.unique(np.searchsorted(length, np.linspace(0, length[-1], count)))
@@ -208,7 +208,7 @@ def _pair() -> tuple[Any, Any]:
 
 
 def _pairs(count: int) -> tuple[Any, Any]:
-    """Return a figure of `count` rows and its panels; each row has a 3-D and a 2-D panel."""
+    """Return a new figure with `count` rows of panels, and the panels: 3-D and 2-D in each row."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(8.6, 3.7 * count))

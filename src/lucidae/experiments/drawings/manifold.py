@@ -16,7 +16,7 @@ from lucidae.report.figures import image_rows
 from lucidae.report.style import LIGHT, drawing, new_figure
 
 DASHES = {1: "-", 2: "--", 4: ":"}
-"""Line style by the number of latents per dimension."""
+"""Line style of a curve, by the number of latents divided by the dimension of the data."""
 
 LOOKS = {
     "full": (LIGHT["blue"], "-"),
@@ -26,7 +26,7 @@ LOOKS = {
     "absolute": (LIGHT["yellow"], "-"),
     "absolute from the start": (LIGHT["muted"], "--"),
 }
-"""Colour and line style of the variants of the covariance."""
+"""Colour and line style of each way to train the posterior covariance, by its name in `ARMS`."""
 
 WORDS = {
     "full": "full, as in GaussianHead",
@@ -39,7 +39,7 @@ WORDS = {
 
 
 def costs(outcome: Outcome) -> Sequence[Block]:
-    """Return plots of the cost of a diagonal covariance, of errors, and of parts of the method."""
+    """Return plots of the cost of a diagonal posterior covariance, of errors, and of ablations."""
     name = outcome.experiment.name
     curves = outcome.curves
     with drawing():
@@ -87,7 +87,7 @@ def costs(outcome: Outcome) -> Sequence[Block]:
             Plot.of(
                 f"{name}-parts",
                 _parts(outcome),
-                "Training of VAEs with full covariance without parts of the method. Left: −ELBO "
+                "Training of VAEs whose full covariance differs from GaussianHead. Left: −ELBO "
                 "on the training data minus that of the full covariance as in GaussianHead, over "
                 "the steps; the vertical lines mark where its latents begin to be coupled and are "
                 "coupled fully. Right: the same at the end, on new posterior samples.",
@@ -136,7 +136,12 @@ def _cost(axes: Any, curves: Any, panel: str) -> None:
 
 
 def _best(outcome: Outcome) -> Any:
-    """Return a figure of the longer runs: costs with the best posteriors, and the encoders."""
+    """Return a figure of the runs with more steps: costs of a diagonal covariance, and encoders.
+
+    The costs are drawn with the best posterior of each sample and with the posteriors that the
+    encoders predict; the last panel shows by how much −ELBO of the encoders exceeds that of the
+    best posteriors.
+    """
     tuned, curves = outcome.setting.tuned, outcome.curves
     figure, grid = new_figure(1, len(tuned.ratios) + 1, figsize=(9.4, 3.6))
     *panels, right = grid
@@ -184,7 +189,7 @@ def _best(outcome: Outcome) -> Any:
 
 
 def _errors(outcome: Outcome) -> Any:
-    """Return a figure of the ratios of errors and of the active directions."""
+    """Return a figure of error ratios (diagonal to full) and numbers of active directions."""
     setting, curves = outcome.setting, outcome.curves
     colours = dict(
         zip(setting.noises, (LIGHT["blue"], LIGHT["orange"], LIGHT["green"]), strict=False)
@@ -215,7 +220,7 @@ def _errors(outcome: Outcome) -> Any:
 
 
 def _generated(outcome: Outcome) -> Any:
-    """Return a figure of images of the generator of each dimension, of the first seed."""
+    """Return a figure of generated images, a row per dimension of the data, for the first seed."""
     rows = {}
     for r in outcome.setting.image_dimensions:
         images = outcome.results.where(source="images", dimension=r).cells[0].arrays["images"]
@@ -225,7 +230,11 @@ def _generated(outcome: Outcome) -> Any:
 
 
 def _parts(outcome: Outcome) -> Any:
-    """Return a figure of the training without parts of the method, and of its results."""
+    """Return a figure of the training losses of the ablations, and of their last −ELBO.
+
+    Ablations are VAEs whose full covariance is not parametrised and trained in all respects as in
+    `GaussianHead`. Their −ELBO is drawn minus that of `GaussianHead`.
+    """
     curves = outcome.curves
     figure, (left, right) = new_figure(1, 2, figsize=(8.6, 4.0))
     best = curves["course/full"]
@@ -237,7 +246,7 @@ def _parts(outcome: Outcome) -> Any:
     steps = outcome.setting.image_steps
     for share in (0.25, 0.375):
         left.axvline(share * steps, color=LIGHT["muted"], linewidth=1.0, linestyle=":")
-    left.set(title="−ELBO minus that of the method (nats)", xlabel="step")
+    left.set(title="−ELBO minus that of GaussianHead (nats)", xlabel="step")
     left.set_yscale("symlog", linthresh=1.0)
     left.set_ylim(bottom=-0.5)
     values = [float(curves[f"worse/{arm}"].y[0]) for arm in arms[1:]]

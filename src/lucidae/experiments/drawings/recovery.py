@@ -93,7 +93,10 @@ def arrays(outcome: Outcome) -> Sequence[Block]:
 
 
 def _spectra(axes: Any, outcome: Outcome, methods: Sequence[str]) -> None:
-    """Draw the spectra of one problem with coherent sources at the highest ratio."""
+    """Draw the spectra of one problem with coherent sources, at the largest SNR of the study.
+
+    SNR is the signal-to-noise ratio.
+    """
     shown = outcome.results.where(panel="coherent").cells[-1]
     angles, sources = shown.arrays["angles"], shown.arrays["sources"]
     near = np.abs(angles - sources.mean()) <= 16.0

@@ -33,9 +33,9 @@ RULE_LOOKS = {
 
 
 def dynamics(outcome: Outcome) -> Sequence[Block]:
-    """Return a plot of the distances to principal axes and subspace, with a line per run.
+    """Return a plot of the decoders' distances to principal axes and subspace, a line per run.
 
-    They are drawn against the epochs.
+    The distances are drawn against the epochs.
     """
     with drawing():
         figure, panels = new_figure(1, 2, figsize=(8.6, 4.1))
@@ -142,9 +142,10 @@ def _decoders(setting: Any, outcome: Outcome) -> Figure:
 
 
 def scaling(outcome: Outcome) -> Sequence[Block]:
-    """Return a plot of the epochs until the decoder is nearly axis-aligned, a line per run.
+    """Return a plot of the numbers of epochs until decoders are nearly aligned with the axes.
 
-    They are drawn against the number of latents.
+    They are drawn against the number of latents, with a line per method and optimizer. The axes are
+    the principal axes of the data.
     """
     with drawing():
         figure, axes = new_figure(figsize=(8.2, 4.2))
@@ -205,7 +206,7 @@ def conditioning(outcome: Outcome) -> Sequence[Block]:
 
 
 def learning_rates(outcome: Outcome) -> Sequence[Block]:
-    """Return a plot of the last axis-alignment distance against the learning rate."""
+    """Return a plot of the last distance to the principal axes against the learning rate."""
     setting = outcome.setting
     with drawing():
         figure, axes = new_figure(figsize=(8.2, 4.0))

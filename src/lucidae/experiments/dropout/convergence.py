@@ -132,7 +132,7 @@ class Convergence:
 
 @work("dropout.convergence/1")
 def measure(group: Sequence[Settings], device: str) -> list[Arrays]:
-    """Train the networks of each entry of `group` with dropout; return their curves as arrays."""
+    """Train networks with dropout for each of the settings in `group`; return curves as arrays."""
     return [_train(settings, device) for settings in group]
 
 

@@ -58,7 +58,7 @@ class Paths:
     def cells(self) -> Sequence[Cell]:
         """Return one run (a `Cell`) per strength of dropout and seed.
 
-        A run follows the paths of SGD from both starts.
+        A run trains the network with SGD from two initial weights and records both paths.
         """
         shared = {
             "target": TARGET,
@@ -71,9 +71,9 @@ class Paths:
         return grid(measure, axes, shared, self.n_steps * 2e-4)
 
     def curves(self, results: Results) -> Curves:
-        """Return the distance to the nearest global optimum along each path.
+        """Return curves of the distance to the nearest global optimum along each path of SGD.
 
-        It is the largest distance of all seeds.
+        Each value is the largest one of all seeds.
         """
         curves = {}
         for lam in self.strengths:

@@ -53,24 +53,34 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 
 
 def _at_full_width(model: Classifier, _dims: Sequence[int], _seed: int) -> Loss:
-    """Return the cross-entropy of the classifier on whole embeddings."""
+    """Return the loss function: cross-entropy of the classifier on whole embeddings."""
     return lambda z, y: nn.functional.cross_entropy(model.head(z), y)
 
 
 def _nested(model: Classifier, _dims: Sequence[int], _seed: int) -> Loss:
-    """Return the cross-entropy with nested dropout: one random length for each sample."""
+    """Return the loss function: cross-entropy with nested dropout on the embeddings.
+
+    The dimensions of an embedding after a random length, drawn for each sample, are set to zero.
+    """
     dropout = NestedDropout(model.embedding.out_features, "uniform").to(model.head.weight.device)
     return lambda z, y: nn.functional.cross_entropy(model.head(dropout(z)), y)
 
 
 def _prefixes(model: Classifier, dims: Sequence[int], _seed: int) -> Loss:
-    """Return the mean of the cross-entropies of all prefixes in `dims`."""
+    """Return the loss function: mean cross-entropy of prefixes of the embeddings.
+
+    A prefix consists of the first dimensions; `dims` are the lengths of the prefixes.
+    """
     weights = np.full(len(dims), 1 / len(dims))
     return PrefixLoss(_at_full_width(model, dims, 0), dims, weights=weights)
 
 
 def _sampled(model: Classifier, dims: Sequence[int], seed: int) -> Loss:
-    """Return the cross-entropy of one prefix per step, drawn from `dims` with equal probability."""
+    """Return the loss function: cross-entropy of one random prefix of the embeddings per step.
+
+    A prefix consists of the first dimensions; its length is drawn from `dims` with equal
+    probability.
+    """
     return PrefixLoss(_at_full_width(model, dims, 0), dims, prior="uniform", seed=seed)
 
 
@@ -84,7 +94,7 @@ LOSSES: dict[str, Callable[[Classifier, Sequence[int], int], Loss]] = {
 
 
 def _digits() -> tuple[Any, Any, Any, Any]:
-    """Return the embedded digits: 1300 for training and 497 for evaluation."""
+    """Return the digits of scikit-learn: 1300 images for training and 497 for evaluation."""
     bunch = load_digits()
     return bunch.data[:1300], bunch.target[:1300], bunch.data[1300:], bunch.target[1300:]
 

@@ -46,7 +46,9 @@ CLASSES = 10
 
 @dataclass(frozen=True, slots=True)
 class Truncation:
-    """Settings: classifiers trained by four losses, evaluated on prefixes; needs PyTorch.
+    """Settings of classifiers that are trained with four losses; the runs need PyTorch.
+
+    The classifiers are evaluated on prefixes (the first dimensions) of their embeddings.
 
     Parameters
     ----------
@@ -102,8 +104,9 @@ class Truncation:
     def curves(self, results: Results) -> Curves:
         """Return accuracy and recall against the number of dimensions, averaged over the seeds.
 
-        ``loss/NAME`` is what truncation to as many dimensions as classes costs: the accuracy of
-        the plain network at full width minus that of NAME.
+        ``loss/NAME`` is the loss of accuracy by truncating embeddings to as many dimensions as
+        there are classes: the accuracy of the network trained at full width, with all dimensions,
+        minus that of the method NAME with these dimensions.
         """
         curves: dict[str, Curve] = {}
         for name in NAMES:
@@ -165,7 +168,7 @@ STATEMENTS = {
 
 
 def _better(first: str, second: str, at: int, margin: float, quantity: str = "accuracy") -> Ordered:
-    """Return the verdict that one method exceeds another by `margin` at `at` dimensions."""
+    """Return the verdict that one method exceeds another by `margin` with `at` dimensions kept."""
     says = f"{QUANTITIES[quantity]}: {NAMES[first]} minus {NAMES[second]}"
     return Ordered((f"{quantity}/{first}", f"{quantity}/{second}"), at, margin, says)
 
@@ -185,15 +188,16 @@ def expect(noise: float) -> dict[str, tuple[Any, ...]]:
                 "accuracy/prefix",
                 "accuracy/plain",
                 noise,
-                says="accuracy with the losses of all prefixes and with the loss at full width",
+                says="accuracy with all dimensions, trained with the losses of all prefixes or "
+                "with the loss at full width",
             ),
         ),
         "rotation": (
             AtMost(
                 "loss/ordered",
                 0.005,
-                says="accuracy that truncation to at least as many dimensions as classes costs, "
-                "after ordering",
+                says="decrease of accuracy by truncation to at least as many dimensions as "
+                "classes, after ordering the dimensions",
             ),
         ),
         "afterwards": tuple(_better(name, "prefix", 8, -noise) for name in ROTATIONS),
@@ -205,7 +209,7 @@ def expect(noise: float) -> dict[str, tuple[Any, ...]]:
                 "accuracy/prefix",
                 0.1,
                 at="everywhere",
-                says="accuracy with one random prefix per step and with all prefixes",
+                says="accuracy, trained with one random prefix per step or with all prefixes",
             ),
         ),
         "retrieval": (_better("prefix", "plain", 2, 0.05, "recall"),),
@@ -219,7 +223,7 @@ REPORTED = tuple(
 ) + tuple(
     Reported(
         f"loss/{name}",
-        says="accuracy that truncation to at least as many dimensions as classes costs, "
+        says="decrease of accuracy by truncation to at least as many dimensions as classes, "
         f"{NAMES[name]}",
     )
     for name in NAMES

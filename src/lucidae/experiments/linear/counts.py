@@ -37,10 +37,10 @@ __all__ = ["COUNTERS", "EXPERIMENT", "CountStudy", "measure"]
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 
 SHARE = 0.95
-"""Share of the variance that the components must explain, a rule to compare with."""
+"""Share of the variance that the counted components must explain, in the rule `by_share`."""
 
 HORN_SIMULATIONS = 199
-"""Number of simulated spectra of Horn's own procedure."""
+"""Number of simulated covariance spectra of noise in Horn's own procedure."""
 
 
 def by_criterion(name: str, noise_variance: float | None = None) -> Callable[[Floats, int], int]:
@@ -53,7 +53,10 @@ def by_criterion(name: str, noise_variance: float | None = None) -> Callable[[Fl
 
 
 def by_share(values: Floats, n: int) -> int:  # noqa: ARG001
-    """Return the number of components that explain 95 % of the variance."""
+    """Return the number of leading components that explain 95 % of the variance.
+
+    `values` are the eigenvalues of the covariance; the number n of rows is not used.
+    """
     return int(np.searchsorted(np.cumsum(values) / np.sum(values), SHARE)) + 1
 
 
@@ -70,7 +73,10 @@ def by_horn(values: Floats, n: int) -> int:
 
 @lru_cache(maxsize=64)
 def _horn_levels(m: int, n: int) -> Floats:
-    """Return the 99 % quantiles of the eigenvalues of noise, as shares of their sum."""
+    """Return 99 % quantiles of the eigenvalues of a covariance of white noise, over their sum.
+
+    The noise has n rows and m features; there is one quantile for each eigenvalue, descending.
+    """
     null = WishartSpectra(min(m, n - 1), float(max(m, n - 1)), HORN_SIMULATIONS)
     diagonal = null.diagonal.copy()
     diagonal[1:] += null.below
@@ -261,7 +267,10 @@ def measure(settings: Settings) -> Arrays:
 
 
 def rate(panel: str, name: str) -> str:
-    """Return the description of the share of data sets in which a criterion is right."""
+    """Return a phrase for the share of data sets in which a criterion is right, for a verdict.
+
+    `panel` is the name of the panel (the quantity that varies), and `name` that of the criterion.
+    """
     words = {
         "strength": "",
         "ratio": "",

@@ -143,7 +143,8 @@ EXPERIMENT = Experiment(
     scales={
         "smoke": Scale(
             every_run(
-                DIGITS, "the best of the experiment lae-learning-rates at its small scale (smoke)"
+                DIGITS,
+                "the best rates of the experiment lae-learning-rates at its small scale (smoke)",
             ),
             expect(3000, (0.3, 0.2), 0.15, 0.1, (0.1, 3000)),
         ),

@@ -56,7 +56,7 @@ class Plane:
 
     @property
     def frame(self) -> Vector:
-        """The matrices D and J D of which the weights are combined, as an array of shape (2, 2, 2).
+        """The matrices D and J D, of which all weights are linear combinations, shape (2, 2, 2).
 
         D is the diagonal matrix of √(1 − λᵢ/σᵢ²), with the penalties λᵢ and the eigenvalues σᵢ²; J
         is the rotation by a quarter turn.
@@ -117,7 +117,7 @@ class Landscape:
     start: tuple[float, float] = (0.05, 0.1)
 
     def cells(self) -> Sequence[Cell]:
-        """Return a list with the only run (a `Cell`)."""
+        """Return a list with the only run of this experiment (a `Cell`)."""
         settings = {
             "points": self.points,
             "n_steps": self.n_steps,

@@ -116,10 +116,10 @@ class Penalties:
         return {**curves, **trained}
 
     def _slowdown(self, trained: Curves, rate: float) -> float:
-        """Return the difference of two distances to the principal axes at epoch `EARLY`.
+        """Return how much farther from the principal axes the penalties of eq. 16 are at `EARLY`.
 
-        It is the distance with the penalties of Bao et al. 2020, eq. 16 minus the distance with
-        equally spaced penalties, at the learning rate `rate`.
+        It is the distance at the epoch `EARLY` with the penalties of Bao et al. 2020, eq. 16, minus
+        the distance with equally spaced penalties, at the learning rate `rate`.
         """
         ours, usual = (trained[f"alignment/{name}/{rate:g}"] for name in ("paper", "spaced"))
         return float((ours.y - usual.y)[ours.x == EARLY][0])
@@ -209,7 +209,7 @@ def search_eq16(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 def search_condition(values: np.ndarray[Any, Any], outer: np.ndarray[Any, Any]) -> float:
-    """Return the smallest condition number of penalties a + b·outer, over shifts a and factors b.
+    """Return the smallest condition number with penalties a + b·outer, over shifts a and factors b.
 
     It is that of the Hessian at the optimum. The penalties stay between 0 and the k-th entry of
     `values`, the eigenvalues of the covariance in descending order; `outer` has k entries.

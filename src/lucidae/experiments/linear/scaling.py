@@ -30,9 +30,10 @@ from lucidae.experiments.verdicts import AtLeast, AtMost, Ordered, Outweighs, Re
 from lucidae.linear.simulation import epochs_to_alignment
 
 REACH = 128
-"""Prefix length that nested dropout rarely draws (geometric prior of ratio 0.9).
+"""Number of leading latents that nested dropout rarely exceeds when it draws how many to keep.
 
-It is used to estimate the duration of a run.
+The prior of the number is geometric with ratio 0.9. The constant is used to estimate the duration
+of a run.
 """
 
 

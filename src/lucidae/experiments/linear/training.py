@@ -138,7 +138,7 @@ class Baseline:
     penalties: Mapping[str, Mapping[str, Any]]
 
     def trial(self, method: str, optimizer: str, **changes: Any) -> Trial:
-        """Return the run of a method and an optimizer; `changes` replace settings of `Trial`."""
+        """Return the `Trial` of a method and an optimizer; `changes` replace its other settings."""
         settings = {
             "learning_rate": self.rates[method, optimizer],
             "data": self.data,

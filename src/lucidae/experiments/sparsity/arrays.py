@@ -82,7 +82,7 @@ def lasso_strength(noise: float, directions: int, snapshots: int) -> float:
 
 
 def full(A: Any, X: Any, noise: float, count: int) -> Floats:  # noqa: ARG001
-    """Return the relevances (prior variances) of the full-covariance VAE for each direction."""
+    """Return the relevance (prior variance) of each direction in the full-covariance VAE."""
     found = solve_batch(A[None], X[None], noise_variance=noise, tol=1e-4)
     return np.asarray(found.value.relevance[0])
 
@@ -99,8 +99,9 @@ SPECTRA: dict[str, Callable[[Any, Any, float, int], Floats]] = {
 def resolved(spectrum: Any, angles: Any, sources: Any) -> bool:
     """Tell whether the highest peaks of a spectrum are the sources.
 
-    As many of its highest local maxima are taken as there are sources. Every one of them must be
-    closer to its source than half the smallest distance of two sources.
+    The highest local maxima, as many as there are sources, are assigned to the sources in the order
+    of their angles. Each must be closer to its source than half the smallest distance of two
+    sources.
 
     Examples
     --------
@@ -188,7 +189,9 @@ class ArrayStudy:
         return Cell(measure, settings, 0.1 * self.trials)
 
     def curves(self, results: Results) -> Curves:
-        """Return the share of resolved pairs over the ratio or the number of snapshots.
+        """Return curves of the share of resolved pairs of sources, for each panel and method.
+
+        The abscissa is the signal-to-noise ratio or the number of snapshots.
 
         Names are ``"panel/method"``.
         """
@@ -251,14 +254,14 @@ def measure(settings: Settings) -> Arrays:
 
 
 def rate(panel: str, method: str) -> str:
-    """Return the description of the share of pairs that a method resolves in one panel."""
+    """Return a phrase for the share of pairs of sources that a method resolves in one panel."""
     sources = {"coherent": "coherent sources", "in phase": "coherent sources in phase"}
     pairs = sources.get(panel, "independent sources")
     return f"share of pairs of {pairs} that {_named(method)} resolves"
 
 
 def _named(method: str) -> str:
-    """Return the name of a method as it stands in a sentence."""
+    """Return the name of a method, with an article if needed, for use in a sentence."""
     return f"the {NAMES[method]}" if method in ("full", "group lasso") else NAMES[method]
 
 
@@ -272,9 +275,13 @@ def _above(panel: str, other: str, at: Where, margin: float) -> Ordered:
 
 
 def _expect(low: Where, few: Where, high: Where, margin: float) -> dict[str, Any]:
-    """Return the verdicts, with the points of low ratios, few snapshots and high ratios.
+    """Return the verdicts on all statements of the experiment.
 
-    `margin` is that of the comparisons with the group lasso, which is the strongest of the others.
+    `low` and `high` select signal-to-noise ratios and `few` numbers of snapshots at which the
+    methods are compared.
+
+    `margin` is the smallest accepted difference between the shares of pairs that the VAE and the
+    group lasso, the strongest of the other methods, resolve.
     """
     others = ("music", "beamforming")
     in_phase = f"{rate('in phase', 'group lasso')}, minus that of {_named('full')}"

@@ -48,18 +48,20 @@ FLOOR = 1e-6
 """Smallest posterior standard deviation, as in `GaussianHead`."""
 
 FIRST_NOISE = 0.1
-"""First noise variance of a schedule; it falls to its final value over the first half."""
+"""First noise variance of a schedule, which falls to its final value over the first half of the
+training steps."""
 
 CHUNK = 1024
 """Number of samples that are evaluated at a time."""
 
 STREAMS = {"weights": 0, "data": 1, "noise": 2, "evaluation data": 3, "evaluation noise": 4}
-"""Independent streams of random numbers of a run. Data and posterior noise must not share one."""
+"""Names of the independent streams of random numbers of a run. Data and posterior noise must not
+use the same stream."""
 
 
 @dataclass(frozen=True, slots=True)
 class Arm:
-    """How the posterior covariance of a run is parametrised and trained.
+    """How the posterior covariance of a VAE is parametrised and trained (one arm of a comparison).
 
     Parameters
     ----------
@@ -69,7 +71,7 @@ class Arm:
         Whether the entries of the triangular factor below the diagonal are predicted relative to
         the standard deviations, as in `GaussianHead`; otherwise they are predicted directly.
     divided : bool, default=True
-        Whether they are divided by √k for k latents, as in `GaussianHead`.
+        Whether these entries are divided by √k for k latents, as in `GaussianHead`.
     uncoupled : float, default=0.25
         Share of the steps during which latents are independent; see `TrainingSettings`.
     """
@@ -88,12 +90,13 @@ ARMS = {
     "absolute": Arm(relative=False, divided=False),
     "absolute from the start": Arm(relative=False, divided=False, uncoupled=0.0),
 }
-"""Kinds of runs: diagonal and full covariance, and ablations of the full one."""
+"""Kinds of runs by name: a diagonal posterior covariance, a full one as in `GaussianHead`, and full
+ones that differ from `GaussianHead` in one respect or two (ablations)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Design:
-    """Settings that all runs of a stack share.
+    """Settings that all VAEs (runs) of a stack, which are trained together, have in common.
 
     Parameters
     ----------
@@ -116,7 +119,10 @@ class Design:
     gap_samples: int = 1024
 
     def training(self, arm: Arm) -> TrainingSettings:
-        """Return the schedules of the learning rate and of the coupling of an arm."""
+        """Return the settings of training for a kind of covariance: schedules of rate and coupling.
+
+        The coupling is the factor of the off-diagonal part of a full posterior covariance.
+        """
         return TrainingSettings(
             batch_size=self.batch_size,
             learning_rate=self.learning_rate,
@@ -126,7 +132,7 @@ class Design:
 
 @dataclass(frozen=True, slots=True)
 class VaeRun:
-    """One VAE of a stack.
+    """Settings of one VAE among several that are trained together (a stack).
 
     Parameters
     ----------
@@ -147,24 +153,24 @@ class VaeRun:
 
 
 Source = Callable[[Tensor, Tensor], Tensor]
-"""Data of a stack of R runs.
+"""Function that makes the data of R VAEs (runs) that are trained together.
 
-A function of standard normal variables (R, B, `WIDEST`) and uniform variables (R, B) that returns
-samples (R, B, D).
+From standard normal variables of shape (R, B, `WIDEST`) and uniform variables (R, B) it makes
+samples (R, B, D): for each run, B samples with D entries.
 """
 
 
 def generator(seed: int, stream: str, device: Any) -> Any:
-    """Return a torch generator of one of the independent streams of a run."""
+    """Return a torch random generator for one of the independent streams of a run (`STREAMS`)."""
     state = np.random.SeedSequence([seed, STREAMS[stream]]).generate_state(2, np.uint32)
     return torch.Generator(device).manual_seed(int(state[0]) * 2**31 + int(state[1]))
 
 
 class Draws:
-    """Random numbers of a stack of runs: one generator per seed, drawn for several steps at once.
+    """Random numbers for VAEs (runs) that are trained together: one generator per seed.
 
-    Runs with the same seed receive the same numbers, so that two arms of a comparison see the same
-    data and the same noise.
+    Numbers are drawn for several steps at once. Runs with the same seed receive the same numbers,
+    so that VAEs with full and with diagonal covariance are compared on the same data and noise.
 
     Parameters
     ----------
@@ -185,7 +191,10 @@ class Draws:
         self.size, self.device, self.position = size, device, BLOCK
 
     def __call__(self) -> tuple[Tensor, Tensor]:
-        """Return new normal (R, B, WIDEST) and uniform (R, B) variables, for R runs."""
+        """Return new normal variables (R, B, WIDEST) and uniform variables (R, B).
+
+        R is the number of runs and B the number of samples per step.
+        """
         if self.position == BLOCK:
             self.normal = self._drawn(torch.randn, (BLOCK, self.size, WIDEST))
             self.uniform = self._drawn(torch.rand, (BLOCK, self.size))
@@ -199,10 +208,14 @@ class Draws:
 
 
 def initial_weights(run: VaeRun, entries: int, hidden: int) -> dict[str, Tensor]:
-    """Return the initial weights of one run: layers (in, out) and their biases (1, out).
+    """Return the initial weights of one run by name.
+
+    Weights of a layer have the shape (number of inputs, number of outputs) and biases (1, number of
+    outputs).
 
     Linear layers are initialised as in torch, and the layers of the covariance as in
-    `GaussianHead`. The numbers depend on seed, sizes and number of latents, not on the arm.
+    `GaussianHead`. The numbers depend on seed, sizes and number of latents, and not on the kind of
+    covariance.
     """
     rng = generator(run.seed, "weights", "cpu")
     k = run.latents
@@ -229,7 +242,7 @@ def initial_weights(run: VaeRun, entries: int, hidden: int) -> dict[str, Tensor]
 
 
 def padded(parts: Sequence[Tensor]) -> Tensor:
-    """Return matrices of different sizes as one stack, padded with zeros at the end."""
+    """Return matrices of different sizes as one array of shape (count, …), padded with zeros."""
     sizes = [max(part.shape[axis] for part in parts) for axis in (0, 1)]
     stack = torch.zeros((len(parts), *sizes))
     for target, part in zip(stack, parts, strict=True):
@@ -238,25 +251,28 @@ def padded(parts: Sequence[Tensor]) -> Tensor:
 
 
 def layer(weights: Mapping[str, Tensor], name: str, x: Tensor) -> Tensor:
-    """Return the linear layer `name` of x, for each run of a stack."""
+    """Return the outputs of the linear layer `name` for inputs x, for each run (first axis)."""
     return torch.baddbmm(weights[f"{name}.bias"], x, weights[name])
 
 
 def decode(weights: Mapping[str, Tensor], z: Tensor) -> Tensor:
-    """Return decoded means (R, B, D) of latents z (R, B, k), for R runs."""
+    """Return the decoded means, shape (R, B, D), of latents z of shape (R, B, k).
+
+    There are R runs, B samples with D entries each, and k latents.
+    """
     hidden = functional.silu(layer(weights, "decoder.1", z))
     return layer(weights, "decoder.3", functional.silu(layer(weights, "decoder.2", hidden)))
 
 
 class VaeStack:
-    """Some VAEs that are trained together, with encoder and decoder of two hidden layers.
+    """Several VAEs (runs) that are trained together; encoders and decoders have two hidden layers.
 
     Parameters
     ----------
     runs : sequence of VaeRun
         The VAEs.
     source : callable
-        Their data, a `Source`.
+        Function that makes the samples of all runs from random numbers, a `Source`.
     entries : int
         Number D of entries of a sample.
     design : Design
@@ -292,7 +308,10 @@ class VaeStack:
         self.coupling = torch.zeros((len(runs), 1, 1), device=device)
 
     def encode(self, x: Tensor) -> FullGaussian:
-        """Return the posteriors of samples x (R, B, D); padded latents have the prior."""
+        """Return the posteriors of samples x of shape (R, B, D): R runs, B samples, D entries.
+
+        Latents that a run does not have (padding) have the prior N(0, 1) as posterior.
+        """
         hidden = functional.silu(layer(self.weights, "encoder.1", x))
         hidden = functional.silu(layer(self.weights, "encoder.2", hidden))
         mean = layer(self.weights, "mean", hidden)
@@ -306,7 +325,11 @@ class VaeStack:
         return FullGaussian(mean, relative_factor(scale, below, self.positions))
 
     def evidence(self, x: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-        """Return squared errors and KL divergences, both (R, B), for given posterior noise."""
+        """Return squared errors and KL divergences of samples x, both of shape (R, B).
+
+        There are R runs and B samples. `noise` are standard normal variables, which determine the
+        sample of each posterior.
+        """
         posterior = self.encode(x)
         drawn = (noise * self.used)[..., None]
         z = posterior.mean + (posterior.factor @ drawn)[..., 0] * self.used
@@ -314,7 +337,7 @@ class VaeStack:
         return error, posterior.kl()
 
     def train(self, records: int = 16) -> Tensor:
-        """Train all runs; return the mean loss of each in `records` equal parts of the steps."""
+        """Train all runs; return the mean loss of each in `records` equal parts of the training."""
         design = self.design
         optimizer = torch.optim.Adam(list(self.weights.values()), fused=self.device != "cpu")
         seeds = [run.seed for run in self.runs]
@@ -339,7 +362,10 @@ class VaeStack:
         return sums * (records / design.steps)
 
     def _noises(self) -> Tensor:
-        """Return the noise variance of each run at each step (steps, R, 1); NaN where learned."""
+        """Return the noise variance of each run at each step; NaN for runs that learn it.
+
+        The shape is (steps, R, 1), for R runs.
+        """
         steps = torch.arange(self.design.steps)
         half = max(1, self.design.steps // 2)
         each = [
@@ -351,7 +377,10 @@ class VaeStack:
         return torch.stack(each, 1)[..., None].to(self.device, torch.float32)
 
     def _couplings(self) -> Tensor:
-        """Return the coupling of the latents of each run at each step, shape (steps, R, 1, 1)."""
+        """Return the coupling of the latents of R runs at each step, shape (steps, R, 1, 1).
+
+        It is 0 while latents are independent and 1 when the posterior covariance is full.
+        """
         steps = self.design.steps
         schedules = {arm: self.design.training(arm) for arm in self.arms}
         values = {
@@ -371,7 +400,7 @@ class VaeStack:
         self.noise_variance = torch.where(scheduled.isnan(), learned, scheduled)
 
     def decoder(self, index: int) -> Callable[[Tensor], Tensor]:
-        """Return the decoder of one run, from latents (B, k) to means (B, D)."""
+        """Return the decoder of the run `index`: a function from latents (B, k) to means (B, D)."""
         k = self.runs[index].latents
         own = {name: part[index : index + 1].detach() for name, part in self.weights.items()}
         own["decoder.1"] = own["decoder.1"][:, :k]
@@ -379,7 +408,7 @@ class VaeStack:
 
     @torch.no_grad()
     def evaluate(self) -> list[dict[str, np.ndarray[Any, Any]]]:
-        """Return the values measured on new samples, such as errors and the ELBO, for each run."""
+        """Return for each run the values measured on new samples, such as error and −ELBO."""
         design = self.design
         seeds = [run.seed for run in self.runs]
         data = Draws(seeds, "evaluation data", CHUNK, self.device)
@@ -395,7 +424,7 @@ class VaeStack:
         ]
 
     def evaluate_best(self, samples: int, steps: int) -> list[dict[str, np.ndarray[Any, Any]]]:
-        """Return −ELBO on a few new samples, of the encoder and of the best posteriors, per run.
+        """Return for each run −ELBO on new samples, with the encoder and with the best posteriors.
 
         Parameters
         ----------
@@ -438,9 +467,11 @@ class VaeStack:
         return found
 
     def _measure(self, x: Tensor, noise: Draws) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Return means over samples x of errors and KL (3, R), and moments of the posteriors.
+        """Return means over samples x of errors and KL divergences, and moments of the posteriors.
 
-        The errors are those from posterior means and from `draws` posterior samples.
+        The means have the shape (3, R) for R runs: squared errors of the reconstructions from
+        posterior means, those from `design.draws` posterior samples, and KL divergences. The
+        moments are the mean posterior covariance, the posterior means and the posterior variances.
         """
         k = self.used.shape[-1]
         posterior = self.encode(x)
@@ -454,7 +485,7 @@ class VaeStack:
     def _figures(
         self, index: int, sums: Tensor, covariance: Tensor, mean: Tensor, variance: Tensor
     ) -> dict[str, np.ndarray[Any, Any]]:
-        """Return the measured values of one run by name, as zero-dimensional arrays."""
+        """Return the measured values of the run `index` by name, as zero-dimensional arrays."""
         k, noise = self.runs[index].latents, self.noise_variance[index, 0].cpu().double()
         error, sampled, kl = sums
         loss = float(negative_log_likelihood(sampled, self.entries, noise) + kl)

@@ -1,8 +1,9 @@
-"""The best Gaussian posterior of each sample, for a decoder that stays as it is.
+"""The best Gaussian posterior of each sample for a given decoder, which is not changed.
 
 The loss of a VAE, −ELBO, exceeds its minimum for three reasons: the decoder is not the best one,
 the encoder does not predict the best posterior of each sample, and the posterior has a diagonal
-covariance. Optimising the posterior of each sample by itself separates the three.
+covariance. Optimising the posterior of each sample by itself shows how much each of the three
+reasons contributes.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from lucidae.nn.vae import negative_log_likelihood
 __all__ = ["best_losses"]
 
 LEARNING_RATE = 0.05
-"""Largest step of Adam, in posterior standard deviations; it falls linearly to zero."""
+"""First learning rate of Adam, in units of posterior standard deviations; it falls linearly to
+zero."""
 
 TRAINED_DRAWS = 8
 """Number of posterior samples per step: half of them are the negatives of the others."""
@@ -28,7 +30,8 @@ NEWTON_STEPS = 20
 """Largest number of steps with which the most likely latents of a sample are sought."""
 
 NEGLIGIBLE = 1e-3
-"""The search for the most likely latents ends if no sample gains more than this many nats."""
+"""The search for the most likely latents ends when no sample's log-likelihood increases by more
+than this many nats in a step."""
 
 EVALUATED_DRAWS = 256
 """Number of posterior samples with which the loss is evaluated at the end."""
@@ -132,9 +135,10 @@ class _Posteriors:
     ) -> Tensor:
         """Return −ELBO of each sample (…, B), estimated with `draws` posterior samples.
 
-        The decoder is nearly linear within a posterior. So the quadratic form that it would add to
-        the error if it were linear is subtracted for each draw, and its expectation added, which
-        removes most of the noise. Each draw is used with both signs, which removes linear terms.
+        Over the range of one posterior the decoder is nearly linear. A linear decoder would add a
+        known quadratic form of the draw to the error. This form is subtracted for each draw and its
+        expectation is added (a control variate), which removes most of the sampling noise. Each
+        draw is used with both signs, which removes linear terms.
         """
         mean = self.first + (self.shift @ self.moved[..., None])[..., 0]
         inner = torch.tril(self.below, -1) + torch.diag_embed(torch.exp(self.scale))
@@ -163,8 +167,9 @@ def _log_diagonal(factor: Tensor) -> Tensor:
 def _most_likely(decode: Callable[[Tensor], Tensor], x: Tensor, noise: Tensor, z: Tensor) -> Tensor:
     """Return the latents of each sample that minimise ½‖x − f(z)‖²/γ + ½‖z‖², for the decoder f.
 
-    Each sample has its own damping, which falls after a step that lowers the value and rises after
-    one that does not and is therefore not taken.
+    `x` are the samples, `noise` is the noise variance γ and `z` are the first latents. Each sample
+    has its own damping of the Levenberg–Marquardt steps. It is decreased after a step that lowers
+    the value; a step that does not is discarded, and the damping is increased.
     """
 
     def values(z: Tensor) -> Tensor:
@@ -192,7 +197,11 @@ def _most_likely(decode: Callable[[Tensor], Tensor], x: Tensor, noise: Tensor, z
 def _first_order(
     decode: Callable[[Tensor], Tensor], x: Tensor, noise: Tensor, z: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Return z − Jᵀ(x − f(z))/γ and I + JᵀJ/γ of each sample, with the Jacobian J of f at z."""
+    """Return gradient z − Jᵀ(x − f(z))/γ and Hessian I + JᵀJ/γ for each sample x.
+
+    f is the decoder (`decode`), J its Jacobian at the latents z, and γ (`noise`) the noise
+    variance. The Hessian is that of the Gauss–Newton approximation to ½‖x − f(z)‖²/γ + ½‖z‖².
+    """
     jacobian = torch.stack(jacobian_columns(decode, z), -1)
     unit = torch.eye(z.shape[-1], dtype=z.dtype, device=z.device)
     pulled = ((x - decode(z))[..., None, :] @ jacobian)[..., 0, :]

@@ -72,7 +72,8 @@ class RunSettings:
     def model(self, shape: Any, kind: str, seed: int) -> VAE:
         """Return an untrained VAE for images of the given shape, with the covariance `kind`.
 
-        The two models of one seed, with full and with diagonal covariance, have the same weights.
+        With the same seed, the models with full and with diagonal covariance start with the same
+        weights.
         """
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
@@ -111,7 +112,7 @@ RUNS = {
 
 
 def digits() -> tuple[Images, Images]:
-    """Return the embedded digits, 8 × 8 pixels in [0, 1]: 1500 for training, 297 for evaluation."""
+    """Return scikit-learn's digits, 8 × 8 pixels in [0, 1]: 1500 to train, 297 to evaluate."""
     images = load_digits().images
     return images[:1500], images[1500:]
 

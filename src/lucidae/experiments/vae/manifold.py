@@ -33,20 +33,25 @@ from lucidae.experiments.vae.manifold_costs import (
 from lucidae.experiments.verdicts import AtLeast, AtMost, Ordered, Reported
 
 PARTS = ("coupled from the start", "not divided by √k", "absolute", "absolute from the start")
-"""Ablations: full covariances that lack parts of the method; see `batched.ARMS`."""
+"""Ablations: VAEs with a full posterior covariance that is not parametrised and trained in all
+respects as in `GaussianHead`. The names are those of `batched.ARMS`."""
+
+ABOVE_METHOD = "−ELBO minus that of the full covariance as in GaussianHead, in nats"
+"""Name of the quantity that compares the ablations with `GaussianHead`."""
 
 SOME = 0.5
-"""Smallest mean number of active directions that counts as a difference."""
+"""Two mean numbers of active directions count as different if they differ by at least this."""
 
 SMALL = 8
-"""Runs of at most this number of latents are trained together on an accelerator."""
+"""On an accelerator, runs with at most this number of latents are trained together, and runs with
+more latents together in another group."""
 
 Noise = str | float
 
 
 @dataclass(frozen=True, slots=True)
 class Tuned:
-    """Settings of longer runs, of which each kind of covariance has its best learning rate.
+    """Settings of longer runs, in which each kind of covariance is trained with its best rate.
 
     Parameters
     ----------
@@ -77,7 +82,8 @@ class Manifold:
     """Settings: pairs of VAEs, with full and with diagonal posterior covariance.
 
     They are trained on data of random generators of known dimension and on images. Ablations, VAEs
-    with full covariance that lack parts of the method, are trained as well.
+    whose full covariance is not parametrised and trained in all respects as in `GaussianHead`, are
+    trained as well.
 
     Parameters
     ----------
@@ -104,11 +110,11 @@ class Manifold:
     image_noises : tuple
         As `noises`, for images.
     image_seeds : int
-        Number of seeds for images, and for the parts of the method.
+        Number of seeds for images, and for the ablations.
     generator_steps : int
         Steps of training of a generator of images.
     parts_latents : int
-        Number of latents of the VAEs without parts of the method.
+        Number of latents of the ablations.
     gap_samples : int
         Number of images for the Hadamard gap of the models of `vae-mnist`.
     tuned : Tuned
@@ -117,10 +123,10 @@ class Manifold:
         Numbers ``best_samples`` of images and ``best_steps`` of steps for the best posteriors of
         models of digits.
     digits_epochs : int
-        Number of epochs of training of these models.
+        Number of epochs for which models of digits are trained.
     costs : tuple of float
         Approximate seconds on one core of a pair of VAEs of random generators, of images, of the
-        runs without parts of the method, of one run of `vae-mnist`, and of a pair of longer runs.
+        ablations, of one run of `vae-mnist`, and of a pair of longer runs.
     """
 
     scale: str
@@ -145,11 +151,11 @@ class Manifold:
 
     @property
     def rows(self) -> str:
-        """Name of the images: digits at smoke scale, MNIST at paper scale."""
+        """Name of the data set of images: digits at smoke scale, MNIST at paper scale."""
         return "digits" if self.scale == "smoke" else "mnist"
 
     def cells(self) -> Sequence[Cell]:
-        """Return all runs; those with a common label are trained together on an accelerator."""
+        """Return all runs, each a `Cell`; runs with equal labels are trained together on a GPU."""
         return [
             *self._random(),
             *self._images(),
@@ -160,7 +166,7 @@ class Manifold:
         ]
 
     def _runs(self) -> Any:
-        """Import and return the module of the runs, which needs PyTorch."""
+        """Import and return the module that does the runs, which needs PyTorch."""
         try:
             from lucidae.experiments.vae import manifold_runs
         except ImportError as error:
@@ -175,7 +181,11 @@ class Manifold:
         return {**self.design, "steps": self.image_steps}
 
     def panels(self, source: str) -> list[tuple[int, Noise, tuple[int, ...]]]:
-        """Return (ratio, noise, dimensions) of each set of runs of a source of data."""
+        """Return (ratio, noise, dimensions) of each panel of a figure, for a source of data.
+
+        The ratio is the number of latents divided by the dimension of the data, `noise` the noise
+        variance, and `dimensions` are those of the data. `source` is ``"random"`` or ``"images"``.
+        """
         random = source == "random"
         dimensions = self.dimensions if random else self.image_dimensions
         return [
@@ -244,7 +254,10 @@ class Manifold:
         ]
 
     def _deep(self) -> list[Cell]:
-        """Return the two runs of `vae-mnist` of its first seed (fewer epochs at smoke scale)."""
+        """Return the two runs of the experiment `vae-mnist` with its first seed.
+
+        At smoke scale they have fewer epochs.
+        """
         from lucidae.experiments.vae.comparison import cell_settings
 
         cells = []
@@ -257,7 +270,7 @@ class Manifold:
         return cells
 
     def _digits(self) -> list[Cell]:
-        """Return runs of the networks of `vae-mnist` at smoke scale, with the best posteriors."""
+        """Return runs that train small networks of `vae-mnist` and find their best posteriors."""
         from lucidae.experiments.vae.comparison import cell_settings
 
         cells = []
@@ -272,7 +285,7 @@ class Manifold:
         return cells
 
     def _tuned(self) -> list[Cell]:
-        """Return the longer runs, a label for each learning rate."""
+        """Return the runs with more steps; runs of one learning rate have the same label."""
         measure, tuned = self._runs().measure_tuned, self.tuned
         cells = []
         for rate in tuned.rates:
@@ -317,7 +330,10 @@ class Manifold:
         return curves | deep_bounds(results) | digits_best(results)
 
     def _longer(self, results: Results) -> dict[str, Curve]:
-        """Return the curves of the longer runs, ``QUANTITY/tuned/RATIO``."""
+        """Return the curves of the longer runs, by names ``QUANTITY/tuned/RATIO``.
+
+        The ratio is the number of latents divided by the dimension of the data.
+        """
         curves, tuned = {}, self.tuned
         for ratio in tuned.ratios:
             found = []
@@ -330,7 +346,11 @@ class Manifold:
         return curves
 
     def _courses(self, results: Results) -> dict[str, Curve]:
-        """Return the training losses of all ablations, and how far they end above the method."""
+        """Return training losses of the ablations, and their last −ELBO minus `GaussianHead`'s.
+
+        Ablations are VAEs whose full covariance is not parametrised and trained in all respects as
+        in `GaussianHead`.
+        """
         cells = results.where(source="rows").cells
         curves = {}
         for arm in (*ARMS, *PARTS):
@@ -376,41 +396,48 @@ STATEMENTS = {
         "Hadamard gaps of the two decoders."
     ),
     "bounds_wide": own(
-        "With two to four times as many latents as dimensions, the cost lies between the two "
-        "Hadamard gaps as well."
+        "With two to four times as many latents as dimensions, the cost of a diagonal covariance "
+        "lies between the Hadamard gaps of the two decoders, too."
     ),
     "bounds_learned": own(
-        "With a learned noise variance, the cost lies between the two Hadamard gaps as well."
+        "With a learned noise variance, the cost of a diagonal covariance lies between the "
+        "Hadamard gaps of the two decoders, too."
     ),
     "dimension": own(
         "A diagonal covariance costs more for data of r ≥ 4 dimensions than for r ≤ 3."
     ),
     "images": own(
-        "On images of a generator, the cost of a diagonal covariance lies between the two Hadamard "
-        "gaps."
+        "On images of a generator, the cost of a diagonal covariance lies between the Hadamard "
+        "gaps of the two decoders."
     ),
     "deep": own(
         "For the models of the experiment vae-mnist, the cost of a diagonal covariance lies "
-        "between the two Hadamard gaps."
+        "between the Hadamard gaps of the two decoders."
     ),
     "tuned": own(
-        "Trained twice as long, and with the best learning rate for each covariance, the "
-        "cost lies between the two Hadamard gaps with as many latents as dimensions."
+        "With training of twice the length, the best learning rate for each covariance and as "
+        "many latents as dimensions, the cost of a diagonal covariance lies between the Hadamard "
+        "gaps of the two decoders."
     ),
     "best": own(
         "With the best posterior of each sample, instead of the one that the encoder predicts, the "
-        "cost lies between what a full covariance gains with either decoder."
+        "cost of a diagonal covariance lies between the gains of a full covariance with each of "
+        "the two decoders."
     ),
     "parts": own(
-        "The training of a full covariance needs all three parts of the method: covariances "
-        "predicted relative to the standard deviations, divided by √k for k latents, and latents "
-        "that are independent at first."
+        "The training of a full covariance needs three measures together: off-diagonal entries "
+        "that are predicted relative to the standard deviations, their division by √k for k "
+        "latents, and latents that are independent at first."
     ),
 }
 
 
 def _bounds(panels: Sequence[tuple[str, str]]) -> tuple[Any, ...]:
-    """Return verdicts that the cost lies between the two gaps, for pairs (panel, words)."""
+    """Return verdicts that the cost of a diagonal covariance lies between two Hadamard gaps.
+
+    The gaps are those of the decoders that were trained with diagonal and with full covariance.
+    `panels` are pairs of the name of a panel and its description in words.
+    """
     verdicts: list[Any] = []
     for panel, words in panels:
         verdicts += [
@@ -418,28 +445,35 @@ def _bounds(panels: Sequence[tuple[str, str]]) -> tuple[Any, ...]:
                 f"lower/{panel}",
                 0.0,
                 at="everywhere",
-                says=f"cost minus gap of the diagonal decoder in nats, plus {ALLOWED:g} standard "
-                f"errors, {words}",
+                says="cost of a diagonal covariance minus Hadamard gap of the decoder trained with "
+                f"diagonal covariance, in nats, plus {ALLOWED:g} standard errors, {words}",
             ),
             AtLeast(
                 f"upper/{panel}",
                 0.0,
                 at="everywhere",
-                says=f"gap of the full decoder minus cost in nats, plus {ALLOWED:g} standard "
-                f"errors, {words}",
+                says="Hadamard gap of the decoder trained with full covariance minus cost of a "
+                f"diagonal covariance, in nats, plus {ALLOWED:g} standard errors, {words}",
             ),
         ]
     return tuple(verdicts)
 
 
 def panel_words(ratio: int, noise: Noise) -> str:
-    """Return the words for a panel: number of latents and noise variance."""
+    """Return a phrase that describes a panel: its number of latents and its noise variance.
+
+    `ratio` is the number k of latents divided by the dimension r of the data.
+    """
     latents = "k = r" if ratio == 1 else f"k = {ratio} r"
     return f"{latents}, γ {'learned' if noise == 'learn' else f'= {noise:g}'}"
 
 
 def _best_bounds(panels: Sequence[tuple[str, str]]) -> tuple[Any, ...]:
-    """Return verdicts that each decoder is the better one for posteriors of its own kind."""
+    """Return verdicts that each decoder is the better one for posteriors of its own kind.
+
+    The kinds are full and diagonal covariance. `panels` are pairs of the name of a panel and its
+    description in words.
+    """
     verdicts: list[Any] = []
     for panel, words in panels:
         for kind, other in (("full", "diagonal"), ("diagonal", "full")):
@@ -448,8 +482,9 @@ def _best_bounds(panels: Sequence[tuple[str, str]]) -> tuple[Any, ...]:
                     f"better_{kind}/{panel}",
                     0.0,
                     at="everywhere",
-                    says=f"best {kind} posteriors: −ELBO of the {other} decoder minus that of the "
-                    f"{kind} decoder in nats, plus {ALLOWED:g} standard errors, {words}",
+                    says=f"−ELBO with the best {kind}-covariance posteriors, in nats: decoder "
+                    f"trained with {other} covariance minus that trained with {kind} covariance, "
+                    f"plus {ALLOWED:g} standard errors, {words}",
                 )
             )
     return tuple(verdicts)
@@ -475,7 +510,8 @@ def _errors(panels: Sequence[tuple[str, str]], low: int, high: int) -> tuple[Any
             f"mse_ratio/{panel}",
             1.0,
             at=(low, high),
-            says=f"error from posterior means: ratio of diagonal to full covariance, {words}",
+            says="reconstruction error from posterior means: ratio of diagonal to full "
+            f"covariance, {words}",
         )
         for panel, words in panels
     )
@@ -487,7 +523,7 @@ def _latents(panels: Sequence[tuple[str, str]]) -> tuple[Any, ...]:
             (f"active_directions_diagonal/{panel}", f"active_directions_full/{panel}"),
             at="mean",
             margin=SOME,
-            says=f"number of active directions: diagonal minus full covariance, {words}",
+            says=f"number of active latent directions: diagonal minus full covariance, {words}",
         )
         for panel, words in panels
     )
@@ -499,7 +535,8 @@ def _needed(panels: Sequence[tuple[str, str]]) -> tuple[Any, ...]:
             f"excess/{panel}",
             SOME,
             at="everywhere",
-            says=f"active directions of the full covariance minus r, absolute value, {words}",
+            says="absolute difference between the number of active latent directions with full "
+            f"covariance and the dimension r of the data, {words}",
         )
         for panel, words in panels
     )
@@ -520,7 +557,12 @@ def _expected(setting: Manifold) -> dict[str, tuple[Any, ...]]:
         "bounds_wide": _bounds(_panels("random", setting.ratios[1:], fixed)),
         "bounds_learned": _bounds(_panels("random", setting.ratios[:2], ["learn"])),
         "dimension": tuple(
-            AtLeast(f"step/{panel}", 0.0, says=f"cost for r ≥ 4 minus cost for r ≤ 3, {words}")
+            AtLeast(
+                f"step/{panel}",
+                0.0,
+                says="mean cost of a diagonal covariance for data of r ≥ 4 dimensions minus that "
+                f"for r ≤ 3, {words}",
+            )
             for panel, words in _panels("random", (1,), fixed)
         ),
         "images": _bounds(_panels("images", setting.ratios[:2], setting.image_noises)),
@@ -528,14 +570,13 @@ def _expected(setting: Manifold) -> dict[str, tuple[Any, ...]]:
         "tuned": _bounds(_tuned_panels(setting.tuned)),
         "best": _best_bounds([*_tuned_panels(setting.tuned), ("digits", "images of digits")]),
         "parts": tuple(
-            AtLeast(f"worse/{arm}", 0.0, says=f"−ELBO minus that of the method in nats: {arm}")
-            for arm in PARTS
+            AtLeast(f"worse/{arm}", 0.0, says=f"{ABOVE_METHOD}: {arm}") for arm in PARTS
         ),
     }
 
 
 def _reported(setting: Manifold) -> tuple[Any, ...]:
-    """Return the values that are reported without a verdict."""
+    """Return verdicts that only report a measured value."""
     noise = setting.noises[0]
     low = [r for r in setting.dimensions if 2 <= r <= 4]
     found = [
@@ -551,31 +592,42 @@ def _reported(setting: Manifold) -> tuple[Any, ...]:
             found.append(
                 Reported(
                     f"active_directions_{arm}/random/{ratio}/{noise}",
-                    says=f"active directions with {arm} covariance, {panel_words(ratio, noise)}",
+                    says=f"number of active latent directions with {arm} covariance, "
+                    f"{panel_words(ratio, noise)}",
                 )
             )
     found += [
-        Reported(f"{name}/deep", says=f"vae-mnist: {words} in nats")
+        Reported(f"{name}/deep", says=f"models of vae-mnist: {words}, in nats")
         for name, words in (
             ("difference", "cost of a diagonal covariance"),
-            ("gap_diagonal", "gap of the decoder of the diagonal covariance"),
-            ("gap_full", "gap of the decoder of the full covariance"),
+            ("gap_diagonal", "Hadamard gap of the decoder trained with diagonal covariance"),
+            ("gap_full", "Hadamard gap of the decoder trained with full covariance"),
         )
     ]
     found += [
-        Reported(f"{name}/{panel}", says=f"{words} in nats, {where}")
+        Reported(f"{name}/{panel}", says=f"{words}, in nats, {where}")
         for panel, where in [*_tuned_panels(setting.tuned), ("digits", "images of digits")]
         for name, words in (
-            ("best_difference", "cost with the best posteriors"),
-            ("gain_diagonal", "gain of the best full posteriors with the diagonal decoder"),
-            ("gain_full", "gain of the best full posteriors with the full decoder"),
-            ("encoder_diagonal", "excess of the diagonal encoder over the best posteriors"),
-            ("encoder_full", "excess of the full encoder over the best posteriors"),
+            ("best_difference", "cost of a diagonal covariance with the best posteriors"),
+            (
+                "gain_diagonal",
+                "−ELBO of best diagonal minus best full posteriors, decoder of diagonal covariance",
+            ),
+            (
+                "gain_full",
+                "−ELBO of best diagonal minus best full posteriors, decoder of full covariance",
+            ),
+            (
+                "encoder_diagonal",
+                "−ELBO with the encoder minus that with the best posteriors, diagonal covariance",
+            ),
+            (
+                "encoder_full",
+                "−ELBO with the encoder minus that with the best posteriors, full covariance",
+            ),
         )
     ]
-    found.append(
-        Reported("worse/diagonal", says="−ELBO minus that of the method in nats: diagonal")
-    )
+    found.append(Reported("worse/diagonal", says=f"{ABOVE_METHOD}: diagonal covariance"))
     return tuple(found)
 
 

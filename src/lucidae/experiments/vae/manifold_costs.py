@@ -24,16 +24,17 @@ __all__ = [
 ARMS = ("full", "diagonal")
 
 ALLOWED = 3.0
-"""Number of standard errors over the seeds by which a value may violate a bound."""
+"""A bound counts as violated if a value exceeds it by more than this many standard errors over the
+seeds."""
 
 
 def compared(cells: Results) -> dict[str, float]:
-    """Return the results of the two arms (diagonal and full), averaged over the seeds.
+    """Return measured values of VAEs with diagonal and with full covariance, means over seeds.
 
-    Let Δ be the cost of a diagonal covariance, and H₁ and H₂ the Hadamard gaps of the decoders that
-    were trained with diagonal and with full covariance. ``lower`` is the mean of Δ − H₁ and
-    ``upper`` that of H₂ − Δ, each plus `ALLOWED` standard errors: negative if H₁ ≤ Δ ≤ H₂ is
-    violated.
+    Let Δ be the cost of a diagonal covariance (−ELBO with diagonal minus −ELBO with full
+    covariance), and H₁ and H₂ the Hadamard gaps of the decoders that were trained with diagonal and
+    with full covariance. ``lower`` is the mean of Δ − H₁ and ``upper`` that of H₂ − Δ, each plus
+    `ALLOWED` standard errors: negative if H₁ ≤ Δ ≤ H₂ is violated.
     """
 
     def per_seed(name: str) -> Any:
@@ -60,20 +61,21 @@ def compared(cells: Results) -> dict[str, float]:
 
 
 def best_rates(cells: Results, rates: Sequence[float]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the values of the diagonal and of the full arm, each with its best learning rate.
+    """Return values of VAEs with diagonal and with full covariance, at their best learning rates.
 
     Parameters
     ----------
     cells : Results
-        Longer runs of one panel and dimension, for all learning rates and seeds.
+        Runs with more training steps, of one noise variance, number of latents and dimension of the
+        data, for all learning rates and seeds.
     rates : sequence of float
         The learning rates.
 
     Returns
     -------
     tuple of dict
-        For the diagonal and for the full arm: each measured value as an array over the seeds, and
-        the learning rate under ``rate``.
+        For the VAEs with diagonal and for those with full covariance: each measured value as an
+        array over the seeds, and the best learning rate under ``rate``.
     """
     chosen = {}
     for arm in ARMS:
@@ -100,9 +102,9 @@ def compared_best(diagonal: Mapping[str, Any], full: Mapping[str, Any]) -> dict[
     either decoder, O(a, diagonal) − O(a, full). The cost with the best posteriors,
     ``best_difference``, is O(diagonal, diagonal) − O(full, full). It lies between the two gains
     exactly if each decoder is the better one for posteriors of its own kind: ``better_full`` is
-    O(diagonal, full) − O(full, full) and ``better_diagonal`` is
-    O(full, diagonal) − O(diagonal, diagonal), each plus `ALLOWED` standard errors. What the
-    encoders add are ``encoder_diagonal`` and ``encoder_full``.
+    O(diagonal, full) − O(full, full) and ``better_diagonal`` is O(full, diagonal) − O(diagonal,
+    diagonal), each plus `ALLOWED` standard errors. ``encoder_diagonal`` and ``encoder_full`` are
+    −ELBO with the posteriors that the encoder predicts minus −ELBO with the best ones.
 
     Parameters
     ----------
@@ -146,7 +148,7 @@ def standard_error(values: Any) -> float:
 
 
 def low_and_high(name: str, curve: Curve) -> dict[str, Curve]:
-    """Return the mean cost for r ≥ 4 minus that for r ≤ 3, and the cost per pair of dimensions.
+    """Return two curves: cost for r ≥ 4 minus cost for r ≤ 3, and cost per pair of dimensions.
 
     The curve contains the cost of a diagonal covariance against the dimension r of the data.
     """
@@ -178,7 +180,7 @@ def deep_bounds(results: Results) -> dict[str, Curve]:
 
 
 def digits_best(results: Results) -> dict[str, Curve]:
-    """Return what `compared_best` finds for the models of digits, and their Hadamard gaps."""
+    """Return the values of `compared_best` for VAEs of digits, and their Hadamard gaps."""
     arms = {}
     for arm in ARMS:
         cells = results.where(source="digits", arm=arm)

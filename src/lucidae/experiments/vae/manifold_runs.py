@@ -68,7 +68,11 @@ def measure_tuned(group: Sequence[Settings], device: str) -> list[Arrays]:
 
 
 def _stack(group: Sequence[Settings], device: str) -> tuple[VaeStack, list[int], list[Arrays]]:
-    """Return the VAEs of a group, the number of the settings of each, and arrays of the data."""
+    """Return the VAEs of a group of runs, and what is needed to sort their results.
+
+    The second value is, for each VAE, the index of its settings in `group`; the third contains
+    arrays about the data, such as generated images, for each of the settings.
+    """
     first = group[0]
     runs = [
         VaeRun(one["latents"], arm, one["noise"], one["seed"])
@@ -84,7 +88,11 @@ def _stack(group: Sequence[Settings], device: str) -> tuple[VaeStack, list[int],
 def _by_arm(
     arrays: list[Arrays], copies: Sequence[int], stack: VaeStack, measured: Sequence[Arrays]
 ) -> list[Arrays]:
-    """Return `arrays` with the values of each VAE of a stack under ``NAME/ARM``."""
+    """Return `arrays` with the measured values of each VAE added, under ``NAME/ARM``.
+
+    ARM is the kind of covariance. `copies` contains the index of the settings of each VAE of the
+    stack.
+    """
     for index, run, values in zip(copies, stack.runs, measured, strict=True):
         arrays[index] |= {f"{name}/{run.arm}": value for name, value in values.items()}
     return arrays
@@ -96,10 +104,11 @@ Sampler = Callable[[Sequence[Settings], Sequence[int], str], tuple[Source, int, 
 def random_generators(
     group: Sequence[Settings], copies: Sequence[int], device: str
 ) -> tuple[Source, int, list[Arrays]]:
-    """Return data x = tanh(u A) B of random networks, for standard normal u of r entries.
+    """Return a source of data x = tanh(u A) B, for standard normal u of r entries.
 
-    The entries of A have the variance 1/r and B is scaled such that the entries of x have the mean
-    variance 1.
+    A and B are the weights of a random network. The entries of A have the variance 1/r, and B is
+    scaled such that the entries of x have the mean variance 1. The number of entries of x and an
+    empty dictionary for each of the settings are returned, too.
     """
     each = [random_generator(one["seed"], one["dimension"], one["entries"]) for one in group]
     inner, outer = (padded([each[index][part] for index in copies]).to(device) for part in (0, 1))
@@ -124,9 +133,10 @@ def random_generator(seed: int, dimension: int, entries: int) -> tuple[Tensor, T
 def image_generators(
     group: Sequence[Settings], copies: Sequence[int], device: str
 ) -> tuple[Source, int, list[Arrays]]:
-    """Return images of trained generators: decoders of VAEs with as many latents as dimensions.
+    """Return a source of images from trained generators, their size, and sample images.
 
-    These VAEs have a diagonal covariance and are trained on the images ``rows`` first.
+    The generators are the decoders of VAEs with as many latents as the dimension of the data. These
+    VAEs have a diagonal covariance and are trained on the images ``rows`` first.
     """
     design = Design(**group[0]["design"])
     design = replace(design, steps=group[0]["generator_steps"])
@@ -154,7 +164,7 @@ def image_generators(
 def image_rows(
     group: Sequence[Settings], _: Sequence[int], device: str
 ) -> tuple[Source, int, list[Arrays]]:
-    """Return the training images of a data set, as rows, drawn with replacement."""
+    """Return a source that draws training images of a data set with replacement, and their size."""
     images = np.asarray(SOURCES[group[0]["rows"]]()[0], dtype=np.float32)
     rows = torch.tensor(images.reshape(len(images), -1), device=device)
 
@@ -198,7 +208,7 @@ def measure_best(group: Sequence[Settings], device: str) -> list[Arrays]:
 
 
 def _measure_images(settings: Settings, device: str) -> tuple[Any, Arrays]:
-    """Return a trained model, in double precision, and what was measured."""
+    """Train the model of one run; return it in double precision, and its measured values."""
     images, held_out = (as_tensor(x, device) for x in SOURCES[settings["data"]]())
     chosen = RunSettings.of(settings["design"])
     model, history = fit_model(images, held_out, chosen, settings["arm"], settings["seed"])

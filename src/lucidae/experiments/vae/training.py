@@ -36,17 +36,18 @@ CHUNK = 2500
 """Number of samples that `evaluate` passes through the model at a time."""
 
 MODEL, OPTIMIZER, RECORD = "model/", "optimizer/", "record/"
-"""Prefixes of the array names in a checkpoint: parameters, Adam's moments, measured values."""
+"""Prefixes of the names of arrays in a checkpoint: parameters, Adam's moments, measured values."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrainingSettings:
     """Settings of the training: Adam with a short warm-up and a cosine decay of the learning rate.
 
-    A full covariance that is free from the start adapts to a decoder that has not learned anything
-    yet: it drops directions that the data need later, and the many noisy gradients of its factor
-    dominate those of the encoder. Latents are therefore independent at first, whatever the kind
-    of covariance, and are then coupled step by step (`GaussianHead.coupling`).
+    A full covariance that is trained from the first step adapts to a decoder that has not learned
+    anything yet: directions of the latents that the data need later collapse, and the many noisy
+    gradients of its triangular factor dominate those of the encoder. Latents are therefore
+    independent at first, whatever the kind of covariance, and are then coupled step by step
+    (`GaussianHead.coupling`).
 
     Parameters
     ----------
@@ -221,7 +222,7 @@ class Training:
         return 1.0 if not self.records or math.isfinite(self.records[-1]["loss"]) else math.nan
 
     def history(self) -> History:
-        """Return the measured values after each epoch."""
+        """Return the values measured after each epoch as a `History`."""
         names = self.records[0] if self.records else {}
         values = {name: np.array([row[name] for row in self.records]) for name in names}
         return History(np.arange(1, len(self.records) + 1), values)
@@ -440,7 +441,7 @@ def evaluate(model: Any, images: Tensor, *, seed: int = 0) -> dict[str, float]:
 
 @contextmanager
 def seeded(model: Any, images: Tensor, seed: int) -> Iterator[None]:
-    """Put a model in evaluation mode and seed torch in a ``with`` block; restore both after it."""
+    """Context in which a model is in evaluation mode and torch is seeded; both are restored."""
     with evaluation(model), torch.random.fork_rng(devices=_cuda(images)):
         torch.manual_seed(seed)
         yield

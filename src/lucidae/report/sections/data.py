@@ -58,7 +58,7 @@ def build(table: Table, clock: Clock) -> list[Block]:
 
 
 def moment_of(table: Table) -> SecondMoment:
-    """Return the moment of all rows of a table."""
+    """Return the second moment of all rows of a table."""
     return SecondMoment.of(table.values) if table.moment is None else table.moment
 
 
