@@ -9,19 +9,23 @@ from typing import Any
 import numpy as np
 import scipy.linalg
 import scipy.sparse
-from sklearn.base import clone
+from sklearn.exceptions import ConvergenceWarning
 
 from lucidae.sparsity.estimator import SparseVAE
+from lucidae.sparsity.group_covariance import GroupCovariance
 from lucidae.sparsity.groups import Groups
 from lucidae.sparsity.noise import WAYS, checked_noise
+from lucidae.sparsity.objectives import FullCovariance
 from lucidae.sparsity.path import NoisePath, noise_path
 from lucidae.sparsity.posterior import ActiveFactor
+from lucidae.sparsity.problem import normalise
+from lucidae.sparsity.solvers import solve
 from lucidae.sparsity.support import (
     covariance_threshold,
     removal_cost,
     significance_threshold,
 )
-from lucidae.validation import check_choice, check_number
+from lucidae.validation import check_choice, check_number, warn_user
 
 __all__ = ["GroupEstimate", "observable_basis"]
 
@@ -178,16 +182,14 @@ class GroupEstimate:
         field can replace each other, so that neither is significant as long as both are present;
         after one is removed, the other one is significant.
         """
-        scaled, kept = self.gain[:, self.columns] @ self._roots[0], np.arange(self.columns.size)
         labels, n_responses = self.labels[self.columns], self.responses.shape[1]
-        thresholds = self._thresholds(significance)
+        kept, thresholds = np.arange(self.columns.size), self._thresholds(significance)
+        # With D = ΦB, P = DᵀΣ⁻¹D and Q = DᵀΣ⁻¹M/√n, a group costs log|I − P| + tr(Qᵀ(I − P)⁻¹Q) on
+        # its own rows and columns. By Woodbury's identity I − P is the posterior covariance of the
+        # latents, and Q their posterior mean divided by √n.
+        left = self._factor.posterior(self.noise_variance).covariance(kept)
+        loading = self._factor.mean(self.responses) / np.sqrt(n_responses)
         while kept.size:
-            # With D = ΦB, P = DᵀΣ⁻¹D and Q = DᵀΣ⁻¹M/√n, a group costs log|I − P| + tr(Qᵀ(I − P)⁻¹Q)
-            # on its own rows and columns. By Woodbury's identity I − P is the posterior covariance
-            # of the latents, and Q their posterior mean divided by √n.
-            factor = ActiveFactor.of(scaled[:, kept], np.ones(kept.size), self.noise_variance)
-            left = factor.posterior(self.noise_variance).covariance(np.arange(kept.size))
-            loading = factor.mean(self.responses) / np.sqrt(n_responses)
             excess = {}
             for label in np.unique(labels[kept]):
                 here = np.flatnonzero(labels[kept] == label)
@@ -196,7 +198,13 @@ class GroupEstimate:
             least = min(excess, key=lambda label: excess[label])
             if excess[least] > 0.0:
                 break
-            kept = kept[labels[kept] != least]
+            # The inverse of `left` is the posterior precision. Removing a group deletes its rows
+            # and columns there, which is a Schur complement here.
+            gone = labels[kept] == least
+            share = np.linalg.solve(left[np.ix_(gone, gone)], left[np.ix_(gone, ~gone)]).T
+            loading = loading[~gone] - share @ loading[gone]
+            left = left[np.ix_(~gone, ~gone)] - share @ left[np.ix_(gone, ~gone)]
+            kept = kept[~gone]
         return np.asarray(self.columns[kept])
 
     def _thresholds(self, significance: float) -> dict[Any, float]:
@@ -215,13 +223,39 @@ class GroupEstimate:
         """Return the estimate with fewer columns, whose prior covariances are fitted again."""
         if not columns.size:
             return replace(self, columns=columns, prior=np.zeros((0, 0)))
+        here = np.searchsorted(self.columns, columns)
         labels = self.labels[columns]
-        groups = None if self.model.groups is None else labels
-        refit = clone(self.model).set_params(noise_variance=self.noise_variance, groups=groups)
-        refit.fit(self.gain[:, columns], self.responses)
-        prior = _prior_of(refit, labels, np.arange(columns.size))
+        prior = self._refitted(columns, labels, self.prior[np.ix_(here, here)])
         used = np.isin(labels, labels[np.diagonal(prior) > 0])
         return replace(self, columns=columns[used], prior=prior[np.ix_(used, used)])
+
+    def _refitted(self, columns: Floats, labels: Floats, prior: Floats) -> Floats:
+        """Return the prior covariance of fewer columns that minimises the energy (loss).
+
+        The solver starts from `prior`, their covariance in the fit with more columns.
+        """
+        model, size = self.model, columns.size
+        groups = None if model.groups is None else Groups.of(labels, size)
+        full = groups is not None and model.group_covariance == "full"
+        energy = GroupCovariance(groups) if full else FullCovariance(groups)
+        problem, units = normalise(self.gain[:, columns], self.responses, groups=groups)
+        problem = problem.with_noise(float(units.normalised_noise(self.noise_variance)))
+        start = units.normalised_relevance(np.diagonal(prior))
+        factors = units.relevance(np.ones(size))
+        if groups is not None and full:
+            start = prior[groups.members[:, :, None], groups.members[:, None, :]]
+            start = start * (groups.present[:, :, None] * groups.present[:, None, :])
+            start = start / factors[groups.members[:, :1, None]]
+        solution = solve(problem, energy, start=start, tolerance=model.tol, limit=model.max_iter)
+        if not solution.status.ok:
+            warn_user(solution.advice, ConvergenceWarning)
+        if groups is None or not full:
+            return np.diag(units.relevance(solution.value.relevance))
+        found = np.zeros((size, size))
+        for number, block in enumerate(energy.parameters(solution.value)):
+            index = groups.members[number][groups.present[number] > 0]
+            found[np.ix_(index, index)] = block[: index.size, : index.size] * factors[index[0]]
+        return found
 
     @cached_property
     def _roots(self) -> tuple[Floats, Floats]:

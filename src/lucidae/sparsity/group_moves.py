@@ -47,6 +47,12 @@ DEPENDENT = 1e-14
 The columns of a group are orthonormal or zero, so the metric is nearly singular only if the
 covariance of a response is."""
 
+AT_REST = 1e-12
+"""Pivot of S − Q, relative to the diagonal of S, above which a group surely has no move.
+
+S and Q are the metric and the explained moment of the group. Pivots have errors of the order of
+rounding; groups with smaller pivots are examined by their eigenvalues."""
+
 CHUNK = 4_000_000
 """Largest number of entries of the dictionary that are rearranged by group at a time."""
 
@@ -107,6 +113,22 @@ def _products(state: State, members: Matrices) -> tuple[Matrices, Matrices]:
     return to_numpy(adjoint(columns) @ columns), to_numpy(loading @ adjoint(loading))
 
 
+def at_rest(metric: Matrices, explained: Matrices) -> Matrices:
+    """Tell for each group whether S − Q is positive definite, so that a covariance of zero is best.
+
+    S and Q are the metric and the explained moment. The answer is yes only if it does not depend on
+    rounding errors. Most groups are at rest, and this test takes less time than an eigenvalue.
+    """
+    # A matrix is positive definite if all pivots of Gaussian elimination are positive.
+    left, sizes = metric - explained, np.diagonal(metric, axis1=1, axis2=2).real
+    positive = np.ones(len(metric), dtype=bool)
+    for place in range(metric.shape[1]):
+        pivot = left[:, :1, :1]
+        positive &= pivot[:, 0, 0].real > AT_REST * sizes[:, place]
+        left = left[:, 1:, 1:] - left[:, 1:, :1] * left[:, :1, 1:] / np.where(pivot, pivot, 1.0)
+    return positive
+
+
 def multiples_of_identity(weights: Matrices, size: int) -> Matrices:
     """Return the matrices wI of the given size, one for each entry w of `weights`."""
     return weights[:, None, None] * np.eye(size)
@@ -136,6 +158,14 @@ def spherical_moves(
     gain : ndarray of shape (k,)
         Decrease of the energy per response if this group moves alone.
     """
+    moving = (covariance[:, 0, 0].real > 0) | ~at_rest(metric, explained)
+    return _moves_of(_best_multiples, moving, covariance, metric, explained)
+
+
+def _best_multiples(
+    covariance: Matrices, metric: Matrices, explained: Matrices
+) -> tuple[Matrices, Matrices]:
+    """Return what `spherical_moves` returns, without a test which groups are at rest."""
     weights = covariance[:, 0, 0].real
     s, vectors = np.linalg.eigh(metric)
     q = _powers(vectors, explained)
@@ -151,6 +181,20 @@ def spherical_moves(
     change, gain = np.where(sound, change, 0.0), np.where(sound, gain, 0.0)
     moved = np.where(change <= -weights, 0.0, weights + change)
     return multiples_of_identity(moved, metric.shape[1]), gain
+
+
+def _moves_of(
+    rule: MoveRule, moving: Matrices, covariance: Matrices, metric: Matrices, explained: Matrices
+) -> tuple[Matrices, Matrices]:
+    """Return the moves by a rule of the groups where the mask `moving` is true.
+
+    The other groups have the covariance zero, keep it and gain nothing.
+    """
+    moved, gain = np.zeros_like(covariance), np.zeros(len(covariance))
+    if moving.any():
+        parts = (covariance[moving], metric[moving], explained[moving])
+        moved[moving], gain[moving] = rule(*parts)
+    return moved, gain
 
 
 def _powers(vectors: Matrices, explained: Matrices) -> Matrices:
@@ -239,6 +283,14 @@ def full_moves(
     gain : ndarray of shape (k,)
         Decrease of the energy per response if this group moves alone.
     """
+    moving = covariance.any(axis=(1, 2)) | ~at_rest(metric, explained)
+    return _moves_of(_best_covariances, moving, covariance, metric, explained)
+
+
+def _best_covariances(
+    covariance: Matrices, metric: Matrices, explained: Matrices
+) -> tuple[Matrices, Matrices]:
+    """Return what `full_moves` returns, without a test which groups are at rest."""
     # With t = 1 + Δs, log t + q(1/t − 1)/s is minimal at t = q/s for one direction. For a matrix,
     # T = I + S^½ΓS^½ ⪰ I minimises log|T| + tr(Q̃T⁻¹) with Q̃ = S^{-½}QS^{-½}: T has the eigenvectors
     # of Q̃ and the eigenvalues max(λ, 1).
