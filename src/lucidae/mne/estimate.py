@@ -41,6 +41,9 @@ UNSEEN = 1e-6
 
 It is relative to the largest singular value of the source. Files store fields in float32."""
 
+DOUBT = 3.0
+"""Factor of the noise variance under which a source must stay significant not to be doubtful."""
+
 PATH_STEP = 10.0**-0.25
 """Ratio of each noise variance on the default path to the one before.
 
@@ -116,6 +119,8 @@ class GroupEstimate:
         The columns of the selected groups.
     prior : ndarray of shape (a, a)
         The prior covariance Γ of their coefficients.
+    factor : float, default=1.0
+        The noise variance γ is that of the model times this factor.
     """
 
     model: SparseVAE
@@ -124,6 +129,7 @@ class GroupEstimate:
     labels: Floats
     columns: Floats
     prior: Floats
+    factor: float = 1.0
 
     @classmethod
     def fit(
@@ -143,6 +149,7 @@ class GroupEstimate:
             )
         checked_noise(noise_variance, tuple(way for way in WAYS if way != "learn_diagonal"))
         kind = check_choice(group_covariance, "group_covariance", ("spherical", "full"))
+        _check_folds(settings.get("cv"), len(gain))
         level = 0.05 if significance is None else significance
         check_number(level, "significance", low=0.0, high=1.0, open_low=True, others=" or None")
         single = np.unique(labels).size == labels.size
@@ -157,22 +164,41 @@ class GroupEstimate:
         model = template.fit(gain, responses)
         columns = np.flatnonzero(np.isin(labels, labels[np.asarray(model.relevance_) > 0]))
         found = cls(model, gain, responses, labels, columns, _prior_of(model, labels, columns))
-        while significance is not None:
-            kept = found._significant(level)
-            if kept.size == found.columns.size:
-                break
+        return found if significance is None else found._without_insignificant(level)
+
+    def _without_insignificant(self, level: float) -> GroupEstimate:
+        """Return the estimate with its significant groups alone, fitted again without the others.
+
+        `level` is the significance.
+        """
+        found, kept = self, self._significant(level)
+        while kept.size < found.columns.size:
             found = found._restricted(kept)
+            kept = found._significant(level)
         return found
 
     @property
     def noise_variance(self) -> float:
-        """The noise variance γ that was given or found."""
-        return float(self.model.noise_variance_)
+        """The noise variance γ that was given or found, times `factor`."""
+        return self.factor * float(self.model.noise_variance_)
 
     @cached_property
     def groups(self) -> Floats:
         """Labels of the selected groups, ascending."""
         return np.unique(self.labels[self.columns])
+
+    @cached_property
+    def doubtful(self) -> Floats:
+        """Labels of the groups that are not significant with `DOUBT` times the noise variance.
+
+        Only the selected groups take part. An error of the gain is predicted by groups near those
+        of the data, which explain little each: as much as a small increase of the noise.
+        """
+        if not self.columns.size:
+            return self.groups
+        louder = replace(self, factor=DOUBT * self.factor)._restricted(self.columns)
+        remaining = louder._without_insignificant(float(self.model.significance))
+        return np.setdiff1d(self.groups, remaining.groups)
 
     def _significant(self, significance: float) -> Floats:
         """Return the columns of the significant groups; the others are removed one by one.
@@ -321,6 +347,15 @@ class GroupEstimate:
         settings = {name: getattr(self.model, name) for name in names}
         return noise_path(
             self.gain, self.responses, noise_variances, cv, fit_intercept=False, **settings
+        )
+
+
+def _check_folds(cv: Any, n_rows: int) -> None:
+    """Raise an error if `cv` is a number of folds that is larger than the number of rows."""
+    if isinstance(cv, int | np.integer) and cv > n_rows:
+        raise ValueError(
+            f"cv={cv} was given, expected at most {n_rows} folds, the number of whitened sensors "
+            "(the rank of the noise covariance): a fold has at least one of them."
         )
 
 

@@ -12,7 +12,7 @@ import mne
 import numpy as np
 
 from lucidae.certificate import Certificate
-from lucidae.mne.estimate import GroupEstimate
+from lucidae.mne.estimate import DOUBT, GroupEstimate
 from lucidae.mne.evoked_problem import (
     EvokedProblem,
     Floats,
@@ -120,6 +120,34 @@ class SourceResult:
     def sources(self) -> Floats:
         """Indices of the sources, in the concatenated source spaces of the forward solution."""
         return self._sources_of(self.estimate.columns)
+
+    @cached_property
+    def doubtful_sources(self) -> Floats:
+        """Indices of the sources that are not significant at three times the noise variance.
+
+        Errors of the forward solution (positions, conductivities, a coarse grid of sources) look
+        like weak sources near the strong ones, and the residual does not show them. If there are
+        doubtful sources, give a larger `noise_variance`, such as three times the one of the fit,
+        unless the forward solution is accurate. Weak true sources may be doubtful too.
+        """
+        columns, labels = self.estimate.columns, self.estimate.labels
+        doubtful = self._sources_of(columns[np.isin(labels[columns], self.estimate.doubtful)])
+        sure = self._sources_of(columns[~np.isin(labels[columns], self.estimate.doubtful)])
+        return np.setdiff1d(doubtful, sure)
+
+    @property
+    def advice(self) -> str:
+        """A sentence about `doubtful_sources`; empty if there are none."""
+        count, total = self.doubtful_sources.size, self.sources.size
+        if not count:
+            return ""
+        noise = DOUBT * self.noise_variance
+        return (
+            f"{count} of {total} source{'s' * (total != 1)} would not be significant at "
+            f"noise_variance={noise:.3g}: they may explain errors of the forward solution. Give "
+            "this noise variance unless the forward solution is accurate, and see which sources "
+            "stay."
+        )
 
     @cached_property
     def patches(self) -> list[Floats]:
@@ -311,6 +339,7 @@ class SourceResult:
             "n_sources": int(self.sources.size),
             "goodness_of_fit": float(self.goodness_of_fit),
             "noise_variance": self.noise_variance,
+            "doubtful_sources": [int(source) for source in self.doubtful_sources],
             "debiased": bool(self.debias),
             "sources": rows,
         }
@@ -341,7 +370,8 @@ class SourceResult:
         )
         table = f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody>"
         caption = f"<caption>{escape(repr(self))}</caption>"
-        return f"<table>{caption}{table}</table>{self.certificate._repr_html_()}"
+        advice = f"<p>{escape(self.advice)}</p>" if self.advice else ""
+        return f"<table>{caption}{table}</table>{advice}{self.certificate._repr_html_()}"
 
     @cached_property
     def _rows(self) -> Floats:

@@ -53,6 +53,9 @@ AT_REST = 1e-12
 S and Q are the metric and the explained moment of the group. Pivots have errors of the order of
 rounding; groups with smaller pivots are examined by their eigenvalues."""
 
+MANY = 500
+"""Number of groups from which their Gram matrices are computed entry by entry."""
+
 CHUNK = 4_000_000
 """Largest number of entries of the dictionary that are rearranged by group at a time."""
 
@@ -108,9 +111,26 @@ def _products(state: State, members: Matrices) -> tuple[Matrices, Matrices]:
         columns = xp.take(state.whitened, index, axis=1)
         loading = xp.take(state.loading, index, axis=0)
     count, size = members.shape
+    if isinstance(columns, np.ndarray) and count >= MANY and not np.iscomplexobj(columns):
+        loading = np.asarray(loading).reshape(count, size, -1)
+        return _metrics(columns.reshape(-1, count, size)), loading @ adjoint(loading)
     columns = xp.permute_dims(xp.reshape(columns, (-1, count, size)), (1, 0, 2))
     loading = xp.reshape(loading, (count, size, -1))
     return to_numpy(adjoint(columns) @ columns), to_numpy(loading @ adjoint(loading))
+
+
+def _metrics(columns: Matrices) -> Matrices:
+    """Return the Gram matrices of real columns of shape (d, k, m), one m × m matrix for each k.
+
+    For many groups, a product over all groups for each entry is faster than one for each group.
+    """
+    _, count, size = columns.shape
+    found = np.empty((count, size, size))
+    for row in range(size):
+        for column in range(row + 1):
+            entry = np.einsum("dk,dk->k", columns[:, :, row], columns[:, :, column])
+            found[:, row, column] = found[:, column, row] = entry
+    return found
 
 
 def at_rest(metric: Matrices, explained: Matrices) -> Matrices:
@@ -190,10 +210,11 @@ def _moves_of(
 
     The other groups have the covariance zero, keep it and gain nothing.
     """
-    moved, gain = np.zeros_like(covariance), np.zeros(len(covariance))
-    if moving.any():
-        parts = (covariance[moving], metric[moving], explained[moving])
-        moved[moving], gain[moving] = rule(*parts)
+    if not moving.any():
+        return np.zeros_like(covariance), np.zeros(len(covariance))
+    part, gains = rule(covariance[moving], metric[moving], explained[moving])
+    moved, gain = np.zeros(covariance.shape, dtype=part.dtype), np.zeros(len(covariance))
+    moved[moving], gain[moving] = part, gains
     return moved, gain
 
 

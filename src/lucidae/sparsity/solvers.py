@@ -76,7 +76,7 @@ FEW_FOR_GROUPS = 5
 CROWDED_GROUPS = 0.3
 """Number of responses, and effective number of parameters per row, of group covariances.
 
-Up to the one or above the other, "auto" compares two starts. Among 110 problems with more responses
+Up to the one or above the other, "auto" compares two starts. Among 66 problems with more responses
 and fewer parameters, the second start never ended at a lower energy."""
 
 WIDE = 8
