@@ -1,11 +1,16 @@
 """P11: free orientation, three columns a source, against MM updates and gamma_map.
 
-Run with ``python -m benchmarks orientations [--small] [--updates 2000]``. The dictionary is the
-field of current dipoles along three axes in a spherical head, 234 sensors and 8196 sources; the 13
-responses have six active sources. Energies are tr(XXᵀΣ⁻¹)/n + log|Σ| per response, lower is better.
+Run with ``python -m benchmarks orientations [--small] [--updates 2000] [--growth]``. The dictionary
+is the field of current dipoles along three axes in a spherical head, 234 sensors and 8196 sources;
+the 13 responses have six active sources. Energies are tr(XXᵀΣ⁻¹)/n + log|Σ| per response, lower is
+better.
 MM (majorise–minimise) updates of all columns run to a KKT violation of 1e-8 or to their limit, and
 give the energy to compare with. ``gamma_map`` is run where mne is installed, to its own stop or to
 the same limit. Times are those of the processor, in one process, and of the clock.
+
+``--growth`` prints how the processor time of a fit grows with the numbers of sources g, sensors d
+and responses n instead: slopes of log time over log size, beside those of one sweep, which whitens
+3g columns (d²g operations) and multiplies them with min(n, d) responses.
 """
 
 from __future__ import annotations
@@ -44,17 +49,19 @@ class Recording(NamedTuple):
         return float(np.mean(self.responses**2))
 
 
-def recording(n_sources: int, seed: int = 0) -> Recording:
+def recording(
+    n_sources: int, seed: int = 0, n_sensors: int = SENSORS, n_responses: int = RESPONSES
+) -> Recording:
     rng = np.random.default_rng(seed)
-    sensors, normals = helmet(SENSORS)
+    sensors, normals = helmet(n_sensors)
     gain = sarvas_gain(sensors, normals, brain_points(n_sources, np.random.RandomState(seed)))
-    Phi = gain.reshape(SENSORS, -1)
+    Phi = gain.reshape(n_sensors, -1)
     Phi = Phi / np.sqrt(np.mean(np.sum(Phi**2, axis=0)))
     active = np.sort(rng.choice(n_sources, ACTIVE, replace=False))
-    signal = np.zeros((SENSORS, RESPONSES))
+    signal = np.zeros((n_sensors, n_responses))
     for source in active:
         part = Phi[:, 3 * source : 3 * source + 3] @ rng.standard_normal((3, 1))
-        part = part @ rng.standard_normal((1, RESPONSES))
+        part = part @ rng.standard_normal((1, n_responses))
         signal += part * np.exp(0.5 * rng.standard_normal()) / np.linalg.norm(part)
     noise = rng.standard_normal(signal.shape)
     noise *= np.linalg.norm(signal) / np.linalg.norm(noise) / 3.0
@@ -154,13 +161,50 @@ def with_chosen_noise(data: Recording) -> None:
         )  # fmt: skip
 
 
+GROWTH: dict[str, tuple[tuple[int, ...], str]] = {
+    "sources": ((1000, 2000, 4000, 8000), "1"),
+    "sensors": ((60, 120, 240), "2"),
+    "responses": ((10, 40, 160), "0 to 1"),
+}
+"""Sizes at which the time of a fit is measured, and the exponent of one sweep."""
+
+
+def seconds_of(covariance: str, **sizes: int) -> tuple[float, int]:
+    """Return the smallest processor time of three fits at a fifth of the power, and the sweeps."""
+    chosen = {"sources": 2000, "sensors": 120, "responses": RESPONSES, **sizes}
+    data = recording(
+        chosen["sources"], n_sensors=chosen["sensors"], n_responses=chosen["responses"]
+    )
+    runs = [measured(lambda: fitted(data, SHARES[0] * data.power, covariance)) for _ in range(3)]
+    return min(run[0] for run in runs), int(runs[0][2].n_iter_)
+
+
+def growth() -> None:
+    print("Growth of the processor time of a fit (base: 2000 sources, 120 sensors, 13 responses)")
+    print(f"    {'covariance':<10} {'size':<10} {'slope':>6} {'theory':>7}  seconds (sweeps)")
+    for covariance in ("spherical", "full"):
+        for name, (sizes, theory) in GROWTH.items():
+            found = [seconds_of(covariance, **{name: size}) for size in sizes]
+            times = [seconds for seconds, _ in found]
+            slope = np.polyfit(np.log(sizes), np.log(times), 1)[0]
+            listed = ", ".join(
+                f"{size}: {seconds:.2f} ({sweeps})"
+                for size, (seconds, sweeps) in zip(sizes, found, strict=True)
+            )
+            print(f"    {covariance:<10} {name:<10} {slope:6.2f} {theory:>7}  {listed}", flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="orientations")
     parser.add_argument("--small", action="store_true", help="400 sources instead of 8196")
     parser.add_argument("--updates", type=int, default=2000, help="limit of the peers' updates")
+    parser.add_argument("--growth", action="store_true", help="growth with the sizes instead")
     options = parser.parse_args()
     warnings.simplefilter("ignore", ConvergenceWarning)
     warnings.filterwarnings("ignore", message=".*Convergence NOT reached.*")
+    if options.growth:
+        growth()
+        return
     data = recording(400 if options.small else SOURCES)
     for share in SHARES:
         at_given_noise(data, share, options.updates)

@@ -737,3 +737,38 @@ def test_channels_of_the_forward_may_be_more_than_those_of_the_evoked():
     data.evoked = data.evoked.copy().drop_channels(data.evoked.ch_names[::5])
     assert len(sensors("mag")["ch_names"]) > len(data.evoked.ch_names)
     assert_array_equal(localised(data).sources, data.sources)
+
+
+def test_more_folds_than_sensors_are_refused():
+    data = simulated()
+    with pytest.raises(ValueError, match="cv=1000 was given, expected at most 51 folds"):
+        localised(data, noise_variance="cv", cv=1000)
+
+
+def test_a_fixed_orientation_in_a_volume_is_warned_of():
+    data = simulated("grid")
+    with pytest.warns(UserWarning, match="have no normals"):
+        localised(data, loose=0.0, significance=None)
+
+
+def test_errors_of_the_forward_solution_make_sources_doubtful():
+    data = simulated(n_times=40, strength=3.0)
+    assert localised(data).doubtful_sources.size == 0
+    assert localised(data).advice == ""
+    wrong = data.forward.copy()
+    field = wrong["sol"]["data"]
+    rng = np.random.default_rng(0)
+    smooth = rng.standard_normal((field.shape[1], field.shape[1]))
+    smooth *= np.linalg.norm(field) / np.linalg.norm(field @ smooth)
+    wrong["sol"]["data"] = field + 0.1 * field @ smooth
+    data.forward = wrong
+    result = localised(data)
+    assert result.sources.size > 2
+    assert result.doubtful_sources.size
+    assert set(result.doubtful_sources) < set(result.sources)
+    assert {5, 21} <= set(result.sources) - set(result.doubtful_sources)
+    assert "noise_variance=3:" in result.advice
+    assert result.advice in result._repr_html_()
+    assert result.to_dict()["doubtful_sources"] == result.doubtful_sources.tolist()
+    louder = localised(data, noise_variance=3.0)
+    assert louder.sources.size < result.sources.size

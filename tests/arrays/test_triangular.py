@@ -7,6 +7,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from lucidae.arrays import (
     cholesky,
     inverse_lower,
+    multiply_lower,
     solve_lower,
     solve_positive,
     to_numpy,
@@ -51,6 +52,9 @@ def test_cholesky_factors_and_triangular_solves(xp, dtype, shape):
     inverse = inverse_lower(L)
     assert inverse.dtype == L.dtype
     assert_allclose(to_numpy(inverse) @ factor, np.eye(shape[-1]) + 0 * A, atol=tolerance(dtype))
+    product = multiply_lower(L, make(xp, B, dtype))
+    assert product.dtype == L.dtype
+    assert_allclose(to_numpy(product), factor @ B, atol=tolerance(dtype))
 
 
 @pytest.mark.parametrize(

@@ -166,3 +166,15 @@ def test_without_mne_the_command_says_what_to_install(run, monkeypatch):
         2,
         'This command needs MNE, which is not installed: pip install "lucidae[cli,mne]"\n',
     )
+
+
+def test_the_path_of_noise_variances_can_be_left_out(run, tmp_path, monkeypatch):
+    def refused(*_, **__):
+        raise AssertionError("the path was computed")
+
+    monkeypatch.setattr("lucidae.mne.result.SourceResult.noise_path", refused)
+    code, _, err = run("--no-path")
+    assert (code, err) == (0, "")
+    page = (tmp_path / "a-ave-sources.html").read_text(encoding="utf-8")
+    assert page.count("<svg") == 2
+    assert "noise variances" not in page.split("three projections")[1].split("</figcaption>")[0]

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from numpy.testing import assert_allclose
+from numpy.testing import assert_allclose, assert_array_equal
 from scipy.optimize import minimize
 
 from lucidae.sparsity.group_covariance import (
@@ -10,9 +10,11 @@ from lucidae.sparsity.group_covariance import (
     evaluate_groups,
     repeat_group_update,
     solve_groups,
+    without_vanishing_groups,
 )
 from lucidae.sparsity.group_moves import (
     GroupWorkspace,
+    at_rest,
     full_moves,
     group_blocks,
     multiples_of_identity,
@@ -180,31 +182,66 @@ def test_the_working_set_of_groups_ends_stationary_and_lowers_the_energy(labels,
     assert_allclose(energy.value(again), energy.value(solution.value), rtol=1e-9)
 
 
-def no_higher_than_updates(count, updates):
-    """Check both kinds of groups against many majorise–minimise updates."""
-    for seed in range(count):
-        rng = np.random.default_rng(seed)
-        labels = rng.integers(0, 12, 36) if seed % 2 else np.arange(36) // 3
-        problem, groups = draw(seed, d=20, labels=labels, n=int(rng.choice([2, 5, 20])))
-        energy = FullCovariance(groups)
-        updated = repeat_update(problem, energy, tolerance=1e-12, limit=updates)
-        found = energy.value(solve(problem, energy).value)
-        assert found <= energy.value(updated.value) + 1e-6, seed
-        full = GroupCovariance(groups)
-        begin = flat_start(problem, groups)
-        slow = repeat_group_update(problem, groups, begin, 1e-12, updates)
-        assert (np.diff(slow.history["energy"]) <= 1e-9).all()
-        reached = full.value(solve(problem, full).value)
-        assert reached <= full.value(slow.value) + 1e-6, seed
+def no_higher_than_updates(seed, updates):
+    """Check both kinds of groups of one problem against many majorise–minimise updates."""
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(0, 12, 36) if seed % 2 else np.arange(36) // 3
+    problem, groups = draw(seed, d=20, labels=labels, n=int(rng.choice([2, 5, 20])))
+    energy = FullCovariance(groups)
+    updated = repeat_update(problem, energy, tolerance=1e-12, limit=updates)
+    found = energy.value(solve(problem, energy).value)
+    assert found <= energy.value(updated.value) + 1e-6
+    full = GroupCovariance(groups)
+    begin = flat_start(problem, groups)
+    slow = repeat_group_update(problem, groups, begin, 1e-12, updates)
+    assert (np.diff(slow.history["energy"]) <= 1e-9).all()
+    reached = full.value(solve(problem, full).value)
+    assert reached <= full.value(slow.value) + 1e-6
 
 
-def test_groups_end_no_higher_than_many_updates():
-    no_higher_than_updates(4, 200)
+@pytest.mark.parametrize("seed", range(4))
+def test_groups_end_no_higher_than_many_updates(seed):
+    no_higher_than_updates(seed, 200)
 
 
 @pytest.mark.slow
-def test_groups_end_no_higher_than_5000_updates_on_50_problems():
-    no_higher_than_updates(50, 5000)
+@pytest.mark.parametrize("seed", range(50))
+def test_groups_end_no_higher_than_5000_updates(seed):
+    no_higher_than_updates(seed, 5000)
+
+
+@pytest.mark.parametrize("kind", [float, complex])
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_groups_at_rest_have_no_move(size, kind):
+    rng = np.random.default_rng(size)
+
+    def gram(width):
+        factor = rng.standard_normal((300, size, width)).astype(kind)
+        if kind is complex:
+            factor += 1j * rng.standard_normal(factor.shape)
+        return factor @ np.conj(factor.swapaxes(1, 2))
+
+    metric, explained = gram(4), 0.3 * gram(4)
+    resting = at_rest(metric, explained)
+    whitening = np.linalg.inv(np.linalg.cholesky(metric))
+    ratios = np.linalg.eigvalsh(whitening @ explained @ np.conj(whitening.swapaxes(1, 2)))
+    assert 0 < resting.sum() < 300
+    assert_array_equal(resting, ratios[:, -1] < 1.0)
+    none = np.zeros_like(metric)
+    _, gains = full_moves(none, metric, explained)
+    assert_array_equal(gains > 0, ~resting)
+    _, gains = spherical_moves(none.real, metric, explained)
+    assert not gains[resting].any()
+
+
+def test_vanishing_groups_are_dropped_only_if_the_energy_does_not_rise():
+    problem, groups = draw(0, d=20, labels=np.arange(60) // 3, n=20)
+    full = GroupCovariance(groups)
+    state = repeat_group_update(problem, groups, flat_start(problem, groups), 1e-2, 30).value
+    reached = without_vanishing_groups(problem, state)
+    assert full.value(reached) <= full.value(state)
+    active = [np.count_nonzero(each.covariances.any(axis=(1, 2))) for each in (state, reached)]
+    assert active[1] < active[0] == groups.count
 
 
 @pytest.mark.parametrize("kind", [float, complex])

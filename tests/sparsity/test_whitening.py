@@ -263,3 +263,16 @@ def test_the_units_of_rows_change_no_verdict(decades, rank):
         assert_allclose(scaled.coef_, plain.coef_, rtol=1e-9, atol=1e-12)
         assert scaled.certificate_.holds
     assert scaled.certificate_.holds is not False
+
+
+def test_real_data_have_a_real_noise_covariance():
+    rng = np.random.default_rng(0)
+    X, y = rng.standard_normal((12, 20)), rng.standard_normal((12, 2))
+    factor = rng.standard_normal((12, 12)) + 1j * rng.standard_normal((12, 12))
+    cov = factor @ factor.conj().T / 24 + np.eye(12)
+    with pytest.raises(ValueError, match="noise of real data has a real"):
+        SparseVAE(noise_variance=0.5).fit(X, y, noise_cov=cov)
+    cast = SparseVAE(noise_variance=0.5).fit(X, y, noise_cov=cov.real.astype(complex))
+    real = SparseVAE(noise_variance=0.5).fit(X, y, noise_cov=cov.real)
+    assert cast.coef_.dtype == np.float64
+    assert_allclose(cast.coef_, real.coef_)

@@ -62,7 +62,13 @@ from lucidae.arrays.helpers import (
     where_set,
     zeros_like_shape,
 )
-from lucidae.arrays.triangular import cholesky, inverse_lower, solve_lower, solve_positive
+from lucidae.arrays.triangular import (
+    cholesky,
+    inverse_lower,
+    multiply_lower,
+    solve_lower,
+    solve_positive,
+)
 
 __all__ = [
     "Array",
@@ -99,6 +105,7 @@ __all__ = [
     "machine_epsilon",
     "matched",
     "mirrored",
+    "multiply_lower",
     "namespace",
     "normal",
     "number",

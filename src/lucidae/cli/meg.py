@@ -71,6 +71,13 @@ def meg(
             help="Compute the amplitudes of the sources by least squares, without shrinkage.",
         ),
     ] = False,
+    path: Annotated[
+        bool,
+        typer.Option(
+            help="Whether the page shows the sources at many noise variances, which takes most of "
+            "the time."
+        ),
+    ] = True,
     out: Annotated[
         Path | None,
         typer.Option(help="Path of the HTML page; by default the name of EVOKED with -sources."),
@@ -116,7 +123,7 @@ def meg(
                 **settings,
             )
         name = f"{evoked.name}, {response.comment}" if response.comment else evoked.name
-        write_sources(result, page, name=name, clock=clock)
+        write_sources(result, page, name=name, clock=clock, with_path=path)
     print_certificate(result.certificate)
     for line in _lines(result):
         print_line(line)
@@ -124,8 +131,8 @@ def meg(
     if stc is not None:
         with mne.use_log_level("ERROR"):
             paths = _saved(result.stc, stc)
-        for path in paths:
-            print_written(path)
+        for file in paths:
+            print_written(file)
 
 
 def _packages() -> tuple[Any, Any]:
@@ -224,6 +231,7 @@ def _lines(result: Any) -> list[str]:
             f"{1e9 * entry['amplitude']:.3g} nA·m at {1e3 * entry['time']:.1f} ms"
             for number, entry in enumerate(entries, start=1)
         ),
+        *([result.advice] if result.advice else []),
     ]
 
 

@@ -9,19 +9,23 @@ from typing import Any
 import numpy as np
 import scipy.linalg
 import scipy.sparse
-from sklearn.base import clone
+from sklearn.exceptions import ConvergenceWarning
 
 from lucidae.sparsity.estimator import SparseVAE
+from lucidae.sparsity.group_covariance import GroupCovariance
 from lucidae.sparsity.groups import Groups
 from lucidae.sparsity.noise import WAYS, checked_noise
+from lucidae.sparsity.objectives import FullCovariance
 from lucidae.sparsity.path import NoisePath, noise_path
 from lucidae.sparsity.posterior import ActiveFactor
+from lucidae.sparsity.problem import normalise
+from lucidae.sparsity.solvers import solve
 from lucidae.sparsity.support import (
     covariance_threshold,
     removal_cost,
     significance_threshold,
 )
-from lucidae.validation import check_choice, check_number
+from lucidae.validation import check_choice, check_number, warn_user
 
 __all__ = ["GroupEstimate", "observable_basis"]
 
@@ -36,6 +40,9 @@ UNSEEN = 1e-6
 """Singular value of the field of a source below which a direction has no field.
 
 It is relative to the largest singular value of the source. Files store fields in float32."""
+
+DOUBT = 3.0
+"""Factor of the noise variance under which a source must stay significant not to be doubtful."""
 
 PATH_STEP = 10.0**-0.25
 """Ratio of each noise variance on the default path to the one before.
@@ -112,6 +119,8 @@ class GroupEstimate:
         The columns of the selected groups.
     prior : ndarray of shape (a, a)
         The prior covariance Γ of their coefficients.
+    factor : float, default=1.0
+        The noise variance γ is that of the model times this factor.
     """
 
     model: SparseVAE
@@ -120,6 +129,7 @@ class GroupEstimate:
     labels: Floats
     columns: Floats
     prior: Floats
+    factor: float = 1.0
 
     @classmethod
     def fit(
@@ -139,6 +149,7 @@ class GroupEstimate:
             )
         checked_noise(noise_variance, tuple(way for way in WAYS if way != "learn_diagonal"))
         kind = check_choice(group_covariance, "group_covariance", ("spherical", "full"))
+        _check_folds(settings.get("cv"), len(gain))
         level = 0.05 if significance is None else significance
         check_number(level, "significance", low=0.0, high=1.0, open_low=True, others=" or None")
         single = np.unique(labels).size == labels.size
@@ -153,22 +164,41 @@ class GroupEstimate:
         model = template.fit(gain, responses)
         columns = np.flatnonzero(np.isin(labels, labels[np.asarray(model.relevance_) > 0]))
         found = cls(model, gain, responses, labels, columns, _prior_of(model, labels, columns))
-        while significance is not None:
-            kept = found._significant(level)
-            if kept.size == found.columns.size:
-                break
+        return found if significance is None else found._without_insignificant(level)
+
+    def _without_insignificant(self, level: float) -> GroupEstimate:
+        """Return the estimate with its significant groups alone, fitted again without the others.
+
+        `level` is the significance.
+        """
+        found, kept = self, self._significant(level)
+        while kept.size < found.columns.size:
             found = found._restricted(kept)
+            kept = found._significant(level)
         return found
 
     @property
     def noise_variance(self) -> float:
-        """The noise variance γ that was given or found."""
-        return float(self.model.noise_variance_)
+        """The noise variance γ that was given or found, times `factor`."""
+        return self.factor * float(self.model.noise_variance_)
 
     @cached_property
     def groups(self) -> Floats:
         """Labels of the selected groups, ascending."""
         return np.unique(self.labels[self.columns])
+
+    @cached_property
+    def doubtful(self) -> Floats:
+        """Labels of the groups that are not significant with `DOUBT` times the noise variance.
+
+        Only the selected groups take part. An error of the gain is predicted by groups near those
+        of the data, which explain little each: as much as a small increase of the noise.
+        """
+        if not self.columns.size:
+            return self.groups
+        louder = replace(self, factor=DOUBT * self.factor)._restricted(self.columns)
+        remaining = louder._without_insignificant(float(self.model.significance))
+        return np.setdiff1d(self.groups, remaining.groups)
 
     def _significant(self, significance: float) -> Floats:
         """Return the columns of the significant groups; the others are removed one by one.
@@ -178,16 +208,14 @@ class GroupEstimate:
         field can replace each other, so that neither is significant as long as both are present;
         after one is removed, the other one is significant.
         """
-        scaled, kept = self.gain[:, self.columns] @ self._roots[0], np.arange(self.columns.size)
         labels, n_responses = self.labels[self.columns], self.responses.shape[1]
-        thresholds = self._thresholds(significance)
+        kept, thresholds = np.arange(self.columns.size), self._thresholds(significance)
+        # With D = ΦB, P = DᵀΣ⁻¹D and Q = DᵀΣ⁻¹M/√n, a group costs log|I − P| + tr(Qᵀ(I − P)⁻¹Q) on
+        # its own rows and columns. By Woodbury's identity I − P is the posterior covariance of the
+        # latents, and Q their posterior mean divided by √n.
+        left = self._factor.posterior(self.noise_variance).covariance(kept)
+        loading = self._factor.mean(self.responses) / np.sqrt(n_responses)
         while kept.size:
-            # With D = ΦB, P = DᵀΣ⁻¹D and Q = DᵀΣ⁻¹M/√n, a group costs log|I − P| + tr(Qᵀ(I − P)⁻¹Q)
-            # on its own rows and columns. By Woodbury's identity I − P is the posterior covariance
-            # of the latents, and Q their posterior mean divided by √n.
-            factor = ActiveFactor.of(scaled[:, kept], np.ones(kept.size), self.noise_variance)
-            left = factor.posterior(self.noise_variance).covariance(np.arange(kept.size))
-            loading = factor.mean(self.responses) / np.sqrt(n_responses)
             excess = {}
             for label in np.unique(labels[kept]):
                 here = np.flatnonzero(labels[kept] == label)
@@ -196,7 +224,13 @@ class GroupEstimate:
             least = min(excess, key=lambda label: excess[label])
             if excess[least] > 0.0:
                 break
-            kept = kept[labels[kept] != least]
+            # The inverse of `left` is the posterior precision. Removing a group deletes its rows
+            # and columns there, which is a Schur complement here.
+            gone = labels[kept] == least
+            share = np.linalg.solve(left[np.ix_(gone, gone)], left[np.ix_(gone, ~gone)]).T
+            loading = loading[~gone] - share @ loading[gone]
+            left = left[np.ix_(~gone, ~gone)] - share @ left[np.ix_(gone, ~gone)]
+            kept = kept[~gone]
         return np.asarray(self.columns[kept])
 
     def _thresholds(self, significance: float) -> dict[Any, float]:
@@ -215,13 +249,39 @@ class GroupEstimate:
         """Return the estimate with fewer columns, whose prior covariances are fitted again."""
         if not columns.size:
             return replace(self, columns=columns, prior=np.zeros((0, 0)))
+        here = np.searchsorted(self.columns, columns)
         labels = self.labels[columns]
-        groups = None if self.model.groups is None else labels
-        refit = clone(self.model).set_params(noise_variance=self.noise_variance, groups=groups)
-        refit.fit(self.gain[:, columns], self.responses)
-        prior = _prior_of(refit, labels, np.arange(columns.size))
+        prior = self._refitted(columns, labels, self.prior[np.ix_(here, here)])
         used = np.isin(labels, labels[np.diagonal(prior) > 0])
         return replace(self, columns=columns[used], prior=prior[np.ix_(used, used)])
+
+    def _refitted(self, columns: Floats, labels: Floats, prior: Floats) -> Floats:
+        """Return the prior covariance of fewer columns that minimises the energy (loss).
+
+        The solver starts from `prior`, their covariance in the fit with more columns.
+        """
+        model, size = self.model, columns.size
+        groups = None if model.groups is None else Groups.of(labels, size)
+        full = groups is not None and model.group_covariance == "full"
+        energy = GroupCovariance(groups) if full else FullCovariance(groups)
+        problem, units = normalise(self.gain[:, columns], self.responses, groups=groups)
+        problem = problem.with_noise(float(units.normalised_noise(self.noise_variance)))
+        start = units.normalised_relevance(np.diagonal(prior))
+        factors = units.relevance(np.ones(size))
+        if groups is not None and full:
+            start = prior[groups.members[:, :, None], groups.members[:, None, :]]
+            start = start * (groups.present[:, :, None] * groups.present[:, None, :])
+            start = start / factors[groups.members[:, :1, None]]
+        solution = solve(problem, energy, start=start, tolerance=model.tol, limit=model.max_iter)
+        if not solution.status.ok:
+            warn_user(solution.advice, ConvergenceWarning)
+        if groups is None or not full:
+            return np.diag(units.relevance(solution.value.relevance))
+        found = np.zeros((size, size))
+        for number, block in enumerate(energy.parameters(solution.value)):
+            index = groups.members[number][groups.present[number] > 0]
+            found[np.ix_(index, index)] = block[: index.size, : index.size] * factors[index[0]]
+        return found
 
     @cached_property
     def _roots(self) -> tuple[Floats, Floats]:
@@ -287,6 +347,15 @@ class GroupEstimate:
         settings = {name: getattr(self.model, name) for name in names}
         return noise_path(
             self.gain, self.responses, noise_variances, cv, fit_intercept=False, **settings
+        )
+
+
+def _check_folds(cv: Any, n_rows: int) -> None:
+    """Raise an error if `cv` is a number of folds that is larger than the number of rows."""
+    if isinstance(cv, int | np.integer) and cv > n_rows:
+        raise ValueError(
+            f"cv={cv} was given, expected at most {n_rows} folds, the number of whitened sensors "
+            "(the rank of the noise covariance): a fold has at least one of them."
         )
 
 

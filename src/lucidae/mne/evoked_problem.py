@@ -122,6 +122,7 @@ class EvokedProblem:
             forward, evokeds[0].info, noise_cov, True, depth, loose, rank, weights, low
         )
         _check_ori(pick_ori, forward)
+        _check_normals(forward)
         averages = tuple(_averages(one, nave) for one in evokeds)
         parts = [
             np.sqrt(count) * (whitener @ one.data[_selection(one, info)])
@@ -325,6 +326,21 @@ def _check_values(evokeds: list[Any], forward: Any, noise_cov: Any, used: list[s
             "covariance of the noise, such as from mne.compute_covariance or "
             "mne.make_ad_hoc_cov."
         )
+
+
+def _check_normals(forward: Any) -> None:
+    """Warn if sources of a volume have a fixed orientation, which is that of the z axis."""
+    if not mne.forward.is_fixed_orient(forward):
+        return
+    for space in forward["src"]:
+        normals = np.asarray(space["nn"])[space["inuse"] > 0]
+        if space["type"] != "surf" and len(normals) > 1 and not np.ptp(normals, axis=0).any():
+            warn_user(
+                "The orientation of the sources is fixed (loose=0), but those of a volume have no "
+                "normals: MNE takes the same axis for all of them. Give loose=1 for sources of "
+                "any orientation."
+            )
+            return
 
 
 def _checked_weights(weights: Any, n_sources: int) -> Any:

@@ -12,7 +12,7 @@ import numpy as np
 
 from lucidae.cards import card, table
 from lucidae.certificate import Certificate
-from lucidae.mne.estimate import GroupEstimate
+from lucidae.mne.estimate import DOUBT, GroupEstimate
 from lucidae.mne.evoked_problem import (
     EvokedProblem,
     Floats,
@@ -124,6 +124,34 @@ class SourceResult:
     def sources(self) -> Floats:
         """Indices of the sources, in the concatenated source spaces of the forward solution."""
         return self._sources_of(self.estimate.columns)
+
+    @cached_property
+    def doubtful_sources(self) -> Floats:
+        """Indices of the sources that are not significant at three times the noise variance.
+
+        Errors of the forward solution (positions, conductivities, a coarse grid of sources) look
+        like weak sources near the strong ones, and the residual does not show them. If there are
+        doubtful sources, give a larger `noise_variance`, such as three times the one of the fit,
+        unless the forward solution is accurate. Weak true sources may be doubtful too.
+        """
+        columns, labels = self.estimate.columns, self.estimate.labels
+        doubtful = self._sources_of(columns[np.isin(labels[columns], self.estimate.doubtful)])
+        sure = self._sources_of(columns[~np.isin(labels[columns], self.estimate.doubtful)])
+        return np.setdiff1d(doubtful, sure)
+
+    @property
+    def advice(self) -> str:
+        """A sentence about `doubtful_sources`; empty if there are none."""
+        count, total = self.doubtful_sources.size, self.sources.size
+        if not count:
+            return ""
+        noise = DOUBT * self.noise_variance
+        return (
+            f"{count} of {total} source{'s' * (total != 1)} would not be significant at "
+            f"noise_variance={noise:.3g}: they may explain errors of the forward solution. Give "
+            "this noise variance unless the forward solution is accurate, and see which sources "
+            "stay."
+        )
 
     @cached_property
     def patches(self) -> list[Floats]:
@@ -315,6 +343,7 @@ class SourceResult:
             "n_sources": int(self.sources.size),
             "goodness_of_fit": float(self.goodness_of_fit),
             "noise_variance": self.noise_variance,
+            "doubtful_sources": [int(source) for source in self.doubtful_sources],
             "debiased": bool(self.debias),
             "sources": rows,
         }
@@ -338,6 +367,7 @@ class SourceResult:
             )
             for entry in self.to_dict()["sources"]
         ]
+<<<<<<< HEAD
         columns = {name: [row[place] for row in rows] for place, name in enumerate(names)}
         return card(repr(self), table(columns, most=None)) + self.certificate._folded_html()
 
@@ -361,6 +391,16 @@ class SourceResult:
         from lucidae.displays import SourceDisplay
 
         return SourceDisplay.from_result(self, path=path, ax=ax, **style)
+=======
+        head = "".join(f"<th>{escape(name)}</th>" for name in names)
+        body = "".join(
+            "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows
+        )
+        table = f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody>"
+        caption = f"<caption>{escape(repr(self))}</caption>"
+        advice = f"<p>{escape(self.advice)}</p>" if self.advice else ""
+        return f"<table>{caption}{table}</table>{advice}{self.certificate._repr_html_()}"
+>>>>>>> s8-sparse
 
     @cached_property
     def _rows(self) -> Floats:

@@ -25,7 +25,9 @@ LEAD = (
 LARGEST_LEGEND = 12
 
 
-def write_sources(result: Any, path: str | os.PathLike[str], *, name: str, clock: Clock) -> Path:
+def write_sources(
+    result: Any, path: str | os.PathLike[str], *, name: str, clock: Clock, with_path: bool = True
+) -> Path:
     """Write the page on a `SourceResult` to `path`, completely or not at all.
 
     Parameters
@@ -38,22 +40,24 @@ def write_sources(result: Any, path: str | os.PathLike[str], *, name: str, clock
         Name of the recording, for the title.
     clock : Clock
         Times of the tasks so far.
+    with_path : bool, default=True
+        Whether to compute and show the path of noise variances, which takes many fits.
 
     Returns
     -------
     Path
         The path of the page.
     """
-    content = sources_page(result, name=name, clock=clock).encode()
+    content = sources_page(result, name=name, clock=clock, with_path=with_path).encode()
     with atomic_path(path, len(content)) as temporary:
         temporary.write_bytes(content)
     return Path(path)
 
 
-def sources_page(result: Any, *, name: str, clock: Clock) -> str:
+def sources_page(result: Any, *, name: str, clock: Clock, with_path: bool = True) -> str:
     """Return the text of the HTML page on a `SourceResult`; see `write_sources`."""
     with clock("path of noise variances"):
-        path = result.noise_path()
+        path = result.noise_path() if with_path else None
     with clock("certificate"):
         card = Card("The certificate of the fit", result.certificate)
     chapters = [
@@ -93,7 +97,8 @@ def _sources(result: Any, path: Any) -> list[Block]:
         "forward model), the time of the peak, and the share of the whitened power that the source "
         "explains at that time. Positions are in head coordinates."
     )
-    return [*blocks, Prose(text), Grid(header, rows)]
+    advice = [Note(result.advice)] if result.advice else []
+    return [*blocks, *advice, Prose(text), Grid(header, rows)]
 
 
 def _ordered(result: Any) -> list[dict[str, Any]]:
@@ -119,8 +124,13 @@ def _rows(result: Any) -> tuple[tuple[str, ...], ...]:
 
 
 def _head(result: Any, path: Any) -> Plot:
+<<<<<<< HEAD
     """Return a plot of the sources in the head and of the noise variances at which they occur."""
     shown = SourceDisplay.prepared(result, path=path)
+=======
+    """Return the plot of the sources in the head and of the path of noise variances."""
+    shown = SourceDisplay.prepared(result, path=False if path is None else path)
+>>>>>>> s8-sparse
     with drawing():
         figure = Figure(figsize=(9.6, shown.height))
         shown.plot(ax=shown.arranged(figure))
@@ -137,11 +147,14 @@ def _head(result: Any, path: Any) -> Plot:
     }
     caption = (
         "The sources in three projections of the head; the grey area is the outline of all "
-        "possible sources, and lines are orientations. Below, which sources are significant at "
-        f"{count(len(path), 'noise variance')}. Sources that stay over a wide range do not depend "
-        "on the choice of the noise variance; sources that appear only below the noise variance of "
-        "the fit explain noise."
+        "possible sources, and lines are orientations."
     )
+    if path is not None:
+        caption += (
+            f" Below, which sources are significant at {count(len(path), 'noise variance')}. "
+            "Sources that stay over a wide range do not depend on the choice of the noise "
+            "variance; sources that appear only below the noise variance of the fit explain noise."
+        )
     return Plot.of("sources", figure, caption, numbers, keeps_colours=True)
 
 

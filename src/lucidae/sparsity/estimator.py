@@ -382,6 +382,8 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         objective = self._checked_objective(X.shape[1])
         weights = validated_weights(sample_weight, X, y if y.ndim == 2 else y[:, None])
         cov = None if noise_cov is None else NoiseCovariance.of(noise_cov, X.shape[0])
+        if cov is not None and not (has_complex(X) or has_complex(y)):
+            cov = cov.of_real_data()
         beside = self.response_covariance is None and _too_small_for_device(X)
         device_array = X if beside else None
         if device_array is not None:

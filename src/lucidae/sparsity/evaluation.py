@@ -199,6 +199,13 @@ def squares(values: Any) -> Any:
     return values.real**2 + values.imag**2 if np.iscomplexobj(values) else values**2
 
 
+def column_powers(values: Any) -> Any:
+    """Return the squared norms of the columns of a real or complex matrix."""
+    if np.iscomplexobj(values):
+        return squares(values).sum(axis=0)
+    return np.einsum("ij,ij->j", values, values)  # allocates no array of this size
+
+
 class Evaluation(NamedTuple):
     """Quantities that follow from the relevances (prior variances) w and the noise variance γ.
 
@@ -288,11 +295,11 @@ def _of_columns(Phi: Any, R: Any, root: Any) -> tuple[Any, Any, Any, Any]:
     if not isinstance(Phi, SparseColumns):
         columns = whiten(Phi)
         loading = columns.conj().T @ root
-        return columns, loading, squares(columns).sum(axis=0), squares(loading).sum(axis=1)
+        return columns, loading, column_powers(columns), squares(loading).sum(axis=1)
     curvature, alignment = np.zeros(Phi.shape[1]), np.zeros(Phi.shape[1])
     for part, block in column_blocks(Phi):
         columns = whiten(block)
-        curvature[part] = squares(columns).sum(axis=0)
+        curvature[part] = column_powers(columns)
         alignment[part] = squares(columns.conj().T @ root).sum(axis=1)
     load = Transformed(Phi, lambda block: whiten(block).conj().T @ root)
     return Transformed(Phi, whiten), load, curvature, alignment

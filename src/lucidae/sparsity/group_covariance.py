@@ -41,6 +41,7 @@ from lucidae.sparsity.group_moves import (
     NEGLIGIBLE,
     GroupWorkspace,
     Matrices,
+    at_rest,
     descend_groups,
     full_moves,
     group_blocks,
@@ -164,6 +165,10 @@ DROPPED = 1e-13
 """Singular value of a group's unit columns, relative to the largest, that counts as zero."""
 
 
+INDEPENDENT = 1e-4
+"""Eigenvalue of a Gram matrix, relative to the largest, above which it loses few digits."""
+
+
 class GroupBasis(NamedTuple):
     """An orthonormal basis of the span of each group's columns: Φ_gB for the m columns Φ_g.
 
@@ -210,7 +215,7 @@ def orthonormal(problem: Problem, groups: Groups) -> tuple[Problem, GroupBasis]:
         block = np.moveaxis(columns[:, members], 1, 0)
         norms = np.linalg.norm(block, axis=1)
         norms = np.where(norms > 0, norms, 1.0)
-        basis, values, axes = np.linalg.svd(block / norms[:, None, :], full_matrices=False)
+        basis, values, axes = _singular_vectors(block / norms[:, None, :])
         kept = values > DROPPED * values[:, :1]
         inverse = np.where(kept, 1.0 / np.where(kept, values, 1.0), 0.0)
         rank, width = np.arange(values.shape[1]), np.arange(members.shape[1])
@@ -223,6 +228,25 @@ def orthonormal(problem: Problem, groups: Groups) -> tuple[Problem, GroupBasis]:
         found[:, members[:, rank]] = np.moveaxis(basis * kept[:, None, :], 0, 1)
     turned = problem._replace(dictionary=matched(found, problem.dictionary))
     return turned, GroupBasis(groups, into, back)
+
+
+def _singular_vectors(columns: Matrices) -> tuple[Matrices, Matrices, Matrices]:
+    """Return the singular value decompositions of matrices (k, d, m) of unit columns.
+
+    They follow from the eigenvalues of the Gram matrices if these lose few digits.
+    """
+    _, rows, size = columns.shape
+    if rows < size:
+        return np.linalg.svd(columns, full_matrices=False)
+    powers, axes = np.linalg.eigh(adjoint(columns) @ columns)
+    poor = ~(powers[:, 0] > INDEPENDENT * powers[:, -1])
+    values = np.sqrt(np.where(poor[:, None], 1.0, powers))[:, ::-1]
+    axes = axes[:, :, ::-1]
+    basis, axes = columns @ (axes / values[:, None, :]), adjoint(axes)
+    if poor.any():
+        values = values + 0.0
+        basis[poor], values[poor], axes[poor] = np.linalg.svd(columns[poor], full_matrices=False)
+    return basis, values, axes
 
 
 class GroupRanking(NamedTuple):
@@ -282,14 +306,19 @@ class PrincipalState(State):
         gains, worst = np.zeros(self.groups.count), 0.0
         for numbers, members, metric, explained in group_blocks(state, self.groups):
             variances = relevance[members]
-            present = variances[:, :, None] * np.eye(members.shape[1])
-            _, gains[numbers] = full_moves(present, metric, explained)
             active = variances.any(axis=1)
+            # Groups at rest have no move and satisfy the conditions.
+            chosen = np.flatnonzero(active | ~at_rest(metric, explained))
+            if not chosen.size:
+                continue
+            metric, explained, variances = metric[chosen], explained[chosen], variances[chosen]
+            present = variances[:, :, None] * np.eye(members.shape[1])
+            _, gains[numbers[chosen]] = full_moves(present, metric, explained)
             root = inverse_root(metric)
             outer = np.linalg.eigvalsh(root @ explained @ adjoint(root))[:, -1] - 1.0
-            roots = np.sqrt(variances[active])
-            slack = roots[:, :, None] * (explained - metric)[active] * roots[:, None, :]
-            inner = np.abs(np.linalg.eigvalsh(slack)).max(initial=0.0)
+            roots = np.sqrt(variances)
+            slack = roots[:, :, None] * (explained - metric) * roots[:, None, :]
+            inner = np.abs(np.linalg.eigvalsh(slack)).max()
             worst = max(worst, float(outer.max()), float(inner))
         return GroupRanking(gains, worst)
 
@@ -430,7 +459,8 @@ def solve_groups(
     reachable = max(tolerance, rounding_distance(problem))
     if method == "mm":
         begun = flat_start(problem, groups) if start is None else start
-        first = repeat_group_update(problem, groups, begun, COARSE, min(limit, MM_STEPS)).value
+        updated = repeat_group_update(problem, groups, begun, COARSE, min(limit, MM_STEPS))
+        first = without_vanishing_groups(problem, updated.value)
     elif start is None:
         first = _continuation(problem, groups)
     else:
@@ -440,8 +470,13 @@ def solve_groups(
     return replace(solution, value=basis.given(solution.value))
 
 
-MM_STEPS = 100
-"""Largest number of majorise–minimise updates before exact moves take over."""
+MM_STEPS = 30
+"""Largest number of majorise–minimise updates before exact moves take over.
+
+More updates did not end at a lower energy."""
+
+CHECK_UPDATES = 10
+"""Number of these updates between two checks of the stopping rule, which take as long as one."""
 
 
 def repeat_group_update(
@@ -456,9 +491,29 @@ def repeat_group_update(
         evaluate_groups(problem, groups, start),
         stop=Below(lambda state: state.ranking.violation, tolerance),
         limit=limit,
+        check_every=CHECK_UPDATES,
         record={"energy": GroupCovariance(groups).value},
         size=problem.rows,
     )
+
+
+def without_vanishing_groups(problem: Problem, state: PrincipalState) -> PrincipalState:
+    """Return the state with covariances that tend to zero set to zero.
+
+    The updates never reach zero, and every group that is not zero makes the Newton steps slower. A
+    covariance is set to zero if this is its best one with all others fixed, but only if the energy
+    (loss) does not rise when all of them are set to zero at once.
+    """
+    groups, whole = state.groups, evaluate_from(state, state.relevance)
+    relevance, energy = to_numpy(state.relevance), GroupCovariance(state.groups)
+    remaining = np.ones(groups.count, dtype=bool)
+    for numbers, members, metric, explained in group_blocks(whole, groups):
+        present = relevance[members][:, :, None] * np.eye(members.shape[1])
+        moved, _ = full_moves(present, metric, explained)
+        remaining[numbers] = moved.any(axis=(1, 2))
+    kept = to_numpy(state.covariances) * remaining[:, None, None]
+    trial = evaluate_groups(problem, groups, kept)
+    return trial if scalar(energy.value(trial)) <= scalar(energy.value(state)) else state
 
 
 def _continuation(problem: Problem, groups: Groups) -> PrincipalState:

@@ -47,6 +47,15 @@ DEPENDENT = 1e-14
 The columns of a group are orthonormal or zero, so the metric is nearly singular only if the
 covariance of a response is."""
 
+AT_REST = 1e-12
+"""Pivot of S − Q, relative to the diagonal of S, above which a group surely has no move.
+
+S and Q are the metric and the explained moment of the group. Pivots have errors of the order of
+rounding; groups with smaller pivots are examined by their eigenvalues."""
+
+MANY = 500
+"""Number of groups from which their Gram matrices are computed entry by entry."""
+
 CHUNK = 4_000_000
 """Largest number of entries of the dictionary that are rearranged by group at a time."""
 
@@ -102,9 +111,42 @@ def _products(state: State, members: Matrices) -> tuple[Matrices, Matrices]:
         columns = xp.take(state.whitened, index, axis=1)
         loading = xp.take(state.loading, index, axis=0)
     count, size = members.shape
+    if isinstance(columns, np.ndarray) and count >= MANY and not np.iscomplexobj(columns):
+        loading = np.asarray(loading).reshape(count, size, -1)
+        return _metrics(columns.reshape(-1, count, size)), loading @ adjoint(loading)
     columns = xp.permute_dims(xp.reshape(columns, (-1, count, size)), (1, 0, 2))
     loading = xp.reshape(loading, (count, size, -1))
     return to_numpy(adjoint(columns) @ columns), to_numpy(loading @ adjoint(loading))
+
+
+def _metrics(columns: Matrices) -> Matrices:
+    """Return the Gram matrices of real columns of shape (d, k, m), one m × m matrix for each k.
+
+    For many groups, a product over all groups for each entry is faster than one for each group.
+    """
+    _, count, size = columns.shape
+    found = np.empty((count, size, size))
+    for row in range(size):
+        for column in range(row + 1):
+            entry = np.einsum("dk,dk->k", columns[:, :, row], columns[:, :, column])
+            found[:, row, column] = found[:, column, row] = entry
+    return found
+
+
+def at_rest(metric: Matrices, explained: Matrices) -> Matrices:
+    """Tell for each group whether S − Q is positive definite, so that a covariance of zero is best.
+
+    S and Q are the metric and the explained moment. The answer is yes only if it does not depend on
+    rounding errors. Most groups are at rest, and this test takes less time than an eigenvalue.
+    """
+    # A matrix is positive definite if all pivots of Gaussian elimination are positive.
+    left, sizes = metric - explained, np.diagonal(metric, axis1=1, axis2=2).real
+    positive = np.ones(len(metric), dtype=bool)
+    for place in range(metric.shape[1]):
+        pivot = left[:, :1, :1]
+        positive &= pivot[:, 0, 0].real > AT_REST * sizes[:, place]
+        left = left[:, 1:, 1:] - left[:, 1:, :1] * left[:, :1, 1:] / np.where(pivot, pivot, 1.0)
+    return positive
 
 
 def multiples_of_identity(weights: Matrices, size: int) -> Matrices:
@@ -136,6 +178,14 @@ def spherical_moves(
     gain : ndarray of shape (k,)
         Decrease of the energy per response if this group moves alone.
     """
+    moving = (covariance[:, 0, 0].real > 0) | ~at_rest(metric, explained)
+    return _moves_of(_best_multiples, moving, covariance, metric, explained)
+
+
+def _best_multiples(
+    covariance: Matrices, metric: Matrices, explained: Matrices
+) -> tuple[Matrices, Matrices]:
+    """Return what `spherical_moves` returns, without a test which groups are at rest."""
     weights = covariance[:, 0, 0].real
     s, vectors = np.linalg.eigh(metric)
     q = _powers(vectors, explained)
@@ -151,6 +201,21 @@ def spherical_moves(
     change, gain = np.where(sound, change, 0.0), np.where(sound, gain, 0.0)
     moved = np.where(change <= -weights, 0.0, weights + change)
     return multiples_of_identity(moved, metric.shape[1]), gain
+
+
+def _moves_of(
+    rule: MoveRule, moving: Matrices, covariance: Matrices, metric: Matrices, explained: Matrices
+) -> tuple[Matrices, Matrices]:
+    """Return the moves by a rule of the groups where the mask `moving` is true.
+
+    The other groups have the covariance zero, keep it and gain nothing.
+    """
+    if not moving.any():
+        return np.zeros_like(covariance), np.zeros(len(covariance))
+    part, gains = rule(covariance[moving], metric[moving], explained[moving])
+    moved, gain = np.zeros(covariance.shape, dtype=part.dtype), np.zeros(len(covariance))
+    moved[moving], gain[moving] = part, gains
+    return moved, gain
 
 
 def _powers(vectors: Matrices, explained: Matrices) -> Matrices:
@@ -239,6 +304,14 @@ def full_moves(
     gain : ndarray of shape (k,)
         Decrease of the energy per response if this group moves alone.
     """
+    moving = covariance.any(axis=(1, 2)) | ~at_rest(metric, explained)
+    return _moves_of(_best_covariances, moving, covariance, metric, explained)
+
+
+def _best_covariances(
+    covariance: Matrices, metric: Matrices, explained: Matrices
+) -> tuple[Matrices, Matrices]:
+    """Return what `full_moves` returns, without a test which groups are at rest."""
     # With t = 1 + Δs, log t + q(1/t − 1)/s is minimal at t = q/s for one direction. For a matrix,
     # T = I + S^½ΓS^½ ⪰ I minimises log|T| + tr(Q̃T⁻¹) with Q̃ = S^{-½}QS^{-½}: T has the eigenvectors
     # of Q̃ and the eigenvalues max(λ, 1).

@@ -190,14 +190,17 @@ def _stepped(at: Latents, members: list[Matrices], change: Matrices) -> list[Mat
     """
     found, first = [], 0
     for index, factor in zip(members, at.factors, strict=True):
-        new = np.zeros_like(factor)
-        for place in range(len(index)):
-            own = np.flatnonzero(at.group == first + place)
-            if own.size:
-                used = factor[place].any(axis=0)
-                values, vectors = np.linalg.eigh(np.eye(own.size) + change[np.ix_(own, own)])
-                roots = np.sqrt(np.where(values > 1e-12, values, 0.0))
-                new[place][:, : own.size] = factor[place][:, used] @ (vectors * roots)
-        found.append(new)
-        first += len(index)
+        count, size = index.shape
+        used = np.asarray(factor.any(axis=1))
+        # Latents are numbered by group, then by column of T. Columns of T that are zero get the
+        # eigenvalue −1, so that their roots are zero too.
+        place = np.full((count, size), -1)
+        place[used] = first + np.arange(np.count_nonzero(used))
+        both = used[:, :, None] & used[:, None, :]
+        blocks = np.where(both, change[place[:, :, None], place[:, None, :]], 0.0)
+        blocks = blocks + np.where(used, 1.0, -1.0)[:, :, None] * np.eye(size)
+        values, vectors = np.linalg.eigh(blocks)
+        roots = np.sqrt(np.where(values > 1e-12, values, 0.0))
+        found.append(factor @ (vectors * roots[:, None, :]))
+        first += int(np.count_nonzero(used))
     return found

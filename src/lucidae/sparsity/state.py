@@ -19,6 +19,7 @@ from lucidae.arrays import (
     device,
     diagonal,
     inverse_lower,
+    multiply_lower,
     namespace,
     real_part,
     solve_lower,
@@ -278,7 +279,7 @@ def evaluate(
             nothing,
             nothing,
         )
-    whitened = factor.inverse @ problem.dictionary
+    whitened = multiply_lower(factor.inverse, problem.dictionary)
     loading = adjoint(whitened) @ factor.responses
     return State(
         *problem,

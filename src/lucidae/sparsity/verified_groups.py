@@ -28,6 +28,9 @@ DEPENDENT = 64.0 * UNIT
 
 Columns that are less dependent count, with an error that grows as they become more dependent."""
 
+INDEPENDENT = 1e-4
+"""Eigenvalue of a Gram matrix of columns, relative to the largest, above which it suffices."""
+
 WORN = 100.0
 """Factor by which the rounding error of a stored covariance may grow before it is counted.
 
@@ -92,8 +95,9 @@ def in_principal_axes(
     labels : ndarray of int of shape (κ,)
         The group of each column.
     """
-    groups, sizes = _members(labels)
-    shape = (len(groups), int(sizes.max()), int(sizes.max()))
+    groups = _by_size(labels)
+    count, largest = int(labels.max()) + 1, groups[-1][1].shape[1]
+    shape = (count, largest, largest)
     if covariances.shape != shape or not np.isfinite(covariances).all():
         return None
     kind = complex if np.iscomplexobj(covariances) else float
@@ -101,10 +105,8 @@ def in_principal_axes(
     turned = coef.astype(np.result_type(coef, kind))
     points = Phi[:0] if rows.points is None else rows.points.astype(Phi.dtype)
     w, worst, lost, clipped = np.zeros(labels.size), 0.0, 0.0, 0.0
-    numbers = np.arange(sizes.size)
-    for size in np.unique(sizes):  # all groups of one size at once
-        chosen = numbers[sizes == size]
-        members = np.array([groups[number] for number in chosen])
+    for chosen, members in groups:  # all groups of one size at once
+        size = members.shape[1]
         columns = np.moveaxis(Phi[:, members], 1, 0)
         part = _orthogonal(columns)
         padded, block = covariances[chosen], covariances[chosen, :size, :size]
@@ -159,12 +161,10 @@ def _adjoint(matrices: Any) -> Any:
 
 def _orthogonal(columns: Any) -> _Orthogonal:
     """Return orthonormal bases of the columns (g, d, m) of groups, and coordinates in them."""
-    count, rows, size = columns.shape
+    size = columns.shape[2]
     lengths = np.linalg.norm(columns, axis=1)
     lengths = np.where(lengths > 0, lengths, 1.0)
-    padding = np.zeros((count, size, size))
-    units = np.concatenate([columns / lengths[:, None, :], padding], axis=1)
-    basis, triangle = np.linalg.qr(units)
+    basis, triangle = _qr(columns / lengths[:, None, :])
     left, values, right = np.linalg.svd(triangle)
     kept = values > DEPENDENT * values[:, :1]
     left = np.where(kept[:, None, :], left, 0.0)
@@ -175,12 +175,30 @@ def _orthogonal(columns: Any) -> _Orthogonal:
     outside = np.eye(size) - _adjoint(right) @ right
     outside[kept.all(axis=1)] = 0.0
     return _Orthogonal(
-        (basis @ projection)[:, :rows],
+        basis @ projection,
         projection @ triangle,
         (_adjoint(right) * inverted[:, None, :]) @ _adjoint(left),
         outside,
         lengths,
     )
+
+
+def _qr(units: Any) -> tuple[Any, Any]:
+    """Return the QR decompositions of matrices (g, d, m) of unit columns, with m × m triangles.
+
+    Where the columns are far from dependent, they follow from the Cholesky factors of the Gram
+    matrices, which is faster.
+    """
+    _, rows, size = units.shape
+    gram = _adjoint(units) @ units
+    poor = ~(np.linalg.eigvalsh(gram)[:, 0] > INDEPENDENT)
+    triangle = _adjoint(np.linalg.cholesky(np.where(poor[:, None, None], np.eye(size), gram)))
+    basis = units @ np.linalg.inv(triangle)
+    if poor.any():
+        padded = np.concatenate([units[poor], np.zeros((int(poor.sum()), size, size))], axis=1)
+        turned, triangle[poor] = np.linalg.qr(padded)
+        basis[poor] = turned[:, :rows]
+    return basis, triangle
 
 
 def _in_basis(part: _Orthogonal, columns: Any, covariances: Any, exponents: Any) -> Any:
@@ -221,10 +239,18 @@ def _deviation(blocks: Any, diagonals: Any) -> float:
     return float(found.max(initial=0.0))
 
 
-def _members(labels: Any) -> tuple[list[Any], Any]:
-    """Return the columns of each group in ascending order, and the sizes of all groups."""
+def _by_size(labels: Any) -> list[tuple[Any, Any]]:
+    """Return the numbers of the groups of each size and their columns, in order of the sizes.
+
+    For each size m there is a pair of integer arrays of shape (k,) and (k, m), for k groups.
+    """
     order, sizes = np.argsort(labels, kind="stable"), np.bincount(labels)
-    return np.split(order, np.cumsum(sizes)[:-1]), sizes
+    first = np.cumsum(sizes) - sizes
+    return [
+        (numbers, order[first[numbers][:, None] + np.arange(size)])
+        for size in np.unique(sizes)
+        for numbers in (np.flatnonzero(sizes == size),)
+    ]
 
 
 def _blocks(at: Evaluation, labels: Any) -> Iterator[tuple[Any, Any, Any]]:
@@ -233,10 +259,8 @@ def _blocks(at: Evaluation, labels: Any) -> Iterator[tuple[Any, Any, Any]]:
     Φ_g are the columns of a group, Σ is the covariance of a response. The explained moment is
     Φ_gᵀΣ⁻¹XXᵀΣ⁻¹Φ_g/n for the n responses X.
     """
-    groups, sizes = _members(labels)
     n = at.mean.shape[1]
-    for size in np.unique(sizes):
-        members = np.array([index for index in groups if index.size == size])
+    for _, members in _by_size(labels):
         columns = np.moveaxis(at.whitened[:, members], 1, 0)
         loading = at.loading[members]
         yield (
@@ -253,36 +277,59 @@ def excess_of_groups(at: Evaluation, labels: Any) -> tuple[Any, Any]:
     S^{-½}QS^{-½} minus one. A group whose covariance is optimal has at most zero.
     """
     excess, error = np.zeros(labels.size), np.zeros(labels.size)
-    for members, _, _ in _blocks(at, labels):
-        # With the whitened columns C = U diag(s) Vᵀ, S is CᵀC, and C itself loses no digits.
+    for _, members in _by_size(labels):
         columns = np.moveaxis(at.whitened[:, members], 1, 0)
-        _, values, axes = np.linalg.svd(columns, full_matrices=False)
+        values, axes, lost = _singular_values(columns)
         kept = values > UNIT * values[:, :1]
         roots = np.where(kept, 1.0 / np.where(kept, values, 1.0), 0.0)
         half = roots[:, :, None] * (axes @ at.loading[members])
-        ratios = np.linalg.norm(half, ord=2, axis=(1, 2)) ** 2 / at.mean.shape[1]
+        ratios = np.linalg.eigvalsh(half @ _adjoint(half))[:, -1] / at.mean.shape[1]
         excess[members] = (ratios - 1.0)[:, None]
         # In every direction, vᵀΣ⁻¹v has a relative error of 2ρ and vᵀΣ⁻¹X one of 2ρ√fit, with ρ =
         # `rounding`; the singular values of C that are divided by lose digits too.
         shift = 2.0 * at.rounding * np.sqrt(at.fit)
-        smallest = np.where(kept, values, values[:, :1]).min(axis=1)
-        smallest = smallest / np.where(values[:, 0] > 0, values[:, 0], 1.0)
-        smallest = np.where(smallest > 0, smallest, 1.0)
         large = np.maximum(ratios, 1.0)
         bound = members.shape[1] * (2.0 * at.rounding + 2.0 * np.sqrt(large) * shift + shift**2)
-        bound = bound + 8.0 * UNIT * members.shape[1] * large / smallest
+        bound = bound + 8.0 * members.shape[1] * large * lost
         error[members] = np.where(kept.any(axis=1), bound, 0.0)[:, None]
         excess[members[~kept.any(axis=1)]] = 0.0
     return excess, error
 
 
-def group_violation(at: Evaluation, labels: Any, slope_error: Any) -> tuple[float, float]:
+def _singular_values(columns: Any) -> tuple[Any, Any, Any]:
+    """Return the singular values and right singular vectors of matrices of shape (k, d, m).
+
+    The third result is the relative rounding error of the smallest singular value that is not zero.
+    """
+    # The Gram matrix is fast, but its relative error is that of the squared condition number. So
+    # matrices C whose columns are nearly dependent are decomposed themselves: C = U diag(s) Vᵀ.
+    powers, axes = np.linalg.eigh(_adjoint(columns) @ columns)
+    values = np.sqrt(np.maximum(powers[:, ::-1], 0.0))
+    axes = _adjoint(axes[:, :, ::-1])
+    largest = np.where(values[:, 0] > 0, values[:, 0], 1.0)
+    smallest = values[:, -1] / largest
+    poor = ~(smallest**2 > INDEPENDENT)
+    lost = UNIT * columns.shape[1] / np.where(poor, 1.0, smallest) ** 2
+    if poor.any():
+        _, values[poor], right = np.linalg.svd(columns[poor], full_matrices=False)
+        axes[poor] = right
+        kept = np.where(values > UNIT * values[:, :1], values, values[:, :1])[poor]
+        largest = np.where(values[poor, 0] > 0, values[poor, 0], 1.0)
+        smallest = kept.min(axis=1) / largest
+        lost[poor] = UNIT / np.where(smallest > 0, smallest, 1.0)
+    return values, axes, lost
+
+
+def group_violation(
+    at: Evaluation, labels: Any, slope_error: Any, excess: tuple[Any, Any]
+) -> tuple[float, float]:
     """Return the distance of the covariances to optimality, and a bound on its rounding error.
 
     Let W be the variances of a group along its principal axes, S its metric and Q its explained
     moment. Optimality (KKT) means that W^½(Q − S)W^½ is zero and that no direction has vᵀQv > vᵀSv.
     The distance is the largest eigenvalue of |W^½(Q − S)W^½|, or the largest `excess_of_groups` if
-    that is larger. `slope_error` are bounds on the errors of the diagonals of Q − S.
+    that is larger. `slope_error` are bounds on the errors of the diagonals of Q − S, and `excess`
+    is the result of `excess_of_groups`.
     """
     worst, error = 0.0, 0.0
     for members, metric, explained in _blocks(at, labels):
@@ -292,9 +339,9 @@ def group_violation(at: Evaluation, labels: Any, slope_error: Any) -> tuple[floa
         slack = roots[:, :, None] * (explained - metric)[active] * roots[:, None, :]
         worst = max(worst, float(np.abs(np.linalg.eigvalsh(slack)).max(initial=0.0)))
         error = max(error, float((w * slope_error[members]).sum(axis=1).max(initial=0.0)))
-    excess, margin = excess_of_groups(at, labels)
-    highest = max(worst + error, float((excess + margin).max(initial=0.0)))
-    value = max(worst, float(excess.max(initial=0.0)))
+    above, margin = excess
+    highest = max(worst + error, float((above + margin).max(initial=0.0)))
+    value = max(worst, float(above.max(initial=0.0)))
     return value, highest - value
 
 

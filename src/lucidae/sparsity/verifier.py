@@ -393,7 +393,8 @@ def _judged(
     # 2√(z fit)‖E‖/√γ, where fit = tr(XXᵀΣ⁻¹)/n.
     shift = 2.0 * at.rounding * np.sqrt(z * at.fit)
     slope_error = 2.0 * at.rounding * z + 2.0 * np.sqrt(Q) * shift + shift**2
-    violation, violation_error = _violation(rows, at, model, slope_error)
+    excess = excess_of_groups(at, model.labels) if model.full_groups else None
+    violation, violation_error = _violation(rows, at, model, slope_error, excess)
     # An evaluation that is worse than this has lost its meaning, and so have the relevances.
     violation_error = min(violation_error, LOOSEST) + _implied_share(at, implied)
     stored_error = STORED * stored * (1.0 + n_used**0.5)
@@ -408,8 +409,8 @@ def _judged(
     ratio = _ratio(alignment - curvature, curvature)
     bar = max(COLLAPSE, 10.0 * tolerance)
     margin = _ratio(error, curvature)
-    if model.full_groups:
-        ratio, margin = excess_of_groups(at, model.labels)
+    if excess is not None:
+        ratio, margin = excess
     outside = np.where(active | (z == 0), -np.inf, ratio)
     worst = int(np.argmax(outside)) if outside.size else 0
     reach = min(at.reach * (1.0 + at.fit) ** 0.5, LOOSEST)
@@ -439,20 +440,22 @@ def _ratio(values: Any, sizes: Any) -> Any:
 
 
 def _violation(
-    rows: Weighted, at: Evaluation, model: EnergyKind, slope_error: Any
-) -> tuple[float, float]:
+    rows: Weighted, at: Evaluation, model: EnergyKind, slope_error: Any,
+    growth: tuple[Any, Any] | None,
+) -> tuple[float, float]:  # fmt: skip
     """Return the distance of relevances to optimality, and a bound on its rounding error.
 
     Optimality means the Karush–Kuhn–Tucker (KKT) conditions, and the relevance of a column is the
     prior variance of its coefficients. `slope_error` are bounds on the errors of the derivatives of
-    the energy (loss), one for each column.
+    the energy (loss), one for each column; `growth` is the result of `excess_of_groups` for fits
+    with a covariance of every group.
     """
     if model.violation is not None:
         return model.violation, 0.0
     if model.posterior == "point":
         return _point_violation(rows, at, model, slope_error)
-    if model.full_groups:
-        return group_violation(at, model.labels, slope_error)
+    if growth is not None:
+        return group_violation(at, model.labels, slope_error, growth)
     w, pressure = at.relevance, _pressure(rows, at, model)
     # Columns of a group share one relevance, also those that are zero on these rows.
     if (np.abs(w - largest_in(w, model.labels)) > FINEST * w).any():

@@ -94,6 +94,17 @@ class NoiseCovariance:
         _check_matrix(given, ASYMMETRIC * (1e4 if single else 1.0))
         return cls(given)
 
+    def of_real_data(self) -> NoiseCovariance:
+        """Return the covariance as a real matrix; raise an error if it is not real."""
+        if not np.iscomplexobj(self.values):
+            return self
+        if self.values.imag.any():
+            raise ValueError(
+                "noise_cov is complex, but X and y are real, and the noise of real data has a real "
+                "covariance. Give noise_cov.real, or the complex data that it belongs to."
+            )
+        return NoiseCovariance(self.values.real.copy())
+
     @property
     def is_diagonal(self) -> bool:
         """Whether only the variances of the rows were given."""
