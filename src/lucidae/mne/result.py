@@ -367,9 +367,10 @@ class SourceResult:
             )
             for entry in self.to_dict()["sources"]
         ]
-<<<<<<< HEAD
         columns = {name: [row[place] for row in rows] for place, name in enumerate(names)}
-        return card(repr(self), table(columns, most=None)) + self.certificate._folded_html()
+        advice = [self.advice] if self.advice else []
+        shown = card(repr(self), table(columns, most=None), *advice)
+        return shown + self.certificate._folded_html()
 
     def plot(self, *, path: Any = False, ax: Any = None, **style: Any) -> Any:
         """Draw the sources in three projections of the head; see `lucidae.displays.SourceDisplay`.
@@ -391,16 +392,6 @@ class SourceResult:
         from lucidae.displays import SourceDisplay
 
         return SourceDisplay.from_result(self, path=path, ax=ax, **style)
-=======
-        head = "".join(f"<th>{escape(name)}</th>" for name in names)
-        body = "".join(
-            "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows
-        )
-        table = f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody>"
-        caption = f"<caption>{escape(repr(self))}</caption>"
-        advice = f"<p>{escape(self.advice)}</p>" if self.advice else ""
-        return f"<table>{caption}{table}</table>{advice}{self.certificate._repr_html_()}"
->>>>>>> s8-sparse
 
     @cached_property
     def _rows(self) -> Floats:

@@ -124,13 +124,8 @@ def _rows(result: Any) -> tuple[tuple[str, ...], ...]:
 
 
 def _head(result: Any, path: Any) -> Plot:
-<<<<<<< HEAD
     """Return a plot of the sources in the head and of the noise variances at which they occur."""
-    shown = SourceDisplay.prepared(result, path=path)
-=======
-    """Return the plot of the sources in the head and of the path of noise variances."""
     shown = SourceDisplay.prepared(result, path=False if path is None else path)
->>>>>>> s8-sparse
     with drawing():
         figure = Figure(figsize=(9.6, shown.height))
         shown.plot(ax=shown.arranged(figure))
