@@ -120,6 +120,7 @@ def krylov_eigenpairs(
     passes: float = math.inf,
     widest: int = WIDEST,
     last: float = LAST_RESIDUAL,
+    residual: float = RESIDUAL,
 ) -> tuple[Array, Array] | None:
     """Return the `k` leading eigenpairs of a symmetric, positive semidefinite matrix.
 
@@ -128,7 +129,7 @@ def krylov_eigenpairs(
     apply : callable
         Returns the product of rows of shape (b, m) with the matrix of shape (m, m).
     k : int
-        Number of eigenpairs. The norm of each residual is at most `RESIDUAL` times the largest
+        Number of eigenpairs. The norm of each residual is at most `residual` times the largest
         eigenvalue, apart from that of the last one, see `last`.
     reference : array of shape (m,)
         An array whose library, dtype and device are used.
@@ -140,6 +141,8 @@ def krylov_eigenpairs(
     last : float
         Tolerance of the residual of the last of several eigenpairs, divided by the largest
         eigenvalue.
+    residual : float
+        Tolerance of the residuals of the others.
 
     Returns
     -------
@@ -158,8 +161,10 @@ def krylov_eigenpairs(
         values, turn = values[::-1], turn[:, ::-1]
         block, coupling = _orthonormal(outside, space.basis)
         size = space.basis.shape[0]
-        excess = _excess(values, turn, coupling, k, last) if size >= k else math.inf
-        search.update(excess <= 1.0, float(np.sum(values[:k])), k)
+        excess = _excess(values, turn, coupling, k, last, residual) if size >= k else math.inf
+        # The last eigenvalue still grows if only its residual has a large tolerance.
+        settled = k - 1 if last > residual and k > 1 else k
+        search.update(excess <= 1.0, float(np.sum(values[:settled])), k)
         if excess <= 1.0 and (not search.left or size >= m):
             return _ritz(space, values, turn, k)
         if math.isfinite(excess):
@@ -229,7 +234,9 @@ def _orthonormal(rows: Array, basis: Array | None) -> tuple[Array, Vector]:
     return block, left[:, :kept] * singular[:kept]
 
 
-def _excess(values: Vector, turn: Vector, coupling: Vector, k: int, last: float) -> float:
+def _excess(
+    values: Vector, turn: Vector, coupling: Vector, k: int, last: float, residual: float
+) -> float:
     """Return the largest ratio of the residual of an eigenpair to its tolerance.
 
     The eigenpairs are those of the matrix restricted to the Krylov space (Ritz pairs). A residual
@@ -246,14 +253,16 @@ def _excess(values: Vector, turn: Vector, coupling: Vector, k: int, last: float)
     k : int
         Number of wanted eigenpairs.
     last : float
-        Tolerance of the last of several eigenpairs; that of the others is `RESIDUAL`.
+        Tolerance of the last of several eigenpairs.
+    residual : float
+        Tolerance of the others.
     """
     if not coupling.shape[1] or not values[0] > 0.0:
         return 0.0
     rows = coupling.shape[0]
     # In units of the largest eigenvalue no square overflows or underflows.
     residuals = np.linalg.norm(turn[-rows:, :k].T @ (coupling / values[0]), axis=1)
-    tolerances = np.full(k, RESIDUAL)
+    tolerances = np.full(k, residual)
     if k > 1:
         tolerances[-1] = last
     return float(np.max(residuals / tolerances))
