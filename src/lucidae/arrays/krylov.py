@@ -59,8 +59,13 @@ WELL_SEPARATED = 0.1
 largest, because rounding errors grow with the ratio."""
 
 FRESH_STEPS = 4
-"""Number of steps that are made from new random vectors after convergence, to find further
+"""Number of steps that are made from new random vectors before the iteration ends, to find further
 eigenvectors of a repeated eigenvalue that were missed."""
+
+SETTLED = 1e-8
+"""Size of the residuals, divided by the largest eigenvalue, at which these steps begin. The error
+of an eigenvalue is of the order of the squared residual, so that it then grows only if an
+eigenvector was missed."""
 
 
 @dataclass
@@ -84,9 +89,9 @@ class _Space:
 class _Search:
     """The search for copies of eigenvectors that a Krylov space has missed.
 
-    After convergence, random rows are added to the space and `steps` more steps are made. If the
-    sum of the wanted eigenvalues grows in these steps, the search begins again with twice as many
-    rows.
+    Shortly before convergence, when the eigenvalues change no more, random rows are added to the
+    space, and at least `steps` more steps are made. If the sum of the wanted eigenvalues grows in
+    these steps, the search begins again with twice as many rows.
 
     `left` is the number of steps that are left, `begins` tells whether rows are to be added now,
     and `rows` is their number.
@@ -98,18 +103,18 @@ class _Search:
     begins: bool = False
     total: float = -math.inf
 
-    def update(self, converged: bool, total: float, k: int) -> None:
-        """Note whether k eigenpairs have converged after one more step, and their sum `total`."""
+    def update(self, settled: bool, total: float, k: int) -> None:
+        """Note whether k eigenvalues are settled after one more step, and their sum `total`."""
         self.begins = False
         if self.left < 0:
             self.left = self.steps
-        if not converged or not self.steps:
+        if not settled or not self.steps:
             self.left = self.steps
         elif total > self.total + 1e-10 * abs(total):
             self.rows = self.rows if math.isinf(self.total) else min(2 * self.rows, max(k, 1))
             self.total, self.left, self.begins = total, self.steps, True
         else:
-            self.left -= 1
+            self.left = max(self.left - 1, 0)
 
 
 def krylov_eigenpairs(
@@ -163,8 +168,9 @@ def krylov_eigenpairs(
         size = space.basis.shape[0]
         excess = _excess(values, turn, coupling, k, last, residual) if size >= k else math.inf
         # The last eigenvalue still grows if only its residual has a large tolerance.
-        settled = k - 1 if last > residual and k > 1 else k
-        search.update(excess <= 1.0, float(np.sum(values[:settled])), k)
+        strict = k - 1 if last > residual and k > 1 else k
+        settled = excess <= max(1.0, SETTLED / residual)
+        search.update(settled, float(np.sum(values[:strict])), k)
         if excess <= 1.0 and (not search.left or size >= m):
             return _ritz(space, values, turn, k)
         if math.isfinite(excess):
