@@ -142,7 +142,8 @@ class LinearState(FittedState):
         if moment is not None and rows is not None:
             self._probe = Probe.of(rows, weights, moment)
         self.__dict__.pop("moment", None)
-        if small and moment is None and not self.options.reads.batches:
+        copied = small and moment is None and not self.options.reads.batches
+        if copied and isinstance(source, RowsSource):
             self._rows = TrainingRows.copied(source.rows, weights, title)
             return
         self.moment = moment if small else None
