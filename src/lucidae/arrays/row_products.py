@@ -70,7 +70,8 @@ def moment_product(
         Their weights p, of sum 1; None for 1/n each.
     single : bool
         Whether float32 rows are multiplied in single precision. The products of the pieces are
-        added in double precision. Otherwise the pieces are converted to double precision.
+        added in double precision. Otherwise the pieces are converted to double precision, and
+        centred.
 
     Returns
     -------
@@ -85,7 +86,7 @@ def moment_product(
            [1., 1.]])
     """
     (n, m), dtype = X.shape, np.float32 if single and X.dtype == np.float32 else np.float64
-    vectors = np.ascontiguousarray(vectors, dtype=dtype)
+    vectors, converted = np.ascontiguousarray(vectors, dtype=dtype), X.dtype != dtype
     shift = (vectors @ mean)[:, None].astype(dtype)
     size = _piece(m, len(vectors), np.dtype(dtype).itemsize)
     if size < FEWEST_ROWS:
@@ -95,9 +96,11 @@ def moment_product(
         total, spread = np.zeros((len(vectors), m)), np.zeros(len(vectors))
         for start in range(first, last, size):
             rows = X[start : min(start + size, last)]
-            rows = rows if rows.dtype == dtype else rows.astype(dtype)
+            if converted:
+                rows = rows - mean
             codes = vectors @ rows.T
-            codes -= shift
+            if not converted:
+                codes -= shift
             if shares is not None:
                 codes *= shares[start : start + len(rows)].astype(dtype, copy=False)
             spread += codes.sum(axis=1)
@@ -112,7 +115,8 @@ def moment_product(
         with ThreadPoolExecutor(threads) as pool:
             parts = list(pool.map(summed, ends[:-1], ends[1:]))
         total, spread = (sum(terms[1:], terms[0]) for terms in zip(*parts, strict=True))
-    total -= spread[:, None] * mean
+    if not converted:
+        total -= spread[:, None] * mean
     if shares is None:
         total /= n
     return total

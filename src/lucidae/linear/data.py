@@ -520,9 +520,10 @@ class RowsSource:
     def _leading(self, k: int) -> Spectrum | None:
         cost = _costs_of(self.rows, k)
         if self.single is not None:
-            rows, mean = self.single
             shares = self.weights / self.weight
-            found = single_eigenpairs(rows, mean, shares, self.trace, k, cost)
+            found = single_eigenpairs(
+                self.rows, self.mean, self.single, shares, self.trace, k, cost
+            )
             if found is not None:
                 return found
         found = self._iterated(k, cost) if cost.iterates else None

@@ -252,7 +252,7 @@ def single_statistics(X: Any, shares: Array) -> tuple[Array, float, tuple[Array,
     """
     if not is_numpy(X) or X.dtype != np.float32 or X.size < SINGLE_ENTRIES:
         return None
-    mean, squares = _single_sums(X, shares)
+    mean, squares = _sums_about(np.zeros(X.shape[1]), X, shares)
     size = float(squares.sum()) / X.shape[1]
     if not 1.0 / SINGLE_RANGE < size < SINGLE_RANGE:
         return None
@@ -260,23 +260,25 @@ def single_statistics(X: Any, shares: Array) -> tuple[Array, float, tuple[Array,
     trace = float(squares.sum()) - length
     if length <= SMALL_MEAN * trace:
         return mean, trace, (X, mean)
-    copy = X - mean.astype(np.float32)
-    rest, squares = _single_sums(copy, shares)
+    center = mean.astype(np.float32)
+    rest, squares = _sums_about(center, X, shares)
     trace = float(squares.sum() - rest @ rest)
     if not X.shape[1] / SINGLE_RANGE < trace:
         return None
-    return mean.astype(np.float32) + rest, trace, (copy, rest)
+    return center + rest, trace, (X - center, rest)
 
 
-def _single_sums(X: Array, shares: Array) -> tuple[Array, Array]:
-    """Return the float64 means of the columns of weighted rows X (n, m) and of their squares."""
+def _sums_about(center: Array, X: Array, shares: Array) -> tuple[Array, Array]:
+    """Return the float64 means of weighted rows X (n, m) minus a vector, and of their squares."""
     n, m = X.shape
     mean, squares = np.zeros(m), np.zeros(m)
-    size = max(1, SUMMED_ENTRIES // m)
+    size, shifted = max(4, SUMMED_ENTRIES // m), bool(center.any())
     buffer = np.empty((min(size, n), m))
     for start in range(0, n, size):
         rows, own = buffer[: min(size, n - start)], shares[start : start + size]
         rows[...] = X[start : start + size]
+        if shifted:
+            rows -= center
         mean += own @ rows
         rows *= rows
         squares += own @ rows
@@ -284,7 +286,13 @@ def _single_sums(X: Array, shares: Array) -> tuple[Array, Array]:
 
 
 def single_eigenpairs(
-    X: Array, mean: Array, shares: Array, trace: float, k: int, cost: Costs
+    X: Array,
+    mean: Array,
+    single: tuple[Array, Array],
+    shares: Array,
+    trace: float,
+    k: int,
+    cost: Costs,
 ) -> Spectrum | None:
     """Return the `k` leading eigenpairs of float32 rows X (n, m) by products in single precision.
 
@@ -294,10 +302,11 @@ def single_eigenpairs(
     Parameters
     ----------
     X : ndarray of shape (n, m)
-        The rows, float32, not centred; the square of their mean must not be much larger than their
-        variance.
+        The rows, float32, not centred.
     mean : ndarray of shape (m,)
         Their mean.
+    single : tuple of ndarrays of shapes (n, m) and (m,)
+        The rows for products in single precision, and their mean (`single_statistics`).
     shares : ndarray of shape (n,)
         Their weights, of sum 1.
     trace : float
@@ -316,7 +325,7 @@ def single_eigenpairs(
     if cost.iterates:
 
         def apply(rows: Array) -> Array:
-            return moment_product(rows, X, mean, shares, single=True)
+            return moment_product(rows, *single, shares, single=True)
 
         pairs = krylov_eigenpairs(
             apply,
@@ -328,7 +337,7 @@ def single_eigenpairs(
         )
         vectors = None if pairs is None else pairs[1]
     if vectors is None and cost.gram <= cost.moment:
-        vectors = _single_gram_vectors(X, mean, shares, k)
+        vectors = _single_gram_vectors(*single, shares, k)
     if vectors is None:
         return None
     return refined(vectors, lambda rows: moment_product(rows, X, mean, shares), trace)
