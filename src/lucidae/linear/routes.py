@@ -9,10 +9,14 @@ features. Their costs in floating-point operations are:
 * block Krylov iteration, which forms neither matrix: 4 n m b operations for each product with a
   block of b vectors.
 
-If the rows are sparse with few entries, ARPACK takes the place of block Krylov iteration. The
-number of products that the iteration needs depends on the eigenvalues. The iteration is tried first
-if twelve products cost less than the cheaper of the other two algorithms. It is given up as soon as
-its convergence rate predicts that it will cost more than the cheaper algorithm.
+If the rows are sparse with few entries, or dense and small, ARPACK takes the place of block Krylov
+iteration. Large dense rows are multiplied with narrow blocks of four or eight vectors, in pieces
+that stay in the cache; float32 rows in single precision, and one product in double precision refines
+the result.
+
+The number of products that the iteration needs depends on the eigenvalues. The iteration is tried
+first if the usual number of products costs less than the cheaper of the other two algorithms. It is
+given up as soon as its convergence rate predicts that it will cost more than a dense solver.
 
 The costs were fitted to OpenBLAS on two cores; see docs/scaling.md.
 """
