@@ -11,8 +11,8 @@ features. Their costs in floating-point operations are:
 
 If the rows are sparse with few entries, or dense and small, ARPACK takes the place of block Krylov
 iteration. Large dense rows are multiplied with narrow blocks of four or eight vectors, in pieces
-that stay in the cache; float32 rows in single precision, and one product in double precision refines
-the result.
+that stay in the cache; float32 rows in single precision, and one product in double precision
+refines the result.
 
 The number of products that the iteration needs depends on the eigenvalues. The iteration is tried
 first if the usual number of products costs less than the cheaper of the other two algorithms. It is
@@ -410,7 +410,7 @@ def gram_matrix(X: Any, mean: Array, weights: Array | None, total: float) -> Arr
     the rows have weight 1.
     """
     if scipy.sparse.issparse(X):
-        X = X.astype(np.float64)
+        X = X.astype(np.float64, copy=False)
         projected = X @ mean
         gram = (X @ X.T).toarray() - projected[:, None] - projected[None, :] + mean @ mean
     else:
@@ -470,7 +470,7 @@ def _from_left(
         scaled = scaled * xp.sqrt(weights)[:, None]
     spread = xp.sum(scaled, axis=0)
     if scipy.sparse.issparse(X):
-        rows = (X.T.astype(np.float64) @ scaled).T
+        rows = (X.T.astype(np.float64, copy=False) @ scaled).T
     else:
         rows = scaled.mT @ as_double(X)
     rows = rows - spread[:, None] * mean
