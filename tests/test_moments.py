@@ -570,3 +570,38 @@ def test_blocks_on_a_device_have_a_fixed_number_of_entries(mean, monkeypatch):
     monkeypatch.setattr(moments, "on_host", lambda _: False)
     assert_allclose(SecondMoment.of(X).covariance, np.cov(X.T, bias=True), atol=1e-12)
     assert sizes == [16, 16, 8]
+
+
+def single_rows(mean, seed=0):
+    """Return float32 rows with more entries than are multiplied in double precision."""
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal((11_000, 200)) @ np.diag(np.geomspace(3, 0.1, 200)) + mean
+    return X.astype(np.float32)
+
+
+@pytest.mark.parametrize("mean", [0.0, 1.0, 300.0])
+def test_many_float32_rows_lose_no_more_than_the_rounding_errors_of_single_precision(mean):
+    X = single_rows(mean)
+    moment, exact = SecondMoment.of(X), SecondMoment.of(X.astype(float))
+    scale = np.sqrt(np.outer(np.diag(exact.covariance), np.diag(exact.covariance)))
+    error = np.abs(moment.covariance - exact.covariance) / scale
+    assert 1e-11 < error.max() < 2e-6  # single precision was used, and was enough
+    assert np.abs(moment.mean - exact.mean).max() < 1e-7 * (1 + mean)
+    joined = moment.update(X)
+    assert joined.covariance == pytest.approx(exact.covariance, abs=2e-6 * scale.max())
+    assert joined.weight == 22_000
+
+
+@pytest.mark.parametrize("factor", [1e-15, 1e15])
+def test_float32_rows_whose_squares_leave_single_precision_are_converted(factor):
+    X = single_rows(0.0)[:, :190] * np.float32(factor)
+    X = np.concatenate([X, X[:, :10]], axis=1)
+    exact = SecondMoment.of(X.astype(float)).covariance
+    assert SecondMoment.of(X).covariance == pytest.approx(exact, abs=1e-12 * np.abs(exact).max())
+
+
+def test_nan_in_many_float32_rows_is_refused():
+    X = single_rows(0.0)
+    X[7000, 3] = np.nan
+    with pytest.raises(ValueError, match="NaN"):
+        SecondMoment.of(X)

@@ -11,6 +11,7 @@ import tomllib
 from collections import Counter
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import lucidae
@@ -94,7 +95,7 @@ def test_package_imports_without_any_extra():
 
 
 def test_import_loads_no_optional_package_and_no_data_sets():
-    result = python("-c", "import sys, lucidae; print(*sys.modules)")
+    result = python("-c", "import sys; from lucidae import *; print(*sys.modules)")
     loaded = set(result.stdout.split())
     unwanted = {
         "matplotlib",
@@ -109,6 +110,49 @@ def test_import_loads_no_optional_package_and_no_data_sets():
         "sklearn.datasets",
     }
     assert not unwanted & loaded
+
+
+def test_import_alone_loads_no_module_that_takes_time():
+    result = python("-c", "import sys, lucidae; print(*sys.modules)")
+    assert not {"numpy", "scipy", "sklearn", "lucidae.linear"} & set(result.stdout.split())
+
+
+@pytest.mark.parametrize("first", ["SparseVAE", "data", "displays"])
+def test_each_name_can_be_the_first_that_is_used(first):
+    """Each is imported in a new process: imports that depend on the order of others would fail."""
+    result = python("-c", f"import lucidae; print(lucidae.{first}.__name__)")
+    assert result.stdout.strip() in (first, f"lucidae.{first}"), result.stderr
+
+
+def test_the_package_lists_its_lazy_names_and_refuses_others():
+    assert {*lucidae.__all__, "linear", "dropout", "sparsity"} <= set(dir(lucidae))
+    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
+        lucidae.nonsense  # noqa: B018
+
+
+FROM_A_FILE = """
+import sys
+from lucidae.io.models import load
+print(load(sys.argv[1]).n_components)
+"""
+
+
+def test_a_file_is_read_without_importing_its_family_first(tmp_path):
+    X = np.random.default_rng(0).standard_normal((20, 4))
+    lucidae.save(lucidae.LinearAutoencoder(2).fit(X), tmp_path / "model.npz")
+    result = python("-c", FROM_A_FILE, str(tmp_path / "model.npz"))
+    assert result.stdout.strip() == "2", result.stderr
+
+
+PAIR = """
+import numpy as np
+from lucidae import certify
+print(certify((np.eye(2), np.eye(2)), np.eye(2), family="linear", method="rag")["subspace"].name)
+"""
+
+
+def test_weights_are_certified_without_importing_their_family_first():
+    assert python("-c", PAIR).stdout.strip() == "subspace"
 
 
 def test_every_public_name_is_there_and_documented():

@@ -1,14 +1,19 @@
 """Autoencoders whose optimum is known."""
 
-from lucidae import datasets, displays, metrics
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from lucidae._version import __version__
-from lucidae.certificate import certify
-from lucidae.dropout import DropoutAutoencoder, DropoutFactorization, DropoutRegressor
-from lucidae.dropout.equalize import equalize, equalize_pair
-from lucidae.io.models import load, save
-from lucidae.linear.estimator import LinearAutoencoder
-from lucidae.moments import SecondMoment
-from lucidae.sparsity.estimator import SparseVAE
+
+if TYPE_CHECKING:
+    from lucidae import datasets, displays, metrics
+    from lucidae.certificate import certify
+    from lucidae.dropout import DropoutAutoencoder, DropoutFactorization, DropoutRegressor
+    from lucidae.dropout.equalize import equalize, equalize_pair
+    from lucidae.io.models import load, save
+    from lucidae.linear.estimator import LinearAutoencoder
+    from lucidae.moments import SecondMoment
+    from lucidae.sparsity.estimator import SparseVAE
 
 __all__ = [
     "DropoutAutoencoder",
@@ -27,3 +32,53 @@ __all__ = [
     "metrics",
     "save",
 ]
+
+_HOMES = {
+    "DropoutAutoencoder": "lucidae.dropout",
+    "DropoutFactorization": "lucidae.dropout",
+    "DropoutRegressor": "lucidae.dropout",
+    "LinearAutoencoder": "lucidae.linear",
+    "SecondMoment": "lucidae.moments",
+    "SparseVAE": "lucidae.sparsity",
+    "certify": "lucidae.certificate",
+    "equalize": "lucidae.dropout",
+    "equalize_pair": "lucidae.dropout",
+    "load": "lucidae.io.models",
+    "save": "lucidae.io.models",
+}
+"""Module of each public function and class."""
+
+_MODULES = {
+    "arrays",
+    "base",
+    "certificate",
+    "data",
+    "datasets",
+    "displays",
+    "dropout",
+    "io",
+    "iteration",
+    "linear",
+    "metrics",
+    "moments",
+    "sampling",
+    "sparsity",
+    "validation",
+}
+"""Modules that can be used as attributes of the package without importing them."""
+
+
+def __getattr__(name: str) -> Any:
+    """Return a public name; its module is imported when the name is first used (PEP 562)."""
+    if name in _HOMES:
+        found = getattr(import_module(_HOMES[name]), name)
+    elif name in _MODULES:
+        found = import_module(f"lucidae.{name}")
+    else:
+        raise AttributeError(f"module 'lucidae' has no attribute {name!r}")
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__, *_MODULES})

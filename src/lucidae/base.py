@@ -47,7 +47,8 @@ class FittedState(ABC):
 
     The fitted attributes and the certificate are computed when they are first read. They are cached
     here, because scikit-learn forbids an estimator to change its ``__dict__`` when an attribute is
-    read. A state contains small summaries (such as a second moment), never the training data. It is
+    read. A state contains small summaries (such as a second moment). It may refer to training rows,
+    without a copy, until the certificate is computed from them, but never saves them. It is
     pickled with its estimator. `lucidae.save` writes its attributes under the name that the
     decorator `saved_as` gave to its class.
     """

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from lucidae._families import import_families
 from lucidae.cards import Html, card
 from lucidae.io.atomic import json_safe
 from lucidae.io.models import saved_as
@@ -483,6 +484,7 @@ def certify(subject: Any, X: Any = None, y: Any = None, **settings: Any) -> Cert
             subject.certificate_ if X is None else subject._certify_on(X, y, **settings)
         )
         return certificate
+    import_families()
     if isinstance(subject, tuple | list) and len(subject) == 2 and "family" in settings:
         return _certify_pair(subject[0], subject[1], X, y, **settings)
     if hasattr(subject, "components_"):

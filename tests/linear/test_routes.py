@@ -9,7 +9,7 @@ from lucidae import LinearAutoencoder
 from lucidae.arrays import eigen
 from lucidae.linear import data, routes
 from lucidae.linear.data import SOLVERS, MomentSource, RowsSource, source_of
-from lucidae.linear.routes import costs, gram_eigenpairs, gram_matrix, sparse_eigenpairs
+from lucidae.linear.routes import costs, gram_eigenpairs, gram_matrix, vector_eigenpairs
 
 SHAPES = [(60, 200), (200, 60), (120, 120)]
 
@@ -82,7 +82,7 @@ def test_pairs_without_digits_in_the_gram_matrix_are_refused():
 )
 def test_the_shape_decides(shape, route):
     found = costs(*shape, 10)
-    if found.passes >= routes.FEWEST_PASSES:
+    if found.iterates:
         assert route == "krylov"
     else:
         assert route == ("moment" if found.moment < found.gram else "gram")
@@ -128,7 +128,7 @@ def test_arpack_finds_the_leading_eigenpairs_of_sparse_rows(shape, weighted):
     mean = weights @ dense / total
     centred = (dense - mean) * np.sqrt(weights / total)[:, None]
     values, vectors = np.linalg.eigh(centred.T @ centred)
-    found = sparse_eigenpairs(X.tocsr(), mean, weights, total, float(np.sum(centred**2)), 6)
+    found = vector_eigenpairs(X.tocsr(), mean, weights, total, float(np.sum(centred**2)), 6)
     assert_allclose(found.values, values[::-1][:6], rtol=1e-12)
     assert_allclose(np.abs(np.sum(found.vectors * vectors[:, ::-1][:, :6], axis=0)), 1, rtol=1e-12)
     assert_allclose(found.vectors.T @ found.vectors, np.eye(6), atol=1e-13)
@@ -145,9 +145,9 @@ def test_eigenvalues_that_arpack_missed_are_noticed(monkeypatch):
 
     mean = np.asarray(X.mean(axis=0)).ravel()
     args = X, mean, np.ones(200), 200.0, 1.0, 4
-    assert sparse_eigenpairs(*args) is not None
+    assert vector_eigenpairs(*args) is not None
     monkeypatch.setattr(eigen, "eigsh", misses_the_second)
-    assert sparse_eigenpairs(*args) is None
+    assert vector_eigenpairs(*args) is None
 
 
 def test_repeated_eigenvalues_of_sparse_rows_are_all_found():
@@ -165,3 +165,65 @@ def test_equal_sparse_rows_have_components_of_variance_zero(k):
     model = LinearAutoencoder(k).fit(X)
     assert_allclose(model.explained_variance_, 0.0)
     assert_allclose(model.inverse_transform(model.transform(X)), X.toarray(), atol=1e-12)
+
+
+def single(shape, mean=0.0, decay=0.7, seed=0):
+    """Return float32 rows with a decaying spectrum, and their components in float64."""
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal(shape) * np.arange(1, shape[1] + 1) ** -decay
+    X = (X + mean * rng.random(shape[1])).astype(np.float32)
+    centred = X.astype(float) - X.mean(axis=0, dtype=float)
+    _, _, vectors = np.linalg.svd(centred, full_matrices=False)
+    return X, vectors
+
+
+@pytest.mark.parametrize("mean", [0.01, 5.0])
+@pytest.mark.parametrize("shape", [(600, 1200), (1500, 1100), (60, 9000)])
+def test_float32_rows_are_not_converted_and_have_the_components_of_float64(
+    monkeypatch, shape, mean
+):
+    X, vectors = single(shape, mean)
+    monkeypatch.setattr(data, "_centred_statistics", lambda *_: pytest.fail("rows were converted"))
+    model = LinearAutoencoder(4).fit(X)
+    found = model._state.model.components
+    assert found.dtype == np.float64
+    assert_allclose(np.abs(np.sum(found * vectors[:4], axis=1)), 1.0, atol=1e-11)
+    monkeypatch.undo()
+    assert model.certificate_["subspace"].holds
+    assert model.certificate_["attributes"].holds
+
+
+def test_float32_rows_that_need_double_precision_get_it():
+    rng = np.random.default_rng(3)
+    scales = np.r_[1.0, 1e-3, 1e-4, np.full(1197, 1e-6)]
+    X = (rng.standard_normal((700, 1200)) * scales).astype(np.float32)
+    centred = X.astype(float) - X.mean(axis=0, dtype=float)
+    _, _, vectors = np.linalg.svd(centred, full_matrices=False)
+    found = LinearAutoencoder(3).fit(X)._state.model.components
+    assert_allclose(np.abs(np.sum(found * vectors[:3], axis=1)), 1.0, atol=1e-10)
+
+
+@pytest.mark.parametrize("factor", [1e-15, 1e15])
+def test_float32_rows_beyond_the_range_of_single_products_are_converted(factor):
+    X, vectors = single((700, 1200))
+    found = LinearAutoencoder(3).fit(X * np.float32(factor))
+    assert_allclose(np.abs(np.sum(found.components_ * vectors[:3], axis=1)), 1.0, atol=1e-5)
+
+
+def test_refinement_refuses_vectors_that_are_no_eigenvectors():
+    matrix = np.diag([4.0, 3.0, 2.0, 1.0])
+    turned = np.linalg.qr(np.eye(4)[:, :3] + 0.1)[0]
+    assert routes.refined(turned, lambda rows: rows @ matrix, 10.0) is None
+    exact = routes.refined(np.eye(4)[:, :3], lambda rows: rows @ matrix, 10.0)
+    assert_allclose(exact.values, [4.0, 3.0, 2.0])
+
+
+def test_a_rough_last_pair_leaves_the_others_exact():
+    X = np.random.default_rng(4).standard_normal((300, 200)) * np.arange(1, 201) ** -0.5
+    mean, trace = X.mean(axis=0), float(np.sum(X.var(axis=0)))
+    values, _ = reference(X, np.ones(300), 5)
+    found = vector_eigenpairs(X, mean, np.ones(300), 300.0, trace, 5, rough=True)
+    assert_allclose(found.values[:4], values[:4], rtol=1e-12)
+    assert found.values[4] <= values[4] * (1 + 1e-12)
+    assert found.values[4] > 0.8 * values[4]
+    assert_allclose(found.vectors.T @ found.vectors, np.eye(5), atol=1e-12)

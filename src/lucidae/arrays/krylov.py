@@ -59,8 +59,13 @@ WELL_SEPARATED = 0.1
 largest, because rounding errors grow with the ratio."""
 
 FRESH_STEPS = 4
-"""Number of steps that are made from new random vectors after convergence, to find further
+"""Number of steps that are made from new random vectors before the iteration ends, to find further
 eigenvectors of a repeated eigenvalue that were missed."""
+
+SETTLED = 1e-8
+"""Size of the residuals, divided by the largest eigenvalue, at which these steps begin. The error
+of an eigenvalue is of the order of the squared residual, so that it then grows only if an
+eigenvector was missed."""
 
 
 @dataclass
@@ -84,9 +89,9 @@ class _Space:
 class _Search:
     """The search for copies of eigenvectors that a Krylov space has missed.
 
-    After convergence, random rows are added to the space and `steps` more steps are made. If the
-    sum of the wanted eigenvalues grows in these steps, the search begins again with twice as many
-    rows.
+    Shortly before convergence, when the eigenvalues change no more, random rows are added to the
+    space, and at least `steps` more steps are made. If the sum of the wanted eigenvalues grows in
+    these steps, the search begins again with twice as many rows.
 
     `left` is the number of steps that are left, `begins` tells whether rows are to be added now,
     and `rows` is their number.
@@ -98,18 +103,18 @@ class _Search:
     begins: bool = False
     total: float = -math.inf
 
-    def update(self, converged: bool, total: float, k: int) -> None:
-        """Note whether k eigenpairs have converged after one more step, and their sum `total`."""
+    def update(self, settled: bool, total: float, k: int) -> None:
+        """Note whether k eigenvalues are settled after one more step, and their sum `total`."""
         self.begins = False
         if self.left < 0:
             self.left = self.steps
-        if not converged or not self.steps:
+        if not settled or not self.steps:
             self.left = self.steps
         elif total > self.total + 1e-10 * abs(total):
             self.rows = self.rows if math.isinf(self.total) else min(2 * self.rows, max(k, 1))
             self.total, self.left, self.begins = total, self.steps, True
         else:
-            self.left -= 1
+            self.left = max(self.left - 1, 0)
 
 
 def krylov_eigenpairs(
@@ -120,6 +125,7 @@ def krylov_eigenpairs(
     passes: float = math.inf,
     widest: int = WIDEST,
     last: float = LAST_RESIDUAL,
+    residual: float = RESIDUAL,
 ) -> tuple[Array, Array] | None:
     """Return the `k` leading eigenpairs of a symmetric, positive semidefinite matrix.
 
@@ -128,7 +134,7 @@ def krylov_eigenpairs(
     apply : callable
         Returns the product of rows of shape (b, m) with the matrix of shape (m, m).
     k : int
-        Number of eigenpairs. The norm of each residual is at most `RESIDUAL` times the largest
+        Number of eigenpairs. The norm of each residual is at most `residual` times the largest
         eigenvalue, apart from that of the last one, see `last`.
     reference : array of shape (m,)
         An array whose library, dtype and device are used.
@@ -140,6 +146,8 @@ def krylov_eigenpairs(
     last : float
         Tolerance of the residual of the last of several eigenpairs, divided by the largest
         eigenvalue.
+    residual : float
+        Tolerance of the residuals of the others.
 
     Returns
     -------
@@ -158,8 +166,11 @@ def krylov_eigenpairs(
         values, turn = values[::-1], turn[:, ::-1]
         block, coupling = _orthonormal(outside, space.basis)
         size = space.basis.shape[0]
-        excess = _excess(values, turn, coupling, k, last) if size >= k else math.inf
-        search.update(excess <= 1.0, float(np.sum(values[:k])), k)
+        excess = _excess(values, turn, coupling, k, last, residual) if size >= k else math.inf
+        # The last eigenvalue still grows if only its residual has a large tolerance.
+        strict = k - 1 if last > residual and k > 1 else k
+        settled = excess <= max(1.0, SETTLED / residual)
+        search.update(settled, float(np.sum(values[:strict])), k)
         if excess <= 1.0 and (not search.left or size >= m):
             return _ritz(space, values, turn, k)
         if math.isfinite(excess):
@@ -229,7 +240,9 @@ def _orthonormal(rows: Array, basis: Array | None) -> tuple[Array, Vector]:
     return block, left[:, :kept] * singular[:kept]
 
 
-def _excess(values: Vector, turn: Vector, coupling: Vector, k: int, last: float) -> float:
+def _excess(
+    values: Vector, turn: Vector, coupling: Vector, k: int, last: float, residual: float
+) -> float:
     """Return the largest ratio of the residual of an eigenpair to its tolerance.
 
     The eigenpairs are those of the matrix restricted to the Krylov space (Ritz pairs). A residual
@@ -246,14 +259,16 @@ def _excess(values: Vector, turn: Vector, coupling: Vector, k: int, last: float)
     k : int
         Number of wanted eigenpairs.
     last : float
-        Tolerance of the last of several eigenpairs; that of the others is `RESIDUAL`.
+        Tolerance of the last of several eigenpairs.
+    residual : float
+        Tolerance of the others.
     """
     if not coupling.shape[1] or not values[0] > 0.0:
         return 0.0
     rows = coupling.shape[0]
     # In units of the largest eigenvalue no square overflows or underflows.
     residuals = np.linalg.norm(turn[-rows:, :k].T @ (coupling / values[0]), axis=1)
-    tolerances = np.full(k, RESIDUAL)
+    tolerances = np.full(k, residual)
     if k > 1:
         tolerances[-1] = last
     return float(np.max(residuals / tolerances))

@@ -130,7 +130,8 @@ def _refined(source: RowsSource, vectors: Array) -> tuple[Array, Array]:
     singular values of the rows projected on the span of `vectors` (one Rayleigh–Ritz step) have an
     error of the order ε times the largest.
     """
-    rows, mean = source.centred or (source.rows, source.mean)
+    known = source.centred if source.single is None else None
+    rows, mean = known or (source.rows, source.mean)
     xp = namespace(vectors)
     codes = rows @ vectors if scipy.sparse.issparse(rows) else as_double(rows) @ vectors
     codes = (codes - mean @ vectors) * xp.sqrt(source.weights / source.weight)[:, None]

@@ -27,6 +27,7 @@ import numpy as np
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
+from lucidae._families import import_families
 from lucidae._version import __version__
 from lucidae.arrays import is_array, to_numpy
 from lucidae.io.atomic import load_arrays, reason_of, save_arrays
@@ -248,6 +249,7 @@ def load(path: str | os.PathLike[str]) -> Any:
         If the file is not a saved estimator, is damaged, or comes from a newer version.
     """
     arrays = load_arrays(path, "a saved estimator")
+    import_families()
     try:
         header = json.loads(str(arrays[_HEADER]))
         if not 1 <= header["format"] <= _FORMAT:

@@ -497,7 +497,8 @@ def _moment_claim(figures: LinearFigures) -> Claim:
     if figures.moment is None:
         why = (
             "No covariance was computed, or it was given without its rows, or the rows have more "
-            "than 2 million entries."
+            "than 2 million entries. The covariance of so many float32 entries has an error of "
+            "about 1e-7 of its largest eigenvalue."
         )
         return does_not_apply("moment", statement, reference, why)
     value, error = figures.moment

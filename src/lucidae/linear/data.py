@@ -20,6 +20,7 @@ from lucidae.arrays import (
     as_double,
     device,
     eigh_descending,
+    is_numpy,
     largest,
     namespace,
     normal,
@@ -28,16 +29,22 @@ from lucidae.arrays import (
     trace,
     zeros_like_shape,
 )
-from lucidae.arrays.eigen import fix_signs
+from lucidae.arrays.eigen import ARPACK_FEATURES, ITERATIVE_SHARE, fix_signs
 from lucidae.arrays.krylov import krylov_eigenpairs
+from lucidae.arrays.row_products import has_fast_products, moment_product
 from lucidae.linear.routes import (
     ARPACK_ENTRIES,
     EXACT_FEATURES,
-    FEWEST_PASSES,
+    NARROW,
+    SMALL_MEAN,
+    SMALL_ROWS,
+    Costs,
     costs,
     gram_eigenpairs,
     gram_matrix,
-    sparse_eigenpairs,
+    single_eigenpairs,
+    single_statistics,
+    vector_eigenpairs,
 )
 from lucidae.linear.spectrum import Spectrum, spectrum_of_rows
 from lucidae.linear.sums import BlocksSource, shifted, sparse_sums
@@ -47,11 +54,6 @@ from lucidae.validation import check_rows
 
 PLAIN_ROWS = 2**18
 """Number of rows multiplied at a time if the rows need no copy; it limits the memory for codes."""
-
-SMALL_MEAN = 1.0
-"""Largest ratio of the squared length of the mean to the total variance for which the mean is
-subtracted from the products instead of from the rows: at most one bit of accuracy is lost."""
-
 
 COPIED_ENTRIES = 2**27
 """Largest number of entries of rows that are copied in order to centre them once and not for every
@@ -195,7 +197,10 @@ class RowsCovariance:
 
     def apply(self, rows: Array) -> Array:
         """Return ``rows @ Σ``, where `rows` have shape (…, k, m) and Σ is the second moment."""
-        return self.centred_products(self.codes(rows) * (self.weights / self.total)[:, None])
+        shares = self.weights / self.total
+        if rows.ndim == 2 and has_fast_products(self.rows, rows.shape[0]):
+            return moment_product(rows, self.rows, self.mean, shares)
+        return self.centred_products(self.codes(rows) * shares[:, None])
 
 
 def rows_covariance(X: Any, mean: Array, weights: Array) -> RowsCovariance:
@@ -414,10 +419,13 @@ class RowsSource:
         Total variance of the rows: the trace of their second moment.
     moment : SecondMoment or None
         The second moment of the rows if it was computed as well, otherwise None.
-    centred : tuple of arrays of shapes (n, m) and (m,), or None
+    copied : tuple of arrays of shapes (n, m) and (m,), or None
         A centred float64 copy of the rows, and the mean of this copy, which is zero up to rounding
         errors; None if products use the rows themselves. If the rows are sparse and
         their mean is large, only the columns without zeros are centred.
+    single : tuple of arrays of shapes (n, m) and (m,), or None
+        If the rows are float32, the rows or a centred float32 copy, and their mean, for products in
+        single precision. A float64 copy is then made only if single precision is not enough.
     """
 
     rows: Any
@@ -426,13 +434,23 @@ class RowsSource:
     weight: float
     trace: float
     moment: SecondMoment | None = None
-    centred: tuple[Array, Array] | None = None
+    copied: tuple[Array, Array] | None = None
+    single: tuple[Array, Array] | None = None
 
     @classmethod
-    def of(cls, X: Any, weights: Array | None, moment: SecondMoment | None = None) -> RowsSource:
+    def of(
+        cls,
+        X: Any,
+        weights: Array | None,
+        moment: SecondMoment | None = None,
+        *,
+        closed_form: bool = False,
+    ) -> RowsSource:
         """Return the rows X (n, m) as a `RowsSource`, with their mean and total variance.
 
         Without `weights`, each row has weight 1. `moment` is the second moment of X if it is known.
+        `closed_form` tells whether only leading eigenpairs are needed, for which float32 rows are
+        not converted.
         """
         reference = np.empty(0) if scipy.sparse.issparse(X) else X
         xp = namespace(reference)
@@ -440,14 +458,32 @@ class RowsSource:
             weights = xp.ones(X.shape[0], dtype=xp.float64, device=device(reference))
         total = scalar(xp.sum(weights))
         with np.errstate(over="ignore", invalid="ignore"):
-            mean, trace, centred = _centred_statistics(X, weights, total)
-            source = cls(X, weights, mean, total, trace, moment, centred)
+            known = single_statistics(X, weights / total) if closed_form else None
+            if known is not None:
+                mean, trace, single = known
+                source = cls(X, weights, mean, total, trace, moment, None, single)
+            else:
+                mean, trace, copied = _centred_statistics(X, weights, total)
+                source = cls(X, weights, mean, total, trace, moment, copied)
             _check_squares(source)
         return source
 
     @cached_property
+    def centred(self) -> tuple[Array, Array] | None:
+        """A centred float64 copy of the rows and its mean, or None, see `copied`."""
+        if self.single is None:
+            return self.copied
+        return _centred_statistics(self.rows, self.weights, self.weight)[2]
+
+    @cached_property
     def covariance(self) -> StreamCovariance:
         """The second moment of the centred rows, by which row vectors are multiplied."""
+        if self.single is not None:  # few products are needed, for which no copy is made
+            return StreamCovariance(self.rows, self.mean, self.weights, False, self.trace)
+        return self._double_covariance
+
+    @property
+    def _double_covariance(self) -> StreamCovariance:
         if self.centred is not None:
             return StreamCovariance(*self.centred, self.weights, True, self.trace)
         small = scalar(namespace(self.mean).sum(self.mean**2)) <= SMALL_MEAN * self.trace
@@ -482,28 +518,36 @@ class RowsSource:
         return MomentSource(self.moment or SecondMoment.of(self.rows, self.weights))
 
     def _leading(self, k: int) -> Spectrum | None:
-        n, m = self.rows.shape
-        entries = self.rows.nnz if scipy.sparse.issparse(self.rows) else None
-        cost = costs(n, m, k, entries=entries)
-        if (
-            entries is not None
-            and cost.passes >= FEWEST_PASSES
-            and entries <= ARPACK_ENTRIES * (n + m)
-        ):
-            found = sparse_eigenpairs(*self._products, self.weights, self.weight, self.trace, k)
+        cost = _costs_of(self.rows, k)
+        if self.single is not None:
+            shares = self.weights / self.weight
+            found = single_eigenpairs(
+                self.rows, self.mean, self.single, shares, self.trace, k, cost
+            )
             if found is not None:
                 return found
-        if cost.passes >= FEWEST_PASSES:
-            pairs = krylov_eigenpairs(
-                self.covariance.apply, k, self.mean, passes=cost.passes, widest=cost.widest
-            )
-            if pairs is not None:
-                return Spectrum(pairs[0], fix_signs(pairs[1]), self.trace)
+        found = self._iterated(k, cost) if cost.iterates else None
+        if found is not None:
+            return found
         if cost.moment < cost.gram:
             return self._whole.spectrum(k)
         rows = (*self._products, self.weights, self.weight)
         found = gram_eigenpairs(self.gram, *rows, k)
         return found or _padded(spectrum_of_rows(*rows), k)
+
+    def _iterated(self, k: int, cost: Costs) -> Spectrum | None:
+        """Return the `k` leading eigenpairs by iteration; None if it would take too long."""
+        rows, mean = self._products
+        if _for_vectors(rows):
+            found = vector_eigenpairs(
+                rows, mean, self.weights, self.weight, self.trace, k, rough=True
+            )
+            if found is not None:
+                return found
+        pairs = krylov_eigenpairs(
+            self._double_covariance.apply, k, self.mean, passes=cost.most, widest=cost.widest
+        )
+        return None if pairs is None else Spectrum(pairs[0], fix_signs(pairs[1]), self.trace)
 
     @cached_property
     def gram(self) -> Array:
@@ -651,20 +695,47 @@ def source_of(
         return RowsSource.of(X, weights)
     if not solver.closed_form and m <= EXACT_FEATURES:
         return MomentSource(SecondMoment.of(X, weights))
+    stored = m <= STORED_FEATURES and not _smaller_than_moment(X)
     if n <= m // 2:
-        moment = SecondMoment.of(X, weights) if m <= STORED_FEATURES else None
-        return RowsSource.of(X, weights, moment)
-    if m <= STORED_FEATURES or _moment_is_cheapest(X, wanted):
+        moment = SecondMoment.of(X, weights) if stored else None
+        return RowsSource.of(X, weights, moment, closed_form=solver.closed_form)
+    many = m <= STORED_FEATURES and _many(wanted, m)
+    if stored or many or _moment_is_cheapest(X, wanted):
         return MomentSource(SecondMoment.of(X, weights))
-    return RowsSource.of(X, weights)
+    return RowsSource.of(X, weights, closed_form=solver.closed_form)
+
+
+def _many(wanted: Any, m: int) -> bool:
+    """Tell whether so many components of few features are wanted that a dense solver is faster."""
+    return m < ARPACK_FEATURES or not isinstance(wanted, int) or wanted > m // ITERATIVE_SHARE
 
 
 def _moment_is_cheapest(X: Any, wanted: Any) -> bool:
-    n, m = X.shape
+    m = X.shape[1]
     if m > EXACT_FEATURES:
         return False
     if not isinstance(wanted, int):
         return True
-    entries = X.nnz if scipy.sparse.issparse(X) else None
-    cost = costs(n, m, min(wanted + 1, m), entries=entries)
-    return cost.passes < FEWEST_PASSES and cost.moment < cost.gram
+    cost = _costs_of(X, min(wanted + 1, m))
+    return not cost.iterates and cost.moment < cost.gram
+
+
+def _costs_of(X: Any, k: int) -> Costs:
+    """Return the costs of the algorithms for the `k` leading eigenpairs of rows X (n, m)."""
+    n, m = X.shape
+    if scipy.sparse.issparse(X):
+        return costs(n, m, k, entries=X.nnz)
+    return costs(n, m, k, narrow=has_fast_products(X, NARROW))
+
+
+def _for_vectors(X: Any) -> bool:
+    """Tell whether products of rows X (n, m) with one vector are as fast as with several."""
+    if scipy.sparse.issparse(X):
+        return bool(X.nnz <= ARPACK_ENTRIES * sum(X.shape))
+    return is_numpy(X) and X.dtype == np.float64 and X.size <= SMALL_ROWS
+
+
+def _smaller_than_moment(X: Any) -> bool:
+    """Tell whether rows X (n, m) on the CPU take less memory than their second moment (m, m)."""
+    sparse = scipy.sparse.issparse(X)
+    return (sparse or is_numpy(X)) and bool((X.nnz if sparse else X.size) <= X.shape[1] ** 2)

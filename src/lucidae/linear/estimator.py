@@ -222,6 +222,11 @@ class LinearAutoencoder(
     entries of opposite sign have almost the same magnitude, small changes of the data can still
     change the sign.
 
+    `fit` to more than 1024 features refers to the rows, without a copy, until `certificate_` is
+    read or the estimator is saved or pickled, if they are a NumPy array or a sparse matrix of at
+    most 256 MiB. If the rows are changed in place before, `certificate_` is undecided and says so;
+    `lucidae.certify` with the original rows decides it. Larger rows are certified by `fit`.
+
     References
     ----------
     Bao, Lucas, Sachdeva & Grosse (2020), Regularized linear autoencoders recover the principal

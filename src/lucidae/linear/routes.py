@@ -9,10 +9,14 @@ features. Their costs in floating-point operations are:
 * block Krylov iteration, which forms neither matrix: 4 n m b operations for each product with a
   block of b vectors.
 
-If the rows are sparse with few entries, ARPACK takes the place of block Krylov iteration. The
-number of products that the iteration needs depends on the eigenvalues. The iteration is tried first
-if twelve products cost less than the cheaper of the other two algorithms. It is given up as soon as
-its convergence rate predicts that it will cost more than the cheaper algorithm.
+If the rows are sparse with few entries, or dense and small, ARPACK takes the place of block Krylov
+iteration. Large dense rows are multiplied with narrow blocks of four or eight vectors, in pieces
+that stay in the cache; float32 rows in single precision, and one product in double precision
+refines the result.
+
+The number of products that the iteration needs depends on the eigenvalues. The iteration is tried
+first if the usual number of products costs less than the cheaper of the other two algorithms. It is
+given up as soon as its convergence rate predicts that it will cost more than a dense solver.
 
 The costs were fitted to OpenBLAS on two cores; see docs/scaling.md.
 """
@@ -20,15 +24,17 @@ The costs were fitted to OpenBLAS on two cores; see docs/scaling.md.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import scipy.sparse
 
-from lucidae.arrays import Array, as_double, device, eye_like, namespace
+from lucidae.arrays import Array, as_double, device, eigh_descending, eye_like, is_numpy, namespace
 from lucidae.arrays.eigen import arpack_eigenpairs, fix_signs, leading_eigenpairs
-from lucidae.arrays.krylov import EXTRA, WIDEST
+from lucidae.arrays.krylov import EXTRA, WIDEST, krylov_eigenpairs
+from lucidae.arrays.row_products import moment_product
 from lucidae.linear.spectrum import Spectrum
 
 EXACT_FEATURES = 8192
@@ -46,6 +52,21 @@ SPARSE_SQUARE_COST = 1000.0
 """Time of one floating-point operation in the product of a sparse matrix with its own transpose,
 relative to one in a product of dense matrices: each adds to an entry that must be found."""
 
+NARROW = 4
+"""Number of vectors in a block if the rows are dense and are read in pieces that stay in the cache
+(`lucidae.arrays.row_products`). A pass over the rows with eight vectors takes half as long again,
+and hardly fewer passes are needed."""
+
+NARROW_FOR_MANY = 8
+"""The same for more than `MANY` eigenpairs."""
+
+MANY = 32
+
+SMALL_ROWS = 2**21
+"""Largest number of entries of dense rows for which ARPACK is used: they stay in the cache, so that
+products with one vector are as fast as with a few, and the steps of a block iteration would take
+more time than the products."""
+
 WIDEST_SPARSE = 4
 """Largest number of vectors in a block for sparse rows. Products with wider blocks are hardly
 faster per vector, and fewer products with narrow blocks are needed in all."""
@@ -61,6 +82,35 @@ the memory bandwidth, relative to one in a product of two matrices."""
 RESOLVED = 1e-8
 """Smallest ratio of an eigenvalue to the largest one for which the eigenvector of the second moment
 is computed from that of the Gram matrix."""
+
+SMALL_MEAN = 1.0
+"""Largest ratio of the squared length of the mean to the total variance for which the mean is
+subtracted from the products instead of from the rows: at most one bit of accuracy is lost."""
+
+SINGLE_ENTRIES = 2**19
+"""Smallest number of entries of float32 rows that are multiplied in single precision."""
+
+SINGLE_RANGE = 1e20
+"""Mean squares of the entries between the inverse of this number and this number neither overflow
+nor underflow in products in single precision."""
+
+SUMMED_ENTRIES = 2**15
+"""Number of entries of float32 rows that are converted and added in double precision at a time, so
+that they stay in the cache."""
+
+SINGLE_RESIDUAL = 1e-7
+"""Tolerance of the residuals of block Krylov iteration with products in single precision, divided
+by the largest eigenvalue."""
+
+SINGLE_RESOLVED = 1e-4
+"""Smallest ratio of an eigenvalue to the largest one for which an eigenvector is computed from a
+Gram matrix in single precision."""
+
+SINGLE_ERROR = 1e-4
+"""Largest bound on the error of an eigenvector from products in single precision, before it is
+refined; otherwise double precision is used. The bound would be attained if all rounding errors lay
+along one neighbouring eigenvector. They lie in all directions, and the error of the refined vectors
+is below 1e-6."""
 
 ARPACK_ENTRIES = 30
 """Largest number of stored entries of a sparse matrix, divided by the sum of its numbers of rows
@@ -88,12 +138,24 @@ class Costs:
         Operations of one product with a block of vectors in block Krylov iteration.
     widest : int
         Largest number of vectors in such a block.
+    fewest : float
+        Number of such products after which the iteration has usually converged.
+    most : float
+        Number of such products after which it is given up: they cost as much as an
+        eigendecomposition by a dense solver.
     """
 
     moment: float
     gram: float
     krylov: float
     widest: int = WIDEST
+    fewest: float = FEWEST_PASSES
+    most: float = math.inf
+
+    @property
+    def iterates(self) -> bool:
+        """Whether block Krylov iteration is expected to be the cheapest."""
+        return self.passes >= self.fewest
 
     @property
     def passes(self) -> float:
@@ -106,7 +168,7 @@ class Costs:
         return other / self.krylov if math.isfinite(other) else math.inf
 
 
-def costs(n: int, m: int, k: int, *, entries: int | None = None) -> Costs:
+def costs(n: int, m: int, k: int, *, entries: int | None = None, narrow: bool = False) -> Costs:
     """Return the costs of three algorithms for the k leading eigenpairs of n rows' second moment.
 
     They are an eigendecomposition of the second moment as a matrix, one of the Gram matrix of the
@@ -120,6 +182,8 @@ def costs(n: int, m: int, k: int, *, entries: int | None = None) -> Costs:
         Number of eigenpairs.
     entries : int, optional
         Number of stored entries if the rows are sparse; None for dense rows.
+    narrow : bool
+        Whether products with narrow blocks are fast, see `NARROW`.
 
     Returns
     -------
@@ -134,15 +198,33 @@ def costs(n: int, m: int, k: int, *, entries: int | None = None) -> Costs:
     stored, unit, square = n * m, 1.0, 1.0
     if entries is not None:
         stored, unit, square = entries, SPARSE_COST, SPARSE_SQUARE_COST
-    widest = WIDEST if entries is None else WIDEST_SPARSE
+    widest, fewest = WIDEST if entries is None else WIDEST_SPARSE, float(FEWEST_PASSES)
+    if narrow:
+        widest = NARROW if k <= MANY else NARROW_FOR_MANY
+        fewest = 20 + 2 * k / widest
     width = min(k + EXTRA, widest, m)
     # A row of s stored entries adds s² products to the moment; a column likewise to the Gram.
     to_moment, to_gram = square * stored * stored / n, square * stored * stored / m
+    back = 2 * unit * stored * k
     moment = to_moment + eigen_cost(m, k) if m <= EXACT_FEATURES else math.inf
-    gram = to_gram + eigen_cost(n, k) + 2 * unit * stored * k if n <= EXACT_FEATURES else math.inf
+    gram = to_gram + eigen_cost(n, k) + back if n <= EXACT_FEATURES else math.inf
     skinny = SKINNY_COST if entries is None else 1.0
     # Rows without a stored entry cost nothing, but divisors must be positive.
-    return Costs(moment, gram, max(4 * unit * skinny * stored * width, 1.0), widest)
+    krylov = max(4 * unit * skinny * stored * width, 1.0)
+    # Where this iteration is slow, one with a stored matrix is slow as well: only a dense solver
+    # does not depend on the eigenvalues.
+    dense_moment = to_moment + dense_cost(m) if m <= EXACT_FEATURES else math.inf
+    dense_gram = to_gram + dense_cost(n) + back if n <= EXACT_FEATURES else math.inf
+    return Costs(moment, gram, krylov, widest, fewest, min(dense_moment, dense_gram) / krylov)
+
+
+def dense_cost(size: int) -> float:
+    """Return the number of operations of a dense solver for a symmetric matrix, without vectors.
+
+    The matrix has `size` rows. An operation in a product with a vector counts `VECTOR_COST` times.
+    """
+    # Half of the 4/3 size³ operations of a reduction to tridiagonal form are products with vectors.
+    return (2 / 3) * size**3 * (1 + VECTOR_COST)
 
 
 def eigen_cost(size: int, k: int) -> float:
@@ -151,10 +233,174 @@ def eigen_cost(size: int, k: int) -> float:
     The matrix has `size` rows. The cheaper one of a dense solver and block Krylov iteration is
     counted.
     """
-    # Half of the 4/3 size³ operations of a reduction to tridiagonal form are products with vectors.
-    dense = (2 / 3) * size**3 * (1 + VECTOR_COST)
     iterative = FEWEST_PASSES * 2 * SKINNY_COST * size**2 * (k + EXTRA)
-    return min(dense, iterative) + 4 * size**2 * k
+    return min(dense_cost(size), iterative) + 4 * size**2 * k
+
+
+def single_statistics(X: Any, shares: Array) -> tuple[Array, float, tuple[Array, Array]] | None:
+    """Return mean and total variance of float32 rows, and rows for products in single precision.
+
+    Parameters
+    ----------
+    X : array of shape (n, m)
+        The rows.
+    shares : array of shape (n,)
+        Their weights, of sum 1.
+
+    Returns
+    -------
+    tuple of an array (m,), a float and a tuple of arrays (n, m) and (m,), or None
+        The mean, the total variance, and X with its mean, or a centred copy of X with the mean of
+        this copy if the mean is large. None if X is not a NumPy array of float32 numbers, if it is
+        small, or if its squares are outside the range of single precision.
+    """
+    if not is_numpy(X) or X.dtype != np.float32 or X.size < SINGLE_ENTRIES:
+        return None
+    mean, squares = _sums_about(np.zeros(X.shape[1]), X, shares)
+    size = float(squares.sum()) / X.shape[1]
+    if not 1.0 / SINGLE_RANGE < size < SINGLE_RANGE:
+        return None
+    length = float(mean @ mean)
+    trace = float(squares.sum()) - length
+    if length <= SMALL_MEAN * trace:
+        return mean, trace, (X, mean)
+    center = mean.astype(np.float32)
+    rest, squares = _sums_about(center, X, shares)
+    trace = float(squares.sum() - rest @ rest)
+    if not X.shape[1] / SINGLE_RANGE < trace:
+        return None
+    return center + rest, trace, (X - center, rest)
+
+
+def _sums_about(center: Array, X: Array, shares: Array) -> tuple[Array, Array]:
+    """Return the float64 means of weighted rows X (n, m) minus a vector, and of their squares."""
+    n, m = X.shape
+    mean, squares = np.zeros(m), np.zeros(m)
+    size, shifted = max(4, SUMMED_ENTRIES // m), bool(center.any())
+    buffer = np.empty((min(size, n), m))
+    for start in range(0, n, size):
+        rows, own = buffer[: min(size, n - start)], shares[start : start + size]
+        rows[...] = X[start : start + size]
+        if shifted:
+            rows -= center
+        mean += own @ rows
+        rows *= rows
+        squares += own @ rows
+    return mean, squares
+
+
+def single_eigenpairs(
+    X: Array,
+    mean: Array,
+    single: tuple[Array, Array],
+    shares: Array,
+    trace: float,
+    k: int,
+    cost: Costs,
+) -> Spectrum | None:
+    """Return the `k` leading eigenpairs of float32 rows X (n, m) by products in single precision.
+
+    They come from block Krylov iteration or from the Gram matrix of the rows, whichever is cheaper,
+    and are refined by one product in double precision (`refined`).
+
+    Parameters
+    ----------
+    X : ndarray of shape (n, m)
+        The rows, float32, not centred.
+    mean : ndarray of shape (m,)
+        Their mean.
+    single : tuple of ndarrays of shapes (n, m) and (m,)
+        The rows for products in single precision, and their mean (`single_statistics`).
+    shares : ndarray of shape (n,)
+        Their weights, of sum 1.
+    trace : float
+        Their total variance.
+    k : int
+        Number of eigenpairs, of which the last may be less accurate.
+    cost : Costs
+        The costs of both algorithms.
+
+    Returns
+    -------
+    Spectrum or None
+        None if neither algorithm is the cheapest, or if single precision is not enough.
+    """
+    vectors = None
+    if cost.iterates:
+
+        def apply(rows: Array) -> Array:
+            return moment_product(rows, *single, shares, single=True)
+
+        pairs = krylov_eigenpairs(
+            apply,
+            k,
+            mean,
+            passes=cost.most,
+            widest=cost.widest,
+            residual=SINGLE_RESIDUAL,
+        )
+        vectors = None if pairs is None else pairs[1]
+    if vectors is None and cost.gram <= cost.moment:
+        vectors = _single_gram_vectors(*single, shares, k)
+    if vectors is None:
+        return None
+    return refined(vectors, lambda rows: moment_product(rows, X, mean, shares), trace)
+
+
+def _single_gram_vectors(X: Array, mean: Array, shares: Array, k: int) -> Array | None:
+    """Return orthonormal approximate eigenvectors (m, k) of float32 rows by their Gram matrix.
+
+    The result is None if an eigenvalue is below `SINGLE_RESOLVED` times the largest.
+    """
+    (n, m), roots = X.shape, np.sqrt(shares).astype(np.float32)[:, None]
+    gram, center = np.zeros((n, n)), mean.astype(np.float32)
+    for start in range(0, m, COLUMNS):
+        block = X[:, start : start + COLUMNS] - center[start : start + COLUMNS]
+        block *= roots
+        gram += block @ block.T
+    values, left = leading_eigenpairs(gram, k)
+    if not values[-1] > SINGLE_RESOLVED * values[0]:
+        return None
+    scaled = ((left / np.sqrt(values)).astype(np.float32) * roots).T
+    rows = (scaled @ X).astype(np.float64) - scaled.sum(axis=1, dtype=np.float64)[:, None] * mean
+    return np.linalg.qr(rows.T)[0]
+
+
+def refined(vectors: Array, apply: Callable[[Array], Array], trace: float) -> Spectrum | None:
+    """Return eigenpairs of a symmetric matrix Σ from approximate ones, by one product with Σ.
+
+    Rayleigh–Ritz gives eigenvalues θ and vectors w in the span of `vectors`. Then each w is
+    replaced by wΣ/θ (one power step): a part of w along another eigenvector, of eigenvalue λ, is
+    multiplied by λ/θ. The rounding errors of single precision lie in all directions, and most of
+    these have small eigenvalues.
+
+    Parameters
+    ----------
+    vectors : array of shape (m, k)
+        Orthonormal approximate eigenvectors. The last of several may be less accurate.
+    apply : callable
+        Returns the product of rows of shape (k, m) with Σ, in double precision.
+    trace : float
+        Trace of Σ.
+
+    Returns
+    -------
+    Spectrum or None
+        None if the error of a vector may exceed `SINGLE_ERROR`: its residual divided by the
+        distance of its eigenvalue to the last one, which is at least those outside of the span.
+    """
+    images = apply(vectors.T)
+    inner = images @ vectors
+    values, turn = eigh_descending((inner + inner.T) / 2)
+    if not values[-1] > 0.0:
+        return None
+    rows, images = turn.T @ vectors.T, turn.T @ images
+    residuals = np.linalg.norm(images - values[:, None] * rows, axis=1)
+    if np.any(residuals[:-1] > SINGLE_ERROR * (values[:-1] - values[-1])):
+        return None
+    columns, triangle = np.linalg.qr((images / values[:, None]).T)
+    columns = columns * np.sign(np.diagonal(triangle))
+    return Spectrum(values, fix_signs(columns), trace)
 
 
 def gram_matrix(X: Any, mean: Array, weights: Array | None, total: float) -> Array:
@@ -164,7 +410,7 @@ def gram_matrix(X: Any, mean: Array, weights: Array | None, total: float) -> Arr
     the rows have weight 1.
     """
     if scipy.sparse.issparse(X):
-        X = X.astype(np.float64)
+        X = X.astype(np.float64, copy=False)
         projected = X @ mean
         gram = (X @ X.T).toarray() - projected[:, None] - projected[None, :] + mean @ mean
     else:
@@ -224,7 +470,7 @@ def _from_left(
         scaled = scaled * xp.sqrt(weights)[:, None]
     spread = xp.sum(scaled, axis=0)
     if scipy.sparse.issparse(X):
-        rows = (X.T.astype(np.float64) @ scaled).T
+        rows = (X.T.astype(np.float64, copy=False) @ scaled).T
     else:
         rows = scaled.mT @ as_double(X)
     rows = rows - spread[:, None] * mean
@@ -235,18 +481,25 @@ def _from_left(
     return Spectrum(values, fix_signs(vectors), trace)
 
 
-def sparse_eigenpairs(
-    X: Any, mean: Array, weights: Array, total: float, trace: float, k: int
+def vector_eigenpairs(
+    X: Any,
+    mean: Array,
+    weights: Array,
+    total: float,
+    trace: float,
+    k: int,
+    *,
+    rough: bool = False,
 ) -> Spectrum | None:
-    """Return the `k` leading eigenpairs of the second moment of sparse rows X (n, m) by ARPACK.
+    """Return the `k` leading eigenpairs of the second moment of rows X (n, m) by ARPACK.
 
     ARPACK multiplies one vector at a time, which is as fast as a block of vectors if the matrix is
-    sparse, and orthogonalises less than block Krylov iteration. It iterates with AᵀA or AAᵀ for the
-    centred and weighted rows A, whichever is smaller.
+    sparse or small, and orthogonalises less than block Krylov iteration. It iterates with AᵀA or
+    AAᵀ for the centred and weighted rows A, whichever is smaller.
 
     Parameters
     ----------
-    X : sparse matrix of shape (n, m)
+    X : ndarray or sparse matrix of shape (n, m)
         The rows, not centred.
     mean : array of shape (m,)
         Their mean.
@@ -258,6 +511,8 @@ def sparse_eigenpairs(
         Total variance of the rows.
     k : int
         Number of eigenpairs, less than n and m.
+    rough : bool
+        Whether a rough estimate of the last pair is enough (`arpack_eigenpairs`).
 
     Returns
     -------
@@ -269,11 +524,13 @@ def sparse_eigenpairs(
     # ARPACK's tolerance is absolute for tiny eigenvalues, so that the trace is made 1.
     roots, unit = np.sqrt(shares), math.sqrt(trace) if trace > 0.0 else 1.0
 
+    scale = roots / unit
+
     def forth(v: Array) -> Array:
-        return roots * ((X @ v - mean @ v) / unit)
+        return scale * (X @ v - mean @ v)
 
     def back(u: Array) -> Array:
-        codes = roots * (u / unit)
+        codes = scale * u
         return transposed @ codes - mean * codes.sum()
 
     def features(v: Array) -> Array:
@@ -283,7 +540,7 @@ def sparse_eigenpairs(
         return forth(back(u))
 
     size, apply = (m, features) if m <= n else (n, rows)
-    found = arpack_eigenpairs(apply, size, k, ARPACK_PRODUCTS)
+    found = arpack_eigenpairs(apply, size, k, ARPACK_PRODUCTS, rough=rough)
     if found is None:
         return None
     values, vectors = found

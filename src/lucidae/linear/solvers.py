@@ -152,7 +152,11 @@ def _needed_spectrum(options: Options, source: Source, solver: LinearSolver) -> 
     """
     wanted = options.n_components
     if solver.closed_form:
-        return source.spectrum(_one_more(wanted, source))
+        # All pairs of a stored matrix are computed with the same accuracy, and the last one may
+        # converge slowly.
+        spared = source.moment is not None and not options.needs_spectrum
+        k = wanted if spared and isinstance(wanted, int) else _one_more(wanted, source)
+        return source.spectrum(None if k is None else min(k, source.covariance.n_features))
     if solver.batches:
         if options.needs_spectrum:
             k = resolve_components(wanted, source, None)

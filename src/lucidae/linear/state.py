@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -37,6 +38,7 @@ from lucidae.linear.solvers import solve
 from lucidae.linear.spectrum import Spectrum
 from lucidae.linear.streaming import StreamFit
 from lucidae.linear.sums import BlocksSource
+from lucidae.linear.training_rows import TrainingRows
 from lucidae.linear.verified_blocks import data_of_passes
 from lucidae.linear.verified_data import Data, data_of
 from lucidae.linear.verified_missing import (
@@ -79,7 +81,8 @@ class LinearState(FittedState):
     Attributes
     ----------
     moment : SecondMoment or None
-        Second moment of all rows if it is stored.
+        Second moment of all rows if it is stored, or if the rows are; it is then computed when it
+        is first read.
     stream : StreamFit or None
         State of training on a stream of batches, if `partial_fit` takes one step per batch.
     previous : weights or None
@@ -97,13 +100,14 @@ class LinearState(FittedState):
     def __init__(self, options: Options, reference: Array) -> None:
         self.options = options
         self.reference = reference
-        self.moment: SecondMoment | None = None
         self.stream: StreamFit | None = None
         self.previous: Any = None
         self._model: Model | None = None
         self._spectrum: Spectrum | None = None
 
     _probe: Probe | None = None
+
+    _rows: TrainingRows | None = None
 
     seen: SecondMoment | None = None
 
@@ -114,8 +118,9 @@ class LinearState(FittedState):
     def solve(self, source: Source, rows: Any, weights: Array | None, title: str) -> None:
         """Fit the model to the data of `source`, and store their second moment if it is small.
 
-        If the second moment is not stored, the certificate is computed at once, because it cannot
-        be computed later.
+        Rows that are smaller than their second moment are stored in its place. If neither is
+        stored, the certificate is computed from the training rows when it is first read. It is
+        computed at once if these are too large to be kept in memory until then.
 
         Parameters
         ----------
@@ -131,14 +136,23 @@ class LinearState(FittedState):
         """
         self._model, self._spectrum = solve(self.options, source, self.previous)
         self.previous = self._model.outcome.weights
-        moment = source.moment
-        self.moment = moment if source.covariance.n_features <= STORED_FEATURES else None
+        moment, small = source.moment, source.covariance.n_features <= STORED_FEATURES
         self.changed()
-        self._probe = None
+        self._probe = self._rows = None
         if moment is not None and rows is not None:
             self._probe = Probe.of(rows, weights, moment)
+        self.__dict__.pop("moment", None)
+        copied = small and moment is None and not self.options.reads.batches
+        if copied and isinstance(source, RowsSource):
+            self._rows = TrainingRows.copied(source.rows, weights, title)
+            return
+        self.moment = moment if small else None
         if self.moment is None:
-            self._certificate = self.certify(self._data(source), title)
+            if isinstance(source, RowsSource):
+                gram = source.known_gram
+                self._rows = TrainingRows.referenced(source.rows, weights, title, gram)
+            if self._rows is None:
+                self._certificate = self.certify(self._data(source), title)
 
     def after(self, options: Options, X: Any, weights: Array | None) -> LinearState:
         """Return a new state that includes one more batch of rows X (n, m) with their weights.
@@ -286,6 +300,19 @@ class LinearState(FittedState):
             "continue from it. Start a new estimator and give all batches to partial_fit."
         )
 
+    @cached_property
+    def moment(self) -> SecondMoment | None:
+        """Second moment of all rows; it is computed when it is first read if the rows are stored.
+
+        It is None if it is not known.
+        """
+        if self._rows is None or not self._rows.stored:
+            return None
+        rows, self._rows = self._rows, None
+        moment = SecondMoment.of(rows.rows, rows.weights)
+        self._probe = Probe.of(rows.rows, rows.weights, moment)
+        return moment
+
     @property
     def model(self) -> Model:
         """The fitted model; it is computed when it is first read."""
@@ -341,6 +368,18 @@ class LinearState(FittedState):
         """
         return self.moment is None
 
+    def saved_fields(self) -> dict[str, Any]:
+        """Return the attributes that `lucidae.save` and pickle write, by name.
+
+        Training rows are not written: the second moment or the certificate, whichever is to be
+        computed from them, is computed first.
+        """
+        if self.moment is None and self._rows is not None:
+            self.certificate(self._rows.title)
+        fields = {"moment": self.moment} | super().saved_fields()
+        fields.pop("_rows", None)
+        return fields
+
     def compute_attributes(self) -> dict[str, Any]:
         """Return the fitted attributes of the estimator, such as ``components_``, by name."""
         model = self.model
@@ -372,10 +411,21 @@ class LinearState(FittedState):
         moment = self.moment if self.stream is None else self.seen
         if moment is not None:
             return self.certify(self._data(MomentSource(moment)), title)
+        if self._rows is not None and self._rows.unchanged:
+            rows = self._rows
+            found = self.certify(data_of(rows.rows, rows.weights, gram=rows.gram), title)
+            self._rows = None
+            return found
         why = (
             "The rows given to partial_fit were not stored: call lucidae.certify(estimator, X) "
             "with all rows X."
         )
+        if self._rows is not None:
+            self._rows = None
+            why = (
+                "X was changed in place after fit, before certificate_ was read: call "
+                "lucidae.certify(estimator, X) with the rows that were given to fit."
+            )
         claim = undecided("optimum", "the fitted weights are optimal", "", why)
         return Certificate(title, (claim,))
 

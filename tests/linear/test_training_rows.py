@@ -1,0 +1,93 @@
+"""Certificates and second moments that are computed from the training rows when first read."""
+
+import gc
+import pickle
+import weakref
+
+import numpy as np
+import pytest
+import scipy.sparse
+from numpy.testing import assert_allclose
+
+import lucidae
+from lucidae import LinearAutoencoder, SecondMoment, certify
+from lucidae.linear import training_rows
+from lucidae.linear.training_rows import TrainingRows
+
+WIDE = np.random.default_rng(0).standard_normal((60, 1100)) * np.geomspace(3, 0.1, 1100) + 0.2
+
+
+@pytest.mark.parametrize("convert", [np.array, np.float32, scipy.sparse.csr_array])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_a_certificate_that_is_read_later_is_that_of_the_fit(monkeypatch, convert, weighted):
+    X = convert(WIDE)
+    weights = np.random.default_rng(1).uniform(0.5, 2.0, 60) if weighted else None
+    later = LinearAutoencoder(3).fit(X, sample_weight=weights)
+    monkeypatch.setattr(training_rows, "REFERENCED_BYTES", 0)
+    at_once = LinearAutoencoder(3).fit(X, sample_weight=weights)
+    assert at_once._state._certificate is not None
+    assert later._state._certificate is None
+    assert later.certificate_ == at_once.certificate_
+    assert later.certificate_["subspace"].holds
+
+
+@pytest.mark.parametrize("convert", [np.array, np.float32, scipy.sparse.csr_array])
+def test_rows_that_were_changed_after_fit_are_not_judged(convert):
+    X = convert(WIDE)
+    model = LinearAutoencoder(3).fit(X)
+    entries = X.data if scipy.sparse.issparse(X) else X.reshape(-1)
+    entries[17] *= 1.001
+    (claim,) = model.certificate_
+    assert claim.holds is None
+    assert "X was changed in place after fit" in claim.advice
+    entries[17] = convert(WIDE).reshape(1, -1).toarray()[0, 17] if scipy.sparse.issparse(X) else 0
+    assert certify(model, convert(WIDE))["subspace"].holds
+
+
+def test_exchanged_entries_of_a_column_are_noticed():
+    X = WIDE.copy()
+    model = LinearAutoencoder(3).fit(X)
+    X[:, 5] = X[::-1, 5]  # same mean and variance of every feature
+    assert [claim.holds for claim in model.certificate_] == [None]
+
+
+def test_the_rows_are_released_with_the_certificate_and_never_saved(tmp_path):
+    X = WIDE.copy()
+    model, dead = LinearAutoencoder(3).fit(X), weakref.ref(X)
+    size = len(pickle.dumps(LinearAutoencoder(3).fit(X)))
+    assert size < X.nbytes / 2
+    lucidae.save(LinearAutoencoder(3).fit(X), tmp_path / "model.npz")
+    again = lucidae.load(tmp_path / "model.npz")
+    assert model.certificate_ == again.certificate_
+    del X
+    gc.collect()
+    assert dead() is None
+
+
+@pytest.mark.parametrize("convert", [np.array, scipy.sparse.csr_array])
+def test_small_rows_are_stored_and_their_moment_is_computed_when_needed(convert):
+    rng = np.random.default_rng(2)
+    X, more = rng.standard_normal((90, 500)) + 1.0, rng.standard_normal((20, 500))
+    given = convert(X)
+    model = LinearAutoencoder(3).fit(given)
+    assert "moment" not in vars(model._state)
+    (given.data if scipy.sparse.issparse(given) else given)[:] = 0.0  # the copy stays as it was
+    expected = SecondMoment.of(np.concatenate([X, more]))
+    model.partial_fit(more)
+    assert_allclose(model._state.moment.covariance, expected.covariance, atol=1e-12)
+    assert "moment" in pickle.loads(pickle.dumps(model))._state.__dict__
+    whole = LinearAutoencoder(3).fit(np.concatenate([X, more]))
+    assert_allclose(model.components_, whole.components_, atol=1e-10)
+    assert all(c.holds for c in model.certificate_ if c.name in ("subspace", "moment"))
+
+
+def test_an_error_while_the_certificate_is_computed_leaves_the_rows_for_another_try(monkeypatch):
+    model = LinearAutoencoder(3).fit(WIDE)
+    with monkeypatch.context() as broken:
+        broken.setattr("lucidae.linear.state.data_of", lambda *_, **__: 1 / 0)
+        assert "ZeroDivisionError" in model.certificate_["certificate"].advice
+    assert model.certificate_["subspace"].holds
+
+
+def test_rows_of_other_libraries_are_not_referred_to():
+    assert TrainingRows.referenced([[1.0]], None, "", None) is None
