@@ -42,6 +42,9 @@ ABOVE_METHOD = "−ELBO minus that of the full covariance as in GaussianHead, in
 SOME = 0.5
 """Two mean numbers of active directions count as different if they differ by at least this."""
 
+DIGITS_SEEDS = 2
+"""Largest number of seeds for the models of digits, which are trained on the processor."""
+
 SMALL = 8
 """On an accelerator, runs with at most this number of latents are trained together, and runs with
 more latents together in another group."""
@@ -280,7 +283,7 @@ class Manifold:
             added["design"] = settings["design"] | {"training": training}
             cells += [
                 Cell(self._runs().measure_best, settings | added | {"seed": seed}, self.costs[3])
-                for seed in range(self.image_seeds)
+                for seed in range(min(self.image_seeds, DIGITS_SEEDS))
             ]
         return cells
 
