@@ -274,7 +274,7 @@ def test_the_figures_show_the_curves():
     curves = SMOKE.curves(results)
     outcome = Outcome(experiment("vae-manifold"), "smoke", results, curves, ())
     plots = costs(outcome)
-    assert len({plot.name for plot in plots}) == len(plots) == 5
+    assert len({plot.name for plot in plots}) == len(plots) == 6
     first = plots[0]
     place = first.numbers["series"].index("difference/random/1/0.01")
     assert first.numbers["y"][place] == pytest.approx(0.5)
