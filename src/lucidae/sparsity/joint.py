@@ -112,10 +112,10 @@ class JointState(NamedTuple):
 
     @property
     def summed(self) -> State:
-        """The first state with curvatures and alignments averaged over all responses.
+        """The state of the first part with curvatures and alignments averaged over all responses.
 
-        These are minus the derivatives of the two terms of the joint energy (loss), from which the
-        update rules follow as for a single dictionary.
+        These two are derivatives of the terms of the joint energy (loss) with respect to the
+        relevances, from which the update rules follow as for a single dictionary.
         """
         return self.states[0]._replace(
             curvature=self._average([state.curvature for state in self.states]),
@@ -394,11 +394,12 @@ def _polished(start: JointState, tolerance: float, limit: int) -> Solution[Joint
 
 
 def _without_vanishing(joint: JointState) -> JointState:
-    """Return the states with relevances set to zero that are minimal there, the others fixed.
+    """Return the states after setting relevances to zero from which the energy would only rise.
 
-    Without column j the derivative of the joint energy (loss) in its relevance (prior variance) is
-    the mean of sⱼ − qⱼ² over all responses, with its sparsity and squared quality in each part (see
-    `leave_one_out`). Setting many to zero at once may raise the energy; then all stay as they are.
+    The relevance (prior variance) of column j is set to zero if the derivative of the joint energy
+    (loss) there, with all other relevances fixed, is not negative. It is the mean of sⱼ − qⱼ² over
+    all responses, with the sparsity sⱼ and squared quality qⱼ² of the column in each part (see
+    `leave_one_out`). Setting many to zero at once may raise the energy; then none is changed.
     """
     xp = namespace(joint.relevance)
     factors = [leave_one_out(state) for state in joint.states]
@@ -428,9 +429,11 @@ def _newton_step(joint: JointState) -> JointState:
 def _newton_direction(joint: JointState) -> Array | None:
     """Return the damped Newton step in the relevances; None if the Hessian is not definite.
 
-    The Hessian of the joint energy (loss) is the mean over responses of those of the parts, each
-    2 Re(G∘K̄) − |G|∘|G| (see `working_set.newton_direction`); the damping fades the second, concave
-    term out. Relevances (prior variances) of zero at which the energy rises do not change.
+    The Hessian of the joint energy (loss) is the mean over responses of those of the parts. For a
+    dictionary Φ and n responses X with covariance Σ, let G = ΦᴴΣ⁻¹Φ and K = ΦᴴΣ⁻¹XXᴴΣ⁻¹Φ/n; then
+    the Hessian of the part is 2 Re(G∘K̄) − |G|∘|G| with entrywise products ∘. The second term is
+    concave and is multiplied by one minus the damping. Relevances (prior variances) that are zero
+    do not change if the energy rises with them.
     """
     xp, total = namespace(joint.relevance), joint.summed
     slope, pressure = total.alignment - total.curvature, positive(total.curvature)
@@ -463,7 +466,7 @@ class JointLearning(NamedTuple):
 
     @classmethod
     def after(cls, solution: Solution[JointState]) -> JointLearning:
-        """Return `solution` with the noise variances after one expectation–maximisation step."""
+        """Return `solution` with the noise variances of the next expectation–maximisation step."""
         states = solution.value.states
         return cls(solution, tuple(scalar(learned_noise(state, state.used)) for state in states))
 

@@ -295,7 +295,10 @@ class WhitenedRows(Rows):
         return first, second
 
     def noise_volume(self) -> float:
-        """Return `log_volume`, which the energy per response of the data contains."""
+        """Return `log_volume`: the log-determinant of the noise covariance without its factor γ.
+
+        γ is the noise variance. The energy (loss) per response of the data contains this number.
+        """
         return self.log_volume
 
     def _offset(self, values: Array) -> Mean:
@@ -311,7 +314,7 @@ class WhitenedRows(Rows):
         return Mean(center, shares @ (values - column * center))
 
     def without(self, values: Array, offset: Mean) -> Array:
-        """Return rows minus the whitened mean `offset`."""
+        """Return whitened rows minus a mean: the column `constant` times the row `offset`."""
         column = self.constant[:, None]
         return (values - column * offset.rounded) - column * offset.rest
 
