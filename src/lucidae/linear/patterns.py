@@ -209,7 +209,10 @@ class ObservedRows:
             first = end
 
     def _owners(self, patterns: slice) -> Array | None:
-        """Return the index of the pattern of each stored row; None if each pattern has one row."""
+        """Return the index of the pattern to which each stored row belongs, for some patterns.
+
+        A pattern is a set of observed features. The result is None if each pattern has one row.
+        """
         sizes = np.diff(self.starts[patterns.start : patterns.stop + 1])
         if np.all(sizes == 1):
             return None
@@ -352,7 +355,10 @@ class Statistics(NamedTuple):
         return xp.concat([xp.concat([factor, a[:, None]], axis=1), identity[k:, :]])
 
     def turned(self, A: Array) -> Statistics:
-        """Return the statistics for the extended latents A⁻¹z̃ in place of z̃ = (z, 1)."""
+        """Return the statistics after a linear change of the latents, to A⁻¹z̃ in place of z̃.
+
+        z̃ = (z, 1) are the latents z of a row, extended by 1, and A is a matrix (k + 1, k + 1).
+        """
         back = namespace(A).linalg.inv(A)
         return self._replace(
             information=back @ self.information @ back.mT,
