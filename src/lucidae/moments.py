@@ -432,6 +432,7 @@ class SecondMoment:
         Returns
         -------
         SpectrumDisplay
+            The display, already drawn; its axes are ``ax_``.
         """
         from lucidae.displays import SpectrumDisplay
 

@@ -17,8 +17,9 @@ class NoisePathDisplay(Display):
     """Plot of the columns that are significant at each noise variance of a path.
 
     Each line of the plot is a column, with the column that enters first at the top. Its cells are
-    coloured by its contribution at the noise variances at which it is significant. Columns that
-    come and go are marked by a star. Use `from_path` or ``NoisePath.plot`` to create one.
+    coloured by its contribution at the noise variances at which it is significant. A column is
+    marked by a star if it is not significant at some noise variance below its first one. Use
+    `from_path` or ``NoisePath.plot`` to create one.
 
     Parameters
     ----------
@@ -113,7 +114,10 @@ class NoisePathDisplay(Display):
 
     @property
     def stays(self) -> np.ndarray[Any, Any]:
-        """Whether each column is significant at all noise variances from its first one on."""
+        """Whether each column stays significant at all noise variances below its first one.
+
+        The first one is the largest noise variance at which the column is significant.
+        """
         used = ~np.isnan(self.contributions)
         first = np.argmax(used, axis=1)
         after = np.arange(used.shape[1]) >= first[:, None]

@@ -169,7 +169,7 @@ Dictionary: TypeAlias = Any
 
 
 def _sums(column: Any, values: Any, count: int) -> Any:
-    """Return, for each of `count` columns, the sum of its values; value i is in column[i]."""
+    """Return the sum of the values of each of `count` columns; `column` is that of each value."""
     return np.bincount(column, values, minlength=count)
 
 

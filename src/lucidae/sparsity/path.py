@@ -253,6 +253,7 @@ class NoisePath:
         Returns
         -------
         NoisePathDisplay
+            The display, already drawn; its axes are ``ax_``.
         """
         from lucidae.displays import NoisePathDisplay
 
