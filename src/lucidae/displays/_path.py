@@ -124,7 +124,10 @@ class NoisePathDisplay(Display):
         return np.asarray(used.any(axis=1) & (used == after).all(axis=1))
 
     def _draw(self, ax: Any, style: dict[str, Any]) -> None:
-        """Draw the cells and the marks; `style` are keyword arguments of ``ax.pcolormesh``."""
+        """Draw a cell for each column and noise variance, and lines at marked noise variances.
+
+        `style` are keyword arguments of ``ax.pcolormesh``.
+        """
         noise, count = self.noise_variances, self.columns.size
         if not count:
             ax.text(0.5, 0.5, "no column is significant", ha="center", transform=ax.transAxes)
@@ -243,7 +246,10 @@ class RankPathDisplay(Display):
         return display.plot(ax=ax, **style)
 
     def _draw(self, ax: Any, style: dict[str, Any]) -> None:
-        """Draw the curves and the marks; `style` are keyword arguments of ``ax.errorbar``."""
+        """Draw the curves of the errors, and lines at the marked ranks.
+
+        `style` are keyword arguments of ``ax.errorbar``.
+        """
         held_out, spread = self.held_out_error, self.standard_error
         grey = {"color": "tab:gray", "label": "training rows"}
         self.lines_ = list(ax.plot(self.rank, self.error, "o--", **grey))
@@ -330,7 +336,10 @@ class DropoutPathDisplay(Display):
         return cls(path.dropout, path.error, path.rank).plot(ax=ax, **line)
 
     def _draw(self, ax: Any, line: dict[str, Any]) -> None:
-        """Draw errors and ranks; `line` are keyword arguments of ``ax.plot`` for the errors."""
+        """Draw the errors and the ranks against the dropout rate.
+
+        `line` are keyword arguments of ``ax.plot`` for the errors.
+        """
         inside = self.dropout > 0.0
         rates, blue, grey = self.dropout[inside], "tab:blue", "tab:gray"
         style = {"color": blue, "linewidth": 2.0, **line}

@@ -121,10 +121,10 @@ class ObservedGaussian:
         return LowRankCovariance(spectrum.vectors, inside, spectrum.trace)
 
     def spectrum(self, k: int | None) -> Spectrum:
-        """Return the `k` leading eigenpairs of WWᵀ + γI.
+        """Return the `k` leading eigenpairs of the covariance WWᵀ + γI.
 
-        If `k` is None, there are as many as columns of W. All further eigenvalues equal γ; their
-        eigenvectors are arbitrary, but orthonormal.
+        W are the loadings and γ is the noise variance. If `k` is None, there are as many as columns
+        of W. All further eigenvalues equal γ; their eigenvectors are arbitrary, but orthonormal.
         """
         xp = namespace(self.loadings)
         m, q = self.loadings.shape

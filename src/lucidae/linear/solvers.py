@@ -508,7 +508,7 @@ class Stream(NamedTuple):
 
     @property
     def weights(self) -> Any:
-        """The current weights."""
+        """The current weights of the autoencoder."""
         return self.optimizer.weights
 
 
@@ -562,9 +562,10 @@ class ReducedVariance:
         self.full: Any = None
 
     def move_anchor(self, weights: Any) -> Any:
-        """Make `weights` the anchor, and return the direction of all rows at these weights.
+        """Store `weights` as the anchor, and return the direction of all rows at these weights.
 
-        The directions of batches are corrected by the direction of all rows at the anchor.
+        The anchor are the earlier weights at which the directions of batches are compared with that
+        of all rows, in order to reduce the noise of later directions.
         """
         self.anchor, self.full = weights, self.expected.direction(weights, self.rows)
         return self.full

@@ -348,7 +348,7 @@ class BlocksCovariance:
         return len(self.mean)
 
     def apply(self, rows: Array) -> Array:
-        """Return ``rows @ Σ`` for `rows` of shape (…, k, m), reading the data once."""
+        """Return the product of `rows`, of shape (…, k, m), with the second moment, in one pass."""
         vectors = np.reshape(rows, (-1, self.n_features))
         found: ProductSums = self.passes.total(ProductPass(vectors, self.mean, self._full))
         if not self._corrected:  # rounding errors of merging the means of the blocks

@@ -157,7 +157,10 @@ def measure_observed(
 
 
 class _Parameters(NamedTuple):
-    """Mean (m,), loadings (m, k) and noise variance."""
+    """Parameters of probabilistic PCA: mean (m,), loadings (m, k) and noise variance.
+
+    m is the number of features, and k that of latents.
+    """
 
     mean: Vector
     loadings: Vector
@@ -165,7 +168,7 @@ class _Parameters(NamedTuple):
 
 
 class _Slope(NamedTuple):
-    """Log-likelihood of some rows, and its gradient for loadings, mean and noise variance."""
+    """Log-likelihood of some rows, and its derivatives by loadings, mean and noise variance."""
 
     value: float
     loadings: Vector

@@ -148,7 +148,7 @@ class EvokedProblem:
 
     @property
     def expansion(self) -> Any:
-        """Sparse matrix from coefficients of the gain to amplitudes of all sources, in A·m."""
+        """Sparse matrix that turns coefficients of the gain into amplitudes of sources, in A·m."""
         place = (self.columns, np.arange(self.columns.size))
         shape = (self.weighting.size, self.columns.size)
         return scipy.sparse.csc_array((self.weighting[self.columns], place), shape=shape)

@@ -95,7 +95,7 @@ class SparseDictionary:
         return SparseDictionary(chosen, self.roots, self.center[index], self.norms[index])
 
     def adjoint_times(self, right: Any) -> Any:
-        """Return ΦᵀA, of shape (κ, p), for a matrix A of shape (d, p)."""
+        """Return ΦᵀA, of shape (κ, p), for this dictionary Φ of κ columns and a matrix A (d, p)."""
         product = self.entries.T @ right
         product -= self.center[:, None] * (self.roots @ right)
         product /= self.norms[:, None]

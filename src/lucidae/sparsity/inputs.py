@@ -88,8 +88,8 @@ def validated_data(
 def validated_weights(sample_weight: Any, X: Array, y: Array) -> Array | None:
     """Return the checked weights of the rows of X and y; None if none were given.
 
-    Raise an error if their sum, or X or y times the roots of the weights, could leave the range of
-    float64 when squared. `X` has shape (d, κ) and `y` shape (d, n).
+    Raise an error if their sum, or the squares of X or y times the roots of the weights, could
+    leave the range of float64.
     """
     weights = check_weights(sample_weight, X)
     if weights is not None:

@@ -115,7 +115,7 @@ class JointState(NamedTuple):
         """The state of the first part with curvatures and alignments averaged over all responses.
 
         These two are derivatives of the terms of the joint energy (loss) with respect to the
-        relevances, from which the update rules follow as for a single dictionary.
+        relevances (prior variances), from which the update rules follow as for a single dictionary.
         """
         return self.states[0]._replace(
             curvature=self._average([state.curvature for state in self.states]),
@@ -324,8 +324,9 @@ def _checked_noise(noise_variance: Any, count: int) -> list[float] | None:
 def _normalised(parts: Sequence[Rows]) -> tuple[list[Problem], list[Units]]:
     """Return the problems in common units, and the units of each part.
 
-    A column has one relevance in all parts, so that its norm is averaged over them, weighted by
-    their numbers of responses. All responses are divided by their root mean square.
+    A column has one relevance (prior variance) in all parts, so that its norm is averaged over
+    them, weighted by their numbers of responses. All responses are divided by their root mean
+    square.
     """
     xp = namespace(parts[0].dictionary)
     counts = [int(part.responses.shape[1]) for part in parts]
@@ -383,7 +384,10 @@ def _solved(
 
 
 def _polished(start: JointState, tolerance: float, limit: int) -> Solution[JointState]:
-    """Minimise the joint energy (loss) by damped Newton steps from relevances near a minimum."""
+    """Minimise the joint energy (loss) by damped Newton steps from a point near a minimum.
+
+    `start` has the relevances (prior variances) of that point.
+    """
     return iterate(
         _newton_step,
         start,
@@ -472,7 +476,10 @@ class JointLearning(NamedTuple):
 
     @property
     def distance(self) -> float:
-        """Distance to stationarity in the relevances or in a noise variance, the largest one."""
+        """Distance to stationarity in the relevances or in a noise variance, the largest one.
+
+        The relevance of a column is the prior variance of its coefficients.
+        """
         old = [scalar(state.noise) for state in self.solution.value.states]
         changes = [abs(new / known - 1.0) for new, known in zip(self.noise, old, strict=True)]
         return max(self.solution.distance, *changes)
@@ -519,7 +526,10 @@ def _with_value(solution: Solution[Any], value: Any) -> Solution[Any]:
 def _in_units(
     joint: JointState, parts: Sequence[Rows], units: Sequence[Units], significance: float
 ) -> SparseJoint:
-    """Return coefficients, relevances, noise variances, energy and support in units of the data."""
+    """Return coefficients, relevances, noise variances, energy and support in units of the data.
+
+    The relevances are prior variances, and the energy is the loss.
+    """
     xp = namespace(joint.relevance)
     relevance = units[0].relevance(joint.relevance)
     noise = [
@@ -539,9 +549,10 @@ def _support(joint: JointState, parts: Sequence[Rows], significance: float) -> A
     """Return the indices of the columns that add a significant log-likelihood.
 
     Twice the log-likelihood that is lost without a column of relevance (prior variance) w is the
-    sum of n(log(1 − wz) + wQ/(1 − wz)) over all parts, where n is the number of responses of a part
-    (twice that for complex ones), z the curvature and Q the alignment of the column. It is compared
-    with the quantile of χ² with one degree of freedom, as in `support.significant_columns`.
+    sum of n(log(1 − wz) + wQ/(1 − wz)) over all parts, where n is the number of responses X of a
+    part (twice that for complex ones), z = φᴴΣ⁻¹φ and Q = ‖φᴴΣ⁻¹X‖²/n for the column φ and the
+    covariance Σ of a response. It is compared with the quantile of χ² with one degree of freedom,
+    as in `support.significant_columns`.
     """
     evidence = np.zeros(joint.relevance.shape[0])
     w = to_numpy(joint.relevance)

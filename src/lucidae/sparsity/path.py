@@ -88,10 +88,11 @@ class PathInput:
     rows: Rows
 
     def solved(self, noise: float, start: Array | None) -> State:
-        """Return the relevances (prior variances) of lowest energy at one noise variance.
+        """Return the relevances (prior variances) of lowest energy (loss) at one noise variance.
 
-        The solution starts from `start`. A small problem is also solved without it, since the
-        solution at a larger noise variance may lead to a poorer minimum.
+        The solver starts from the solution `start`. A small problem is also solved from the default
+        start, since the solution at a larger noise variance may lead to a poorer minimum; the
+        better of the two results is returned.
         """
         model = self.template
         at = self.problem.with_noise(scalar(self.units.normalised_noise(noise)))
@@ -431,8 +432,8 @@ def noise_path(
     Returns
     -------
     NoisePath
-        Supports, relevances, energies, explained power and held-out errors along the path, with
-        the methods `select` and `plot`.
+        Supports, relevances (prior variances of the coefficients), energies (losses), explained
+        power and held-out errors along the path, with the methods `select` and `plot`.
 
     Examples
     --------

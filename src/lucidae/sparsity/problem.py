@@ -284,9 +284,9 @@ def compressed(
 def _of_one_kind(dictionary: Array, responses: Array) -> tuple[Array, Array]:
     """Return dictionary and responses, both real or both complex, that have the same energies.
 
-    With a real dictionary the covariance Σ of a response is real. The energies then depend on
-    complex responses X through the real part of XXᴴ alone, where ᴴ is the conjugate transpose. So
-    the real responses [Re X, Im X] replace X.
+    The energy is the loss. With a real dictionary the covariance Σ of a response is real. The
+    energies then depend on complex responses X through the real part of XXᴴ alone, where ᴴ is the
+    conjugate transpose. So the real responses [Re X, Im X] replace X.
     """
     if is_complex(dictionary):
         return dictionary, as_complex(responses)

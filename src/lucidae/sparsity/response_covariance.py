@@ -83,10 +83,10 @@ class ResponseSpectrum(NamedTuple):
 
     @classmethod
     def autoregressive(cls, correlation: float, count: int) -> ResponseSpectrum:
-        """Return the spectrum of the covariance ρ^|s−t| of `count` responses.
+        """Return the spectrum of the covariance ρ^|s−t| of `count` responses s and t.
 
-        Its inverse times 1 − ρ² is the tridiagonal matrix with the diagonal (1, 1 + ρ², …, 1 + ρ²,
-        1) and −ρ beside it.
+        ρ is `correlation`, that of successive responses. The inverse of this matrix times 1 − ρ² is
+        the tridiagonal matrix with the diagonal (1, 1 + ρ², …, 1 + ρ², 1) and −ρ beside it.
         """
         middle = np.full(count, 1.0 + correlation**2)
         middle[[0, -1]] = 1.0
@@ -224,7 +224,10 @@ class CorrelatedState(NamedTuple):
         return max(float(noise), SMALLEST_LEARNED)
 
     def distance(self, groups: Groups | None) -> float:
-        """Return the distance of relevances to the optimality (KKT) conditions."""
+        """Return the distance of relevances to the optimality (KKT) conditions.
+
+        The relevance of a column is the prior variance of its coefficients.
+        """
         return float(complementarity(self.relevance, self.alignment, self.curvature, groups))
 
     def of_columns(self, index: Any) -> tuple[Any, Any]:
@@ -284,9 +287,11 @@ def _with_relevance(state: CorrelatedState, relevance: Any) -> CorrelatedState:
 def mackay_step(state: CorrelatedState, groups: Groups | None) -> CorrelatedState:
     """Return the state after MacKay's update of the relevances, which does not raise the energy.
 
-    As for independent responses, a/w + zw plus a constant is an upper bound of the energy (loss) in
-    the relevance w (prior variance) of a column, with its curvature z, its alignment Q and a = w²Q
-    at the old relevance. It has the same value at the old relevance and at wQ/z.
+    For a column with the relevance (prior variance) w let z and Q be its fields `curvature` and
+    `alignment`, the derivatives of the two terms of the energy (loss) with respect to w, up to the
+    sign. As for independent responses, w²Q/v + zv plus a constant is an upper bound of the energy
+    as a function of the new relevance v. It has the same value at v = w and at v = wQ/z, the
+    update.
     """
     Q, z = state.alignment, state.curvature
     if groups is not None:
@@ -339,8 +344,9 @@ def _direction(
 ) -> Any:
     """Return the change of the relevances in a Newton step; None if the Hessian is not definite.
 
-    `slope` is minus the gradient, and `pressure` are the derivatives of the log-determinants. The
-    Hessian is scaled by them before the damping is added.
+    The relevances are the prior variances of the coefficients. `slope` is minus the gradient, and
+    `pressure` are the derivatives of the log-determinants. The Hessian is scaled by them before the
+    damping is added.
     """
     part = None if groups is None else groups.restricted(index)
     if part is not None:

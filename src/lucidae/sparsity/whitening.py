@@ -48,7 +48,9 @@ It is relative to the largest norm that a whitened column with entries ±1 can h
 
 @dataclass(frozen=True, eq=False)
 class NoiseCovariance:
-    """A checked noise covariance R of d rows, without the factor γ, and its whitener.
+    """A checked noise covariance R of d rows, and its whitener.
+
+    The noise has the covariance γR, where γ is the noise variance that is given or learned.
 
     Parameters
     ----------
@@ -112,7 +114,7 @@ class NoiseCovariance:
 
     @cached_property
     def variances(self) -> Any:
-        """Variances of the noise of each row, without the factor γ."""
+        """Given noise variance of each row, before the multiplication by `noise_variance_`."""
         return self.values if self.is_diagonal else np.diagonal(self.values).real.copy()
 
     @cached_property

@@ -277,7 +277,7 @@ class NewtonPoint(NamedTuple):
 
     @property
     def state(self) -> State:
-        """The state (relevances and what follows from them) without the damping of Newton steps."""
+        """The state without damping: relevances (prior variances) and what follows from them."""
         return State(*self[:-1])
 
     @property
