@@ -450,7 +450,11 @@ def first_parameters(
 
 
 def _start_eigenpairs(rows: ObservedRows, k: int) -> tuple[Array, Array, float]:
-    """Return k eigenvalues and eigenvectors of an estimated covariance, and its trace."""
+    """Return k eigenvalues and eigenvectors of a covariance estimated from pairs of entries.
+
+    The third value is its trace. Each entry of the covariance is estimated from the rows in which
+    both features are observed.
+    """
     xp, m = namespace(rows.rows), rows.mask.shape[1]
     together = (rows.counts[:, None] * rows.mask).mT
     own = xp.sum(together, axis=1)

@@ -1,4 +1,4 @@
-"""Solutions along a path of noise variances γ: which columns explain the responses at which γ.
+"""The whole path of noise variances γ: which columns explain the responses at which γ.
 
 The error of predicting held-out rows does not show that a dictionary is wrong if it is wrong in the
 same way for all rows, because further columns then predict these errors too. The path contains the
