@@ -450,10 +450,11 @@ def first_parameters(
 
 
 def _start_eigenpairs(rows: ObservedRows, k: int) -> tuple[Array, Array, float]:
-    """Return k eigenvalues and eigenvectors of a covariance estimated from pairs of entries.
+    """Return k eigenvalues and eigenvectors of an estimated covariance, and its trace.
 
-    The third value is its trace. Each entry of the covariance is estimated from the rows in which
-    both features are observed.
+    Each entry of the covariance is estimated from the rows in which both features are observed.
+    With more than `PAIRWISE_FEATURES` features, missing entries count as zero, and each feature is
+    rescaled by the share of its observed entries instead.
     """
     xp, m = namespace(rows.rows), rows.mask.shape[1]
     together = (rows.counts[:, None] * rows.mask).mT
