@@ -306,7 +306,11 @@ class Statistics(NamedTuple):
     value: float
 
     def maximized(self) -> tuple[Array, float]:
-        """Return loadings with the mean (m, k + 1), and the noise variance: the M-step of EM."""
+        """Return the parameters that maximise the expected log-likelihood: the M-step of EM.
+
+        They are an array (m, k + 1) with the loadings and, as its last column, the mean, and the
+        noise variance.
+        """
         xp = namespace(self.cross)
         beta = self.divided(self.cross)
         noise = (self.squares - scalar(xp.sum(beta * self.cross))) / self.entries

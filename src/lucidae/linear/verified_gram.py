@@ -169,9 +169,10 @@ class FewRows:
         )
 
     def _tested(self, gram: Vector, checks: Vector, products: Vector) -> tuple[Vector, float]:
-        """Return a Gram matrix times `factor`, and a bound on its error.
+        """Return a Gram matrix in the units of the results, and a bound on its error.
 
-        `products` are those of the true Gram matrix with the vectors `checks`.
+        Both are multiplied by the field `factor`. The matrix `gram`, which may be wrong, is
+        compared with `products`, those of the true Gram matrix with the random vectors `checks`.
         """
         gram = gram * self.factor
         difference = gram @ checks.T - products * self.factor

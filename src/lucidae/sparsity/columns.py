@@ -102,12 +102,12 @@ class SparseColumns(NamedTuple):
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Number of rows and of columns."""
+        """Number of rows and of columns of the dictionary."""
         return int(self.matrix.shape[0]), int(self.matrix.shape[1])
 
     @property
     def dtype(self) -> Any:
-        """Type of the entries."""
+        """Type of the entries of the dictionary."""
         return self.matrix.dtype
 
     def __getitem__(self, key: Any) -> Any:

@@ -60,12 +60,12 @@ class SparseDictionary:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Number of rows and of columns."""
+        """Number of rows and of columns of the dictionary."""
         return int(self.entries.shape[0]), int(self.entries.shape[1])
 
     @property
     def dtype(self) -> Any:
-        """Type of the entries, float64."""
+        """Type of the entries of the dictionary, float64."""
         return self.entries.dtype
 
     @cached_property

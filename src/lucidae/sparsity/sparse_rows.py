@@ -69,12 +69,12 @@ class RowSubset(NamedTuple):
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Number of rows and of columns."""
+        """Number of rows and of columns of the subset."""
         return len(self.index), int(self.matrix.shape[1])
 
     @property
     def dtype(self) -> Any:
-        """Type of the entries, float64."""
+        """Type of the entries of the subset, float64."""
         return self.matrix.dtype
 
 
