@@ -93,6 +93,7 @@ def rows(cells: Iterable[Sequence[Any]], classes: Iterable[str] | None = None) -
     Returns
     -------
     Html
+        The rows as HTML, to be placed inside a table.
 
     Examples
     --------
@@ -130,6 +131,7 @@ def table(
     Returns
     -------
     Html
+        The table as HTML.
 
     Examples
     --------
@@ -213,6 +215,7 @@ def card(title: str, *parts: str, kind: str = "", folded: bool | None = None) ->
     Returns
     -------
     str
+        The card as HTML, with its style.
 
     Examples
     --------

@@ -531,8 +531,8 @@ def _check_rows_given(X: Any, others: dict[str, Any]) -> None:
     if X is None and given:
         raise ValueError(
             f"certify was called with {' and '.join(given)} but without X: an estimator is then "
-            "certified on the summaries of its own fit, which cannot be combined with other data. "
-            f"Give X too, or leave out {' and '.join(given)}."
+            "certified on what fit stored of its training rows, which cannot be combined with "
+            f"other data. Give X too, or leave out {' and '.join(given)}."
         )
 
 

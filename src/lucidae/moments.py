@@ -284,7 +284,7 @@ class SecondMoment:
             return self._absorb(fresh)._checked(other.mean[None, :])
 
     def _absorb(self, fresh: SecondMoment) -> Self:
-        """Return the second moment of the rows of both; the squares of `fresh` are overwritten.
+        """Return the second moment of the rows of this moment and of `fresh`, which is overwritten.
 
         This moment has the weight a, squares S and offset o of the mean from the centre; `fresh`
         has the weight b, squares T and offset p; δ is the difference of the two means. Then
@@ -432,6 +432,7 @@ class SecondMoment:
         Returns
         -------
         SpectrumDisplay
+            The display, already drawn; its axes are ``ax_``.
         """
         from lucidae.displays import SpectrumDisplay
 

@@ -266,7 +266,7 @@ class WishartSpectra:
         self.rows = 12 + int(12 * p ** (1 / 3))
 
     def exceeding(self, k: int, share: float) -> int:
-        """Return in how many simulations the largest eigenvalue exceeds a share of their sum.
+        """Return in how many simulations the largest eigenvalue exceeds a share of the sum of all.
 
         Parameters
         ----------
@@ -287,9 +287,10 @@ class WishartSpectra:
         return int(np.sum(above))
 
     def level(self, k: int, significance: float) -> float:
-        """Return the smallest share of the largest eigenvalue that is significant.
+        """Return the smallest significant share of the largest eigenvalue in the sum of all.
 
-        `k` components were removed before. The share is found by bisection.
+        `k` components were removed before, and the sum is that of the remaining eigenvalues. The
+        share is found by bisection.
         """
         low, high = 1.0 / (self.size - k), 1.0
         for _ in range(50):
@@ -301,10 +302,11 @@ class WishartSpectra:
         return high
 
     def p_value(self, k: int, share: float) -> float:
-        """Return the p-value of a share of the largest eigenvalue, after k components were removed.
+        """Return the p-value of the share of the largest eigenvalue in the sum of all.
 
-        The observed share is counted as one of the simulated ones, which makes the test exact
-        (Besag & Clifford 1989).
+        `k` components were removed before, and the sum is that of the remaining eigenvalues. The
+        observed `share` is counted as one of the simulated ones, which makes the test exact (Besag
+        & Clifford 1989).
         """
         return (1 + self.exceeding(k, share)) / (1 + int(self.diagonal.shape[1]))
 

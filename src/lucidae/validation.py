@@ -48,8 +48,8 @@ def check_rows(
     `check_array`. Arrays of other libraries stay in their library and on their device and are
     detached from automatic differentiation. `name` is the name of the argument in errors. If
     `finite` is false, NaN and infinity are not searched for, and with ``"allow-nan"`` infinity
-    alone is refused. Complex numbers are refused unless
-    `accept_complex`; scikit-learn, which refuses them, then checks only what is real.
+    alone is refused. Complex numbers are refused unless `accept_complex`; as scikit-learn never
+    accepts them, lucidae then makes these checks itself.
     """
     X = check_kind(X, name)
     if isinstance(X, list | tuple):

@@ -62,9 +62,8 @@ def leading_eigenpairs(matrix: Array, k: int) -> tuple[Array, Array]:
     """Return the `k` largest eigenvalues, descending, and orthonormal eigenvectors as columns.
 
     The error of an eigenvalue is about m (the size of the matrix) times the machine epsilon times
-    the largest eigenvalue.
-    Eigenvalues below this error and their eigenvectors are arbitrary, but the returned eigenvectors
-    are always orthonormal.
+    the largest eigenvalue. Eigenvalues below this error and their eigenvectors are arbitrary, but
+    the returned eigenvectors are always orthonormal.
 
     Parameters
     ----------
@@ -101,7 +100,7 @@ def leading_eigenpairs(matrix: Array, k: int) -> tuple[Array, Array]:
 
 
 def _dense_arpack(matrix: Array, k: int) -> tuple[Array, Array] | None:
-    """Return the `k` leading eigenpairs of a matrix by ARPACK; None if it needs too many steps."""
+    """Return the `k` leading eigenpairs of a dense matrix by ARPACK; None if it takes too long."""
     # ARPACK's tolerance is absolute for tiny eigenvalues, so that the trace is made 1.
     unit = float(np.trace(matrix))
     if matrix.dtype != np.float64 or not 0.0 < unit < np.inf:

@@ -173,7 +173,10 @@ def conjugate(x: Array) -> Array:
 
 
 def of_one_kind(*arrays: Array) -> tuple[Array, ...]:
-    """Return the arrays, all of them complex if one is, because torch multiplies no mixed pairs."""
+    """Return the arrays unchanged if all are real, otherwise all of them as complex arrays.
+
+    torch does not multiply a real array with a complex one.
+    """
     return tuple(map(as_complex, arrays)) if any(map(is_complex, arrays)) else arrays
 
 
@@ -366,7 +369,10 @@ def scaled_residual(A: Array, B: Array, C: Array, scale: float, weight: float = 
 
 
 def subtract_product_(C: Array, A: Array, B: Array) -> Array:
-    """Subtract the product A B from `C` in place; return `C`; shapes as in `scaled_residual`."""
+    """Subtract the product A B from `C` in place, and return `C`.
+
+    The matrices A, B and C have the shapes (…, n, k), (…, k, m) and (…, n, m).
+    """
     if compat.is_torch_array(A) and A.ndim == 2:
         return C.addmm_(A, B, alpha=-1)
     C -= A @ B

@@ -104,7 +104,10 @@ class _Search:
     total: float = -math.inf
 
     def update(self, settled: bool, total: float, k: int) -> None:
-        """Note whether k eigenvalues are settled after one more step, and their sum `total`."""
+        """Decide after one more step of the iteration how the search goes on.
+
+        `settled` tells whether the k wanted eigenvalues change no more, and `total` is their sum.
+        """
         self.begins = False
         if self.left < 0:
             self.left = self.steps

@@ -76,6 +76,7 @@ def moment_product(
     Returns
     -------
     ndarray of shape (b, m)
+        The products, one row for each vector.
 
     Examples
     --------

@@ -335,6 +335,7 @@ def aligned_blocks(
     Returns
     -------
     AlignedBlocks
+        The blocks, each with its rows, targets and weights.
     """
     in_batches = with_targets and y is None
     rows = _opened(X, "X", with_targets=in_batches, batches=True)

@@ -86,6 +86,7 @@ def read_moment(
     Returns
     -------
     SecondMoment
+        Mean and covariance of all rows.
 
     Raises
     ------
@@ -392,9 +393,9 @@ def _applied(apply: Callable[[Any], Array], X: Any, verbose: bool) -> Array:
 
 
 class _Results:
-    """Results of a method for blocks of rows.
+    """Collects what a method returns for each block of rows, as one array of all rows.
 
-    If their number of rows is known, they are written into one array.
+    If the number of rows is known, the results are written into this array as they arrive.
     """
 
     def __init__(self, n_rows: int | None) -> None:

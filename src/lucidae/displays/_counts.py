@@ -177,7 +177,10 @@ class ComponentCountDisplay(Display):
         return cls(values, counts, levels).plot(ax=ax, **line)
 
     def _draw(self, ax: Any, line: dict[str, Any]) -> None:
-        """Draw eigenvalues, levels and numbers; `line` are keyword arguments of ``ax.plot``."""
+        """Draw the eigenvalues, and the levels and numbers of components of all criteria.
+
+        `line` are keyword arguments of ``ax.plot`` for the eigenvalues.
+        """
         values = np.where(self.eigenvalues > 0.0, self.eigenvalues, np.nan)
         style = {"marker": "o", "markersize": 4, "color": "black", "linewidth": 0.8}
         (self.line_,) = ax.plot(np.arange(1, len(values) + 1), values, **{**style, **line})

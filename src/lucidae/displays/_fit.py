@@ -80,7 +80,10 @@ class HistoryDisplay(Display):
         return cls(history, quantity=quantity).plot(ax=ax, **line)
 
     def _draw(self, ax: Any, line: dict[str, Any]) -> None:
-        """Draw the quantity; `line` are keyword arguments of ``ax.plot``."""
+        """Draw the recorded quantity against the iterations.
+
+        `line` are keyword arguments of ``ax.plot``.
+        """
         values = np.asarray(self.history[self.quantity], dtype=float)
         self.lines_ = ax.plot(self.history.iterations, values, **line)
         ax.set_xscale("symlog", linthresh=1)
@@ -173,7 +176,10 @@ class RecoveryDisplay(Display):
         return float(np.isin(true, largest).mean()) if len(true) else None
 
     def _draw(self, ax: Any, stem: dict[str, Any]) -> None:
-        """Draw the norms and the marks; `stem` are keyword arguments of ``ax.stem``."""
+        """Draw the norms of the coefficients, with significant columns and true norms marked.
+
+        `stem` are keyword arguments of ``ax.stem``.
+        """
         columns = np.arange(len(self.strengths))
         style = {"basefmt": " ", "label": "estimate"}
         self.stem_ = ax.stem(columns, self.strengths, **{**style, **stem})

@@ -17,8 +17,9 @@ class NoisePathDisplay(Display):
     """Plot of the columns that are significant at each noise variance of a path.
 
     Each line of the plot is a column, with the column that enters first at the top. Its cells are
-    coloured by its contribution at the noise variances at which it is significant. Columns that
-    come and go are marked by a star. Use `from_path` or ``NoisePath.plot`` to create one.
+    coloured by its contribution at the noise variances at which it is significant. A column is
+    marked by a star if it is not significant at some noise variance below its first one. Use
+    `from_path` or ``NoisePath.plot`` to create one.
 
     Parameters
     ----------
@@ -113,14 +114,20 @@ class NoisePathDisplay(Display):
 
     @property
     def stays(self) -> np.ndarray[Any, Any]:
-        """Whether each column is significant at all noise variances from its first one on."""
+        """Whether each column stays significant at all noise variances below its first one.
+
+        The first one is the largest noise variance at which the column is significant.
+        """
         used = ~np.isnan(self.contributions)
         first = np.argmax(used, axis=1)
         after = np.arange(used.shape[1]) >= first[:, None]
         return np.asarray(used.any(axis=1) & (used == after).all(axis=1))
 
     def _draw(self, ax: Any, style: dict[str, Any]) -> None:
-        """Draw the cells and the marks; `style` are keyword arguments of ``ax.pcolormesh``."""
+        """Draw a cell for each column and noise variance, and lines at marked noise variances.
+
+        `style` are keyword arguments of ``ax.pcolormesh``.
+        """
         noise, count = self.noise_variances, self.columns.size
         if not count:
             ax.text(0.5, 0.5, "no column is significant", ha="center", transform=ax.transAxes)
@@ -239,7 +246,10 @@ class RankPathDisplay(Display):
         return display.plot(ax=ax, **style)
 
     def _draw(self, ax: Any, style: dict[str, Any]) -> None:
-        """Draw the curves and the marks; `style` are keyword arguments of ``ax.errorbar``."""
+        """Draw the curves of the errors, and lines at the marked ranks.
+
+        `style` are keyword arguments of ``ax.errorbar``.
+        """
         held_out, spread = self.held_out_error, self.standard_error
         grey = {"color": "tab:gray", "label": "training rows"}
         self.lines_ = list(ax.plot(self.rank, self.error, "o--", **grey))
@@ -326,7 +336,10 @@ class DropoutPathDisplay(Display):
         return cls(path.dropout, path.error, path.rank).plot(ax=ax, **line)
 
     def _draw(self, ax: Any, line: dict[str, Any]) -> None:
-        """Draw errors and ranks; `line` are keyword arguments of ``ax.plot`` for the errors."""
+        """Draw the errors and the ranks against the dropout rate.
+
+        `line` are keyword arguments of ``ax.plot`` for the errors.
+        """
         inside = self.dropout > 0.0
         rates, blue, grey = self.dropout[inside], "tab:blue", "tab:gray"
         style = {"color": blue, "linewidth": 2.0, **line}

@@ -266,7 +266,10 @@ class SourceDisplay(Display):
         return [places[name] for name in "abcp"]
 
     def _draw(self, ax: Any, style: dict[str, Any]) -> None:
-        """Draw on three or four axes; `style` are keyword arguments of ``ax.scatter``."""
+        """Draw the sources in three projections and, on a fourth axes, the path of noise variances.
+
+        `style` are keyword arguments of ``ax.scatter``.
+        """
         largest = float(self.strengths.max(initial=0.0)) or 1.0
         points = None
         middle, reach = self._extent()

@@ -85,6 +85,7 @@ def claims(figures: DropoutFigures, tolerance: float) -> tuple[Claim, ...]:
     Returns
     -------
     tuple of Claim
+        The claims, most important first.
     """
     gap = _gap(figures, tolerance)
     compared: tuple[Claim, ...] = (

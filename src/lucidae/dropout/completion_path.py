@@ -88,6 +88,7 @@ class CompletionPath:
         Returns
         -------
         DropoutPathDisplay
+            The display, already drawn; its axes are ``ax_``.
         """
         from lucidae.displays import DropoutPathDisplay
 
@@ -138,6 +139,7 @@ def completion_path(
     Returns
     -------
     CompletionPath
+        Rank, error and loss of the completed matrix at each dropout rate.
 
     Examples
     --------
@@ -219,6 +221,7 @@ def cross_validate_entries(
     Returns
     -------
     CrossValidation
+        The errors of predicting held-out entries, for every dropout rate.
     """
     cv = 5 if cv is None else cv
     if isinstance(cv, Integral):

@@ -148,6 +148,7 @@ def classify(
     Returns
     -------
     Classification
+        The kind of the point, with the direction and the numbers that prove it.
 
     Examples
     --------
@@ -539,6 +540,7 @@ def scalar_surface(
     Returns
     -------
     Surface
+        The values of the weights, the loss at each pair of them, and its global minima.
 
     Examples
     --------

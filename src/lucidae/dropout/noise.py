@@ -64,6 +64,7 @@ def separated_from_noise(
     Returns
     -------
     Separation
+        The number of these singular values, and a sentence about it.
 
     Examples
     --------

@@ -216,6 +216,7 @@ def observed_codes(entries: ObservedEntries, right: Matrix, strength: float) -> 
     Returns
     -------
     ndarray of shape (n, r)
+        The r codes of each of the n rows.
 
     Examples
     --------

@@ -88,6 +88,7 @@ class RegularizationPath:
         Returns
         -------
         DropoutPathDisplay
+            The display, already drawn; its axes are ``ax_``.
         """
         from lucidae.displays import DropoutPathDisplay
 
@@ -124,6 +125,7 @@ def regularization_path(
     Returns
     -------
     RegularizationPath
+        Rank, error and smallest loss of the optimal network at each dropout rate.
 
     Examples
     --------
@@ -270,6 +272,7 @@ class RankPath:
         Returns
         -------
         RankPathDisplay
+            The display, already drawn; its axes are ``ax_``.
         """
         from lucidae.displays import RankPathDisplay
 
@@ -324,6 +327,7 @@ def rank_path(
     Returns
     -------
     RankPath
+        The errors on training and held-out rows for each rank.
 
     Examples
     --------

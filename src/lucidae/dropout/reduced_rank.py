@@ -121,6 +121,7 @@ def reduced_rank_claims(figures: DropoutFigures, tolerance: float) -> tuple[Clai
     Returns
     -------
     tuple of Claim
+        The claims, most important first.
     """
     rank = figures.width
     words = {

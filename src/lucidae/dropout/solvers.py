@@ -126,6 +126,7 @@ def solve(problem: LinearProblem, strength: float, width: int) -> ExactSolution:
     Returns
     -------
     ExactSolution
+        The optimal weights, the smallest loss, and the rank of the optimal product U Vᵀ.
 
     Examples
     --------
@@ -191,6 +192,7 @@ def solve_tied(matrix: Array, strength: float, width: int) -> ExactSolution:
     Returns
     -------
     ExactSolution
+        The optimal weights, the smallest loss, and the rank of the optimal product.
 
     Examples
     --------

@@ -177,10 +177,7 @@ def noise_covariance(problem: LinearProblem, weight: float) -> tuple[Matrix, flo
     weight : float
         Total weight (or number) of the rows.
 
-    Returns
-    -------
-    covariance : array of shape (d1, d1)
-    degrees : float
+    Returns ------- covariance : array of shape (d1, d1) degrees : float
 
     Examples
     --------

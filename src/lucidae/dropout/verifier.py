@@ -86,6 +86,7 @@ def measure(
     Returns
     -------
     DropoutFigures
+        The measured values, by name.
     """
     matrix = problem.inputs is None and problem.root is None and not tied
     if matrix and is_large(problem.cross.shape, weights.left.shape[1]):

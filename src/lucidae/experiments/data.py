@@ -151,6 +151,7 @@ def penalties(rule: Mapping[str, Any], data: str, k: int) -> Matrix:
     Returns
     -------
     ndarray of shape (k,)
+        One penalty for each latent.
 
     Examples
     --------

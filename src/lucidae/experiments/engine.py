@@ -140,6 +140,7 @@ def run(
     Returns
     -------
     Tally
+        Numbers of runs that this call measured, found stored, and left for later.
     """
     reference(device)  # an unavailable device is refused before any work
     usual = 1 if is_accelerator(device) else cores()

@@ -108,6 +108,7 @@ def write_page(outcomes: Sequence[Outcome], target: Path, seconds: float, note: 
     Returns
     -------
     Path
+        Path of the page.
     """
     chapters = [summary(outcomes, note), *(chapter(outcome) for outcome in outcomes)]
     title = f"Experiments of the papers at {outcomes[0].scale} scale"

@@ -100,6 +100,7 @@ def reproduce(
     Returns
     -------
     Reproduction
+        The outcomes, the names of unfinished experiments, and the page.
     """
     start = time.perf_counter()
     check_choice(scale, "scale", SCALES)

@@ -63,7 +63,7 @@ class ProgressBar:
 
 
 class ProgressDisplay(Protocol):
-    """Where progress is shown: a bar on a terminal, or lines."""
+    """Interface of what shows progress: a bar on a terminal, or printed lines."""
 
     def show(self, line: str, completed: int, total: int | None) -> None:
         """Show a line, and a bar of `completed` parts of `total` (None if it is not known)."""
@@ -128,7 +128,7 @@ def _line(description: str, progress: Progress, seconds_left: float) -> str:
 
 
 def time_left(seconds: float) -> str:
-    """Return a duration as hours, minutes and seconds.
+    """Return a number of seconds as text in hours, minutes and seconds.
 
     Examples
     --------

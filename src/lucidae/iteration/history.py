@@ -88,6 +88,7 @@ class History:
         Returns
         -------
         HistoryDisplay
+            The display, already drawn; its axes are ``ax_``.
         """
         from lucidae.displays import HistoryDisplay
 

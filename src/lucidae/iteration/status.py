@@ -137,6 +137,7 @@ class Solution(Generic[State]):
         Returns
         -------
         HistoryDisplay
+            The display, already drawn; its axes are ``ax_``.
         """
         return self.history.plot(quantity=quantity, ax=ax, **line)
 

@@ -128,10 +128,10 @@ def attribute_difference(
 def verified_count(
     wanted: Any, leading: Leading, weight: float, factor: float = 1.0
 ) -> ComponentCount:
-    """Return the count of a criterion on the eigenvalues of the verifier.
+    """Return the number of components that a criterion finds, from the verifier's eigenvalues.
 
-    Eigenvalues of at most `factor` times their rounding error are set to zero. `weight` is the
-    number of rows.
+    `wanted`, the argument `n_components`, names the criterion. Eigenvalues of at most `factor`
+    times their rounding error are set to zero. `weight` is the number of rows.
     """
     values = np.where(leading.values > factor * leading.error, leading.values, 0.0)
     return count_wanted(wanted, values, weight, len(values))
@@ -140,10 +140,11 @@ def verified_count(
 def verified_counts(
     wanted: Any, leading: Leading, weight: float | None
 ) -> tuple[ComponentCount, ...] | str | None:
-    """Return the count of the criterion `wanted`, then those of the others of `CRITERIA`.
+    """Return the numbers of components that all criteria find, from the verifier's eigenvalues.
 
-    The result is None if `wanted`, the argument `n_components`, is not a criterion, and a sentence
-    if the eigenvalues are not known.
+    The criterion `wanted`, which the argument `n_components` names, comes first, then the others of
+    `CRITERIA`. The result is None if `wanted` is not a criterion, and a sentence that says why if
+    the eigenvalues or the number of rows (`weight`) are not known.
     """
     if not is_criterion(wanted):
         return None
@@ -250,9 +251,9 @@ def _difference_to_data(model: Model, data: Data) -> float:
 
 
 def _weight_difference(weight: float, data: Data) -> float:
-    """Return the relative difference of the total weight of a fit to that of the data.
+    """Return the relative difference between the total row weight of a fit and that of the data.
 
-    The divisor of the variances, and so `singular_values_`, depend on it.
+    The divisor of the variances, and so `singular_values_`, depend on this weight.
     """
     return 0.0 if data.weight is None else abs(weight - data.weight) / max(data.weight, _TINY)
 

@@ -438,7 +438,7 @@ class ScaledSpectrum:
 
 
 def _problem(eigenvalues: Any, n_samples: Any, n_features: Any, centred: Any) -> ScaledSpectrum:
-    """Return the checked arguments of `count_components`, with scaled eigenvalues."""
+    """Check eigenvalues and numbers of rows and features, and return the scaled eigenvalues."""
     given = np.asarray(to_numpy(eigenvalues), dtype=np.float64)
     top = float(np.max(given, initial=0.0)) if given.ndim == 1 else 0.0
     # Eigensolvers return small negative numbers for zero.
@@ -565,7 +565,12 @@ def _by_threshold(problem: ScaledSpectrum, noise_variance: float | None) -> Comp
 
 
 def _squared_threshold(problem: ScaledSpectrum, noise_variance: float | None) -> float:
-    """Return the squared threshold of singular values, for rows with the scaled eigenvalues."""
+    """Return the square of the threshold above which singular values count as components.
+
+    The singular values are those of rows divided by a number such that the largest eigenvalue of
+    their covariance is 1. Without `noise_variance` the noise is estimated from the median singular
+    value.
+    """
     ratio = problem.size / problem.larger
     if noise_variance is not None:
         return hard_threshold(ratio) ** 2 * problem.larger * noise_variance / problem.unit

@@ -216,11 +216,11 @@ class Complement:
 
     @property
     def exhausted(self) -> bool:
-        """Whether the space is invariant, so that products with the second moment add nothing."""
+        """Whether the Krylov space is invariant: products with the second moment add nothing."""
         return not len(self.block) or len(self.basis) >= self.left
 
     def add(self, image: Vector) -> None:
-        """Add `block` to the space; `image` is the product of `block` with the second moment."""
+        """Add the rows `block` to the Krylov space; `image` is `block` times the second moment."""
         image = image - (image @ self.span) @ self.span.T
         self.basis = np.concatenate([self.basis, self.block])
         self.images = np.concatenate([self.images, image])
@@ -228,9 +228,10 @@ class Complement:
         self.steps += 1
 
     def extend(self, steps: int) -> bool:
-        """Extend the space to `steps` block steps, and update `bound` and `found`.
+        """Extend the Krylov space until it has `steps` block steps; update `bound` and `found`.
 
-        Return whether the space has at least `steps` steps and is not larger than allowed.
+        Return whether it has that many steps. It has fewer if it is invariant, or would become
+        larger than allowed.
         """
         while not self.exhausted and self.steps < steps and self._affordable():
             self.add(self.product(self.block))

@@ -409,10 +409,10 @@ class Options:
 
     @property
     def reads(self) -> LinearSolver:
-        """Properties of the chosen solver on these arguments.
+        """What the chosen solver needs of the data, such as batches of rows.
 
-        They are those of `SOLVERS`, except that descent draws batches of rows if the rule needs
-        rows instead of their second moment.
+        These are the properties in the table `SOLVERS`, except that a method whose update rule
+        needs rows instead of their second moment always needs batches of rows.
         """
         solver = SOLVERS[self.solver]
         if not solver.closed_form and _trial_method(self.method, self.tied).rule.needs_rows:

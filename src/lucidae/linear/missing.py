@@ -252,24 +252,33 @@ class _Point(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _ObservedLikelihood:
-    """Negative log-likelihood of given rows with k latents: value, gradient and solver step."""
+    """Negative log-likelihood of given rows under probabilistic PCA with k latents.
+
+    It has methods for its value and gradient, and for one step of the solver.
+    """
 
     rows: ObservedRows
     k: int
 
     def unpacked(self, theta: Array) -> tuple[Array, float]:
-        """Return the loadings with the mean as last column (m, k + 1), and γ, from parameters θ."""
+        """Return loadings and mean as one array (m, k + 1), and the noise variance, from θ.
+
+        θ is the vector of all parameters; the mean is the last column of the array.
+        """
         beta = namespace(theta).reshape(theta[:-1], (-1, self.k + 1))
         return beta, max(math.exp(min(scalar(theta[-1]), 700.0)), SMALLEST_NOISE)
 
     def packed(self, beta: Array, noise: float) -> Array:
-        """Return θ for loadings with the mean as last column (m, k + 1), and noise variance γ."""
+        """Return the vector θ of all parameters, from loadings, mean and noise variance.
+
+        `beta` (m, k + 1) contains the loadings and, as its last column, the mean.
+        """
         xp = namespace(beta)
         last = zeros_like_shape((1,), beta) + math.log(noise)
         return xp.concat([xp.reshape(beta, (-1,)), last])
 
     def at(self, theta: Array, pairs: tuple[tuple[Array, Array], ...] = ()) -> _Point:
-        """Return the state of the solver (loss, gradient and more) at the parameters θ."""
+        """Return the solver's state (loss, gradient and more) at the parameters `theta`."""
         xp = namespace(theta)
         beta, noise = self.unpacked(theta)
         found, n = self.rows.statistics(beta, noise), self.rows.weight
@@ -338,7 +347,10 @@ class _ObservedLikelihood:
         return xp.concat([xp.reshape(moved, (-1,)), on_noise])
 
     def _remembered(self, point: _Point, trial: _Point) -> _Point:
-        """Return the point `trial`, with the step from `point` appended to its `pairs`."""
+        """Return the state `trial`, with the change from `point` to it stored for L-BFGS.
+
+        The changes of parameters and gradient are appended to its field `pairs`.
+        """
         xp = namespace(point.theta)
         change, turn = trial.theta - point.theta, trial.gradient - point.gradient
         sizes = (scalar(xp.sum(a * b)) for a, b in ((change, turn), (change, change), (turn, turn)))
@@ -367,8 +379,9 @@ def fit_observed(
         Number of latents, less than m.
     training : DescentSettings
         Tolerance and largest number of steps. The solver stops when the gradient of the
-        log-likelihood per row, divided by the root of the complete-data information, is at most
-        the tolerance: √(γ‖∂ℓ/∂(W, μ)‖² + (2/m)(∂ℓ/∂log γ)²)/n.
+        log-likelihood per row, divided by the root of the complete-data information, is at most the
+        tolerance: √(γ‖∂ℓ/∂(W, μ)‖² + (2/m)(∂ℓ/∂log γ)²)/n for the log-likelihood ℓ, the loadings W,
+        the mean μ and the noise variance γ.
     previous : ObservedGaussian, optional
         An earlier fit from which to start, also one with another number of latents.
 
@@ -437,7 +450,12 @@ def first_parameters(
 
 
 def _start_eigenpairs(rows: ObservedRows, k: int) -> tuple[Array, Array, float]:
-    """Return k eigenvalues and eigenvectors of an estimated covariance, and its trace."""
+    """Return k eigenvalues and eigenvectors of an estimated covariance, and its trace.
+
+    Each entry of the covariance is estimated from the rows in which both features are observed.
+    With more than `PAIRWISE_FEATURES` features, missing entries count as zero, and each feature is
+    rescaled by the share of its observed entries instead.
+    """
     xp, m = namespace(rows.rows), rows.mask.shape[1]
     together = (rows.counts[:, None] * rows.mask).mT
     own = xp.sum(together, axis=1)

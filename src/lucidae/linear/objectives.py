@@ -57,7 +57,8 @@ class Objective(Rule):
     gap_statement : str
         Statement of the claim `gap` in certificates, which is about the loss minus its minimum.
     size_name : str
-        What follows an excess of the loss, divided by `size`, in messages.
+        Words that follow the number (loss − minimum) / `size` in messages, such as "of the total
+        variance".
     has_penalties : bool
         Whether latents can be zero at the minimum because their penalty is too large.
     """

@@ -89,10 +89,11 @@ class ObservedGaussian:
         return xp.concat([block.log_density for block in self._blocks(X)])
 
     def code_covariance(self, X: Array, encoder: Array) -> Array:
-        """Return the covariance of the codes W₁(x − μ) given the observed entries of each row.
+        """Return the covariance of the codes W₁(x − μ) given the observed entries of each row x.
 
         It has shape (n, k, k) for an `encoder` W₁ (k, m), and is zero for rows without missing
-        entries. Let o be the observed and u the missing entries, and G = W_oᵀW_o + γI; then it is
+        entries. The model has the mean μ, the loadings W and the noise variance γ. Let o be the
+        observed and u the missing features of a row, and G = W_oᵀW_o + γI; then the covariance is
         γ(BG⁻¹Bᵀ + W₁ᵤW₁ᵤᵀ), where B = W₁ᵤWᵤ.
         """
         xp, (k, q) = namespace(self.mean), (encoder.shape[0], self.loadings.shape[1])
@@ -108,7 +109,7 @@ class ObservedGaussian:
 
     @property
     def moment(self) -> None:
-        """None: no second moment is stored. The solvers expect this attribute of all their data."""
+        """None, because no second moment is stored; the solvers read this attribute of all data."""
         return
 
     @property
@@ -120,10 +121,10 @@ class ObservedGaussian:
         return LowRankCovariance(spectrum.vectors, inside, spectrum.trace)
 
     def spectrum(self, k: int | None) -> Spectrum:
-        """Return the `k` leading eigenpairs of WWᵀ + γI.
+        """Return the `k` leading eigenpairs of the covariance WWᵀ + γI.
 
-        If `k` is None, there are as many as columns of W. All further eigenvalues equal γ; their
-        eigenvectors are arbitrary, but orthonormal.
+        W are the loadings and γ is the noise variance. If `k` is None, there are as many as columns
+        of W. All further eigenvalues equal γ; their eigenvectors are arbitrary, but orthonormal.
         """
         xp = namespace(self.loadings)
         m, q = self.loadings.shape
@@ -190,9 +191,11 @@ def gaussian_of(model: Model, *, maximum_likelihood: bool = False) -> ObservedGa
 
 
 class _RowBlock(NamedTuple):
-    """Some rows: mask of observed entries, posterior mean of the latents, G⁻¹, and log-density.
+    """Some rows with missing entries, and the posterior of their latents.
 
-    G is the k × k matrix of the docstring of this module.
+    The fields are a slice of the rows, the mask of their observed entries, the posterior means of
+    the k latents, the inverse of G = WᵀW + γI (k × k) over the observed features of each row, with
+    loadings W and noise variance γ, and the log-density of the observed entries.
     """
 
     rows: slice

@@ -67,7 +67,7 @@ class Optimizer(ABC):
 
     @classmethod
     def automatic_rate(cls, curvature: float, momentum: float) -> float:
-        """Return half of the largest stable step size; `curvature` bounds that of the loss."""
+        """Return half of the largest stable step size for a loss of at most the given curvature."""
         return SAFETY * cls.largest_stable_product(momentum) / curvature
 
 

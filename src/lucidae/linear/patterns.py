@@ -209,7 +209,10 @@ class ObservedRows:
             first = end
 
     def _owners(self, patterns: slice) -> Array | None:
-        """Return the index of the pattern of each stored row; None if each pattern has one row."""
+        """Return the index of the pattern to which each stored row belongs, for some patterns.
+
+        A pattern is a set of observed features. The result is None if each pattern has one row.
+        """
         sizes = np.diff(self.starts[patterns.start : patterns.stop + 1])
         if np.all(sizes == 1):
             return None
@@ -303,7 +306,11 @@ class Statistics(NamedTuple):
     value: float
 
     def maximized(self) -> tuple[Array, float]:
-        """Return loadings with the mean (m, k + 1), and the noise variance: the M-step of EM."""
+        """Return the parameters that maximise the expected log-likelihood: the M-step of EM.
+
+        They are an array (m, k + 1) with the loadings and, as its last column, the mean, and the
+        noise variance.
+        """
         xp = namespace(self.cross)
         beta = self.divided(self.cross)
         noise = (self.squares - scalar(xp.sum(beta * self.cross))) / self.entries
@@ -352,7 +359,10 @@ class Statistics(NamedTuple):
         return xp.concat([xp.concat([factor, a[:, None]], axis=1), identity[k:, :]])
 
     def turned(self, A: Array) -> Statistics:
-        """Return the statistics for the extended latents A⁻¹z̃ in place of z̃ = (z, 1)."""
+        """Return the statistics after a linear change of the latents, to A⁻¹z̃ in place of z̃.
+
+        z̃ = (z, 1) are the latents z of a row, extended by 1, and A is a matrix (k + 1, k + 1).
+        """
         back = namespace(A).linalg.inv(A)
         return self._replace(
             information=back @ self.information @ back.mT,

@@ -173,9 +173,10 @@ def _scale(moment: SecondMoment) -> Vector:
 
 
 def _summary(X: Any, weights: Any, directions: Vector) -> tuple[float, Vector, Vector, float]:
-    """Return total weight, mean and scatter of the projections, and the largest sum of their terms.
+    """Return total weight, mean and scatter of the rows of X projected on some directions.
 
-    These are the fields `weight`, `mean`, `scatter` and `size` of `Probe`.
+    The fourth value is the largest sum of absolute terms in a projection. These are the fields
+    `weight`, `mean`, `scatter` and `size` of `Probe`.
     """
     codes, size = _projected(X, directions)
     if weights is None:

@@ -188,6 +188,7 @@ def costs(n: int, m: int, k: int, *, entries: int | None = None, narrow: bool = 
     Returns
     -------
     Costs
+        The cost of each algorithm in floating-point operations.
 
     Examples
     --------

@@ -128,7 +128,7 @@ def solve(options: Options, source: Source, previous: Any = None) -> tuple[Model
 
 
 def _too_small_for_device(options: Options, source: Source) -> bool:
-    """Tell whether the data are on a GPU, but are solved faster on the CPU."""
+    """Tell whether the data are on a GPU, but so small that the CPU solves the problem faster."""
     if not isinstance(source, MomentSource) or on_host(source.mean):
         return False
     m, k = source.moment.n_features, options.n_components
@@ -211,7 +211,10 @@ def resolve_components(wanted: Any, source: Source, spectrum: Spectrum | None) -
 
 
 def _counted(count: ComponentCount) -> int:
-    """Return the number of latents for a count; a count of 0 gives one latent and a warning."""
+    """Return the number of latents to fit if a criterion found `count` components.
+
+    If it found none, one latent is fitted, and a warning says so.
+    """
     if count.n_components == 0:
         warn_user(
             f"{count.summary()} One component was fitted nevertheless, because an autoencoder "
@@ -268,10 +271,10 @@ def _trained_outcome(
 def _warn_of_accuracy(
     solution: Solution[Any], method: Method, covariance: Covariance, training: DescentSettings
 ) -> None:
-    """Warn if descent did not converge, or if it did but another loss is known to be smaller.
+    """Warn if descent did not converge, or if a smaller loss than the one it reached is known.
 
-    The stopping rule compares the direction with the largest curvature. At weights whose latents
-    have not yet left the neighbourhood of zero, directions of much smaller eigenvalues seem zero.
+    The second can happen because the stopping rule divides by the largest curvature: while latents
+    are still close to zero, their directions of small eigenvalues are too small to be noticed.
     """
     excess = known_excess(method, solution.value, covariance)
     if solution.status.ok and excess <= max(ACCURATE, training.tol):
@@ -505,7 +508,7 @@ class Stream(NamedTuple):
 
     @property
     def weights(self) -> Any:
-        """The current weights."""
+        """The current weights of the autoencoder."""
         return self.optimizer.weights
 
 
@@ -559,9 +562,10 @@ class ReducedVariance:
         self.full: Any = None
 
     def move_anchor(self, weights: Any) -> Any:
-        """Make `weights` the anchor, and return the direction of all rows at these weights.
+        """Store `weights` as the anchor, and return the direction of all rows at these weights.
 
-        The directions of batches are corrected by the direction of all rows at the anchor.
+        The anchor are the earlier weights at which the directions of batches are compared with that
+        of all rows, in order to reduce the noise of later directions.
         """
         self.anchor, self.full = weights, self.expected.direction(weights, self.rows)
         return self.full

@@ -249,7 +249,11 @@ class LinearState(FittedState):
 
     @property
     def parameters(self) -> ObservedGaussian:
-        """Maximum-likelihood parameters of probabilistic PCA: those estimated, or of the model."""
+        """Parameters of probabilistic PCA from which missing entries are predicted.
+
+        They were estimated from rows with missing entries or, for complete rows, follow from the
+        model.
+        """
         return self.observed or gaussian_of(self.model, maximum_likelihood=True)
 
     def check_range(self) -> None:

@@ -218,9 +218,9 @@ def _first_spectrum(options: Options, source: RowsSource, k: int) -> Spectrum | 
 
 
 def _inside(basis: Array, batch: Covariance) -> Array:
-    """Return B Σ Bᵀ of shape (k, k): the second moment Σ of a batch in the orthonormal rows B.
+    """Return the second moment of a batch in the span of the rows B of `basis`: BΣBᵀ, (k, k).
 
-    The rows B are `basis`, of shape (k, m).
+    Σ is the second moment of the batch; B has orthonormal rows and shape (k, m).
     """
     inside = batch.apply(basis) @ basis.mT
     return (inside + inside.mT) / 2

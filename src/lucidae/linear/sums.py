@@ -94,7 +94,10 @@ class RowsPass(ColumnLeaf):
         return self
 
     def sums(self, rows: Any, _codes: Any, weights: Any) -> RowSums:
-        """Return the mean and the sums of squares of the columns of a block of rows."""
+        """Return the mean of a block of rows, and the sums of squares of its columns about it.
+
+        Raise a ValueError if the squares overflow double precision.
+        """
         with np.errstate(over="ignore", invalid="ignore"):
             found = (_sparse if scipy.sparse.issparse(rows) else _dense)(rows, weights)
         if not np.isfinite(np.sum(found.squares)):
@@ -164,7 +167,9 @@ def sparse_sums(X: Any, weights: Any, total: float) -> tuple[Vector, Vector, Vec
 
 
 class ProductSums(NamedTuple):
-    """Sums over rows x with weights w, about a vector c, for each row v of some vectors.
+    """Sums over centred rows, from which products of vectors v with the covariance follow.
+
+    The rows x have weights w, and are centred by subtracting a vector c close to their mean.
 
     Attributes
     ----------
@@ -343,7 +348,7 @@ class BlocksCovariance:
         return len(self.mean)
 
     def apply(self, rows: Array) -> Array:
-        """Return ``rows @ Σ`` for `rows` of shape (…, k, m), reading the data once."""
+        """Return the product of `rows`, of shape (…, k, m), with the second moment, in one pass."""
         vectors = np.reshape(rows, (-1, self.n_features))
         found: ProductSums = self.passes.total(ProductPass(vectors, self.mean, self._full))
         if not self._corrected:  # rounding errors of merging the means of the blocks

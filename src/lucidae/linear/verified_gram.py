@@ -76,9 +76,10 @@ class GramFigures:
         return float(self.values[index]) if index < len(self.values) else 0.0
 
     def complement(self, last: float, residual: float) -> float:
-        """Return a bound on the eigenvalues of Σ in the orthogonal complement of the span.
+        """Return a bound on the eigenvalues of Σ in the orthogonal complement of a decoder's span.
 
-        `last` is the smallest eigenvalue of QΣQᵀ, and `residual` the norm of QΣ − QΣQᵀQ.
+        Σ is the second moment of the rows, and Q has orthonormal rows that span the decoder's
+        columns. `last` is the smallest eigenvalue of QΣQᵀ, and `residual` the norm of QΣ − QΣQᵀQ.
         """
         bound = self.value(self.images.shape[0]) + self.error + residual
         if last > bound:
@@ -87,11 +88,13 @@ class GramFigures:
         return max(float(np.linalg.eigvalsh(rest)[-1]), 0.0) + self.error
 
     def distance(self, k: int) -> Estimate:
-        """Return the mean squared sine of the angles between the span and the principal subspace.
+        """Return the mean squared sine of the angles of a decoder's span to the principal subspace.
 
-        The principal axes are Aᵀu/√λ for the `k` leading eigenpairs (λ, u) of the Gram matrix, so
-        that their products with Q are BᵀU/√λ for B = AQᵀ. This takes more time than a bound by the
-        residuals, and does not resolve distances close to zero.
+        Let A be the centred and weighted rows, and Q orthonormal rows that span the decoder's
+        columns. The principal axes are Aᵀu/√λ for the `k` leading eigenpairs (λ, u) of the Gram
+        matrix AAᵀ, so that their products with Q are BᵀU/√λ for B = AQᵀ and the matrix U of all u.
+        This takes more time than a bound by the residuals, and does not resolve distances close to
+        zero.
         """
         values, vectors = np.linalg.eigh(self.gram)
         values, vectors = values[::-1][:k], vectors[:, ::-1][:, :k]
@@ -143,7 +146,11 @@ class FewRows:
         return replace(self, factor=self.factor / unit**2)
 
     def measured(self, span: Vector) -> GramFigures:
-        """Return products of the orthonormal rows `span` (r, m), and the tested eigenvalues."""
+        """Return the products of a decoder's span with the second moment, and tested eigenvalues.
+
+        `span` (r, m) are orthonormal rows that span the decoder's columns. The eigenvalues are
+        those of the Gram matrix, with a bound on their error.
+        """
         roots = np.sqrt(self.shares)
         checks = drawn_after((CHECKS, len(self.shares)), self.gram, self.mean, span)
         projected = self._back(checks.T * roots[:, None])
@@ -162,16 +169,17 @@ class FewRows:
         )
 
     def _tested(self, gram: Vector, checks: Vector, products: Vector) -> tuple[Vector, float]:
-        """Return a Gram matrix times `factor`, and a bound on its error.
+        """Return a Gram matrix in the units of the results, and a bound on its error.
 
-        `products` are those of the true Gram matrix with the vectors `checks`.
+        Both are multiplied by the field `factor`. The matrix `gram`, which may be wrong, is
+        compared with `products`, those of the true Gram matrix with the random vectors `checks`.
         """
         gram = gram * self.factor
         difference = gram @ checks.T - products * self.factor
         return gram, float(np.linalg.norm(difference)) / start_share(CHECKS)
 
     def _back(self, codes: Vector) -> Vector:
-        """Return codesᵀ(X − 1μᵀ) for codes of shape (n, q)."""
+        """Return codesᵀ(X − 1μᵀ) for the rows X with mean μ, and codes of shape (n, q)."""
         if self.plain:
             return np.asarray(codes.T @ self.rows - np.outer(codes.sum(axis=0), self.mean))
         total = np.zeros((codes.shape[1], len(self.mean)))
@@ -180,9 +188,11 @@ class FewRows:
         return total
 
     def _forth_and_back(self, rows: Vector, skipped: int) -> tuple[Vector, Vector]:
-        """Return the codes c = (X − 1μᵀ)vᵀ of the given `rows` v, and the products Σ p c(x − μ).
+        """Return the codes of the centred data rows for vectors v, and products of v with Σ.
 
-        The products are computed for all but the first `skipped` rows.
+        The vectors v are the argument `rows`. The codes are c = (X − 1μᵀ)vᵀ for the data X with
+        mean μ. The products vΣ, with the second moment Σ, are the sums of p c(x − μ) over the data
+        rows x with weights p; they are computed for all but the first `skipped` vectors.
         """
         if self.plain:
             codes = np.asarray(self.rows @ rows.T - rows @ self.mean)

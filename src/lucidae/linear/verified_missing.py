@@ -92,7 +92,10 @@ class ObservedFigures(NamedTuple):
 
 
 def data_of_gaussian(fitted: ObservedGaussian) -> Data:
-    """Return the covariance WWᵀ + γI of fitted parameters in the form the verifier uses."""
+    """Return the covariance WWᵀ + γI of the fitted model in the form that the verifier uses.
+
+    W are the fitted loadings and γ is the noise variance.
+    """
     mean, W = to_numpy(fitted.mean), to_numpy(fitted.loadings)
     m, noise = len(mean), fitted.noise
     own = np.sum(W**2, axis=1) + noise
@@ -154,7 +157,10 @@ def measure_observed(
 
 
 class _Parameters(NamedTuple):
-    """Mean (m,), loadings (m, k) and noise variance."""
+    """Parameters of probabilistic PCA: mean (m,), loadings (m, k) and noise variance.
+
+    m is the number of features, and k that of latents.
+    """
 
     mean: Vector
     loadings: Vector
@@ -162,7 +168,7 @@ class _Parameters(NamedTuple):
 
 
 class _Slope(NamedTuple):
-    """Log-likelihood of some rows, and its gradient for loadings, mean and noise variance."""
+    """Log-likelihood of some rows, and its derivatives by loadings, mean and noise variance."""
 
     value: float
     loadings: Vector
@@ -232,7 +238,10 @@ def _by_definition(model: _Parameters, rows: Vector, mass: Vector, groups: list[
 
 
 def _batches(groups: list[Vector], most: int) -> Iterator[list[Vector]]:
-    """Yield groups of rows together that have at most `most` rows in all, or one larger group."""
+    """Yield lists of groups of rows, with at most `most` rows in all groups of a list.
+
+    A group with more rows is in a list of its own.
+    """
     part: list[Vector] = []
     for group in groups:
         if part and sum(map(len, part)) + len(group) > most:
@@ -253,11 +262,11 @@ def _by_residuals(
 ) -> tuple[_Slope, Vector]:
     """Return likelihood and derivatives from the residuals of all rows, and the loss of the codes.
 
-    The covariance of a row x with mean μ is C = WWᵀ + γI, with loadings W and noise variance γ,
-    restricted to the observed entries. For each row, a = C⁻¹(x − μ) is computed with G = WᵀW + γI
-    over the observed entries, and the derivative with respect to the loadings w of feature j is the
-    sum of aⱼ aᵀW − wᵀG⁻¹, since C⁻¹W = WG⁻¹. The loss of a code is its variance given the observed
-    entries, divided by its variance.
+    The loss of a code is its variance given the observed entries, divided by its variance: the
+    share that missing entries leave undetermined. The covariance of a row x with mean μ is C = WWᵀ
+    + γI, with loadings W and noise variance γ, restricted to the observed entries. For each row, a
+    = C⁻¹(x − μ) is computed with G = WᵀW + γI over the observed entries, and the derivative with
+    respect to the loadings w of feature j is the sum of aⱼ aᵀW − wᵀG⁻¹, since C⁻¹W = WG⁻¹.
     """
     W, noise = model.loadings, model.noise
     (m, q), k, total = W.shape, len(encoder), _Slope.zero(model)
@@ -321,9 +330,10 @@ def _pairs(patterns: Vector) -> tuple[Vector | None, int]:
 def _free_directions(model: _Parameters, never: Vector | None) -> int | None:
     """Return in how many directions loadings can change without a change of observed covariances.
 
-    The derivative of C = WWᵀ + γI in the direction (A, c) is AWᵀ + WAᵀ + cI. It is restricted to
-    the pairs of features that were observed together. The rotations of the latents, which change no
-    covariance at all, are not counted.
+    The model has the covariance C = WWᵀ + γI with loadings W and noise variance γ. Its derivative
+    in the direction (A, c) of (W, γ) is AWᵀ + WAᵀ + cI. It is restricted to the pairs of features
+    that were observed together; `never` are the other pairs. The rotations of the latents, which
+    change no covariance at all, are not counted.
     """
     sizes = np.sum(model.loadings**2, axis=0)
     W = model.loadings[:, sizes > NEGLIGIBLE * (np.max(sizes, initial=0.0) + model.noise)]

@@ -305,7 +305,10 @@ def _from_gram(
 
 
 class _Outside(NamedTuple):
-    """Upper bound and estimate of the largest eigenvalue outside of a decoder's span."""
+    """The largest eigenvalue of the second moment outside of a decoder's span.
+
+    `bound` is an upper bound on it, and `found` an estimate.
+    """
 
     bound: float
     found: float

@@ -51,11 +51,11 @@ The last one is that of the fit times this ratio. Below it, sources explain nois
 
 
 def observable_basis(gain: Floats, labels: Floats) -> tuple[Floats, Any]:
-    """Return the labels and the matrix of a basis of the directions of each group with a field.
+    """Return a basis of the directions of each group of columns that have a field.
 
     Radial dipoles in a spherical head have no magnetic field, up to rounding errors. Such
-    directions of a group of columns are left out: the data say nothing about them, and the energy
-    does not depend on them. Groups without such a direction keep their columns.
+    directions of a group are left out: the data say nothing about them, and the energy (loss) does
+    not depend on them. Groups without such a direction keep their columns.
 
     Parameters
     ----------
@@ -189,10 +189,11 @@ class GroupEstimate:
 
     @cached_property
     def doubtful(self) -> Floats:
-        """Labels of the groups that are not significant with `DOUBT` times the noise variance.
+        """Labels of selected groups that are not significant with `DOUBT` times the noise variance.
 
-        Only the selected groups take part. An error of the gain is predicted by groups near those
-        of the data, which explain little each: as much as a small increase of the noise.
+        Such groups may be artefacts of errors of the gain. The fit represents these errors by
+        groups near the true sources, each of which explains no more than a small increase of the
+        noise would.
         """
         if not self.columns.size:
             return self.groups
@@ -234,7 +235,10 @@ class GroupEstimate:
         return np.asarray(self.columns[kept])
 
     def _thresholds(self, significance: float) -> dict[Any, float]:
-        """Return, for each selected group, the evidence that it must exceed to be significant."""
+        """Return, for each selected group, the evidence that it must exceed to be significant.
+
+        The evidence is twice the log-likelihood that is lost without the group.
+        """
         count, full = np.unique(self.labels).size, self.model.group_covariance == "full"
         _, sizes = np.unique(self.labels[self.columns], return_counts=True)
         by_size = {
@@ -285,7 +289,10 @@ class GroupEstimate:
 
     @cached_property
     def _roots(self) -> tuple[Floats, Floats]:
-        """Matrix B with BBᵀ = Γ, the prior covariance, and a mask of its non-negligible columns."""
+        """Matrix B with BBᵀ = Γ, the prior covariance of the coefficients, and a mask.
+
+        The mask is false for the columns of B that are negligible.
+        """
         size = self.columns.size
         root, kept = np.zeros((size, size)), np.zeros(size, dtype=bool)
         selected = self.labels[self.columns]

@@ -148,13 +148,13 @@ class EvokedProblem:
 
     @property
     def expansion(self) -> Any:
-        """Sparse matrix from coefficients of the gain to amplitudes of all sources, in A·m."""
+        """Sparse matrix that turns coefficients of the gain into amplitudes of sources, in A·m."""
         place = (self.columns, np.arange(self.columns.size))
         shape = (self.weighting.size, self.columns.size)
         return scipy.sparse.csc_array((self.weighting[self.columns], place), shape=shape)
 
     def samples(self, index: int) -> slice:
-        """Return which columns of the responses belong to one of the evokeds."""
+        """Return the slice of the columns of `responses` that belongs to evoked number `index`."""
         ends = np.cumsum([0, *(len(one.times) for one in self.evokeds)])
         return slice(int(ends[index]), int(ends[index + 1]))
 
@@ -183,7 +183,11 @@ class EvokedProblem:
 
 
 def make_stc(amplitudes: Floats, columns: Any, problem: EvokedProblem, index: int, ori: Any) -> Any:
-    """Return MNE's source estimate with given amplitudes of columns of the forward solution."""
+    """Return MNE's source estimate of evoked number `index`.
+
+    `amplitudes` are those of the given columns of the forward solution, and `ori` is the argument
+    `pick_ori` of `sparse_vae`.
+    """
     evoked = problem.evokeds[index]
     tstep = 1.0 / evoked.info["sfreq"]
     return _make_sparse_stc(
@@ -292,7 +296,11 @@ def _examples(names: Any) -> str:
 
 
 def _check_values(evokeds: list[Any], forward: Any, noise_cov: Any, used: list[str]) -> None:
-    """Raise an error unless all numbers of the channels in use are finite, with some noise."""
+    """Raise an error if the data, the forward solution or the noise covariance contain NaN.
+
+    The channels `used` are checked, for infinity too. An error is also raised if the noise
+    covariance has no positive variance.
+    """
     for one in evokeds:
         rows = [one.ch_names.index(name) for name in used]
         wrong = [

@@ -155,7 +155,7 @@ class SourceResult:
 
     @cached_property
     def patches(self) -> list[Floats]:
-        """Sources of each selected column or group: one source, or those of a patch."""
+        """Indices of the sources of each selected group: one source, or all those of a patch."""
         columns, labels = self.estimate.columns, self.estimate.labels
         return [
             self._sources_of(columns[labels[columns] == group]) for group in self.estimate.groups
@@ -173,7 +173,7 @@ class SourceResult:
 
     @property
     def positions(self) -> Floats:
-        """Positions of the sources, of shape (n, 3)."""
+        """Positions of the n sources in metres, in head coordinates, of shape (n, 3)."""
         return np.asarray(self.forward["source_rr"][self.sources])
 
     @property
@@ -259,7 +259,10 @@ class SourceResult:
 
     @cached_property
     def goodness_of_fit_per_time(self) -> Floats:
-        """The same percentage for each sample, of shape (n_times,)."""
+        """Percentage of the power of the whitened data that the sources explain, for each sample.
+
+        It has shape (n_times,).
+        """
         data, fitted = self._whitened
         total = np.sum(np.abs(data) ** 2, axis=0)
         lost = np.sum(np.abs(data - fitted) ** 2, axis=0)
@@ -321,7 +324,7 @@ class SourceResult:
         return [self._sources_of(support) for support in path.supports]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the figures of the result by name, as numbers, texts and lists of them."""
+        """Return the numbers and texts of the result by name, in a form that JSON can store."""
         strength = np.linalg.norm(self.amplitudes, axis=1)
         peaks = np.argmax(strength, axis=1)
         spaces = np.repeat(np.arange(len(self.vertices)), [part.size for part in self.vertices])
@@ -388,6 +391,7 @@ class SourceResult:
         Returns
         -------
         SourceDisplay
+            The display, already drawn; its axes are ``ax_``.
         """
         from lucidae.displays import SourceDisplay
 
@@ -400,7 +404,7 @@ class SourceResult:
 
     @cached_property
     def _transfer(self) -> Floats:
-        """Matrix from the selected coefficients to the amplitudes of the sources."""
+        """Matrix that turns coefficients of the selected columns into amplitudes of the sources."""
         chosen = self.expansion[:, self.estimate.columns].tocsr()[self._rows]
         return np.asarray(chosen.toarray())
 

@@ -392,6 +392,7 @@ def collapse_report(
     Returns
     -------
     CollapseReport
+        The measured values of each latent, and which latents have collapsed.
 
     Examples
     --------

@@ -123,6 +123,7 @@ def certify_linear(
     Returns
     -------
     Certificate
+        The claims with their verdicts.
 
     Examples
     --------
@@ -190,6 +191,7 @@ def mean_scalars(rows: Iterable[Mapping[str, float]]) -> Scalars:
     Returns
     -------
     dict of str to float
+        The mean of each scalar, by its name.
 
     Examples
     --------

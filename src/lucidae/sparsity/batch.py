@@ -111,7 +111,7 @@ class SparseBatch(NamedTuple):
     noise_variance : array of shape (B,)
         Noise variances, given or learned, in squared units of the responses.
     energy : array of shape (B,)
-        Minimised energies, summed over the responses.
+        Minimised energies (losses), summed over the responses.
     """
 
     coef: Array

@@ -228,7 +228,10 @@ def _stationarity(figures: SparseFigures) -> Claim:
 
 
 def _group_covariances(figures: SparseFigures) -> tuple[Claim, ...]:
-    """Return the claim that the covariances of groups are covariances; empty without them."""
+    """Return the claim that `group_covariances_` are covariance matrices with the right diagonals.
+
+    The diagonals are the relevances (prior variances). The tuple is empty without such covariances.
+    """
     if figures.covariance_distance is None:
         return ()
     claim = at_most(

@@ -24,7 +24,10 @@ BLOCK_ENTRIES = 2_000_000
 
 
 def centred(values: Any, weights: Any) -> tuple[Any, Any]:
-    """Return `values` minus their weighted column means, and these means minus the first row."""
+    """Return the values minus their weighted column means, and how far the means are from row 0.
+
+    The second result is the weighted mean of each column minus the first entry of that column.
+    """
     # The difference of two doubles is rounded relative to itself, so no digits are lost however
     # far the rows are from zero; the means of these differences are small numbers.
     moved = values - values[0]
@@ -75,10 +78,11 @@ class SparseColumns(NamedTuple):
     def of(
         cls, matrix: Any, weights: Any, intercept: bool, exponents: Callable[[Any], Any]
     ) -> SparseColumns:
-        """Return the columns divided by powers of two.
+        """Return the columns of a sparse matrix as the verifier reads them, with their norms.
 
-        `exponents` is a function that returns the exponents for the largest absolute values of the
-        columns.
+        Columns are centred if there is an `intercept`, and rows are multiplied by the roots of
+        their `weights`. Each column is divided by a power of two: `exponents` is a function that
+        returns the exponents for the largest absolute values of the columns.
         """
         matrix = scipy.sparse.csc_array(matrix)
         count, roots = matrix.shape[1], np.sqrt(weights)
@@ -98,12 +102,12 @@ class SparseColumns(NamedTuple):
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Number of rows and of columns."""
+        """Number of rows and of columns of the dictionary."""
         return int(self.matrix.shape[0]), int(self.matrix.shape[1])
 
     @property
     def dtype(self) -> Any:
-        """Type of the entries."""
+        """Type of the entries of the dictionary."""
         return self.matrix.dtype
 
     def __getitem__(self, key: Any) -> Any:
@@ -116,9 +120,9 @@ class SparseColumns(NamedTuple):
         return ((part, self[:, part]) for part in _parts(self.shape))
 
     def triangle_with(self, responses: Any) -> Any:
-        """Return the triangle of the QR decomposition of [Φ | X] for this dictionary Φ.
+        """Return the triangular factor of the QR decomposition of [Φ | X] for this dictionary Φ.
 
-        X are the responses. The triangle is updated by one block of rows after the other.
+        X are the responses. The factor is updated by one block of rows after the other.
         """
         rows, width = scipy.sparse.csr_array(self.matrix), self.shape[1] + responses.shape[1]
         triangle: Any = np.zeros((0, width))
@@ -133,13 +137,16 @@ class SparseColumns(NamedTuple):
 
 
 def _parts(shape: tuple[int, int]) -> Iterator[slice]:
-    """Return slices of the columns of a matrix of this shape, whose dense columns are a block."""
+    """Return slices of the columns of a matrix of that shape, so narrow that each fits in memory.
+
+    A slice has at most `BLOCK_ENTRIES` entries when its columns are made dense.
+    """
     width = max(BLOCK_ENTRIES // shape[0], 1)
     return (slice(a, min(a + width, shape[1])) for a in range(0, shape[1], width))
 
 
 class Transformed(NamedTuple):
-    """A function of the columns of a sparse dictionary, computed for the columns that are read.
+    """A function of the columns of a sparse dictionary, computed only for columns that are read.
 
     ``values[:, index]`` and ``values[index]`` return `function` of the dense columns `index`.
     """
@@ -153,7 +160,10 @@ class Transformed(NamedTuple):
 
 
 def column_blocks(dictionary: Any) -> Iterator[tuple[slice, Any]]:
-    """Return slices of the columns with dense columns; a dense dictionary is one block."""
+    """Return pairs of a slice of the columns and these columns as a dense array.
+
+    A dense dictionary is one such pair.
+    """
     if isinstance(dictionary, SparseColumns):
         return dictionary.blocks()
     return iter([(slice(0, dictionary.shape[1]), dictionary)])

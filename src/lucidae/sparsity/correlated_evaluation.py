@@ -27,13 +27,14 @@ UNIT = float(np.finfo(float).eps)
 def evaluate_correlated(
     rows: Weighted, w: Any, noise: float, covariance: Any, labels: Any = None
 ) -> Evaluation:
-    """Return the quantities that follow from relevances, noise variance and covariance B.
+    """Return what follows from given relevances if the coefficients of responses are correlated.
 
-    `labels` are the groups of the columns, if there are any.
-
-    Curvature, alignment, data term, log-determinant and residual are means over the responses. The
-    results contain the evidence of each column and the posterior variances of the predicted means,
-    divided by the noise variance, of shape (d, n).
+    The coefficients of a column with relevance (prior variance) w have the prior covariance wB over
+    the n responses, where B is `covariance`; `noise` is the noise variance. `labels` are the groups
+    of the columns, if there are any. The result is an `Evaluation`, whose curvature, alignment,
+    data term, log-determinant and residual are means over the responses. It also contains the
+    evidence of each column and, of shape (d, n) for d rows, the posterior variances of the
+    predicted means divided by the noise variance.
     """
     values, vectors = np.linalg.eigh(covariance)
     values = np.maximum(values, 0.0)
@@ -63,9 +64,10 @@ def evaluate_correlated(
 def _lost(at: Evaluation, labels: Any) -> tuple[Any, Any]:
     """Return twice the log-likelihood of one response that is lost without each column or group.
 
-    The second array contains bounds on the rounding errors. Without the columns Φ_g of a group, the
-    covariance of the response is Σ − wΦ_gΦ_gᵀ. Its determinant is |Σ||M| with M = I − wΦ_gᵀΣ⁻¹Φ_g,
-    and its inverse is Σ⁻¹ + wΣ⁻¹Φ_g M⁻¹ Φ_gᵀΣ⁻¹ (Woodbury).
+    The second array contains bounds on the rounding errors. Let Φ_g be the columns of a group, w
+    their relevance (prior variance) and Σ the covariance of the response. Without the group it is Σ
+    − wΦ_gΦ_gᵀ. Its determinant is |Σ||M| with M = I − wΦ_gᵀΣ⁻¹Φ_g, and its inverse is Σ⁻¹ + wΣ⁻¹Φ_g
+    M⁻¹ Φ_gᵀΣ⁻¹ (Woodbury).
     """
     w, evidence, error = at.relevance, np.zeros(at.relevance.size), np.zeros(at.relevance.size)
     labels = np.arange(w.size) if labels is None else labels
@@ -82,11 +84,12 @@ def _lost(at: Evaluation, labels: Any) -> tuple[Any, Any]:
 
 
 def correlation_gain(rows: Weighted, w: Any, noise: float, covariance: Any) -> float:
-    """Return by how much the energy per response falls at the nearby correlations of AR(1) models.
+    """Return by how much the energy per response falls if the responses are correlated otherwise.
 
-    The energy is the loss. The correlation ρ of successive responses is read off the covariance B,
-    and artanh ρ is changed by `STEP` in both directions. The result is not negative, and zero if
-    the energy is lower at ρ. It is infinite if B is not the covariance of an AR(1) model.
+    The energy is the loss. `covariance` should be that of an autoregressive model of order one,
+    AR(1), whose correlation ρ of successive responses is read off it. The energy is compared at the
+    two nearby values of ρ at which artanh ρ differs by `STEP`. The result is zero if neither lowers
+    the energy, and infinite if `covariance` is not that of an AR(1) model.
     """
     n = len(covariance)
     correlation = float(covariance[0, 1] / covariance[0, 0])

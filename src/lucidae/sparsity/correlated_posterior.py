@@ -16,9 +16,10 @@ from lucidae.sparsity.dictionary import dense_columns
 class CorrelatedPosterior:
     """Posterior of the coefficients if those of different responses are correlated.
 
-    Let S = ΦW^½ = QD^½Pᵀ on the a active columns, with the relevances (prior variances) W, and B =
-    VΛVᵀ the covariance of the n responses. In the basis V the coefficients of response t have the
-    covariance W^½ (λₜI − P diag(λₜ²D/(λₜD + γ)) Pᵀ) W^½ with the noise variance γ.
+    Let Φ be the a active columns of the dictionary, W their relevances (prior variances), S = ΦW^½
+    = QD^½Pᵀ a singular value decomposition, and B = VΛVᵀ the covariance of the n responses. In the
+    basis V the coefficients of response t have the covariance W^½ (λₜI − P diag(λₜ²D/(λₜD + γ)) Pᵀ)
+    W^½ with the noise variance γ.
 
     Parameters
     ----------
@@ -57,8 +58,8 @@ class CorrelatedPosterior:
     ) -> tuple[CorrelatedPosterior, Any]:
         """Return the posterior, and its mean of shape (n_columns, n_responses).
 
-        Rows of dictionary and responses are centred and weighted. `values` and `vectors` are those
-        of the covariance of the responses.
+        Rows of dictionary and responses are centred and weighted. `values` and `vectors` are the
+        eigenvalues and eigenvectors of the covariance of the responses.
         """
         active = np.flatnonzero(relevance)
         roots = np.sqrt(relevance[active])
@@ -73,7 +74,12 @@ class CorrelatedPosterior:
 
     @property
     def _explained(self) -> Any:
-        """The numbers λₜ²D/(λₜD + γ), of shape (r, n), rotated to the given responses."""
+        """How much smaller the posterior variances are than the prior ones, along r axes, (r, n).
+
+        In the eigenbasis V of the covariance of the n responses, with eigenvalues λₜ, these are the
+        numbers λₜ²D/(λₜD + γ) of the class docstring; here they are rotated back to the given
+        responses.
+        """
         ratios = self.values**2 * self.powers[:, None]
         return (ratios / (np.outer(self.powers, self.values) + self.noise)) @ (self.vectors**2).T
 
@@ -82,14 +88,21 @@ class CorrelatedPosterior:
         return self.active_variance(rows[:, self.active])
 
     def active_variance(self, columns: Any) -> Any:
-        """Return the same as `variance` for rows of which only the active columns are given."""
+        """Return the posterior variance of the mean predicted for rows of the active columns alone.
+
+        `columns` has one row for each prediction and one column for each active column. The result
+        is that of `variance`, because all other columns have coefficients zero.
+        """
         scaled = columns * self.roots
         prior = (scaled**2).sum(axis=1)[:, None] * (self.vectors**2 @ self.values)
         spread = prior - (scaled @ self.directions.T) ** 2 @ self._explained
         return np.maximum(spread, 0.0)
 
     def covariance(self, indices: Any) -> Any:
-        """Return the posterior covariances of the columns `indices`, one for each response."""
+        """Return the posterior covariance matrices of the coefficients of the columns `indices`.
+
+        There is one matrix for each response.
+        """
         place = np.full(self.n_columns, -1)
         place[self.active] = np.arange(self.active.size)
         found = place[np.asarray(indices)]

@@ -60,12 +60,12 @@ class SparseDictionary:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Number of rows and of columns."""
+        """Number of rows and of columns of the dictionary."""
         return int(self.entries.shape[0]), int(self.entries.shape[1])
 
     @property
     def dtype(self) -> Any:
-        """Type of the entries, float64."""
+        """Type of the entries of the dictionary, float64."""
         return self.entries.dtype
 
     @cached_property
@@ -95,7 +95,7 @@ class SparseDictionary:
         return SparseDictionary(chosen, self.roots, self.center[index], self.norms[index])
 
     def adjoint_times(self, right: Any) -> Any:
-        """Return ΦᵀA, of shape (κ, p), for a matrix A of shape (d, p)."""
+        """Return ΦᵀA, of shape (κ, p), for this dictionary Φ of κ columns and a matrix A (d, p)."""
         product = self.entries.T @ right
         product -= self.center[:, None] * (self.roots @ right)
         product /= self.norms[:, None]
@@ -114,7 +114,8 @@ class SparseDictionary:
     def quadratic_forms(self, root: Any) -> Any:
         """Return φᵀPφ for all columns φ, where P = AᵀA and A is `root`, of shape (m, d).
 
-        Before the division by its norm, the form of a column φ = s − cr is the sum of sᵀPs, of
+        A column is φ = (s − cr)/ν, where s is its column of the stored sparse matrix, c its mean, r
+        are the roots of the weights of the rows and ν is its norm. So ν²φᵀPφ is the sum of sᵀPs, of
         −2c(Pr)ᵀs and of c²rᵀPr. If s has k entries, sᵀPs is a sum over k² entries of P, while ‖Aφ‖²
         takes mk multiplications.
         """
@@ -142,7 +143,10 @@ class SparseDictionary:
         return np.maximum(forms, 0.0)
 
     def covariance(self, relevance: Any) -> Any:
-        """Return ΦWΦᵀ (d, d) for this dictionary Φ and the diagonal matrix W of relevances."""
+        """Return ΦWΦᵀ, of shape (d, d), for this dictionary Φ of d rows and the relevances W.
+
+        W is diagonal; the relevance of a column is the prior variance of its coefficients.
+        """
         S, roots, weights = self.entries, self.roots, relevance / self.norms**2
         keep = np.flatnonzero(weights)
         half = S if keep.size == S.shape[1] else S[:, keep]
@@ -155,7 +159,7 @@ class SparseDictionary:
         return product
 
     def _parts(self, height: int) -> Iterator[slice]:
-        """Return slices of columns whose dense products with `height` rows are small."""
+        """Return slices of the columns in which `height` numbers per column fit into memory."""
         width, count = max(BLOCK_ENTRIES // height, 1), self.shape[1]
         return (slice(a, min(a + width, count)) for a in range(0, count, width))
 
@@ -165,7 +169,7 @@ Dictionary: TypeAlias = Any
 
 
 def _sums(column: Any, values: Any, count: int) -> Any:
-    """Return the sum of the values of each column; `column` has the column of each value."""
+    """Return the sum of the values of each of `count` columns; `column` is that of each value."""
     return np.bincount(column, values, minlength=count)
 
 

@@ -377,7 +377,10 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
     def _fit_on(
         self, X: Any, y: Any, sample_weight: Any, noise_cov: Any, guide: Guide | None = None
     ) -> Self:
-        """Fit to data that are checked first; `guide` is a solution of `noise_path` to start at."""
+        """Check the data and fit to them, starting from `guide` if it is given.
+
+        A guide is a solution of `noise_path`, with the path to which it belongs.
+        """
         X, y = validated_pair(self, X, y)
         objective = self._checked_objective(X.shape[1])
         weights = validated_weights(sample_weight, X, y if y.ndim == 2 else y[:, None])
@@ -454,6 +457,7 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         Returns
         -------
         float
+            R²: 1 for exact predictions, 0 if they are no better than the mean of each output.
         """
         check_is_fitted(self)
         if not is_complex(np.asarray(to_numpy(self.coef_))):
@@ -633,8 +637,8 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
     ) -> tuple[Rows, Units, Solution[State], NoiseCovariance]:
         """Return whitened rows, their units, the solution and the learned covariance of the noise.
 
-        `given` are the rows as they were passed to `fit`, and `has_cov` tells whether `noise_cov`
-        was given, which is refused.
+        `given` are the rows as they were passed to `fit`. `has_cov` tells whether `noise_cov` was
+        given; an error is raised then, because the noise cannot be both given and learned.
         """
         outputs = given.responses.shape[1]
         if given.mean_square() == 0.0:
@@ -843,9 +847,9 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
 
 
 def _energy(objective: Energy, state: State, units: Units, rows: Rows) -> float:
-    """Return the energy (loss) of all responses, with the log-determinant of the noise covariance.
+    """Return the energy (loss) of all responses, including the noise covariance's log-determinant.
 
-    Energies without a log-volume do not contain this determinant.
+    The log-determinant is left out for energies without one, such as that of the point estimate.
     """
     volume = rows.noise_volume() if objective.has_posterior else 0.0
     whitened = scalar(objective.in_units(objective.value(state), units))
@@ -853,15 +857,19 @@ def _energy(objective: Energy, state: State, units: Units, rows: Rows) -> float:
 
 
 def _too_small_for_device(X: Any) -> bool:
-    """Tell whether a dictionary is on a GPU, but is solved faster on the CPU (`HOST_ENTRIES`)."""
+    """Tell whether a dictionary is on a GPU but so small that the CPU solves the problem faster.
+
+    That is a dictionary of at most `HOST_ENTRIES` entries.
+    """
     return is_array(X) and not on_host(X) and X.shape[0] * X.shape[1] <= HOST_ENTRIES
 
 
 def _stored_relevance(state: State, units: Units, X: Array) -> tuple[Array, State]:
     """Return the relevances in the dtype of X, and the solver's state at these rounded values.
 
-    The relevance of a column is the prior variance of its coefficients. Those along the principal
-    axes of group covariances are not rounded, since a covariance loses its small eigenvalues by it.
+    The relevance of a column is the prior variance of its coefficients. If groups have covariances
+    of their own, the variances along the principal axes are not rounded, because rounding a
+    covariance changes its small eigenvalues.
     """
     relevance = units.relevance(state.relevance)
     if axes_of(state) is not None:

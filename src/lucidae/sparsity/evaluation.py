@@ -139,10 +139,10 @@ def rescaled(
     Phi: Any, X: Any, weights: Any, labels: Any, sizes: tuple[float, float, int, int],
     *noise: float,
 ) -> Weighted:  # fmt: skip
-    """Return rows divided by powers of two; `sizes` and `noise` are the last fields of the result.
+    """Return rows divided by powers of two, with the other fields of `Weighted` as they are given.
 
-    `sizes` are the fields `total`, `dimension`, `distinct` and `parts`, and `noise` are `volume`
-    and `outside`.
+    `sizes` are its fields `total`, `dimension`, `distinct` and `parts`, and `noise` are its fields
+    `volume` and `outside`.
     """
     peaks = largest_in(np.abs(Phi).max(axis=0), labels)  # columns of a group share their unit
     shifts, shift = _exponents(peaks), int(_exponents(np.abs(X).max()))
@@ -164,7 +164,7 @@ def distinct(Phi: Any, X: Any) -> int:
 def _scaled_columns(Phi: Any, weights: Any, sample: Sample, labels: Any) -> tuple[Any, Any]:
     """Return the centred and weighted columns divided by powers of two, and the exponents.
 
-    The columns of a group share their unit.
+    The columns of a group are divided by the same power of two.
     """
 
     def exponents(peaks: Any) -> Any:
@@ -284,9 +284,11 @@ def evaluate_relevances(rows: Weighted, w: Any, noise: float) -> Evaluation:
 
 
 def _of_columns(Phi: Any, R: Any, root: Any) -> tuple[Any, Any, Any, Any]:
-    """Return R⁻ᵀΦ, its conjugate transpose times `root`, and the squared norms of both by column.
+    """Return R⁻ᵀΦ and its product ΦᵀR⁻¹A with A = `root`, and two squared norms for each column.
 
-    For a sparse dictionary Φ the two matrices are computed for the columns that are read.
+    They are those of the columns of the first matrix and of the rows of the second. Φ is the
+    dictionary, and R is triangular. For a sparse dictionary the two matrices are computed only for
+    the columns that are read.
     """
 
     def whiten(block: Any) -> Any:
@@ -308,8 +310,8 @@ def _of_columns(Phi: Any, R: Any, root: Any) -> tuple[Any, Any, Any, Any]:
 def leverages(rows: Weighted, w: Any, noise: float) -> Any:
     """Return the posterior variance of the mean predicted for each row, divided by the noise.
 
-    For the dictionary Φ, relevances (prior variances) W, noise variance γ and the covariance Σ =
-    ΦWΦᵀ + γI of a response, this is the diagonal of ΦWΦᵀΣ⁻¹. The rows are weighted.
+    For the dictionary Φ, the relevances (prior variances) W, the noise variance γ and the
+    covariance Σ = ΦWΦᵀ + γI of a response, this is the diagonal of ΦWΦᵀΣ⁻¹. The rows are weighted.
     """
     used = np.flatnonzero(w)
     scaled = rows.dictionary[:, used] * np.sqrt(w[used])

@@ -76,10 +76,11 @@ def noise_whitener(noise_cov: Any) -> Whitener:
 
 
 def generalised_means(sample: Sample) -> tuple[Any, Any]:
-    """Return the centred dictionary and responses, and the mean response minus its first row.
+    """Return the dictionary and the responses minus their means, and the mean of the responses.
 
-    With a noise covariance R the mean is that of generalised least squares, 1ᵀR⁺X/1ᵀR⁺1; it is the
-    plain mean if R says nothing about it (1ᵀR⁺1 = 0).
+    The mean is returned relative to the first row: that row is subtracted from it. With a noise
+    covariance R it is the mean of generalised least squares, 1ᵀR⁺X/1ᵀR⁺1 for responses X and a
+    vector 1 of ones; it is the plain mean if R says nothing about it (1ᵀR⁺1 = 0).
     """
     Phi, X = sample.dictionary, sample.responses
     weights = np.ones(Phi.shape[0]) if sample.weights is None else sample.weights
@@ -92,7 +93,7 @@ def generalised_means(sample: Sample) -> tuple[Any, Any]:
 
 
 def _shares(sample: Sample) -> Any:
-    """Return the weights of rows, with sum one, in the mean by generalised least squares.
+    """Return the weight of each row in the mean by generalised least squares; their sum is one.
 
     They are all zero if the column of ones is outside the range of the noise covariance.
     """
@@ -109,7 +110,8 @@ def _shares(sample: Sample) -> Any:
 def whitened_sample(sample: Sample, labels: Any) -> Weighted:
     """Return rows whose noise has a covariance R, centred, whitened and divided by powers of two.
 
-    The whitened rows are TΦ and TX for a matrix T with TRTᵀ = I.
+    The whitened rows of the dictionary Φ and the responses X are TΦ and TX, for a matrix T with
+    TRTᵀ = I. `labels` are the groups of the columns, if there are any.
     """
     weights = np.ones(sample.dictionary.shape[0]) if sample.weights is None else sample.weights
     Phi, X = sample.dictionary, sample.responses
@@ -167,9 +169,8 @@ def row_noise_distance(sample: Sample, rows: Weighted, at: Evaluation, noise: fl
 def prediction_variances(rows: Weighted, w: Any, noise: float) -> Any:
     """Return the posterior variance of the mean predicted for `rows.points`, divided by the noise.
 
-    With S = ΦW^½ on the columns
-    of positive relevance (prior variance) W and [S; √γ I] = QR, the variance at a point x is
-    γ‖R⁻ᵀW^½x‖².
+    Let Φ be the columns of positive relevance (prior variance), W these relevances, γ the noise
+    variance, S = ΦW^½ and [S; √γ I] = QR. Then the variance at a point x is γ‖R⁻ᵀW^½x‖².
     """
     used = np.flatnonzero(w)
     scaled = rows.dictionary[:, used] * np.sqrt(w[used])

@@ -27,7 +27,9 @@ LARGEST_DAMPING = 1e8
 
 
 class Latents(NamedTuple):
-    """Columns Φ_gT of a working set, with Γ_g = TTᵀ, and values computed from their covariance.
+    """Columns Φ_gT of the groups of a working set, and values computed from their covariance.
+
+    Φ_g are the columns of a group, and its coefficients have the prior covariance Γ_g = TTᵀ.
 
     Parameters
     ----------
@@ -101,7 +103,11 @@ def _latents(
     columns: Matrices, responses: Matrices, noise: float, members: list[Matrices],
     factors: list[Matrices],
 ) -> Latents:  # fmt: skip
-    """Return columns Φ_gT of groups with covariances Γ_g = TTᵀ, and values computed from them."""
+    """Return the columns Φ_gT of all groups, and values computed from them, as `Latents`.
+
+    Φ_g are the columns of a group, whose coefficients have the prior covariance TTᵀ; the matrices T
+    are `factors`. `members` are the indices of the columns of the groups, for each size of groups.
+    """
     parts, group, used, first = [], [], [], 0
     for index, factor in zip(members, factors, strict=True):
         turned = np.moveaxis(columns[:, index], 0, 1) @ factor  # (k, d, m)
@@ -124,9 +130,10 @@ def _latents(
 
 
 def _newton_step(at: Latents, members: list[Matrices], damping: float) -> list[Matrices] | None:
-    """Return the matrices T after one damped Newton step; None if the Hessian is indefinite.
+    """Return factors of the group covariances after a damped Newton step; None if it is impossible.
 
-    T becomes T(I + E)^½, with one symmetric matrix E for each group.
+    The covariance of a group is TTᵀ. T becomes T(I + E)^½, with one symmetric matrix E for each
+    group. The step is impossible if the Hessian is indefinite.
     """
     # In the direction of a Hermitian N, the energy has the slope tr(N(G − K)) and the curvature
     # 2 tr(NGNK) − tr(NGNG), with G = `metric` and K = `explained`. The first term is positive
@@ -158,8 +165,8 @@ def _newton_step(at: Latents, members: list[Matrices], damping: float) -> list[M
 def _directions(group: Matrices, is_complex: bool) -> tuple[Matrices, Matrices, Matrices]:
     """Return a basis of the symmetric (or Hermitian) matrices with one block for each group.
 
-    Element p of the basis is aₚDᵢⱼ plus its adjoint, where Dᵢⱼ has a one in row i and column j. The
-    arrays contain i, j and aₚ.
+    `group` is the group of each row. Element p of the basis is aₚDᵢⱼ plus its adjoint, where Dᵢⱼ
+    has a one in row i and column j. The three arrays contain i, j and aₚ for each p.
     """
     rows, others = np.nonzero(np.triu(group[:, None] == group))
     weights = np.where(rows == others, 0.5, 0.5**0.5)
@@ -174,7 +181,10 @@ def _directions(group: Matrices, is_complex: bool) -> tuple[Matrices, Matrices, 
 
 
 def _curvature(G: Matrices, M: Matrices, i: Matrices, j: Matrices, a: Matrices) -> Matrices:
-    """Return Re tr(N_p G N_q M) for all pairs of elements of the basis of `_directions`."""
+    """Return Re tr(N_p G N_q M) for all pairs (p, q) of elements N of the basis of `_directions`.
+
+    The arrays `i`, `j` and `a` describe the basis; G and M are matrices of its size.
+    """
     k, m, b = i, j, a
     total = np.outer(a, b) * G[j][:, k] * M[m][:, i].T
     total = total + np.outer(a, np.conj(b)) * G[j][:, m] * M[k][:, i].T
@@ -184,9 +194,10 @@ def _curvature(G: Matrices, M: Matrices, i: Matrices, j: Matrices, a: Matrices) 
 
 
 def _stepped(at: Latents, members: list[Matrices], change: Matrices) -> list[Matrices]:
-    """Return the matrices T(I + E)^½ of all groups; `change` has the matrices E as blocks.
+    """Return the matrices T(I + E)^½ of all groups, whose covariances are TTᵀ before the step.
 
-    Eigenvalues of I + E that are negative become zero.
+    `change` has the symmetric matrices E as its diagonal blocks. Negative eigenvalues of I + E are
+    replaced by zero.
     """
     found, first = [], 0
     for index, factor in zip(members, at.factors, strict=True):

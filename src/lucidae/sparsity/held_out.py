@@ -171,9 +171,11 @@ class FoldFit(NamedTuple):
 
 
 class CoarseFit(NamedTuple):
-    """Relevances of a low energy, along the principal axes of groups or None, and the next start.
+    """A fit of low accuracy: the relevances, the axes of groups, and where the next fit starts.
 
-    The relevance of a column is the prior variance of its coefficients, and the energy is the loss.
+    The relevance of a column is the prior variance of its coefficients. If groups have covariances
+    of their own, the relevances are the variances along the principal `axes` of these; otherwise
+    `axes` is None.
     """
 
     relevance: Array
@@ -182,7 +184,7 @@ class CoarseFit(NamedTuple):
 
     @classmethod
     def of(cls, state: State, objective: Energy) -> CoarseFit:
-        """Return the fit that a state describes."""
+        """Return the fit with the relevances (prior variances) of a solver's state."""
         return cls(state.relevance, axes_of(state), objective.parameters(state))
 
 
@@ -210,10 +212,12 @@ def _coarse(problem: Problem, objective: Energy, start: Array | None) -> CoarseF
 def one_pass(
     problem: Problem, marginal: Marginal, start: Array
 ) -> tuple[Array, np.ndarray[Any, Any], State | None]:
-    """Return relevances of a low energy: one evaluation of all columns, then a working set alone.
+    """Return relevances of a low energy, found by evaluating all columns only once.
 
-    The energy is the loss, and the relevance of a column is the prior variance of its coefficients.
-    The other two values are the indices of the working set and its state, None if it is empty.
+    The evaluation chooses a working set of columns, and the energy is then minimised on these
+    alone. The energy is the loss, and the relevance of a column is the prior variance of its
+    coefficients. The other two values are the indices of the working set and its state, None if it
+    is empty.
     """
     if marginal.groups is None and scalar(problem.noise) >= LOW_RANK:
         state = screened(problem, start)
@@ -232,10 +236,12 @@ def one_pass(
 
 
 def screened(problem: Problem, relevance: Array) -> State:
-    """Return curvatures and alignments of all columns, through the a active columns alone.
+    """Return a state with the curvatures and alignments of all columns, at a lower cost.
 
-    The cost is that of a product of the dictionary with a + p vectors for p responses, instead of
-    one with as many vectors as there are rows. The other fields of the state are NaN or empty.
+    For a column φ these are φᵀΣ⁻¹φ and ‖φᵀΣ⁻¹X‖²/n, for n responses X with covariance Σ. They are
+    computed from the a active columns, those of positive relevance (prior variance). The cost is
+    that of a product of the dictionary with a + p vectors for p responses, instead of one with as
+    many vectors as there are rows. The other fields of the state are NaN or empty.
     """
     # With the active columns S = ΦW^½ and SᵀS + γI = LLᵀ, Woodbury's identity gives
     # Σ⁻¹ = (I − KᵀK)/γ for K = L⁻¹Sᵀ, so φᵀΣ⁻¹φ = (‖φ‖² − ‖Kφ‖²)/γ and Σ⁻¹Y = (Y − KᵀKY)/γ.
@@ -288,12 +294,12 @@ class PathTrace(NamedTuple):
         -------
         dict
             "column" is the strongest column at the chosen noise variance, -1 if no column is in
-            use. "noise" are the noise variances of the path above a quarter of the chosen one at
-            which the explained share is at least 0.4 of the one here, and "strongest" are the
-            strongest columns there. "overlap" is
-            the number of columns in use both there and here, divided by the number in use in either
-            place: the mean over the noise variances within a factor of ten, or None if there are
-            none.
+            use. "noise" are the noise variances of the path that are at least a quarter of the
+            chosen one and explain at least 0.4 times the share `explained`, and "strongest" is the
+            strongest column at each of them. "overlap" compares the set of columns in use at the
+            chosen noise variance with the sets at those of "noise" within a factor of ten: the size
+            of the intersection divided by that of the union, averaged; None if there is no set to
+            compare with.
         """
         compared = (self.noise >= 0.25 * noise) & (self.explained >= EXPLAINED * explained)
         rows = [i for i in np.flatnonzero(compared) if self.powers[i].any()]
@@ -309,7 +315,11 @@ class PathTrace(NamedTuple):
 
 
 class Guide(NamedTuple):
-    """A path of noise variances, and a solution on it from which fits start (normalised)."""
+    """A path of noise variances, and a solution on it from which a fit starts.
+
+    `start` contains the relevances (prior variances) or group covariances of that solution, in the
+    units of the normalised problem; `trace` is the path.
+    """
 
     start: Array
     trace: PathTrace
@@ -330,11 +340,12 @@ def entry_noise(problem: Problem, objective: Energy) -> float:
 
 
 def coarse_trace(problem: Problem, objective: Energy, noise: float) -> PathTrace | None:
-    """Return the path of low accuracy from where columns enter to a noise variance, or None.
+    """Return what each column contributes at noise variances above a given one.
 
-    It is None for energies (losses) without exact moves of single relevances (prior variances),
-    for which it would cost as much as the fit. `problem` has the normalised noise variance, and
-    `noise` is the same in the units of the data.
+    They decrease from the largest noise variance with an active column towards `noise`, without
+    these two, and each fit has a low accuracy. `problem` has `noise` in normalised units. The
+    result is None for energies (losses) without exact moves of single relevances (prior variances),
+    for which the path would cost as much as the fit.
     """
     marginal, target = objective.marginal, scalar(problem.noise)
     if marginal is None or not objective.exact_coordinates:
@@ -369,7 +380,10 @@ def column_powers(state: State, objective: Energy) -> Any:
 def with_stability(
     figures: SparseFigures, trace: PathTrace | None, state: State, units: Units, objective: Energy
 ) -> SparseFigures:
-    """Return `figures` with the stability of the fit along a path of noise variances, if known."""
+    """Return `figures` with a measure of how the columns in use change with the noise variance.
+
+    `trace` is the path of noise variances; if it is None, `figures` are returned unchanged.
+    """
     if trace is None:
         return figures
     noise, powers = scalar(units.noise(state.noise)), column_powers(state, objective)
@@ -509,6 +523,7 @@ def held_out_errors(
     Returns
     -------
     HeldOut
+        The noise variances and, for each of them, the mean squared error of each fold.
     """
     scale = rows.mean_square()
     pairs = [

@@ -86,9 +86,10 @@ def validated_data(
 
 
 def validated_weights(sample_weight: Any, X: Array, y: Array) -> Array | None:
-    """Return the checked weights of rows; their sum and their roots times X and y are moderate.
+    """Return the checked weights of the rows of X and y; None if none were given.
 
-    `X` has shape (d, κ) and `y` shape (d, n).
+    Raise an error if their sum, or the squares of X or y times the roots of the weights, could
+    leave the range of float64.
     """
     weights = check_weights(sample_weight, X)
     if weights is not None:

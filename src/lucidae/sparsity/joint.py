@@ -112,10 +112,10 @@ class JointState(NamedTuple):
 
     @property
     def summed(self) -> State:
-        """The first state with curvatures and alignments averaged over all responses.
+        """The state of the first part with curvatures and alignments averaged over all responses.
 
-        These are minus the derivatives of the two terms of the joint energy (loss), from which the
-        update rules follow as for a single dictionary.
+        These two are derivatives of the terms of the joint energy (loss) with respect to the
+        relevances (prior variances), from which the update rules follow as for a single dictionary.
         """
         return self.states[0]._replace(
             curvature=self._average([state.curvature for state in self.states]),
@@ -324,8 +324,9 @@ def _checked_noise(noise_variance: Any, count: int) -> list[float] | None:
 def _normalised(parts: Sequence[Rows]) -> tuple[list[Problem], list[Units]]:
     """Return the problems in common units, and the units of each part.
 
-    A column has one relevance in all parts, so that its norm is averaged over them, weighted by
-    their numbers of responses. All responses are divided by their root mean square.
+    A column has one relevance (prior variance) in all parts, so that its norm is averaged over
+    them, weighted by their numbers of responses. All responses are divided by their root mean
+    square.
     """
     xp = namespace(parts[0].dictionary)
     counts = [int(part.responses.shape[1]) for part in parts]
@@ -383,7 +384,10 @@ def _solved(
 
 
 def _polished(start: JointState, tolerance: float, limit: int) -> Solution[JointState]:
-    """Minimise the joint energy (loss) by damped Newton steps from relevances near a minimum."""
+    """Minimise the joint energy (loss) by damped Newton steps from a point near a minimum.
+
+    `start` has the relevances (prior variances) of that point.
+    """
     return iterate(
         _newton_step,
         start,
@@ -394,11 +398,12 @@ def _polished(start: JointState, tolerance: float, limit: int) -> Solution[Joint
 
 
 def _without_vanishing(joint: JointState) -> JointState:
-    """Return the states with relevances set to zero that are minimal there, the others fixed.
+    """Return the states after setting relevances to zero from which the energy would only rise.
 
-    Without column j the derivative of the joint energy (loss) in its relevance (prior variance) is
-    the mean of sⱼ − qⱼ² over all responses, with its sparsity and squared quality in each part (see
-    `leave_one_out`). Setting many to zero at once may raise the energy; then all stay as they are.
+    The relevance (prior variance) of column j is set to zero if the derivative of the joint energy
+    (loss) there, with all other relevances fixed, is not negative. It is the mean of sⱼ − qⱼ² over
+    all responses, with the sparsity sⱼ and squared quality qⱼ² of the column in each part (see
+    `leave_one_out`). Setting many to zero at once may raise the energy; then none is changed.
     """
     xp = namespace(joint.relevance)
     factors = [leave_one_out(state) for state in joint.states]
@@ -428,9 +433,11 @@ def _newton_step(joint: JointState) -> JointState:
 def _newton_direction(joint: JointState) -> Array | None:
     """Return the damped Newton step in the relevances; None if the Hessian is not definite.
 
-    The Hessian of the joint energy (loss) is the mean over responses of those of the parts, each
-    2 Re(G∘K̄) − |G|∘|G| (see `working_set.newton_direction`); the damping fades the second, concave
-    term out. Relevances (prior variances) of zero at which the energy rises do not change.
+    The Hessian of the joint energy (loss) is the mean over responses of those of the parts. For a
+    dictionary Φ and n responses X with covariance Σ, let G = ΦᴴΣ⁻¹Φ and K = ΦᴴΣ⁻¹XXᴴΣ⁻¹Φ/n; then
+    the Hessian of the part is 2 Re(G∘K̄) − |G|∘|G| with entrywise products ∘. The second term is
+    concave and is multiplied by one minus the damping. Relevances (prior variances) that are zero
+    do not change if the energy rises with them.
     """
     xp, total = namespace(joint.relevance), joint.summed
     slope, pressure = total.alignment - total.curvature, positive(total.curvature)
@@ -463,13 +470,16 @@ class JointLearning(NamedTuple):
 
     @classmethod
     def after(cls, solution: Solution[JointState]) -> JointLearning:
-        """Return `solution` with the noise variances after one expectation–maximisation step."""
+        """Return `solution` with the noise variances of the next expectation–maximisation step."""
         states = solution.value.states
         return cls(solution, tuple(scalar(learned_noise(state, state.used)) for state in states))
 
     @property
     def distance(self) -> float:
-        """Distance to stationarity in the relevances or in a noise variance, the largest one."""
+        """Distance to stationarity in the relevances or in a noise variance, the largest one.
+
+        The relevance of a column is the prior variance of its coefficients.
+        """
         old = [scalar(state.noise) for state in self.solution.value.states]
         changes = [abs(new / known - 1.0) for new, known in zip(self.noise, old, strict=True)]
         return max(self.solution.distance, *changes)
@@ -516,7 +526,10 @@ def _with_value(solution: Solution[Any], value: Any) -> Solution[Any]:
 def _in_units(
     joint: JointState, parts: Sequence[Rows], units: Sequence[Units], significance: float
 ) -> SparseJoint:
-    """Return coefficients, relevances, noise variances, energy and support in units of the data."""
+    """Return coefficients, relevances, noise variances, energy and support in units of the data.
+
+    The relevances are prior variances, and the energy is the loss.
+    """
     xp = namespace(joint.relevance)
     relevance = units[0].relevance(joint.relevance)
     noise = [
@@ -536,9 +549,10 @@ def _support(joint: JointState, parts: Sequence[Rows], significance: float) -> A
     """Return the indices of the columns that add a significant log-likelihood.
 
     Twice the log-likelihood that is lost without a column of relevance (prior variance) w is the
-    sum of n(log(1 − wz) + wQ/(1 − wz)) over all parts, where n is the number of responses of a part
-    (twice that for complex ones), z the curvature and Q the alignment of the column. It is compared
-    with the quantile of χ² with one degree of freedom, as in `support.significant_columns`.
+    sum of n(log(1 − wz) + wQ/(1 − wz)) over all parts, where n is the number of responses X of a
+    part (twice that for complex ones), z = φᴴΣ⁻¹φ and Q = ‖φᴴΣ⁻¹X‖²/n for the column φ and the
+    covariance Σ of a response. It is compared with the quantile of χ² with one degree of freedom,
+    as in `support.significant_columns`.
     """
     evidence = np.zeros(joint.relevance.shape[0])
     w = to_numpy(joint.relevance)

@@ -34,7 +34,10 @@ FALLBACK = 0.1
 
 
 def checked_noise(given: Any, ways: tuple[str, ...] = WAYS) -> str | float:
-    """Return a noise variance that was given, a number or one of the `ways` to find it by name."""
+    """Return the argument `noise_variance` if it is a positive number or one of the names `ways`.
+
+    Raise an error otherwise.
+    """
     if isinstance(given, Real):
         words = f" or one of {', '.join(map(repr, ways))}"
         return check_number(given, "noise_variance", low=0.0, open_low=True, others=words)

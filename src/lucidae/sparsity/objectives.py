@@ -108,8 +108,8 @@ class Energy(ABC):
     def parameters(self, state: State) -> Array:
         """Return what was fitted, from which another fit can start: the relevances of `state`.
 
-        The relevance of a column is the prior variance of its coefficients. An energy with other
-        parameters returns those.
+        The relevance of a column is the prior variance of its coefficients. An energy (loss) with
+        other parameters, such as covariances of groups, returns those.
         """
         return state.relevance
 

@@ -1,8 +1,9 @@
 """The whole path of noise variances γ: which columns explain the responses at which γ.
 
-Held-out rows cannot see a dictionary that is wrong in the same way for all rows: its errors are
-predicted by further columns. The path shows the solutions at all noise variances, and the user says
-how much the dictionary can be trusted.
+The error of predicting held-out rows does not show that a dictionary is wrong if it is wrong in the
+same way for all rows, because further columns then predict these errors too. The path contains the
+solutions at all noise variances, and the user decides how much of the responses the dictionary can
+be trusted to explain.
 """
 
 from __future__ import annotations
@@ -87,10 +88,11 @@ class PathInput:
     rows: Rows
 
     def solved(self, noise: float, start: Array | None) -> State:
-        """Return the relevances (prior variances) of lowest energy at one noise variance.
+        """Return the relevances (prior variances) of lowest energy (loss) at one noise variance.
 
-        The solution starts from `start`. A small problem is also solved without it, since the
-        solution at a larger noise variance may lead to a poorer minimum.
+        The solver starts from the solution `start`. A small problem is also solved from the default
+        start, since the solution at a larger noise variance may lead to a poorer minimum; the
+        better of the two results is returned.
         """
         model = self.template
         at = self.problem.with_noise(scalar(self.units.normalised_noise(noise)))
@@ -103,7 +105,10 @@ class PathInput:
         return found if scalar(value(found)) <= scalar(value(other)) + 1e-9 else other
 
     def point(self, noise: float, state: State) -> dict[str, Any]:
-        """Return the figures of a solution by name."""
+        """Return the numbers of one solution by name, such as its energy (loss) and its support.
+
+        `state` is the solver's state at the noise variance `noise`.
+        """
         total = float(np.sum(np.abs(to_numpy(self.problem.responses)) ** 2))
         total += scalar(self.problem.outside)
         significant = significant_columns(
@@ -206,12 +211,12 @@ class NoisePath:
 
     @property
     def stable_part(self) -> slice:
-        """The part of the path on which one strongest column stays while most power gets explained.
+        """The slice of the path with one strongest column on which the explained share grows most.
 
-        The path is divided where the strongest column changes. Of these parts, the one on which the
-        explained share of the power grows most is returned, as a slice of the path. What a wrong
-        dictionary misfits is explained last, in small shares. The slice is empty if no column is in
-        use.
+        The path is divided where the strongest column changes, and one of these parts is returned.
+        The explained share is that of the sum of squares of the responses. Errors of a wrong
+        dictionary are explained last, in small shares, so that the parts in which this happens are
+        not chosen. The slice is empty if no column is in use.
         """
         strongest = self.strongest
         before = np.concatenate([[0.0], self.explained[:-1]])
@@ -226,9 +231,9 @@ class NoisePath:
         return best
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the figures by name, one number for each noise variance.
+        """Return the columns of a table with one row for each noise variance, by name.
 
-        ``pandas.DataFrame(path.to_dict())`` is a table of them.
+        ``pandas.DataFrame(path.to_dict())`` is this table.
         """
         names = (
             "noise_variances", "n_columns", "strongest", "explained", "energies",
@@ -249,6 +254,7 @@ class NoisePath:
         Returns
         -------
         NoisePathDisplay
+            The display, already drawn; its axes are ``ax_``.
         """
         from lucidae.displays import NoisePathDisplay
 
@@ -303,7 +309,10 @@ class NoisePath:
         return model._fit_on(data.X, data.y, data.sample_weight, data.noise_cov, guide)
 
     def _by_share(self, explained: Any) -> int:
-        """Return the index of the largest noise variance that explains a share of the power."""
+        """Return the index of the largest noise variance that explains a given share of the power.
+
+        The power is the sum of squares of the responses.
+        """
         share = check_number(explained, "explained", low=0.0, high=1.0, open_low=True)
         enough = np.flatnonzero(self.explained >= share)
         if not enough.size:
@@ -355,7 +364,10 @@ class NoisePath:
         )
 
     def _bisected(self, index: int, count: int) -> SparseVAE | None:
-        """Return the estimator with `count` columns between two points of the path, or None."""
+        """Return the estimator with `count` significant columns, or None if it is not found.
+
+        Noise variances between those of the points `index` and `index` + 1 of the path are tried.
+        """
         high, low = self.noise_variances[index : index + 2]
         start, rises = self._starts[index], self.n_columns[index] < count
         for _ in range(BISECTIONS):
@@ -372,7 +384,7 @@ class NoisePath:
         return None
 
     def _units_of(self, support: Floats) -> Floats:
-        """Return the significant columns, or the groups that contain them."""
+        """Return the indices of the significant columns, or those of their groups if given."""
         groups = self._data.objective.groups
         return support if groups is None else np.unique(groups.labels[support])
 
@@ -420,8 +432,8 @@ def noise_path(
     Returns
     -------
     NoisePath
-        Supports, relevances, energies, explained power and held-out errors along the path, with
-        the methods `select` and `plot`.
+        Supports, relevances (prior variances of the coefficients), energies (losses), explained
+        power and held-out errors along the path, with the methods `select` and `plot`.
 
     Examples
     --------
@@ -483,7 +495,11 @@ def noise_path(
 
 
 def _walked(data: PathInput, grid: Floats, held_out: HeldOut | None, stop: float) -> NoisePath:
-    """Return the path along `grid`, which ends where the share `stop` is explained."""
+    """Return the solutions at the noise variances `grid`, with the held-out errors if given.
+
+    The path ends early at the noise variance at which the share `stop` of the sum of squares of the
+    responses is explained.
+    """
     points = list(_points(data, grid, stop))
     lists = {name: [point[name] for point in points] for name in points[0]}
     unknown = np.full(len(points), np.nan)
@@ -497,7 +513,11 @@ def _walked(data: PathInput, grid: Floats, held_out: HeldOut | None, stop: float
 
 
 def _points(data: PathInput, grid: Floats, stop: float) -> Iterator[dict[str, Any]]:
-    """Yield the figures of the solutions along `grid`, each of which starts from the last one."""
+    """Yield the numbers of the solution at each noise variance of `grid`, by name.
+
+    Each solution starts from the one before. The first one that explains at least the share `stop`
+    of the sum of squares of the responses is the last.
+    """
     start: Array | None = None
     for noise in grid:
         state = data.solved(float(noise), start)

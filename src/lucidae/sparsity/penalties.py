@@ -149,7 +149,10 @@ def ridge_relevance(penalty: Penalty, power: Array) -> Array:
 
 
 def as_penalty(penalty: Any) -> Penalty:
-    """Return the penalty of that name, or `penalty` itself if it has both methods of a penalty."""
+    """Return the penalty of that name, or `penalty` itself if it is an object of that kind.
+
+    Such an object has the methods `value` and `supergradient`.
+    """
     if isinstance(penalty, str) and penalty in PENALTIES:
         return PENALTIES[penalty]
     if isinstance(penalty, Penalty) and not isinstance(penalty, type | str):

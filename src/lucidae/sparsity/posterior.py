@@ -213,7 +213,11 @@ class Posterior:
         return self.active_variance(xp.take(rows, index, axis=1))
 
     def active_variance(self, columns: Array) -> Array:
-        """Return the same as `variance` for rows of which only the active columns are given."""
+        """Return the posterior variance of the mean predicted for rows of the active columns alone.
+
+        `columns` has one row for each prediction and one column for each active column. The result
+        is that of `variance`, because all other columns have coefficients zero.
+        """
         xp = namespace(columns)
         scaled, factor = columns * self.roots, self.factor
         if is_complex(scaled) or is_complex(factor):
@@ -240,7 +244,7 @@ class Posterior:
         return turn @ block @ adjoint(turn)
 
     def _along_axes(self, wanted: Any) -> Array:
-        """Return the posterior covariance of the coefficients of columns along the axes."""
+        """Return the posterior covariance of the coefficients along the principal axes `wanted`."""
         xp = namespace(self.roots)
         place = np.full(self.n_columns, -1)
         place[self.active] = np.arange(self.active.size)

@@ -284,9 +284,9 @@ def compressed(
 def _of_one_kind(dictionary: Array, responses: Array) -> tuple[Array, Array]:
     """Return dictionary and responses, both real or both complex, that have the same energies.
 
-    With a real dictionary the covariance Σ of a response is real. The energies then depend on
-    complex responses X through the real part of XXᴴ alone, where ᴴ is the conjugate transpose. So
-    the real responses [Re X, Im X] replace X.
+    The energy is the loss. With a real dictionary the covariance Σ of a response is real. The
+    energies then depend on complex responses X through the real part of XXᴴ alone, where ᴴ is the
+    conjugate transpose. So the real responses [Re X, Im X] replace X.
     """
     if is_complex(dictionary):
         return dictionary, as_complex(responses)
@@ -413,7 +413,7 @@ class Rows:
 
     @property
     def indexable(self) -> Any:
-        """The dictionary in a form whose rows splitters of scikit-learn can count and take."""
+        """The dictionary as an array or matrix that scikit-learn's splitters can index by rows."""
         return to_numpy(self.dictionary)
 
     @property
@@ -455,11 +455,14 @@ class Rows:
         return self.offsets
 
     def noise_volume(self) -> float:
-        """Return the log-determinant of the noise covariance at γ = 1: zero for white noise."""
+        """Return the log-determinant of the noise covariance, without the noise variance as factor.
+
+        It is zero for white noise.
+        """
         return 0.0
 
     def without(self, values: Array, offset: Mean) -> Array:
-        """Return rows minus the mean `offset`; `values` has as many rows as this object."""
+        """Return rows minus the mean `offset`; `values` has one row for each row of this object."""
         return offset.removed_from(values)
 
     def _offset(self, values: Array) -> Mean:

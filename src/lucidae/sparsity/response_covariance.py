@@ -83,10 +83,10 @@ class ResponseSpectrum(NamedTuple):
 
     @classmethod
     def autoregressive(cls, correlation: float, count: int) -> ResponseSpectrum:
-        """Return the spectrum of the covariance ρ^|s−t| of `count` responses.
+        """Return the spectrum of the covariance ρ^|s−t| of `count` responses s and t.
 
-        Its inverse times 1 − ρ² is the tridiagonal matrix with the diagonal (1, 1 + ρ², …, 1 + ρ²,
-        1) and −ρ beside it.
+        ρ is `correlation`, that of successive responses. The inverse of this matrix times 1 − ρ² is
+        the tridiagonal matrix with the diagonal (1, 1 + ρ², …, 1 + ρ², 1) and −ρ beside it.
         """
         middle = np.full(count, 1.0 + correlation**2)
         middle[[0, -1]] = 1.0
@@ -172,9 +172,11 @@ class CorrelatedState(NamedTuple):
     rotated : ndarray of shape (d, n)
         QᵀYV for the responses Y of the problem.
     curvature, alignment : ndarray of shape (κ,)
-        For each column φ, the means over the responses t of λₜφᵀΣₜ⁻¹φ and of λₜ(φᵀΣₜ⁻¹x̃ₜ)².
+        For each column φ, the means over t of λₜφᵀΣₜ⁻¹φ and of λₜ(φᵀΣₜ⁻¹x̃ₜ)², where x̃ₜ is column
+        t of the rotated responses XV and Σₜ = λₜΦWΦᵀ + γI its covariance.
     moved : float
-        How far artanh ρ moved in its last update; 0 if ρ is not learned.
+        Change of artanh ρ in the last update of the correlation ρ of successive responses; 0 if it
+        is not learned.
     damping : float
         Damping that the next Newton step tries.
     """
@@ -197,7 +199,12 @@ class CorrelatedState(NamedTuple):
 
     @property
     def inverses(self) -> Any:
-        """Eigenvalues 1/(λₜDᵢ + γ) of all Σₜ⁻¹, of shape (d, n)."""
+        """Eigenvalues 1/(λₜDᵢ + γ) of the inverse covariances of all responses, of shape (d, n).
+
+        λₜ is the eigenvalue of the covariance of the responses that belongs to response t, Dᵢ one
+        of the d eigenvalues of ΦWΦᵀ for the dictionary Φ and the relevances (prior variances) W,
+        and γ the noise variance.
+        """
         return 1.0 / (np.outer(self.powers, self.spectrum.values) + self.noise)
 
     @property
@@ -217,11 +224,18 @@ class CorrelatedState(NamedTuple):
         return max(float(noise), SMALLEST_LEARNED)
 
     def distance(self, groups: Groups | None) -> float:
-        """Return the distance of relevances to the optimality (KKT) conditions."""
+        """Return the distance of relevances to the optimality (KKT) conditions.
+
+        The relevance of a column is the prior variance of its coefficients.
+        """
         return float(complementarity(self.relevance, self.alignment, self.curvature, groups))
 
     def of_columns(self, index: Any) -> tuple[Any, Any]:
-        """Return λₜφᵀΣₜ⁻¹φ and √λₜ φᵀΣₜ⁻¹ỹₜ for the columns `index`, both of shape (n, m)."""
+        """Return λₜφᵀΣₜ⁻¹φ and √λₜ φᵀΣₜ⁻¹ỹₜ for the m columns φ of `index`, both of shape (n, m).
+
+        t is one of the n rotated responses ỹₜ, Σₜ its covariance, and λₜ its eigenvalue of the
+        covariance of the responses.
+        """
         inside, values = self.basis.T @ dense_columns(self.problem.dictionary, index), self.inverses
         weights = self.spectrum.values[:, None]
         products = (values * self.rotated).T @ inside
@@ -229,7 +243,11 @@ class CorrelatedState(NamedTuple):
 
 
 def _energy(problem: Problem, powers: Any, values: Any, rotated: Any) -> float:
-    """Return the energy (loss) per response from eigenvalues and rotated responses."""
+    """Return the energy (loss) per response at given eigenvalues.
+
+    `powers` are those of ΦWΦᵀ for the dictionary Φ and the relevances (prior variances) W, `values`
+    those of the covariance of the responses, and `rotated` are the responses in both eigenbases.
+    """
     variances, noise = np.outer(powers, values) + float(problem.noise), float(problem.noise)
     inside = np.log(variances).sum() / values.size + (rotated**2 / variances).sum()
     return float(inside + float(problem.outside) / noise + float(problem.spare) * np.log(noise))
@@ -269,9 +287,11 @@ def _with_relevance(state: CorrelatedState, relevance: Any) -> CorrelatedState:
 def mackay_step(state: CorrelatedState, groups: Groups | None) -> CorrelatedState:
     """Return the state after MacKay's update of the relevances, which does not raise the energy.
 
-    As for independent responses, a/w + zw plus a constant is an upper bound of the energy (loss) in
-    the relevance w (prior variance) of a column, with its curvature z, its alignment Q and a = w²Q
-    at the old relevance. It has the same value at the old relevance and at wQ/z.
+    For a column with the relevance (prior variance) w let z and Q be its fields `curvature` and
+    `alignment`, the derivatives of the two terms of the energy (loss) with respect to w, up to the
+    sign. As for independent responses, w²Q/v + zv plus a constant is an upper bound of the energy
+    as a function of the new relevance v. It has the same value at v = w and at v = wQ/z, the
+    update.
     """
     Q, z = state.alignment, state.curvature
     if groups is not None:
@@ -324,8 +344,9 @@ def _direction(
 ) -> Any:
     """Return the change of the relevances in a Newton step; None if the Hessian is not definite.
 
-    `slope` is minus the gradient, and `pressure` are the derivatives of the log-determinants. The
-    Hessian is scaled by them before the damping is added.
+    The relevances are the prior variances of the coefficients. `slope` is minus the gradient, and
+    `pressure` are the derivatives of the log-determinants. The Hessian is scaled by them before the
+    damping is added.
     """
     part = None if groups is None else groups.restricted(index)
     if part is not None:
@@ -355,7 +376,11 @@ def correlation_step(state: CorrelatedState) -> CorrelatedState:
 
 
 def _searched(state: CorrelatedState, *, innovations: bool) -> CorrelatedState:
-    """Return the state at the best ρ, with fixed variances of innovations or fixed relevances."""
+    """Return the state at the correlation ρ of successive responses with the lowest energy (loss).
+
+    If `innovations`, the variances w(1 − ρ²) of the innovations are fixed during the search, for
+    all relevances (prior variances) w; otherwise the relevances are.
+    """
     count, rho = state.spectrum.values.size, state.spectrum.correlation
     responses, old = state.basis.T @ state.problem.responses, float(np.arctanh(rho))
 
@@ -469,9 +494,11 @@ def solve_correlated(
 def correlated_support(state: CorrelatedState, significance: float, groups: Groups | None) -> Any:
     """Return a Boolean mask of the statistically significant columns.
 
-    The evidence of a column (or group) is twice the log-likelihood that is lost without it, the sum
-    over the responses t of log|Mₜ| + n wλₜ kₜᵀMₜ⁻¹kₜ with Mₜ = I − wλₜΦ_gᵀΣₜ⁻¹Φ_g and kₜ =
-    Φ_gᵀΣₜ⁻¹ỹₜ. It is compared with the threshold for independent responses.
+    The evidence of a column (or group) Φ_g with relevance (prior variance) w is twice the
+    log-likelihood that is lost without it. It is the sum over the n responses of log|Mₜ| + n wλₜ
+    kₜᵀMₜ⁻¹kₜ with Mₜ = I − wλₜΦ_gᵀΣₜ⁻¹Φ_g and kₜ = Φ_gᵀΣₜ⁻¹ỹₜ, where ỹₜ is response t in the
+    eigenbasis of the covariance of the responses, Σₜ its covariance and λₜ its eigenvalue. The
+    evidence is compared with the threshold for independent responses.
     """
     w, count = state.relevance, state.spectrum.values.size
     active = np.flatnonzero(w)

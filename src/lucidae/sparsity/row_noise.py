@@ -34,10 +34,11 @@ UPDATES = 5
 
 
 class RowFigures(NamedTuple):
-    """What the noise variances of the rows depend on, one number for each row.
+    """The two numbers for each row from which its noise variance is updated.
 
-    The fields are the diagonal of P (see the module) and the mean square of the entries of PX over
-    the n responses X.
+    They are the diagonal entry of P, and the mean square of the row of PX over the n responses X. P
+    is the inverse covariance of a response, projected if there is an intercept (see the docstring
+    of the module).
     """
 
     precision: Any
@@ -47,7 +48,10 @@ class RowFigures(NamedTuple):
 def row_figures(
     dictionary: Any, responses: Any, relevance: Any, variances: Any, intercept: bool
 ) -> RowFigures:
-    """Return the diagonal of P and the mean squares of PX, for relevances and noise variances.
+    """Return the diagonal of P, and the mean square of each row of PX for the responses X.
+
+    P is the inverse covariance of a response, projected if there is an intercept (see the docstring
+    of the module).
 
     Parameters
     ----------
@@ -95,9 +99,9 @@ def majorized_variances(variances: Any, figures: RowFigures, floor: float) -> An
 def longer_variances(variances: Any, figures: RowFigures, floor: float) -> Any:
     """Return the noise variances of the rows after a step that is twice as long in the logarithm.
 
-    With the symbols of `majorized_variances`, the noise variance Λᵢ becomes Λᵢqᵢ/dᵢ. The upper
-    bound dᵢΛᵢ + rᵢ/Λᵢ of the energy (loss) has the same value before and after this step, so that
-    the energy does not rise.
+    The step is that of `majorized_variances`, where the symbols are defined. The noise variance Λᵢ
+    of row i becomes Λᵢqᵢ/dᵢ. The upper bound dᵢΛᵢ + rᵢ/Λᵢ of the energy (loss) has the same value
+    before and after this step, so that the energy does not rise.
     """
     ratio = figures.power / np.where(figures.precision > 0, figures.precision, 1.0)
     return np.maximum(variances * ratio, floor)
@@ -106,7 +110,9 @@ def longer_variances(variances: Any, figures: RowFigures, floor: float) -> Any:
 def row_distance(variances: Any, figures: RowFigures, floor: float) -> float:
     """Return the largest distance Λᵢ|dᵢ − qᵢ| of a row to stationarity, a dimensionless number.
 
-    A noise variance at the floor is stationary if the energy (loss) falls below it.
+    Λᵢ is the noise variance of row i, dᵢ the diagonal entry of P and qᵢ the mean square of row i of
+    PX, for the inverse covariance P of a response and the responses X. A noise variance at its
+    lower limit `floor` counts as stationary if a smaller one would lower the energy (loss).
     """
     slope = variances * (figures.precision - figures.power)
     at_floor = (variances <= 1.01 * floor) & (slope > 0)

@@ -570,7 +570,7 @@ SOLVERS: dict[str, Solver] = {
     "coordinate": Solver(
         _solve_by_coordinates,
         lambda energy: energy.exact_coordinates,
-        "an exact minimiser of each single relevance or prior variance (only the full energy "
+        "an exact minimiser in each single relevance, a prior variance (only the full energy "
         "has it)",
     ),
 }

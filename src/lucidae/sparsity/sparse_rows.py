@@ -69,12 +69,12 @@ class RowSubset(NamedTuple):
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Number of rows and of columns."""
+        """Number of rows and of columns of the subset."""
         return len(self.index), int(self.matrix.shape[1])
 
     @property
     def dtype(self) -> Any:
-        """Type of the entries, float64."""
+        """Type of the entries of the subset, float64."""
         return self.matrix.dtype
 
 
@@ -100,7 +100,7 @@ class SparseRows(Rows):
 
     @property
     def indexable(self) -> Any:
-        """The dictionary in a form whose rows splitters of scikit-learn can count and take."""
+        """The dictionary as a matrix that scikit-learn's splitters can index by rows."""
         return self.matrix
 
     @cached_property
@@ -156,7 +156,10 @@ class SparseRows(Rows):
 
 
 def _mean_of_differences(A: Any, center: Any, shares: Any) -> Any:
-    """Return the mean of all rows of A minus `center`, rounded relative to these differences."""
+    """Return the weighted mean of A − `center` over the rows of A; `shares` are the weights.
+
+    Its rounding errors are relative to these differences, not to the entries of A.
+    """
     row = np.repeat(shares, np.diff(A.indptr))
     inside = np.bincount(A.indices, row * (A.data - center[A.indices]), minlength=A.shape[1])
     present = np.bincount(A.indices, row, minlength=A.shape[1])

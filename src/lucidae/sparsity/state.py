@@ -260,6 +260,7 @@ def evaluate(
     Returns
     -------
     State
+        The relevances and what follows from them, such as curvatures and alignments.
     """
     if factor is None:
         lower, log_determinant = factorise(problem, relevance)

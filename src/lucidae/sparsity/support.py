@@ -180,7 +180,10 @@ def covariance_threshold(significance: float, n_groups: int, size: int, parts: i
 
 
 def _significant_covariances(state: PrincipalState, n_responses: int, significance: float) -> Any:
-    """Return a Boolean mask of the columns of significant groups, each with its own covariance."""
+    """Return a Boolean mask of the columns of significant groups.
+
+    Each group has a covariance matrix of its own, as in ``group_covariance="full"``.
+    """
     groups = state.groups
     parts = 2 if is_complex(state.dictionary) else 1
     whole = evaluate_from(state, state.relevance)

@@ -161,6 +161,7 @@ def position_of(columns: Any, used: Any, responses: Any, rank: int, weakest: flo
     Returns
     -------
     Position
+        Whether it was proved, and a sentence that says what was checked.
     """
     unit, nonzero = unit_columns(columns)
     place = np.searchsorted(nonzero, used)

@@ -141,10 +141,11 @@ def in_principal_axes(
 
 
 class _Orthogonal(NamedTuple):
-    """The decompositions Φ_g = BRL of the columns of several groups, with their lengths L.
+    """The decompositions Φ_g = BRL of the columns Φ_g of several groups, with B orthonormal.
 
-    The fields are B (zero columns for dependent ones), R, its pseudo-inverse, the projection on the
-    vectors that are orthogonal to the rows of R, and the lengths (1 for columns of zeros).
+    The fields are B (with zero columns in place of linearly dependent ones), the triangular R, its
+    pseudo-inverse, the projection on the vectors that are orthogonal to the rows of R, and the
+    norms L of the columns (1 for columns of zeros).
     """
 
     basis: Any
@@ -221,14 +222,21 @@ def _in_basis(part: _Orthogonal, columns: Any, covariances: Any, exponents: Any)
 
 
 def _share_outside(outside: Any, values: Any) -> float:
-    """Return the largest share of matrices that `outside` projects on; zero for zero matrices."""
+    """Return the largest norm of a matrix after the projection `outside`, relative to its norm.
+
+    The share of zero matrices is zero.
+    """
     sizes = np.linalg.norm(values, axis=(1, 2))
     left = np.linalg.norm(outside @ values, axis=(1, 2))
     return float((left / np.where(sizes > 0, sizes, 1.0)).max(initial=0.0))
 
 
 def _deviation(blocks: Any, diagonals: Any) -> float:
-    """Return how far matrices are from covariances with the given diagonals, relative to them."""
+    """Return the largest relative deviation of matrices from covariances with the given diagonals.
+
+    Deviations from symmetry, from the diagonals and from positive semi-definiteness are divided by
+    the largest entry of the matrix.
+    """
     scale = np.abs(blocks).max(axis=(1, 2))
     skewed = np.abs(blocks - _adjoint(blocks)).max(axis=(1, 2))
     apart = np.abs(np.diagonal(blocks, axis1=1, axis2=2) - diagonals).max(axis=1)
@@ -254,10 +262,10 @@ def _by_size(labels: Any) -> list[tuple[Any, Any]]:
 
 
 def _blocks(at: Evaluation, labels: Any) -> Iterator[tuple[Any, Any, Any]]:
-    """Yield members, metric Φ_gᵀΣ⁻¹Φ_g and explained moment of the groups, one size at a time.
+    """Yield the columns of groups and two matrices for each group, one size of groups at a time.
 
-    Φ_g are the columns of a group, Σ is the covariance of a response. The explained moment is
-    Φ_gᵀΣ⁻¹XXᵀΣ⁻¹Φ_g/n for the n responses X.
+    Let Φ_g be the columns of a group and Σ the covariance of a response. The first matrix is the
+    metric Φ_gᵀΣ⁻¹Φ_g, the second the explained moment Φ_gᵀΣ⁻¹XXᵀΣ⁻¹Φ_g/n for the n responses X.
     """
     n = at.mean.shape[1]
     for _, members in _by_size(labels):
@@ -271,10 +279,13 @@ def _blocks(at: Evaluation, labels: Any) -> Iterator[tuple[Any, Any, Any]]:
 
 
 def excess_of_groups(at: Evaluation, labels: Any) -> tuple[Any, Any]:
-    """Return, for each column, by how much its group should grow, and a bound on the error.
+    """Return, for each column, a number that is positive if its group should have more variance.
 
-    With S the metric and Q the explained moment of a group, it is the largest eigenvalue of
-    S^{-½}QS^{-½} minus one. A group whose covariance is optimal has at most zero.
+    The second array contains bounds on the rounding errors. Let S be the metric Φ_gᵀΣ⁻¹Φ_g and Q
+    the explained moment Φ_gᵀΣ⁻¹XXᵀΣ⁻¹Φ_g/n of the columns Φ_g of a group, for n responses X with
+    covariance Σ. The number is the largest eigenvalue of S^{-½}QS^{-½} minus one. If it is
+    positive, the energy (loss) falls if the covariance of the group grows in some direction; at an
+    optimal covariance it is zero or negative.
     """
     excess, error = np.zeros(labels.size), np.zeros(labels.size)
     for _, members in _by_size(labels):
@@ -325,11 +336,12 @@ def group_violation(
 ) -> tuple[float, float]:
     """Return the distance of the covariances to optimality, and a bound on its rounding error.
 
-    Let W be the variances of a group along its principal axes, S its metric and Q its explained
-    moment. Optimality (KKT) means that W^½(Q − S)W^½ is zero and that no direction has vᵀQv > vᵀSv.
-    The distance is the largest eigenvalue of |W^½(Q − S)W^½|, or the largest `excess_of_groups` if
-    that is larger. `slope_error` are bounds on the errors of the diagonals of Q − S, and `excess`
-    is the result of `excess_of_groups`.
+    Let W be the variances of a group along its principal axes, S = Φ_gᵀΣ⁻¹Φ_g and Q =
+    Φ_gᵀΣ⁻¹XXᵀΣ⁻¹Φ_g/n, for its columns Φ_g along these axes and n responses X with covariance Σ.
+    Optimality (KKT) means that W^½(Q − S)W^½ is zero and that no direction v has vᵀQv > vᵀSv. The
+    distance is the largest eigenvalue of |W^½(Q − S)W^½|, or the largest `excess_of_groups` if that
+    is larger. `slope_error` are bounds on the errors of the diagonals of Q − S, and `excess` is the
+    result of `excess_of_groups`.
     """
     worst, error = 0.0, 0.0
     for members, metric, explained in _blocks(at, labels):

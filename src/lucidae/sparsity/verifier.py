@@ -181,6 +181,7 @@ def measure(
     Returns
     -------
     SparseFigures
+        The measured values, such as the distance to the optimality conditions.
     """
     with np.errstate(all="ignore"):  # figures of absurd numbers may overflow, and then fail
         return _measured(sample, fit, model, title)
@@ -252,11 +253,14 @@ def _measured(sample: Sample, fit: Fit, model: EnergyKind, title: str) -> Sparse
 def _evaluated(
     rows: Weighted, w: Any, noise: float, covariance: Any, model: EnergyKind
 ) -> Evaluation:
-    """Return the evaluation of relevances `w`, with the covariance of the responses if given."""
+    """Return the quantities that follow from the relevances (prior variances) `w`.
+
+    `covariance` is that of the responses; None if they are independent.
+    """
     if covariance is None:
         return evaluate_relevances(rows, w, noise)
     if not _is_covariance(covariance, rows.responses.shape[1]):
-        raise np.linalg.LinAlgError("The covariance of the responses is not one.")
+        raise np.linalg.LinAlgError("response_covariance_ is not a covariance matrix.")
     return evaluate_correlated(rows, w, noise, covariance, model.labels)
 
 
@@ -318,7 +322,7 @@ def _with_attributes(
     figures: SparseFigures, plain: Sample, rows: Weighted, at: Evaluation, fit: Fit,
     model: EnergyKind,
 ) -> SparseFigures:  # fmt: skip
-    """Return `figures` with the values about predictions, predictive variances and the support."""
+    """Return `figures` with the measured values of predictions, their variances and the support."""
     if fit.predicted is not None:
         predicted = _wide(fit.predicted)
         distance, error = prediction_distance(plain, fit.coef, predicted)

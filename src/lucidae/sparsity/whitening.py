@@ -48,7 +48,9 @@ It is relative to the largest norm that a whitened column with entries ±1 can h
 
 @dataclass(frozen=True, eq=False)
 class NoiseCovariance:
-    """A checked noise covariance R of d rows, without the factor γ, and its whitener.
+    """A checked noise covariance R of d rows, and its whitener.
+
+    The noise has the covariance γR, where γ is the noise variance that is given or learned.
 
     Parameters
     ----------
@@ -112,7 +114,7 @@ class NoiseCovariance:
 
     @cached_property
     def variances(self) -> Any:
-        """Variances of the noise of each row, without the factor γ."""
+        """Given noise variance of each row, before the multiplication by `noise_variance_`."""
         return self.values if self.is_diagonal else np.diagonal(self.values).real.copy()
 
     @cached_property
@@ -295,7 +297,10 @@ class WhitenedRows(Rows):
         return first, second
 
     def noise_volume(self) -> float:
-        """Return `log_volume`, which the energy per response of the data contains."""
+        """Return `log_volume`: the log-determinant of the noise covariance without its factor γ.
+
+        γ is the noise variance. The energy (loss) per response of the data contains this number.
+        """
         return self.log_volume
 
     def _offset(self, values: Array) -> Mean:
@@ -311,7 +316,7 @@ class WhitenedRows(Rows):
         return Mean(center, shares @ (values - column * center))
 
     def without(self, values: Array, offset: Mean) -> Array:
-        """Return rows minus the whitened mean `offset`."""
+        """Return whitened rows minus a mean: the column `constant` times the row `offset`."""
         column = self.constant[:, None]
         return (values - column * offset.rounded) - column * offset.rest
 

@@ -277,7 +277,7 @@ class NewtonPoint(NamedTuple):
 
     @property
     def state(self) -> State:
-        """The state (relevances and what follows from them) without the damping of Newton steps."""
+        """The state without damping: relevances (prior variances) and what follows from them."""
         return State(*self[:-1])
 
     @property
@@ -401,9 +401,9 @@ def working_set(
 
 
 def candidates(active: Any, gains: Any, most: int) -> np.ndarray[Any, Any]:
-    """Return the indices, ascending, of what is active and of the others that gain most.
+    """Return the ascending indices of active items and of the inactive ones with the largest gains.
 
-    At most `most` others are taken, those whose gain is not far below the best.
+    At most `most` inactive items are taken, those whose gain is not far below the largest.
     """
     # Candidates far below the best gain rarely survive the first moves, and each one makes the
     # buffers of the moves and the Newton system larger.

@@ -288,6 +288,7 @@ class DropoutAutoencoder(
         Returns
         -------
         self
+            The fitted estimator itself.
         """
         solver, settings = self._chosen_solver, SgdSettings.of(self)
         if not (in_memory(X, rows_drawn=solver.needs_rows) and in_memory(sample_weight)):
@@ -335,6 +336,7 @@ class DropoutAutoencoder(
         Returns
         -------
         self
+            The fitted estimator itself.
         """
         SgdSettings.of(self)  # refuses wrong settings, which this solver does not use
         first = not self.__sklearn_is_fitted__()

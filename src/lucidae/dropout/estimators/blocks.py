@@ -71,6 +71,7 @@ class AutoencoderBatchesMixin(_BatchesMixin):
         Returns
         -------
         self
+            The fitted estimator itself.
         """
         if batches is None:
             SgdSettings.of(self)  # refuses wrong settings, which this solver does not use
@@ -121,6 +122,7 @@ class RegressorBatchesMixin(_BatchesMixin):
         Returns
         -------
         self
+            The fitted estimator itself.
         """
         self._check_settings()
         return self._fit_blocks(batches, y, sample_weight, start, with_targets=True)

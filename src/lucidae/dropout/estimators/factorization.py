@@ -326,6 +326,7 @@ class DropoutFactorization(
         Returns
         -------
         self
+            The fitted estimator itself.
         """
         rule = self._checked_settings()
         X = self._validated(X, reset=True)
@@ -452,6 +453,7 @@ class DropoutFactorization(
         Returns
         -------
         array of shape (n_samples, r)
+            The r codes of each row, the rows of U.
         """
         return self.fit(X, sample_weight=sample_weight).left_
 
@@ -471,6 +473,7 @@ class DropoutFactorization(
         Returns
         -------
         array of shape (n_samples, r)
+            The r codes of each row.
         """
         check_is_fitted(self)
         X, strength = self._validated(X, reset=False), self._state.strength
@@ -503,6 +506,7 @@ class DropoutFactorization(
         Returns
         -------
         array of shape (n_samples, n_features)
+            The row of the matrix that belongs to each row of codes.
         """
         check_is_fitted(self)
         codes = checked_codes(X, self.right_.shape[1])

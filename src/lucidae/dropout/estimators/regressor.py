@@ -306,6 +306,7 @@ class DropoutRegressor(
         Returns
         -------
         self
+            The fitted estimator itself.
         """
         solver, settings = self._chosen_solver, SgdSettings.of(self)
         self._check_settings()
@@ -346,6 +347,7 @@ class DropoutRegressor(
         Returns
         -------
         self
+            The fitted estimator itself.
         """
         SgdSettings.of(self)  # refuses wrong settings, which this solver does not use
         self._check_settings()
@@ -430,6 +432,7 @@ class DropoutRegressor(
         Returns
         -------
         float
+            The mean R²; 1 for exact predictions.
         """
         truth = to_numpy(y) if is_array(y) else loaded(y)
         weights = to_numpy(sample_weight) if is_array(sample_weight) else sample_weight
@@ -516,10 +519,10 @@ class DropoutRegressor(
         callbacks: Sequence[Any],
         mean: RowMean | None,
     ) -> NetworkChoice:
-        """Return the moment of inputs and targets, and dropout rate and width of the network.
+        """Return the second moment of inputs and targets, and the network's dropout rate and width.
 
-        `mean` is given if there are fewer rows than features; the moment is then not computed, and
-        the result contains the mean instead.
+        If there are fewer rows than features, `mean`, the mean of the rows, is given; the second
+        moment is then not computed, and the result contains the mean in its place.
         """
         jobs, columns = check_jobs(self.n_jobs), as_columns(y)
         if self._cross_validated is None:

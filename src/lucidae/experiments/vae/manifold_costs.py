@@ -165,7 +165,10 @@ def low_and_high(name: str, curve: Curve) -> dict[str, Curve]:
 
 
 def deep_bounds(results: Results) -> dict[str, Curve]:
-    """Return the cost of a diagonal covariance and the Hadamard gaps of the `vae-mnist` models."""
+    """Return the cost of a diagonal covariance and the Hadamard gaps of the `vae-mnist` models.
+
+    A Hadamard gap is the amount by which a full posterior covariance raises the ELBO of a VAE.
+    """
     full, diagonal = (results.one(source=None, arm=arm).arrays for arm in ARMS)
     difference = float(diagonal["loss"][-1] - full["loss"][-1])
     low, high = float(diagonal["gap"]), float(full["gap"])

@@ -213,9 +213,9 @@ class Ensemble:
     def race(self, target: float, check_every: int) -> np.ndarray[Any, Any]:
         """Return the number of epochs until each run's axis-alignment distance is at most `target`.
 
-        The result is NaN for runs that do not reach it. One step of the loop consists of all
-        epochs between two measurements and the second measurement, so that a GPU needs one launch
-        of a CUDA graph for it.
+        The result is NaN for runs that do not reach it. One step of the loop consists of
+        `check_every` epochs and one measurement of the distance, so that a GPU needs one launch of
+        a CUDA graph for it.
         """
         state, rates = self.start()
         epochs = math.gcd(check_every, self.plan.n_epochs)

@@ -37,7 +37,7 @@ def _laboratory(_table: Table, _clock: Clock) -> list[Block]:
             "critical points, and a descent from any start."
         ),
         Download("Save the laboratory, then open it in a browser", FILE_NAME, laboratory_page()),
-        Prose("It is part of this page, one file of its own, and works without a network."),
+        Prose("This page contains the laboratory; the saved file works without a network."),
     ]
 
 
