@@ -23,6 +23,8 @@ SPELLINGS = {
     r"\\(big|Big|bigg|Bigg)(?![a-zA-Z])": r"\\\1l",
     r"(\\[td]?frac)(\d)(\d)": r"\1{\2}{\3}",
     r"(\\[td]?frac)(\d)(?!\d)": r"\1{\2}",
+    # Without the empty group the subscript of a symbol with an accent is drawn below the symbol.
+    r"(\\(?:hat|bar|tilde|dot|ddot|check) *(?:\{[^{}]*\}|\\[a-zA-Z]+|[a-zA-Z]) *)_": r"\1{}_",
 }
 """Commands of LaTeX that docutils does not know or misreads, as patterns, and what it knows."""
 
