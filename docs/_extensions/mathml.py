@@ -10,6 +10,7 @@ import re
 from docutils import nodes
 from docutils.utils.math import MathError
 from docutils.utils.math.latex2mathml import tex2mathml
+from sphinx.transforms.post_transforms import SphinxPostTransform
 from sphinx.util import logging
 from sphinx.util.math import get_node_equation_number
 
@@ -41,10 +42,26 @@ def converted(node, as_block):
         return f"<code>{html.escape(node.astext())}</code>"
 
 
+class Punctuation(SphinxPostTransform):
+    """Attach the punctuation behind a formula to it: browsers would break the line before it."""
+
+    default_priority = 400
+
+    def run(self):
+        """Move the punctuation from the text behind each formula to the formula."""
+        for formula in list(self.document.findall(nodes.math)):
+            text = formula.next_node(descend=False, siblings=True)
+            if isinstance(text, nodes.Text):
+                mark = re.match(r"[.,;:!?)\]]*", text)[0]
+                formula["punctuation"] = mark
+                text.parent.replace(text, nodes.Text(text[len(mark) :]))
+
+
 def visit_inline(writer, node):
     """Write a formula inside of a line; a long one has a line of its own on narrow screens."""
     kind = "formula-long" if len(node.astext()) > LONG else "formula-short"
-    writer.body.append(f'<span class="{kind}">{converted(node, as_block=False)}</span>')
+    formula = converted(node, as_block=False) + node.get("punctuation", "")
+    writer.body.append(f'<span class="{kind}">{formula}</span>')
     raise nodes.SkipNode
 
 
@@ -61,6 +78,7 @@ def visit_block(writer, node):
 
 def setup(app):
     """Register the renderer under the name `mathml` and choose it."""
+    app.add_post_transform(Punctuation)
     app.add_html_math_renderer("mathml", (visit_inline, None), (visit_block, None))
     app.connect("config-inited", choose)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
