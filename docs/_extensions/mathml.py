@@ -30,13 +30,19 @@ SPELLINGS = {
 """Commands of LaTeX that docutils does not know or misreads, as patterns, and what it knows."""
 
 
+def _fixed_height(bar):
+    """Return the opening tag of a double bar that does not grow, unless its height is given."""
+    return bar[0] if "stretchy" in bar[1] else f'<mo{bar[1]} stretchy="false">‖'
+
+
 def converted(node, as_block):
     """Return a formula as MathML, or its source after a warning."""
     words = node.astext().strip()
     for pattern, known in SPELLINGS.items():
         words = re.sub(pattern, known, words)
     try:
-        return tex2mathml(words, as_block=as_block)
+        # Without this the two bars of a norm differ in height where one of them has an exponent.
+        return re.sub(r"<mo([^>]*)>‖", _fixed_height, tex2mathml(words, as_block=as_block))
     except MathError as error:
         LOGGER.warning("formula %r: %s", node.astext(), error, location=node)
         return f"<code>{html.escape(node.astext())}</code>"
