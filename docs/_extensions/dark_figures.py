@@ -4,6 +4,7 @@ Figures of the package are drawn in the colours of `lucidae.report.style.THEME`,
 a counterpart in the dark theme. The page contains both versions, and the theme shows one of them.
 """
 
+import re
 from pathlib import Path, PurePosixPath
 
 from docutils import nodes
@@ -12,8 +13,12 @@ from sphinx.transforms import SphinxTransform
 from lucidae.report.style import THEME
 
 FOLDER = "_dark"
+BACKGROUND = "#14181e"
+WHITE = re.compile(r'(fill: |fill=")#ffffff(?!; stroke: #ffffff)')
+"""White that is the background, or the inside of an open marker. Marks that are white as a whole
+are drawn over the colours of a map, and remain white."""
+
 COLOURS = dict(THEME.values()) | {
-    "#ffffff": "#14181e",  # the background of the dark theme
     "#000000": "#e6e9ee",
     "#262626": "#e6e9ee",
     "#b0b0b0": "#363d47",
@@ -33,10 +38,13 @@ def darkened(svg):
     --------
     >>> darkened('<rect fill="#ffffff"/><path stroke="#0072b2"/>')
     '<rect fill="#14181e"/><path stroke="#56b4e9"/>'
+    >>> darkened('<rect fill="#ffffff"/><path style="fill: #ffffff; stroke: #ffffff"/>')
+    '<rect fill="#14181e"/><path style="fill: #ffffff; stroke: #ffffff"/>'
     """
+    svg = WHITE.sub(rf"\1{BACKGROUND}", svg)
     for light, dark in COLOURS.items():
         svg = svg.replace(light, dark)
-    if 'fill="#14181e"' not in svg and "fill: #14181e" not in svg:
+    if BACKGROUND not in svg:
         return svg.replace("<svg ", '<svg style="color: #e6e9ee; fill: #e6e9ee" ', 1)
     return svg
 

@@ -10,6 +10,7 @@ import re
 from docutils import nodes
 from docutils.utils.math import MathError
 from docutils.utils.math.latex2mathml import tex2mathml
+from sphinx.transforms.post_transforms import SphinxPostTransform
 from sphinx.util import logging
 from sphinx.util.math import get_node_equation_number
 
@@ -23,8 +24,15 @@ SPELLINGS = {
     r"\\(big|Big|bigg|Bigg)(?![a-zA-Z])": r"\\\1l",
     r"(\\[td]?frac)(\d)(\d)": r"\1{\2}{\3}",
     r"(\\[td]?frac)(\d)(?!\d)": r"\1{\2}",
+    # Without the empty group the subscript of a symbol with an accent is drawn below the symbol.
+    r"(\\(?:hat|bar|tilde|dot|ddot|check) *(?:\{[^{}]*\}|\\[a-zA-Z]+|[a-zA-Z]) *)_": r"\1{}_",
 }
 """Commands of LaTeX that docutils does not know or misreads, as patterns, and what it knows."""
+
+
+def _fixed_height(bar):
+    """Return the opening tag of a double bar that does not grow, unless its height is given."""
+    return bar[0] if "stretchy" in bar[1] else f'<mo{bar[1]} stretchy="false">‖'
 
 
 def converted(node, as_block):
@@ -33,16 +41,33 @@ def converted(node, as_block):
     for pattern, known in SPELLINGS.items():
         words = re.sub(pattern, known, words)
     try:
-        return tex2mathml(words, as_block=as_block)
+        # Without this the two bars of a norm differ in height where one of them has an exponent.
+        return re.sub(r"<mo([^>]*)>‖", _fixed_height, tex2mathml(words, as_block=as_block))
     except MathError as error:
         LOGGER.warning("formula %r: %s", node.astext(), error, location=node)
         return f"<code>{html.escape(node.astext())}</code>"
 
 
+class Punctuation(SphinxPostTransform):
+    """Attach the punctuation behind a formula to it: browsers would break the line before it."""
+
+    default_priority = 400
+
+    def run(self):
+        """Move the punctuation from the text behind each formula to the formula."""
+        for formula in list(self.document.findall(nodes.math)):
+            text = formula.next_node(descend=False, siblings=True)
+            if isinstance(text, nodes.Text):
+                mark = re.match(r"[.,;:!?)\]]*", text)[0]
+                formula["punctuation"] = mark
+                text.parent.replace(text, nodes.Text(text[len(mark) :]))
+
+
 def visit_inline(writer, node):
     """Write a formula inside of a line; a long one has a line of its own on narrow screens."""
     kind = "formula-long" if len(node.astext()) > LONG else "formula-short"
-    writer.body.append(f'<span class="{kind}">{converted(node, as_block=False)}</span>')
+    formula = converted(node, as_block=False) + node.get("punctuation", "")
+    writer.body.append(f'<span class="{kind}">{formula}</span>')
     raise nodes.SkipNode
 
 
@@ -59,6 +84,7 @@ def visit_block(writer, node):
 
 def setup(app):
     """Register the renderer under the name `mathml` and choose it."""
+    app.add_post_transform(Punctuation)
     app.add_html_math_renderer("mathml", (visit_inline, None), (visit_block, None))
     app.connect("config-inited", choose)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -15,7 +15,7 @@ from lucidae.cli.app import app
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "command_line.md").read_text(encoding="utf-8")
 BLOCK = re.search(r"```bash\n(.*?)```", PAGE, flags=re.DOTALL)[1]
-LINES = [line.partition("#")[0].strip() for line in BLOCK.splitlines()]
+LINES = [line for line in BLOCK.splitlines() if line and not line.startswith("#")]
 TABLE = re.findall(r"^\| `(lucidae [^`]*)`", PAGE, flags=re.MULTILINE)
 
 

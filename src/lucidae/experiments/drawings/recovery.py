@@ -86,8 +86,8 @@ def arrays(outcome: Outcome) -> Sequence[Block]:
         caption = (
             f"Share of {setting.trials} pairs of sources, {setting.separation:g}° apart, that each "
             f"method resolves; the beam of the array is {width:.2g}° wide. Bottom right: powers "
-            "that the methods assign to the directions near one pair of coherent sources (dark "
-            "triangles), in decibels below the highest."
+            "that the methods assign to the directions near one pair of coherent sources "
+            "(triangles at the top), in decibels below the highest."
         )
         return [Plot.of(outcome.experiment.name, figure, caption, numbers(outcome.curves))]
 
