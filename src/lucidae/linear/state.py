@@ -439,7 +439,7 @@ class LinearState(FittedState):
         outcome, wanted = model.outcome, self.options.n_components
         if self.observed is not None and not isinstance(wanted, int):
             wanted = int(model.encoder.shape[0])  # its meaning depends on the rows, not on Σ
-        return measure(
+        figures = measure(
             outcome.method,
             outcome.weights,
             data,
@@ -450,6 +450,8 @@ class LinearState(FittedState):
             # The variances of a stream are running averages, which no data reproduce.
             running=self.stream is not None,
         )
+        fitted = self.__dict__.get("moment")
+        return replace(figures, fit_rounding=0.0 if fitted is None else fitted.rounding)
 
     def _data(self, source: Source) -> Data:
         """Return the data of `source` in the form from which certificates are computed."""
