@@ -22,7 +22,7 @@ from threadpoolctl import threadpool_limits
 
 from benchmarks._tables import mnist_rows
 from lucidae import LinearAutoencoder, SecondMoment
-from lucidae.linear.data import DenseCovariance
+from lucidae.linear.covariances import DenseCovariance
 from lucidae.linear.hessian import AlignedPoint, hessian_eigenvalues
 from lucidae.linear.methods import MethodSettings, make_method
 from lucidae.linear.optimizers import DescentSettings

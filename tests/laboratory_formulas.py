@@ -19,7 +19,7 @@ from lucidae.dropout.objectives import (
     shared_direction,
 )
 from lucidae.experiments.linear.landscape import TURN, Plane
-from lucidae.linear.data import EigenbasisCovariance
+from lucidae.linear.covariances import EigenbasisCovariance
 from lucidae.linear.objectives import NonUniformL2
 from lucidae.linear.rules import RotationAugmentedRule
 from lucidae.linear.spectrum import Spectrum

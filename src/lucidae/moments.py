@@ -74,10 +74,22 @@ the offset of its mean from the centre. At least 1/8 of S remains, so that three
 SINGLE_ENTRIES = 2_000_000
 """Number of entries of float32 rows above which their products are computed in single precision and
 added in double precision. For MNIST, the error of the covariance is then 1e-7 times its largest
-eigenvalue. Fewer entries take little time in double precision."""
+eigenvalue; it is larger for entries of few distinct values, whose rounding errors have the same
+sign, and is therefore measured (`SecondMoment.rounding`). Fewer entries take little time in double
+precision."""
 
 SINGLE_BLOCK = 1024
 """Number of rows whose products are computed in single precision at a time."""
+
+MEASURED_BLOCKS = 4
+"""Number of blocks, spread over the rows, whose products are compared with double precision."""
+
+MEASURED_DIRECTIONS = 8
+"""Number of random vectors by which this error is multiplied, to estimate its Frobenius norm."""
+
+MEASURED_MARGIN = 4.0
+"""Factor by which the estimate is multiplied. A norm is more than 4 times its estimate from eight
+random vectors with a probability of at most 2e-4."""
 
 SINGLE_ROWS = 64
 """Number of rows that are added in single precision for the mean."""
@@ -93,14 +105,14 @@ LARGEST_ENTRY = 1e140
 """Rows of smaller entries overflow only because of their weights, which the message then names."""
 
 _FORMAT = 2
-_FIELDS = ("weight", "squares", "center", "offset")
+_FIELDS = ("weight", "squares", "center", "offset", "rounding")
 
-Sums = tuple[float, Array, Array, Array]
+Sums = tuple[float, Array, Array, Array, float]
 """The fields of a `SecondMoment`: total weight, squares S about the centre (lower triangle only),
-centre c, and offset o of the mean from the centre."""
+centre c, offset o of the mean from the centre, and error of products in single precision."""
 
 
-@saved_as("lucidae.moment/1", formerly="lucidae.moments:SecondMoment")
+@saved_as("lucidae.moment/2", formerly=("lucidae.moment/1", "lucidae.moments:SecondMoment"))
 @dataclass(frozen=True, slots=True, eq=False)
 class SecondMoment:
     """Mean and covariance of weighted rows with m features, computed as float64.
@@ -123,6 +135,10 @@ class SecondMoment:
         A vector close to the mean.
     offset : array of shape (m,)
         The mean minus `center`.
+    rounding : float, default=0.0
+        Estimate, with a margin, of the error of the covariance due to products in single precision:
+        its Frobenius norm divided by the total variance. It is 0 if all products were computed in
+        double precision. Certificates take it into account.
 
     Notes
     -----
@@ -144,6 +160,7 @@ class SecondMoment:
     squares: Array
     center: Array
     offset: Array
+    rounding: float = 0.0
 
     @classmethod
     def of(cls, X: Any, sample_weight: Any = None) -> Self:
@@ -193,7 +210,8 @@ class SecondMoment:
             weights = None if weights is None else beside(weights, self.center)
             if self.weight:
                 joined = self._absorb(SecondMoment(*_sums_about(self.center, X, weights)))
-                if _keeps_digits(joined.weight, joined.squares, joined.center, joined.offset):
+                parts = joined.squares, joined.center, joined.offset
+                if _keeps_digits(joined.weight, *parts):
                     return joined._checked(X)
             return self._absorb(SecondMoment(*_dense_sums(X, weights)))._checked(X)
 
@@ -295,18 +313,21 @@ class SecondMoment:
         squares about it are the scatter plus (a + b) eeᵀ, where e is the rounding error of that
         mean, so that four rank-one terms are added to S + T. If both moments have the same centre,
         these terms cancel, and S + T are the squares about it.
+
+        The relative error of a sum of scatters is at most the larger one of the two.
         """
+        rounding = max(self.rounding, fresh.rounding)
         squares, center, offset = (
             like(part, self.center) for part in (fresh.squares, fresh.center, fresh.offset)
         )
         if self.weight == 0.0:
-            return type(self)(fresh.weight, squares, center, offset)
+            return type(self)(fresh.weight, squares, center, offset, rounding)
         total = self.weight + fresh.weight
         shift = (center - self.center) + (offset - self.offset)
         offset_of_both = self.offset + shift * (fresh.weight / total)
         squares += self.squares
         if bool(namespace(center).all(center == self.center)):
-            return type(self)(total, squares, center, offset_of_both)
+            return type(self)(total, squares, center, offset_of_both, rounding)
         mean, error = _two_sum(self.center, offset_of_both)
         for weight, vector in (
             (-self.weight, self.offset),
@@ -315,7 +336,7 @@ class SecondMoment:
             (total, error),
         ):
             squares += (weight * vector)[:, None] * vector[None, :]
-        return type(self)(total, squares, mean, error)
+        return type(self)(total, squares, mean, error, rounding)
 
     @property
     def n_features(self) -> int:
@@ -400,8 +421,11 @@ class SecondMoment:
             If the file is damaged or was not written by `save`.
         """
         stored = load_arrays(path, "a saved SecondMoment")
+        # Files without this number were written when all products were in double precision.
+        stored.setdefault("rounding", np.array(0.0))
         m = stored["center"].size if "center" in stored else 0
         expected = {"format": (), "weight": (), "squares": (m, m), "center": (m,), "offset": (m,)}
+        expected["rounding"] = ()
         shapes = {name: values.shape for name, values in stored.items()}
         if not m or shapes != expected or stored["format"] != _FORMAT:
             raise ValueError(
@@ -410,12 +434,13 @@ class SecondMoment:
             )
         numbers = [stored[name] for name in _FIELDS]
         finite = all(a.dtype == np.float64 and np.isfinite(a).all() for a in numbers)
-        if not finite or stored["weight"] <= 0:
+        if not finite or stored["weight"] <= 0 or stored["rounding"] < 0:
             raise ValueError(
                 f"{os.fspath(path)!r} is not a saved SecondMoment: its arrays must be finite "
                 "float64 numbers and its weight positive. Give a file that SecondMoment.save wrote."
             )
-        return cls(float(stored["weight"]), *numbers[1:])
+        _, squares, center, offset, rounding = numbers
+        return cls(float(stored["weight"]), squares, center, offset, float(rounding))
 
     def plot(self, k: int | None = None, *, ax: Any = None, **line: Any) -> Any:
         """Draw the eigenvalues of the covariance; see `lucidae.displays.SpectrumDisplay`.
@@ -495,7 +520,7 @@ def _dense_sums(X: Array, weights: Array | None) -> Sums:
     center = _first_center(X)
     for _ in range(3):
         sums = _sums_about(center, X, weights)
-        if _keeps_digits(*sums):
+        if _keeps_digits(*sums[:4]):
             break
         center = center + sums[3]
     return sums
@@ -535,7 +560,7 @@ def _sums_about(center: Array, X: Array, weights: Array | None) -> Sums:
         if part is not None:
             rows *= xp.sqrt(part)[:, None]
         squares = add_gram_(squares, rows)
-    return total, squares, center, mean
+    return total, squares, center, mean, 0.0
 
 
 def _in_single_precision(X: Array) -> bool:
@@ -552,17 +577,34 @@ def _single_sums(center: Array, X: Array) -> Sums | None:
     rounded, (n, m) = center.astype(np.float32), X.shape
     if not np.array_equal(rounded, center):
         return None
-    squares, total = np.zeros((m, m)), np.zeros(m)
+    squares, total, errors, sizes = np.zeros((m, m)), np.zeros(m), 0.0, 0.0
+    step = -(-n // (MEASURED_BLOCKS * SINGLE_BLOCK)) * SINGLE_BLOCK
     buffer = np.empty((min(SINGLE_BLOCK, n), m), dtype=np.float32)
     for block in _slices(n, SINGLE_BLOCK):
         rows = np.subtract(X[block], rounded, out=buffer[: block.stop - block.start])
         for part in _slices(len(rows), SINGLE_ROWS):
             total += np.sum(rows[part], axis=0)
-        squares += scipy.linalg.blas.ssyrk(1.0, rows.T).T
+        product = scipy.linalg.blas.ssyrk(1.0, rows.T).T
+        squares += product
+        if block.start % step == 0:
+            errors += _single_error(product, X[block] - center)
+            sizes += float(np.trace(product))
     size = float(np.trace(squares)) / X.size
     if not 1.0 / SINGLE_RANGE < size < SINGLE_RANGE:
         return None
-    return float(n), squares, center, total / n
+    rounding = MEASURED_MARGIN * errors / sizes if sizes > 0.0 else MEASURED_MARGIN
+    return float(n), squares, center, total / n, rounding
+
+
+def _single_error(product: Array, rows: Array) -> float:
+    """Return an estimate of the Frobenius norm of the error of a product rowsᵀrows.
+
+    `product` is the lower triangle in single precision, and `rows` are float64. The mean of ‖Eg‖²
+    over standard normal vectors g is the squared Frobenius norm of a matrix E.
+    """
+    random = np.random.default_rng(0).standard_normal((rows.shape[1], MEASURED_DIRECTIONS))
+    error = mirrored(product) @ random - rows.T @ (rows @ random)
+    return float(np.linalg.norm(error)) / math.sqrt(MEASURED_DIRECTIONS)
 
 
 def _keeps_digits(total: float, squares: Array, center: Array, offset: Array) -> bool:
@@ -628,7 +670,7 @@ def _sparse_sums(X: Any, weights: Array | None) -> Sums:
     offset = _sparse_mean(X, weights, total)
     if weights is not None:
         X = scipy.sparse.diags_array(np.sqrt(weights)) @ X
-    return total, (X.T @ X).toarray(), center, offset
+    return total, (X.T @ X).toarray(), center, offset, 0.0
 
 
 def _sparse_mean(X: Any, weights: Array | None, total: float) -> Array:

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from lucidae.linear.data import DenseCovariance
+from lucidae.linear.covariances import DenseCovariance
 from lucidae.linear.spectrum import Spectrum
 from lucidae.linear.weights import TiedWeights, UntiedWeights, VariationalWeights
 

@@ -25,7 +25,7 @@ import pytest
 from linear.problems import centred_rows
 from lucidae import LinearAutoencoder, moments
 from lucidae.arrays import eigen
-from lucidae.linear import data, model, solvers, spectrum
+from lucidae.linear import covariances, data, model, solvers, spectrum
 from lucidae.linear.objectives import (
     ExpectedNestedDropout,
     LinearVAE,
@@ -88,10 +88,10 @@ CLOSED_FORMS = [
     spectrum.Spectrum.resolved,
     spectrum.spectrum_of_rows,
     data._padded,
-    data.rows_covariance,
-    data.RowsCovariance.codes,
-    data.RowsCovariance.centred_products,
-    data.RowsCovariance.apply,
+    covariances.rows_covariance,
+    covariances.RowsCovariance.codes,
+    covariances.RowsCovariance.centred_products,
+    covariances.RowsCovariance.apply,
     data._centred_statistics,
     eigen.leading_eigenpairs,
     eigen.subset_eigenpairs,
@@ -124,7 +124,7 @@ DIRECTIONS = [
     NonUniformL2.gradient,
     ExpectedNestedDropout.gradient,
     ExpectedNestedDropout._masks,
-    data.products,
+    covariances.products,
 ]
 
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
 from linear.problems import free, spectra
-from lucidae.linear.data import DenseCovariance
+from lucidae.linear.covariances import DenseCovariance
 from lucidae.linear.hessian import (
     AlignedPoint,
     condition_number,

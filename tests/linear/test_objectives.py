@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
 from linear.problems import covariance_from, free, spectrum_from, tied, variational
-from lucidae.linear.data import DenseCovariance
+from lucidae.linear.covariances import DenseCovariance
 from lucidae.linear.objectives import ExpectedNestedDropout, LinearVAE, NonUniformL2, Reconstruction
 from lucidae.linear.prefixes import geometric_prior, keep_probabilities, uniform_prior
 from lucidae.linear.spectrum import Spectrum

@@ -12,7 +12,7 @@ from lucidae import DropoutAutoencoder, LinearAutoencoder
 from lucidae.arrays import Steps, graphs, is_numpy
 from lucidae.iteration import Below, Status, iterate
 from lucidae.linear import solvers
-from lucidae.linear.data import DenseCovariance
+from lucidae.linear.covariances import DenseCovariance
 from lucidae.linear.methods import METHODS, MethodSettings, make_method
 from lucidae.linear.model import build_model
 from lucidae.linear.objectives import LinearVAE

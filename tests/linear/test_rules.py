@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
 from linear.problems import covariance_from, orthogonal, spectrum_from
-from lucidae.linear.data import RowsCovariance
+from lucidae.linear.covariances import RowsCovariance
 from lucidae.linear.methods import MethodSettings, make_method
 from lucidae.linear.objectives import Reconstruction
 from lucidae.linear.optimizers import DescentSettings

@@ -1,7 +1,9 @@
 """Certificates and second moments that are computed from the training rows when first read."""
 
+import copy
 import gc
 import pickle
+import threading
 import weakref
 
 import numpy as np
@@ -91,3 +93,125 @@ def test_an_error_while_the_certificate_is_computed_leaves_the_rows_for_another_
 
 def test_rows_of_other_libraries_are_not_referred_to():
     assert TrainingRows.referenced([[1.0]], None, "", None) is None
+
+
+def sparse_changes():
+    def outside(X):
+        X.indices[5] = 10**6
+
+    def exchanged(X):
+        X.indices[[5, 6]] = X.indices[[6, 5]]
+
+    def moved(X):
+        X.indptr[5] += 1
+
+    def descending(X):
+        X.indptr[5] = 0
+
+    def resized(X):
+        X.resize((60, 1090))
+
+    def replaced(X):
+        X.data = 2.0 * X.data
+
+    return [outside, exchanged, moved, descending, resized, replaced]
+
+
+@pytest.mark.parametrize("change", sparse_changes(), ids=lambda change: change.__name__)
+def test_a_sparse_matrix_whose_structure_was_changed_is_not_judged(change):
+    X = scipy.sparse.csr_array(np.where(np.abs(WIDE) > 1.0, WIDE, 0.0))
+    model = LinearAutoencoder(3).fit(X)
+    change(X)
+    (claim,) = model.certificate_
+    assert claim.holds is None
+    assert "X was changed in place after fit" in claim.advice
+
+
+def test_rows_of_another_shape_are_not_judged():
+    X = WIDE.copy()
+    model = LinearAutoencoder(3).fit(X)
+    X.resize((60, 1000), refcheck=False)
+    (claim,) = model.certificate_
+    assert "X was changed in place after fit" in claim.advice
+
+
+def test_a_large_constant_feature_hides_no_change():
+    X = WIDE.astype(np.float32)
+    X[:, 0] = 1e8
+    model = LinearAutoencoder(3).fit(X)
+    X[:, 1:] = X[::-1, 1:] * np.float32(1.01)
+    assert [claim.holds for claim in model.certificate_] == [None]
+
+
+def test_changed_rows_that_were_changed_back_are_judged():
+    X, weights = WIDE.copy(), np.full(60, 2.0)
+    model = LinearAutoencoder(3).fit(X, sample_weight=weights)
+    X[3] += 1.0
+    X[:], weights[:] = WIDE, np.arange(60.0)  # the weights are copied
+    assert model.certificate_.holds
+
+
+def test_rows_that_change_while_the_certificate_is_computed_are_not_judged(monkeypatch):
+    X = WIDE.copy()
+    model = LinearAutoencoder(3).fit(X)
+    original = lucidae.linear.state.data_of
+
+    def changing(*args, **keywords):
+        found = original(*args, **keywords)
+        X[3] += 1e-3
+        return found
+
+    monkeypatch.setattr("lucidae.linear.state.data_of", changing)
+    assert [claim.holds for claim in model.certificate_] == [None]
+
+
+def test_memory_maps_are_certified_by_fit(tmp_path):
+    np.save(tmp_path / "rows.npy", WIDE)
+    X = np.load(tmp_path / "rows.npy", mmap_mode="r")
+    for rows in (X, np.asarray(X), X[:, :]):
+        model = LinearAutoencoder(3).fit(rows)
+        assert model._state._rows is None
+    with (tmp_path / "rows.npy").open("r+b") as file:
+        file.truncate(1000)  # reading the map would now end the process
+    assert model.certificate_.holds
+
+
+@pytest.mark.parametrize("n_features", [500, 1100])  # a stored moment, and rows referred to
+def test_threads_that_read_at_once_get_the_same_certificate(n_features):
+    X = np.ascontiguousarray(WIDE[:, :n_features])
+    for _ in range(3):
+        model, found = LinearAutoencoder(3).fit(X), []
+        gate = threading.Barrier(6)
+
+        def read(model=model, found=found, gate=gate):
+            gate.wait()
+            found.append(model.certificate_)
+
+        threads = [threading.Thread(target=read) for _ in range(6)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert [certificate.holds for certificate in found] == [True] * 6
+
+
+def test_copies_made_before_the_certificate_was_read_have_their_own():
+    X = WIDE.copy()
+    model = LinearAutoencoder(3).fit(X)
+    copies = [copy.deepcopy(model), pickle.loads(pickle.dumps(model))]
+    changed = LinearAutoencoder(3).fit(X)
+    X[3] += 1.0
+    assert all(one.certificate_.holds for one in copies)
+    late = copy.deepcopy(changed)
+    X[:] = WIDE
+    assert [claim.holds for claim in late.certificate_] == [None]
+
+
+def test_parameters_set_after_fit_do_not_change_the_certificate_but_another_fit_does():
+    X = WIDE.copy()
+    model = LinearAutoencoder(3).fit(X).set_params(n_components=5, method="plain")
+    assert "rag" in model.certificate_.title
+    model.fit(WIDE[:, ::-1])
+    X[:] = 0.0  # rows of the first fit
+    assert model.certificate_.holds
+    assert "plain" in model.certificate_.title

@@ -10,7 +10,7 @@ from extras import require
 
 torch = require("torch")
 
-from lucidae.linear.data import DenseCovariance
+from lucidae.linear.covariances import DenseCovariance
 from lucidae.linear.objectives import ExpectedNestedDropout
 from lucidae.linear.prefixes import keep_probabilities
 from lucidae.linear.weights import UntiedWeights

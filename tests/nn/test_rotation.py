@@ -11,7 +11,7 @@ from extras import require
 
 torch = require("torch")
 
-from lucidae.linear.data import DenseCovariance
+from lucidae.linear.covariances import DenseCovariance
 from lucidae.linear.optimizers import OPTIMIZERS
 from lucidae.linear.rules import RotationAugmentedRule as Rule
 from lucidae.linear.weights import TiedWeights, UntiedWeights

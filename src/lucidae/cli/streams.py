@@ -260,10 +260,13 @@ def standardized(table: Table) -> Table:
     scale = np.where(deviations > 0.0, deviations, 1.0)
     squares = moment.weight * moment.covariance / np.outer(scale, scale)
     zero = 0.0 * moment.mean
+    # A scaled error is at most the error divided by the smallest variance.
+    varying = deviations[deviations > 0.0] ** 2
+    share = float(np.mean(varying) / np.min(varying)) if len(varying) else 1.0
     return replace(
         table,
         values=(table.values - moment.mean) / scale,
-        moment=SecondMoment(moment.weight, squares, zero, zero),
+        moment=SecondMoment(moment.weight, squares, zero, zero, moment.rounding * share),
     )
 
 

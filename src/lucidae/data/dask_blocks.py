@@ -460,8 +460,8 @@ def _part_sums(
 
 def _on_host(moment: SecondMoment) -> SecondMoment:
     """Return a second moment with NumPy arrays, which every worker can receive."""
-    arrays = (moment.squares, moment.center, moment.offset)
-    return SecondMoment(moment.weight, *map(to_numpy, arrays))
+    squares, center, offset = map(to_numpy, (moment.squares, moment.center, moment.offset))
+    return SecondMoment(moment.weight, squares, center, offset, moment.rounding)
 
 
 def _joined(combine: Any, parts: list[Any]) -> Any:

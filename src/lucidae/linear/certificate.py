@@ -157,6 +157,7 @@ def _subspace_claim(figures: LinearFigures) -> Claim:
                 f"Eigenvalue {k} of the covariance is below {bound:.1g}, the size of its rounding "
                 "errors: these data do not determine the last directions of the subspace."
             )
+        why += _single_note(figures)
         return Claim("subspace", statement, reference, value, advice=why, error=error)
     advice = _distance_advice(figures)
     claim = at_most("subspace", statement, reference, value, _allowed(k), advice, error=error)
@@ -182,6 +183,8 @@ def _alignment_claim(figures: LinearFigures) -> Claim:
             "Each of the leading eigenvalues equals the one before or after it up to rounding, so "
             "these data determine no principal axis."
         )
+        if leading.uncertainty:
+            return undecided("alignment", statement, reference, why + _single_note(figures))
         return does_not_apply("alignment", statement, reference, why)
     value, error = _mean_misalignment(figures, identifiable)
     advice = _distance_advice(figures)
@@ -191,7 +194,20 @@ def _alignment_claim(figures: LinearFigures) -> Claim:
     if not len(shared):
         return claim
     limit = f"{_components(shared)} not determined by these data and left out of the mean."
+    limit += _single_note(figures)
+    if claim.holds and leading.uncertainty:  # the rows may determine what their products do not
+        return undecided("alignment", statement, reference, limit, value, bound)
     return replace(claim, advice=f"{claim.advice} {limit}".strip())
+
+
+def _single_note(figures: LinearFigures) -> str:
+    """Return what to do if products in single precision leave a claim undecided, or no text."""
+    if not figures.leading.uncertainty:
+        return ""
+    return (
+        " The products of these float32 rows were computed in single precision, with an error of "
+        f"{figures.leading.uncertainty:.1g}: give X as float64 to fit or to lucidae.certify."
+    )
 
 
 def _mean_misalignment(figures: LinearFigures, identifiable: Vector) -> Estimate:
@@ -345,6 +361,7 @@ def _nonzero_claim(figures: LinearFigures) -> Claim:
             f"Penalties {_listed(figures.uncertain_latents)} differ from the eigenvalues of their "
             f"components by less than the rounding error {figures.leading.error:.1g}, so it cannot "
             "be tested. The other claims judge the fit without this assumption."
+            f"{_single_note(figures)}"
         )
         return does_not_apply(name, statement, reference, why)
     advice = ""
@@ -380,6 +397,9 @@ def _eigengap_claim(figures: LinearFigures) -> Claim:
         )
         known = gap if math.isfinite(gap) else None
         return undecided("eigengap", statement, reference, why, known, bound)
+    if leading.uncertainty and len(shared):
+        why += _single_note(figures)
+        return undecided("eigengap", statement, reference, why, gap, bound)
     return at_least("eigengap", statement, reference, gap, bound, why)
 
 
@@ -456,7 +476,7 @@ def _conditioning_claim(figures: LinearFigures) -> Claim:
     reference = "Bao et al. 2020, Sections 4.3 and 5"
     if figures.conditioning is None:
         why = "The Hessian is not known for this method, or all latents are zero at its optimum."
-        why = why if figures.leading.dense else _NO_SPECTRUM
+        why = why + _single_note(figures) if figures.leading.dense else _NO_SPECTRUM
         return does_not_apply("conditioning", statement, reference, why)
     return reported("conditioning", statement, reference, figures.conditioning)
 
@@ -485,8 +505,10 @@ def _attributes_claim(figures: LinearFigures) -> Claim:
         why = "A pair of weights was given, which has no fitted attributes."
         return does_not_apply("attributes", statement, reference, why)
     advice = "The estimator was changed after fit, or X is not the data that was passed to fit."
-    error = 8 * figures.n_features * EPS
-    # With more than 280 000 features the rounding errors are half of the threshold and more.
+    unsure = figures.leading.uncertainty / max(figures.evidence["trace"], np.finfo(float).tiny)
+    error = 8 * figures.n_features * EPS + max(unsure, figures.fit_rounding)
+    # With more than 280 000 features, or products in single precision, the rounding errors are half
+    # of the threshold and more.
     value, bound = figures.attributes, max(ATTRIBUTES, 2 * error)
     return at_most("attributes", statement, reference, value, bound, advice, error=error)
 
@@ -497,8 +519,7 @@ def _moment_claim(figures: LinearFigures) -> Claim:
     if figures.moment is None:
         why = (
             "No covariance was computed, or it was given without its rows, or the rows have more "
-            "than 2 million entries. The covariance of so many float32 entries has an error of "
-            "about 1e-7 of its largest eigenvalue."
+            "than 2 million entries."
         )
         return does_not_apply("moment", statement, reference, why)
     value, error = figures.moment

@@ -1,16 +1,15 @@
-"""Products of row vectors with the second moment Σ of the data, and the data passed to `fit`.
+"""The data passed to `fit`, as rows or as their second moment Σ, and the choice between them.
 
-The classes ending in ``Covariance`` compute these products; the classes ending in ``Source`` store
-the data passed to `fit` and return the products, the mean and the eigenpairs of Σ.
+The classes ending in ``Source`` store the data and return their mean, products with Σ (see
+`lucidae.linear.covariances`) and the eigenpairs of Σ.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple, Protocol
+from typing import Any
 
 import numpy as np
 import scipy.sparse
@@ -19,19 +18,18 @@ from lucidae.arrays import (
     Array,
     as_double,
     device,
-    eigh_descending,
     is_numpy,
     largest,
     namespace,
     normal,
     scalar,
     squared_norms,
-    trace,
     zeros_like_shape,
 )
 from lucidae.arrays.eigen import ARPACK_FEATURES, ITERATIVE_SHARE, fix_signs
 from lucidae.arrays.krylov import krylov_eigenpairs
-from lucidae.arrays.row_products import has_fast_products, moment_product
+from lucidae.arrays.row_products import has_fast_products
+from lucidae.linear.covariances import DenseCovariance, StreamCovariance, copied_rows
 from lucidae.linear.routes import (
     ARPACK_ENTRIES,
     EXACT_FEATURES,
@@ -48,320 +46,12 @@ from lucidae.linear.routes import (
 )
 from lucidae.linear.spectrum import Spectrum, spectrum_of_rows
 from lucidae.linear.sums import BlocksSource, shifted, sparse_sums
-from lucidae.linear.weights import AnyWeights
-from lucidae.moments import BLOCK_ROWS, SMALLEST_SCATTER, SecondMoment, covariance_spectrum
+from lucidae.moments import SMALLEST_SCATTER, SecondMoment, covariance_spectrum
 from lucidae.validation import check_rows
-
-PLAIN_ROWS = 2**18
-"""Number of rows multiplied at a time if the rows need no copy; it limits the memory for codes."""
 
 COPIED_ENTRIES = 2**27
 """Largest number of entries of rows that are copied in order to centre them once and not for every
 product; the copy takes at most one gibibyte."""
-
-
-BLOCK_ENTRIES = 2**24
-"""Largest number of entries of rows that are copied and centred at a time for one product."""
-
-
-class Covariance(Protocol):
-    """Interface of classes that multiply by the second moment Σ of centred rows.
-
-    Σ is a matrix of shape (m, m), m being the number of features; a class need not store it.
-    """
-
-    @property
-    def trace(self) -> Any:
-        """Total variance of the data: the trace of the second moment."""
-
-    @property
-    def n_features(self) -> int:
-        """Number of features of the data."""
-
-    def apply(self, rows: Array) -> Array:
-        """Return ``rows @ Σ``, where `rows` have shape (…, k, m) and Σ is the second moment."""
-
-
-@dataclass(frozen=True)
-class DenseCovariance:
-    """The second moment Σ stored as a matrix of shape (m, m).
-
-    A product with k rows costs O(m²k) operations.
-    """
-
-    matrix: Array
-
-    @cached_property
-    def trace(self) -> Array:
-        """Total variance of the data: the trace of the second moment."""
-        return trace(self.matrix)
-
-    @property
-    def n_features(self) -> int:
-        """Number of features of the data."""
-        return int(self.matrix.shape[0])
-
-    def apply(self, rows: Array) -> Array:
-        """Return ``rows @ Σ``, where `rows` have shape (…, k, m) and Σ is the second moment."""
-        return rows @ self.matrix
-
-    def in_units(self, unit: float) -> DenseCovariance:
-        """Return the second moment of the data divided by the number `unit`."""
-        return self if unit == 1.0 else DenseCovariance(self.matrix / unit**2)
-
-
-@dataclass(frozen=True, slots=True)
-class EigenbasisCovariance:
-    """The second moment Σ in the basis of its eigenvectors, where it is diagonal.
-
-    `values` are the m eigenvalues. A product with k rows costs O(mk) operations.
-    """
-
-    values: Array
-
-    @property
-    def trace(self) -> Array:
-        """Total variance of the data: the trace of the second moment."""
-        return namespace(self.values).sum(self.values)
-
-    @property
-    def n_features(self) -> int:
-        """Number of features of the data."""
-        return int(self.values.shape[-1])
-
-    def apply(self, rows: Array) -> Array:
-        """Return ``rows @ Σ``, where `rows` have shape (…, k, m) and Σ is the second moment."""
-        return rows * self.values
-
-
-@dataclass(frozen=True, slots=True)
-class RowsCovariance:
-    """The second moment Σ of n weighted rows with m features; the m × m matrix is not formed.
-
-    A product of k row vectors with Σ costs O(nmk) operations and O(nk) memory. The contribution of
-    the mean is subtracted from the products and not from the rows, so that sparse rows stay sparse.
-
-    Parameters
-    ----------
-    rows : array or sparse matrix of shape (n, m)
-        The rows, not centred.
-    mean : array of shape (m,)
-        The vector that is subtracted from every row.
-    weights : array of shape (n,)
-        Weights of the rows.
-    total : float
-        Sum of `weights`.
-    """
-
-    rows: Any
-    mean: Array
-    weights: Array
-    total: float
-
-    @property
-    def trace(self) -> float:
-        """Total variance of the data: the trace of the second moment of the centred rows."""
-        xp = namespace(self.mean)
-        squares = self.rows.multiply(self.rows) if self._sparse else self.rows * self.rows
-        # With the weighted average a of the rows, Σw‖x − μ‖²/Σw = Σw‖x‖²/Σw − (2a − μ)ᵀμ; the mean
-        # μ may be that of more rows than these.
-        raw = scalar(xp.sum(self.weights @ squares)) / self.total
-        average = (self.weights @ self.rows) / self.total
-        found = raw - scalar(xp.sum((2 * average - self.mean) * self.mean))
-        return max(found, 0.0)  # in this order a NaN is returned as NaN
-
-    @property
-    def _sparse(self) -> bool:
-        return bool(scipy.sparse.issparse(self.rows))
-
-    @property
-    def n_features(self) -> int:
-        """Number of features of the data."""
-        return int(self.rows.shape[1])
-
-    def codes(self, encoder: Array) -> Array:
-        """Return (X − mean) Wᵀ of shape (…, n, k) for the rows X and `encoder` W, (…, k, m)."""
-        shift = (encoder @ self.mean)[..., None, :]
-        if self._sparse:
-            # SciPy multiplies a sparse matrix faster with columns that are stored row by row.
-            return self.rows @ np.ascontiguousarray(encoder.mT) - shift
-        # BLAS is a third faster in this order than in XWᵀ, if W has a few dozen rows.
-        return (encoder @ self.rows.mT).mT - shift
-
-    def centred_products(self, codes: Array) -> Array:
-        """Return codesᵀ(X − mean), shape (…, k, m), for the rows X and codes of shape (…, n, k)."""
-        # codesᵀ(X − 1μᵀ) = codesᵀX − (codesᵀ1)μᵀ
-        spread = namespace(self.mean).sum(codes, axis=-2)
-        raw = (self.rows.T @ codes).mT if self._sparse else codes.mT @ self.rows
-        return raw - spread[..., :, None] * self.mean
-
-    def apply(self, rows: Array) -> Array:
-        """Return ``rows @ Σ``, where `rows` have shape (…, k, m) and Σ is the second moment."""
-        shares = self.weights / self.total
-        if rows.ndim == 2 and has_fast_products(self.rows, rows.shape[0]):
-            return moment_product(rows, self.rows, self.mean, shares)
-        return self.centred_products(self.codes(rows) * shares[:, None])
-
-
-def rows_covariance(X: Any, mean: Array, weights: Array) -> RowsCovariance:
-    """Return the second moment of weighted rows X (n, m) about a given mean.
-
-    The m × m matrix is not formed. Dense rows are copied and centred as float64; sparse rows are
-    not changed.
-    """
-    total = scalar(namespace(weights).sum(weights))
-    if scipy.sparse.issparse(X):
-        return RowsCovariance(X, mean, weights, total)
-    return RowsCovariance(as_double(X) - mean, 0.0 * mean, weights, total)
-
-
-@dataclass(frozen=True, slots=True)
-class StreamCovariance:
-    """The second moment Σ of many weighted rows with m features; the m × m matrix is not formed.
-
-    Each product with Σ reads the rows block by block and adds up the products of the blocks.
-
-    Parameters
-    ----------
-    rows : array or sparse matrix of shape (n, m)
-        The rows, not centred.
-    mean : array of shape (m,)
-        Mean of the rows.
-    weights : array of shape (n,)
-        Weights of the rows.
-    small_mean : bool
-        Whether the squared mean is at most `SMALL_MEAN` times the total variance. The mean may
-        then be subtracted from the products instead of from a copy of the rows.
-    variance : float, optional
-        The total variance, if it is known.
-    """
-
-    rows: Any
-    mean: Array
-    weights: Array
-    small_mean: bool = False
-    variance: float | None = None
-
-    @property
-    def n_features(self) -> int:
-        """Number of features of the data."""
-        return int(self.rows.shape[1])
-
-    @property
-    def trace(self) -> float:
-        """Total variance of the data: the trace of the second moment."""
-        if self.variance is not None:
-            return self.variance
-        return sum(block.trace * share for block, share in self._blocks())
-
-    def apply(self, rows: Array) -> Array:
-        """Return ``rows @ Σ`` for `rows` of shape (…, k, m), reading the data once.
-
-        Σ is the second moment of the data.
-        """
-        total: Any = None
-        for block, share in self._blocks():
-            part = block.apply(rows)
-            part *= share
-            if total is None:
-                total = part
-            else:
-                total += part
-        return total
-
-    def in_units(self, unit: float) -> StreamCovariance:
-        """Return the second moment of the data divided by the number `unit`."""
-        if unit == 1.0:
-            return self
-        variance = None if self.variance is None else self.variance / unit**2
-        return replace(self, rows=self.rows / unit, mean=self.mean / unit, variance=variance)
-
-    @property
-    def _as_they_are(self) -> bool:
-        """Whether the rows are multiplied as they are, without making a centred float64 copy."""
-        double = namespace(self.mean).float64
-        return scipy.sparse.issparse(self.rows) or (self.small_mean and self.rows.dtype == double)
-
-    def batch(self, index: Any) -> RowsCovariance:
-        """Return the second moment of a batch: the rows at the positions `index` (NumPy array).
-
-        It is taken about the mean of all rows, not about that of the batch.
-        """
-        xp = namespace(self.weights)
-        chosen = xp.asarray(index, device=device(self.weights))
-        sparse = scipy.sparse.issparse(self.rows)
-        rows = self.rows[index] if sparse else xp.take(self.rows, chosen, axis=0)
-        return rows_covariance(rows, self.mean, xp.take(self.weights, chosen, axis=0))
-
-    def _blocks(self) -> Iterator[tuple[RowsCovariance, float]]:
-        total = scalar(namespace(self.weights).sum(self.weights))
-        n_rows, plain = self.rows.shape[0], self._as_they_are
-        size = PLAIN_ROWS if plain else _copied_rows(self.rows.shape[1])
-        for start in range(0, n_rows, size):
-            part = slice(start, min(start + size, n_rows))
-            # Indexing would copy a sparse matrix.
-            rows = self.rows if n_rows <= size else self.rows[part, :]
-            weights = self.weights[part]
-            weight = scalar(namespace(weights).sum(weights))
-            if weight <= 0.0:
-                continue
-            if plain:
-                yield RowsCovariance(rows, self.mean, weights, weight), weight / total
-            else:
-                yield rows_covariance(rows, self.mean, weights), weight / total
-
-
-def _copied_rows(n_features: int) -> int:
-    """Return the number of rows of m features that are copied at a time: at most 128 mebibytes."""
-    return max(1, min(BLOCK_ROWS, BLOCK_ENTRIES // n_features))
-
-
-class Products(NamedTuple):
-    """The matrix products from which full-batch losses and their gradients are computed.
-
-    Let Σ be the second moment of the data (m × m), W₁ the encoder (k × m) and W₂ the decoder
-    (m × k). `encoded` is W₁Σ and `decoded` is W₂ᵀΣ, both of shape (…, k, m). `code_moment`, the
-    second moment of the codes, is W₁ΣW₁ᵀ, and `gram` is W₂ᵀW₂; both have shape (…, k, k).
-    """
-
-    encoded: Array
-    decoded: Array
-    code_moment: Array
-    gram: Array
-
-
-def products(weights: AnyWeights, covariance: Covariance) -> Products:
-    """Return the `Products` of the encoder and the decoder with the second moment of the data.
-
-    Both layers are multiplied in one product, so that the data are read once.
-    """
-    encoder, atoms = weights.encoder, weights.atoms
-    if atoms is encoder:  # tied weights
-        encoded = decoded = covariance.apply(encoder)
-    else:
-        k = encoder.shape[-2]
-        stacked = covariance.apply(namespace(encoder).concat([encoder, atoms], axis=-2))
-        encoded, decoded = stacked[..., :k, :], stacked[..., k:, :]
-    return Products(encoded, decoded, encoded @ encoder.mT, atoms @ atoms.mT)
-
-
-def ritz_spectrum(covariance: Covariance, k: int, like: Array, *, n_iter: int = 8) -> Spectrum:
-    """Estimate the `k` largest eigenvalues of the second moment and their eigenvectors.
-
-    `n_iter` block power iterations are made, so that only products with the second moment are
-    needed. The estimated eigenvalues (Ritz values) never exceed the true ones. `like` is an array
-    whose library, dtype and device are used.
-    """
-    xp = namespace(like)
-    width = min(k + 8, covariance.n_features)  # more columns than k make the first k accurate
-    rows = normal(np.random.default_rng(0), (width, covariance.n_features), like)
-    for _ in range(n_iter):
-        basis, _ = xp.linalg.qr(rows.mT)
-        rows = covariance.apply(basis.mT)
-    # Rayleigh–Ritz: the eigenpairs of Σ restricted to the span of the basis.
-    values, rotation = eigh_descending((rows @ basis + (rows @ basis).mT) / 2)
-    return Spectrum(values[:k], (basis @ rotation)[:, :k], float(covariance.trace))
-
 
 STORED_FEATURES = 1024
 """Largest number of features for which `fit` stores the second moment, so that `partial_fit` can
@@ -597,7 +287,7 @@ def _centred_statistics(
             return mean, trace, None if X.dtype == np.float64 else (X.astype(np.float64), mean)
         rows, _ = shifted(X, mean, full)
         return mean, trace, (rows, sum(sparse_sums(rows, weights, total)[:2]))
-    n, xp, size = X.shape[0], namespace(weights), _copied_rows(X.shape[1])
+    n, xp, size = X.shape[0], namespace(weights), copied_rows(X.shape[1])
     blocks = [slice(i, min(i + size, n)) for i in range(0, n, size)]
     first = sum(weights[part] @ as_double(X[part, :]) for part in blocks) / total
     length = scalar(xp.sum(first * first))

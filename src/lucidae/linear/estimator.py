@@ -224,8 +224,9 @@ class LinearAutoencoder(
 
     `fit` to more than 1024 features refers to the rows, without a copy, until `certificate_` is
     read or the estimator is saved or pickled, if they are a NumPy array or a sparse matrix of at
-    most 256 MiB. If the rows are changed in place before, `certificate_` is undecided and says so;
-    `lucidae.certify` with the original rows decides it. Larger rows are certified by `fit`.
+    most 256 MiB; their memory stays in use until then. If the rows are changed in place before,
+    `certificate_` is undecided and says so; `lucidae.certify` with the original rows decides it.
+    Larger rows and memory maps are certified by `fit`.
 
     References
     ----------

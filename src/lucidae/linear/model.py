@@ -31,7 +31,7 @@ from lucidae.arrays import (
 from lucidae.arrays.eigen import column_signs
 from lucidae.io.models import saved_as
 from lucidae.iteration import History, Status
-from lucidae.linear.data import Covariance
+from lucidae.linear.covariances import Covariance
 from lucidae.linear.methods import Method
 from lucidae.linear.spectrum import TINY, Spectrum
 from lucidae.linear.weights import map_fields, orthonormal_rows

@@ -31,7 +31,7 @@ from lucidae.arrays import (
     zeros_like_shape,
 )
 from lucidae.io.models import reads, saved_as
-from lucidae.linear.data import Covariance, Products, products
+from lucidae.linear.covariances import Covariance, Products, products
 from lucidae.linear.hessian import AlignedPoint, hessian_eigenvalues
 from lucidae.linear.prefixes import keep_probabilities
 from lucidae.linear.rules import Rule, reconstruction_gradient

@@ -26,7 +26,7 @@ from lucidae.arrays import (
     zeros_like_shape,
 )
 from lucidae.io.models import saved_as
-from lucidae.linear.data import Covariance, Products, RowsCovariance, products
+from lucidae.linear.covariances import Covariance, Products, RowsCovariance, products
 from lucidae.linear.prefixes import PrefixNumbers, prefix_thresholds
 from lucidae.linear.spectrum import Spectrum
 from lucidae.linear.theory import inner_gap, outer_gap

@@ -27,15 +27,8 @@ from lucidae.arrays import (
 from lucidae.io.models import saved_as
 from lucidae.iteration import Below, History, Solution, Status, iterate, log_grid
 from lucidae.linear.counting import ComponentCount, count_wanted, is_criterion
-from lucidae.linear.data import (
-    SOLVERS,
-    Covariance,
-    LinearSolver,
-    MomentSource,
-    Source,
-    StreamCovariance,
-    ritz_spectrum,
-)
+from lucidae.linear.covariances import Covariance, StreamCovariance, ritz_spectrum
+from lucidae.linear.data import SOLVERS, LinearSolver, MomentSource, Source
 from lucidae.linear.methods import (
     Method,
     Options,

@@ -5,6 +5,7 @@ The summary is the second moment of the data, or the running averages of a strea
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
@@ -53,6 +54,10 @@ __all__ = ["LinearState"]
 CERTIFIED_STREAM_FEATURES = 256
 """Largest number of features for which training on a stream of batches also stores the second
 moment of all rows, for the certificate; the matrix then takes half a mebibyte."""
+
+_READING = threading.RLock()
+"""Lock under which moments and certificates are computed from training rows, which are released
+afterwards: another thread that reads at the same time must wait."""
 
 
 def _upgraded_state(fields: dict[str, Any]) -> dict[str, Any]:
@@ -310,12 +315,16 @@ class LinearState(FittedState):
 
         It is None if it is not known.
         """
-        if self._rows is None or not self._rows.stored:
-            return None
-        rows, self._rows = self._rows, None
-        moment = SecondMoment.of(rows.rows, rows.weights)
-        self._probe = Probe.of(rows.rows, rows.weights, moment)
-        return moment
+        with _READING:
+            if "moment" in self.__dict__:  # another thread has computed it
+                return self.__dict__["moment"]  # type: ignore[no-any-return]
+            rows = self._rows
+            if rows is None or not rows.stored:
+                return None
+            moment = SecondMoment.of(rows.rows, rows.weights)
+            self._probe = Probe.of(rows.rows, rows.weights, moment)
+            self.__dict__["moment"], self._rows = moment, None
+            return moment
 
     @property
     def model(self) -> Model:
@@ -405,6 +414,13 @@ class LinearState(FittedState):
             "history_": model.outcome.history,
         }
 
+    def certificate(self, title: str) -> Certificate:
+        """Return the certificate, computed by the first thread that reads it; see `FittedState`."""
+        if self._certificate is None:
+            with _READING:
+                return super().certificate(title)
+        return self._certificate
+
     def compute_certificate(self, title: str) -> Certificate:
         """Return the certificate of the model on the stored second moment.
 
@@ -415,16 +431,17 @@ class LinearState(FittedState):
         moment = self.moment if self.stream is None else self.seen
         if moment is not None:
             return self.certify(self._data(MomentSource(moment)), title)
-        if self._rows is not None and self._rows.unchanged:
-            rows = self._rows
+        rows = self._rows
+        if rows is not None and rows.unchanged:
             found = self.certify(data_of(rows.rows, rows.weights, gram=rows.gram), title)
-            self._rows = None
-            return found
+            if rows.unchanged:  # while the certificate was computed as well
+                self._rows = None
+                return found
         why = (
             "The rows given to partial_fit were not stored: call lucidae.certify(estimator, X) "
             "with all rows X."
         )
-        if self._rows is not None:
+        if rows is not None:
             self._rows = None
             why = (
                 "X was changed in place after fit, before certificate_ was read: call "
@@ -443,7 +460,7 @@ class LinearState(FittedState):
         outcome, wanted = model.outcome, self.options.n_components
         if self.observed is not None and not isinstance(wanted, int):
             wanted = int(model.encoder.shape[0])  # its meaning depends on the rows, not on Σ
-        return measure(
+        figures = measure(
             outcome.method,
             outcome.weights,
             data,
@@ -454,6 +471,8 @@ class LinearState(FittedState):
             # The variances of a stream are running averages, which no data reproduce.
             running=self.stream is not None,
         )
+        fitted = self.__dict__.get("moment")
+        return replace(figures, fit_rounding=0.0 if fitted is None else fitted.rounding)
 
     def _data(self, source: Source) -> Data:
         """Return the data of `source` in the form from which certificates are computed."""

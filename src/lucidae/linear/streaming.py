@@ -12,7 +12,8 @@ import numpy as np
 from lucidae.arrays import Array, as_double, namespace, scalar
 from lucidae.io.models import saved_as
 from lucidae.iteration import History, Status
-from lucidae.linear.data import Covariance, RowsSource, ritz_spectrum, rows_covariance
+from lucidae.linear.covariances import Covariance, ritz_spectrum, rows_covariance
+from lucidae.linear.data import RowsSource
 from lucidae.linear.methods import Method, Options
 from lucidae.linear.model import Model, TrainedWeights, build_model
 from lucidae.linear.solvers import (

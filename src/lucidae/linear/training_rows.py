@@ -2,11 +2,13 @@
 
 Both cost more than some fits, so that they are computed when they are first read. Rows that take
 less memory than their second moment are copied. Larger ones are referred to and not copied; whether
-they were changed in the meantime is seen from their products with a random vector.
+they were changed in the meantime is seen from their products with a random vector. Memory maps are
+neither copied nor referred to: reading one whose file was shortened would end the process.
 """
 
 from __future__ import annotations
 
+import mmap
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +21,9 @@ from lucidae.linear.verified_gram import FEW_ROWS
 __all__ = ["TrainingRows"]
 
 Vector = np.ndarray[Any, Any]
+
+BLOCK_ROWS = 256
+"""Number of dense rows that are converted to float64 and multiplied at a time."""
 
 REFERENCED_BYTES = 2**28
 """Largest size of rows to which a fitted state refers: 256 mebibytes. An estimator must not keep
@@ -56,14 +61,16 @@ class TrainingRows:
     def referenced(
         cls, X: Any, weights: Array | None, title: str, gram: Array | None
     ) -> TrainingRows | None:
-        """Refer to the rows X (n, m); return None if they are too large or not on the CPU.
+        """Refer to the rows X (n, m); return None if they are too large, mapped or not on the CPU.
 
         The random vector is new for every fit, so that no change can be chosen beforehand that it
         does not notice. No result depends on it.
         """
         if not (is_numpy(X) or scipy.sparse.issparse(X)) or _nbytes(X) > REFERENCED_BYTES:
             return None
-        direction = np.random.default_rng().standard_normal(X.shape[1]).astype(X.dtype)
+        if any(_is_mapped(part) for part in _arrays(X)):
+            return None
+        direction = np.random.default_rng().standard_normal(X.shape[1])
         weights = None if weights is None else weights.copy()
         known = gram is not None and X.shape[0] <= FEW_ROWS
         kept = to_numpy(gram) if known else None
@@ -86,22 +93,59 @@ class TrainingRows:
         The products are computed in the same order, so that they are equal to the last bit. A
         change that they do not show is smaller than their rounding errors.
         """
-        return self.direction is None or np.array_equal(
-            _projected(self.rows, self.direction), np.asarray(self.projected)
-        )
+        if self.direction is None:
+            return True
+        expected = np.asarray(self.projected)
+        if self.rows.shape != (len(expected), len(self.direction)) or not _consistent(self.rows):
+            return False
+        return np.array_equal(_projected(self.rows, self.direction), expected)
 
 
 def _projected(X: Any, direction: Vector) -> Vector:
     """Return the products of the rows with a vector, in an order that does not depend on threads.
 
-    BLAS may divide the sums differently if its number of threads has changed.
+    BLAS may divide the sums differently if its number of threads has changed. The products are
+    computed in double precision: in single precision, a large constant feature would hide changes
+    of the others.
     """
     if scipy.sparse.issparse(X):
         return np.asarray(X @ direction)
-    return np.asarray(np.einsum("ij,j->i", X, direction))
+    found = np.empty(X.shape[0])
+    for start in range(0, X.shape[0], BLOCK_ROWS):
+        block = X[start : start + BLOCK_ROWS].astype(np.float64, copy=False)
+        np.einsum("ij,j->i", block, direction, out=found[start : start + BLOCK_ROWS])
+    return found
+
+
+def _arrays(X: Any) -> tuple[Vector, ...]:
+    """Return the arrays that contain the rows X: X itself, or the parts of a sparse matrix."""
+    return (X.data, X.indices, X.indptr) if scipy.sparse.issparse(X) else (X,)
 
 
 def _nbytes(X: Any) -> int:
-    if scipy.sparse.issparse(X):
-        return int(X.data.nbytes + X.indices.nbytes + X.indptr.nbytes)
-    return int(X.nbytes)
+    return int(sum(part.nbytes for part in _arrays(X)))
+
+
+def _is_mapped(array: Any) -> bool:
+    """Tell whether an array is a memory map of a file or a view of one."""
+    while isinstance(array, np.ndarray):
+        if isinstance(array, np.memmap):
+            return True
+        array = array.base
+    if isinstance(array, memoryview):
+        array = array.obj
+    return isinstance(array, mmap.mmap)
+
+
+def _consistent(X: Any) -> bool:
+    """Tell whether the indices of a sparse matrix in CSR format are valid; True for dense rows.
+
+    SciPy does not test them, and a product with wrong ones may read outside of the arrays.
+    """
+    if not scipy.sparse.issparse(X):
+        return True
+    (n, m), (data, indices, indptr) = X.shape, _arrays(X)
+    ends = len(indptr) == n + 1 and indptr[0] == 0 and indptr[-1] <= min(len(data), len(indices))
+    if not ends or np.any(np.diff(indptr) < 0):
+        return False
+    return len(indices) == 0 or bool(np.min(indices) >= 0 and np.max(indices) < m)

@@ -82,6 +82,9 @@ class Data:
         Function that returns the same as `product` and remembers its results, see `remembering`.
     few_rows : FewRows, optional
         The rows themselves with their Gram matrix, if there are at most `FEW_ROWS`.
+    uncertainty : float, default=0.0
+        Bound on the Frobenius norm of the error of Σ that products of rows in single precision
+        cause, see `SecondMoment.rounding`.
     """
 
     mean: Vector
@@ -94,6 +97,7 @@ class Data:
     fingerprint: bytes | None = None
     remembered: Callable[[Vector], Vector] | None = None
     few_rows: FewRows | None = None
+    uncertainty: float = 0.0
 
     @property
     def n_features(self) -> int:
@@ -138,6 +142,7 @@ class Data:
             matrix=matrix,
             remembered=None if known is None else lambda rows: known(rows) / unit**2,
             few_rows=None if self.few_rows is None else self.few_rows.in_units(unit),
+            uncertainty=self.uncertainty / unit**2,
         )
 
 
@@ -231,6 +236,7 @@ def data_of(
 
 def _data_of_moment(moment: SecondMoment, difference: Estimate | None) -> Data:
     covariance, mean = moment.covariance, to_numpy(moment.mean)
+    unsure = moment.rounding * moment.trace
     if moment.n_features > DENSE_FEATURES:
 
         def product(rows: Vector) -> Vector:
@@ -238,11 +244,13 @@ def _data_of_moment(moment: SecondMoment, difference: Estimate | None) -> Data:
 
         own = to_numpy(diagonal(covariance))
         seen = digest_of(covariance) if is_numpy(covariance) else None
-        return Data(mean, moment.trace, product, own, None, difference, moment.weight, seen)
+        data = Data(mean, moment.trace, product, own, None, difference, moment.weight, seen)
+        return replace(data, uncertainty=unsure)
     matrix = to_numpy(covariance)
     own = np.diag(matrix)
     trace = float(np.sum(own))
-    return Data(mean, trace, lambda rows: rows @ matrix, own, matrix, difference, moment.weight)
+    data = Data(mean, trace, lambda rows: rows @ matrix, own, matrix, difference, moment.weight)
+    return replace(data, uncertainty=unsure)
 
 
 def _data_of_rows(X: Any, weights: Any, gram: Any = None) -> Data:

@@ -11,10 +11,13 @@ from lucidae.arrays import to_numpy
 from lucidae.linear.objectives import ExpectedNestedDropout, LinearVAE, NonUniformL2
 from lucidae.linear.probe import EPS, Estimate
 from lucidae.linear.verified_data import Data, norm
+from lucidae.linear.verified_spectrum import Leading
 
-__all__ = ["LossTerms", "own_minimum", "own_value", "residual_variance"]
+__all__ = ["LossTerms", "gap_error", "own_minimum", "own_value", "residual_variance"]
 
 Vector = np.ndarray[Any, Any]
+
+_TINY = float(np.finfo(float).tiny)
 
 
 class LossTerms:
@@ -61,6 +64,57 @@ def own_value(objective: Any, weights: Any, data: Data, products: LossTerms) -> 
     if isinstance(objective, LinearVAE):
         return _negative_elbo(objective, weights, whole, products)
     return whole
+
+
+def gap_error(objective: Any, weights: Any, leading: Leading, data: Data) -> float:
+    """Return how much an error E of Σ may change the difference of a loss and its minimum.
+
+    E comes from products in single precision; its Frobenius norm is at most u = `data.uncertainty`.
+    The loss is tr(Σ) + tr(NΣ), plus penalties, where N = PᵀP − P − Pᵀ with P = W₂W₁. Since each
+    minimum is at most the loss of the other matrix's optimum, the difference changes by at most
+    u·‖N − N*‖, where N* belongs to the true optimum. N* = Σᵢ cᵢuᵢuᵢᵀ has the axes uᵢ of Σ and
+    coefficients cᵢ that follow from the eigenvalues. It differs from the N* that was computed: the
+    projection on the first i axes by at most 2√2·u/(λᵢ − λᵢ₊₁) (Yu, Wang & Samworth 2015), the
+    coefficients by their derivative.
+    """
+    unsure = data.uncertainty
+    if unsure == 0.0:
+        return 0.0
+    encoder, atoms = weights.encoder, weights.atoms
+    k, values = len(encoder), leading.values
+    if isinstance(objective, LinearVAE) or leading.axes is None:
+        # Without the axes, or with a noise variance, each of both terms is bounded on its own.
+        noise = 1.0
+        if isinstance(objective, LinearVAE):
+            noise = objective.noise or math.exp(float(weights.log_noise[0, 0]))
+        size = norm(_form(encoder, atoms)) + norm(encoder @ encoder.T) + math.sqrt(k)
+        return unsure * size / min(noise, 1.0)
+    sizes, moved = np.ones(k), 0.0
+    form = _form(encoder, atoms)
+    if isinstance(objective, NonUniformL2):
+        penalties = np.sort(to_numpy(objective.penalties))
+        least = np.maximum(np.maximum(values[:k] - leading.error, penalties), _TINY)
+        sizes = np.maximum(1.0 - penalties / np.maximum(values[:k], _TINY), 0.0)
+        moved = unsure * float(np.max(2 * (penalties / least) ** 2 / least))
+    coefficients = sizes**2 - 2 * sizes
+    if isinstance(objective, ExpectedNestedDropout):
+        prior = to_numpy(objective.prior)
+        coefficients = -np.cumsum(prior[::-1])[::-1]
+        form = np.zeros_like(form)
+        for b, p in enumerate(prior, start=1):
+            form += p * _form(encoder[:b], atoms[:b])
+    optimum = (leading.axes * coefficients) @ leading.axes.T
+    steps = np.abs(np.diff(np.append(coefficients, 0.0)))
+    gaps = values[:k] - np.append(values[1:k], leading.outside)
+    turned = 2 * math.sqrt(2) * unsure / np.maximum(gaps, _TINY)
+    turned = np.minimum(turned, np.sqrt(2.0 * np.arange(1, k + 1)))
+    return unsure * (norm(form - optimum) + float(steps @ turned) + moved)
+
+
+def _form(encoder: Vector, atoms: Vector) -> Vector:
+    """Return PᵀP − P − Pᵀ for P = W₂W₁, with the encoder W₁ and the decoder W₂ᵀ = `atoms`."""
+    product = atoms.T @ encoder
+    return np.asarray(product.T @ product - product - product.T)
 
 
 def _prefixes(prior: Vector) -> range:

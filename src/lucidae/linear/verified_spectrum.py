@@ -78,6 +78,10 @@ class Leading:
         axes may share a column: their squared sines sum to at least their number minus one.
     by_gram : bool
         Whether the eigenvalues are those of the Gram matrix of few rows.
+    uncertainty : float
+        The part of `error` that products of the rows in single precision cause; 0 without them.
+    axes : ndarray of shape (m, k) or None
+        The principal axes as columns if `dense`, otherwise None.
     """
 
     values: Vector
@@ -91,6 +95,8 @@ class Leading:
     upper: Vector
     unaligned: float = 0.0
     by_gram: bool = False
+    uncertainty: float = 0.0
+    axes: Vector | None = None
 
     def gaps(self, k: int) -> Vector:
         """Return the eigengaps of the first k eigenvalues: distances to the nearest other one."""
@@ -119,6 +125,7 @@ class Leading:
             outside=factor * self.outside,
             ritz=factor * self.ritz,
             upper=factor * self.upper,
+            uncertainty=factor * self.uncertainty,
         )
 
     def determined(self, k: int) -> bool:
@@ -168,7 +175,7 @@ def _dense(data: Data, atoms: Vector) -> Leading:
     k, m = atoms.shape
     ascending, vectors = np.linalg.eigh(np.asarray(data.matrix))
     values, axes = np.maximum(ascending[::-1], 0.0), vectors[:, ::-1][:, :k]
-    error = max(m, FEWEST_ROUNDINGS) * EPS * float(values[0])
+    error = max(m, FEWEST_ROUNDINGS) * EPS * float(values[0]) + data.uncertainty
     outside = float(values[k]) if m > k else 0.0
     span, basis_error = _column_space(atoms)
     # 1 − tr(UUᵀQQᵀ)/k as the mean of squared sines, which has no cancellation near 0.
@@ -187,6 +194,8 @@ def _dense(data: Data, atoms: Vector) -> Leading:
         True,
         values[:k] - error,
         values[:k] + error,
+        uncertainty=data.uncertainty,
+        axes=axes,
     )
 
 
@@ -241,7 +250,7 @@ def _bounded(data: Data, atoms: Vector) -> Leading:
     """
     k = atoms.shape[0]
     span, basis_error = _column_space(atoms)
-    rounding = data.n_features * EPS * data.trace
+    rounding = data.n_features * EPS * data.trace + data.uncertainty
     m, known = data.n_features, (data.variances, data.mean, span)
     seen = data.fingerprint or digest_of(data.apply(drawn_after((1, m), *known)))
     starts = drawn_after((min(STARTS, m - span.shape[1]), m), seen, *known)
@@ -329,7 +338,7 @@ def _latents(data: Data, atoms: Vector) -> _Latents:
     image = data.apply(units)
     quotients = np.sum(image * units, axis=1)
     sizes = np.linalg.norm(image - quotients[:, None] * units, axis=1)
-    return _Latents(quotients, sizes + data.n_features * EPS * data.trace)
+    return _Latents(quotients, sizes + data.n_features * EPS * data.trace + data.uncertainty)
 
 
 def _judged(
@@ -348,7 +357,7 @@ def _judged(
     eigenvalues outside, `ritz` are lower bounds on all eigenvalues (see `Complement.ritz`), and
     `basis_error` is the error of the span's basis as an angle.
     """
-    rank, rounding = len(inside), data.n_features * EPS * data.trace
+    rank, rounding = len(inside), data.n_features * EPS * data.trace + data.uncertainty
     gap = float(inside[-1]) - rest.bound
     # Davis–Kahan: ‖sin Θ‖_F ≤ ‖ΣQ − QΛ‖_F / gap, and the subspace distance is ‖sin Θ‖_F²/k; each
     # missing direction adds 1/k. An eigenvalue lies at most `drift` above its Ritz value
@@ -369,7 +378,9 @@ def _judged(
     padded = np.append(inside, np.zeros(k - rank))
     outside = rest.bound if data.n_features > rank else 0.0
     away = np.minimum(1.0, latents.residuals / max(float(upper[0]), _TINY))
-    away = np.maximum(0.0, away - 4 * data.n_features * EPS)
+    # `residuals` contain their rounding errors, which are no lower bound.
+    known = 4 * data.n_features * EPS + 2 * data.uncertainty / max(float(upper[0]), _TINY)
+    away = np.maximum(0.0, away - known)
     return Leading(
         np.append(padded, rest.found),
         drift,
@@ -381,6 +392,7 @@ def _judged(
         np.maximum(lower - rounding, 0.0),
         upper,
         float(np.sum(away**2)) / (2 * k),
+        uncertainty=data.uncertainty,
     )
 
 

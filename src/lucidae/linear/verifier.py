@@ -35,8 +35,14 @@ from lucidae.linear.rules import (
 from lucidae.linear.spectrum import Spectrum
 from lucidae.linear.theory import predicted_epochs
 from lucidae.linear.verified_data import Data, norm
-from lucidae.linear.verified_losses import LossTerms, own_minimum, own_value, residual_variance
-from lucidae.linear.verified_spectrum import Leading, leading_eigenpairs
+from lucidae.linear.verified_losses import (
+    LossTerms,
+    gap_error,
+    own_minimum,
+    own_value,
+    residual_variance,
+)
+from lucidae.linear.verified_spectrum import IDENTIFIABLE, Leading, leading_eigenpairs
 from lucidae.linear.weights import map_fields
 from lucidae.sampling import components_above_noise, separated_components, subspace_sampling_error
 
@@ -127,6 +133,9 @@ class LinearFigures:
     counts : tuple of ComponentCount, str or None
         If `n_components` names a criterion, the number of components that it finds, then those of
         the other criteria, or a sentence that says why they are not known; otherwise None.
+    fit_rounding : float
+        Relative error of the second moment with which the model was fitted, due to products in
+        single precision; see `SecondMoment.rounding`.
     from_elsewhere : bool
         True if a pair of weights was given without an estimator; no advice on training applies.
     evidence : dict
@@ -151,6 +160,7 @@ class LinearFigures:
     moment: Estimate | None = None
     sampling: Sampling | str = ""
     counts: tuple[ComponentCount, ...] | str | None = None
+    fit_rounding: float = 0.0
     from_elsewhere: bool = False
     evidence: dict[str, Any] = field(default_factory=dict, repr=False)
 
@@ -239,7 +249,7 @@ def _figures(
         n_features=m,
         tolerance=training.tol,
         leading=leading,
-        rise=_rise(method, weights, products, m) if method.expected().orders else None,
+        rise=_rise(method, weights, products, data) if method.expected().orders else None,
         stationarity=_stationarity(*scaled, products),
         gap=_gap(value, minimum, size),
         declared=declared,
@@ -316,20 +326,24 @@ def _loss_figures(
         if best is None or not math.isfinite(best) or not leading.dense:
             return None, None, size
         found = float(to_numpy(objective.value(weights, data)))
-        rounding = 8 * m * EPS * (abs(found) + abs(best) + data.trace)
+        rounding = (
+            8 * m * EPS * (abs(found) + abs(best) + data.trace) + math.sqrt(m) * data.uncertainty
+        )
         return Estimate(found, rounding), Estimate(best, k * leading.error), size
     size = float(m) if isinstance(method.objective, LinearVAE) else max(data.trace, _TINY)
     value = own_value(method.objective, weights, data, products)
     rest = float(np.sum(leading.values[k:])) if leading.dense else None
     minimum = own_minimum(method.objective, leading.values[:k], data.trace, m, rest)
     # The minimum decreases with every leading eigenvalue while the trace is fixed.
-    most = leading.upper if leading.dense else _within_trace(leading.upper, data.trace)
-    low, high = (
-        own_minimum(method.objective, values, data.trace, m) for values in (most, leading.ritz)
-    )
+    # Errors of single precision change the loss and its minimum nearly alike, see `gap_error`.
+    most, least = leading.upper - data.uncertainty, leading.ritz + data.uncertainty
+    if not leading.dense:
+        most, least = _within_trace(leading.upper, data.trace), leading.ritz
+    low, high = (own_minimum(method.objective, values, data.trace, m) for values in (most, least))
     if value is None or not all(map(math.isfinite, (low, minimum, high))):
         return None, None, size
     rounding = 8 * m * EPS * (abs(minimum) + size)
+    rounding += gap_error(method.objective, weights, leading, data)
     if leading.dense:
         error = max(abs(high - minimum), abs(minimum - low)) + rounding
         return value, Estimate(minimum, error), size
@@ -369,12 +383,15 @@ def _zero_latents(method: Method, leading: Leading, k: int) -> tuple[Vector, Vec
     return 1 + np.flatnonzero(zero), 1 + np.flatnonzero(~zero & ~nonzero)
 
 
-def _rise(method: Method, weights: Any, products: LossTerms, m: int) -> Estimate:
+def _rise(method: Method, weights: Any, products: LossTerms, data: Data) -> Estimate:
     lengths = np.maximum(np.array([norm(row) for row in weights.atoms]), _TINY)[:, None]
     variances = np.sum((products.decoded / lengths) * (weights.atoms / lengths), axis=1)
     variances = variances[_variance_order(method.objective, len(variances))]
     top = max(float(np.max(variances)), _TINY)
-    return Estimate(float(np.max(np.diff(variances), initial=0.0)) / top, 4 * m * EPS)
+    rise = float(np.max(np.diff(variances), initial=-top))
+    # Variances that differ by more than the error of single precision keep their order.
+    unsure = max(rise + 2 * data.uncertainty, 0.0) - max(rise, 0.0)
+    return Estimate(max(rise, 0.0) / top, 4 * data.n_features * EPS + unsure / top)
 
 
 def _variance_order(objective: Any, k: int) -> Vector:
@@ -408,7 +425,9 @@ def _stationarity(
         # Without variance a noise that is trained tends to zero, and no weights are stationary.
         if not noise > m * EPS * data.trace or (given is None and not data.varies):
             return None
-        error *= 1 + data.trace / noise
+        error = error * (1 + data.trace / noise) + 2 * data.uncertainty / noise
+    else:
+        error += 2 * data.uncertainty / max(float(leading.values[0]), _TINY)
     direction = _own_direction(followed, weights, products, data)
     if direction is None:
         direction = tuple(to_numpy(part) for part in followed.direction(weights, data))
@@ -533,7 +552,8 @@ def _spectrum(leading: Leading, m: int, data: Data) -> Spectrum:
 def _conditioning(method: Method, leading: Leading) -> float | None:
     """Return the condition number of the Hessian at the optimum, zero eigenvalues left out.
 
-    None if the objective does not know its Hessian or not all eigenvalues were computed.
+    None if the objective does not know its Hessian, if not all eigenvalues were computed, or if the
+    smallest one is not known because of products in single precision.
     """
     if not leading.dense:
         return None
@@ -541,7 +561,9 @@ def _conditioning(method: Method, leading: Leading) -> float | None:
     if curvatures is None:
         return None
     positive = curvatures[curvatures > 1e-12 * curvatures[-1]]
-    return float(positive[-1] / positive[0]) if positive.size else None
+    if not positive.size or positive[0] <= IDENTIFIABLE * leading.uncertainty:
+        return None
+    return float(positive[-1] / positive[0])
 
 
 def _epochs(
@@ -610,6 +632,7 @@ def _evidence(
         "all_eigenvalues_computed": leading.dense,
         "trace": data.trace,
         "n_rows": data.weight,
+        "error_of_single_precision": data.uncertainty,
         "misalignments": leading.misalignments,
         "loss": None if value is None else value.value + shift,
         "minimum": None if minimum is None else minimum.value + shift,

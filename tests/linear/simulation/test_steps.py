@@ -5,7 +5,7 @@ import pytest
 from numpy.testing import assert_allclose
 
 from linear.problems import centred_rows
-from lucidae.linear.data import DenseCovariance, rows_covariance
+from lucidae.linear.covariances import DenseCovariance, rows_covariance
 from lucidae.linear.methods import METHODS, MethodSettings, make_method
 from lucidae.linear.optimizers import OPTIMIZERS
 from lucidae.linear.prefixes import geometric_prior

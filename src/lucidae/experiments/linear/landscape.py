@@ -24,7 +24,7 @@ from lucidae.experiments.declaration import (
 )
 from lucidae.experiments.verdicts import AtMost, Outweighs, Sooner
 from lucidae.iteration import Below, iterate
-from lucidae.linear.data import EigenbasisCovariance
+from lucidae.linear.covariances import EigenbasisCovariance
 from lucidae.linear.objectives import NonUniformL2
 from lucidae.linear.weights import UntiedWeights
 

@@ -20,7 +20,7 @@ from lucidae.arrays import (
     where_set,
 )
 from lucidae.iteration import Below, iterate, iterate_batch, log_grid
-from lucidae.linear.data import (
+from lucidae.linear.covariances import (
     Covariance,
     DenseCovariance,
     EigenbasisCovariance,
