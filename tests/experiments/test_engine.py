@@ -35,7 +35,7 @@ def test_a_work_of_the_main_script_is_refused_by_other_processes():
         return [{} for _ in group]
 
     work.__module__ = "__main__"
-    with pytest.raises(ValueError, match=r"'script\.work/1' is defined in the main script"):
+    with pytest.raises(ValueError, match=r"'script\.work/1'.* is defined in the main script"):
         pickle.dumps(Work("script.work/1", work))
 
 

@@ -295,7 +295,8 @@ def test_paper_runs_that_are_trained_together_share_their_design():
     for cell in PAPER.cells():
         if cell.together:
             labels.setdefault(cell.together, []).append(cell.settings)
-    assert set(labels) == {"random small", "random large", "images", "parts"}
+    tuned = {f"tuned {rate:g}" for rate in PAPER.tuned.rates}
+    assert set(labels) == {"random small", "random large", "images", "parts"} | tuned
     for group in labels.values():
         assert all(one["design"] == group[0]["design"] for one in group)
         assert all(one["source"] == group[0]["source"] for one in group)
