@@ -90,6 +90,20 @@ def check_rows(
     return X
 
 
+def install_command(extras: str) -> str:
+    """Return the commands that install optional packages, for messages about missing ones.
+
+    `extras` are names of lucidae's extras, separated by commas. The second command is the one that
+    works while lucidae is not on a package index.
+
+    Examples
+    --------
+    >>> print(install_command("mne"))
+    pip install "lucidae[mne]", or in a clone of lucidae pip install ".[mne]"
+    """
+    return f'pip install "lucidae[{extras}]", or in a clone of lucidae pip install ".[{extras}]"'
+
+
 @contextmanager
 def explained_refusals(**tables: Any) -> Iterator[None]:
     """Complete scikit-learn's errors about text and about NaN: name the columns and a remedy.

@@ -31,6 +31,7 @@ from lucidae.experiments.vae.manifold_costs import (
     low_and_high,
 )
 from lucidae.experiments.verdicts import AtLeast, AtMost, Ordered, Reported
+from lucidae.validation import install_command
 
 PARTS = ("coupled from the start", "not divided by √k", "absolute", "absolute from the start")
 """Ablations: VAEs with a full posterior covariance that is not parametrised and trained in all
@@ -175,7 +176,7 @@ class Manifold:
         except ImportError as error:
             raise ValueError(
                 "the experiments on deep VAEs need PyTorch, which is not installed: "
-                "pip install 'lucidae[torch]'."
+                f"{install_command('torch')}."
             ) from error
         return manifold_runs
 
