@@ -727,7 +727,7 @@ def test_importing_without_mne_says_what_to_install(monkeypatch):
     for name in [name for name in sys.modules if name.startswith("lucidae.mne")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "mne", None)
-    words = r"^lucidae\.mne needs MNE-Python, which is not installed: pip install 'lucidae\[mne\]'"
+    words = r"^lucidae\.mne needs MNE-Python, which is not installed: pip install .lucidae\[mne\]"
     with pytest.raises(ImportError, match=words):
         importlib.import_module("lucidae.mne")
 

@@ -91,7 +91,10 @@ def test_package_imports_without_any_extra():
     names = {*REQUIRED, *PEERS, "hypothesis", "pytest"}
     result = python("-c", WITHOUT_EXTRAS.format(names=names))
     assert result.returncode == 0, result.stderr
-    assert result.stdout == 'SpectrumDisplay needs matplotlib: pip install "lucidae[cli]"\n'
+    assert result.stdout == (
+        'SpectrumDisplay needs matplotlib: pip install "lucidae[cli]", '
+        'or in a clone of lucidae pip install ".[cli]"\n'
+    )
 
 
 def test_import_loads_no_optional_package_and_no_data_sets():

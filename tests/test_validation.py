@@ -1,5 +1,7 @@
 """Input validation: what is accepted, and the errors for everything else."""
 
+import math
+import re
 from fractions import Fraction
 
 import numpy as np
@@ -10,7 +12,13 @@ from sklearn.base import clone
 from sklearn.pipeline import make_pipeline
 
 from extras import require
-from lucidae import DropoutRegressor, LinearAutoencoder, SparseVAE
+from lucidae import (
+    DropoutAutoencoder,
+    DropoutFactorization,
+    DropoutRegressor,
+    LinearAutoencoder,
+    SparseVAE,
+)
 from lucidae.arrays import namespace, to_numpy
 from lucidae.validation import (
     check_choice,
@@ -65,8 +73,57 @@ def test_bad_rows_are_refused_alike_everywhere(xp, values, sentence):
 
 
 def test_words_are_refused():
-    with pytest.raises(ValueError, match="could not convert string"):
+    with pytest.raises(ValueError, match=r"could not convert string.*\n.*OneHotEncoder"):
         check_rows([["a", "b"]])
+
+
+ESTIMATORS = [
+    LinearAutoencoder(1),
+    DropoutAutoencoder(1),
+    DropoutRegressor(),
+    SparseVAE(noise_variance=0.1),
+]
+COMPLETING = [LinearAutoencoder(1, handle_missing="em"), DropoutFactorization(1)]
+
+
+@pytest.mark.parametrize("estimator", [*ESTIMATORS, *COMPLETING])
+@pytest.mark.parametrize("library", ["pandas", "polars"])
+def test_text_in_a_data_frame_is_refused_with_the_name_of_its_column(estimator, library):
+    frames = require(library)
+    X = frames.DataFrame({"height": [1.0, 2.0, 4.0], "city": ["Köln", "Rom", "Bonn"]})
+    with pytest.raises(ValueError, match=r"'Köln' \(column 'city' of X\)\.\nLeave out"):
+        estimator.fit(X, [0.0, 1.0, 2.0])
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+@pytest.mark.parametrize("library", ["pandas", "polars"])
+def test_gaps_in_a_data_frame_are_refused_with_the_name_of_their_column(estimator, library):
+    frames = require(library)
+    X = frames.DataFrame({"height": [1.0, 2.0, 4.0], "weight": [1.0, math.nan, 2.0]})
+    with pytest.raises(ValueError, match=r"contains NaN \(column 'weight' of X\)") as caught:
+        estimator.fit(X, [0.0, 1.0, 2.0])
+    assert "HistGradientBoosting" not in str(caught.value)
+    assert re.search(r"impute|handle_missing", str(caught.value))
+
+
+@pytest.mark.parametrize("estimator", [DropoutRegressor(), SparseVAE(noise_variance=0.1)])
+def test_errors_about_a_table_of_targets_name_its_columns(estimator):
+    frames = require("pandas")
+    y = frames.DataFrame({"price": [1.0, 2.0, 3.0], "risk": [1.0, math.inf, 2.0]})
+    with pytest.raises(ValueError, match=r"y contains infinity.* \(column 'risk' of y\)"):
+        estimator.fit(np.eye(3), y)
+    with pytest.raises(ValueError, match=r"'high' \(column 'risk' of y\)"):
+        estimator.fit(np.eye(3), y.assign(risk=["high", "low", "low"]))
+
+
+def test_many_columns_are_counted_and_missing_values_of_pandas_are_found():
+    frames = require("pandas")
+    X = frames.DataFrame([["a"] * 7 + [1.0]] * 2, columns=[*"abcdefgh"])
+    with pytest.raises(ValueError, match="'a', 'b', 'c', 'd', 'e' and 2 more of X"):
+        check_rows(X)
+    gaps = frames.DataFrame({"a": frames.array([1, None], dtype="Int64"), "b": [1.0, 2.0]})
+    with pytest.raises(ValueError, match=r"\(column 'a' of X\)"):
+        check_rows(gaps)
 
 
 def test_sparse_tensors_are_refused_with_the_way_out():

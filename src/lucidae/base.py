@@ -14,7 +14,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from lucidae.arrays import Array, is_array, is_numpy, to_numpy, zeros_like_shape
 from lucidae.certificate import Certificate, undecided
-from lucidae.validation import check_kind, check_rows, has_complex
+from lucidae.validation import check_kind, check_rows, explained_refusals, has_complex
 
 __all__ = [
     "PROBED_ENTRIES",
@@ -298,15 +298,16 @@ def validated_rows(
         validate_data(estimator, X, reset=reset, skip_check_array=True)
         return rows
     if not accepted and (not is_array(X) or is_numpy(X)):
-        return validate_data(
-            estimator,
-            X,
-            reset=reset,
-            accept_sparse=("csr",) if accept_sparse else False,
-            dtype=(np.float64, np.float32),
-            ensure_min_samples=least,
-            ensure_all_finite=finite,
-        )
+        with explained_refusals(X=X):
+            return validate_data(
+                estimator,
+                X,
+                reset=reset,
+                accept_sparse=("csr",) if accept_sparse else False,
+                dtype=(np.float64, np.float32),
+                ensure_min_samples=least,
+                ensure_all_finite=finite,
+            )
     X = check_rows(X, accept_sparse=accept_sparse, accept_complex=accept_complex, finite=finite)
     if X.shape[0] < least:
         raise ValueError(

@@ -6,6 +6,8 @@ import math
 import os
 import sys
 import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
@@ -59,13 +61,14 @@ def check_rows(
     if not finite and type(X) is np.ndarray and X.dtype in _FLOATS and X.ndim == 2 and X.size:
         return X  # what scikit-learn's check would return, at a cost above that of a small fit
     if not accepted and (not is_array(X) or is_numpy(X)):
-        return check_array(
-            X,
-            accept_sparse=("csr",) if accept_sparse else False,
-            dtype=_FLOATS,
-            ensure_all_finite=finite,
-            input_name=name,
-        )
+        with explained_refusals(**{name: X}):
+            return check_array(
+                X,
+                accept_sparse=("csr",) if accept_sparse else False,
+                dtype=_FLOATS,
+                ensure_all_finite=finite,
+                input_name=name,
+            )
     X, xp = as_plain(X), namespace(X)
     if not accepted and is_complex(X):
         raise ValueError(f"{name} is complex ({X.dtype}), expected real numbers.")
@@ -85,6 +88,111 @@ def check_rows(
     elif finite and not bool(xp.all(xp.isfinite(X))):
         raise ValueError(f"{name} contains NaN or infinity. Remove or impute those entries first.")
     return X
+
+
+def install_command(extras: str) -> str:
+    """Return the commands that install optional packages, for messages about missing ones.
+
+    `extras` are names of lucidae's extras, separated by commas. The second command is the one that
+    works while lucidae is not on a package index.
+
+    Examples
+    --------
+    >>> print(install_command("mne"))
+    pip install "lucidae[mne]", or in a clone of lucidae pip install ".[mne]"
+    """
+    return f'pip install "lucidae[{extras}]", or in a clone of lucidae pip install ".[{extras}]"'
+
+
+@contextmanager
+def explained_refusals(**tables: Any) -> Iterator[None]:
+    """Complete scikit-learn's errors about text and about NaN: name the columns and a remedy.
+
+    `tables` are the data that are validated in the ``with`` block, by the name of their argument.
+    Columns are named only in data frames. The first line of an error stays that of scikit-learn
+    with the names of the columns; the second line says what to do.
+
+    Examples
+    --------
+    >>> with explained_refusals(X=[["Cologne"]]):
+    ...     check_array([["Cologne"]], dtype=float)
+    Traceback (most recent call last):
+    ValueError: could not convert string to float: 'Cologne'.
+    Leave out columns of text, or encode them as numbers first (OneHotEncoder of scikit-learn).
+    """
+    try:
+        yield
+    except ValueError as error:
+        first = str(error).partition("\n")[0].rstrip(".")
+        given = {name: table for name, table in tables.items() if f"Input {name} " in first}
+        if "could not convert string to float" in first:
+            where = _columns_with(_has_text, tables)
+            what = (
+                "Leave out columns of text, or encode them as numbers first (OneHotEncoder of "
+                "scikit-learn)."
+            )
+        elif given and "NaN" in first:
+            where = columns_with_gaps(**given)
+            what = (
+                "Remove or impute the missing entries first: drop these rows, or put scikit-learn's"
+                " SimpleImputer before the estimator."
+            )
+        elif given and "infinity" in first:
+            where = columns_with_gaps(**given)
+            what = "Remove or replace these entries first."
+        else:
+            raise
+        raise ValueError(f"{first}{where}.\n{what}") from error
+
+
+def columns_with_gaps(**tables: Any) -> str:
+    """Return the names of the columns with NaN or infinity, such as " (column 'age' of X)".
+
+    `tables` are data by the name of their argument. The text is empty if none is a data frame with
+    such a column.
+
+    Examples
+    --------
+    >>> columns_with_gaps(X=np.array([[math.nan]]))
+    ''
+    """
+    return _columns_with(_has_gaps, tables)
+
+
+def _columns_with(has_fault: Callable[[Any], bool], tables: Mapping[str, Any]) -> str:
+    """Return the columns with a fault of the first data frame that has some, in parentheses."""
+    for name, table in tables.items():
+        if not (hasattr(table, "columns") and hasattr(table, "dtypes")):
+            continue
+        faults = [
+            repr(heading)
+            for at, heading in enumerate(table.columns)
+            if has_fault(table.iloc[:, at] if hasattr(table, "iloc") else table[heading])
+        ]
+        if faults:
+            more = f" and {len(faults) - 5} more" if len(faults) > 5 else ""
+            kind = "columns" if len(faults) > 1 else "column"
+            return f" ({kind} {', '.join(faults[:5])}{more} of {name})"
+    return ""
+
+
+def _has_text(column: Any) -> bool:
+    """Tell whether a column of a data frame contains text that is not a number."""
+    try:
+        np.asarray(column).astype(float)
+    except ValueError:
+        return True
+    except TypeError:  # an entry of another type, such as a missing value of pandas
+        return any(isinstance(entry, str) for entry in column)
+    return False
+
+
+def _has_gaps(column: Any) -> bool:
+    """Tell whether a column of a data frame contains NaN, a missing value or infinity."""
+    try:
+        return not bool(np.all(np.isfinite(np.asarray(column).astype(float))))
+    except TypeError:  # a missing value of pandas
+        return True
 
 
 def has_complex(values: Any) -> bool:

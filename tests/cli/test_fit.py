@@ -124,6 +124,30 @@ def test_dropout_without_a_target_is_an_autoencoder(run, samples):
     assert np.allclose(read_table("X-dropout-codes.npz").values, expected.transform(X))
 
 
+@pytest.mark.parametrize(
+    ("arguments", "hint"),
+    [
+        ("--target u", "halves the coefficients of least squares"),
+        ("--target u --components 3", "shrinks the coefficients"),
+        ("--target u --target v", "shrinks the coefficients"),
+        ("--target u --dropout 0.5", ""),
+        ("--target u --dropout cv", ""),
+        ("", ""),
+    ],
+)
+def test_a_rate_that_was_not_given_is_mentioned_with_what_to_do(run, samples, arguments, hint):
+    code, _, err = run("fit", "dropout", "rows.csv", *arguments.split())
+    assert code == 0
+    assert hint in err
+    assert ("--dropout cv chooses the rate" in err) is bool(hint)
+
+
+def test_one_target_at_the_default_rate_has_half_the_coefficients_of_least_squares(samples):
+    X, Y = samples
+    halved = lucidae.DropoutRegressor().fit(X, Y[:, 0]).coef_
+    assert np.allclose(halved, lucidae.DropoutRegressor(dropout=0.0).fit(X, Y[:, 0]).coef_ / 2)
+
+
 def test_dropout_with_targets_is_a_regression(run, samples):
     X, Y = samples
     arguments = ("--target", "u", "--target", "v", "--dropout", "cv")

@@ -16,6 +16,7 @@ mne = require("mne")
 
 from evoked_recordings import simulated
 from lucidae.mne import sparse_vae
+from lucidae.validation import install_command
 
 FILES = ("a-ave.fif", "a-fwd.fif", "a-cov.fif")
 
@@ -164,7 +165,7 @@ def test_without_mne_the_command_says_what_to_install(run, monkeypatch):
     code, _, err = run()
     assert (code, err) == (
         2,
-        'This command needs MNE, which is not installed: pip install "lucidae[cli,mne]"\n',
+        f"This command needs MNE, which is not installed: {install_command('cli,mne')}\n",
     )
 
 

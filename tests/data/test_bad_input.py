@@ -142,8 +142,20 @@ def test_missing_values_of_a_parquet_file_are_named(tmp_path):
     require("pyarrow")
     frame = require("pandas").DataFrame({"a": [1, 2, None, 4], "b": [1.0, 2.0, 3.0, 4.0]})
     frame.astype({"a": "Int64"}).to_parquet(tmp_path / "x.parquet")
-    with pytest.raises(ValueError, match=r"'x.parquet' contains NaN in block 0, row 2, column 0"):
+    where = r"'x.parquet' contains NaN in block 0, row 2, column 0, 'a' \("
+    with pytest.raises(ValueError, match=where):
         SecondMoment.of(tmp_path / "x.parquet")
+
+
+@pytest.mark.parametrize("n_rows", [100, 9000])
+def test_missing_values_of_a_csv_file_are_named_by_their_column(tmp_path, small_blocks, n_rows):
+    frame = require("pandas").DataFrame(rows_of(n_rows, 3), columns=["age", "height", "weight"])
+    model = LinearAutoencoder(1).fit(frame)
+    frame.iloc[57, 2] = np.nan
+    frame.to_csv(tmp_path / "mine.csv", index=False)
+    for use in (LinearAutoencoder(1).fit, model.transform):
+        with pytest.raises(ValueError, match=r"row 57, column 2, 'weight' \(all counted from 0\)"):
+            use(tmp_path / "mine.csv")
 
 
 def test_text_in_a_later_part_of_a_csv_file_is_named(tmp_path, small_blocks):

@@ -168,3 +168,10 @@ def test_folds_in_an_array_without_dimensions_are_refused():
     X = rng.normal(size=(30, 5))
     with pytest.raises(ValueError, match="cv="):
         DropoutRegressor(2, dropout="cv", cv=np.array(0.5)).fit(X, X[:, :2])
+
+
+@pytest.mark.parametrize("cv", [5, None])
+def test_more_folds_than_rows_are_refused_by_the_name_of_our_argument(cv):
+    X = np.random.default_rng(0).standard_normal((3, 2))
+    with pytest.raises(ValueError, match=r"cv=5 folds .* X has n_samples=3.*smaller cv"):
+        DropoutRegressor(dropout="cv", cv=cv).fit(X, X)

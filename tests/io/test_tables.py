@@ -328,6 +328,30 @@ def test_decimal_is_what_the_user_says(write):
         ReadOptions(decimal="x")
 
 
+@pytest.mark.parametrize("content", ["a,b,c\n1.5,2,3\n2.5,3,4\n", "a,b,c\n1,2,3\n2,3,4\n"])
+def test_a_comma_cannot_separate_columns_and_decimals(write, content):
+    path = write("a.csv", content)
+    assert read_table(path).columns == ("a", "b", "c")
+    with pytest.raises(ValueError, match=r"'a\.csv', and a comma cannot be both: leave out"):
+        read_table(path, ReadOptions(decimal=","))
+
+
+def test_a_wrong_name_is_answered_with_the_nearest_and_with_numeric_columns_only(write):
+    path = write("a.csv", ",city,weight,Price,risk\n0,Rome,1,2,4\n1,Bonn,2,3,5\n")
+    expected = (
+        r"'wieght' \(did you mean 'weight'\?\); its numeric columns are: weight, Price, risk \("
+    )
+    for options in (ReadOptions(columns=("wieght",)), ReadOptions(targets=("wieght",))):
+        with pytest.raises(ValueError, match=expected):
+            read_table(path, options)
+    with pytest.raises(ValueError, match="did you mean 'Price'"):
+        read_table(path, ReadOptions(targets=("price",)))
+    with pytest.raises(ValueError, match="give several as --target Price --target risk"):
+        read_table(path, ReadOptions(targets=("Price,risk",)))
+    with pytest.raises(ValueError, match="no numeric column 'zzz';"):
+        read_table(path, ReadOptions(targets=("zzz",)))
+
+
 def test_header_is_what_the_user_says(write):
     path = write("a.csv", "1,2\n3,4\n5,6\n")
     table = read_table(path, ReadOptions(header=True))

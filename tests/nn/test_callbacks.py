@@ -233,6 +233,6 @@ def test_only_the_callbacks_need_lightning():
         "False",
         (
             "lucidae.nn.callbacks needs Lightning, which is not installed: "
-            "pip install 'lucidae[lightning]'."
+            'pip install "lucidae[lightning]", or in a clone of lucidae pip install ".[lightning]".'
         ),
     ]

@@ -29,7 +29,8 @@ def test_without_torch_the_package_imports_and_the_room_says_what_to_install():
         [sys.executable, "-c", WITHOUT_TORCH], capture_output=True, text=True, check=True
     )
     assert result.stdout.strip() == (
-        "lucidae.nn needs PyTorch, which is not installed: pip install 'lucidae[torch]'."
+        'lucidae.nn needs PyTorch, which is not installed: pip install "lucidae[torch]", '
+        'or in a clone of lucidae pip install ".[torch]".'
     )
 
 

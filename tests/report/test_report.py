@@ -3,6 +3,7 @@
 import csv
 import io
 import re
+import shlex
 from html.parser import HTMLParser
 from urllib.parse import unquote
 
@@ -22,7 +23,7 @@ from lucidae.moments import SecondMoment
 from lucidae.report import figures, style, write_report
 from lucidae.report.blocks import Clock, Plot, Prose, Section
 from lucidae.report.page import render
-from lucidae.report.sections import SECTIONS
+from lucidae.report.sections import SECTIONS, commands_for
 
 VOID = {"meta", "link", "br", "img", "hr", "path", "use", "image", "rect", "line"}
 
@@ -158,6 +159,16 @@ def test_data_that_never_change_or_are_too_wide_are_refused():
     wide = random_table(values=np.ones((2, 5000)), columns=tuple(map(str, range(5000))))
     with pytest.raises(ValueError, match="5,000 columns"):
         render(wide, SECTIONS)
+
+
+def test_the_commands_at_the_end_name_the_file_of_the_report():
+    table = Table("my wines.csv", np.eye(2), ("ash", "colour hue"))
+    lines = commands_for(table).splitlines()
+    words = shlex.split(lines[1], comments=True)
+    assert words == ["lucidae", "report", "my wines.csv", "--target", "colour hue"]
+    assert "'my wines.csv'" in lines[0]
+    assert "--target ash " in commands_for(table.with_target(["ash"]))
+    assert "my-data.csv" in commands_for(Table("the digits", np.eye(2), ("a", "b")))
 
 
 def test_failing_section_leaves_the_old_page(tmp_path):

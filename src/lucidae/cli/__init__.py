@@ -5,12 +5,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
+from lucidae.validation import install_command
 from lucidae_command import quiet_interruption
 
 __all__ = ["main"]
 
 MISSING = (
-    'The lucidae command needs packages that are not installed. Run: pip install "lucidae[cli]"'
+    f"The lucidae command needs packages that are not installed. Run: {install_command('cli')}"
 )
 PACKAGES = ("jinja2", "matplotlib", "pandas", "rich", "typer")
 """Import names of the packages that the extra `cli` installs."""

@@ -183,13 +183,14 @@ def dropout(
         ),
     ] = None,
     rate: Annotated[
-        str,
+        str | None,
         typer.Option(
             "--dropout",
-            help="Probability of dropping a unit, at least 0 and less than 1; with a target also "
-            "cv (cross-validation) or cv_1se (with the rule of one standard error).",
+            help="Probability of dropping a unit, at least 0 and less than 1, by default 0.5; with "
+            "a target also cv (cross-validation) or cv_1se (with the rule of one standard error).",
+            show_default=False,
         ),
-    ] = "0.5",
+    ] = None,
     solver: Annotated[str, typer.Option(help="Solver: exact (closed form) or sgd.")] = "exact",
     seed: Seed = 0,
     out: Out = "",
@@ -206,11 +207,33 @@ def dropout(
     options = reading_options(header, columns, decimal, target)
     job = Job(file, "dropout", out, force, options)
     kind: Any = DropoutRegressor if target else DropoutAutoencoder
-    probability = dropout_of(rate, bool(target))
+    probability = dropout_of(rate or "0.5", bool(target))
     model = kind(components, dropout=probability, solver=solver, random_state=seed)
     rows_needed = isinstance(probability, str) or solver == "sgd"
     with cluster(scheduler):
-        complete(model, job, job.read(scheduler, rows_needed=rows_needed))
+        table = job.read(scheduler, rows_needed=rows_needed)
+        complete(model, job, table)
+    if hint := rate_hint(rate, len(table.target_names), components):
+        note(hint)
+
+
+def rate_hint(rate: str | None, n_targets: int, components: int | None = None) -> str:
+    """Return a sentence on the dropout rate that was not given to a regression, or an empty text.
+
+    Examples
+    --------
+    >>> rate_hint("cv", 3), rate_hint(None, 0)
+    ('', '')
+    """
+    if rate is not None or n_targets == 0:
+        return ""
+    # The threshold σλ/(r + λ) of the only singular value σ is σ/2 for λ = 1 and one hidden unit.
+    halved = n_targets == 1 and components in (None, 1)
+    effect = "halves the coefficients of least squares" if halved else "shrinks the coefficients"
+    return (
+        f"The dropout rate 0.5, the default, {effect}, whatever the data: --dropout cv chooses the "
+        "rate by cross-validation, and --dropout 0 does not shrink."
+    )
 
 
 @fit.command()

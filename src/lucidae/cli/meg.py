@@ -17,10 +17,11 @@ from lucidae.cli.console import (
 )
 from lucidae.cli.files import Force, check_page
 from lucidae.cli.fit import number_of
+from lucidae.validation import install_command
 
 __all__ = ["meg"]
 
-MISSING = 'This command needs MNE, which is not installed: pip install "lucidae[cli,mne]"'
+MISSING = f"This command needs MNE, which is not installed: {install_command('cli,mne')}"
 NOISE = ("cv", "cv_1se", "learn", "auto")
 
 

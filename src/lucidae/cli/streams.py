@@ -18,6 +18,7 @@ from lucidae.data.kinds import AlignedBlocks, named_rows
 from lucidae.data.passes import fold
 from lucidae.io.tables import ReadOptions, Table, default_names, positions, read_target
 from lucidae.moments import SecondMoment
+from lucidae.validation import install_command
 
 __all__ = [
     "Scheduler",
@@ -58,7 +59,7 @@ def cluster(address: str | None) -> Iterator[None]:
         from distributed import Client
     except ImportError:
         raise ValueError(
-            'A Dask scheduler needs the package distributed: pip install "lucidae[dask]"'
+            f"A Dask scheduler needs the package distributed: {install_command('dask')}"
         ) from None
     before = dask.config.get("scheduler", None)
     try:

@@ -214,19 +214,23 @@ def floating_rows(raw: Any, name: str, index: int, row: int, *, flat: bool = Fal
         raise ValueError(f"block {index} of {name}, from row {row} on: {first}") from None
 
 
-def located(error: ValueError, block: RowBlock, name: str) -> ValueError:
-    """Return an error about a block that names the block, and the row that is not finite.
+def located(
+    error: ValueError, block: RowBlock, name: str, columns: tuple[str, ...] | None = None
+) -> ValueError:
+    """Return an error about a block that names the block, and the entry that is not finite.
 
-    `error` is the original error, and `name` the name of the data.
+    `error` is the original error, `name` the name of the data, and `columns` the names of their
+    columns, if they have any.
     """
     for part, what in ((block.rows, name), (block.targets, "y")):
         found = None if part is None else _first_bad_entry(part)
         if found is not None:
             row, column, value = found
+            heading = f", {columns[column]!r}" if columns and part is block.rows else ""
             column += block.first_column if part is block.rows else 0
             return ValueError(
                 f"{what} contains {value} in block {block.number_of(row)}, row "
-                f"{block.first_row + row}, column {column} (all counted from 0). "
+                f"{block.first_row + row}, column {column}{heading} (all counted from 0). "
                 "Remove or impute such rows first."
             )
     last = block.rows.shape[0] - 1
@@ -236,14 +240,17 @@ def located(error: ValueError, block: RowBlock, name: str) -> ValueError:
     return ValueError(f"{named} of {name} ({rows}): {error}")
 
 
-def refuse_bad_entries(block: RowBlock, name: str) -> None:
-    """Raise an error that names the first entry of a block that is NaN or infinite, if any."""
+def refuse_bad_entries(block: RowBlock, name: str, columns: tuple[str, ...] | None = None) -> None:
+    """Raise an error that names the first entry of a block that is NaN or infinite, if any.
+
+    `name` is the name of the data, and `columns` are the names of their columns, if any.
+    """
     for part in (block.rows, block.targets):
         entries = part.data if scipy.sparse.issparse(part) else part
         if entries is not None and not bool(
             namespace(entries).all(namespace(entries).isfinite(entries))
         ):
-            raise located(ValueError(), block, name)
+            raise located(ValueError(), block, name, columns)
 
 
 def _first_bad_entry(rows: Any) -> tuple[int, int, str] | None:

@@ -262,7 +262,7 @@ class AlignedBlocks:
         blocks = iter(self)
         for block in blocks:
             if not missing:
-                refuse_bad_entries(block, self.rows.name)
+                refuse_bad_entries(block, self.rows.name, self.rows.feature_names)
             read.append(block)
             rows += int(block.rows.shape[0])
             size += 0 if most_bytes is None else stored_bytes(block.rows)

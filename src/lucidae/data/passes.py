@@ -12,7 +12,7 @@ from typing import Any, Self, TypeVar
 import numpy as np
 
 from lucidae.arrays import Array, is_numpy, namespace
-from lucidae.data.blocks import RowBlock, coalesced, concatenated, located
+from lucidae.data.blocks import RowBlock, RowBlocks, coalesced, concatenated, located
 from lucidae.data.kinds import (
     AlignedBlocks,
     in_memory,
@@ -131,7 +131,7 @@ def fold(
         with shown.rows(data.rows.n_rows_to_read) as show:
             least = min(data.rows.rows_per_block, 2 * data.rows.n_features)
             for block in coalesced(data, least):
-                done = _after(done, block, data.rows.name, leaf, combine)
+                done = _after(done, block, data.rows, leaf, combine)
                 show(done[1])
     except KeyboardInterrupt:
         moment = done[0] if isinstance(done[0], SecondMoment) else None
@@ -142,24 +142,25 @@ def fold(
 def _after(
     done: tuple[Any, int],
     block: RowBlock,
-    name: str,
+    data: RowBlocks,
     leaf: Leaf,
     combine: Callable[[Any, Any], Any],
 ) -> tuple[Any, int]:
     """Return the summary of all rows read so far, and the number of these rows.
 
-    `done` contains both before `block` was read.
+    `done` contains both before `block` of `data` was read.
     """
     total, count = done
-    part = leaf_of(block, name, leaf)
+    part = leaf_of(block, data.name, leaf, data.feature_names)
     if part is not None:
         total = part if total is None else combine(total, part)
     return total, count + int(block.rows.shape[0])
 
 
-def leaf_of(block: RowBlock, name: str, leaf: Leaf) -> Any:
+def leaf_of(block: RowBlock, name: str, leaf: Leaf, columns: tuple[str, ...] | None = None) -> Any:
     """Return the summary of a block, computed by `leaf`; an error message names the block.
 
+    `name` is the name of the data, and `columns` are the names of their columns, if any.
     The result is None if all weights of the block are zero.
     """
     rows, targets, weights = block[:3]
@@ -168,7 +169,7 @@ def leaf_of(block: RowBlock, name: str, leaf: Leaf) -> Any:
     try:
         return leaf(rows, targets, weights)
     except ValueError as error:
-        raise located(error, block, name) from None
+        raise located(error, block, name, columns) from None
 
 
 class Shown:
@@ -387,7 +388,7 @@ def _applied(apply: Callable[[Any], Array], X: Any, verbose: bool) -> Array:
             try:
                 results.append(apply(named_rows(block.rows, data.feature_names)))
             except ValueError as error:
-                raise located(error, block, data.name) from None
+                raise located(error, block, data.name, data.feature_names) from None
             show(results.count)
     return results.joined()
 

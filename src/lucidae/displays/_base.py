@@ -7,6 +7,8 @@ from typing import Any, Self
 
 from sklearn.utils.validation import check_is_fitted
 
+from lucidae.validation import install_command
+
 
 class Display(ABC):
     """Base class of plots with the attributes ``ax_`` and ``figure_``, as in scikit-learn."""
@@ -34,7 +36,7 @@ class Display(ABC):
                 from matplotlib import pyplot as plt
             except ImportError as error:
                 raise ImportError(
-                    f'{type(self).__name__} needs matplotlib: pip install "lucidae[cli]"'
+                    f"{type(self).__name__} needs matplotlib: {install_command('cli')}"
                 ) from error
             ax = plt.subplots()[1]
         self.ax_, self.figure_ = ax, ax.figure

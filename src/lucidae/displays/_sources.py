@@ -10,6 +10,7 @@ from scipy.spatial import ConvexHull, QhullError
 
 from lucidae.displays._base import Display
 from lucidae.displays._path import NoisePathDisplay
+from lucidae.validation import install_command
 
 Floats = np.ndarray[Any, Any]
 
@@ -236,7 +237,7 @@ class SourceDisplay(Display):
             from matplotlib import pyplot as plt
         except ImportError as error:
             raise ImportError(
-                'SourceDisplay needs matplotlib: pip install "lucidae[cli]"'
+                f"SourceDisplay needs matplotlib: {install_command('cli')}"
             ) from error
         figure = plt.figure(figsize=(10.0, self.height), layout="constrained")
         return self.arranged(figure)

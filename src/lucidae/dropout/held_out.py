@@ -444,10 +444,14 @@ def checked_splits(cv: Any, n_rows: int, weights: Array | None) -> list[tuple[Ve
     # A zero-dimensional array is an instance of Iterable, but cannot be iterated over.
     scalar_array = isinstance(cv, np.ndarray) and cv.ndim == 0
     listed = isinstance(cv, Iterable) and not scalar_array and not hasattr(cv, "split")
-    if not listed and cv is not None and not hasattr(cv, "split"):
-        check_integer(
-            cv, "cv", low=2, others=", a splitter of scikit-learn, a list of folds or None"
-        )
+    if not listed and not hasattr(cv, "split"):
+        others = ", a splitter of scikit-learn, a list of folds or None"
+        cv = 5 if cv is None else check_integer(cv, "cv", low=2, others=others)
+        if cv > n_rows:
+            raise ValueError(
+                f"cv={cv} folds were asked for, but X has n_samples={n_rows}, and every fold needs "
+                "a row: give more rows, a smaller cv, or a number instead of 'cv' and 'cv_1se'."
+            )
     given = cv if listed else check_cv(cv, classifier=False).split(np.empty((n_rows, 1)))
     splits = [_pair_of_rows(split, n_rows, number) for number, split in enumerate(given)]
     if not splits:

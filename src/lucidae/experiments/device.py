@@ -12,6 +12,7 @@ from typing import Any
 
 from lucidae._version import __version__
 from lucidae.arrays import Array, namespace
+from lucidae.validation import install_command
 
 __all__ = ["cores", "is_accelerator", "machine", "reference", "versions"]
 
@@ -44,8 +45,8 @@ def reference(device: str) -> Array:
         torch = import_module("torch")
     except ImportError as error:
         raise ValueError(
-            f"device={device!r} needs PyTorch, which is not installed: pip install "
-            "'lucidae[torch]', or use device='cpu'."
+            f"device={device!r} needs PyTorch, which is not installed: {install_command('torch')}; "
+            "or use device='cpu'."
         ) from error
     try:
         return torch.empty(0, dtype=torch.float64, device=device)

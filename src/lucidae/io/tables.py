@@ -7,6 +7,7 @@ than its own size allows is refused before it is read.
 
 from __future__ import annotations
 
+import difflib
 import os
 import re
 import zipfile
@@ -186,11 +187,17 @@ class Table:
         return positions(names, self.columns, self.name)
 
 
-def positions(names: Iterable[str], columns: Sequence[str], file: str) -> list[int]:
+def positions(
+    names: Iterable[str],
+    columns: Sequence[str],
+    file: str,
+    is_numeric: Callable[[int], bool] = lambda _at: True,
+) -> list[int]:
     """Return the positions of columns that are given by their name or by their 0-based index.
 
     A column whose name is a number, such as 2020, is found by its name. `columns` are the names of
-    all columns, and `file` is the name of the file for the error message.
+    all columns, and `file` is the name of the file for the error message, which lists the columns
+    whose position `is_numeric` accepts.
 
     Examples
     --------
@@ -201,12 +208,26 @@ def positions(names: Iterable[str], columns: Sequence[str], file: str) -> list[i
     for name in names:
         if name not in found:
             if not (name.isdecimal() and len(name) < 10 and int(name) < len(columns)):
+                usable = [column for at, column in enumerate(columns) if is_numeric(at)]
                 raise ValueError(
-                    f"{file!r} has no numeric column {name!r}; its numeric columns are: "
-                    f"{some(columns)} (or the indices 0 to {len(columns) - 1})."
+                    f"{file!r} has no numeric column {name!r}{_meant(name, columns)}; its numeric "
+                    f"columns are: {some(usable)} (or the indices 0 to {len(columns) - 1})."
                 )
             found[name] = int(name)
     return [found[name] for name in names]
+
+
+def _meant(name: str, columns: Sequence[str]) -> str:
+    """Return a question for the column that a misspelt name may mean; empty if there is none.
+
+    Names that are separated by commas are explained, too.
+    """
+    parts = [part.strip() for part in name.split(",")]
+    if len(parts) > 1 and all(part in columns for part in parts):
+        return f" (give several as {' '.join(f'--target {part}' for part in parts)})"
+    lowered = {column.lower(): column for column in reversed(columns)}
+    near = difflib.get_close_matches(name.lower(), lowered, 1)
+    return f" (did you mean {lowered[near[0]]!r}?)" if near else ""
 
 
 def some(names: Sequence[str], most: int = 12) -> str:
@@ -442,7 +463,9 @@ def choose_columns(
     names = tuple(frame.columns)
     if not len(frame):
         raise ValueError(f"{file!r} contains 0 rows; at least two rows are needed.")
-    wanted, targets = _wanted(options, names, file)
+    wanted, targets = _wanted(
+        options, names, file, lambda at: at != index and not _why_not(frame.iloc[:, at], decimal)
+    )
     reasons = {at: _why_not(frame.iloc[:, at], decimal) for at in wanted}
     numeric = [at for at in wanted if not reasons[at]]
     refused = [at for at in (wanted if options.columns else targets) if reasons[at]]
@@ -463,13 +486,21 @@ def choose_columns(
 
 
 def _wanted(
-    options: ReadOptions, names: Sequence[str], file: str
+    options: ReadOptions,
+    names: Sequence[str],
+    file: str,
+    is_numeric: Callable[[int], bool] = lambda _at: True,
 ) -> tuple[Sequence[int], list[int]]:
-    """Return the positions of all columns to read, targets included, and those of the targets."""
-    targets = positions(options.targets, names, file)
+    """Return the positions of all columns to read, targets included, and those of the targets.
+
+    `is_numeric` tells whether the column at a position can be read; errors list these columns.
+    """
+    targets = positions(options.targets, names, file, is_numeric)
     if not options.columns:
         return range(len(names)), targets
-    return [*dict.fromkeys([*positions(options.columns, names, file), *targets])], targets
+    return [
+        *dict.fromkeys([*positions(options.columns, names, file, is_numeric), *targets])
+    ], targets
 
 
 def _why_not(column: Any, decimal: str) -> str:

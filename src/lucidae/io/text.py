@@ -144,6 +144,11 @@ def text_layout(file: Path, header: bool | None, decimal: str | None) -> TextLay
             f"{file.name!r} has {len(records[0])} columns, expected at most {MOST_COLUMNS} in a "
             "text file; save the numbers as NPY."
         )
+    if decimal == "," and _is_split_by_commas(sample, records):
+        raise ValueError(
+            f"--decimal , was given, but commas separate the columns of {file.name!r}, and a comma "
+            "cannot be both: leave out --decimal, or save the file with semicolons between columns."
+        )
     if decimal is None:
         decimal = _decimal(records, delimiter)
     if header is None:
@@ -176,6 +181,14 @@ def _delimiter(sample: str, decimal: str | None) -> str:
         return best
     first = next((line for line in sample.splitlines() if line.strip()), "")
     return max(candidates, key=first.count)  # for the error message on an uneven file
+
+
+def _is_split_by_commas(sample: str, records: Records) -> bool:
+    """Tell whether records of one cell, which are no numbers with a decimal comma, are several."""
+    cells = [record[0] for record in records[1:] if len(record) == 1]
+    if not cells or len(cells) < len(records) - 1 or all(_is_number(cell, ",") for cell in cells):
+        return False
+    return _score(sample, ",")[0] > 1.0
 
 
 def _score(sample: str, delimiter: str) -> tuple[float, int]:

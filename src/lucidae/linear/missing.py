@@ -48,7 +48,7 @@ from lucidae.linear.observed_gaussian import ObservedGaussian
 from lucidae.linear.optimizers import DescentSettings
 from lucidae.linear.patterns import SMALLEST_NOISE, ObservedRows, Statistics
 from lucidae.moments import SMALLEST_SCATTER, SecondMoment
-from lucidae.validation import warn_user
+from lucidae.validation import columns_with_gaps, warn_user
 
 Vector = np.ndarray[Any, Any]
 AnyMethod = TypeVar("AnyMethod", bound=Callable[..., Any])
@@ -93,6 +93,10 @@ def suggesting_em(method: AnyMethod) -> AnyMethod:
                 "To use the observed entries of rows with missing ones, set handle_missing='em'; "
                 "otherwise remove or impute the missing entries."
             )
+            if first == "Input X contains NaN.":
+                # The rows were converted to an array before the NaN was found in their squares.
+                X = args[0] if args else kwargs.get("X")
+                first = f"Input X contains NaN{columns_with_gaps(X=X)}."
             if " in block " in first:
                 advice = "Or set handle_missing='em', if all rows fit into memory."
             if self.handle_missing == "em":

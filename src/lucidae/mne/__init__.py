@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from lucidae.validation import install_command
+
 try:
     import mne as mne
 except ModuleNotFoundError as error:
     if error.name != "mne":
         raise
     raise ImportError(
-        "lucidae.mne needs MNE-Python, which is not installed: pip install 'lucidae[mne]'."
+        f"lucidae.mne needs MNE-Python, which is not installed: {install_command('mne')}."
     ) from error
 
 from lucidae.mne.inverse import solver, sparse_vae

@@ -6,13 +6,15 @@ for plain loops (extra ``lightning``); it has to be imported by its name.
 
 from __future__ import annotations
 
+from lucidae.validation import install_command
+
 try:
     import torch as torch
 except ModuleNotFoundError as error:
     if error.name != "torch":
         raise
     raise ImportError(
-        "lucidae.nn needs PyTorch, which is not installed: pip install 'lucidae[torch]'."
+        f"lucidae.nn needs PyTorch, which is not installed: {install_command('torch')}."
     ) from error
 
 from lucidae.nn.diagnostics import CollapseReport, active_directions, collapse_report

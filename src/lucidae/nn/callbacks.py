@@ -11,6 +11,8 @@ from typing import Any
 
 import torch
 
+from lucidae.validation import check_choice, check_integer, install_command
+
 try:
     from lightning.pytorch import Callback
 except ModuleNotFoundError as error:
@@ -18,7 +20,7 @@ except ModuleNotFoundError as error:
         raise
     raise ImportError(
         "lucidae.nn.callbacks needs Lightning, which is not installed: "
-        "pip install 'lucidae[lightning]'."
+        f"{install_command('lightning')}."
     ) from error
 
 from lucidae.nn.diagnostics import CollapseReport, collapse_report
@@ -33,7 +35,6 @@ from lucidae.nn.monitoring import (
     prefix_scalars,
     scalars_figure,
 )
-from lucidae.validation import check_choice, check_integer
 
 __all__ = ["CertificateMonitor", "CollapseMonitor", "PrefixMonitor"]
 

@@ -14,6 +14,7 @@ from lucidae.certificate import Certificate, certify
 from lucidae.nn.diagnostics import CollapseReport
 from lucidae.nn.layers import Tensor, check_bottleneck, check_tensor
 from lucidae.nn.prefixes import PrefixLoss
+from lucidae.validation import install_command
 
 __all__ = [
     "certificate_scalars",
@@ -237,7 +238,7 @@ def scalars_figure(history: Sequence[Mapping[str, float]], title: str = "") -> A
     try:
         from lucidae.report.style import drawing, new_figure
     except ImportError as error:
-        raise ImportError('scalars_figure needs matplotlib: pip install "lucidae[cli]"') from error
+        raise ImportError(f"scalars_figure needs matplotlib: {install_command('cli')}") from error
     panels = _panels(history)
     columns = min(3, len(panels))
     rows = math.ceil(len(panels) / columns)

@@ -19,7 +19,14 @@ from lucidae.arrays import (
 )
 from lucidae.base import validated_rows
 from lucidae.sparsity import dictionary
-from lucidae.validation import check_kind, check_rows, check_weights, has_complex, real_array
+from lucidae.validation import (
+    check_kind,
+    check_rows,
+    check_weights,
+    explained_refusals,
+    has_complex,
+    real_array,
+)
 
 LARGEST = 1e75
 """Largest absolute value allowed; columns whose entries are all below its inverse are refused."""
@@ -53,10 +60,11 @@ def validated_pair(estimator: Any, X: Any, y: Any) -> tuple[Array, Array]:
         check_row_count(X, targets)
         y = targets[:, 0] if flat else targets
     else:
-        X, y = validate_data(
-            estimator, X, y, dtype=(np.float64, np.float32), multi_output=True, y_numeric=True,
-            accept_sparse="csr",
-        )  # fmt: skip
+        with explained_refusals(X=X, y=y):
+            X, y = validate_data(
+                estimator, X, y, dtype=(np.float64, np.float32), multi_output=True, y_numeric=True,
+                accept_sparse="csr",
+            )  # fmt: skip
         X = dense_if_small(X)
         y = np.asarray(y, dtype=np.float64)
         check_rows(y[:, None] if y.ndim == 1 else y, name="y")  # None became NaN

@@ -50,6 +50,7 @@ from lucidae.validation import (
     check_number,
     check_rows,
     check_weights,
+    explained_refusals,
 )
 
 LARGEST_ALPHA = 1e100
@@ -450,16 +451,17 @@ class DropoutRegressor(
             X = validated_rows(self, X, reset=reset)
             y = checked_targets(y, X)
         else:
-            X, y = validate_data(
-                self,
-                X,
-                y,
-                reset=reset,
-                accept_sparse=("csr",),
-                dtype=(np.float64, np.float32),
-                multi_output=True,
-                y_numeric=True,
-            )
+            with explained_refusals(X=X, y=y):
+                X, y = validate_data(
+                    self,
+                    X,
+                    y,
+                    reset=reset,
+                    accept_sparse=("csr",),
+                    dtype=(np.float64, np.float32),
+                    multi_output=True,
+                    y_numeric=True,
+                )
         return X, y, check_weights(sample_weight, X)
 
     def _check_settings(self) -> None:

@@ -22,6 +22,7 @@ from lucidae.experiments.declaration import (
     own,
 )
 from lucidae.experiments.verdicts import Agree, AtMost, Ordered, Reported
+from lucidae.validation import install_command
 
 TRAININGS = ("plain", "nested", "prefix", "sampled")
 ROTATIONS = ("pca", "ordered")
@@ -97,7 +98,7 @@ class Truncation:
         except ImportError as error:
             raise ValueError(
                 "the experiments on embeddings need PyTorch, which is not installed: "
-                "pip install 'lucidae[torch]'."
+                f"{install_command('torch')}."
             ) from error
         return classifiers
 

@@ -34,6 +34,7 @@ from lucidae.experiments.vae.manifold_verdicts import (
     expected,
     reported,
 )
+from lucidae.validation import install_command
 
 DIGITS_SEEDS = 2
 """Largest number of seeds for the models of digits, which are trained on the processor."""
@@ -166,7 +167,7 @@ class Manifold:
         except ImportError as error:
             raise ValueError(
                 "the experiments on deep VAEs need PyTorch, which is not installed: "
-                "pip install 'lucidae[torch]'."
+                f"{install_command('torch')}."
             ) from error
         return manifold_runs
 

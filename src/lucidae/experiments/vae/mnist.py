@@ -20,6 +20,7 @@ from lucidae.experiments.declaration import (
     own,
 )
 from lucidae.experiments.verdicts import AtMost, Ordered, Outweighs, Reported
+from lucidae.validation import install_command
 
 QUANTITIES = ("mse", "sampled_mse", "kl", "active", "active_directions", "loss", "noise_variance")
 DATA = {
@@ -59,7 +60,7 @@ class Comparison:
         except ImportError as error:
             raise ValueError(
                 "the experiments on deep VAEs need PyTorch, which is not installed: "
-                "pip install 'lucidae[torch]'."
+                f"{install_command('torch')}."
             ) from error
         return comparison
 

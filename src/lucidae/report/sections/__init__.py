@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from lucidae.io.tables import Table
+from pathlib import Path
+from shlex import quote
+
+from lucidae.io.tables import SUFFIXES, Table
 from lucidae.report.blocks import Block, Clock, Code, Download, Prose, Section
 from lucidae.report.laboratory import FILE_NAME, laboratory_page
 from lucidae.report.sections import data, dropout, linear, sparsity
 
-ON_YOUR_DATA = """\
-lucidae report my-data.csv --out my-report.html   # CSV, NPY, NPZ or Parquet
-lucidae report my-data.csv --target price         # which columns explain the price?
-lucidae laboratory                                # loss landscapes to turn in a browser
-lucidae list                                      # data sets, estimators, methods
-lucidae data fetch mnist                          # downloads and verifies MNIST"""
+OTHER_COMMANDS = {
+    "lucidae laboratory": "loss landscapes to turn in a browser",
+    "lucidae list": "data sets, estimators, methods",
+    "lucidae data fetch mnist": "downloads and verifies MNIST",
+}
 
 IN_PYTHON = """\
 from lucidae import DropoutRegressor, LinearAutoencoder, SparseVAE
@@ -41,11 +43,30 @@ def _laboratory(_table: Table, _clock: Clock) -> list[Block]:
     ]
 
 
-def _next_steps(_table: Table, _clock: Clock) -> list[Block]:
+def commands_for(table: Table) -> str:
+    """Return commands for the file of a table, or for a file of the reader, with comments.
+
+    The names of the file and of a column are quoted as a shell needs it.
+    """
+    is_file = Path(table.name).suffix.lower() in SUFFIXES
+    file = quote(table.name) if is_file else "my-data.csv"
+    column = (*table.target_names, *table.columns[-1:])[0] if is_file else "price"
+    target = f"lucidae report {file} --target {quote(column)}"
+    commands = {
+        f"lucidae report {file} --out my-report.html": "CSV, NPY, NPZ or Parquet",
+        target: f"which columns explain {column}?",
+        f"lucidae fit linear {file}": "saves the model and the codes",
+    }
+    commands |= OTHER_COMMANDS
+    width = max(map(len, commands))
+    return "\n".join(f"{command:{width}}   # {why}" for command, why in commands.items())
+
+
+def _next_steps(table: Table, _clock: Clock) -> list[Block]:
     """Return the parts of the last section: commands and Python code for the reader's own data."""
     return [
-        Prose("The report on your own file, and other commands:"),
-        Code(ON_YOUR_DATA),
+        Prose("The report on a file, and other commands:"),
+        Code(commands_for(table)),
         Prose("The same fits in Python; all estimators follow the interface of scikit-learn:"),
         Code(IN_PYTHON),
     ]
