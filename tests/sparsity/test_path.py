@@ -200,6 +200,13 @@ def test_bad_input_is_refused_in_one_sentence(arguments, sentence):
         noise_path(rng.standard_normal((20, 5)), rng.standard_normal((20, 2)), **arguments)
 
 
+def test_a_share_that_is_not_reached_is_quoted_with_all_digits():
+    rng = np.random.default_rng(5)
+    path = noise_path(rng.standard_normal((20, 5)), rng.standard_normal((20, 2)), [0.5], cv=False)
+    with pytest.raises(ValueError, match=r"explained=0\.9999999 was given"):
+        path.select(explained=0.9999999)
+
+
 def test_responses_without_variation_are_refused():
     X = np.random.default_rng(6).standard_normal((20, 5))
     for y, intercept in ((np.zeros(20), False), (np.ones(20), True)):
