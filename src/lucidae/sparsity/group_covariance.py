@@ -36,7 +36,7 @@ from lucidae.arrays import (
     to_numpy,
 )
 from lucidae.io.models import saved_as
-from lucidae.iteration import Below, Callback, Solution, iterate
+from lucidae.iteration import Below, Callback, Progress, Solution, Status, iterate
 from lucidae.sparsity.group_moves import (
     NEGLIGIBLE,
     GroupWorkspace,
@@ -540,8 +540,35 @@ PATIENCE = 100
 
 Near a saddle point the distance stays small and grows while the energy falls, for many sweeps."""
 
+IDLE = 10
+"""Sweeps after which the iteration ends if neither the distance nor the energy became lower.
+
+Rounding errors then exceed what the sweeps gain, as for a noise variance that is far too small."""
+
 NO_GAIN = 1e-14
 """Decrease of the energy (loss) per response in one round of exact moves that is rounding."""
+
+
+class _Progress:
+    """Callback that ends an iteration of `IDLE` sweeps with no lower distance and no lower energy.
+
+    The energy (loss) must fall by more than `rounding`, a relative error, to count as lower.
+    """
+
+    def __init__(self, objective: GroupCovariance, rounding: float) -> None:
+        self.objective, self.rounding = objective, rounding
+        self.distance = self.energy = np.inf
+        self.since_distance = self.idle = 0
+
+    def __call__(self, progress: Progress) -> bool:
+        energy = scalar(self.objective.value(progress.state))
+        nearer = progress.distance < self.distance
+        lower = energy < self.energy - self.rounding * max(abs(energy), 1.0)
+        self.distance = min(progress.distance, self.distance)
+        self.energy = energy if lower else self.energy
+        self.since_distance = 0 if nearer else self.since_distance + 1
+        self.idle = 0 if nearer or lower else self.idle + 1
+        return self.idle >= IDLE
 
 
 def _sweeps(
@@ -553,13 +580,10 @@ def _sweeps(
     If these make no progress, every second sweep consists of exact moves alone.
     """
     objective = GroupCovariance(first.groups)
-    best, waited = np.inf, 0
+    progress = _Progress(objective, rounding_distance(problem))
 
     def step(state: PrincipalState) -> PrincipalState:
-        nonlocal best, waited
-        violation = state.ranking.violation
-        best, waited = (violation, 0) if violation < best else (best, waited + 1)
-        if waited >= SLOW and waited % 2:
+        if progress.since_distance >= SLOW and progress.since_distance % 2:
             return move_groups(problem, state)
         return improve_groups(problem, state, tolerance)
 
@@ -569,9 +593,11 @@ def _sweeps(
         stop=Below(objective.violation, tolerance, patience=PATIENCE),
         limit=limit,
         record={"energy": objective.value},
-        callbacks=callbacks,
+        callbacks=[progress, *callbacks],
         size=problem.rows,
     )
+    if solution.status is Status.STOPPED and progress.idle >= IDLE:
+        solution = replace(solution, status=Status.STALLED)
     return solution  # type: ignore[return-value]
 
 

@@ -200,6 +200,20 @@ def _solve_group_covariances(
     return _lowest([found, solved_by("mm")], objective)
 
 
+def advice_on(solution: Solution[State]) -> str:
+    """Return how a minimisation ended and what to do, with regard to the noise variance.
+
+    A noise variance far below that of the data makes the covariance of a response nearly singular.
+    """
+    if solution.status is not Status.STALLED:
+        return solution.advice
+    return (
+        f"{solution.advice} The noise variance is {scalar(solution.value.noise):.1g} times the "
+        "mean square response, and rounding errors grow as it falls: give a larger one if it is "
+        "below that of the data."
+    )
+
+
 def _lowest(ended: list[Solution[State]], objective: Energy) -> Solution[State]:
     """Return the first solution whose energy (loss) is the lowest, up to rounding errors."""
     values = [scalar(objective.value(each.value)) for each in ended]
