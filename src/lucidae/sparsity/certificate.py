@@ -110,15 +110,16 @@ def _path_stability(figures: SparseFigures) -> tuple[Claim, ...]:
     if path is None or path["overlap"] is None:
         why = "Neighbouring noise variances were not tried. Look at lucidae.sparsity.noise_path."
         return (does_not_apply(name, statement, reference, why),)
-    column, others = path["column"], path["strongest"] != path["column"]
+    column = path["column"]
+    changed = path.get("changed", path["strongest"] != column)  # older saved fits do not tell
     warnings = []
     if path["overlap"] < STABLE:
         warnings.append(
             f"of the columns in use, {100.0 * path['overlap']:.0f} % are in use at neighbouring "
             "noise variances too"
         )
-    if others.any():
-        worst = int(np.argmax(others))
+    if changed.any():
+        worst = int(np.argmax(changed))
         warnings.append(
             f"the strongest column is {column}, but {path['strongest'][worst]} at the noise "
             f"variance {path['noise'][worst]:.3g}, so that the strongest column changes"
