@@ -268,6 +268,11 @@ NOISE_STATEMENTS = {
     "cv_1se": "held-out rows are predicted within one standard error of the best noise variance",
 }
 HELD_OUT = ("cv", "cv_1se")
+STILL_LEARNING = (
+    "Raise max_iter. If the noise variance then falls further, towards zero, these data do not "
+    "determine it (too few rows for so many columns, or no noise): use noise_variance='cv' or give "
+    "a number."
+)
 
 
 def _noise_variance(figures: SparseFigures) -> Claim:
@@ -285,7 +290,7 @@ def _noise_variance(figures: SparseFigures) -> Claim:
         return _unknown(figures, name, statement, reference, why)
     learned = rule in ("learn", "floor", "learn_diagonal")
     threshold = (figures.tolerance or 0.0) if learned else GIVEN_NOISE
-    advice = "Raise max_iter." if learned else "The noise variance was changed. Fit again."
+    advice = STILL_LEARNING if learned else "The noise variance was changed. Fit again."
     # The learned γ inherits the rounding errors of z and Q, summed over the active columns.
     error = figures.violation_error * max(1, figures.n_active) if learned else 0.0
     claim = at_most(
