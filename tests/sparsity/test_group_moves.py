@@ -7,14 +7,8 @@ from scipy.optimize import minimize
 from sklearn.exceptions import ConvergenceWarning
 
 from lucidae import SparseVAE
-from lucidae.sparsity import group_covariance
-from lucidae.sparsity.group_covariance import (
-    GroupCovariance,
-    evaluate_groups,
-    repeat_group_update,
-    solve_groups,
-    without_vanishing_groups,
-)
+from lucidae.sparsity import group_solver
+from lucidae.sparsity.group_covariance import GroupCovariance, evaluate_groups
 from lucidae.sparsity.group_moves import (
     GroupWorkspace,
     at_rest,
@@ -23,6 +17,11 @@ from lucidae.sparsity.group_moves import (
     multiples_of_identity,
     rank_groups,
     spherical_moves,
+)
+from lucidae.sparsity.group_solver import (
+    repeat_group_update,
+    solve_groups,
+    without_vanishing_groups,
 )
 from lucidae.sparsity.groups import Groups
 from lucidae.sparsity.objectives import FullCovariance
@@ -267,7 +266,7 @@ def test_sweeps_that_lower_neither_energy_nor_distance_end_with_advice(monkeypat
         return evaluate_groups(problem, state.groups, (1.0 + relative) * state.covariances)
 
     for name in ("improve_groups", "move_groups"):
-        monkeypatch.setattr(group_covariance, name, without_gain)
+        monkeypatch.setattr(group_solver, name, without_gain)
     model = SparseVAE(groups=3, group_covariance="full", noise_variance=0.1, solver="mm")
     with pytest.warns(ConvergenceWarning, match=r"Stalled.*noise variance is 0.* larger one"):
         model.fit(X, y)

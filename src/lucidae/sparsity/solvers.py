@@ -36,8 +36,9 @@ import numpy as np
 from lucidae.arrays import Array, device, namespace, put, scalar, to_numpy, zeros_like_shape
 from lucidae.iteration import Below, Callback, History, Solution, Status, iterate
 from lucidae.sparsity.dictionary import selected_columns
-from lucidae.sparsity.group_covariance import GroupCovariance, solve_groups
+from lucidae.sparsity.group_covariance import GroupCovariance
 from lucidae.sparsity.group_moves import rank_groups
+from lucidae.sparsity.group_solver import solve_groups
 from lucidae.sparsity.groups import Groups
 from lucidae.sparsity.objectives import Energy, Marginal
 from lucidae.sparsity.problem import Problem, rounding_distance
