@@ -4,14 +4,11 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.optimize import minimize
+from sklearn.exceptions import ConvergenceWarning
 
-from lucidae.sparsity.group_covariance import (
-    GroupCovariance,
-    evaluate_groups,
-    repeat_group_update,
-    solve_groups,
-    without_vanishing_groups,
-)
+from lucidae import SparseVAE
+from lucidae.sparsity import group_solver
+from lucidae.sparsity.group_covariance import GroupCovariance, evaluate_groups
 from lucidae.sparsity.group_moves import (
     GroupWorkspace,
     at_rest,
@@ -20,6 +17,11 @@ from lucidae.sparsity.group_moves import (
     multiples_of_identity,
     rank_groups,
     spherical_moves,
+)
+from lucidae.sparsity.group_solver import (
+    repeat_group_update,
+    solve_groups,
+    without_vanishing_groups,
 )
 from lucidae.sparsity.groups import Groups
 from lucidae.sparsity.objectives import FullCovariance
@@ -253,3 +255,19 @@ def test_covariances_end_stationary_and_every_sweep_lowers_the_energy(labels, ki
         solution = solve_groups(problem, full, method=method, start=None, tolerance=1e-6, limit=100)
         assert solution.status.ok
         assert (np.diff(solution.history["energy"]) <= 1e-9).all()
+
+
+def test_sweeps_that_lower_neither_energy_nor_distance_end_with_advice(monkeypatch):
+    rng = np.random.default_rng(0)
+    X, y = rng.standard_normal((12, 18)), rng.standard_normal((12, 4))
+
+    def without_gain(problem, state, *_):  # as rounding errors do if the noise is far too small
+        relative = 1e-3 * rng.standard_normal()
+        return evaluate_groups(problem, state.groups, (1.0 + relative) * state.covariances)
+
+    for name in ("improve_groups", "move_groups"):
+        monkeypatch.setattr(group_solver, name, without_gain)
+    model = SparseVAE(groups=3, group_covariance="full", noise_variance=0.1, solver="mm")
+    with pytest.warns(ConvergenceWarning, match=r"Stalled.*noise variance is 0.* larger one"):
+        model.fit(X, y)
+    assert model.n_iter_ < 60  # of 1000

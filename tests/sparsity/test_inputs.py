@@ -34,6 +34,13 @@ def test_responses_that_are_not_numbers_are_refused(y, words):
         certify(model, X, y)
 
 
+def test_a_dask_array_is_refused_with_what_to_do():
+    da = require("dask.array")
+    for data in ((da.from_array(X), Y), (X, da.from_array(Y))):
+        with pytest.raises(ValueError, match=r"Dask collection.*give [Xy]\.compute\(\)"):
+            SparseVAE().fit(*data)
+
+
 @pytest.mark.parametrize(
     ("settings", "words"),
     [

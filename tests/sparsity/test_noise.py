@@ -161,3 +161,15 @@ def test_the_noise_of_a_single_row_with_an_intercept_is_the_smallest_one():
     assert np.isfinite(model.noise_variance_)
     assert np.isfinite(model.energy_)
     assert model.predict(X) == 2.0
+
+
+def test_a_noise_variance_that_creeps_towards_zero_gets_advice():
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((20, 40))
+    y = X[:, :3] @ rng.standard_normal((3, 5)) + 0.1 * rng.standard_normal((20, 5))
+    with pytest.warns(ConvergenceWarning, match="limit"):
+        model = SparseVAE(noise_variance="learn", max_iter=100).fit(X, y)
+    claim = model.certificate_["noise_variance"]
+    assert claim.holds is False
+    assert "towards zero" in claim.advice
+    assert "noise_variance='cv'" in claim.advice

@@ -164,7 +164,15 @@ def test_the_certificate_warns_where_the_strongest_column_changes():
     found = trace.stability(0.3, np.array([3.0, 2.0]), 0.85)
     assert found["column"] == 0
     assert_allclose(found["strongest"], [1, 0, 0])  # 30 explains too little to be compared
+    assert found["changed"].tolist() == [True, False, False]
     assert_allclose(found["overlap"], 1.0)
+    for there, here, real in (
+        ([0.6, 1.0], [1.0, 0.9], False),  # nearly equally strong
+        ([0.4, 1.0], [1.0, 0.9], True),  # 0 is less than half as strong
+        ([0.6, 1.0], [1.0, 0.0], True),  # 1 is not in use at the chosen noise variance
+    ):
+        trace = PathTrace(np.ones(1), np.array([there]), np.ones(1))
+        assert trace.stability(1.0, np.array(here), 1.0)["changed"].tolist() == [real]
     rng = np.random.default_rng(4)
     X = rng.standard_normal((60, 20))
     X[:, 0] = X[:, 1] + X[:, 2] + 0.05 * rng.standard_normal(60)
@@ -198,6 +206,13 @@ def test_bad_input_is_refused_in_one_sentence(arguments, sentence):
     rng = np.random.default_rng(5)
     with pytest.raises(ValueError, match=sentence):
         noise_path(rng.standard_normal((20, 5)), rng.standard_normal((20, 2)), **arguments)
+
+
+def test_a_share_that_is_not_reached_is_quoted_with_all_digits():
+    rng = np.random.default_rng(5)
+    path = noise_path(rng.standard_normal((20, 5)), rng.standard_normal((20, 2)), [0.5], cv=False)
+    with pytest.raises(ValueError, match=r"explained=0\.9999999 was given"):
+        path.select(explained=0.9999999)
 
 
 def test_responses_without_variation_are_refused():

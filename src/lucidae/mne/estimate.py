@@ -19,7 +19,7 @@ from lucidae.sparsity.objectives import FullCovariance
 from lucidae.sparsity.path import NoisePath, noise_path
 from lucidae.sparsity.posterior import ActiveFactor
 from lucidae.sparsity.problem import normalise
-from lucidae.sparsity.solvers import solve
+from lucidae.sparsity.solvers import advice_on, solve
 from lucidae.sparsity.support import (
     covariance_threshold,
     removal_cost,
@@ -278,7 +278,7 @@ class GroupEstimate:
             start = start / factors[groups.members[:, :1, None]]
         solution = solve(problem, energy, start=start, tolerance=model.tol, limit=model.max_iter)
         if not solution.status.ok:
-            warn_user(solution.advice, ConvergenceWarning)
+            warn_user(advice_on(solution), ConvergenceWarning)
         if groups is None or not full:
             return np.diag(units.relevance(solution.value.relevance))
         found = np.zeros((size, size))

@@ -110,15 +110,16 @@ def _path_stability(figures: SparseFigures) -> tuple[Claim, ...]:
     if path is None or path["overlap"] is None:
         why = "Neighbouring noise variances were not tried. Look at lucidae.sparsity.noise_path."
         return (does_not_apply(name, statement, reference, why),)
-    column, others = path["column"], path["strongest"] != path["column"]
+    column = path["column"]
+    changed = path.get("changed", path["strongest"] != column)  # older saved fits do not tell
     warnings = []
     if path["overlap"] < STABLE:
         warnings.append(
             f"of the columns in use, {100.0 * path['overlap']:.0f} % are in use at neighbouring "
             "noise variances too"
         )
-    if others.any():
-        worst = int(np.argmax(others))
+    if changed.any():
+        worst = int(np.argmax(changed))
         warnings.append(
             f"the strongest column is {column}, but {path['strongest'][worst]} at the noise "
             f"variance {path['noise'][worst]:.3g}, so that the strongest column changes"
@@ -270,6 +271,11 @@ NOISE_STATEMENTS = {
     "cv_1se": "held-out rows are predicted within one standard error of the best noise variance",
 }
 HELD_OUT = ("cv", "cv_1se")
+STILL_LEARNING = (
+    "Raise max_iter. If the noise variance then falls further, towards zero, these data do not "
+    "determine it (too few rows for so many columns, or no noise): use noise_variance='cv' or give "
+    "a number."
+)
 
 
 def _noise_variance(figures: SparseFigures) -> Claim:
@@ -287,7 +293,7 @@ def _noise_variance(figures: SparseFigures) -> Claim:
         return _unknown(figures, name, statement, reference, why)
     learned = rule in ("learn", "floor", "learn_diagonal")
     threshold = (figures.tolerance or 0.0) if learned else GIVEN_NOISE
-    advice = "Raise max_iter." if learned else "The noise variance was changed. Fit again."
+    advice = STILL_LEARNING if learned else "The noise variance was changed. Fit again."
     # The learned γ inherits the rounding errors of z and Q, summed over the active columns.
     error = figures.violation_error * max(1, figures.n_active) if learned else 0.0
     claim = at_most(

@@ -85,7 +85,7 @@ from lucidae.sparsity.response_covariance import (
     solve_correlated,
 )
 from lucidae.sparsity.row_noise import check_learnable_rows, learn_row_noise
-from lucidae.sparsity.solvers import check_suited, solve
+from lucidae.sparsity.solvers import advice_on, check_suited, solve
 from lucidae.sparsity.sparse_rows import SparseRows, rows_of
 from lucidae.sparsity.state import State, evaluate, flat_start
 from lucidae.sparsity.support import significant_columns
@@ -398,7 +398,7 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
             self._state.move_beside(device_array)
         if not solution.status.ok:
             diverged = solution.status is Status.DIVERGED
-            warn_user(DIVERGED if diverged else solution.advice, ConvergenceWarning)
+            warn_user(DIVERGED if diverged else advice_on(solution), ConvergenceWarning)
         return self
 
     def predict(self, X: Any, return_std: bool = False) -> Any:

@@ -1,4 +1,4 @@
-"""The full energy with a covariance matrix of its own for every group of columns, and its solvers.
+"""The full energy with a covariance matrix of its own for every group of columns.
 
 The full energy is the loss of the VAE with full posterior covariance. The coefficients of the m
 columns Φ_g of a group have a prior covariance Γ_g, any positive semi-definite m × m matrix. Results
@@ -7,16 +7,12 @@ columns of each group (see `orthonormal`). With Γ_g = V diag(w) Vᵀ, the colum
 independent coefficients with variances w. In these principal axes the problem is one without
 groups, so every formula for relevances (prior variances) holds there. A `PrincipalState` is the
 state of the problem in principal axes, and `Axes` converts between these and the given columns.
-
-A sweep evaluates all columns once, ranks the groups by the gain of their exact moves (see
-`group_moves`), moves those of a working set and finishes with damped Newton steps in the
-covariances of that set.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, NamedTuple
 
@@ -32,34 +28,22 @@ from lucidae.arrays import (
     matched,
     namespace,
     put,
-    scalar,
     to_numpy,
 )
 from lucidae.io.models import saved_as
-from lucidae.iteration import Below, Callback, Solution, iterate
 from lucidae.sparsity.group_moves import (
     NEGLIGIBLE,
-    GroupWorkspace,
     Matrices,
     at_rest,
-    descend_groups,
     full_moves,
     group_blocks,
     inverse_root,
     square_root,
 )
-from lucidae.sparsity.group_newton import polish_groups
 from lucidae.sparsity.groups import Groups
 from lucidae.sparsity.objectives import FullCovariance
-from lucidae.sparsity.problem import Problem, rounding_distance
-from lucidae.sparsity.state import State, evaluate, evaluate_from, flat_start
-from lucidae.sparsity.working_set import (
-    COARSE,
-    GROUP_CANDIDATES,
-    POLISHED,
-    candidates,
-    noise_stages,
-)
+from lucidae.sparsity.problem import Problem
+from lucidae.sparsity.state import State, evaluate, evaluate_from
 
 
 @saved_as("lucidae.sparsity.axes/1")
@@ -416,226 +400,3 @@ def _as_covariances(given: Any, groups: Groups) -> Matrices:
     if given.ndim > 1:
         return np.asarray(given)
     return np.asarray(to_numpy(groups.gather(given))[:, :, None] * np.eye(groups.members.shape[1]))
-
-
-def solve_groups(
-    problem: Problem,
-    objective: GroupCovariance,
-    *,
-    method: str,
-    start: Any,
-    tolerance: float,
-    limit: int,
-    callbacks: Sequence[Callback] = (),
-) -> Solution[State]:
-    """Minimise the energy (loss) with respect to the covariances of all groups of columns.
-
-    Parameters
-    ----------
-    problem : Problem
-        One normalised problem.
-    objective : GroupCovariance
-        The energy.
-    method : {"auto", "mm", "coordinate"}
-        "mm" repeats the majorise–minimise update to low accuracy before the sweeps of exact moves
-        and Newton steps; the other two start from covariances that are zero, at a decreasing
-        sequence of noise variances.
-    start : array of shape (g, m, m) or (κ,), optional
-        Covariances of the g groups to start from, or variances of the κ columns.
-    tolerance, limit : float and int
-        Distance to the optimality (KKT) conditions at which to stop, and largest number of steps.
-    callbacks : sequence of callable
-        As in `iterate`.
-
-    Returns
-    -------
-    Solution
-        Its value is a `PrincipalState`.
-    """
-    groups = objective.groups
-    assert groups is not None
-    problem, basis = orthonormal(problem, groups)
-    start = None if start is None else basis.within(start)
-    reachable = max(tolerance, rounding_distance(problem))
-    if method == "mm":
-        begun = flat_start(problem, groups) if start is None else start
-        updated = repeat_group_update(problem, groups, begun, COARSE, min(limit, MM_STEPS))
-        first = without_vanishing_groups(problem, updated.value)
-    elif start is None:
-        first = _continuation(problem, groups)
-    else:
-        first = evaluate_groups(problem, groups, start)
-    solution = _sweeps(problem, first, reachable, limit, callbacks)
-    assert isinstance(solution.value, PrincipalState)
-    return replace(solution, value=basis.given(solution.value))
-
-
-MM_STEPS = 30
-"""Largest number of majorise–minimise updates before exact moves take over.
-
-More updates did not end at a lower energy."""
-
-CHECK_UPDATES = 10
-"""Number of these updates between two checks of the stopping rule, which take as long as one."""
-
-
-def repeat_group_update(
-    problem: Problem, groups: Groups, start: Any, tolerance: float, limit: int
-) -> Solution[PrincipalState]:
-    """Repeat the majorise–minimise update of the covariances of groups until it changes nothing.
-
-    `tolerance` is the distance to the optimality (KKT) conditions at which the updates stop.
-    """
-    return iterate(
-        lambda state: evaluate_groups(problem, groups, majorize_minimize_groups(state)),
-        evaluate_groups(problem, groups, start),
-        stop=Below(lambda state: state.ranking.violation, tolerance),
-        limit=limit,
-        check_every=CHECK_UPDATES,
-        record={"energy": GroupCovariance(groups).value},
-        size=problem.rows,
-    )
-
-
-def without_vanishing_groups(problem: Problem, state: PrincipalState) -> PrincipalState:
-    """Return the state with covariances that tend to zero set to zero.
-
-    The updates never reach zero, and every group that is not zero makes the Newton steps slower. A
-    covariance is set to zero if this is its best one with all others fixed, but only if the energy
-    (loss) does not rise when all of them are set to zero at once.
-    """
-    groups, whole = state.groups, evaluate_from(state, state.relevance)
-    relevance, energy = to_numpy(state.relevance), GroupCovariance(state.groups)
-    remaining = np.ones(groups.count, dtype=bool)
-    for numbers, members, metric, explained in group_blocks(whole, groups):
-        present = relevance[members][:, :, None] * np.eye(members.shape[1])
-        moved, _ = full_moves(present, metric, explained)
-        remaining[numbers] = moved.any(axis=(1, 2))
-    kept = to_numpy(state.covariances) * remaining[:, None, None]
-    trial = evaluate_groups(problem, groups, kept)
-    return trial if scalar(energy.value(trial)) <= scalar(energy.value(state)) else state
-
-
-def _continuation(problem: Problem, groups: Groups) -> PrincipalState:
-    """Return a state from which to minimise the energy, found at decreasing noise variances.
-
-    The energy is the loss; see `working_set.continuation`.
-    """
-    size = groups.members.shape[1]
-    covariances: Any = np.zeros((groups.count, size, size))
-    for noise in noise_stages(scalar(problem.noise)):
-        first = evaluate_groups(problem.with_noise(noise), groups, covariances)
-        covariances = _sweeps(problem.with_noise(noise), first, COARSE, 20).value.covariances  # type: ignore[attr-defined]
-    return evaluate_groups(problem, groups, covariances)
-
-
-SLOW = 3
-"""Sweeps without a lower distance to optimality after which exact moves alone take turns."""
-
-EXACT_ROUNDS = 100
-"""Largest number of rounds over a working set in one sweep of exact moves alone."""
-
-PATIENCE = 100
-"""Sweeps without a lower distance to optimality after which the iteration ends.
-
-Near a saddle point the distance stays small and grows while the energy falls, for many sweeps."""
-
-NO_GAIN = 1e-14
-"""Decrease of the energy (loss) per response in one round of exact moves that is rounding."""
-
-
-def _sweeps(
-    problem: Problem, first: PrincipalState, tolerance: float, limit: int,
-    callbacks: Sequence[Callback] = (),
-) -> Solution[State]:  # fmt: skip
-    """Repeat sweeps of moves and Newton steps until the covariances are optimal.
-
-    If these make no progress, every second sweep consists of exact moves alone.
-    """
-    objective = GroupCovariance(first.groups)
-    best, waited = np.inf, 0
-
-    def step(state: PrincipalState) -> PrincipalState:
-        nonlocal best, waited
-        violation = state.ranking.violation
-        best, waited = (violation, 0) if violation < best else (best, waited + 1)
-        if waited >= SLOW and waited % 2:
-            return move_groups(problem, state)
-        return improve_groups(problem, state, tolerance)
-
-    solution: Solution[PrincipalState] = iterate(
-        step,
-        first,
-        stop=Below(objective.violation, tolerance, patience=PATIENCE),
-        limit=limit,
-        record={"energy": objective.value},
-        callbacks=callbacks,
-        size=problem.rows,
-    )
-    return solution  # type: ignore[return-value]
-
-
-def improve_groups(problem: Problem, state: PrincipalState, tolerance: float) -> PrincipalState:
-    """Return the state after one sweep: moves and Newton steps of the groups of a working set.
-
-    `problem` has the given columns, and `tolerance` is the distance to optimality to be reached.
-    """
-    if (working := _WorkingSet.of(state)) is None:
-        return state
-    part, workspace = working.part, working.workspace
-    count = sum(len(members) for members in workspace.members)
-    descend_groups(workspace, share=1e-2, floor=1e-2 * tolerance**2, limit=4 * count)
-    accuracy = max(tolerance / 4.0, POLISHED * state.ranking.violation)
-    return working.state(problem, polish_groups(part, workspace, accuracy))
-
-
-def move_groups(problem: Problem, state: PrincipalState) -> PrincipalState:
-    """Return the state after rounds of exact moves of all groups of a working set, one by one.
-
-    The energy (loss) cannot rise, whatever its Hessian is.
-    """
-    if (working := _WorkingSet.of(state)) is None:
-        return state
-    for _ in range(EXACT_ROUNDS):
-        if working.workspace.move_all() <= NO_GAIN:
-            break
-    return working.state(problem, working.workspace.covariances)
-
-
-class _WorkingSet(NamedTuple):
-    """The groups that a sweep changes: their numbers, their columns, and arrays for their moves."""
-
-    before: PrincipalState
-    chosen: Matrices
-    inside: Groups
-    part: State
-    workspace: GroupWorkspace
-
-    @classmethod
-    def of(cls, state: PrincipalState) -> _WorkingSet | None:
-        """Return the active groups and those that gain most; None if there are none."""
-        groups = state.groups
-        active = to_numpy(groups.total(state.relevance)) > 0
-        chosen = candidates(active, state.ranking.gains, GROUP_CANDIDATES)
-        if not chosen.size:
-            return None
-        index = groups.columns(chosen)
-        inside = groups.restricted(index)
-        part = State(*state).take(index)
-        relevance = to_numpy(part.relevance)
-        covariances = [
-            relevance[members][:, :, None]
-            * np.eye(members.shape[1], dtype=to_numpy(part.loading).dtype)
-            for _, members in inside.by_size()
-        ]
-        workspace = GroupWorkspace.of(part, inside, covariances, full_moves)
-        return cls(state, chosen, inside, part, workspace)
-
-    def state(self, problem: Problem, covariances: list[Matrices]) -> PrincipalState:
-        """Return the state of the problem with these covariances; other groups have none."""
-        groups, size = self.before.groups, self.before.groups.members.shape[1]
-        found = np.zeros((groups.count, size, size), dtype=covariances[0].dtype)
-        for (numbers, _), covariance in zip(self.inside.by_size(), covariances, strict=True):
-            place = np.arange(covariance.shape[1])
-            found[self.chosen[numbers][:, None, None], place[:, None], place] = covariance
-        return evaluate_groups(problem, groups, in_given_axes(found, self.before))

@@ -67,6 +67,12 @@ FEW_STEPS = 10
 USED = 0.01
 """Share of the sum of squares of all contributions above which a column counts as in use."""
 
+OVERTAKEN = 0.5
+"""Contribution of a column, relative to the strongest one, below which it has lost its place.
+
+It is a sum of squares: columns whose amplitudes differ by less than √2 count as equally strong,
+since estimates of such columns change places when the noise variance shrinks them differently."""
+
 EXPLAINED = 0.4
 """Explained power, divided by that at the chosen noise variance, of solutions to compare with.
 
@@ -294,22 +300,37 @@ class PathTrace(NamedTuple):
         -------
         dict
             "column" is the strongest column at the chosen noise variance, -1 if no column is in
+<<<<<<< HEAD
             use. "noise" are the noise variances of the path that are at least a quarter of the
             chosen one and explain at least 0.4 times the share `explained`, and "strongest" is the
             strongest column at each of them. "overlap" compares the set of columns in use at the
             chosen noise variance with the sets at those of "noise" within a factor of ten: the size
             of the intersection divided by that of the union, averaged; None if there is no set to
             compare with.
+=======
+            use. "noise" are the noise variances of the path above a quarter of the chosen one at
+            which the explained share is at least 0.4 of the one here, and "strongest" are the
+            strongest columns there. "changed" tells for which of them the change is real: the
+            strongest column there is not in use here, or "column" contributes less than half as
+            much there as the strongest one does. "overlap" is
+            the number of columns in use both there and here, divided by the number in use in either
+            place: the mean over the noise variances within a factor of ten, or None if there are
+            none.
+>>>>>>> s8-fixsparse
         """
         compared = (self.noise >= 0.25 * noise) & (self.explained >= EXPLAINED * explained)
         rows = [i for i in np.flatnonzero(compared) if self.powers[i].any()]
         near = [i for i in rows if noise / 10.0 <= self.noise[i] <= 10.0 * noise]
         here = in_use(powers)
         shares = [_overlap(here, in_use(self.powers[i])) for i in near]
+        column = int(np.argmax(powers)) if powers.any() else -1
+        strongest = np.array([np.argmax(self.powers[i]) for i in rows], dtype=int)
+        left = np.array([self.powers[i, column] / self.powers[i].max() for i in rows])
         return {
-            "column": int(np.argmax(powers)) if powers.any() else -1,
+            "column": column,
             "noise": np.array([self.noise[i] for i in rows], dtype=float),
-            "strongest": np.array([np.argmax(self.powers[i]) for i in rows], dtype=int),
+            "strongest": strongest,
+            "changed": (strongest != column) & (~here[strongest] | (left < OVERTAKEN)),
             "overlap": float(np.mean(shares)) if shares else None,
         }
 

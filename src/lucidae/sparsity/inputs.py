@@ -18,6 +18,7 @@ from lucidae.arrays import (
     to_numpy,
 )
 from lucidae.base import validated_rows
+from lucidae.data.kinds import is_dask
 from lucidae.sparsity import dictionary
 from lucidae.validation import (
     check_kind,
@@ -43,6 +44,12 @@ def validated_pair(estimator: Any, X: Any, y: Any) -> tuple[Array, Array]:
     numbers, so that they are checked without it. A sparse X becomes a CSR array, or a dense array
     if it is small.
     """
+    for values, name in ((X, "X"), (y, "y")):
+        if is_dask(values):
+            raise ValueError(
+                f"{name} is a Dask collection, but SparseVAE needs the whole dictionary in memory: "
+                f"give {name}.compute(). LinearAutoencoder reads Dask arrays block by block."
+            )
     X, y = check_kind(X, "X"), check_kind(y, "y")
     if scipy.sparse.issparse(y):
         raise ValueError("y is a sparse matrix, expected a dense array: give y.toarray().")

@@ -317,8 +317,8 @@ class NoisePath:
         enough = np.flatnonzero(self.explained >= share)
         if not enough.size:
             raise ValueError(
-                f"explained={share:g} was given, but the path explains at most "
-                f"{self.explained.max():.3g} of the power of the responses. Give a smaller share, "
+                f"explained={share} was given, but the path explains at most "
+                f"{self.explained.max():.10g} of the power of the responses. Give a smaller share, "
                 "or smaller noise_variances to noise_path."
             )
         return int(enough[0])

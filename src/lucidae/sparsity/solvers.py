@@ -36,8 +36,9 @@ import numpy as np
 from lucidae.arrays import Array, device, namespace, put, scalar, to_numpy, zeros_like_shape
 from lucidae.iteration import Below, Callback, History, Solution, Status, iterate
 from lucidae.sparsity.dictionary import selected_columns
-from lucidae.sparsity.group_covariance import GroupCovariance, solve_groups
+from lucidae.sparsity.group_covariance import GroupCovariance
 from lucidae.sparsity.group_moves import rank_groups
+from lucidae.sparsity.group_solver import solve_groups
 from lucidae.sparsity.groups import Groups
 from lucidae.sparsity.objectives import Energy, Marginal
 from lucidae.sparsity.problem import Problem, rounding_distance
@@ -198,6 +199,20 @@ def _solve_group_covariances(
     if not few and scalar(found.value.used) <= CROWDED_GROUPS * problem.rows:
         return found
     return _lowest([found, solved_by("mm")], objective)
+
+
+def advice_on(solution: Solution[State]) -> str:
+    """Return how a minimisation ended and what to do, with regard to the noise variance.
+
+    A noise variance far below that of the data makes the covariance of a response nearly singular.
+    """
+    if solution.status is not Status.STALLED:
+        return solution.advice
+    return (
+        f"{solution.advice} The noise variance is {scalar(solution.value.noise):.1g} times the "
+        "mean square response, and rounding errors grow as it falls: give a larger one if it is "
+        "below that of the data."
+    )
 
 
 def _lowest(ended: list[Solution[State]], objective: Energy) -> Solution[State]:
