@@ -300,23 +300,14 @@ class PathTrace(NamedTuple):
         -------
         dict
             "column" is the strongest column at the chosen noise variance, -1 if no column is in
-<<<<<<< HEAD
             use. "noise" are the noise variances of the path that are at least a quarter of the
             chosen one and explain at least 0.4 times the share `explained`, and "strongest" is the
-            strongest column at each of them. "overlap" compares the set of columns in use at the
-            chosen noise variance with the sets at those of "noise" within a factor of ten: the size
-            of the intersection divided by that of the union, averaged; None if there is no set to
-            compare with.
-=======
-            use. "noise" are the noise variances of the path above a quarter of the chosen one at
-            which the explained share is at least 0.4 of the one here, and "strongest" are the
-            strongest columns there. "changed" tells for which of them the change is real: the
-            strongest column there is not in use here, or "column" contributes less than half as
-            much there as the strongest one does. "overlap" is
-            the number of columns in use both there and here, divided by the number in use in either
-            place: the mean over the noise variances within a factor of ten, or None if there are
-            none.
->>>>>>> s8-fixsparse
+            strongest column at each of them. "changed" tells for which of them the change is real:
+            the strongest column there is not in use at the chosen noise variance, or "column"
+            contributes there less than half as much as the strongest one. "overlap" compares the
+            set of columns in use at the chosen noise variance with the sets at those of "noise"
+            within a factor of ten: the size of the intersection divided by that of the union,
+            averaged; None if there is no set to compare with.
         """
         compared = (self.noise >= 0.25 * noise) & (self.explained >= EXPLAINED * explained)
         rows = [i for i in np.flatnonzero(compared) if self.powers[i].any()]
