@@ -68,10 +68,10 @@ USED = 0.01
 """Share of the sum of squares of all contributions above which a column counts as in use."""
 
 OVERTAKEN = 0.5
-"""Contribution of a column, relative to the strongest one, below which it has lost its place.
+"""Contribution of a column, relative to the strongest one, from which both are equally strong.
 
-It is a sum of squares: columns whose amplitudes differ by less than √2 count as equally strong,
-since estimates of such columns change places when the noise variance shrinks them differently."""
+It is a sum of squares, so their amplitudes differ by less than √2. Such columns change places when
+a larger noise variance shrinks them differently."""
 
 EXPLAINED = 0.4
 """Explained power, divided by that at the chosen noise variance, of solutions to compare with.
@@ -297,8 +297,7 @@ class PathTrace(NamedTuple):
             use. "noise" are the noise variances of the path above a quarter of the chosen one at
             which the explained share is at least 0.4 of the one here, and "strongest" are the
             strongest columns there. "changed" tells for which of them the change is real: the
-            strongest column there is not in use here, or "column" contributes less than half as
-            much there as the strongest one does. "overlap" is
+            strongest column there contributes less than half as much here as "column". "overlap" is
             the number of columns in use both there and here, divided by the number in use in either
             place: the mean over the noise variances within a factor of ten, or None if there are
             none.
@@ -310,12 +309,11 @@ class PathTrace(NamedTuple):
         shares = [_overlap(here, in_use(self.powers[i])) for i in near]
         column = int(np.argmax(powers)) if powers.any() else -1
         strongest = np.array([np.argmax(self.powers[i]) for i in rows], dtype=int)
-        left = np.array([self.powers[i, column] / self.powers[i].max() for i in rows])
         return {
             "column": column,
             "noise": np.array([self.noise[i] for i in rows], dtype=float),
             "strongest": strongest,
-            "changed": (strongest != column) & (~here[strongest] | (left < OVERTAKEN)),
+            "changed": (powers[strongest] < OVERTAKEN * powers.max()) | (column < 0),
             "overlap": float(np.mean(shares)) if shares else None,
         }
 
