@@ -175,7 +175,7 @@ NO_GAIN = 1e-14
 """Decrease of the energy (loss) per response in one round of exact moves that is rounding."""
 
 
-class _Progress:
+class _SweepProgress:
     """Callback that ends an iteration of `IDLE` sweeps with no lower distance and no lower energy.
 
     The energy (loss) must fall by more than `rounding`, a relative error, to count as lower.
@@ -206,7 +206,7 @@ def _sweeps(
     If these make no progress, every second sweep consists of exact moves alone.
     """
     objective = GroupCovariance(first.groups)
-    progress = _Progress(objective, rounding_distance(problem))
+    progress = _SweepProgress(objective, rounding_distance(problem))
 
     def step(state: PrincipalState) -> PrincipalState:
         if progress.since_distance >= SLOW and progress.since_distance % 2:
