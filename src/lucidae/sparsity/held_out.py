@@ -68,10 +68,10 @@ USED = 0.01
 """Share of the sum of squares of all contributions above which a column counts as in use."""
 
 OVERTAKEN = 0.5
-"""Contribution of a column, relative to the strongest one, below which it has lost its place.
+"""Contribution of a column, relative to the strongest one, from which both are equally strong.
 
-It is a sum of squares: columns whose amplitudes differ by less than √2 count as equally strong,
-since estimates of such columns change places when the noise variance shrinks them differently."""
+It is a sum of squares, so their amplitudes differ by less than √2. Such columns change places when
+a larger noise variance shrinks them differently."""
 
 EXPLAINED = 0.4
 """Explained power, divided by that at the chosen noise variance, of solutions to compare with.
@@ -303,8 +303,8 @@ class PathTrace(NamedTuple):
             use. "noise" are the noise variances of the path that are at least a quarter of the
             chosen one and explain at least 0.4 times the share `explained`, and "strongest" is the
             strongest column at each of them. "changed" tells for which of them the change is real:
-            the strongest column there is not in use at the chosen noise variance, or "column"
-            contributes there less than half as much as the strongest one. "overlap" compares the
+            the strongest column there contributes less than half as much as "column" at the chosen
+            noise variance. "overlap" compares the
             set of columns in use at the chosen noise variance with the sets at those of "noise"
             within a factor of ten: the size of the intersection divided by that of the union,
             averaged; None if there is no set to compare with.
@@ -316,12 +316,11 @@ class PathTrace(NamedTuple):
         shares = [_overlap(here, in_use(self.powers[i])) for i in near]
         column = int(np.argmax(powers)) if powers.any() else -1
         strongest = np.array([np.argmax(self.powers[i]) for i in rows], dtype=int)
-        left = np.array([self.powers[i, column] / self.powers[i].max() for i in rows])
         return {
             "column": column,
             "noise": np.array([self.noise[i] for i in rows], dtype=float),
             "strongest": strongest,
-            "changed": (strongest != column) & (~here[strongest] | (left < OVERTAKEN)),
+            "changed": (powers[strongest] < OVERTAKEN * powers.max()) | (column < 0),
             "overlap": float(np.mean(shares)) if shares else None,
         }
 
