@@ -304,10 +304,10 @@ class PathTrace(NamedTuple):
             chosen one and explain at least 0.4 times the share `explained`, and "strongest" is the
             strongest column at each of them. "changed" tells for which of them the change is real:
             the strongest column there contributes less than half as much as "column" at the chosen
-            noise variance. "overlap" compares the
-            set of columns in use at the chosen noise variance with the sets at those of "noise"
-            within a factor of ten: the size of the intersection divided by that of the union,
-            averaged; None if there is no set to compare with.
+            noise variance. "overlap" compares the set of columns in use at the chosen noise
+            variance with the sets at those of "noise" within a factor of ten: the size of the
+            intersection divided by that of the union, averaged; None if there is no set to compare
+            with.
         """
         compared = (self.noise >= 0.25 * noise) & (self.explained >= EXPLAINED * explained)
         rows = [i for i in np.flatnonzero(compared) if self.powers[i].any()]
