@@ -584,7 +584,7 @@ def _single_sums(center: Array, X: Array) -> Sums | None:
         rows = np.subtract(X[block], rounded, out=buffer[: block.stop - block.start])
         for part in _slices(len(rows), SINGLE_ROWS):
             total += np.sum(rows[part], axis=0)
-        product = scipy.linalg.blas.ssyrk(1.0, rows.T).T
+        product = rows.T @ rows  # NumPy computes one triangle of it and copies the other
         squares += product
         if block.start % step == 0:
             errors += _single_error(product, X[block] - center)
@@ -599,11 +599,11 @@ def _single_sums(center: Array, X: Array) -> Sums | None:
 def _single_error(product: Array, rows: Array) -> float:
     """Return an estimate of the Frobenius norm of the error of a product rowsᵀrows.
 
-    `product` is the lower triangle in single precision, and `rows` are float64. The mean of ‖Eg‖²
-    over standard normal vectors g is the squared Frobenius norm of a matrix E.
+    `product` is in single precision, and `rows` are float64. The mean of ‖Eg‖² over standard normal
+    vectors g is the squared Frobenius norm of a matrix E.
     """
     random = np.random.default_rng(0).standard_normal((rows.shape[1], MEASURED_DIRECTIONS))
-    error = mirrored(product) @ random - rows.T @ (rows @ random)
+    error = product.astype(np.float64) @ random - rows.T @ (rows @ random)
     return float(np.linalg.norm(error)) / math.sqrt(MEASURED_DIRECTIONS)
 
 

@@ -83,6 +83,10 @@ RESOLVED = 1e-8
 """Smallest ratio of an eigenvalue to the largest one for which the eigenvector of the second moment
 is computed from that of the Gram matrix."""
 
+NUMPY_ROWS = 128
+"""Largest number of rows whose Gram matrix is decomposed by NumPy, which has computed it. SciPy has
+threads of its own, which wait for those of NumPy longer than so small a problem takes."""
+
 SMALL_MEAN = 1.0
 """Largest ratio of the squared length of the mean to the total variance for which the mean is
 subtracted from the products instead of from the rows: at most one bit of accuracy is lost."""
@@ -444,7 +448,10 @@ def gram_eigenpairs(
     is None if one of the k eigenvalues is below `RESOLVED` times the largest, because such an
     eigenvector would be inaccurate.
     """
-    values, left = leading_eigenpairs(gram, k)
+    if is_numpy(gram) and gram.shape[0] <= NUMPY_ROWS:
+        values, left = (part[..., :k] for part in eigh_descending(gram))
+    else:
+        values, left = leading_eigenpairs(gram, k)
     trace = float(namespace(gram).linalg.trace(gram))
     return _from_left(values, left, X, mean, weights, total, trace)
 
