@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 from sklearn.model_selection import KFold
 
-from lucidae.cards import card, table
 from lucidae.dropout.completion import Completion, complete
 from lucidae.dropout.equalize import check_width
 from lucidae.dropout.held_out import CrossValidation, checked_splits
 from lucidae.dropout.observed import ObservedEntries, check_missing_values, marked
+from lucidae.dropout.path import PathOfRates
 from lucidae.dropout.theory import dropout_of, strength_of
 from lucidae.dropout.verified_completion import ZERO
 from lucidae.iteration import limited_blas
@@ -43,7 +43,7 @@ FOLD_STEPS = 100
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class CompletionPath:
+class CompletionPath(PathOfRates):
     """Completed matrices for several dropout rates, for a fixed number r of columns of the factors.
 
     Parameters
@@ -75,36 +75,9 @@ class CompletionPath:
     objective: Vector
     gap: Vector
 
-    def plot(self, *, ax: Any = None, **line: Any) -> Any:
-        """Draw error and rank of the matrix against the dropout rate; see `DropoutPathDisplay`.
-
-        Parameters
-        ----------
-        ax : matplotlib axes, optional
-            Axes to draw on; by default a new figure is made.
-        **line
-            Keyword arguments of ``ax.plot`` for the error.
-
-        Returns
-        -------
-        DropoutPathDisplay
-            The display, already drawn; its axes are ``ax_``.
-        """
-        from lucidae.displays import DropoutPathDisplay
-
-        return DropoutPathDisplay.from_path(self, ax=ax, **line)
-
     def _repr_html_(self) -> str:
-        columns = {
-            "dropout": self.dropout,
-            "rank": self.rank,
-            "threshold": self.threshold,
-            "error": self.error,
-            "objective": self.objective,
-            "duality gap": self.gap,
-        }
         title = f"Completed matrices for {len(self.dropout)} dropout rates"
-        return card(title, table(columns))
+        return self._table(title, **{"duality gap": self.gap})
 
 
 def completion_path(

@@ -42,8 +42,44 @@ __all__ = ["RankPath", "RegularizationPath", "rank_path", "regularization_path"]
 Vector = np.ndarray[Any, Any]
 
 
+class PathOfRates:
+    """What the paths of dropout rates share: their drawing, and their table in notebooks."""
+
+    __slots__ = ()
+
+    dropout: Vector
+    rank: Vector
+    threshold: Vector
+    error: Vector
+    objective: Vector
+
+    def plot(self, *, ax: Any = None, **line: Any) -> Any:
+        """Draw error and rank of the optimum against the dropout rate; see `DropoutPathDisplay`.
+
+        Parameters
+        ----------
+        ax : matplotlib axes, optional
+            Axes to draw on; by default a new figure is made.
+        **line
+            Keyword arguments of ``ax.plot`` for the error.
+
+        Returns
+        -------
+        DropoutPathDisplay
+            The display, already drawn; its axes are ``ax_``.
+        """
+        from lucidae.displays import DropoutPathDisplay
+
+        return DropoutPathDisplay.from_path(self, ax=ax, **line)
+
+    def _table(self, title: str, **further: Vector) -> str:
+        """Return the path as an HTML table, with `further` columns at the end."""
+        names = ("dropout", "rank", "threshold", "error", "objective")
+        return card(title, table({name: getattr(self, name) for name in names} | further))
+
+
 @dataclass(frozen=True, slots=True, eq=False)
-class RegularizationPath:
+class RegularizationPath(PathOfRates):
     """The optimal network as a function of the dropout rate, for a fixed number r of hidden units.
 
     Parameters
@@ -75,35 +111,8 @@ class RegularizationPath:
     objective: Vector
     breaks: Vector
 
-    def plot(self, *, ax: Any = None, **line: Any) -> Any:
-        """Draw error and rank of the network against the dropout rate; see `DropoutPathDisplay`.
-
-        Parameters
-        ----------
-        ax : matplotlib axes, optional
-            Axes to draw on; by default a new figure is made.
-        **line
-            Keyword arguments of ``ax.plot`` for the error.
-
-        Returns
-        -------
-        DropoutPathDisplay
-            The display, already drawn; its axes are ``ax_``.
-        """
-        from lucidae.displays import DropoutPathDisplay
-
-        return DropoutPathDisplay.from_path(self, ax=ax, **line)
-
     def _repr_html_(self) -> str:
-        columns = {
-            "dropout": self.dropout,
-            "rank": self.rank,
-            "threshold": self.threshold,
-            "error": self.error,
-            "objective": self.objective,
-        }
-        title = f"Optimal networks for {len(self.dropout)} dropout rates"
-        return card(title, table(columns))
+        return self._table(f"Optimal networks for {len(self.dropout)} dropout rates")
 
 
 def regularization_path(

@@ -438,8 +438,7 @@ class VaeStack:
         list of dict
             For each run the means over the samples of −ELBO with the posteriors that the encoder
             predicts (``encoded``) and with the best ones of full and of diagonal covariance
-            (``best_full``, ``best_diagonal``), and the Hadamard gap of its decoder at the means of
-            the encoder (``first_order``).
+            (``best_full``, ``best_diagonal``).
         """
         seeds = [run.seed for run in self.runs]
         k = self.used.shape[-1]
@@ -456,15 +455,10 @@ class VaeStack:
             lambda z: decode(weights, z), x, self.noise_variance, posterior.mean, steps
         )
         values = {"encoded": encoded, **{f"best_{kind}": one for kind, one in best.items()}}
-        found = []
-        for index, run in enumerate(self.runs):
-            codes = posterior.mean[index, :, : run.latents]
-            gap = hadamard_gap(
-                self.decoder(index), codes=codes, noise_variance=float(self.noise_variance[index])
-            )
-            own = {name: np.array(float(part[index].mean())) for name, part in values.items()}
-            found.append(own | {"first_order": np.array(gap.value)})
-        return found
+        return [
+            {name: np.array(float(part[index].mean())) for name, part in values.items()}
+            for index in range(len(self.runs))
+        ]
 
     def _measure(self, x: Tensor, noise: Draws) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Return means over samples x of errors and KL divergences, and moments of the posteriors.
