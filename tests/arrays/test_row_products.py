@@ -19,7 +19,7 @@ def naive(vectors, X, weights):
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize(("shape", "width"), [((301, 40), 4), ((50, 70), 1), ((7, 90_000), 12)])
 def test_the_product_is_that_of_the_centred_rows(monkeypatch, threads, weighted, shape, width):
-    monkeypatch.setattr(row_products, "_threads", lambda: threads)
+    monkeypatch.setattr(row_products, "blas_threads", lambda: threads)
     monkeypatch.setattr(row_products, "THREADED_PASS", 0)
     monkeypatch.setattr(row_products, "SMALL_PRODUCT", 10_000)
     rng = np.random.default_rng(0)

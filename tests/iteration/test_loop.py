@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 from threadpoolctl import threadpool_info
 
-from lucidae.arrays import Array, namespace, to_numpy
+from lucidae.arrays import Array, namespace, threads, to_numpy
 from lucidae.iteration import (
     Below,
     Status,
@@ -21,7 +21,6 @@ from lucidae.iteration import (
     iterate_batch,
     limited_blas,
     log_grid,
-    loop,
 )
 
 NEVER = Below(abs, -1.0)
@@ -345,7 +344,7 @@ def test_small_problems_run_on_one_thread_and_the_rest_is_restored(size, limited
 
 
 def test_the_limit_of_threads_is_seen_to_bite():
-    two = loop._controller().limit(limits=2, user_api="blas")
+    two = threads._controller().limit(limits=2, user_api="blas")
     with two:
         assert max(blas_threads()) == 2
         with limited_blas(10):

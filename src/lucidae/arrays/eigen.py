@@ -22,6 +22,7 @@ from lucidae.arrays import (
     to_numpy,
 )
 from lucidae.arrays.krylov import EXTRA, RESIDUAL, WIDEST, krylov_eigenpairs
+from lucidae.arrays.threads import one_scipy_thread
 
 ITERATIVE_FEATURES = 2000
 """Smallest number of rows of a matrix for which block Krylov iteration is used. On two cores the
@@ -39,12 +40,33 @@ ARPACK_FEATURES = 400
 """Smallest number of rows of a matrix for which ARPACK is tried before the dense solver. With
 eigenvalues that decay it takes a quarter of the time from there on, and a sixth for 1000 rows."""
 
+ARPACK_LARGEST = 4096
+"""Largest number of rows of a matrix for which ARPACK is tried before block Krylov iteration. For
+2000 and 3000 rows it takes half of the time; a larger matrix is read from memory for every product,
+and products with a block read it less often."""
+
+ARPACK_PAIRS = 64
+"""Largest number of wanted eigenpairs for which ARPACK is tried. It orthogonalises one vector at a
+time, which takes most of the time if there are more."""
+
 ARPACK_SHARE = 0.1
 """ARPACK is given up after this number times the number of rows in products with vectors, which
 then have taken half of the time of the dense solver."""
 
 ARPACK_VECTORS = 30
 """Smallest number of vectors that ARPACK stores; more make fewer restarts necessary."""
+
+LARGEST_WHOLE = 1200
+"""Largest number of rows of a matrix of which all eigenpairs are computed if many are wanted."""
+
+WHOLE_SHARE = 8
+"""Many are more than the number of rows divided by this number. For 1000 rows, all eigenpairs take
+105 ms, and 200 of them, by SciPy, 123 ms; 100 of them take 85 ms."""
+
+SCIPY_ALONE = 1800
+"""Largest number of rows of a matrix whose eigenpairs SciPy computes with one thread. With two
+threads, 50 of 500 take 30 ms instead of 16 ms, because those of NumPy are still waiting for work;
+from 2000 rows on, two threads are faster."""
 
 SEARCHED = 6
 """Number of Lanczos steps by which eigenvectors that ARPACK has missed are searched for."""
@@ -82,21 +104,30 @@ def leading_eigenpairs(matrix: Array, k: int) -> tuple[Array, Array]:
     size = matrix.shape[0]
     found = None
     smallest = ITERATIVE_FEATURES if on_host(matrix) else ITERATIVE_ON_DEVICE
-    if size >= smallest and k <= size // ITERATIVE_SHARE:
+    few = k <= size // ITERATIVE_SHARE
+    if is_numpy(matrix) and few and ARPACK_FEATURES <= size <= ARPACK_LARGEST and k <= ARPACK_PAIRS:
+        found = _dense_arpack(matrix, k)
+    if found is None and size >= smallest and few:
         # A dense solver takes about 6 size³ operations at the speed of products with vectors, which
         # is as much as this number of products with a block of k vectors.
         passes = 1.5 * size / min(k + EXTRA, WIDEST)
         found = krylov_eigenpairs(
             lambda rows: rows @ matrix, k, matrix[0, :], passes=passes, last=RESIDUAL
         )
-    elif is_numpy(matrix) and size >= ARPACK_FEATURES and k <= size // ITERATIVE_SHARE:
-        found = _dense_arpack(matrix, k)
-    if found is None and is_numpy(matrix) and k < size:
+    if found is None and is_numpy(matrix) and k < size and not _takes_all(size, k):
         found = subset_eigenpairs(matrix, k)
     if found is None:
         values, vectors = eigh_descending(matrix)
         found = values[:k], vectors[:, :k]
     return found if are_orthonormal(found[1]) else all_eigenpairs(matrix, k)
+
+
+def _takes_all(size: int, k: int) -> bool:
+    """Tell whether all eigenpairs of a NumPy matrix are computed faster than its `k` leading ones.
+
+    NumPy computes all of them by another algorithm, which uses several threads better.
+    """
+    return size <= LARGEST_WHOLE and k > size // WHOLE_SHARE
 
 
 def _dense_arpack(matrix: Array, k: int) -> tuple[Array, Array] | None:
@@ -143,7 +174,11 @@ def arpack_eigenpairs(
     kept = min(size, max(2 * count + 1, ARPACK_VECTORS))
     restarts = max(1, products // max(kept - count, 1))
     try:
-        values, vectors = eigsh(operator, count, which="LA", v0=start, ncv=kept, maxiter=restarts)
+        # NumPy computes the products; SciPy's threads would wait for those of NumPy.
+        with one_scipy_thread():
+            values, vectors = eigsh(
+                operator, count, which="LA", v0=start, ncv=kept, maxiter=restarts
+            )
     except ArpackError:
         return None
     values, vectors = values[::-1].copy(), vectors[:, ::-1]
@@ -199,9 +234,10 @@ def subset_eigenpairs(matrix: Array, k: int) -> tuple[Array, Array] | None:
     """
     last = matrix.shape[0] - 1
     try:
-        values, vectors = scipy.linalg.eigh(
-            matrix, subset_by_index=[last - k + 1, last], check_finite=False
-        )
+        with one_scipy_thread(matrix.shape[0] <= SCIPY_ALONE):
+            values, vectors = scipy.linalg.eigh(
+                matrix, subset_by_index=[last - k + 1, last], check_finite=False
+            )
     except np.linalg.LinAlgError:
         return None
     return (values[::-1], vectors[:, ::-1]) if len(values) == k else None

@@ -271,12 +271,13 @@ def svd_thin(A: Array) -> tuple[Array, Array, Array]:
 def add_gram_(A: Array | None, rows: Array) -> Array:
     """Add ``rows.T @ rows`` to `A` in place, and return `A`; only the lower triangle is defined.
 
-    `rows` has shape (n, m) and `A` shape (m, m); None stands for a matrix of zeros. For NumPy
-    arrays BLAS's dsyrk is used, which computes one triangle (half the operations of a product) and
-    adds it to `A` without a temporary array. BLAS is column-major: it reads `rows` as its transpose
-    without a copy, and the upper triangle that it writes is the lower one of the returned matrix.
+    `rows` has shape (n, m) and `A` shape (m, m); None stands for a matrix of zeros. For this
+    product NumPy calls BLAS's syrk, which computes one triangle (half the operations of a product).
+    Large float64 products are added to `A` by the dsyrk of SciPy, without a temporary array. BLAS
+    is column-major: it reads `rows` as its transpose without a copy, and the upper triangle that it
+    writes is the lower one of the returned matrix.
     """
-    if is_numpy(rows) and rows.dtype == np.float64:
+    if is_numpy(rows) and rows.dtype == np.float64 and rows.shape[1] > _LARGE_GRAM:
         into = {} if A is None else {"c": A.T, "overwrite_c": 1, "beta": 1.0}
         return scipy.linalg.blas.dsyrk(1.0, rows.T, **into).T
     product = rows.mT @ rows
@@ -286,15 +287,15 @@ def add_gram_(A: Array | None, rows: Array) -> Array:
     return A
 
 
-def weighted_sum(weights: Array | None, rows: Array) -> Array:
-    """Return the weighted sum of the rows (n, m), a vector of shape (m,); None for weights of 1.
+_LARGE_GRAM = 2048
+"""Smallest number of columns for which SciPy computes a product of rows, because a temporary array
+would take much memory. Below it NumPy does, whose threads compute the rest of a fit as well."""
 
-    It uses the same BLAS library as `add_gram_`, to avoid a second pool of threads.
-    """
+
+def weighted_sum(weights: Array | None, rows: Array) -> Array:
+    """Return the weighted sum of the rows (n, m), a vector of shape (m,); None for weights of 1."""
     if weights is None:
         weights = namespace(rows).ones(rows.shape[0], dtype=rows.dtype, device=device(rows))
-    if is_numpy(rows) and rows.dtype == np.float64:
-        return scipy.linalg.blas.dgemv(1.0, rows.T, weights)
     return weights @ rows
 
 

@@ -10,14 +10,13 @@ four vectors takes more time than the product.
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
-from functools import cache
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-from threadpoolctl import ThreadpoolController
 
 from lucidae.arrays.helpers import is_numpy
+from lucidae.arrays.threads import blas_threads, in_threads
 
 __all__ = ["has_fast_products", "moment_product"]
 
@@ -90,7 +89,10 @@ def moment_product(
     vectors, converted = np.ascontiguousarray(vectors, dtype=dtype), X.dtype != dtype
     shift = (vectors @ mean)[:, None].astype(dtype)
     size = _piece(m, len(vectors), np.dtype(dtype).itemsize)
+    threads = blas_threads() if n * m * len(vectors) >= THREADED_PASS else 1
     if size < FEWEST_ROWS:
+        if converted:
+            return _wide_product(vectors, X, mean, shares, threads)
         size = max(1, LARGE_PIECE // m)
 
     def summed(first: int, last: int) -> tuple[Vector, Vector]:
@@ -108,32 +110,47 @@ def moment_product(
             total += codes @ rows
         return total, spread
 
-    threads = _threads() if n * m * len(vectors) >= THREADED_PASS else 1
-    if threads == 1:
-        total, spread = summed(0, n)
-    else:
-        ends = [n * i // threads for i in range(threads + 1)]
-        with ThreadPoolExecutor(threads) as pool:
-            parts = list(pool.map(summed, ends[:-1], ends[1:]))
-        total, spread = (sum(terms[1:], terms[0]) for terms in zip(*parts, strict=True))
+    parts = in_threads(summed, n, threads)
+    total, spread = (sum(terms[1:], terms[0]) for terms in zip(*parts, strict=True))
     if not converted:
         total -= spread[:, None] * mean
     if shares is None:
         total /= n
-    return total
+    return np.asarray(total)
+
+
+def _wide_product(
+    vectors: Vector, X: Vector, mean: Vector, shares: Vector | None, threads: int
+) -> Vector:
+    """Return the product of vectors with the second moment of few wide rows, in double precision.
+
+    The arguments are those of `moment_product`. Some columns at a time are converted and centred:
+    once for the codes of the rows, which are sums over all columns, and once for their products
+    with the columns.
+    """
+    (n, m), total = X.shape, np.empty(vectors.shape)
+    size = max(1, CACHED_BYTES // (16 * n))
+
+    def slices(first: int, last: int) -> Iterator[slice]:
+        return (slice(start, min(start + size, last)) for start in range(first, last, size))
+
+    def coded(first: int, last: int) -> Vector:
+        codes = np.zeros((len(vectors), n))
+        for part in slices(first, last):
+            codes += vectors[:, part] @ (X[:, part] - mean[part]).T
+        return codes
+
+    codes = sum(in_threads(coded, m, threads), np.zeros((len(vectors), n)))
+    codes *= 1.0 / n if shares is None else shares
+
+    def multiplied(first: int, last: int) -> None:
+        for part in slices(first, last):
+            total[:, part] = codes @ (X[:, part] - mean[part])
+
+    in_threads(multiplied, m, threads)
+    return np.asarray(total)
 
 
 def _piece(m: int, width: int, itemsize: int) -> int:
     """Return the number of rows of m features that are multiplied with `width` vectors at once."""
     return min(SMALL_PRODUCT // (m * width), CACHED_BYTES // (m * itemsize))
-
-
-@cache
-def _controller() -> ThreadpoolController:
-    return ThreadpoolController()
-
-
-def _threads() -> int:
-    """Return the number of threads that BLAS may use at present."""
-    found = [library["num_threads"] for library in _controller().info()]
-    return max(1, min(found, default=1))

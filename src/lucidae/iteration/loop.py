@@ -10,14 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
-from functools import cache
-from threading import Lock
 from typing import Any, TypeVar
 
 import numpy as np
-from threadpoolctl import ThreadpoolController
 
 from lucidae.arrays import Array, Steps, device, namespace, scalar, to_numpy
+from lucidae.arrays.threads import one_thread
 from lucidae.iteration.history import Recorder, Schedule
 from lucidae.iteration.status import BatchSolution, Solution, Status
 from lucidae.iteration.stopping import Below, Judge
@@ -321,41 +319,13 @@ def _index(positions: Array, reference: Array) -> Array:
     return namespace(reference).asarray(positions, device=device(reference))
 
 
-@cache
-def _controller() -> ThreadpoolController:
-    return ThreadpoolController()
-
-
-_LIMITED = Lock()
-"""Lock that is held while BLAS is limited to one thread."""
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Run a ``with`` block in which BLAS uses one thread.
-
-    Most BLAS libraries have one number of threads for the whole process. If each Python thread
-    stored and restored this number by itself, one that enters while another is inside would store
-    1 as the original number, and leave the process at one thread. So the Python thread that enters
-    first sets the limit and restores the number, and the others change nothing.
-    """
-    if not _LIMITED.acquire(blocking=False):
-        yield
-        return
-    try:
-        with _controller().limit(limits=1, user_api="blas"):
-            yield
-    finally:
-        _LIMITED.release()
-
-
 def limited_blas(size: int | None) -> AbstractContextManager[None]:
     """Return a context manager in which BLAS uses one thread for small problems.
 
     A problem is small if its largest matrix has fewer than 500 rows (`size`). Otherwise, and if
     `size` is None, nothing is changed.
     """
-    return nullcontext() if size is None or size >= SMALL_PROBLEM else _one_thread()
+    return nullcontext() if size is None or size >= SMALL_PROBLEM else one_thread()
 
 
 def log_grid(limit: int, per_decade: int = 20) -> tuple[int, ...]:

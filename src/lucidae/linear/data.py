@@ -33,6 +33,7 @@ from lucidae.linear.covariances import DenseCovariance, StreamCovariance, copied
 from lucidae.linear.routes import (
     ARPACK_ENTRIES,
     EXACT_FEATURES,
+    MANY,
     NARROW,
     SMALL_MEAN,
     SMALL_ROWS,
@@ -228,7 +229,7 @@ class RowsSource:
     def _iterated(self, k: int, cost: Costs) -> Spectrum | None:
         """Return the `k` leading eigenpairs by iteration; None if it would take too long."""
         rows, mean = self._products
-        if _for_vectors(rows):
+        if _for_vectors(rows, k):
             found = vector_eigenpairs(
                 rows, mean, self.weights, self.weight, self.trace, k, rough=True
             )
@@ -418,11 +419,14 @@ def _costs_of(X: Any, k: int) -> Costs:
     return costs(n, m, k, narrow=has_fast_products(X, NARROW))
 
 
-def _for_vectors(X: Any) -> bool:
-    """Tell whether products of rows X (n, m) with one vector are as fast as with several."""
+def _for_vectors(X: Any, k: int) -> bool:
+    """Tell whether ARPACK computes `k` eigenpairs of rows X (n, m) faster than a block iteration.
+
+    ARPACK multiplies the rows with one vector at a time.
+    """
     if scipy.sparse.issparse(X):
         return bool(X.nnz <= ARPACK_ENTRIES * sum(X.shape))
-    return is_numpy(X) and X.dtype == np.float64 and X.size <= SMALL_ROWS
+    return is_numpy(X) and X.dtype == np.float64 and X.size <= SMALL_ROWS and k <= MANY
 
 
 def _smaller_than_moment(X: Any) -> bool:

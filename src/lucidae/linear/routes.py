@@ -35,6 +35,7 @@ from lucidae.arrays import Array, as_double, device, eigh_descending, eye_like, 
 from lucidae.arrays.eigen import arpack_eigenpairs, fix_signs, leading_eigenpairs
 from lucidae.arrays.krylov import EXTRA, WIDEST, krylov_eigenpairs
 from lucidae.arrays.row_products import moment_product
+from lucidae.arrays.threads import blas_threads, in_threads
 from lucidae.linear.spectrum import Spectrum
 
 EXACT_FEATURES = 8192
@@ -62,10 +63,10 @@ NARROW_FOR_MANY = 8
 
 MANY = 32
 
-SMALL_ROWS = 2**21
-"""Largest number of entries of dense rows for which ARPACK is used: they stay in the cache, so that
-products with one vector are as fast as with a few, and the steps of a block iteration would take
-more time than the products."""
+SMALL_ROWS = 2**24
+"""Largest number of entries of dense rows for which ARPACK is used, for at most `MANY` eigenpairs.
+It needs fewer products than a block iteration and orthogonalises less, which counts more than that
+a block reads the rows less often."""
 
 WIDEST_SPARSE = 4
 """Largest number of vectors in a block for sparse rows. Products with wider blocks are hardly
@@ -279,19 +280,25 @@ def single_statistics(X: Any, shares: Array) -> tuple[Array, float, tuple[Array,
 
 def _sums_about(center: Array, X: Array, shares: Array) -> tuple[Array, Array]:
     """Return the float64 means of weighted rows X (n, m) minus a vector, and of their squares."""
-    n, m = X.shape
-    mean, squares = np.zeros(m), np.zeros(m)
-    size, shifted = max(4, SUMMED_ENTRIES // m), bool(center.any())
-    buffer = np.empty((min(size, n), m))
-    for start in range(0, n, size):
-        rows, own = buffer[: min(size, n - start)], shares[start : start + size]
-        rows[...] = X[start : start + size]
-        if shifted:
-            rows -= center
-        mean += own @ rows
-        rows *= rows
-        squares += own @ rows
-    return mean, squares
+    (n, m), shifted = X.shape, bool(center.any())
+    size = max(4, SUMMED_ENTRIES // m)
+
+    def part(first: int, last: int) -> tuple[Array, Array]:
+        mean, squares = np.zeros(m), np.zeros(m)
+        buffer = np.empty((min(size, n), m))
+        for start in range(first, last, size):
+            stop = min(start + size, last)
+            rows, own = buffer[: stop - start], shares[start:stop]
+            rows[...] = X[start:stop]
+            if shifted:
+                rows -= center
+            mean += own @ rows
+            rows *= rows
+            squares += own @ rows
+        return mean, squares
+
+    means, squares = zip(*in_threads(part, n, blas_threads()), strict=True)
+    return sum(means[1:], means[0]), sum(squares[1:], squares[0])
 
 
 def single_eigenpairs(
@@ -357,16 +364,19 @@ def _single_gram_vectors(X: Array, mean: Array, shares: Array, k: int) -> Array 
 
     The result is None if an eigenvalue is below `SINGLE_RESOLVED` times the largest.
     """
-    (n, m), roots = X.shape, np.sqrt(shares).astype(np.float32)[:, None]
-    gram, center = np.zeros((n, n)), mean.astype(np.float32)
+    (n, m), roots = X.shape, np.sqrt(shares)[:, None]
+    gram = np.zeros((n, n))
     for start in range(0, m, COLUMNS):
-        block = X[:, start : start + COLUMNS] - center[start : start + COLUMNS]
-        block *= roots
+        block = X[:, start : start + COLUMNS]
         gram += block @ block.T
+    # The mean is small, or X was centred, so that subtracting its products loses no digit.
+    projected = X @ mean.astype(np.float32)
+    gram += mean @ mean - projected[:, None] - projected[None, :]
+    gram *= roots * roots.T
     values, left = leading_eigenpairs(gram, k)
     if not values[-1] > SINGLE_RESOLVED * values[0]:
         return None
-    scaled = ((left / np.sqrt(values)).astype(np.float32) * roots).T
+    scaled = (left / np.sqrt(values) * roots).astype(np.float32).T
     rows = (scaled @ X).astype(np.float64) - scaled.sum(axis=1, dtype=np.float64)[:, None] * mean
     return np.linalg.qr(rows.T)[0]
 

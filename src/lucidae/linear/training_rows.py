@@ -16,14 +16,15 @@ import numpy as np
 import scipy.sparse
 
 from lucidae.arrays import Array, is_numpy, to_numpy
+from lucidae.arrays.threads import blas_threads, in_threads
 from lucidae.linear.verified_gram import FEW_ROWS
 
 __all__ = ["TrainingRows"]
 
 Vector = np.ndarray[Any, Any]
 
-BLOCK_ROWS = 256
-"""Number of dense rows that are converted to float64 and multiplied at a time."""
+THREADED_ENTRIES = 2**21
+"""Smallest number of entries of dense rows that are multiplied by several threads."""
 
 REFERENCED_BYTES = 2**28
 """Largest size of rows to which a fitted state refers: 256 mebibytes. An estimator must not keep
@@ -106,15 +107,16 @@ def _projected(X: Any, direction: Vector) -> Vector:
 
     BLAS may divide the sums differently if its number of threads has changed. The products are
     computed in double precision: in single precision, a large constant feature would hide changes
-    of the others.
+    of the others. Each row is summed by one thread.
     """
     if scipy.sparse.issparse(X):
         return np.asarray(X @ direction)
-    found = np.empty(X.shape[0])
-    for start in range(0, X.shape[0], BLOCK_ROWS):
-        block = X[start : start + BLOCK_ROWS].astype(np.float64, copy=False)
-        np.einsum("ij,j->i", block, direction, out=found[start : start + BLOCK_ROWS])
-    return found
+
+    def part(first: int, last: int) -> Vector:
+        return np.asarray(np.einsum("ij,j->i", X[first:last], direction))
+
+    threads = blas_threads() if X.size >= THREADED_ENTRIES else 1
+    return np.concatenate(in_threads(part, X.shape[0], threads))
 
 
 def _arrays(X: Any) -> tuple[Vector, ...]:

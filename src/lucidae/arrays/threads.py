@@ -1,0 +1,116 @@
+"""Numbers of threads: limits for BLAS, and Python threads that share a loop over rows.
+
+NumPy and SciPy are installed with one BLAS library each, and each library has its own pool of
+threads. A thread of a pool that has finished its part waits actively for the next one, for some
+hundredths of a second. Where calls of both libraries alternate, the waiting threads of one take
+processor time from the other, and small problems take several times as long as with one thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import cache
+from pathlib import PurePath
+from threading import Lock
+from typing import TypeVar
+
+from threadpoolctl import ThreadpoolController
+
+Result = TypeVar("Result")
+
+__all__ = ["blas_threads", "in_threads", "one_scipy_thread", "one_thread"]
+
+_LIMITED = Lock()
+"""Lock that is held while a number of threads is limited to one."""
+
+
+@cache
+def _controller() -> ThreadpoolController:
+    return ThreadpoolController()
+
+
+@cache
+def _scipy_alone() -> ThreadpoolController | None:
+    """Return a controller of the BLAS library that SciPy alone uses; None if NumPy uses it too."""
+    libraries = _controller().select(user_api="blas").lib_controllers
+    own = [
+        library.filepath
+        for library in libraries
+        if {"scipy.libs", "scipy"} & set(PurePath(library.filepath).parts)
+    ]
+    return _controller().select(filepath=own) if own and len(libraries) > len(own) else None
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Run a ``with`` block in which BLAS uses one thread.
+
+    Most BLAS libraries have one number of threads for the whole process. If each Python thread
+    stored and restored this number by itself, one that enters while another is inside would store
+    1 as the original number, and leave the process at one thread. So the Python thread that enters
+    first sets the limit and restores the number, and the others change nothing.
+    """
+    with _limited(_controller()):
+        yield
+
+
+@contextmanager
+def one_scipy_thread(wanted: bool = True) -> Iterator[None]:
+    """Run a ``with`` block in which the BLAS library of SciPy uses one thread.
+
+    That of NumPy uses as many threads as before. Nothing is changed if both packages use the same
+    library, or if `wanted` is false.
+    """
+    controller = _scipy_alone() if wanted else None
+    if controller is None:
+        yield
+        return
+    with _limited(controller):
+        yield
+
+
+@contextmanager
+def _limited(controller: ThreadpoolController) -> Iterator[None]:
+    """Limit the BLAS libraries of a controller to one thread, unless there is a limit already."""
+    if not _LIMITED.acquire(blocking=False):
+        yield
+        return
+    try:
+        with controller.limit(limits=1, user_api="blas"):
+            yield
+    finally:
+        _LIMITED.release()
+
+
+def blas_threads() -> int:
+    """Return the number of threads that all BLAS libraries may use at present."""
+    found = [library["num_threads"] for library in _controller().info()]
+    return max(1, min(found, default=1))
+
+
+def in_threads(part: Callable[[int, int], Result], n_rows: int, threads: int) -> list[Result]:
+    """Return ``part(first, last)`` for consecutive ranges of rows, each in a thread of its own.
+
+    Parameters
+    ----------
+    part : callable
+        Computes a result from the rows `first` to `last` − 1. It must release Python's lock (GIL)
+        in its long operations, as those of NumPy do.
+    n_rows : int
+        Number of rows.
+    threads : int
+        Number of ranges; 1 computes in the calling thread.
+
+    Returns
+    -------
+    list
+        The results, in the order of the rows.
+    """
+    threads = max(1, min(threads, n_rows))
+    if threads == 1:
+        return [part(0, n_rows)]
+    ends = [n_rows * i // threads for i in range(threads + 1)]
+    with ThreadPoolExecutor(threads) as pool:
+        return list(pool.map(part, ends[:-1], ends[1:]))
