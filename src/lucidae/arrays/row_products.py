@@ -87,7 +87,8 @@ def moment_product(
     """
     (n, m), dtype = X.shape, np.float32 if single and X.dtype == np.float32 else np.float64
     vectors, converted = np.ascontiguousarray(vectors, dtype=dtype), X.dtype != dtype
-    shift = (vectors @ mean)[:, None].astype(dtype)
+    if shares is not None and np.all(shares == shares[0]):
+        shares = None
     size = _piece(m, len(vectors), np.dtype(dtype).itemsize)
     threads = blas_threads() if n * m * len(vectors) >= THREADED_PASS else 1
     if size < FEWEST_ROWS:
@@ -95,27 +96,30 @@ def moment_product(
             return _wide_product(vectors, X, mean, shares, threads)
         size = max(1, LARGE_PIECE // m)
 
-    def summed(first: int, last: int) -> tuple[Vector, Vector]:
-        total, spread = np.zeros((len(vectors), m)), np.zeros(len(vectors))
+    def summed(first: int, last: int) -> Vector:
+        total = np.zeros((len(vectors), m))
+        buffer = np.empty((min(size, last - first), m), dtype=dtype)
         for start in range(first, last, size):
             rows = X[start : min(start + size, last)]
+            # A copy reads memory faster than BLAS does; BLAS then reads from the cache.
             if converted:
-                rows = rows - mean
+                rows = np.subtract(rows, mean, out=buffer[: len(rows)])
+            elif threads > 1:
+                buffer[: len(rows)] = rows
+                rows = buffer[: len(rows)]
             codes = vectors @ rows.T
-            if not converted:
-                codes -= shift
             if shares is not None:
                 codes *= shares[start : start + len(rows)].astype(dtype, copy=False)
-            spread += codes.sum(axis=1)
             total += codes @ rows
-        return total, spread
+        return total
 
     parts = in_threads(summed, n, threads)
-    total, spread = (sum(terms[1:], terms[0]) for terms in zip(*parts, strict=True))
-    if not converted:
-        total -= spread[:, None] * mean
+    total = sum(parts[1:], parts[0])
     if shares is None:
         total /= n
+    if not converted:
+        # V Σ p (x − μ)(x − μ)ᵀ = V Σ p x xᵀ − Vμμᵀ
+        total -= (vectors @ mean)[:, None] * mean
     return np.asarray(total)
 
 
@@ -129,7 +133,7 @@ def _wide_product(
     with the columns.
     """
     (n, m), total = X.shape, np.empty(vectors.shape)
-    size = max(1, CACHED_BYTES // (16 * n))
+    size = max(1, CACHED_BYTES // (32 * n))
 
     def slices(first: int, last: int) -> Iterator[slice]:
         return (slice(start, min(start + size, last)) for start in range(first, last, size))

@@ -63,6 +63,10 @@ NARROW_FOR_MANY = 8
 
 MANY = 32
 
+MANY_COST = 2.5
+"""Factor by which a pass over the rows takes longer for more than `MANY` eigenpairs: the basis is
+large, and orthogonalising the block takes as long as multiplying it."""
+
 SMALL_ROWS = 2**24
 """Largest number of entries of dense rows for which ARPACK is used, for at most `MANY` eigenpairs.
 It needs fewer products than a block iteration and orthogonalises less, which counts more than that
@@ -99,7 +103,7 @@ SINGLE_RANGE = 1e20
 """Mean squares of the entries between the inverse of this number and this number neither overflow
 nor underflow in products in single precision."""
 
-SUMMED_ENTRIES = 2**15
+SUMMED_ENTRIES = 2**17
 """Number of entries of float32 rows that are converted and added in double precision at a time, so
 that they stay in the cache."""
 
@@ -215,6 +219,8 @@ def costs(n: int, m: int, k: int, *, entries: int | None = None, narrow: bool = 
     moment = to_moment + eigen_cost(m, k) if m <= EXACT_FEATURES else math.inf
     gram = to_gram + eigen_cost(n, k) + back if n <= EXACT_FEATURES else math.inf
     skinny = SKINNY_COST if entries is None else 1.0
+    if narrow and k > MANY:
+        skinny *= MANY_COST
     # Rows without a stored entry cost nothing, but divisors must be positive.
     krylov = max(4 * unit * skinny * stored * width, 1.0)
     # Where this iteration is slow, one with a stored matrix is slow as well: only a dense solver
