@@ -52,6 +52,10 @@ __all__ = ["SecondMoment"]
 PLAIN_ROWS = 16_384
 """Number of rows multiplied at a time if they need no centring, weighting or conversion."""
 
+SCATTER_ROWS = 64
+"""Number of rows of the scatter from which the part of the mean is subtracted at a time, so that
+they stay in the cache."""
+
 BLOCK_ROWS = 2048
 """Number of rows that are copied and centred at a time, so that a large array is never copied as a
 whole."""
@@ -351,8 +355,10 @@ class SecondMoment:
     @property
     def scatter(self) -> Array:
         """Weighted sum of the outer products of the centred rows, shape (m, m)."""
-        root = math.sqrt(self.weight) * self.offset
-        return mirrored(self.squares) - root[:, None] * root[None, :]
+        root, found = math.sqrt(self.weight) * self.offset, mirrored(self.squares)
+        for part in _slices(self.n_features, SCATTER_ROWS if on_host(root) else self.n_features):
+            found[part, :] -= root[part, None] * root[None, :]
+        return found
 
     @property
     def covariance(self) -> Array:

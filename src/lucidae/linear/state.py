@@ -144,20 +144,19 @@ class LinearState(FittedState):
         moment, small = source.moment, source.covariance.n_features <= STORED_FEATURES
         self.changed()
         self._probe = self._rows = None
-        if moment is not None and rows is not None:
-            self._probe = Probe.of(rows, weights, moment)
         self.__dict__.pop("moment", None)
         copied = small and moment is None and not self.options.reads.batches
         if copied and isinstance(source, RowsSource):
             self._rows = TrainingRows.copied(source.rows, weights, title)
             return
         self.moment = moment if small else None
-        if self.moment is None:
-            if isinstance(source, RowsSource):
-                gram = source.known_gram
-                self._rows = TrainingRows.referenced(source.rows, weights, title, gram)
-            if self._rows is None:
-                self._certificate = self.certify(self._data(source), title)
+        if self.moment is None and rows is not None:
+            gram = source.known_gram if isinstance(source, RowsSource) else None
+            self._rows = TrainingRows.referenced(rows, weights, title, gram)
+        if moment is not None and rows is not None and self._rows is None:
+            self._probe = Probe.of(rows, weights, moment)
+        if self.moment is None and self._rows is None:
+            self._certificate = self.certify(self._data(source), title)
 
     def after(self, options: Options, X: Any, weights: Array | None) -> LinearState:
         """Return a new state that includes one more batch of rows X (n, m) with their weights.
