@@ -28,8 +28,9 @@ ITERATIVE_FEATURES = 2000
 dense solver is faster for 784 and for 1000 rows."""
 
 ITERATIVE_ON_DEVICE = 8192
-"""The same for matrices on a GPU, whose dense solver is fast, and where each of many small
-operations waits for a launch: on an H200, 21 eigenpairs of 784 rows take 8 ms against 50 ms."""
+"""Smallest number of rows of a matrix on a GPU for which block Krylov iteration is used. Its dense
+solver is fast, and the iteration consists of many small operations, each of which has to be
+launched: on an H200, 21 eigenpairs of 784 rows take 8 ms against 50 ms."""
 
 ITERATIVE_SHARE = 20
 """Block Krylov iteration is used if the number of rows of the matrix divided by the number of
@@ -158,11 +159,11 @@ def arpack_eigenpairs(
 
 
 def _outside(apply: Callable[[Array], Array], vectors: Array) -> tuple[float, Array]:
-    """Return the largest Ritz value of a symmetric matrix outside a subspace, and its vector.
+    """Estimate the largest eigenvalue of a symmetric matrix on the complement of a subspace.
 
     A few Lanczos steps from a random vector are made in the orthogonal complement of the
-    orthonormal columns `vectors`. The Ritz value is a lower bound on the largest eigenvalue there.
-    `apply` multiplies a vector with the matrix.
+    orthonormal columns `vectors`. The largest Ritz value, which is a lower bound on that
+    eigenvalue, and its Ritz vector are returned. `apply` multiplies a vector with the matrix.
     """
     size = vectors.shape[0]
     basis, images = np.empty((0, size)), np.empty((0, size))

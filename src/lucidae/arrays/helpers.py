@@ -118,9 +118,9 @@ def as_plain(x: Array) -> Array:
 
 
 def as_float(x: Array) -> Array:
-    """Return `x` if it has a dtype of 32 or 64 bits (a complex number has two), else a copy.
+    """Return `x` if it is float32, float64, complex64 or complex128; otherwise a copy.
 
-    The copy is float64, or complex128 if `x` is complex.
+    The copy is complex128 if `x` is complex, otherwise float64.
     """
     xp = namespace(x)
     known = x.dtype in (xp.float32, xp.float64, xp.complex64, xp.complex128)
@@ -128,7 +128,7 @@ def as_float(x: Array) -> Array:
 
 
 def as_double(x: Array) -> Array:
-    """Return `x` if it is float64 or complex128, else its copy in float64, or complex128."""
+    """Return `x` in double precision: as complex128 if it is complex, otherwise as float64."""
     xp = namespace(x)
     wide = xp.complex128 if is_complex(x) else xp.float64
     return x if x.dtype == wide else xp.astype(x, wide)
@@ -163,12 +163,12 @@ def as_complex(x: Array) -> Array:
 
 
 def real_part(x: Array) -> Array:
-    """Return the real parts of complex numbers; an array of real numbers itself."""
+    """Return the real parts of the entries of `x`; a real array is returned unchanged."""
     return namespace(x).real(x) if is_complex(x) else x
 
 
 def conjugate(x: Array) -> Array:
-    """Return the complex conjugates of `x`; an array of real numbers itself."""
+    """Return the complex conjugates of the entries of `x`; a real array is returned unchanged."""
     return namespace(x).conj(x) if is_complex(x) else x
 
 
@@ -181,7 +181,7 @@ def of_one_kind(*arrays: Array) -> tuple[Array, ...]:
 
 
 def adjoint(A: Array) -> Array:
-    """Return the conjugate transposes of matrices `A`; for real matrices a view, the transposes."""
+    """Return the conjugate transposes of matrices `A`; for real matrices a view of `A`."""
     return conjugate(A.mT)
 
 
@@ -287,9 +287,10 @@ def add_gram_(A: Array | None, rows: Array) -> Array:
 
 
 def weighted_sum(weights: Array | None, rows: Array) -> Array:
-    """Return the weighted sum of the rows (n, m), a vector of shape (m,); None for weights of 1.
+    """Return the weighted sum of `rows` (n, m), a vector of shape (m,).
 
-    It uses the same BLAS library as `add_gram_`, to avoid a second pool of threads.
+    If `weights` is None, every row has weight 1. The sum is computed by the same BLAS library as in
+    `add_gram_`, to avoid a second pool of threads.
     """
     if weights is None:
         weights = namespace(rows).ones(rows.shape[0], dtype=rows.dtype, device=device(rows))

@@ -65,9 +65,9 @@ def moment_product(
     X : ndarray of shape (n, m)
         The rows, not centred, float32 or float64.
     mean : ndarray of shape (m,)
-        Their mean μ, float64.
+        The mean μ of the rows, float64.
     shares : ndarray of shape (n,) or None
-        Their weights p, of sum 1; None for 1/n each.
+        The weights p of the rows, of sum 1; None for 1/n each.
     single : bool
         Whether float32 rows are multiplied in single precision. The products of the pieces are
         added in double precision. Otherwise the pieces are converted to double precision, and
