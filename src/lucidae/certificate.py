@@ -208,7 +208,8 @@ def _compared(
     """Return a claim with its verdict.
 
     `excess` says by how much the value is on the wrong side of the threshold. The claim holds if
-    it is at most 0, fails if it is positive, and is undecided if its size is at most `error`.
+    `excess` is at most 0, fails if it is positive, and is undecided if its absolute value is at
+    most `error`, the bound on the rounding error of the value.
     """
     if error > 0.0 and abs(excess) <= error and math.isfinite(value):
         why = UNDECIDABLE.format(error=error)
@@ -494,7 +495,8 @@ def certify(subject: Any, X: Any = None, y: Any = None, **settings: Any) -> Cert
         check_settings(settings, _keywords(_CERTIFIERS["sparsity"]), "coefficients")
         if X is None or y is None:
             raise ValueError(
-                "to certify coefficients, give the dictionary (X) and the responses (y) as well."
+                "certify was called with coefficients but without the dictionary (X) or the "
+                "responses (y): give both."
             )
         return _CERTIFIERS["sparsity"](subject, X, y, **settings)
     raise ValueError(
@@ -537,7 +539,7 @@ def _check_rows_given(X: Any, others: dict[str, Any]) -> None:
 
 
 def _keywords(function: Callable[..., Any]) -> list[str]:
-    """Return the names of the optional arguments of a certifying function other than X, Y and y."""
+    """Return the names of a certifying function's optional arguments, apart from X, Y and y."""
     parameters = inspect.signature(function).parameters.values()
     return [
         given.name
@@ -552,7 +554,10 @@ def _certify_pair(first: Any, second: Any, X: Any, y: Any, **settings: Any) -> C
     if not isinstance(family, str) or family not in ("linear", "dropout"):
         raise ValueError(f"family={family!r} was given, expected 'linear' or 'dropout'.")
     if family == "linear" and X is None:
-        raise ValueError("to certify weights, give the data: X, or its SecondMoment.")
+        raise ValueError(
+            "certify was called with weights but without data: give the rows X, or their "
+            "SecondMoment."
+        )
     if family == "dropout":
         check_settings(settings, ["family", *_keywords(_CERTIFIERS[family])], "a pair of weights")
     data = (X,) if family == "linear" else (X, y)

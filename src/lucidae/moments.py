@@ -117,8 +117,8 @@ centre c, offset o of the mean from the centre, and error of products in single 
 class SecondMoment:
     """Mean and covariance of weighted rows with m features, computed as float64.
 
-    Of float32 rows with more than two million entries and without weights, blocks are multiplied in
-    single precision and added in double precision.
+    If float32 rows without weights have more than two million entries, their products are computed
+    in single precision and added in double precision.
 
     Use `SecondMoment.of` to compute a moment; `update` and `merge` return a new one with more rows.
     The covariance is accurate even if the mean is much larger than the deviations from it, because
@@ -314,7 +314,7 @@ class SecondMoment:
         mean, so that four rank-one terms are added to S + T. If both moments have the same centre,
         these terms cancel, and S + T are the squares about it.
 
-        The relative error of a sum of scatters is at most the larger one of the two.
+        The relative error of a sum of two scatters is at most the larger of their relative errors.
         """
         rounding = max(self.rounding, fresh.rounding)
         squares, center, offset = (
@@ -511,11 +511,11 @@ def _entries(X: Any) -> Array:
 
 
 def _dense_sums(X: Array, weights: Array | None) -> Sums:
-    """Return the sums of dense rows X (n, m) about a centre for which the scatter loses no digits.
+    """Return the weighted sums of dense rows X (n, m), as the fields of a `SecondMoment`.
 
-    The first centre is an estimate of the mean, and only the sums show whether it was close enough.
-    If it was not, the mean computed with it is the next centre. The sums of the third centre are
-    returned in any case.
+    They are sums about a centre. The first centre is an estimate of the mean, and the sums show
+    whether it is close enough to the mean for an accurate scatter. If it is not, the mean computed
+    with it becomes the next centre. The sums about the third centre are returned in any case.
     """
     center = _first_center(X)
     for _ in range(3):
@@ -529,8 +529,9 @@ def _dense_sums(X: Array, weights: Array | None) -> Sums:
 def _first_center(X: Array) -> Array:
     """Return the first centre for the rows X (n, m), chosen from some of the rows.
 
-    It is the zero vector if their squared mean is small compared with their mean square in every
-    feature (see `LIKELY_SHARE`), otherwise their mean.
+    It is the zero vector if, in every feature, the squared mean of these rows is small compared
+    with their mean square (see `LIKELY_SHARE`). Otherwise, and always for products in single
+    precision, it is the mean of these rows.
     """
     xp, step = namespace(X), -(-X.shape[0] // PROBED_ROWS)
     rows = as_double(X[::step, :])
@@ -569,10 +570,11 @@ def _in_single_precision(X: Array) -> bool:
 
 
 def _single_sums(center: Array, X: Array) -> Sums | None:
-    """Return the sums of float32 rows about a centre by products in single precision.
+    """Return the sums of float32 rows about a centre, as the fields of a `SecondMoment`.
 
-    The products of blocks of rows are added in double precision. The result is None if the centre
-    is not a float32 vector, or if squares are outside the range of single precision.
+    Products of blocks of rows are computed in single precision and added in double precision. The
+    result is None if float32 cannot represent the centre exactly, or if squares are outside the
+    range of single precision.
     """
     rounded, (n, m) = center.astype(np.float32), X.shape
     if not np.array_equal(rounded, center):
@@ -597,10 +599,11 @@ def _single_sums(center: Array, X: Array) -> Sums | None:
 
 
 def _single_error(product: Array, rows: Array) -> float:
-    """Return an estimate of the Frobenius norm of the error of a product rowsᵀrows.
+    """Return an estimate of the Frobenius norm of the error of `product`, which is rowsᵀrows.
 
-    `product` is in single precision, and `rows` are float64. The mean of ‖Eg‖² over standard normal
-    vectors g is the squared Frobenius norm of a matrix E.
+    `product` was computed in single precision, and `rows` are float64. The error matrix E is
+    multiplied with random vectors g, because the mean of ‖Eg‖² over standard normal vectors g is
+    the squared Frobenius norm of E.
     """
     random = np.random.default_rng(0).standard_normal((rows.shape[1], MEASURED_DIRECTIONS))
     error = product.astype(np.float64) @ random - rows.T @ (rows @ random)
@@ -625,8 +628,8 @@ def _keeps_digits(total: float, squares: Array, center: Array, offset: Array) ->
 def _blocks(center: Array, X: Array, weights: Array | None) -> Iterator[tuple[Array, Array | None]]:
     """Yield blocks of the rows of X minus the centre, as float64, each with its weights.
 
-    Unless the rows are yielded unchanged, the blocks are views of one buffer, which the next block
-    overwrites.
+    Rows that need no change are yielded as views of X. Otherwise all blocks are views of one
+    buffer, so that each block overwrites the one before.
     """
     xp, n_rows, plain = namespace(X), X.shape[0], not bool(namespace(X).any(center != 0.0))
     least = 0 if on_host(X) else DEVICE_ENTRIES // X.shape[1]
@@ -650,10 +653,10 @@ def _slices(n_rows: int, size: int) -> Iterator[slice]:
 def _sparse_sums(X: Any, weights: Array | None) -> Sums:
     """Return the sums of sparse rows, as the fields of a `SecondMoment`; X is not made dense.
 
-    Columns without zeros are centred about their mean, which adds no stored entries; the others are
-    squared about zero. This is accurate, because only a column without zeros can have a mean far
-    above its standard deviation: if a share z of its entries is zero, the variance is at least z
-    times the mean square.
+    Columns without zeros are centred about their mean, which adds no stored entries; the other
+    columns are squared about zero. This is accurate, because only a column without zeros can have a
+    mean far above its standard deviation. If a share z of the entries of a column is zero, its
+    variance is at least z times its mean square.
     """
     X = X.astype(np.float64, copy=True)
     X.sum_duplicates()
@@ -680,8 +683,8 @@ def _sparse_mean(X: Any, weights: Array | None, total: float) -> Array:
 def _two_sum(a: Array, b: Array) -> tuple[Array, Array]:
     """Return the rounded sum s of two numbers a and b, and its rounding error e = a + b − s.
 
-    Both are exact (Knuth 1969): b′ = s − a is the part of b that entered s, and a′ = s − b′ that of
-    a. The rest, e = (a − a′) + (b − b′), is computed without rounding.
+    The sum s + e equals a + b exactly (Knuth 1969): b′ = s − a is the part of b that entered s, and
+    a′ = s − b′ the part of a. The error e = (a − a′) + (b − b′) is computed without rounding.
     """
     total = a + b
     entered = total - a

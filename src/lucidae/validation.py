@@ -106,11 +106,11 @@ def install_command(extras: str) -> str:
 
 @contextmanager
 def explained_refusals(**tables: Any) -> Iterator[None]:
-    """Complete scikit-learn's errors about text and about NaN: name the columns and a remedy.
+    """Add column names and a remedy to errors about text or NaN that scikit-learn raises.
 
-    `tables` are the data that are validated in the ``with`` block, by the name of their argument.
-    Columns are named only in data frames. The first line of an error stays that of scikit-learn
-    with the names of the columns; the second line says what to do.
+    This is a context manager. `tables` are the data that are validated in the ``with`` block, by
+    the name of their argument. The first line of an error is that of scikit-learn with the names of
+    the columns, if the data are a data frame; the second line says what to do.
 
     Examples
     --------
@@ -160,7 +160,11 @@ def columns_with_gaps(**tables: Any) -> str:
 
 
 def _columns_with(has_fault: Callable[[Any], bool], tables: Mapping[str, Any]) -> str:
-    """Return the columns with a fault of the first data frame that has some, in parentheses."""
+    """Return the names of faulty columns, such as " (column 'age' of X)"; '' if there are none.
+
+    `has_fault` decides for each column of a data frame. `tables` are data by the name of their
+    argument; the columns are those of the first data frame with a faulty column.
+    """
     for name, table in tables.items():
         if not (hasattr(table, "columns") and hasattr(table, "dtypes")):
             continue
@@ -381,7 +385,7 @@ def check_number(
 
 
 def _is_real(value: Any) -> bool:
-    """Tell whether `value` is a real number a float can represent, not a Boolean or duration."""
+    """Tell whether `value` is a real number that fits a float; Booleans and durations are not."""
     if isinstance(value, _NO_NUMBERS) or not isinstance(value, Real):
         return False
     try:
@@ -426,7 +430,7 @@ def check_verbose(value: Any) -> bool:
 
 
 def check_jobs(value: Any) -> int | None:
-    """Return `n_jobs`, None or an integer other than 0 as in joblib; otherwise raise an error."""
+    """Return the argument `n_jobs`; raise an error unless it is None or an integer other than 0."""
     whole = isinstance(value, Integral) and not isinstance(value, _NO_NUMBERS)
     if value is not None and not (whole and value != 0):
         raise ValueError(_refusal(value, "n_jobs", "None or an integer other than 0"))
