@@ -55,16 +55,19 @@ def check_repeatable(data: AlignedBlocks) -> None:
 
 
 def loaded_rows(data: AlignedBlocks, *, missing: bool = False) -> LoadedRows | None:
-    """Return data in memory if they are small enough, else None.
+    """Load data that are read in blocks into memory; return None if they are too large.
 
-    NaN raises an error unless `missing` entries are allowed.
+    NaN raises an error unless `missing` is true.
     """
     most = LOADED_BYTES if data.rows.n_features > EXACT_FEATURES else None
     return data.load(most, missing=missing)
 
 
 def check_streamed(options: Options, n_features: int, start: SecondMoment | None) -> None:
-    """Raise an error for settings that cannot be fitted to data that are read in blocks."""
+    """Raise an error for settings that do not work with data that are read in blocks.
+
+    `start` is the second moment of rows that were read before, or None.
+    """
     if options.reads.batches:
         raise ValueError(
             f"solver={options.solver!r} with method={options.method!r} draws rows in random order, "
@@ -101,7 +104,7 @@ def _check_wide(options: Options, n_features: int, start: SecondMoment | None) -
 
 
 class FitBatchesMixin:
-    """Give `LinearAutoencoder` its method `fit_batches`."""
+    """Mixin that gives `LinearAutoencoder` its method `fit_batches`."""
 
     verbose: bool
     handle_missing: str
@@ -117,8 +120,8 @@ class FitBatchesMixin:
     ) -> Self:
         """Fit to data that are read in blocks of rows; the result equals `fit` on all rows.
 
-        Not more than a few blocks are in memory at a time, besides the second moment. Data that
-        fit into one block (32 MiB) are loaded. With more than 8192 features the second moment is
+        Besides the second moment, only a few blocks are in memory at a time. Data that fit into
+        one block (32 MiB) are loaded. With more than 8192 features the second moment is
         not formed, and the data are read once for each step of block Krylov iteration. Missing
         entries (``handle_missing="em"``) are allowed only in data that are loaded.
 

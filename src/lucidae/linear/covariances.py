@@ -78,7 +78,7 @@ class DenseCovariance:
         return rows @ self.matrix
 
     def in_units(self, unit: float) -> DenseCovariance:
-        """Return the second moment of the data divided by the number `unit`."""
+        """Return the second moment after a division of all data by the number `unit`."""
         return self if unit == 1.0 else DenseCovariance(self.matrix / unit**2)
 
 
@@ -242,7 +242,7 @@ class StreamCovariance:
         return total
 
     def in_units(self, unit: float) -> StreamCovariance:
-        """Return the second moment of the data divided by the number `unit`."""
+        """Return the second moment after a division of all data by the number `unit`."""
         if unit == 1.0:
             return self
         variance = None if self.variance is None else self.variance / unit**2
@@ -250,7 +250,7 @@ class StreamCovariance:
 
     @property
     def _as_they_are(self) -> bool:
-        """Whether the rows are multiplied as they are, without making a centred float64 copy."""
+        """Whether products use the given rows; otherwise they use centred float64 copies."""
         double = namespace(self.mean).float64
         return scipy.sparse.issparse(self.rows) or (self.small_mean and self.rows.dtype == double)
 
@@ -284,7 +284,10 @@ class StreamCovariance:
 
 
 def copied_rows(n_features: int) -> int:
-    """Return the number of rows of m features that are copied at a time: at most 128 mebibytes."""
+    """Return the number of rows with m features that are copied at a time.
+
+    The copy takes at most 128 mebibytes.
+    """
     return max(1, min(BLOCK_ROWS, BLOCK_ENTRIES // n_features))
 
 

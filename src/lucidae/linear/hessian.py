@@ -63,10 +63,10 @@ class AlignedPoint:
 
     @classmethod
     def nested(cls, values: Vector, prior: Vector) -> AlignedPoint:
-        """Return the minimum of expected nested dropout with encoder and decoder of unit lengths.
+        """Return the minimum of expected nested dropout at which all lengths are one.
 
-        The rows of the encoder and the columns of the decoder have length one. Nested dropout keeps
-        only the first b of k latents, where the prefix length b is random. `values` are the
+        These are the lengths of the encoder's rows and of the decoder's columns. Nested dropout
+        keeps only the first b of k latents, where the prefix length b is random. `values` are the
         eigenvalues of the second moment, descending, and `prior` contains the probability of each
         prefix length 1, …, k.
         """
@@ -151,7 +151,7 @@ def condition_number(point: AlignedPoint, *, effective: bool = False) -> float:
     """Return the ratio of the largest to the smallest eigenvalue of the Hessian at `point`.
 
     It is infinite if the smallest eigenvalue is not positive. With ``effective=True``, eigenvalues
-    below 1e-12 times the largest are left out: for nested dropout these belong to the k scales of
+    below 1e-12 times the largest are left out. For nested dropout, these belong to the k scales of
     the latents, which the loss does not determine.
     """
     eigenvalues = hessian_eigenvalues(point)

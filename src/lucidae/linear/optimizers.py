@@ -67,7 +67,7 @@ class Optimizer(ABC):
 
     @classmethod
     def automatic_rate(cls, curvature: float, momentum: float) -> float:
-        """Return half of the largest stable step size for a loss of at most the given curvature."""
+        """Return half of the largest stable step size for a loss with the given curvature."""
         return SAFETY * cls.largest_stable_product(momentum) / curvature
 
 
@@ -297,11 +297,17 @@ class DescentSettings:
         return self.learning_rate == "auto" and OPTIMIZERS[self.optimizer] is not Adam
 
     def rate(self, curvature: float) -> float:
-        """Return the given step size; ``"auto"`` uses a bound on the loss's curvature."""
+        """Return the step size: `learning_rate`, or for ``"auto"`` one that suits the curvature.
+
+        `curvature` is a bound on the curvature of the loss.
+        """
         if self.learning_rate != "auto":
             return float(self.learning_rate)
         return OPTIMIZERS[self.optimizer].automatic_rate(curvature, self.momentum)
 
     def build(self, curvature: float) -> Optimizer:
-        """Return the optimizer; an automatic step size uses a bound on the loss's curvature."""
+        """Return the optimizer with its step size and momentum.
+
+        `curvature` is a bound on the curvature of the loss, for an automatic step size.
+        """
         return OPTIMIZERS[self.optimizer](self.rate(curvature), self.momentum)

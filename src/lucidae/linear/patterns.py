@@ -113,7 +113,11 @@ class ObservedRows:
     def _grouped(
         cls, filled: Array, mask: Array, weights: Array, center: Array, unit: float
     ) -> ObservedRows:
-        """Return rows that are centred and scaled, sorted by the pattern of observed entries."""
+        """Return the `ObservedRows` of centred and scaled rows, sorted by pattern.
+
+        `filled` are the rows with 0 for missing entries, and `mask` is 1 where an entry is
+        observed. A pattern is a set of observed features. `weights` are the weights of the rows.
+        """
         xp, seen, mass = namespace(filled), to_numpy(mask) > 0.0, to_numpy(weights)
         used = np.flatnonzero(seen.any(axis=1) & (mass > 0.0))
         packed = np.ascontiguousarray(np.packbits(seen[used], axis=1))
@@ -139,7 +143,10 @@ class ObservedRows:
 
     @classmethod
     def of_moment(cls, moment: SecondMoment, center: Array, unit: float) -> ObservedRows:
-        """Return rows whose second moment is `moment`, in place of rows without missing entries."""
+        """Return rows with the given second moment, which replace rows without missing entries.
+
+        `center` is subtracted from the rows, and they are divided by `unit`.
+        """
         xp, total = namespace(center), moment.weight
         values, vectors = eigh_descending(moment.covariance)
         lengths = xp.sqrt(total * where_set(values, values < 0.0, 0.0))
@@ -199,7 +206,10 @@ class ObservedRows:
         return Statistics(information, cross, latent, *sums)
 
     def _parts(self, k: int) -> Iterator[tuple[slice, slice]]:
-        """Yield slices of the patterns and of their stored rows, small enough for the memory."""
+        """Yield pairs of slices: some patterns of observed features, and their stored rows.
+
+        Each part is so small that the k × k matrices of its rows fit into memory.
+        """
         most = max(1, BLOCK_ENTRIES // max(self.mask.shape[1], (k + 1) ** 2))
         first, last = 0, len(self.starts) - 1
         while first < last:
@@ -220,9 +230,10 @@ class ObservedRows:
         return namespace(self.mask).asarray(owner, device=device(self.mask))
 
     def _summed(self, latents: Array, patterns: slice, owner: Array | None) -> Array:
-        """Return the sum of zzᵀ over the stored rows of each pattern, shape (p, k + 1, k + 1).
+        """Return the sum of zzᵀ over the stored rows of each of p patterns, (p, k + 1, k + 1).
 
-        `latents` contains the vector z of each row, and `owner` the index of its pattern.
+        A pattern is a set of observed features. `latents` contains the vector z of each row, and
+        `owner` the index of its pattern, or None if each pattern has one row.
         """
         outer = latents[:, :, None] * latents[:, None, :]
         if owner is None:
@@ -328,14 +339,14 @@ class Statistics(NamedTuple):
         return xp.linalg.solve(matrix, slope[:, :, None])[:, :, 0]
 
     def plus(self, other: Statistics) -> Statistics:
-        """Return the sum of these statistics and those of other rows."""
+        """Return the sum of these statistics and of the statistics of other rows."""
         return Statistics(*(a + b for a, b in zip(self, other, strict=True)))
 
     def averaged(self, new: Statistics) -> Statistics:
         """Return the statistics of all rows, in which those of the `new` rows count twice.
 
-        The old ones were computed with earlier, less accurate parameters. If all batches have the
-        same size, batch number t has a weight proportional to t in the result.
+        The old statistics were computed with earlier, less accurate parameters. If all batches have
+        the same size, batch number t has a weight proportional to t in the result.
         """
         total = self.weight + new.weight
         share = min(2 * new.weight / total, 1.0)

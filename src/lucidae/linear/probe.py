@@ -195,10 +195,10 @@ def _summary(X: Any, weights: Any, directions: Vector) -> tuple[float, Vector, V
 
 
 def _projected(X: Any, directions: Vector) -> tuple[Vector, float]:
-    """Return the projections of the rows of X, and the largest sum of absolute terms in one.
+    """Return the projections of the rows of X on directions, and a number for their rounding error.
 
-    The sum determines the rounding error. For dense rows it is computed from the largest entries of
-    the first 64 rows.
+    This number is the largest sum of the absolute terms of a projection. For dense rows it is
+    computed from the largest entries of the first 64 rows.
     """
     if scipy.sparse.issparse(X):
         codes = np.asarray(X.astype(np.float64) @ directions.T)

@@ -89,7 +89,7 @@ class _Totals(ColumnLeaf):
     """
 
     def columns(self, part: slice) -> _Totals:  # noqa: ARG002
-        """Return the object itself, because the sums of all columns are computed alike."""
+        """Return the object that computes the sums of the columns `part`: this object itself."""
         return self
 
     def sums(self, rows: Any, _codes: Any, weights: Any) -> tuple[Any, ...]:
@@ -134,7 +134,7 @@ class _Deviations(ColumnLeaf):
     """Sums over the deviations d = x − μ of rows x: Σ w, Σ w d, Σ w d² and Σ w ⟨v, d⟩ d.
 
     The rows have weights w, the centre μ (`center`) is close to their mean, and each row v of
-    `vectors` gives one sum of the last kind. Squares are those of the entries.
+    `vectors` gives one sum of the last kind. d² contains the squares of the entries of d.
 
     A sparse block is S + M, where S has the deviations of the stored entries, and M has −μ at all
     other places: M = −1μᵀ + P diag(μ) with the pattern P of ones at the stored entries. In a column

@@ -37,12 +37,12 @@ NEGLIGIBLE = 1e-8
 It is also the relative singular value below which a least-squares fit leaves a direction out."""
 
 UNSEEN = 1e-6
-"""A direction of a source has no field if its singular value, relative to the largest, is below this.
+"""A direction of a source has no field if its singular value is below this part of the largest.
 
 Files store fields in float32."""
 
 DOUBT = 3.0
-"""A source is doubtful if it is not significant at this many times the noise variance of the fit."""
+"""A source is doubtful if it is not significant at this multiple of the noise variance."""
 
 PATH_STEP = 10.0**-0.25
 """Ratio of each noise variance on the default path to the one before.
