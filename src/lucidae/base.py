@@ -94,7 +94,7 @@ class FittedState(ABC):
     def keeps_certificate(self) -> bool:
         """Whether `lucidae.save` writes the certificate (the judged claims about the fit).
 
-        True if it cannot be computed again from the stored summaries of the data.
+        It does if the certificate cannot be computed again from the stored summaries of the data.
         """
         return False
 

@@ -221,14 +221,18 @@ def _compared(
 
 
 def reported(name: str, statement: str, reference: str, value: float, advice: str = "") -> Claim:
-    """Return a claim that shows a measured value and is not judged."""
+    """Return a claim that shows a measured value and is not judged.
+
+    The arguments are the fields of `Claim`.
+    """
     return Claim(name, statement, reference, value, advice=advice)
 
 
 def does_not_apply(name: str, statement: str, reference: str, why: str) -> Claim:
     """Return a claim that is not judged because its assumptions are not met.
 
-    `why` names the assumption; it becomes the claim's `advice`.
+    `why` names the assumption; it becomes the claim's `advice`. The other arguments are fields of
+    `Claim`.
     """
     return Claim(name, statement, reference, advice=why)
 
@@ -245,7 +249,8 @@ def undecided(
 ) -> Claim:
     """Return a claim that applies but could be neither confirmed nor refuted.
 
-    `why` gives the reason; it becomes the claim's `advice`.
+    `why` gives the reason; it becomes the claim's `advice`. The other arguments are fields of
+    `Claim`.
     """
     return Claim(name, statement, reference, value, threshold, None, why, error, undecided=True)
 
@@ -528,7 +533,10 @@ def check_settings(given: Iterable[str], allowed: Iterable[str], subject: str) -
 
 
 def _check_rows_given(X: Any, others: dict[str, Any]) -> None:
-    """Raise an error if targets or weights of rows were given without the rows themselves."""
+    """Raise an error if targets or weights of rows were given without the rows X themselves.
+
+    `others` are the targets and weights, by the name of their argument; None if not given.
+    """
     given = [name for name, value in others.items() if value is not None]
     if X is None and given:
         raise ValueError(

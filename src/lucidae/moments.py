@@ -198,10 +198,11 @@ class SecondMoment:
         return cls(0.0, squares, zeros, zeros)
 
     def _add_rows(self, X: Any, weights: Array | None) -> Self:
-        """Return the second moment of these rows and the validated rows X (n, m) together.
+        """Return the second moment of the earlier rows and the validated rows X (n, m) together.
 
-        The new rows are squared about the centre of this moment if that loses no digits, because
-        squares about the same centre are merely added. Otherwise a new centre is chosen.
+        `weights` are those of X, or None. The new rows are squared about the centre of this moment
+        if that loses no digits, because squares about the same centre are merely added. Otherwise a
+        new centre is chosen.
         """
         with np.errstate(over="ignore", invalid="ignore"):
             if scipy.sparse.issparse(X):
@@ -350,13 +351,13 @@ class SecondMoment:
 
     @property
     def scatter(self) -> Array:
-        """Weighted sum of the outer products of the centred rows, shape (m, m)."""
+        """Weighted sum of the outer products of the centred rows, (m, m) for m features."""
         root = math.sqrt(self.weight) * self.offset
         return mirrored(self.squares) - root[:, None] * root[None, :]
 
     @property
     def covariance(self) -> Array:
-        """Covariance of the rows, shape (m, m); the divisor is the total weight."""
+        """Covariance of the rows, (m, m) for m features; the divisor is the total weight."""
         covariance = self.scatter
         covariance /= self.weight
         return covariance
@@ -491,11 +492,10 @@ def covariance_spectrum(covariance: Array, k: int | None = None) -> tuple[Array,
 
 
 def _weighted_rows(X: Any, sample_weight: Any, name: str) -> tuple[Any, Array | None]:
-    """Return validated rows and weights, without the rows of weight zero.
+    """Return rows X and their weights after validation, without the rows of weight zero.
 
-    `name` is the name of the rows in errors. Dense rows without weights are not searched for NaN,
-    because NaN shows in their sums (see `SecondMoment._checked`). Weighted rows and sparse rows are
-    searched.
+    `name` is the name of the rows in errors. Weighted rows and sparse rows are searched for NaN.
+    Other rows are not, because NaN shows in their sums (see `SecondMoment._checked`).
     """
     X = check_rows(X, name=name, finite=sample_weight is not None or scipy.sparse.issparse(X))
     weights = check_weights(sample_weight, X)
@@ -611,7 +611,7 @@ def _single_error(product: Array, rows: Array) -> float:
 
 
 def _keeps_digits(total: float, squares: Array, center: Array, offset: Array) -> bool:
-    """Tell whether the variance of every feature can be computed from these sums accurately.
+    """Tell whether sums over rows about a centre give an accurate variance of every feature.
 
     The scatter of a feature is S − Wo², with the sum of squares S about the centre, the total
     weight W and the offset o of the mean from the centre. It is accurate if Wo² is at most

@@ -259,7 +259,7 @@ def _rebuilt(state: Any, arrays: Iterator[Any]) -> Any:
 
 
 def _different(mine: Any, given: Any) -> set[int]:
-    """Return the positions at which two nested tuples contain different array objects."""
+    """Return the positions at which the nested tuples `mine` and `given` have different arrays."""
     pairs = zip(leaves(mine), leaves(given), strict=True)
     return {i for i, (target, source) in enumerate(pairs) if source is not target}
 

@@ -85,7 +85,7 @@ def beside(x: Array, ref: Array) -> Array:
 
 
 def fields_beside(values: Any, ref: Array) -> Any:
-    """Return a dataclass with its arrays in the library, dtype and device of `ref`.
+    """Return the dataclass `values` with its arrays in the library, dtype and device of `ref`.
 
     Fields that are not arrays are unchanged, and so is an object that is not a dataclass.
     """
@@ -304,7 +304,7 @@ _TILE = 64
 
 
 def mirrored(A: Array) -> Array:
-    """Return the symmetric matrix with the lower triangle of `A`; the rest of `A` is ignored."""
+    """Return the symmetric matrix that has the lower triangle of `A`."""
     if is_numpy(A):
         found = A.copy()
         for start in range(0, len(A), _TILE):  # tiles, so that rows and columns stay in the cache
@@ -429,9 +429,10 @@ def _unpromoting(value: Any, ref: Array) -> Any:
 
 
 def normal(rng: np.random.RandomState | np.random.Generator, shape: Any, ref: Array) -> Array:
-    """Return an array of standard normal numbers in the library, dtype and device of `ref`.
+    """Return standard normal numbers of the given shape, in the library and dtype of `ref`.
 
-    NumPy draws them, so that they depend only on the seed and not on library or device.
+    They are on the device of `ref`. NumPy's generator `rng` draws them, so that they depend only on
+    the seed and not on library or device.
     """
     return like(rng.standard_normal(shape), ref)
 

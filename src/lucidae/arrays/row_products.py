@@ -124,7 +124,10 @@ def moment_product(
 
 
 def _piece(m: int, width: int, itemsize: int) -> int:
-    """Return the number of rows of m features that are multiplied with `width` vectors at once."""
+    """Return the number of rows of m features that are multiplied with `width` vectors at once.
+
+    `itemsize` is the number of bytes of an entry.
+    """
     return min(SMALL_PRODUCT // (m * width), CACHED_BYTES // (m * itemsize))
 
 

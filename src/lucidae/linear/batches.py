@@ -91,9 +91,9 @@ def check_streamed(options: Options, n_features: int, start: SecondMoment | None
 def _check_wide(options: Options, n_features: int, start: SecondMoment | None) -> None:
     if start is not None:
         raise ValueError(
-            f"start was given, but X has {n_features} features and is read in blocks, for which "
-            f"the second moment is formed up to {EXACT_FEATURES} features: give all rows without "
-            "start."
+            f"start was given, but X has {n_features} features: of data that are read in blocks, "
+            f"the second moment is computed only up to {EXACT_FEATURES} features. Give all rows, "
+            "without start."
         )
     if not isinstance(options.n_components, int):
         raise ValueError(
@@ -104,7 +104,7 @@ def _check_wide(options: Options, n_features: int, start: SecondMoment | None) -
 
 
 class FitBatchesMixin:
-    """Mixin that gives `LinearAutoencoder` its method `fit_batches`."""
+    """Mixin for `LinearAutoencoder`: the method `fit_batches`, for data that are read in blocks."""
 
     verbose: bool
     handle_missing: str

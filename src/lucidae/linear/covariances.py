@@ -56,7 +56,7 @@ class Covariance(Protocol):
 
 @dataclass(frozen=True)
 class DenseCovariance:
-    """The second moment Σ stored as a matrix of shape (m, m).
+    """The second moment Σ stored as a matrix of shape (m, m) for m features.
 
     A product with k rows costs O(m²k) operations.
     """
@@ -152,7 +152,10 @@ class RowsCovariance:
         return int(self.rows.shape[1])
 
     def codes(self, encoder: Array) -> Array:
-        """Return (X − mean) Wᵀ of shape (…, n, k) for the rows X and `encoder` W, (…, k, m)."""
+        """Return the codes (X − mean) Wᵀ of the n rows X, of shape (…, n, k).
+
+        `encoder` W (…, k, m) has k latents and m features.
+        """
         shift = (encoder @ self.mean)[..., None, :]
         if self._sparse:
             # SciPy multiplies a sparse matrix faster with columns that are stored row by row.
@@ -161,7 +164,10 @@ class RowsCovariance:
         return (encoder @ self.rows.mT).mT - shift
 
     def centred_products(self, codes: Array) -> Array:
-        """Return codesᵀ(X − mean), shape (…, k, m), for the rows X and codes of shape (…, n, k)."""
+        """Return codesᵀ(X − mean) for the n rows X (n, m), of shape (…, k, m).
+
+        `codes` (…, n, k) has k numbers for each row.
+        """
         # codesᵀ(X − 1μᵀ) = codesᵀX − (codesᵀ1)μᵀ
         spread = namespace(self.mean).sum(codes, axis=-2)
         raw = (self.rows.T @ codes).mT if self._sparse else codes.mT @ self.rows
@@ -294,9 +300,10 @@ def copied_rows(n_features: int) -> int:
 class Products(NamedTuple):
     """The matrix products from which full-batch losses and their gradients are computed.
 
-    Let Σ be the second moment of the data (m × m), W₁ the encoder (k × m) and W₂ the decoder
-    (m × k). `encoded` is W₁Σ and `decoded` is W₂ᵀΣ, both of shape (…, k, m). `code_moment`, the
-    second moment of the codes, is W₁ΣW₁ᵀ, and `gram` is W₂ᵀW₂; both have shape (…, k, k).
+    For m features and k latents, let Σ be the second moment of the data (m × m), W₁ the encoder
+    (k × m) and W₂ the decoder (m × k). `encoded` is W₁Σ and `decoded` is W₂ᵀΣ, both of shape
+    (…, k, m). `code_moment`, the second moment of the codes, is W₁ΣW₁ᵀ, and `gram` is W₂ᵀW₂; both
+    have shape (…, k, k).
     """
 
     encoded: Array

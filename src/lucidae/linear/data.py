@@ -226,7 +226,10 @@ class RowsSource:
         return found or _padded(spectrum_of_rows(*rows), k)
 
     def _iterated(self, k: int, cost: Costs) -> Spectrum | None:
-        """Return the `k` leading eigenpairs by iteration; None if it would take too long."""
+        """Return the `k` leading eigenpairs by iteration; None if it would take too long.
+
+        `cost` are the costs of the iteration and of the other algorithms.
+        """
         rows, mean = self._products
         if _for_vectors(rows):
             found = vector_eigenpairs(

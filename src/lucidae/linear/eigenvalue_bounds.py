@@ -88,7 +88,7 @@ def digest_of(*arrays: Any) -> bytes:
 
 
 def _hash_entries(digest: Any, part: Vector) -> None:
-    """Add the hashes of pieces of an array to a hash; the pieces are hashed in several threads."""
+    """Update the hash `digest` by hashes of pieces of the array `part`, from several threads."""
     if part.ndim == 0 or part.size <= HASHED_ENTRIES:
         digest.update(np.ascontiguousarray(part).reshape(-1).view(np.uint8))
         return
@@ -173,10 +173,12 @@ def eigenvalue_bound(inner: Vector, outer: Vector, first: int, share: float) -> 
 class Complement:
     """Block Krylov space of the second moment in the orthogonal complement of a decoder's span.
 
+    The second moment is a matrix (m, m) for m features, and the span has the dimension r.
+
     Parameters
     ----------
     product : callable
-        Function that returns the product of rows of shape (q, m) with the second moment.
+        Function that returns the product of q rows, of shape (q, m), with the second moment.
     span : ndarray of shape (m, r)
         Orthonormal basis of the decoder's span, as columns.
     rounding : float

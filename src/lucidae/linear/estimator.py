@@ -400,7 +400,10 @@ class LinearAutoencoder(
         return self
 
     def _fit_observed(self, options: Options, X: Array, weights: Array | None) -> None:
-        """Fit to rows with missing entries; each row has at least one observed entry."""
+        """Fit to rows X (n, m) with missing entries; each row has at least one observed entry.
+
+        `options` are the checked arguments, and `weights` those of the rows, or None.
+        """
         _check_weight(float(X.shape[0]) if weights is None else scalar(namespace(X).sum(weights)))
         state = LinearState(options, reference_array(X))
         previous = None

@@ -50,9 +50,9 @@ class AlignedPoint:
     def nonuniform(cls, values: Vector, penalties: Vector) -> AlignedPoint:
         """Return the global minimum of the non-uniform ℓ₂ objective (Bao et al. 2020, Theorem 3).
 
-        `values` are the eigenvalues of the second moment, descending. The row and the column of a
-        latent have the squared length 1 − penalty/eigenvalue, or 0 if the penalty is not below the
-        eigenvalue.
+        `values` are the eigenvalues of the second moment, descending, and `penalties` those of the
+        latents, ascending. The encoder row and the decoder column of a latent have the squared
+        length 1 − penalty/eigenvalue, or 0 if the penalty is not below the eigenvalue.
         """
         values, penalties = np.asarray(values, dtype=float), np.sort(penalties)
         leading = values[: len(penalties)]

@@ -94,10 +94,10 @@ class Method:
         return self.rule.start(encoder, atoms, self.tied)
 
     def adopt(self, previous: Any) -> Any:
-        """Return weights that another method trained, in the type that this method trains.
+        """Return weights that another method trained, converted to the type that this one trains.
 
-        If encoder and decoder share one array here (tied layers), a mean of the encoder and the
-        transposed decoder is taken.
+        If encoder and decoder share one array in this method (tied layers), it becomes a mean of
+        the encoder and the transposed decoder.
         """
         encoder, atoms = previous.encoder, previous.atoms
         if self.tied:
@@ -445,7 +445,7 @@ class Options:
 
     @property
     def needs_spectrum(self) -> bool:
-        """Whether the penalties are chosen from the eigenvalues of the second moment."""
+        """Whether the method's penalties are chosen from eigenvalues (``l2="auto"``)."""
         return isinstance(self.l2, str) and method_entry(self.method).penalties is not None
 
     def penalties(self, k: int, spectrum: Spectrum | None) -> Vector:

@@ -219,7 +219,7 @@ def resolve_latents(wanted: Any, X: Array, weights: Array | None, training: Desc
 
 
 def warn_of_fit(solution: Solution[Any], fitted: ObservedGaussian) -> None:
-    """Warn if the solver did not converge, or if the likelihood has no maximum."""
+    """Warn if the solver did not converge, or if the likelihood of `fitted` has no maximum."""
     if not solution.status.ok:
         warn_user(solution.advice, ConvergenceWarning)
     elif not fitted.bounded:
@@ -268,7 +268,8 @@ class _ObservedLikelihood:
     def unpacked(self, theta: Array) -> tuple[Array, float]:
         """Return loadings and mean as one array (m, k + 1), and the noise variance, from θ.
 
-        θ is the vector of all parameters; the mean is the last column of the array.
+        θ (`theta`) is the vector of all parameters, for m features and k latents; the mean is the
+        last column of the array.
         """
         beta = namespace(theta).reshape(theta[:-1], (-1, self.k + 1))
         return beta, max(math.exp(min(scalar(theta[-1]), 700.0)), SMALLEST_NOISE)
@@ -276,14 +277,18 @@ class _ObservedLikelihood:
     def packed(self, beta: Array, noise: float) -> Array:
         """Return the vector θ of all parameters, from loadings, mean and noise variance.
 
-        `beta` (m, k + 1) contains the loadings and, as its last column, the mean.
+        For m features and k latents, `beta` (m, k + 1) contains the loadings and, as its last
+        column, the mean.
         """
         xp = namespace(beta)
         last = zeros_like_shape((1,), beta) + math.log(noise)
         return xp.concat([xp.reshape(beta, (-1,)), last])
 
     def at(self, theta: Array, pairs: tuple[tuple[Array, Array], ...] = ()) -> _Point:
-        """Return the solver's state (loss, gradient and more) at the parameters `theta`."""
+        """Return the solver's state (loss, gradient and more) at the parameters `theta`.
+
+        `pairs` are earlier changes of parameters and gradient, for L-BFGS.
+        """
         xp = namespace(theta)
         beta, noise = self.unpacked(theta)
         found, n = self.rows.statistics(beta, noise), self.rows.weight
@@ -333,12 +338,14 @@ class _ObservedLikelihood:
         return -g
 
     def _em_step(self, point: _Point, gradient: Array) -> Array:
-        """Return the step of EM: the gradient divided by the complete-data information.
+        """Return the step of expectation maximisation (EM) at `point`, for the given gradient.
 
-        If the noise variance γ is small, EM hardly changes the loadings W and the mean μ within the
-        span of W. The step of parameter-expanded EM (Liu, Rubin & Wu 1998), which also estimates
-        mean and covariance of the latents, is therefore added: W sym(WᵀG)/2 for the gradient G of
-        W, where sym(A) = (A + Aᵀ)/2, and WWᵀg for the gradient g of μ.
+        It is the gradient divided by the complete-data information: the second derivatives that the
+        likelihood would have if the latents were observed. If the noise variance is small, EM
+        hardly changes the loadings W and the mean μ within the span of W. The step of
+        parameter-expanded EM (Liu, Rubin & Wu 1998), which also estimates mean and covariance of
+        the latents, is therefore added: W sym(WᵀG)/2 for the gradient G of W, where
+        sym(A) = (A + Aᵀ)/2, and WWᵀg for the gradient g of μ.
         """
         xp, found = namespace(gradient), point.statistics
         beta, noise = self.unpacked(point.theta)
@@ -427,9 +434,9 @@ def gaussian(
 ) -> ObservedGaussian:
     """Return the Gaussian model of the original data, from parameters of the scaled data.
 
-    `center` was subtracted from the data, and they were divided by `unit`. `beta` (m, k + 1)
-    contains the loadings and, as its last column, the mean of the scaled data; `noise` is their
-    noise variance. `weight` is the sum of the weights of the rows.
+    `center` was subtracted from the data, and they were divided by `unit`. For m features and k
+    latents, `beta` (m, k + 1) contains the loadings and, as its last column, the mean of the scaled
+    data; `noise` is their noise variance. `weight` is the sum of the weights of the rows.
     """
     k = beta.shape[1] - 1
     left, lengths, _ = svd_thin(beta[:, :k])
@@ -487,10 +494,10 @@ def _start_eigenpairs(rows: ObservedRows, k: int) -> tuple[Array, Array, float]:
 def _continued(
     rows: ObservedRows, W: Array, previous: ObservedGaussian
 ) -> tuple[Array, Array, float]:
-    """Return loadings (m, k), mean and noise of an earlier fit, in the units of `rows`.
+    """Return loadings (m, k), mean and noise variance of an earlier fit, for the scaled `rows`.
 
-    If the earlier fit has fewer than k latents, columns from `W` (m, k), made orthogonal to its own
-    loadings, are added.
+    `previous` is the earlier fit of the m features. If it has fewer than k latents, columns of `W`
+    (m, k), made orthogonal to its loadings, are added.
     """
     xp, (m, k) = namespace(W), W.shape
     every = like(previous.loadings, W) / rows.unit
@@ -544,7 +551,7 @@ class IncompleteStream:
     def begin(
         cls, X: Array, weights: Array | None, k: int, moment: SecondMoment | None
     ) -> IncompleteStream:
-        """Return the state before the first batch X with missing entries.
+        """Return the state before the first batch X with missing entries, for k latents.
 
         `moment` is the second moment of the complete rows given earlier, or None. The scale of the
         data and the first parameters are computed from these rows or, without them, from the batch.

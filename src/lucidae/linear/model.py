@@ -136,7 +136,7 @@ class Model:
         return replace(moved, outcome=replace(self.outcome, weights=weights))
 
     def precision(self) -> Array:
-        """Return the inverse of the covariance of the Gaussian model, shape (m, m).
+        """Return the inverse of the covariance of the Gaussian model, (m, m) for m features.
 
         Variances of zero are first replaced by the machine epsilon times the largest variance.
         """
@@ -149,10 +149,10 @@ class Model:
         return precision if noise is None else _minus_diagonal(precision, -1 / noise)
 
     def covariance(self) -> Array:
-        """Return the covariance Q(M − s²I)Qᵀ + s²I of the Gaussian model, shape (m, m).
+        """Return the covariance Q(M − s²I)Qᵀ + s²I of the Gaussian model, (m, m) for m features.
 
-        Q (m × r) is an orthonormal basis of the span of the components, M (r × r) the covariance
-        of the data in this basis, and s² the noise variance.
+        Q (m × r) is an orthonormal basis of the span of the components, which has the dimension r,
+        M (r × r) the covariance of the data in this basis, and s² the noise variance.
         """
         noise = self.noise_variance
         inner = self.basis @ _minus_diagonal(self.inside, noise) @ self.basis.mT
@@ -268,8 +268,8 @@ def _negligible(codes: Array, encoder: Array) -> Array:
 def _unit_rows(encoder: Array, atoms: Array) -> tuple[Array, np.ndarray[Any, Any]]:
     """Return the decoder columns scaled to unit length, and a mask of the nonzero latents.
 
-    The columns are returned as rows of an array (k, m); those of zero latents are 0. The mask is a
-    boolean NumPy array of shape (k,).
+    `atoms` (k, m) are the decoder columns of k latents as rows, and the result has the same form;
+    rows of zero latents are 0. The mask is a boolean NumPy array of shape (k,).
     """
     xp = namespace(atoms)
     norms = xp.sqrt(xp.sum(atoms * atoms, axis=-1))
@@ -281,7 +281,7 @@ def _unit_rows(encoder: Array, atoms: Array) -> tuple[Array, np.ndarray[Any, Any
 
 
 def _basis(components: Array, nonzero: np.ndarray[Any, Any]) -> Array:
-    """Return orthonormal rows (r, m) that span the components of the latents that are not zero.
+    """Return r orthonormal rows, (r, m), that span the components of the latents that are not zero.
 
     `nonzero` is the mask of these latents. If all latents are zero, one arbitrary row is returned.
     """

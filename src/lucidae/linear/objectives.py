@@ -87,12 +87,14 @@ class Objective(Rule):
 
         Parameters
         ----------
-        weights, covariance
-            As for `value`.
+        weights : UntiedWeights, TiedWeights or VariationalWeights
+            Both layers, of shape (…, k, m); leading axes are independent runs.
+        covariance : Covariance
+            The second moment of the data, of which only products are used.
         """
 
     def direction(self, weights: Any, covariance: Covariance) -> Any:
-        """Return the gradient of the loss, against which optimizers step."""
+        """Return the gradient of the loss, which optimizers subtract from the weights."""
         return self.gradient(weights, covariance)
 
     def minimizer(self, spectrum: Spectrum, k: int) -> Any:  # noqa: ARG002
@@ -112,8 +114,10 @@ class Objective(Rule):
 
         Parameters
         ----------
-        spectrum, k
-            As for `minimizer`.
+        spectrum : Spectrum
+            At least k leading eigenvalues and eigenvectors of the second moment.
+        k : int
+            Number of latents.
         """
         return None
 
@@ -454,7 +458,11 @@ class LinearVAE(Objective):
         return VariationalWeights(encoder, atoms, log_variances, log_noise)
 
     def start(self, encoder: Array, atoms: Array, tied: bool) -> VariationalWeights:  # noqa: ARG002
-        """Return weights from which training starts: posterior and noise variances are 1."""
+        """Return weights from which training starts, with posterior and noise variances of 1.
+
+        `encoder` contains the rows of the encoder, and `atoms` the columns of the decoder as rows.
+        `tied` is not used.
+        """
         k = encoder.shape[-2]
         zero = zeros_like_shape((*encoder.shape[:-2], k, 1), encoder)
         return VariationalWeights(encoder, atoms, zero, zero[..., :1, :])
@@ -626,7 +634,10 @@ class LinearVAE(Objective):
 
     @staticmethod
     def _misfit(weights: VariationalWeights, data: Products, trace: Any) -> Array:
-        """Return the expected squared error: reconstruction loss plus the posterior's variance."""
+        """Return the expected squared error: reconstruction loss plus the posterior's variance.
+
+        `data` has the products of the weights with the second moment, whose trace is `trace`.
+        """
         xp = namespace(weights.encoder)
         variances = xp.exp(weights.log_variances)[..., 0]
         spread = xp.sum(variances * diagonal(data.gram), axis=-1)

@@ -141,7 +141,10 @@ class MomentumOptimizer(Optimizer):
 
 
 def _plus(weights: Any, direction: Any, scale: Any, *, overwrite: bool = False) -> Any:
-    """Return weights + scale · direction for every field; see `lucidae.arrays.add_scaled`."""
+    """Return weights + scale · direction for every field of the weights.
+
+    If `overwrite` is true, the arrays of `direction` may be overwritten.
+    """
     return type(weights)(*add_scaled(weights, direction, scale, overwrite=overwrite))
 
 

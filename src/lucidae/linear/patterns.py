@@ -88,10 +88,11 @@ class ObservedRows:
     def of(
         cls, X: Array, weights: Array | None, center: Array | None = None, unit: float | None = None
     ) -> ObservedRows:
-        """Return the observed entries of the rows X (n, m).
+        """Return the observed entries of the rows X (n, m), centred, scaled and grouped.
 
-        By default `center` is the mean and `unit` the root mean variance of the observed entries;
-        each feature must have an observed entry.
+        `center` is subtracted from the rows, which are then divided by `unit`. By default these are
+        the mean and the root mean variance of the observed entries; each feature must have an
+        observed entry.
         """
         xp, X = namespace(X), as_double(X)
         if weights is None:
@@ -166,8 +167,9 @@ class ObservedRows:
     def statistics(self, beta: Array, noise: float) -> Statistics:
         """Return the expected sufficient statistics of the rows, and their log-likelihood.
 
-        `beta` (m, k + 1) contains the loadings and, as its last column, the mean; `noise` is the
-        noise variance γ. All are those of the centred and scaled data.
+        For m features and k latents, `beta` (m, k + 1) contains the loadings and, as its last
+        column, the mean; `noise` is the noise variance γ. They belong to the centred and scaled
+        data.
         """
         xp, (m, k) = namespace(beta), (beta.shape[0], beta.shape[1] - 1)
         W, mean = beta[:, :k], beta[:, k]
@@ -208,7 +210,8 @@ class ObservedRows:
     def _parts(self, k: int) -> Iterator[tuple[slice, slice]]:
         """Yield pairs of slices: some patterns of observed features, and their stored rows.
 
-        Each part is so small that the k × k matrices of its rows fit into memory.
+        A pattern is a set of observed features. Each part is so small that the matrices of all its
+        rows, (k + 1) × (k + 1) for k latents, fit into memory.
         """
         most = max(1, BLOCK_ENTRIES // max(self.mask.shape[1], (k + 1) ** 2))
         first, last = 0, len(self.starts) - 1
@@ -246,7 +249,7 @@ class ObservedRows:
 
 
 def _bordered(A: Array) -> Array:
-    """Return the matrices A (p, k, k) with a row and a column of zeros appended to each."""
+    """Return the k × k matrices A (p, k, k) with a row and a column of zeros appended to each."""
     xp, (p, k, _) = namespace(A), A.shape
     wide = xp.concat([A, zeros_like_shape((p, k, 1), A)], axis=2)
     return xp.concat([wide, zeros_like_shape((p, 1, k + 1), A)], axis=1)
@@ -257,10 +260,10 @@ def _compressed(
 ) -> tuple[Array, Array, Vector]:
     """Replace the rows of each large pattern by a triangular factor with the same second moment.
 
-    `rows` are sorted by pattern, `roots` are the square roots of their weights, `sizes` are the
-    numbers of rows of the patterns, and `patterns` (p, m) says which features are observed. A
-    pattern with q observed features is large if it has at least 2(q + 1) rows. The new values of
-    `rows`, `roots` and `sizes` are returned.
+    A pattern is a set of observed features; with q features it is large if it has at least
+    2(q + 1) rows. `rows` are sorted by pattern, `roots` are the square roots of their weights,
+    `sizes` are the numbers of rows of the p patterns, and `patterns` (p, m) says which of the m
+    features are observed. The new values of `rows`, `roots` and `sizes` are returned.
     """
     xp, ends = namespace(rows), np.cumsum(sizes)
     widths = patterns.sum(axis=1) + 1
@@ -319,8 +322,8 @@ class Statistics(NamedTuple):
     def maximized(self) -> tuple[Array, float]:
         """Return the parameters that maximise the expected log-likelihood: the M-step of EM.
 
-        They are an array (m, k + 1) with the loadings and, as its last column, the mean, and the
-        noise variance.
+        They are an array (m, k + 1), for m features and k latents, with the loadings and, as its
+        last column, the mean; and the noise variance.
         """
         xp = namespace(self.cross)
         beta = self.divided(self.cross)

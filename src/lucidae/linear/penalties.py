@@ -227,7 +227,7 @@ def _penalties_above(
 
     Each penalty is the smallest one for which the rotation block of its latent and the previous one
     (4 × 4, a part of the Hessian) has no eigenvalue below `floor`. `values` are the eigenvalues of
-    the second moment, descending.
+    the second moment, descending, and `accuracy` is the relative accuracy of the penalties.
     """
     chosen = [first]
     for own, following in pairwise(values):

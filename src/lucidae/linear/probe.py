@@ -74,11 +74,11 @@ class Probe(NamedTuple):
 
     @classmethod
     def of(cls, X: Any, weights: Any, moment: SecondMoment) -> Probe | None:
-        """Return the probe of the first batch of rows; None if it has too many entries.
+        """Return the probe of the first batch of rows X; None if it has too many entries.
 
-        A probe is the mean and the scatter of the rows along random directions. The limit is
-        `PROBED_ENTRIES`. `moment` is the second moment of the batch; only its standard deviations
-        are used, to scale the directions.
+        A probe is the mean and the scatter of the rows along random directions. The largest number
+        of entries is `PROBED_ENTRIES`. `moment` is the second moment of the batch; only its
+        standard deviations are used, to scale the directions.
         """
         if X.shape[0] * X.shape[1] > PROBED_ENTRIES:
             return None

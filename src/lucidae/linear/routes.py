@@ -358,9 +358,10 @@ def single_eigenpairs(
 
 
 def _single_gram_vectors(X: Array, mean: Array, shares: Array, k: int) -> Array | None:
-    """Return orthonormal approximate eigenvectors (m, k) of float32 rows by their Gram matrix.
+    """Return k orthonormal approximate eigenvectors, (m, k), of the second moment of float32 rows.
 
-    The result is None if an eigenvalue is below `SINGLE_RESOLVED` times the largest.
+    They come from the Gram matrix of the rows X (n, m) with weights `shares` of sum 1. The result
+    is None if an eigenvalue is below `SINGLE_RESOLVED` times the largest.
     """
     (n, m), roots = X.shape, np.sqrt(shares).astype(np.float32)[:, None]
     gram, center = np.zeros((n, n)), mean.astype(np.float32)

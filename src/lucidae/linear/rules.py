@@ -301,7 +301,8 @@ class Rule(ABC):
 def reconstruction_gradient(weights: AnyWeights, data: Products) -> tuple[Array, Array]:
     """Return the gradients of the reconstruction loss for the encoder and the transposed decoder.
 
-    Both have shape (…, k, m). `data` are the products of `weights` with the second moment.
+    Both have shape (…, k, m) for k latents and m features. `data` are the products of `weights`
+    with the second moment.
     """
     encoder = scaled_residual(data.gram, data.encoded, data.decoded, 2.0)
     atoms = scaled_residual(data.code_moment, weights.atoms, data.encoded, 2.0)
@@ -340,7 +341,8 @@ class RotationAugmentedRule(Rule):
 
         With the encoder W₁, the decoder W₂, the gradients g₁ and g₂ of the reconstruction loss for
         the two, and the skew-symmetric matrix A of `rotation_generator`, the direction is g₁ − AW₁
-        for the encoder and (g₂ + W₂A)ᵀ for the transposed decoder.
+        for the encoder and (g₂ + W₂A)ᵀ for the transposed decoder. A is zero if the codes are
+        uncorrelated.
         """
         data = products(weights, covariance)
         # The rotation leaves W₂W₁ and thus the loss unchanged to first order: it only aligns.

@@ -335,7 +335,10 @@ def _warm_start(method: Method, previous: Any, start: Any) -> Any:
 def _batch_rows(
     options: Options, method: Method, covariance: Any, solver: LinearSolver
 ) -> int | None:
-    """Return the number of rows per step; None if a step uses the second moment of all rows."""
+    """Return the number of rows per step of descent.
+
+    The result is None if a step uses the second moment of all rows instead of rows.
+    """
     if not solver.batches and not method.rule.needs_rows:
         return None
     n_rows: int = covariance.rows.shape[0]

@@ -207,7 +207,7 @@ class LinearState(FittedState):
         if stream.beta.shape[1] - 1 != min(k, m - 1):
             raise ValueError(
                 f"n_components={k} was given, but training was started with "
-                f"{stream.beta.shape[1] - 1} latents. Keep n_components, or start a new estimator."
+                f"{stream.beta.shape[1] - 1} latents. Give this number, or start a new estimator."
             )
         state = LinearState(options, self.reference)
         state.incomplete = stream.after(X, weights)

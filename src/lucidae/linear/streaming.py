@@ -155,8 +155,8 @@ class StreamFit:
         if wanted != k or options.method != self.method.name:
             raise ValueError(
                 f"n_components={options.n_components} and method={options.method!r} were given, "
-                f"but training was started with {k} latents by method={self.method.name!r}. Keep "
-                "these arguments, or start a new estimator."
+                f"but training was started with {k} latents by method={self.method.name!r}. Give "
+                "the same values as for the earlier batches, or start a new estimator."
             )
 
     def after(self, X: Any, weights: Array | None) -> StreamFit:

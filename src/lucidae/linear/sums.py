@@ -60,11 +60,11 @@ class RowSums(NamedTuple):
 
 
 class RowsPass(ColumnLeaf):
-    """Computes the `RowSums` of blocks of rows."""
+    """Computes the `RowSums` (mean and sums of squares) of blocks of rows."""
 
     @staticmethod
     def merge(one: RowSums, other: RowSums) -> RowSums:
-        """Return the sums over the rows of both `one` and `other` (Chan et al. 1983)."""
+        """Return the `RowSums` of two sets of rows together (Chan et al. 1983)."""
         weight = one.weight + other.weight
         shift = (other.center - one.center) + (other.offset - one.offset)
         between = shift * shift * (one.weight * (other.weight / weight))
@@ -79,7 +79,7 @@ class RowsPass(ColumnLeaf):
 
     @staticmethod
     def joined(parts: list[RowSums]) -> RowSums:
-        """Return the sums of all columns, from the sums of groups of columns (`parts`)."""
+        """Return the `RowSums` of all columns; `parts` are those of groups of columns."""
         return RowSums(
             parts[0].weight,
             np.concatenate([part.center for part in parts]),
@@ -90,7 +90,7 @@ class RowsPass(ColumnLeaf):
         )
 
     def columns(self, part: slice) -> RowsPass:  # noqa: ARG002
-        """Return the object that computes the sums of the columns `part`: this object itself."""
+        """Return an object that computes the `RowSums` of the columns `part`: this one itself."""
         return self
 
     def sums(self, rows: Any, _codes: Any, weights: Any) -> RowSums:
@@ -169,7 +169,8 @@ def sparse_sums(X: Any, weights: Any, total: float) -> tuple[Vector, Vector, Vec
 class ProductSums(NamedTuple):
     """Sums over centred rows, from which products of vectors v with the covariance follow.
 
-    The rows x have weights w, and are centred by subtracting a vector c close to their mean.
+    The rows x of m features have weights w, and are centred by subtracting a vector c close to
+    their mean. There are b vectors v.
 
     Attributes
     ----------
@@ -199,7 +200,7 @@ class ProductSums(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ProductPass(ColumnLeaf):
-    """Computes the `ProductSums` of blocks of rows.
+    """Computes the `ProductSums` of blocks of rows, for products of b vectors with the covariance.
 
     Parameters
     ----------
@@ -217,20 +218,20 @@ class ProductPass(ColumnLeaf):
 
     @staticmethod
     def merge(one: ProductSums, other: ProductSums) -> ProductSums:
-        """Return the sums over the rows of both `one` and `other`."""
+        """Return the `ProductSums` of two sets of rows together, from those of each set."""
         weight = one.weight + other.weight
         return ProductSums(weight, one.products + other.products, one.rest + other.rest)
 
     @classmethod
     def merge_into(cls, one: ProductSums, other: ProductSums) -> ProductSums:
-        """Return the sums over the rows of both `one` and `other`, in the arrays of `one`."""
+        """Return the `ProductSums` of two sets of rows together; the arrays of `one` are reused."""
         np.add(one.products, other.products, out=one.products)
         np.add(one.rest, other.rest, out=one.rest)
         return one._replace(weight=one.weight + other.weight)
 
     @staticmethod
     def joined(parts: list[ProductSums]) -> ProductSums:
-        """Return the sums of all columns, from the sums of groups of columns (`parts`)."""
+        """Return the `ProductSums` of all columns; `parts` are those of groups of columns."""
         products = np.concatenate([part.products for part in parts], axis=-1)
         rest = np.concatenate([part.rest for part in parts])
         return ProductSums(parts[0].weight, products, rest)
@@ -241,7 +242,7 @@ class ProductPass(ColumnLeaf):
         return self._sums(centred, left, self._codes(centred, left), weights)
 
     def columns(self, part: slice) -> ProductPass:
-        """Return an object that computes the same sums for the columns `part` only."""
+        """Return an object that computes the `ProductSums` of the columns `part` only."""
         return replace(
             self,
             vectors=self.vectors[:, part],

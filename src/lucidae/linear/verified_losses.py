@@ -40,7 +40,10 @@ class LossTerms:
 
     @classmethod
     def of(cls, encoder: Vector, atoms: Vector, data: Data) -> LossTerms:
-        """Return the terms of the loss for encoder and decoder columns (`atoms`), both (k, m)."""
+        """Return the terms of the loss for the encoder and the decoder columns (`atoms`).
+
+        Both have shape (k, m) for k latents and m features; `data` is the second moment.
+        """
         both = data.apply(np.concatenate([encoder, atoms]))
         return cls(both[: len(encoder)], both[len(encoder) :], encoder, atoms)
 
@@ -48,7 +51,8 @@ class LossTerms:
 def own_value(objective: Any, weights: Any, data: Data, products: LossTerms) -> Estimate | None:
     """Return the loss of the weights by the definition of the objective, with its rounding error.
 
-    The result is None for a linear VAE whose noise variance is zero.
+    `products` are those of the weights with the second moment, `data`. The result is None for a
+    linear VAE whose noise variance is zero.
     """
     encoder, atoms = weights.encoder, weights.atoms
     if isinstance(objective, ExpectedNestedDropout):
@@ -125,7 +129,8 @@ def _prefixes(prior: Vector) -> range:
 def _prefix_loss(products: LossTerms, b: int, trace: float, m: int) -> Estimate:
     """Return the reconstruction loss if only the first b latents are used, with its rounding error.
 
-    `trace` is the total variance, m the number of features.
+    `products` are those of the weights with the second moment, `trace` is the total variance, and m
+    the number of features.
     """
     square = products.gram[:b, :b] * products.code_moment[:b, :b]
     cross = products.cross[:b]

@@ -208,9 +208,10 @@ def _patterns(rows: Vector) -> list[Vector]:
 
 
 def _by_definition(model: _Parameters, rows: Vector, mass: Vector, groups: list[Vector]) -> _Slope:
-    """Return the likelihood of all rows, and its derivatives, by their definition.
+    """Return the log-likelihood of all rows, and its derivatives, by their definition.
 
-    A pattern is a set of observed features. Let C be the covariance of these features, S the
+    `mass` are the weights of the rows, and `groups` the indices of the rows of each pattern. A
+    pattern is a set of observed features. Let C be the covariance of these features, S the
     scatter about the mean of the rows with this pattern, and n their total weight. The derivative
     with respect to C is (C⁻¹SC⁻¹ − nC⁻¹)/2. So that all C have the same shape, rows and columns of
     the identity matrix are inserted for the other features.
@@ -260,13 +261,14 @@ def _blocks(rows: Vector, width: int) -> Iterator[slice]:
 def _by_residuals(
     model: _Parameters, rows: Vector, mass: Vector, encoder: Vector
 ) -> tuple[_Slope, Vector]:
-    """Return likelihood and derivatives from the residuals of all rows, and the loss of the codes.
+    """Return log-likelihood and derivatives from residuals of all rows, and the loss of the codes.
 
-    The loss of a code is its variance given the observed entries, divided by its variance: the
-    share that missing entries leave undetermined. A row x with mean μ has the covariance
-    C = WWᵀ + γI, with loadings W and noise variance γ, restricted to the observed entries. For each
-    row, a = C⁻¹(x − μ) is computed with G = WᵀW + γI over the observed entries. The derivative with
-    respect to the loadings w of feature j is the sum of aⱼ aᵀW − wᵀG⁻¹, since C⁻¹W = WG⁻¹.
+    `mass` are the weights of the rows. The loss of a code of `encoder` is its variance given the
+    observed entries, divided by its variance: the share that missing entries leave undetermined. A
+    row x with mean μ has the covariance C = WWᵀ + γI, with loadings W and noise variance γ,
+    restricted to the observed entries. For each row, a = C⁻¹(x − μ) is computed with G = WᵀW + γI
+    over the observed entries. The derivative with respect to the loadings w of feature j is the sum
+    of aⱼ aᵀW − wᵀG⁻¹, since C⁻¹W = WG⁻¹.
     """
     W, noise = model.loadings, model.noise
     (m, q), k, total = W.shape, len(encoder), _Slope.zero(model)

@@ -354,9 +354,10 @@ def _judged(
 ) -> Leading:
     """Return bounds on the eigenvalues and on the decoder's distance to the principal axes.
 
-    They follow from the residuals of the decoder's columns (`latents`) and of their span. `inside`
-    are the Ritz values of the span, `size` is the norm of its residual, and `rest` bounds the
-    eigenvalues outside. `ritz` are lower bounds on all eigenvalues (see `Complement.ritz`), k is
+    The eigenvalues are those of the second moment. The bounds follow from the residuals of the
+    decoder's columns (`latents`) and of their span. `inside` are the Ritz values of the span,
+    `size` is the norm of its residual, and `rest` bounds the eigenvalues in the orthogonal
+    complement of the span. `ritz` are lower bounds on all eigenvalues (see `Complement.ritz`), k is
     the number of latents, and `basis_error` is the error of the span's basis as an angle.
     """
     rank, rounding = len(inside), data.n_features * EPS * data.trace + data.uncertainty
@@ -406,8 +407,8 @@ def _misalignment_bounds(
     A decoder column w of unit length with Rayleigh quotient ρ = wᵀΣw, for the second moment Σ, is
     assigned to the axis of the nearest Ritz value (eigenvalue of Σ restricted to the decoder's
     span). The sine of their angle is at most ‖Σw − ρw‖ divided by the distance of ρ to the
-    intervals that contain the other eigenvalues (Davis & Kahan 1970). An axis without a column gets
-    1.
+    intervals that contain the other eigenvalues (Davis & Kahan 1970). For an axis without a column
+    the bound is 1.
     """
     found = np.ones(len(values))
     for quotient, size in zip(*latents, strict=True):
@@ -423,7 +424,8 @@ def _misalignment_bounds(
 def _unknown(k: int, distance: float, trace: float) -> Leading:
     """Return trivial bounds, for a decoder that is zero or not finite, or data without variance.
 
-    Each eigenvalue lies between 0 and the trace, and every squared sine is `distance`.
+    Each of the k leading eigenvalues lies between 0 and the trace, and every squared sine between
+    decoder and principal axes is `distance`.
     """
     zeros, most = np.zeros(k), np.full(k, max(trace, 0.0))
     all_of_it = Estimate(distance, 0.0)

@@ -320,8 +320,9 @@ def _loss_figures(
 ) -> tuple[Estimate | None, Estimate | None, float]:
     """Return the loss, its global minimum, and the number by which their difference is divided.
 
-    Loss and minimum are None if they are not known. `declared` says whether to take them from the
-    objective instead of computing them here.
+    Loss and minimum are None if they are not known. `declared` says whether the objective itself
+    returns them; otherwise they are computed by `verified_losses`. `products` are the terms of the
+    loss, and `leading` the leading eigenvalues of the second moment `data`.
     """
     k, m = weights.encoder.shape
     if declared:
@@ -358,7 +359,10 @@ def _loss_figures(
 
 
 def _within_trace(upper: Vector, trace: float) -> Vector:
-    """Return bounds on descending eigenvalues, lowered so that their sum is at most the trace."""
+    """Return upper bounds on descending eigenvalues, lowered so that their sum is at most `trace`.
+
+    `upper` are the given bounds, and `trace` is the sum of all eigenvalues.
+    """
     left = trace - (np.cumsum(upper) - upper)
     return np.minimum(upper, np.maximum(left, 0.0))
 
@@ -370,9 +374,10 @@ def _gap(value: Estimate | None, minimum: Estimate | None, size: float) -> Estim
 
 
 def _zero_latents(method: Method, leading: Leading, k: int) -> tuple[Vector, Vector]:
-    """Return which latents are zero at the optimum, and for which this is not known.
+    """Return which of the k latents are zero at the optimum, and for which this is not known.
 
-    Both are arrays of the numbers of latents, counted from 1.
+    Both are arrays of the numbers of latents, counted from 1. It is not known if a penalty differs
+    from the eigenvalue by less than the error of the eigenvalue.
     """
     none = np.empty(0, dtype=int)
     if not method.objective.has_penalties:

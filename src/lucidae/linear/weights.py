@@ -24,7 +24,7 @@ class AnyWeights(Protocol):
 
     @property
     def atoms(self) -> Array:
-        """Transposed decoder matrix of shape (…, k, m): the decoder's columns as rows."""
+        """Transposed decoder matrix of shape (…, k, m), for k latents and m features."""
 
     def gather(self, encoder: Array, atoms: Array) -> Self:
         """Return an object of this class that contains gradients of the encoder and of `atoms`."""
@@ -35,7 +35,10 @@ class AnyWeights(Protocol):
 
 @saved_as("lucidae.linear.weights.untied/1", formerly="lucidae.linear.weights:Weights")
 class UntiedWeights(NamedTuple):
-    """Encoder, and transposed decoder (`atoms`), as two independent arrays of shape (…, k, m)."""
+    """Encoder and transposed decoder (`atoms`) as two independent arrays of shape (…, k, m).
+
+    k is the number of latents and m that of features.
+    """
 
     encoder: Array
     atoms: Array
@@ -51,7 +54,10 @@ class UntiedWeights(NamedTuple):
 
 @saved_as("lucidae.linear.weights.tied/1", formerly="lucidae.linear.weights:TiedWeights")
 class TiedWeights(NamedTuple):
-    """One array of shape (…, k, m) for both layers: the decoder is the transposed encoder."""
+    """One array of shape (…, k, m) for both layers: the decoder is the transposed encoder.
+
+    k is the number of latents and m that of features.
+    """
 
     encoder: Array
 

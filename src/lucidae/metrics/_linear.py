@@ -66,8 +66,9 @@ def axis_alignment_distance(decoder: Any, U: Any, *, rtol: float = 1e-6) -> Any:
 def alignment_of(decoder: Array, axes: Array, rtol: float = 1e-6) -> Array:
     """Return the axis-alignment distance of decoders (..., m, k), without checking the arguments.
 
-    All entries must be finite, and `axes`, the principal axes (m, k), must have columns of norm
-    one. See `axis_alignment_distance` for the definition and `rtol`.
+    The decoders have m features and k latents. All entries must be finite, and `axes`, the
+    principal axes (m, k), must have columns of norm one. See `axis_alignment_distance` for the
+    definition and `rtol`.
     """
     xp = namespace(decoder)
     cosines = xp.matrix_transpose(axes) @ unit_columns(decoder, rtol)

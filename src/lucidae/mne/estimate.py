@@ -103,8 +103,9 @@ def observable_basis(gain: Floats, labels: Floats) -> tuple[Floats, Any]:
 class GroupEstimate:
     """A fit of `SparseVAE` to whitened data, and the posterior of the sources that it selects.
 
-    The data M (d × n) are modelled as ΦU + noise of variance γ, where Φ is the gain. With the prior
-    covariance Γ of the coefficients of the selected columns, and Σ = ΦΓΦᵀ + γI on these columns,
+    The data M (d × n) are n samples of d whitened sensors. They are modelled as ΦU + noise of
+    variance γ, where Φ is the gain and U are the coefficients of its κ columns. With the prior
+    covariance Γ of the coefficients of the a selected columns, and Σ = ΦΓΦᵀ + γI on these columns,
     the posterior has the mean ΓΦᵀΣ⁻¹M and the covariance Γ − ΓΦᵀΣ⁻¹ΦΓ.
 
     Parameters
@@ -352,7 +353,10 @@ class GroupEstimate:
         return np.asarray(root[:, kept] @ (scales[:, None] * found))
 
     def path(self, noise_variances: Any, cv: Any) -> NoisePath:
-        """Return the fits for a series of noise variances; see `SourceResult.noise_path`."""
+        """Return the fits for a series of noise variances.
+
+        The arguments are those of `SourceResult.noise_path`.
+        """
         if noise_variances is None and cv is False:
             outer = self.responses @ self.responses.conj().T / self.responses.shape[1]
             high = float(np.linalg.eigvalsh(outer)[-1])

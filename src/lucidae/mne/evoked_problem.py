@@ -76,8 +76,8 @@ class EvokedProblem:
     whitener : ndarray of shape (d, n_channels)
         Matrix that makes the covariance of the noise the identity; d is the rank of the covariance.
     gain : ndarray of shape (d, κ)
-        Whitened lead field of the sources in use, each column times its weight. Sources without a
-        field are not among them.
+        Whitened lead field of the κ columns in use, each times its weight. Sources without a field
+        are left out.
     columns : ndarray of int of shape (κ,)
         Indices of the columns of `gain` among those of the forward solution.
     weighting : ndarray of shape (n_columns,)
@@ -86,7 +86,7 @@ class EvokedProblem:
         Whitened data of all evokeds, one after the other, each times the root of its number of
         averages, so that the noise has unit variance.
     averages : tuple of float
-        Number of averages of each evoked.
+        Number of epochs that were averaged for each evoked.
     """
 
     evokeds: list[Any]

@@ -180,21 +180,22 @@ class SourceResult:
 
     @property
     def orientations(self) -> Floats:
-        """Unit vectors of the components of the amplitudes, of shape (n, n_orient, 3)."""
+        """Unit vectors of the components of the n sources, of shape (n, n_orient, 3)."""
         axes = np.reshape(self.forward["source_nn"], (-1, self.n_orient, 3))
         return np.asarray(axes[self.sources])
 
     @cached_property
     def posterior_mean(self) -> Floats:
-        """Posterior mean of the amplitudes, of shape (n, n_orient, n_times)."""
+        """Posterior mean of the amplitudes of the n sources, of shape (n, n_orient, n_times)."""
         return self._amplitudes(self.estimate.mean)
 
     @cached_property
     def debiased_amplitudes(self) -> Floats:
         """Amplitudes that fit the data best, by least squares on the selected sources.
 
-        They have shape (n, n_orient, n_times). The prior does not shrink them towards zero; a
-        source whose orientation was found to be constant keeps it.
+        They have shape (n, n_orient, n_times) for n sources with `n_orient` components. The prior
+        does not shrink them towards zero. A source that was found to have a constant orientation
+        keeps it.
         """
         return self._amplitudes(self.estimate.debiased)
 
@@ -272,9 +273,10 @@ class SourceResult:
 
     @cached_property
     def source_goodness_of_fit(self) -> Floats:
-        """Percentage of the power of the whitened data that each source explains, (n, n_times).
+        """Percentage of the power of the whitened data that each source explains.
 
-        The part that several sources explain together is divided among them as in MNE.
+        It has shape (n, n_times) for n sources. The part that several sources explain together is
+        divided among them as in MNE.
         """
         data = self._whitened[0] / np.sqrt(self.problem.averages[self.index])
         flat = self.amplitudes.reshape(-1, self.times.size)
@@ -429,7 +431,8 @@ class SourceResult:
     def _amplitudes(self, coefficients: Floats) -> Floats:
         """Return the amplitudes (n, n_orient, n_times) of the n sources of this evoked.
 
-        `coefficients` are those of the selected columns of the fit, for the samples of all evokeds.
+        A source has `n_orient` components. `coefficients` are those of the selected columns of the
+        fit, for the samples of all evokeds.
         """
         here = self.problem.samples(self.index)
         scale = np.sqrt(self.problem.averages[self.index])
