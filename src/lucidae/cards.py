@@ -156,7 +156,7 @@ def table(
 
 
 def facts(values: Mapping[str, Any]) -> Html:
-    """Return a table of two columns: names and values.
+    """Return an HTML table of two columns: names and values.
 
     Examples
     --------

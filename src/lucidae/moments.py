@@ -219,9 +219,9 @@ class SecondMoment:
     def _checked(self, X: Any) -> Self:
         """Return this second moment, or raise a ValueError if it is not accurate for the rows `X`.
 
-        It is not if rows contain NaN or infinity, or if their squares overflow or underflow
-        float64. Since an entry that is not finite makes the trace NaN or infinite, the entries
-        themselves are tested only if the trace is not finite.
+        It is not accurate if rows contain NaN or infinity, or if their squares overflow or
+        underflow float64. Since an entry that is not finite makes the trace NaN or infinite, the
+        entries themselves are tested only if the trace is not finite.
         """
         squares = self.trace * self.weight
         if not math.isfinite(squares):

@@ -72,8 +72,8 @@ def check_rows(
     X, xp = as_plain(X), namespace(X)
     if not accepted and is_complex(X):
         raise ValueError(
-            f"{name} is complex ({X.dtype}), expected real numbers: give the real and the imaginary "
-            "parts as separate columns."
+            f"{name} is complex ({X.dtype}), expected real numbers: give the real and the "
+            "imaginary parts as separate columns."
         )
     if X.ndim != 2:
         raise ValueError(
@@ -239,8 +239,8 @@ def check_kind(values: Any, name: str) -> Any:
     for dtype in _dtypes(_as_array(values) if listed else values):
         if getattr(dtype, "kind", "") in ("m", "M") or _is_temporal(dtype):
             raise ValueError(
-                f"{name} contains values of dtype {dtype}, expected real numbers. Convert dates and "
-                "durations to numbers first."
+                f"{name} contains values of dtype {dtype}, expected real numbers. Convert dates "
+                "and durations to numbers first."
             )
     return values.data if isinstance(values, np.ma.MaskedArray) else values
 

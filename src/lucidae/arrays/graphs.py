@@ -123,8 +123,8 @@ class Replay:
     def _fits(self, state: Any, given: Any) -> bool:
         """Tell whether a state and further inputs may be copied to the fixed arrays.
 
-        They may not if their shapes differ, or if the copy would overwrite an array that a state
-        returned by `keep` shares. In these cases new fixed arrays are made.
+        The result is False if their shapes differ, or if the copy would overwrite an array that a
+        state returned by `keep` shares. In these cases new fixed arrays are made.
         """
         if self.own is None or _shapes((state, given)) != _shapes((self.own, self.given)):
             return False

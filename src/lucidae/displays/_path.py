@@ -209,7 +209,10 @@ class RankPathDisplay(Display):
         self.marks = dict(marks or {})
 
     def _of_each_rank(self, values: Any, name: str) -> np.ndarray[Any, Any]:
-        """Return `values` as an array; raise an error unless it has one value for each rank."""
+        """Return `values` as an array; raise an error unless there is one value for each rank.
+
+        `name` is the name of the argument in the error.
+        """
         checked = np.asarray(to_numpy(values), dtype=float)
         if checked.shape != self.rank.shape:
             raise ValueError(

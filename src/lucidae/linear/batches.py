@@ -35,8 +35,8 @@ times: 256 mebibytes."""
 def draws_rows(options: Options, X: Any) -> bool:
     """Tell whether a fit to `X` needs the rows themselves, not only their second moment.
 
-    It does if rows are drawn in random order, or if all eigenvalues of the covariance of many
-    features are needed.
+    The rows are needed if `options` ask for a solver that draws rows in random order, or if all
+    eigenvalues of the covariance of many features are needed.
     """
     shape: tuple[int, ...] = getattr(X, "shape", None) or ()
     wide = len(shape) == 2 and shape[1] > EXACT_FEATURES

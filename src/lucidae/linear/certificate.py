@@ -120,8 +120,8 @@ _NO_NOISE = (
 def _judged(claim: Claim, figures: LinearFigures) -> Claim:
     """Return the claim, with a note if its value is known only up to bounds.
 
-    That is the case if not all eigenvalues of the second moment of the data were computed;
-    otherwise the claim is not changed.
+    Only bounds are known if not all eigenvalues of the second moment of the data were computed. If
+    all were computed, the claim is not changed.
     """
     if figures.leading.dense:
         return claim
@@ -681,8 +681,8 @@ def check_latents(k: int, m: int, name: str) -> None:
     """
     if k > m:
         raise ValueError(
-            f"{name} has {k} rows, but X has {m} features: expected at most {m} rows, because data "
-            "of m features have m principal components. Certify the rows that are used."
+            f"{name} has {k} rows, but X has {m} features, and so only {m} principal components: "
+            f"give at most {m} rows."
         )
 
 

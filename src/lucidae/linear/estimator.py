@@ -593,8 +593,8 @@ class LinearAutoencoder(
         Returns
         -------
         array of shape (m, m)
-            The covariance of the training rows in the span of the components, and
-            `noise_variance_` in every direction orthogonal to it.
+            The covariance of m features: that of the training rows in the span of the components,
+            and `noise_variance_` in every direction orthogonal to it.
         """
         check_is_fitted(self)
         return self._state.returned(self._state.model.covariance())
@@ -606,8 +606,8 @@ class LinearAutoencoder(
         Returns
         -------
         array of shape (m, m)
-            The inverse of `get_covariance`; variances of zero are first replaced by the machine
-            epsilon times the largest variance.
+            The inverse of `get_covariance`, for m features. Variances of zero are first replaced by
+            the machine epsilon times the largest variance.
         """
         check_is_fitted(self)
         return self._state.returned(self._state.model.precision())

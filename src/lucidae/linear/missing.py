@@ -224,7 +224,7 @@ def warn_of_fit(solution: Solution[Any], fitted: ObservedGaussian) -> None:
         warn_user(solution.advice, ConvergenceWarning)
     elif not fitted.bounded:
         warn_user(
-            "The likelihood of the observed entries has no maximum: as many components explain "
+            "The likelihood of the observed entries has no maximum: so many components explain "
             "these entries without noise. The noise variance was set to a tiny number; choose a "
             "smaller n_components to estimate it.",
             ConvergenceWarning,

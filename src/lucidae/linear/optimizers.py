@@ -294,7 +294,7 @@ class DescentSettings:
     def preconditions(self) -> bool:
         """Whether directions are preconditioned: divided by the curvature of groups of weights.
 
-        They are if the step size is ``"auto"``, except for Adam, which rescales each coordinate
+        This is done if the step size is ``"auto"``, except for Adam, which rescales each coordinate
         anyway. `Rule.preconditioned` defines the division.
         """
         return self.learning_rate == "auto" and OPTIMIZERS[self.optimizer] is not Adam

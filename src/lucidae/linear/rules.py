@@ -368,8 +368,8 @@ class RotationAugmentedRule(Rule):
 class GeneralizedHebbianRule(Rule):
     """Sanger's rule W ← W + α(WΣ − tril(WΣWᵀ)W), which is Oja's rule for one latent.
 
-    W (k × m) are the tied weights, Σ (m × m) is the second moment of the data, α the step size, and
-    tril takes the lower triangle.
+    W (k × m) are the tied weights of k latents and m features, Σ (m × m) is the second moment of
+    the data, α the step size, and tril takes the lower triangle.
     """
 
     aligns = True
@@ -381,7 +381,8 @@ class GeneralizedHebbianRule(Rule):
     def direction(self, weights: TiedWeights, covariance: Covariance) -> TiedWeights:
         """Return tril(WΣWᵀ)W − WΣ, the negative of the update of Sanger's rule.
 
-        W (k × m) are the weights, and Σ (m × m) is the second moment of the data.
+        W (k × m) are the weights of k latents and m features, Σ (m × m) is the second moment of the
+        data, and tril takes the lower triangle.
         """
         encoded = covariance.apply(weights.encoder)
         code_moment = encoded @ weights.encoder.mT

@@ -65,7 +65,7 @@ def inner_gap(values: Vector, k: int) -> float:
 
 
 def outer_gap(values: Vector, k: int) -> float:
-    """Return eigenvalue k minus eigenvalue k + 1 of `values`; infinite if these are only k."""
+    """Return eigenvalue k minus eigenvalue k + 1; infinity if `values` has only k eigenvalues."""
     return float(values[k - 1] - values[k]) if len(values) > k else math.inf
 
 

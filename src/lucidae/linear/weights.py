@@ -87,7 +87,7 @@ class VariationalWeights(NamedTuple):
     Parameters
     ----------
     encoder, atoms : arrays of shape (…, k, m)
-        Encoder, and transposed decoder.
+        Encoder and transposed decoder, for k latents and m features.
     log_variances : array of shape (…, k, 1)
         Logarithm of the posterior variance of each latent.
     log_noise : array of shape (…, 1, 1)
