@@ -285,8 +285,7 @@ def _checked_channels(info: Any, forward: Any, noise_cov: Any) -> list[str]:
     if not used:
         counts = [len(set(good) & set(names)) for names in have.values()]
         reason = (
-            f"noise_cov['bads'] marks all {len(common)} channels that both have as bad: correct "
-            "this list."
+            f"noise_cov['bads'] marks all {len(common)} that both have as bad: correct this list."
             if common
             else "no channel is in both: give the forward and the noise_cov of the same channels."
         )
