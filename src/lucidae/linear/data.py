@@ -425,9 +425,9 @@ def _costs_of(X: Any, k: int) -> Costs:
 
 
 def _for_vectors(X: Any) -> bool:
-    """Tell whether rows X (n, m) are multiplied with one vector as fast as with a block of vectors.
+    """Tell whether a product of rows X (n, m) with a block of vectors is no faster per vector.
 
-    The time is meant per vector. ARPACK, which multiplies one vector at a time, is then used.
+    ARPACK, which multiplies one vector at a time, is then used.
     """
     if scipy.sparse.issparse(X):
         return bool(X.nnz <= ARPACK_ENTRIES * sum(X.shape))

@@ -187,7 +187,8 @@ def costs(n: int, m: int, k: int, *, entries: int | None = None, narrow: bool = 
     entries : int, optional
         Number of stored entries if the rows are sparse; None for dense rows.
     narrow : bool
-        Whether products with narrow blocks are fast, see `NARROW`.
+        Whether products with narrow blocks of `NARROW` vectors are fast, because the rows are
+        dense and are read in pieces that stay in the cache.
 
     Returns
     -------
