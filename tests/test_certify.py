@@ -85,10 +85,10 @@ def test_coefficients_are_certified_with_their_dictionary():
     [
         ("text", {}, "of type str"),
         ((np.eye(2), np.eye(2)), {"family": "quadratic"}, "expected 'linear' or 'dropout'"),
-        ((np.eye(2), np.eye(2)), {"family": "linear"}, "give the data"),
+        ((np.eye(2), np.eye(2)), {"family": "linear"}, "without data: give the rows X"),
         ((np.eye(2), np.eye(3)), {"family": "linear", "X": np.eye(3)}, "expected"),
         ((np.eye(2), np.eye(2)), {"family": "linear", "X": np.eye(3)}, "3 features"),
-        (np.eye(2), {}, "give the dictionary"),
+        (np.eye(2), {}, "without the dictionary"),
     ],
 )
 def test_what_cannot_be_judged_is_refused_with_a_reason(subject, arguments, message):

@@ -1,13 +1,14 @@
 """Import of the three families of autoencoders.
 
-Their modules register the types that files refer to by tags, and the functions that `certify` finds
-by the name of the family. ``import lucidae`` alone does not import them.
+Importing a family (`linear`, `dropout` or `sparsity`) registers the classes that saved files name
+by a tag, and the function by which `certify` judges models of this family. ``import lucidae`` alone
+does not import the families.
 """
 
 from importlib import import_module
 
 
 def import_families() -> None:
-    """Import the families of estimators, unless this has been done."""
+    """Import the subpackages `linear`, `dropout` and `sparsity`, which register their classes."""
     for name in ("linear", "dropout", "sparsity"):
         import_module(f"lucidae.{name}")

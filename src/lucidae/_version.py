@@ -1,3 +1,3 @@
-"""The version, in the one place that the build reads."""
+"""Version number of the package, which the build reads from this file."""
 
 __version__ = "0.3.0"

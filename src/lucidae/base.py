@@ -31,8 +31,8 @@ __all__ = [
 CHANGED = 16.0
 """An attribute counts as changed if its relative difference exceeds this many machine epsilons.
 
-The difference to the fitted attribute is divided by the largest fitted entry of a matrix, or by the
-same entry of a vector; the machine epsilon is that of the attribute's dtype."""
+Differences from the fitted attribute are divided by its largest entry if it is a matrix, and entry
+by entry if it is a vector. The machine epsilon is that of the attribute's dtype."""
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 
@@ -94,7 +94,7 @@ class FittedState(ABC):
     def keeps_certificate(self) -> bool:
         """Whether `lucidae.save` writes the certificate (the judged claims about the fit).
 
-        True if it cannot be computed again from the stored summaries of the data.
+        It does if the certificate cannot be computed again from the stored summaries of the data.
         """
         return False
 
@@ -110,9 +110,9 @@ class FittedState(ABC):
         return self.saved_fields()
 
     def changed(self) -> None:
-        """Discard the cached attributes and certificate; call it after changing the summaries.
+        """Discard the cached fitted attributes and the cached certificate.
 
-        The summaries are those of the data, from which both are computed.
+        Call this after a change of the stored summaries of the data, from which both are computed.
         """
         self._attributes = self._certificate = None
 
@@ -359,9 +359,10 @@ def changed_attributes(shown: Mapping[str, Any], fitted: Mapping[str, Any]) -> d
     Returns
     -------
     dict
-        For each attribute that differs by more than rounding, the largest difference relative to
-        the largest fitted entry, or in a vector to the same entry. It is infinite if the shape or
-        the type of the value differs.
+        The changed attributes by name, each with its largest relative difference. Differences are
+        divided by the largest fitted entry of a matrix, or entry by entry in a vector. Attributes
+        that differ only by rounding errors are left out. The value is infinite if the shape or the
+        type of an attribute changed.
     """
     differences = {name: _change(shown[name], fitted[name]) for name in shown}
     return {name: size for name, size in differences.items() if not size <= 0.0}
@@ -370,7 +371,8 @@ def changed_attributes(shown: Mapping[str, Any], fitted: Mapping[str, Any]) -> d
 def _change(shown: Any, fitted: Any) -> float:
     """Return the relative difference between the current and the fitted value of an attribute.
 
-    Differences that rounding explains give 0; another shape, or values not finite, give infinity.
+    It is 0 if rounding errors explain the difference, and infinite if the current value has
+    another shape or contains NaN or infinity.
     """
     if shown is fitted:
         return 0.0

@@ -68,7 +68,7 @@ def shown(value: Any) -> str:
 
 
 def _vector(values: np.ndarray[Any, Any]) -> str:
-    """Return the entries of a vector, or the first three and the last of a long one."""
+    """Return the entries of a vector as text; of a long vector the first three and the last."""
     if values.size <= MOST_ENTRIES:
         return ", ".join(shown(value) for value in values)
     head = ", ".join(shown(value) for value in values[:3])
@@ -125,8 +125,9 @@ def table(
     classes : iterable of str, optional
         The CSS class of each row.
     most : int or None, default=30
-        Largest number of rows that are all shown. Of a longer table 20 rows at equal distances are
-        shown, the first and the last among them, and a sentence says so. None shows all rows.
+        A table of at most this many rows is shown completely. Of a longer table, 20 evenly spaced
+        rows are shown, including the first and the last, with a sentence that says so. None shows
+        all rows.
 
     Returns
     -------
@@ -155,7 +156,7 @@ def table(
 
 
 def facts(values: Mapping[str, Any]) -> Html:
-    """Return a table of two columns: names and values.
+    """Return an HTML table of two columns: names and values.
 
     Examples
     --------
@@ -166,10 +167,10 @@ def facts(values: Mapping[str, Any]) -> Html:
 
 
 def sparkline(values: Any, label: str) -> Html:
-    """Return a small curve of a vector; logarithmic if all its values are positive.
+    """Return a small line plot of a vector as SVG; its scale is logarithmic for positive values.
 
-    `label` is the description for screen readers. Values that are not finite are left out, and
-    fewer than two values have no curve.
+    `label` describes the plot for screen readers. Values that are not finite are left out; if fewer
+    than two values are finite, the result is empty.
 
     Examples
     --------

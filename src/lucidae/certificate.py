@@ -208,7 +208,8 @@ def _compared(
     """Return a claim with its verdict.
 
     `excess` says by how much the value is on the wrong side of the threshold. The claim holds if
-    it is at most 0, fails if it is positive, and is undecided if its size is at most `error`.
+    `excess` is at most 0, fails if it is positive, and is undecided if its absolute value is at
+    most `error`, the bound on the rounding error of the value.
     """
     if error > 0.0 and abs(excess) <= error and math.isfinite(value):
         why = UNDECIDABLE.format(error=error)
@@ -220,14 +221,18 @@ def _compared(
 
 
 def reported(name: str, statement: str, reference: str, value: float, advice: str = "") -> Claim:
-    """Return a claim that shows a measured value and is not judged."""
+    """Return a claim that shows a measured value and is not judged.
+
+    The arguments are the fields of `Claim`.
+    """
     return Claim(name, statement, reference, value, advice=advice)
 
 
 def does_not_apply(name: str, statement: str, reference: str, why: str) -> Claim:
     """Return a claim that is not judged because its assumptions are not met.
 
-    `why` names the assumption; it becomes the claim's `advice`.
+    `why` names the assumption; it becomes the claim's `advice`. The other arguments are fields of
+    `Claim`.
     """
     return Claim(name, statement, reference, advice=why)
 
@@ -244,7 +249,8 @@ def undecided(
 ) -> Claim:
     """Return a claim that applies but could be neither confirmed nor refuted.
 
-    `why` gives the reason; it becomes the claim's `advice`.
+    `why` gives the reason; it becomes the claim's `advice`. The other arguments are fields of
+    `Claim`.
     """
     return Claim(name, statement, reference, value, threshold, None, why, error, undecided=True)
 
@@ -494,7 +500,8 @@ def certify(subject: Any, X: Any = None, y: Any = None, **settings: Any) -> Cert
         check_settings(settings, _keywords(_CERTIFIERS["sparsity"]), "coefficients")
         if X is None or y is None:
             raise ValueError(
-                "to certify coefficients, give the dictionary (X) and the responses (y) as well."
+                "certify was called with coefficients but without the dictionary (X) or the "
+                "responses (y): give both."
             )
         return _CERTIFIERS["sparsity"](subject, X, y, **settings)
     raise ValueError(
@@ -526,7 +533,10 @@ def check_settings(given: Iterable[str], allowed: Iterable[str], subject: str) -
 
 
 def _check_rows_given(X: Any, others: dict[str, Any]) -> None:
-    """Raise an error if targets or weights of rows were given without the rows themselves."""
+    """Raise an error if targets or weights of rows were given without the rows X themselves.
+
+    `others` are the targets and weights, by the name of their argument; None if not given.
+    """
     given = [name for name, value in others.items() if value is not None]
     if X is None and given:
         raise ValueError(
@@ -537,7 +547,7 @@ def _check_rows_given(X: Any, others: dict[str, Any]) -> None:
 
 
 def _keywords(function: Callable[..., Any]) -> list[str]:
-    """Return the names of the optional arguments of a certifying function other than X, Y and y."""
+    """Return the names of a certifying function's optional arguments, apart from X, Y and y."""
     parameters = inspect.signature(function).parameters.values()
     return [
         given.name
@@ -552,7 +562,10 @@ def _certify_pair(first: Any, second: Any, X: Any, y: Any, **settings: Any) -> C
     if not isinstance(family, str) or family not in ("linear", "dropout"):
         raise ValueError(f"family={family!r} was given, expected 'linear' or 'dropout'.")
     if family == "linear" and X is None:
-        raise ValueError("to certify weights, give the data: X, or its SecondMoment.")
+        raise ValueError(
+            "certify was called with weights but without data: give the rows X, or their "
+            "SecondMoment."
+        )
     if family == "dropout":
         check_settings(settings, ["family", *_keywords(_CERTIFIERS[family])], "a pair of weights")
     data = (X,) if family == "linear" else (X, y)

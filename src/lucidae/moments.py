@@ -121,8 +121,8 @@ centre c, offset o of the mean from the centre, and error of products in single 
 class SecondMoment:
     """Mean and covariance of weighted rows with m features, computed as float64.
 
-    Of float32 rows with more than two million entries and without weights, blocks are multiplied in
-    single precision and added in double precision.
+    If float32 rows without weights have more than two million entries, their products are computed
+    in single precision and added in double precision.
 
     Use `SecondMoment.of` to compute a moment; `update` and `merge` return a new one with more rows.
     The covariance is accurate even if the mean is much larger than the deviations from it, because
@@ -202,10 +202,11 @@ class SecondMoment:
         return cls(0.0, squares, zeros, zeros)
 
     def _add_rows(self, X: Any, weights: Array | None) -> Self:
-        """Return the second moment of these rows and the validated rows X (n, m) together.
+        """Return the second moment of the earlier rows and the validated rows X (n, m) together.
 
-        The new rows are squared about the centre of this moment if that loses no digits, because
-        squares about the same centre are merely added. Otherwise a new centre is chosen.
+        `weights` are those of X, or None. The new rows are squared about the centre of this moment
+        if that loses no digits, because squares about the same centre are merely added. Otherwise a
+        new centre is chosen.
         """
         with np.errstate(over="ignore", invalid="ignore"):
             if scipy.sparse.issparse(X):
@@ -222,9 +223,9 @@ class SecondMoment:
     def _checked(self, X: Any) -> Self:
         """Return this second moment, or raise a ValueError if it is not accurate for the rows `X`.
 
-        It is not if rows contain NaN or infinity, or if their squares overflow or underflow
-        float64. Since an entry that is not finite makes the trace NaN or infinite, the entries
-        themselves are tested only if the trace is not finite.
+        It is not accurate if rows contain NaN or infinity, or if their squares overflow or
+        underflow float64. Since an entry that is not finite makes the trace NaN or infinite, the
+        entries themselves are tested only if the trace is not finite.
         """
         squares = self.trace * self.weight
         if not math.isfinite(squares):
@@ -318,7 +319,7 @@ class SecondMoment:
         mean, so that four rank-one terms are added to S + T. If both moments have the same centre,
         these terms cancel, and S + T are the squares about it.
 
-        The relative error of a sum of scatters is at most the larger one of the two.
+        The relative error of a sum of two scatters is at most the larger of their relative errors.
         """
         rounding = max(self.rounding, fresh.rounding)
         squares, center, offset = (
@@ -354,7 +355,7 @@ class SecondMoment:
 
     @property
     def scatter(self) -> Array:
-        """Weighted sum of the outer products of the centred rows, shape (m, m)."""
+        """Weighted sum of the outer products of the centred rows, (m, m) for m features."""
         root, found = math.sqrt(self.weight) * self.offset, mirrored(self.squares)
         for part in _slices(self.n_features, SCATTER_ROWS if on_host(root) else self.n_features):
             found[part, :] -= root[part, None] * root[None, :]
@@ -362,7 +363,7 @@ class SecondMoment:
 
     @property
     def covariance(self) -> Array:
-        """Covariance of the rows, shape (m, m); the divisor is the total weight."""
+        """Covariance of the rows, (m, m) for m features; the divisor is the total weight."""
         covariance = self.scatter
         covariance /= self.weight
         return covariance
@@ -497,11 +498,10 @@ def covariance_spectrum(covariance: Array, k: int | None = None) -> tuple[Array,
 
 
 def _weighted_rows(X: Any, sample_weight: Any, name: str) -> tuple[Any, Array | None]:
-    """Return validated rows and weights, without the rows of weight zero.
+    """Return rows X and their weights after validation, without the rows of weight zero.
 
-    `name` is the name of the rows in errors. Dense rows without weights are not searched for NaN,
-    because NaN shows in their sums (see `SecondMoment._checked`). Weighted rows and sparse rows are
-    searched.
+    `name` is the name of the rows in errors. Weighted rows and sparse rows are searched for NaN.
+    Other rows are not, because NaN shows in their sums (see `SecondMoment._checked`).
     """
     X = check_rows(X, name=name, finite=sample_weight is not None or scipy.sparse.issparse(X))
     weights = check_weights(sample_weight, X)
@@ -517,11 +517,11 @@ def _entries(X: Any) -> Array:
 
 
 def _dense_sums(X: Array, weights: Array | None) -> Sums:
-    """Return the sums of dense rows X (n, m) about a centre for which the scatter loses no digits.
+    """Return the weighted sums of dense rows X (n, m), as the fields of a `SecondMoment`.
 
-    The first centre is an estimate of the mean, and only the sums show whether it was close enough.
-    If it was not, the mean computed with it is the next centre. The sums of the third centre are
-    returned in any case.
+    They are sums about a centre. The first centre is an estimate of the mean, and the sums show
+    whether it is close enough to the mean for an accurate scatter. If it is not, the mean computed
+    with it becomes the next centre. The sums about the third centre are returned in any case.
     """
     center = _first_center(X)
     for _ in range(3):
@@ -535,8 +535,9 @@ def _dense_sums(X: Array, weights: Array | None) -> Sums:
 def _first_center(X: Array) -> Array:
     """Return the first centre for the rows X (n, m), chosen from some of the rows.
 
-    It is the zero vector if their squared mean is small compared with their mean square in every
-    feature (see `LIKELY_SHARE`), otherwise their mean.
+    It is the zero vector if, in every feature, the squared mean of these rows is small compared
+    with their mean square (see `LIKELY_SHARE`). Otherwise, and always for products in single
+    precision, it is the mean of these rows.
     """
     xp, step = namespace(X), -(-X.shape[0] // PROBED_ROWS)
     rows = as_double(X[::step, :])
@@ -575,10 +576,11 @@ def _in_single_precision(X: Array) -> bool:
 
 
 def _single_sums(center: Array, X: Array) -> Sums | None:
-    """Return the sums of float32 rows about a centre by products in single precision.
+    """Return the sums of float32 rows about a centre, as the fields of a `SecondMoment`.
 
-    The products of blocks of rows are added in double precision. The result is None if the centre
-    is not a float32 vector, or if squares are outside the range of single precision.
+    Products of blocks of rows are computed in single precision and added in double precision. The
+    result is None if float32 cannot represent the centre exactly, or if squares are outside the
+    range of single precision.
     """
     rounded, (n, m) = center.astype(np.float32), X.shape
     if not np.array_equal(rounded, center):
@@ -603,10 +605,11 @@ def _single_sums(center: Array, X: Array) -> Sums | None:
 
 
 def _single_error(product: Array, rows: Array) -> float:
-    """Return an estimate of the Frobenius norm of the error of a product rowsᵀrows.
+    """Return an estimate of the Frobenius norm of the error of `product`, which is rowsᵀrows.
 
-    `product` is in single precision, and `rows` are float64. The mean of ‖Eg‖² over standard normal
-    vectors g is the squared Frobenius norm of a matrix E.
+    `product` was computed in single precision, and `rows` are float64. The error matrix E is
+    multiplied with random vectors g, because the mean of ‖Eg‖² over standard normal vectors g is
+    the squared Frobenius norm of E.
     """
     random = np.random.default_rng(0).standard_normal((rows.shape[1], MEASURED_DIRECTIONS))
     error = product.astype(np.float64) @ random - rows.T @ (rows @ random)
@@ -614,7 +617,7 @@ def _single_error(product: Array, rows: Array) -> float:
 
 
 def _keeps_digits(total: float, squares: Array, center: Array, offset: Array) -> bool:
-    """Tell whether the variance of every feature can be computed from these sums accurately.
+    """Tell whether sums over rows about a centre give an accurate variance of every feature.
 
     The scatter of a feature is S − Wo², with the sum of squares S about the centre, the total
     weight W and the offset o of the mean from the centre. It is accurate if Wo² is at most
@@ -631,8 +634,8 @@ def _keeps_digits(total: float, squares: Array, center: Array, offset: Array) ->
 def _blocks(center: Array, X: Array, weights: Array | None) -> Iterator[tuple[Array, Array | None]]:
     """Yield blocks of the rows of X minus the centre, as float64, each with its weights.
 
-    Unless the rows are yielded unchanged, the blocks are views of one buffer, which the next block
-    overwrites.
+    Rows that need no change are yielded as views of X. Otherwise all blocks are views of one
+    buffer, so that each block overwrites the one before.
     """
     xp, n_rows, plain = namespace(X), X.shape[0], not bool(namespace(X).any(center != 0.0))
     least = 0 if on_host(X) else DEVICE_ENTRIES // X.shape[1]
@@ -656,10 +659,10 @@ def _slices(n_rows: int, size: int) -> Iterator[slice]:
 def _sparse_sums(X: Any, weights: Array | None) -> Sums:
     """Return the sums of sparse rows, as the fields of a `SecondMoment`; X is not made dense.
 
-    Columns without zeros are centred about their mean, which adds no stored entries; the others are
-    squared about zero. This is accurate, because only a column without zeros can have a mean far
-    above its standard deviation: if a share z of its entries is zero, the variance is at least z
-    times the mean square.
+    Columns without zeros are centred about their mean, which adds no stored entries; the other
+    columns are squared about zero. This is accurate, because only a column without zeros can have a
+    mean far above its standard deviation. If a share z of the entries of a column is zero, its
+    variance is at least z times its mean square.
     """
     X = X.astype(np.float64, copy=True)
     X.sum_duplicates()
@@ -686,8 +689,8 @@ def _sparse_mean(X: Any, weights: Array | None, total: float) -> Array:
 def _two_sum(a: Array, b: Array) -> tuple[Array, Array]:
     """Return the rounded sum s of two numbers a and b, and its rounding error e = a + b − s.
 
-    Both are exact (Knuth 1969): b′ = s − a is the part of b that entered s, and a′ = s − b′ that of
-    a. The rest, e = (a − a′) + (b − b′), is computed without rounding.
+    The sum s + e equals a + b exactly (Knuth 1969): b′ = s − a is the part of b that entered s, and
+    a′ = s − b′ the part of a. The error e = (a − a′) + (b − b′) is computed without rounding.
     """
     total = a + b
     entered = total - a

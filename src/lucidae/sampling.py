@@ -236,7 +236,7 @@ class WishartSpectra:
     smaller, larger : int and float
         The numbers p ≤ q; q need not be an integer.
     n_simulations : int
-        Number of matrices.
+        Number of simulated matrices.
     random_state : int, RandomState or None
         Seed of the chi variables.
 
@@ -271,9 +271,15 @@ class WishartSpectra:
         Parameters
         ----------
         k : int
-            Number of components that were removed before.
+            Number of leading components that were removed from the data before the test. Each
+            simulation loses as many rows and columns.
         share : float
-            Share of the sum of the remaining eigenvalues.
+            Share of the sum of the eigenvalues of the reduced simulation.
+
+        Returns
+        -------
+        int
+            Number of simulations.
         """
         level = share * self.left[k]
         # All pivots of BBᵀ − level·I are negative if and only if no eigenvalue exceeds the level.
@@ -289,8 +295,9 @@ class WishartSpectra:
     def level(self, k: int, significance: float) -> float:
         """Return the smallest significant share of the largest eigenvalue in the sum of all.
 
-        `k` components were removed before, and the sum is that of the remaining eigenvalues. The
-        share is found by bisection.
+        `k` leading components were removed from the data before the test, and both the largest
+        eigenvalue and the sum are taken over the remaining eigenvalues. A share is significant if
+        its p-value is at most `significance`. It is found by bisection.
         """
         low, high = 1.0 / (self.size - k), 1.0
         for _ in range(50):
@@ -304,9 +311,9 @@ class WishartSpectra:
     def p_value(self, k: int, share: float) -> float:
         """Return the p-value of the share of the largest eigenvalue in the sum of all.
 
-        `k` components were removed before, and the sum is that of the remaining eigenvalues. The
-        observed `share` is counted as one of the simulated ones, which makes the test exact (Besag
-        & Clifford 1989).
+        `k` leading components were removed from the data before the test, and both the largest
+        eigenvalue and the sum are taken over the remaining eigenvalues. The observed `share` is
+        counted as one of the simulated ones, which makes the test exact (Besag & Clifford 1989).
         """
         return (1 + self.exceeding(k, share)) / (1 + int(self.diagonal.shape[1]))
 

@@ -71,7 +71,10 @@ def check_rows(
             )
     X, xp = as_plain(X), namespace(X)
     if not accepted and is_complex(X):
-        raise ValueError(f"{name} is complex ({X.dtype}), expected real numbers.")
+        raise ValueError(
+            f"{name} is complex ({X.dtype}), expected real numbers: give the real and the "
+            "imaginary parts as separate columns."
+        )
     if X.ndim != 2:
         raise ValueError(
             f"{name} must have two dimensions (samples, features), got shape {tuple(X.shape)}. "
@@ -106,11 +109,11 @@ def install_command(extras: str) -> str:
 
 @contextmanager
 def explained_refusals(**tables: Any) -> Iterator[None]:
-    """Complete scikit-learn's errors about text and about NaN: name the columns and a remedy.
+    """Add column names and a remedy to errors about text or NaN that scikit-learn raises.
 
-    `tables` are the data that are validated in the ``with`` block, by the name of their argument.
-    Columns are named only in data frames. The first line of an error stays that of scikit-learn
-    with the names of the columns; the second line says what to do.
+    This is a context manager. `tables` are the data that are validated in the ``with`` block, by
+    the name of their argument. The first line of an error is that of scikit-learn with the names of
+    the columns, if the data are a data frame; the second line says what to do.
 
     Examples
     --------
@@ -160,7 +163,11 @@ def columns_with_gaps(**tables: Any) -> str:
 
 
 def _columns_with(has_fault: Callable[[Any], bool], tables: Mapping[str, Any]) -> str:
-    """Return the columns with a fault of the first data frame that has some, in parentheses."""
+    """Return the names of faulty columns, such as " (column 'age' of X)"; '' if there are none.
+
+    `has_fault` decides for each column of a data frame. `tables` are data by the name of their
+    argument; the columns are those of the first data frame with a faulty column.
+    """
     for name, table in tables.items():
         if not (hasattr(table, "columns") and hasattr(table, "dtypes")):
             continue
@@ -231,7 +238,10 @@ def check_kind(values: Any, name: str) -> Any:
         )
     for dtype in _dtypes(_as_array(values) if listed else values):
         if getattr(dtype, "kind", "") in ("m", "M") or _is_temporal(dtype):
-            raise ValueError(f"{name} contains values of dtype {dtype}, expected real numbers.")
+            raise ValueError(
+                f"{name} contains values of dtype {dtype}, expected real numbers. Convert dates "
+                "and durations to numbers first."
+            )
     return values.data if isinstance(values, np.ma.MaskedArray) else values
 
 
@@ -381,7 +391,7 @@ def check_number(
 
 
 def _is_real(value: Any) -> bool:
-    """Tell whether `value` is a real number a float can represent, not a Boolean or duration."""
+    """Tell whether `value` is a real number that fits a float; Booleans and durations are not."""
     if isinstance(value, _NO_NUMBERS) or not isinstance(value, Real):
         return False
     try:
@@ -426,7 +436,7 @@ def check_verbose(value: Any) -> bool:
 
 
 def check_jobs(value: Any) -> int | None:
-    """Return `n_jobs`, None or an integer other than 0 as in joblib; otherwise raise an error."""
+    """Return the argument `n_jobs`; raise an error unless it is None or an integer other than 0."""
     whole = isinstance(value, Integral) and not isinstance(value, _NO_NUMBERS)
     if value is not None and not (whole and value != 0):
         raise ValueError(_refusal(value, "n_jobs", "None or an integer other than 0"))

@@ -156,7 +156,7 @@ def test_components_of_torch_are_certified():
 @pytest.mark.parametrize(
     ("subject", "data", "message"),
     [
-        (PCA(2).fit(X), None, "to certify PCA, give the data"),
+        (PCA(2).fit(X), None, "with PCA but without data: give the rows X"),
         (PCA(2), X, "a fitted object with components_"),
         (PCA(2).fit(X), X[:, :3], "5 columns, but X has 3 features"),
         (SimpleNamespace(components_=np.ones((6, 5))), X, "6 rows, but X has 5 features"),

@@ -30,8 +30,9 @@ dense solver takes 0.27 s for 50 eigenpairs of 2000 rows, 1.0 s for 3000 and 3.0
 this iteration 0.3 to 0.8 s, 0.3 to 0.9 s and less than 1 s."""
 
 ITERATIVE_ON_DEVICE = 8192
-"""The same for matrices on a GPU, whose dense solver is fast, and where each of many small
-operations waits for a launch: on an H200, 21 eigenpairs of 784 rows take 8 ms against 50 ms."""
+"""Smallest number of rows of a matrix on a GPU for which block Krylov iteration is used. Its dense
+solver is fast, and the iteration consists of many small operations, each of which has to be
+launched: on an H200, 21 eigenpairs of 784 rows take 8 ms against 50 ms."""
 
 ITERATIVE_SHARE = 20
 """Block Krylov iteration is used if the number of rows of the matrix divided by the number of
@@ -194,11 +195,11 @@ def arpack_eigenpairs(
 
 
 def _outside(apply: Callable[[Array], Array], vectors: Array) -> tuple[float, Array]:
-    """Return the largest Ritz value of a symmetric matrix outside a subspace, and its vector.
+    """Estimate the largest eigenvalue of a symmetric matrix on the complement of a subspace.
 
     A few Lanczos steps from a random vector are made in the orthogonal complement of the
-    orthonormal columns `vectors`. The Ritz value is a lower bound on the largest eigenvalue there.
-    `apply` multiplies a vector with the matrix.
+    orthonormal columns `vectors`. The largest Ritz value, which is a lower bound on that
+    eigenvalue, and its Ritz vector are returned. `apply` multiplies a vector with the matrix.
     """
     size = vectors.shape[0]
     basis, images = np.empty((0, size)), np.empty((0, size))

@@ -70,7 +70,9 @@ def keeper(step: Callable[..., Any]) -> Callable[[Any], Any] | None:
 
 
 class Replay:
-    """A step that is recorded, for each of its settings, and then replayed on fixed arrays.
+    """A step that is recorded as a CUDA graph, for each of its settings, and then replayed.
+
+    Every replay reads and writes the same arrays (fixed arrays).
 
     Parameters
     ----------
@@ -121,8 +123,8 @@ class Replay:
     def _fits(self, state: Any, given: Any) -> bool:
         """Tell whether a state and further inputs may be copied to the fixed arrays.
 
-        They may not if their shapes differ, or if the copy would overwrite an array that a state
-        returned by `keep` shares. In these cases new fixed arrays are made.
+        The result is False if their shapes differ, or if the copy would overwrite an array that a
+        state returned by `keep` shares. In these cases new fixed arrays are made.
         """
         if self.own is None or _shapes((state, given)) != _shapes((self.own, self.given)):
             return False
@@ -150,10 +152,10 @@ class Replay:
 
 
 def recorder(example: Any) -> Recorder | None:
-    """Return the function that records work on arrays such as `example`; None if there is none.
+    """Return the function that records CUDA graphs of work on arrays such as `example`, or None.
 
-    Only torch records its work on a GPU. CuPy cannot record matrix products: it raises an error
-    if a function of cuBLAS is called during a recording.
+    The result is None unless `example` is a torch array on CUDA. CuPy cannot record matrix
+    products: it raises an error if a function of cuBLAS is called during a recording.
     """
     return _cuda_graph if _on_cuda(example) else None
 
@@ -194,8 +196,8 @@ class Steps:
     Attributes
     ----------
     advance : callable
-        Called with a `MeasuredState` and ``times``. It makes this number of steps and leaves the
-        distance as it is; for 0 it computes the distance.
+        Called with a `MeasuredState` and the keyword ``times``. It makes this number of steps
+        without computing the distance again; for ``times=0`` it only computes the distance.
     """
 
     def __init__(
@@ -234,7 +236,7 @@ class Steps:
 
     @property
     def keep(self) -> Callable[[Any], Any] | None:
-        """Function that copies a state before a later step overwrites it; None if no step does."""
+        """Function that copies a state before a later step overwrites it; None if not needed."""
         return keeper(self.advance)
 
     def _advance(self, current: MeasuredState, *, times: int) -> MeasuredState:
@@ -257,7 +259,7 @@ def _rebuilt(state: Any, arrays: Iterator[Any]) -> Any:
 
 
 def _different(mine: Any, given: Any) -> set[int]:
-    """Return the positions at which two nested tuples hold different array objects."""
+    """Return the positions at which the nested tuples `mine` and `given` have different arrays."""
     pairs = zip(leaves(mine), leaves(given), strict=True)
     return {i for i, (target, source) in enumerate(pairs) if source is not target}
 

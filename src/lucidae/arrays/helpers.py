@@ -85,7 +85,7 @@ def beside(x: Array, ref: Array) -> Array:
 
 
 def fields_beside(values: Any, ref: Array) -> Any:
-    """Return a dataclass with its arrays in the library, dtype and device of `ref`.
+    """Return the dataclass `values` with its arrays in the library, dtype and device of `ref`.
 
     Fields that are not arrays are unchanged, and so is an object that is not a dataclass.
     """
@@ -118,9 +118,9 @@ def as_plain(x: Array) -> Array:
 
 
 def as_float(x: Array) -> Array:
-    """Return `x` if it has a dtype of 32 or 64 bits (a complex number has two), else a copy.
+    """Return `x` if it is float32, float64, complex64 or complex128; otherwise a copy.
 
-    The copy is float64, or complex128 if `x` is complex.
+    The copy is complex128 if `x` is complex, otherwise float64.
     """
     xp = namespace(x)
     known = x.dtype in (xp.float32, xp.float64, xp.complex64, xp.complex128)
@@ -128,7 +128,7 @@ def as_float(x: Array) -> Array:
 
 
 def as_double(x: Array) -> Array:
-    """Return `x` if it is float64 or complex128, else its copy in float64, or complex128."""
+    """Return `x` in double precision: as complex128 if it is complex, otherwise as float64."""
     xp = namespace(x)
     wide = xp.complex128 if is_complex(x) else xp.float64
     return x if x.dtype == wide else xp.astype(x, wide)
@@ -163,12 +163,12 @@ def as_complex(x: Array) -> Array:
 
 
 def real_part(x: Array) -> Array:
-    """Return the real parts of complex numbers; an array of real numbers itself."""
+    """Return the real parts of the entries of `x`; a real array is returned unchanged."""
     return namespace(x).real(x) if is_complex(x) else x
 
 
 def conjugate(x: Array) -> Array:
-    """Return the complex conjugates of `x`; an array of real numbers itself."""
+    """Return the complex conjugates of the entries of `x`; a real array is returned unchanged."""
     return namespace(x).conj(x) if is_complex(x) else x
 
 
@@ -181,7 +181,7 @@ def of_one_kind(*arrays: Array) -> tuple[Array, ...]:
 
 
 def adjoint(A: Array) -> Array:
-    """Return the conjugate transposes of matrices `A`; for real matrices a view, the transposes."""
+    """Return the conjugate transposes of matrices `A`; for real matrices a view of `A`."""
     return conjugate(A.mT)
 
 
@@ -293,7 +293,10 @@ would take much memory. Below it NumPy does, whose threads compute the rest of a
 
 
 def weighted_sum(weights: Array | None, rows: Array) -> Array:
-    """Return the weighted sum of the rows (n, m), a vector of shape (m,); None for weights of 1."""
+    """Return the weighted sum of `rows` (n, m), a vector of shape (m,).
+
+    If `weights` is None, every row has weight 1.
+    """
     if weights is None:
         weights = namespace(rows).ones(rows.shape[0], dtype=rows.dtype, device=device(rows))
     return weights @ rows
@@ -304,7 +307,7 @@ _TILE = 64
 
 
 def mirrored(A: Array) -> Array:
-    """Return the symmetric matrix with the lower triangle of `A`; the rest of `A` is ignored."""
+    """Return the symmetric matrix that has the lower triangle of `A`."""
     if is_numpy(A):
         found = A.copy()
         for start in range(0, len(A), _TILE):  # tiles, so that rows and columns stay in the cache
@@ -429,9 +432,10 @@ def _unpromoting(value: Any, ref: Array) -> Any:
 
 
 def normal(rng: np.random.RandomState | np.random.Generator, shape: Any, ref: Array) -> Array:
-    """Return an array of standard normal numbers in the library, dtype and device of `ref`.
+    """Return standard normal numbers of the given shape, in the library and dtype of `ref`.
 
-    NumPy draws them, so that they depend only on the seed and not on library or device.
+    They are on the device of `ref`. NumPy's generator `rng` draws them, so that they depend only on
+    the seed and not on library or device.
     """
     return like(rng.standard_normal(shape), ref)
 

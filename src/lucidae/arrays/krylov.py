@@ -93,8 +93,8 @@ class _Search:
     space, and at least `steps` more steps are made. If the sum of the wanted eigenvalues grows in
     these steps, the search begins again with twice as many rows.
 
-    `left` is the number of steps that are left, `begins` tells whether rows are to be added now,
-    and `rows` is their number.
+    `left` is the number of steps still to be made, `begins` tells whether rows are to be added now,
+    `rows` is their number, and `total` is the sum of the wanted eigenvalues when the search began.
     """
 
     steps: int
@@ -150,7 +150,7 @@ def krylov_eigenpairs(
         Tolerance of the residual of the last of several eigenpairs, divided by the largest
         eigenvalue.
     residual : float
-        Tolerance of the residuals of the others.
+        Tolerance of the residuals of the other eigenpairs, divided by the largest eigenvalue.
 
     Returns
     -------
@@ -202,10 +202,11 @@ def _with_random_rows(block: Array, basis: Array, rng: np.random.Generator, coun
 
 
 def _extend(space: _Space, apply: Callable[[Array], Array]) -> Array:
-    """Multiply the newest block of the basis with the matrix; return the part outside the space.
+    """Multiply the newest block of a Krylov space's basis with the matrix.
 
-    The space is a Krylov space with an orthonormal basis. `space.restricted`, the matrix restricted
-    to it, is extended by the rows and columns of the newest block.
+    Return the part of the product outside the space. `apply` multiplies rows with the matrix.
+    `space.restricted`, the matrix restricted to the space, is extended by the rows and columns of
+    the newest block.
     """
     image = apply(space.block)
     across = image @ space.basis.mT  # the new rows of T = QΣQᵀ
@@ -223,8 +224,8 @@ def _extend(space: _Space, apply: Callable[[Array], Array]) -> Array:
 def _orthonormal(rows: Array, basis: Array | None) -> tuple[Array, Vector]:
     """Return orthonormal rows N for the part of `rows` orthogonal to `basis`, and coefficients β.
 
-    `rows` equal βN plus a part in the span of the orthonormal rows `basis`. Directions of which
-    only rounding errors are left outside of that span are left out of N.
+    `rows` equal βN plus a part in the span of the orthonormal rows `basis`. A direction whose part
+    outside this span consists of rounding errors is not included in N.
     """
     xp, scale = namespace(rows), largest(rows)
     if basis is not None:
@@ -295,8 +296,8 @@ def _grown(space: _Space, values: Vector, turn: Vector, block: Array, k: int) ->
     """Return the Krylov space with the rows `block` added to its basis.
 
     If the basis would become too large, it is first replaced by its leading Ritz vectors, the
-    eigenvectors of the matrix restricted to the space; their eigenvalues are `values`, and their
-    coefficients in the basis are the columns of `turn`.
+    eigenvectors of the matrix restricted to the space. Their eigenvalues are `values`, and their
+    coefficients in the basis are the columns of `turn`. `k` is the number of wanted eigenpairs.
     """
     (size, m), width = space.basis.shape, block.shape[0]
     kept = k + max(2 * width, KEPT)

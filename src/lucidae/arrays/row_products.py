@@ -64,9 +64,9 @@ def moment_product(
     X : ndarray of shape (n, m)
         The rows, not centred, float32 or float64.
     mean : ndarray of shape (m,)
-        Their mean μ, float64.
+        The mean μ of the rows, float64.
     shares : ndarray of shape (n,) or None
-        Their weights p, of sum 1; None for 1/n each.
+        The weights p of the rows, of sum 1; None for 1/n each.
     single : bool
         Whether float32 rows are multiplied in single precision. The products of the pieces are
         added in double precision. Otherwise the pieces are converted to double precision, and
@@ -156,5 +156,8 @@ def _wide_product(
 
 
 def _piece(m: int, width: int, itemsize: int) -> int:
-    """Return the number of rows of m features that are multiplied with `width` vectors at once."""
+    """Return the number of rows of m features that are multiplied with `width` vectors at once.
+
+    `itemsize` is the number of bytes of an entry.
+    """
     return min(SMALL_PRODUCT // (m * width), CACHED_BYTES // (m * itemsize))

@@ -149,7 +149,7 @@ def inverse_lower(L: Array) -> Array:
 
 
 def multiply_lower(L: Array, A: Array) -> Array:
-    """Return the product LA of a lower triangular matrix with another matrix.
+    """Return the product LA of a lower triangular matrix L with another matrix A.
 
     For NumPy arrays, BLAS's trmm skips the zeros of `L`, which halves the number of operations.
     """

@@ -52,7 +52,7 @@ class Display(ABC):
 
 
 def plain_text(name: Any) -> str:
-    r"""Return a name with dollar signs escaped, because matplotlib reads them as formulas.
+    r"""Return a name with escaped dollar signs, between which matplotlib would read formulas.
 
     Examples
     --------
@@ -63,9 +63,9 @@ def plain_text(name: Any) -> str:
 
 
 def fitted_attribute(estimator: Any, names: tuple[str, ...], caller: str) -> tuple[str, Any]:
-    """Return name and value of the first attribute among `names` that a fitted estimator has.
+    """Return the name and the value of the first attribute in `names` that an estimator has.
 
-    Raise an error that names `caller` if the estimator has none of them.
+    If the estimator is not fitted or has none of them, an error is raised, which names `caller`.
     """
     check_is_fitted(estimator)
     for name in names:

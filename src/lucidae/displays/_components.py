@@ -23,7 +23,7 @@ class ComponentsDisplay(Display):
     image_shape : pair of int, optional
         Height and width if the features are pixels; by default a matrix of loadings is drawn.
     feature_names : sequence of str, optional
-        Names of the features, as labels of the matrix.
+        Names of the features, as labels of the columns of the matrix of loadings.
 
     Attributes
     ----------
@@ -49,7 +49,8 @@ class ComponentsDisplay(Display):
         if image_shape is not None and math.prod(image_shape) != self.components.shape[1]:
             raise ValueError(
                 f"image_shape={tuple(image_shape)} has {math.prod(image_shape)} pixels, but "
-                f"the components have {self.components.shape[1]} features."
+                f"the components have {self.components.shape[1]} features: give a height and a "
+                "width whose product is the number of features."
             )
         self.image_shape = None if image_shape is None else tuple(image_shape)
         self.feature_names = feature_names
@@ -109,9 +110,10 @@ class ComponentsDisplay(Display):
         self.figure_.colorbar(self.image_, ax=ax)
 
     def _tiles(self) -> np.ndarray[Any, Any]:
-        """Return one image of all components, ten per row, each divided by its largest entry.
+        """Return one image that contains the images of all components, ten in each row.
 
-        Entries between two components are NaN.
+        Each component is divided by its entry of largest magnitude. The lines of pixels that
+        separate the components are NaN.
         """
         height, width = self.image_shape or (1, 1)
         columns = min(10, len(self.components))

@@ -14,7 +14,7 @@ from lucidae.linear.counting import CRITERIA, ComponentCount, component_levels, 
 
 
 class _Style(NamedTuple):
-    """Name of a criterion in the legend, and how its lines are drawn."""
+    """Name of a criterion in the legend, and colour, style and offset of its lines."""
 
     name: str
     colour: str
@@ -33,9 +33,10 @@ STYLES = {
 class ComponentCountDisplay(Display):
     """Scree plot: the eigenvalues of a covariance, and how many components each criterion finds.
 
-    A vertical line for each criterion separates the components from the other eigenvalues. The
-    levels that eigenvalues must exceed are drawn for parallel analysis and for the hard threshold;
-    Minka's evidence has none. Use `from_estimator` or `from_spectrum` to create one.
+    A vertical line for each criterion separates the components from the other eigenvalues. For
+    parallel analysis and for the hard threshold, the levels that eigenvalues must exceed are drawn
+    as well; Minka's evidence ("mle") has no such levels. Use `from_estimator` or `from_spectrum` to
+    create one.
 
     Parameters
     ----------
@@ -202,7 +203,11 @@ class ComponentCountDisplay(Display):
 
 
 def _all_eigenvalues(estimator: Any) -> tuple[Any, float, int]:
-    """Return all eigenvalues of a fitted estimator, the number of rows and that of features."""
+    """Return all eigenvalues of the covariance of the rows that an estimator was fitted to.
+
+    The numbers of rows and of features are returned with them. The covariance has the divisor
+    n − 1 for n rows. An estimator that does not know all eigenvalues raises a ValueError.
+    """
     name, m = type(estimator).__name__, int(estimator.n_features_in_)
     if hasattr(estimator, "_state"):
         values = getattr(estimator._state, "eigenvalues", None)

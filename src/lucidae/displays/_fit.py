@@ -104,7 +104,7 @@ class RecoveryDisplay(Display):
     support : array of int, optional
         Indices of the significant columns.
     truth : array of shape (n_columns,), optional
-        The same norms of the coefficients from which the data were generated.
+        For each column, the norm of the coefficients from which the data were generated.
 
     Attributes
     ----------

@@ -14,12 +14,13 @@ RATES = (1e-4, 1e-3, 0.01, 0.1, 0.5, 0.9, 0.99, 0.999, 0.9999)
 
 
 class NoisePathDisplay(Display):
-    """Plot of the columns that are significant at each noise variance of a path.
+    """Plot of the columns of a dictionary that are significant at each of several noise variances.
 
-    Each line of the plot is a column, with the column that enters first at the top. Its cells are
-    coloured by its contribution at the noise variances at which it is significant. A column is
-    marked by a star if it is not significant at some noise variance below its first one. Use
-    `from_path` or ``NoisePath.plot`` to create one.
+    Each line of the plot is a column; the one that becomes significant at the largest noise
+    variance is at the top. The cells of a line show the contribution of the column, by colour, at
+    the noise variances at which it is significant. A star marks a column that becomes significant
+    and then, at some smaller noise variance, is not. Use `from_path` or ``NoisePath.plot`` to
+    create one.
 
     Parameters
     ----------
@@ -31,7 +32,7 @@ class NoisePathDisplay(Display):
         Share of the power of the responses that each column contributes; NaN where it is not
         significant.
     marks : dict of str to float, optional
-        Up to two noise variances to mark by lines, by the text of the legend.
+        Up to two noise variances to mark by lines. The keys are their texts in the legend.
     names : sequence of str, optional
         Names of the columns; their indices by default.
 
@@ -75,7 +76,7 @@ class NoisePathDisplay(Display):
 
     @classmethod
     def from_path(cls, path: Any, *, max_columns: int = 30, ax: Any = None, **style: Any) -> Self:
-        """Draw a path that `lucidae.sparsity.noise_path` has computed.
+        """Draw the significant columns on a path that `lucidae.sparsity.noise_path` has computed.
 
         Parameters
         ----------
@@ -114,10 +115,7 @@ class NoisePathDisplay(Display):
 
     @property
     def stays(self) -> np.ndarray[Any, Any]:
-        """Whether each column stays significant at all noise variances below its first one.
-
-        The first one is the largest noise variance at which the column is significant.
-        """
+        """Whether each column, once it is significant, is so at all smaller noise variances."""
         used = ~np.isnan(self.contributions)
         first = np.argmax(used, axis=1)
         after = np.arange(used.shape[1]) >= first[:, None]
@@ -174,7 +172,7 @@ class RankPathDisplay(Display):
     held_out_error, standard_error : arrays of shape (n,)
         Mean squared error on held-out rows and its standard error; NaN if they are not known.
     marks : dict of str to int, optional
-        Up to two ranks to mark by lines, by the text of the legend.
+        Up to two ranks to mark by lines. The keys are their texts in the legend.
 
     Attributes
     ----------
@@ -211,7 +209,10 @@ class RankPathDisplay(Display):
         self.marks = dict(marks or {})
 
     def _of_each_rank(self, values: Any, name: str) -> np.ndarray[Any, Any]:
-        """Return values as an array; an error if there is not one value for each rank."""
+        """Return `values` as an array; raise an error unless there is one value for each rank.
+
+        `name` is the name of the argument in the error.
+        """
         checked = np.asarray(to_numpy(values), dtype=float)
         if checked.shape != self.rank.shape:
             raise ValueError(
@@ -221,7 +222,7 @@ class RankPathDisplay(Display):
 
     @classmethod
     def from_path(cls, path: Any, *, ax: Any = None, **style: Any) -> Self:
-        """Draw a path that `lucidae.dropout.rank_path` has computed.
+        """Draw the errors on a path of ranks that `lucidae.dropout.rank_path` has computed.
 
         Parameters
         ----------
@@ -271,8 +272,8 @@ class RankPathDisplay(Display):
 class DropoutPathDisplay(Display):
     """Plot of the error and the rank of the optimum against the dropout rate.
 
-    The axis of the rates is that of log(dropout/(1 − dropout)), on which both small rates and rates
-    close to 1 can be seen; a rate of 0 has no place on it and is not drawn. Use `from_path`,
+    The horizontal axis is log(dropout/(1 − dropout)), on which both small rates and rates close to
+    1 can be seen; a rate of 0 is not drawn, because its logarithm is infinite. Use `from_path`,
     ``RegularizationPath.plot`` or ``CompletionPath.plot`` to create one.
 
     Parameters
@@ -317,7 +318,7 @@ class DropoutPathDisplay(Display):
 
     @classmethod
     def from_path(cls, path: Any, *, ax: Any = None, **line: Any) -> Self:
-        """Draw a path over dropout rates.
+        """Draw the error and the rank of the optimum against the dropout rates of a path.
 
         Parameters
         ----------

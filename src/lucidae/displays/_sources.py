@@ -23,13 +23,13 @@ VIEWS = {
 
 
 class SourceDisplay(Display):
-    """Plot of sources in three projections of the head, and of the path of noise variances.
+    """Plot of current sources in three projections of the head.
 
-    The sources are numbered by their strength, the strongest is 1; areas and colours of the circles
-    show the strengths, and lines the orientations. The grey outline is the convex hull of all
-    possible sources. If a path (solutions for a series of noise variances) is given, a panel below
-    shows which sources are found at which noise variance. Use `from_result` or `from_stc` to create
-    one.
+    The sources are numbered by their strength; the strongest is number 1. Areas and colours of the
+    circles show the strengths, and lines show the orientations. The grey outline is the convex hull
+    of all possible sources. If a path (solutions for a series of noise variances) is given, a panel
+    below shows which sources are found at which noise variance. Use `from_result` or `from_stc` to
+    create one.
 
     Parameters
     ----------
@@ -51,7 +51,7 @@ class SourceDisplay(Display):
     Attributes
     ----------
     ax_ : ndarray of matplotlib axes
-        The axes of the three projections and, if there is a path, those of the path.
+        The axes of the three projections and, if `path` is given, those of the path.
     figure_ : matplotlib figure
         Their figure.
     order_ : ndarray of int
@@ -248,7 +248,10 @@ class SourceDisplay(Display):
         return 3.6 if self.path is None else 4.6 + 0.22 * self.path.columns.size
 
     def arranged(self, figure: Any) -> list[Any]:
-        """Return axes in a figure: three projections beside each other, and the path below.
+        """Return new axes of a figure: three for the projections, side by side, one for the path.
+
+        The axes for the path of noise variances are below the others; they are made only if the
+        display has a path.
 
         Parameters
         ----------
@@ -302,7 +305,12 @@ class SourceDisplay(Display):
     def _draw_sources(
         self, axes: Any, pair: list[int], largest: float, style: dict[str, Any]
     ) -> Any:
-        """Draw the sources with their numbers and orientations in one projection."""
+        """Draw the sources with their numbers and orientations in one projection.
+
+        `pair` are the two coordinates that are drawn, `largest` is the largest strength, which has
+        the largest circle, and `style` are keyword arguments of ``ax.scatter``. The circles are
+        returned, for the colour bar.
+        """
         places, values = 1e3 * self.positions[:, pair], self.strengths
         shown = {"cmap": "viridis_r", "vmin": 0.0, "vmax": largest, "edgecolors": "black", **style}
         points = axes.scatter(
@@ -335,7 +343,7 @@ def _check_result(result: Any) -> None:
 
 
 def _points(values: Any, name: str) -> Floats:
-    """Return an array of points, or raise an error that names it."""
+    """Return points as an array (n, 3); another shape raises an error that contains `name`."""
     points = np.asarray(values, dtype=float)
     if points.ndim != 2 or points.shape[1] != 3:
         raise ValueError(
@@ -345,7 +353,10 @@ def _points(values: Any, name: str) -> Floats:
 
 
 def _draw_outline(axes: Any, candidates: Floats | None, pair: list[int]) -> None:
-    """Draw the convex hull of all possible sources in one projection, if it has an area."""
+    """Draw the convex hull of all possible sources in one projection; the points if it is flat.
+
+    `candidates` are their positions in metres, and `pair` are the two coordinates that are drawn.
+    """
     if candidates is None:
         return
     flat = 1e3 * candidates[:, pair]
@@ -359,10 +370,11 @@ def _draw_outline(axes: Any, candidates: Floats | None, pair: list[int]) -> None
 
 
 def _path_of_sources(result: Any, path: Any, order: Floats, max_sources: int) -> NoisePathDisplay:
-    """Return the display of a path with one line per source, the sources of the result first.
+    """Return the display of a path of noise variances with one line for each source.
 
-    The sources of the result are in the order of their numbers. Sources that are found only at
-    other noise variances follow, in descending order of their largest contribution.
+    The sources of the result come first, in the order of their numbers in the plot. Sources that
+    are found only at other noise variances follow, in descending order of their largest
+    contribution. At most `max_sources` sources are drawn.
     """
     # Which sources each column of the fit acts on; the columns of a source have one contribution.
     pairs = result.expansion.tocoo()

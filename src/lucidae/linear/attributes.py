@@ -56,7 +56,7 @@ def check_range(variance: float, reference: Array) -> None:
 
 
 def finite(name: str) -> Callable[[AnyMethod], AnyMethod]:
-    """Return a decorator for methods that return an array: it raises if an entry is not finite.
+    """Return a decorator for methods that return an array; it raises an error if values overflow.
 
     Parameters
     ----------
@@ -130,8 +130,8 @@ def verified_count(
 ) -> ComponentCount:
     """Return the number of components that a criterion finds, from the verifier's eigenvalues.
 
-    `wanted`, the argument `n_components`, names the criterion. Eigenvalues of at most `factor`
-    times their rounding error are set to zero. `weight` is the number of rows.
+    `wanted`, the estimator's argument `n_components`, names the criterion. Eigenvalues of at most
+    `factor` times their rounding error are set to zero. `weight` is the number of rows.
     """
     values = np.where(leading.values > factor * leading.error, leading.values, 0.0)
     return count_wanted(wanted, values, weight, len(values))
@@ -156,13 +156,13 @@ def verified_counts(
 
 
 def _wanted_number(k: int, wanted: Any, leading: Leading, weight: float | None) -> bool:
-    """Return whether k latents are what `n_components` asked for.
+    """Tell whether the number of latents k agrees with the estimator's argument `n_components`.
 
-    `wanted` is that argument: an integer is the number itself, a float is the share of the variance
+    `wanted` is this argument: an integer is the number itself, a float is the share of the variance
     that the latents must explain, and None stands for the rank. For the rank, eigenvalues between
     0.01 and 100 times their rounding error may count or not. A criterion of
-    `lucidae.linear.counting` is applied to the eigenvalues `leading` of the verifier; `weight` is
-    the number of rows, without which it cannot be.
+    `lucidae.linear.counting` is applied to the verifier's eigenvalues `leading` and to the number
+    of rows `weight`. If the eigenvalues or the number of rows are not known, the result is True.
     """
     if isinstance(wanted, int):
         return k == wanted

@@ -35,8 +35,8 @@ times: 256 mebibytes."""
 def draws_rows(options: Options, X: Any) -> bool:
     """Tell whether a fit to `X` needs the rows themselves, not only their second moment.
 
-    It does if rows are drawn in random order, or if all eigenvalues of the covariance of many
-    features are needed.
+    The rows are needed if `options` ask for a solver that draws rows in random order, or if all
+    eigenvalues of the covariance of many features are needed.
     """
     shape: tuple[int, ...] = getattr(X, "shape", None) or ()
     wide = len(shape) == 2 and shape[1] > EXACT_FEATURES
@@ -55,16 +55,19 @@ def check_repeatable(data: AlignedBlocks) -> None:
 
 
 def loaded_rows(data: AlignedBlocks, *, missing: bool = False) -> LoadedRows | None:
-    """Return data in memory if they are small enough, else None.
+    """Load data that are read in blocks into memory; return None if they are too large.
 
-    NaN raises an error unless `missing` entries are allowed.
+    NaN raises an error unless `missing` is true.
     """
     most = LOADED_BYTES if data.rows.n_features > EXACT_FEATURES else None
     return data.load(most, missing=missing)
 
 
 def check_streamed(options: Options, n_features: int, start: SecondMoment | None) -> None:
-    """Raise an error for settings that cannot be fitted to data that are read in blocks."""
+    """Raise an error for settings that do not work with data that are read in blocks.
+
+    `start` is the second moment of rows that were read before, or None.
+    """
     if options.reads.batches:
         raise ValueError(
             f"solver={options.solver!r} with method={options.method!r} draws rows in random order, "
@@ -88,9 +91,9 @@ def check_streamed(options: Options, n_features: int, start: SecondMoment | None
 def _check_wide(options: Options, n_features: int, start: SecondMoment | None) -> None:
     if start is not None:
         raise ValueError(
-            f"start was given, but X has {n_features} features and is read in blocks, for which "
-            f"the second moment is formed up to {EXACT_FEATURES} features: give all rows without "
-            "start."
+            f"start was given, but X has {n_features} features: of data that are read in blocks, "
+            f"the second moment is computed only up to {EXACT_FEATURES} features. Give all rows, "
+            "without start."
         )
     if not isinstance(options.n_components, int):
         raise ValueError(
@@ -101,7 +104,7 @@ def _check_wide(options: Options, n_features: int, start: SecondMoment | None) -
 
 
 class FitBatchesMixin:
-    """Give `LinearAutoencoder` its method `fit_batches`."""
+    """Mixin for `LinearAutoencoder`: the method `fit_batches`, for data that are read in blocks."""
 
     verbose: bool
     handle_missing: str
@@ -117,8 +120,8 @@ class FitBatchesMixin:
     ) -> Self:
         """Fit to data that are read in blocks of rows; the result equals `fit` on all rows.
 
-        Not more than a few blocks are in memory at a time, besides the second moment. Data that
-        fit into one block (32 MiB) are loaded. With more than 8192 features the second moment is
+        Besides the second moment, only a few blocks are in memory at a time. Data that fit into
+        one block (32 MiB) are loaded. With more than 8192 features the second moment is
         not formed, and the data are read once for each step of block Krylov iteration. Missing
         entries (``handle_missing="em"``) are allowed only in data that are loaded.
 

@@ -120,8 +120,8 @@ _NO_NOISE = (
 def _judged(claim: Claim, figures: LinearFigures) -> Claim:
     """Return the claim, with a note if its value is known only up to bounds.
 
-    That is the case if not all eigenvalues of the second moment of the data were computed;
-    otherwise the claim is not changed.
+    Only bounds are known if not all eigenvalues of the second moment of the data were computed. If
+    all were computed, the claim is not changed.
     """
     if figures.leading.dense:
         return claim
@@ -132,8 +132,9 @@ def _judged(claim: Claim, figures: LinearFigures) -> Claim:
     if claim.holds is None and claim.value is not None:
         advice = (
             f"Not decided: the value lies between {max(claim.value - claim.error, 0.0):.3g} and "
-            f"{claim.value + claim.error:.3g}. With more than 1024 features it is only bounded: "
-            "the bound on the eigenvalues outside of the decoder's span is not below those inside."
+            f"{claim.value + claim.error:.3g}. With more than 1024 features only bounds are "
+            "computed, and the bound on the eigenvalues outside of the decoder's span is not below "
+            "the eigenvalues inside."
         )
     return replace(claim, statement=statement, reference=reference, advice=advice)
 
@@ -201,7 +202,10 @@ def _alignment_claim(figures: LinearFigures) -> Claim:
 
 
 def _single_note(figures: LinearFigures) -> str:
-    """Return what to do if products in single precision leave a claim undecided, or no text."""
+    """Return advice for claims that products in single precision leave undecided.
+
+    The text is empty if all products were computed in double precision.
+    """
     if not figures.leading.uncertainty:
         return ""
     return (
@@ -213,8 +217,8 @@ def _single_note(figures: LinearFigures) -> str:
 def _mean_misalignment(figures: LinearFigures, identifiable: Vector) -> Estimate:
     """Return the mean squared sine between principal axes and their nearest decoder columns.
 
-    `identifiable` contains the indices, from 0, of the axes over which the mean is taken. The error
-    of the mean is returned with it.
+    `identifiable` contains the indices, from 0, of the axes over which the mean is taken. The
+    result is an `Estimate`: the mean with a bound on its error.
     """
     leading = figures.leading
     found, angles = leading.misalignments[identifiable], leading.angles[identifiable]
@@ -251,7 +255,7 @@ def _training_advice(figures: LinearFigures) -> str:
 def _more_training(figures: LinearFigures) -> str:
     """Return the advice on how to improve a fit, which depends on why the training stopped.
 
-    More steps help only if it did not stop at the tolerance `tol`.
+    More steps help only if the training did not stop at the tolerance `tol`.
     """
     exact = ", or use solver='exact'" if figures.method.objective.has_minimizer else ""
     met = figures.stationarity is not None and figures.stationarity[0] <= figures.tolerance
@@ -322,7 +326,7 @@ def _gap_claim(figures: LinearFigures) -> Claim:
     if figures.gap is None:
         why = _NO_NOISE
         if figures.declared:
-            why = "The global minimum of this objective is not known, so nothing can be compared."
+            why = "The global minimum of this objective is not known, so the gap is not either."
         return undecided("gap", statement, reference, why)
     value, error = figures.gap
     if value < -GAP:
@@ -359,8 +363,8 @@ def _nonzero_claim(figures: LinearFigures) -> Claim:
     if not zero and len(figures.uncertain_latents):
         why = (
             f"Penalties {_listed(figures.uncertain_latents)} differ from the eigenvalues of their "
-            f"components by less than the rounding error {figures.leading.error:.1g}, so it cannot "
-            "be tested. The other claims judge the fit without this assumption."
+            f"components by less than the rounding error {figures.leading.error:.1g}, so the claim "
+            "cannot be tested. The other claims judge the fit without this assumption."
             f"{_single_note(figures)}"
         )
         return does_not_apply(name, statement, reference, why)
@@ -425,7 +429,10 @@ _FEWER = "Choose fewer components, or collect more rows, before you interpret th
 
 
 def _component_sentence(count: int, k: int, others: Vector) -> str:
-    """Return the sentence that `count` of k components are separated from noise, `others` not."""
+    """Return a sentence: `count` of k components are separated from sampling noise.
+
+    `others` are the numbers, from 1, of the components that are not separated.
+    """
     if count == k:
         which = {1: "The component is", 2: "Both components are"}.get(k, f"All {k} components are")
         return f"{which} separated from sampling noise."
@@ -472,7 +479,7 @@ def _count_claims(figures: LinearFigures) -> tuple[Claim, ...]:
 
 
 def _conditioning_claim(figures: LinearFigures) -> Claim:
-    statement = "condition number of the Hessian of the loss at the optimum, zeros left out"
+    statement = "condition number of the loss's Hessian at the optimum (zero eigenvalues left out)"
     reference = "Bao et al. 2020, Sections 4.3 and 5"
     if figures.conditioning is None:
         why = "The Hessian is not known for this method, or all latents are zero at its optimum."
@@ -486,9 +493,9 @@ def _epochs_claim(figures: LinearFigures) -> Claim:
     reference = "Bao et al. 2020, Theorem 5 (half of its rate) and Section 4.3"
     if figures.epochs is None:
         why = (
-            "No local rate is known for this method, or it would take more than 1e15 epochs, "
-            "because eigenvalues are equal or differ by orders of magnitude, or learning_rate is "
-            "tiny."
+            "The rate of convergence near the optimum is not known for this method, or training "
+            "would take more than 1e15 epochs, because eigenvalues are equal or differ by orders "
+            "of magnitude, or because learning_rate is tiny."
         )
         why = why if figures.leading.dense else _NO_SPECTRUM
         return does_not_apply("epochs", statement, reference, why)
@@ -674,17 +681,17 @@ def check_latents(k: int, m: int, name: str) -> None:
     """
     if k > m:
         raise ValueError(
-            f"{name} has {k} rows, but X has {m} features: expected at most {m} rows, because data "
-            "of m features have m principal components. Certify the rows that are used."
+            f"{name} has {k} rows, but X has {m} features, and so only {m} principal components: "
+            f"give at most {m} rows."
         )
 
 
 def checked_data(X: Any, sample_weight: Any) -> tuple[Any, Any]:
-    """Return validated data and weights of its rows, in the form in which they are certified.
+    """Return validated data and the weights of their rows, in the form in which they are certified.
 
-    Rows in memory are returned with their weights. In all other cases the weights are None: for a
-    given `SecondMoment`, for data that are read in blocks, whose second moment is returned, and for
-    such data with very many features, which are returned as blocks.
+    Rows in memory are returned with their weights, and a `SecondMoment` as it is. Of data that are
+    read in blocks the second moment is returned, or, with very many features, the blocks
+    themselves. The weights are None unless rows are returned.
     """
     if isinstance(X, SecondMoment):
         return X, None

@@ -83,7 +83,8 @@ def certify_components(subject: Any, X: Any, *, sample_weight: Any = None) -> Ce
     """
     if X is None:
         raise ValueError(
-            f"to certify {type(subject).__name__}, give the data: X, or its SecondMoment."
+            f"certify was called with {type(subject).__name__} but without data: give the rows X, "
+            "or their SecondMoment."
         )
     components = _numbers(subject.components_, "components_")
     centred = data_of_any(*checked_data(X, sample_weight))
@@ -166,11 +167,11 @@ def _attributes_claim(subject: Any, components: Vector, mean: Any, data: Data) -
 
 
 def _variance_difference(given: Any, components: Vector, data: Data) -> float:
-    """Return the largest difference of `given` to the variances of the data along the components.
+    """Return the largest relative difference of `given` to the variances along the components.
 
-    Each difference is divided by its variance; rounding errors of the largest variance do not
-    count. PCA divides sums of squares by n − 1 and TruncatedSVD by n, so both variances are
-    compared with `given` and the smaller difference is returned.
+    Differences within the rounding errors of the largest variance do not count. For n rows, PCA
+    divides sums of squares by n − 1 and TruncatedSVD by n, so `given` is compared with both
+    variances, and the smaller difference is returned.
     """
     along = np.sum(data.apply(components) * components, axis=1)
     found = _finite(given, along.shape)
@@ -194,9 +195,10 @@ def _mean_difference(given: Any, data: Data) -> float:
 
 
 def _finite(given: Any, shape: tuple[int, ...]) -> tuple[Vector, float] | None:
-    """Return an attribute as float64, and the machine epsilon of its dtype.
+    """Return an attribute as a float64 array, and the machine epsilon of its dtype.
 
-    None if the shape differs or not all entries are finite numbers.
+    The result is None if the attribute does not have the given shape, or has entries that are not
+    finite numbers.
     """
     try:
         host = to_numpy(given) if is_array(given) else np.asarray(given)

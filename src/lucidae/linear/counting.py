@@ -308,7 +308,7 @@ def component_levels(
     -------
     ndarray of shape (q,)
         One level for each of the q largest eigenvalues, where q is at most `most`. For
-        ``"parallel_analysis"``, level j holds after j − 1 components were removed.
+        ``"parallel_analysis"``, level j applies after j − 1 components were removed.
 
     Examples
     --------
@@ -329,7 +329,7 @@ def component_levels(
 
 
 def is_criterion(value: Any) -> bool:
-    """Tell whether a checked `n_components` names a criterion, alone or with a noise variance.
+    """Tell whether a value of `n_components` names a criterion, alone or with a noise variance.
 
     Examples
     --------
@@ -340,7 +340,7 @@ def is_criterion(value: Any) -> bool:
 
 
 def check_criterion(value: Any) -> str | tuple[str, float] | None:
-    """Return a value of `n_components` that names a criterion; None if it does not.
+    """Return a value of `n_components` if it names a criterion, otherwise None.
 
     Accepted are the names of `CRITERIA`, and ``("hard_threshold", noise_variance)`` as a tuple or
     a list of two entries with a positive number.
@@ -362,7 +362,7 @@ def check_criterion(value: Any) -> str | tuple[str, float] | None:
 
 
 def count_wanted(wanted: Any, eigenvalues: Any, weight: float, n_features: int) -> ComponentCount:
-    """Return the number of components by the criterion that a checked `n_components` names.
+    """Return the number of components that the criterion named by `n_components` finds.
 
     Parameters
     ----------
@@ -414,7 +414,7 @@ class ScaledSpectrum:
 
     @property
     def size(self) -> int:
-        """Number of positive eigenvalues of noisy data: min(m, degrees), at least 1."""
+        """Number of positive eigenvalues of noisy data with m features: min(m, degrees) or 1."""
         return max(1, int(min(len(self.values), self.degrees + 1e-9)))
 
     @property
@@ -428,7 +428,7 @@ class ScaledSpectrum:
         return max(float(len(self.values)), self.degrees)
 
     def noise(self, n_simulations: int, random_state: Any) -> WishartSpectra:
-        """Return simulated eigenvalues of white noise of the same shape as the data."""
+        """Return simulated eigenvalues of white noise, for data of the same shape."""
         return WishartSpectra(self.size, self.larger, n_simulations, random_state)
 
     @property
@@ -567,9 +567,8 @@ def _by_threshold(problem: ScaledSpectrum, noise_variance: float | None) -> Comp
 def _squared_threshold(problem: ScaledSpectrum, noise_variance: float | None) -> float:
     """Return the square of the threshold above which singular values count as components.
 
-    The singular values are those of rows divided by a number such that the largest eigenvalue of
-    their covariance is 1. Without `noise_variance` the noise is estimated from the median singular
-    value.
+    The rows are scaled such that the largest eigenvalue of their covariance is 1. If
+    `noise_variance` is None, the noise is estimated from the median singular value.
     """
     ratio = problem.size / problem.larger
     if noise_variance is not None:

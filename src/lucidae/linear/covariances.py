@@ -56,7 +56,7 @@ class Covariance(Protocol):
 
 @dataclass(frozen=True)
 class DenseCovariance:
-    """The second moment Σ stored as a matrix of shape (m, m).
+    """The second moment Σ stored as a matrix of shape (m, m) for m features.
 
     A product with k rows costs O(m²k) operations.
     """
@@ -78,7 +78,7 @@ class DenseCovariance:
         return rows @ self.matrix
 
     def in_units(self, unit: float) -> DenseCovariance:
-        """Return the second moment of the data divided by the number `unit`."""
+        """Return the second moment after a division of all data by the number `unit`."""
         return self if unit == 1.0 else DenseCovariance(self.matrix / unit**2)
 
 
@@ -152,7 +152,10 @@ class RowsCovariance:
         return int(self.rows.shape[1])
 
     def codes(self, encoder: Array) -> Array:
-        """Return (X − mean) Wᵀ of shape (…, n, k) for the rows X and `encoder` W, (…, k, m)."""
+        """Return the codes (X − mean) Wᵀ of the n rows X, of shape (…, n, k).
+
+        `encoder` W (…, k, m) has k latents and m features.
+        """
         shift = (encoder @ self.mean)[..., None, :]
         if self._sparse:
             # SciPy multiplies a sparse matrix faster with columns that are stored row by row.
@@ -161,7 +164,10 @@ class RowsCovariance:
         return (encoder @ self.rows.mT).mT - shift
 
     def centred_products(self, codes: Array) -> Array:
-        """Return codesᵀ(X − mean), shape (…, k, m), for the rows X and codes of shape (…, n, k)."""
+        """Return codesᵀ(X − mean) for the n rows X (n, m), of shape (…, k, m).
+
+        `codes` (…, n, k) has k numbers for each row.
+        """
         # codesᵀ(X − 1μᵀ) = codesᵀX − (codesᵀ1)μᵀ
         spread = namespace(self.mean).sum(codes, axis=-2)
         raw = (self.rows.T @ codes).mT if self._sparse else codes.mT @ self.rows
@@ -242,7 +248,7 @@ class StreamCovariance:
         return total
 
     def in_units(self, unit: float) -> StreamCovariance:
-        """Return the second moment of the data divided by the number `unit`."""
+        """Return the second moment after a division of all data by the number `unit`."""
         if unit == 1.0:
             return self
         variance = None if self.variance is None else self.variance / unit**2
@@ -250,7 +256,7 @@ class StreamCovariance:
 
     @property
     def _as_they_are(self) -> bool:
-        """Whether the rows are multiplied as they are, without making a centred float64 copy."""
+        """Whether products use the given rows; otherwise they use centred float64 copies."""
         double = namespace(self.mean).float64
         return scipy.sparse.issparse(self.rows) or (self.small_mean and self.rows.dtype == double)
 
@@ -284,16 +290,20 @@ class StreamCovariance:
 
 
 def copied_rows(n_features: int) -> int:
-    """Return the number of rows of m features that are copied at a time: at most 128 mebibytes."""
+    """Return the number of rows with m features that are copied at a time.
+
+    The copy takes at most 128 mebibytes.
+    """
     return max(1, min(BLOCK_ROWS, BLOCK_ENTRIES // n_features))
 
 
 class Products(NamedTuple):
     """The matrix products from which full-batch losses and their gradients are computed.
 
-    Let Σ be the second moment of the data (m × m), W₁ the encoder (k × m) and W₂ the decoder
-    (m × k). `encoded` is W₁Σ and `decoded` is W₂ᵀΣ, both of shape (…, k, m). `code_moment`, the
-    second moment of the codes, is W₁ΣW₁ᵀ, and `gram` is W₂ᵀW₂; both have shape (…, k, k).
+    For m features and k latents, let Σ be the second moment of the data (m × m), W₁ the encoder
+    (k × m) and W₂ the decoder (m × k). `encoded` is W₁Σ and `decoded` is W₂ᵀΣ, both of shape
+    (…, k, m). `code_moment`, the second moment of the codes, is W₁ΣW₁ᵀ, and `gram` is W₂ᵀW₂; both
+    have shape (…, k, k).
     """
 
     encoded: Array

@@ -161,7 +161,7 @@ class RowsSource:
 
     @cached_property
     def centred(self) -> tuple[Array, Array] | None:
-        """A centred float64 copy of the rows and its mean, or None, see `copied`."""
+        """A centred float64 copy of the rows, with its mean; None if products use the rows."""
         if self.single is None:
             return self.copied
         return _centred_statistics(self.rows, self.weights, self.weight)[2]
@@ -182,7 +182,7 @@ class RowsSource:
 
     @property
     def _products(self) -> tuple[Any, Array]:
-        """The centred copy of the rows and its mean, or the given rows and their mean."""
+        """The rows that products use, and their mean: the centred copy, or the given rows."""
         return self.centred or (self.rows, self.mean)
 
     @property
@@ -227,7 +227,10 @@ class RowsSource:
         return found or _padded(spectrum_of_rows(*rows), k)
 
     def _iterated(self, k: int, cost: Costs) -> Spectrum | None:
-        """Return the `k` leading eigenpairs by iteration; None if it would take too long."""
+        """Return the `k` leading eigenpairs by iteration; None if it would take too long.
+
+        `cost` are the costs of the iteration and of the other algorithms.
+        """
         rows, mean = self._products
         if _for_vectors(rows, k):
             found = vector_eigenpairs(
@@ -242,7 +245,7 @@ class RowsSource:
 
     @cached_property
     def gram(self) -> Array:
-        """The Gram matrix of shape (n, n) of the centred and weighted rows."""
+        """The Gram matrix (n, n) of the n centred rows, each times the root of its weight."""
         return gram_matrix(*self._products, self.weights, self.weight)
 
     @property
@@ -274,11 +277,11 @@ def _check_squares(source: RowsSource) -> None:
 def _centred_statistics(
     X: Any, weights: Array, total: float
 ) -> tuple[Array, float, tuple[Array, Array] | None]:
-    """Return mean (m,) and total variance of weighted rows X (n, m), and perhaps a centred copy.
+    """Return mean (m,) and total variance of weighted rows X (n, m), and a centred copy or None.
 
-    `total` is the sum of the weights. The copy is made of dense rows with at most `COPIED_ENTRIES`
-    entries if products cannot use them as they are, because they are not float64 numbers or their
-    mean is large; see the attribute `centred` of `RowsSource`.
+    `total` is the sum of the weights. Dense rows with at most `COPIED_ENTRIES` entries are copied
+    if they are not float64 numbers or if their mean is large. The third result is then the copy
+    with its mean, as in the field `copied` of `RowsSource`.
     """
     if scipy.sparse.issparse(X):
         first, rest, spread, full = sparse_sums(X, weights, total)
@@ -397,7 +400,10 @@ def source_of(
 
 
 def _many(wanted: Any, m: int) -> bool:
-    """Tell whether so many components of few features are wanted that a dense solver is faster."""
+    """Tell whether a dense solver is faster than an iteration for `wanted` of m components.
+
+    `wanted` is the argument `n_components`; unless it is an integer, all eigenpairs are needed.
+    """
     return m < ARPACK_FEATURES or not isinstance(wanted, int) or wanted > m // ITERATIVE_SHARE
 
 

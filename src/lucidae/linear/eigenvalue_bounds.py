@@ -88,7 +88,7 @@ def digest_of(*arrays: Any) -> bytes:
 
 
 def _hash_entries(digest: Any, part: Vector) -> None:
-    """Add the hashes of pieces of an array to a hash; the pieces are hashed in several threads."""
+    """Update the hash `digest` by hashes of pieces of the array `part`, from several threads."""
     if part.ndim == 0 or part.size <= HASHED_ENTRIES:
         digest.update(np.ascontiguousarray(part).reshape(-1).view(np.uint8))
         return
@@ -107,10 +107,10 @@ def drawn_after(shape: tuple[int, int], *seen: bytes | Vector) -> Vector:
     """Return random standard normal entries, seeded by a hash of the given data.
 
     They are the starts of a Krylov iteration. Its bound on the probability of missing an eigenvalue
-    holds for starts that are independent of the data. With a seed that is known beforehand, data
-    could be chosen orthogonal to all starts; a hash of the data themselves (`digest_of`) gives the
-    same starts for the same data, but they are only known when every entry is fixed. The
-    probability that the bound is wrong for one of T data sets that someone tries is then at most
+    holds for starts that are independent of the data. If the seed were known beforehand, data could
+    be chosen that are orthogonal to all starts. A hash of the data (`digest_of`) as the seed gives
+    the same starts for the same data, but nobody knows them before every entry is fixed. If someone
+    tries T data sets, the bound is wrong for one of them with a probability of at most
     T · `FAILURE`, as if the starts were drawn anew for each.
     """
     parts = [part if isinstance(part, bytes) else digest_of(part) for part in seen]
@@ -122,7 +122,8 @@ def start_share(starts: int) -> float:
     """Return the length ‖Ωv‖ that random starts Ω exceed, except with probability `FAILURE`.
 
     Ω has `starts` rows of independent standard normal entries, and v is a unit vector that does not
-    depend on Ω. The squared length has a chi-squared distribution; its quantile is returned.
+    depend on Ω. The squared length has a chi-squared distribution; the root of its quantile is
+    returned.
     """
     return math.sqrt(2.0 * float(scipy.special.gammaincinv(starts / 2.0, FAILURE)))
 
@@ -172,10 +173,12 @@ def eigenvalue_bound(inner: Vector, outer: Vector, first: int, share: float) -> 
 class Complement:
     """Block Krylov space of the second moment in the orthogonal complement of a decoder's span.
 
+    The second moment is a matrix (m, m) for m features, and the span has the dimension r.
+
     Parameters
     ----------
     product : callable
-        Function that returns the product of rows of shape (q, m) with the second moment.
+        Function that returns the product of q rows, of shape (q, m), with the second moment.
     span : ndarray of shape (m, r)
         Orthonormal basis of the decoder's span, as columns.
     rounding : float
@@ -242,9 +245,9 @@ class Complement:
     def final_slack(self) -> float:
         """Return a prediction of the difference between `bound` and `found` after all steps.
 
-        After q steps the difference of the two is roughly proportional to (2q − 1)^(−5/2) for a
-        flat spectrum. If it has decreased twice as fast since the last bound, the same factor per
-        step is assumed for the steps that are left. The result is 0 before `FEWEST_STEPS` steps.
+        After q steps the difference is roughly proportional to (2q − 1)^(−5/2) if the eigenvalues
+        are nearly equal. If it has decreased twice as fast since the last bound, the same factor
+        per step is assumed for all further steps. The result is 0 before `FEWEST_STEPS` steps.
         """
         if self.steps < FEWEST_STEPS or len(self.slacks) < 2:
             return 0.0
@@ -272,8 +275,9 @@ class Complement:
     def ritz(self, rows: Vector, images: Vector, fresh: Vector) -> Vector:
         """Return lower bounds on the eigenvalues of the second moment, descending (Cauchy).
 
-        They are its Ritz values in the sum of this space, the orthonormal `rows`, whose products
-        with the second moment are `images`, and the span of the rows `fresh`.
+        They are the Ritz values of the second moment in the space that is spanned by three sets of
+        vectors: this Krylov space, the orthonormal `rows`, whose products with the second moment
+        are `images`, and the rows `fresh`.
         """
         fresh = orthonormal(fresh, (rows, self.basis))
         basis = np.concatenate([rows, self.basis, fresh])

@@ -400,7 +400,10 @@ class LinearAutoencoder(
         return self
 
     def _fit_observed(self, options: Options, X: Array, weights: Array | None) -> None:
-        """Fit to rows with missing entries; each row has at least one observed entry."""
+        """Fit to rows X (n, m) with missing entries; each row has at least one observed entry.
+
+        `options` are the checked arguments, and `weights` those of the rows, or None.
+        """
         _check_weight(float(X.shape[0]) if weights is None else scalar(namespace(X).sum(weights)))
         state = LinearState(options, reference_array(X))
         previous = None
@@ -411,7 +414,7 @@ class LinearAutoencoder(
         self._state = state
 
     def _rows(self, X: Any, *, finite: bool = True, **settings: Any) -> Array:
-        """Return validated rows, with NaN for missing entries if they are allowed."""
+        """Return the rows X after validation; missing entries, if allowed, become NaN."""
         if self.handle_missing != "em":
             return validated_rows(self, X, finite=finite, **settings)
         return validated_rows(self, unmasked(X), finite="allow-nan", **settings)
@@ -420,13 +423,20 @@ class LinearAutoencoder(
         return self.handle_missing == "em" and has_missing(X)
 
     def _fit_moment(self, options: Options, moment: SecondMoment, reference: Array) -> None:
-        """Fit to data of which only the second moment is given, as `fit` does to rows."""
+        """Fit to data of which only the second moment is known.
+
+        `reference` is an array of the library, dtype and device in which attributes are returned.
+        """
         self._fit_source(options, MomentSource(moment), reference)
 
     def _fit_source(
         self, options: Options, source: MomentSource | BlocksSource, reference: Array
     ) -> None:
-        """Fit to data that are not in memory, as `fit` does to rows in memory."""
+        """Fit to data that are not in memory.
+
+        `source` returns their mean and products with their second moment. `reference` is an array
+        of the library, dtype and device in which attributes are returned.
+        """
         _check_weight(source.weight)
         state = LinearState(options, reference)
         if self.warm_start and hasattr(self, "_state"):
@@ -436,7 +446,7 @@ class LinearAutoencoder(
         self._state = state
 
     def _options(self) -> Options:
-        """Return the constructor's arguments after checking them; wrong values are an error."""
+        """Return the constructor's arguments after checking them; wrong ones raise an error."""
         given = vars(self)
         return Options.of(**{name: given[name] for name in _ARGUMENTS})
 
@@ -583,8 +593,8 @@ class LinearAutoencoder(
         Returns
         -------
         array of shape (m, m)
-            The covariance of the training rows in the span of the components, and
-            `noise_variance_` in every direction orthogonal to it.
+            The covariance of m features: that of the training rows in the span of the components,
+            and `noise_variance_` in every direction orthogonal to it.
         """
         check_is_fitted(self)
         return self._state.returned(self._state.model.covariance())
@@ -596,8 +606,8 @@ class LinearAutoencoder(
         Returns
         -------
         array of shape (m, m)
-            The inverse of `get_covariance`; variances of zero are first replaced by the machine
-            epsilon times the largest variance.
+            The inverse of `get_covariance`, for m features. Variances of zero are first replaced by
+            the machine epsilon times the largest variance.
         """
         check_is_fitted(self)
         return self._state.returned(self._state.model.precision())
@@ -611,7 +621,7 @@ class LinearAutoencoder(
 
     @property
     def component_count_(self) -> ComponentCount | None:
-        """What the criterion that `n_components` names has found; None if it names none."""
+        """Result of the criterion that `n_components` names; None if it does not name one."""
         check_is_fitted(self)
         return self._state.component_count
 

@@ -50,9 +50,9 @@ class AlignedPoint:
     def nonuniform(cls, values: Vector, penalties: Vector) -> AlignedPoint:
         """Return the global minimum of the non-uniform ℓ₂ objective (Bao et al. 2020, Theorem 3).
 
-        `values` are the eigenvalues of the second moment, descending. The row and the column of a
-        latent have the squared length 1 − penalty/eigenvalue, or 0 if the penalty is not below the
-        eigenvalue.
+        `values` are the eigenvalues of the second moment, descending, and `penalties` those of the
+        latents, ascending. The encoder row and the decoder column of a latent have the squared
+        length 1 − penalty/eigenvalue, or 0 if the penalty is not below the eigenvalue.
         """
         values, penalties = np.asarray(values, dtype=float), np.sort(penalties)
         leading = values[: len(penalties)]
@@ -63,10 +63,10 @@ class AlignedPoint:
 
     @classmethod
     def nested(cls, values: Vector, prior: Vector) -> AlignedPoint:
-        """Return the minimum of expected nested dropout with encoder and decoder of unit lengths.
+        """Return the minimum of expected nested dropout at which all lengths are one.
 
-        The rows of the encoder and the columns of the decoder have length one. Nested dropout keeps
-        only the first b of k latents, where the prefix length b is random. `values` are the
+        These are the lengths of the encoder's rows and of the decoder's columns. Nested dropout
+        keeps only the first b of k latents, where the prefix length b is random. `values` are the
         eigenvalues of the second moment, descending, and `prior` contains the probability of each
         prefix length 1, …, k.
         """
@@ -151,7 +151,7 @@ def condition_number(point: AlignedPoint, *, effective: bool = False) -> float:
     """Return the ratio of the largest to the smallest eigenvalue of the Hessian at `point`.
 
     It is infinite if the smallest eigenvalue is not positive. With ``effective=True``, eigenvalues
-    below 1e-12 times the largest are left out: for nested dropout these belong to the k scales of
+    below 1e-12 times the largest are left out. For nested dropout, these belong to the k scales of
     the latents, which the loss does not determine.
     """
     eigenvalues = hessian_eigenvalues(point)

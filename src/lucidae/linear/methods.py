@@ -94,10 +94,10 @@ class Method:
         return self.rule.start(encoder, atoms, self.tied)
 
     def adopt(self, previous: Any) -> Any:
-        """Return weights that another method trained, in the type that this method trains.
+        """Return weights that another method trained, converted to the type that this one trains.
 
-        If encoder and decoder share one array here (tied layers), a mean of the encoder and the
-        transposed decoder is taken.
+        If encoder and decoder share one array in this method (tied layers), it becomes a mean of
+        the encoder and the transposed decoder.
         """
         encoder, atoms = previous.encoder, previous.atoms
         if self.tied:
@@ -130,7 +130,8 @@ def relative_direction(rule: Rule, weights: Any, covariance: Any, scale: Any) ->
 def relative_norm(direction: Any, weights: Any, scale: Any) -> Array:
     """Return the norm of `direction` divided by `scale` and by the norm of `weights`.
 
-    It is what `relative_direction` computes, for a direction that is known already.
+    `direction` is that of an update rule at `weights`, and `scale` is the curvature at the optimum.
+    See `relative_direction`, which also computes the direction.
     """
     size = frobenius(weights)
     size = where_set(size, size < SMALLEST_NORM, SMALLEST_NORM)
@@ -409,10 +410,10 @@ class Options:
 
     @property
     def reads(self) -> LinearSolver:
-        """What the chosen solver needs of the data, such as batches of rows.
+        """Properties of the chosen solver, which say what it needs of the data.
 
-        These are the properties in the table `SOLVERS`, except that a method whose update rule
-        needs rows instead of their second moment always needs batches of rows.
+        They are those of the table `SOLVERS`. If the method's update rule needs rows instead of
+        their second moment, the solver always draws batches of rows.
         """
         solver = SOLVERS[self.solver]
         if not solver.closed_form and _trial_method(self.method, self.tied).rule.needs_rows:
@@ -421,7 +422,7 @@ class Options:
 
     @property
     def recordable(self) -> bool:
-        """Whether the steps of the method's rule can be recorded (see `Rule.recordable`)."""
+        """Whether steps of the method's rule can be recorded as CUDA graphs."""
         return _trial_method(self.method, self.tied).rule.recordable
 
     def rng(self, *, draws: bool = True) -> np.random.Generator:
@@ -444,7 +445,7 @@ class Options:
 
     @property
     def needs_spectrum(self) -> bool:
-        """Whether the penalties are chosen from the eigenvalues of the second moment."""
+        """Whether the method's penalties are chosen from eigenvalues (``l2="auto"``)."""
         return isinstance(self.l2, str) and method_entry(self.method).penalties is not None
 
     def penalties(self, k: int, spectrum: Spectrum | None) -> Vector:
@@ -460,8 +461,9 @@ class Options:
     def check_before_solving(self, m: int) -> None:
         """Raise a ValueError if the arguments contradict each other or the `m` features.
 
-        The number of latents, of penalties and of probabilities of nested dropout is checked.
-        `partial_fit` calls this, because its model is computed later, when it is first read.
+        The numbers of latents, of penalties and of probabilities of nested dropout are checked.
+        `partial_fit` calls this method, because it computes its model only later, when the model is
+        first read.
         """
         k = self.n_components
         if isinstance(k, int):
@@ -502,7 +504,10 @@ def check_features(k: int, m: int) -> None:
 
 
 def _trial_method(name: str, tied: bool | str) -> Method:
-    """Return the method for one latent, to read its properties before the data are known."""
+    """Return the method `name` made for one latent.
+
+    Its properties, such as whether its rule needs rows, can be read before the data are known.
+    """
     return make_method(name, MethodSettings(_ONE, _ONE, _RNG, tied))
 
 

@@ -78,7 +78,7 @@ can continue: eight mebibytes."""
 
 
 def suggesting_em(method: AnyMethod) -> AnyMethod:
-    """Decorate a method of an estimator: its errors about NaN suggest ``handle_missing="em"``."""
+    """Decorate an estimator's method so that its errors about NaN name ``handle_missing="em"``."""
 
     @wraps(method)
     def suggesting(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -120,9 +120,9 @@ def unmasked(X: Any) -> Any:
 def observed_part(X: Array, weights: Array | None, names: Any = None) -> tuple[Array, Array | None]:
     """Return the rows of X (n, m) that have an observed entry and a positive weight, with weights.
 
-    Features of which no entry is observed, and fewer than two rows, raise a ValueError; `names`
-    are the names of the features for the message, if they have any. If the observed entries of
-    every feature are equal, the missing ones are replaced by them.
+    A feature without an observed entry raises a ValueError, and so do fewer than two rows; `names`
+    are the names of the features for the message, or None. If all observed entries of each feature
+    are equal, they also replace the missing ones.
     """
     xp = namespace(X)
     if weights is None:
@@ -179,10 +179,10 @@ def comparable(previous: ObservedGaussian, X: Array) -> ObservedGaussian | None:
 
 
 def latents_of(wanted: Any, m: int) -> int:
-    """Return the number of latents that `n_components` asks for, from the number of features m.
+    """Return `wanted`, the argument `n_components`, if it is a valid number of latents.
 
-    `wanted` is the argument `n_components`. A ValueError is raised unless it is an integer, because
-    other values, such as a share of the variance, need all rows.
+    m is the number of features. A ValueError is raised unless `wanted` is an integer, because other
+    values, such as a share of the variance, need all rows.
     """
     if not isinstance(wanted, int):
         raise ValueError(
@@ -194,12 +194,12 @@ def latents_of(wanted: Any, m: int) -> int:
 
 
 def resolve_latents(wanted: Any, X: Array, weights: Array | None, training: DescentSettings) -> int:
-    """Return the number of latents that `n_components` asks for, on rows X with missing entries.
+    """Return the number of latents that `n_components` means for rows X with missing entries.
 
     X has n rows and m features, and `wanted` is the argument `n_components`. An integer is the
-    number itself, and None stands for all: m, or n − 1 if there are no more rows than features. A
-    share of the variance refers to the eigenvalues of the covariance matrix of maximum likelihood
-    without a restriction of its rank; this requires n > m.
+    number itself. None stands for all components: m, or n − 1 if n ≤ m. A share of the variance
+    refers to the eigenvalues of the covariance matrix of maximum likelihood without a restriction
+    of its rank; this requires n > m.
     """
     n, m = int(X.shape[0]), int(X.shape[1])
     if isinstance(wanted, int):
@@ -219,12 +219,12 @@ def resolve_latents(wanted: Any, X: Array, weights: Array | None, training: Desc
 
 
 def warn_of_fit(solution: Solution[Any], fitted: ObservedGaussian) -> None:
-    """Warn if the solver did not converge, or if the likelihood has no maximum."""
+    """Warn if the solver did not converge, or if the likelihood of `fitted` has no maximum."""
     if not solution.status.ok:
         warn_user(solution.advice, ConvergenceWarning)
     elif not fitted.bounded:
         warn_user(
-            "The likelihood of the observed entries has no maximum: as many components explain "
+            "The likelihood of the observed entries has no maximum: so many components explain "
             "these entries without noise. The noise variance was set to a tiny number; choose a "
             "smaller n_components to estimate it.",
             ConvergenceWarning,
@@ -240,10 +240,11 @@ def _seen(X: Array) -> Array:
 class _Point(NamedTuple):
     """State of the solver: parameters θ, the loss and its derivatives at θ, and earlier steps.
 
-    θ contains the loadings and the mean of each feature, and the logarithm of the noise variance γ.
-    `loss` is the negative log-likelihood per row, `gradient` its gradient, `information` the
-    complete-data information of each feature (the second derivatives if the latents were observed),
-    and `pairs` contains the last changes of θ and of the gradient, for L-BFGS.
+    θ (`theta`) contains the loadings and the mean of each feature, and the logarithm of the noise
+    variance. `loss` is the negative log-likelihood per row, `gradient` its gradient, and `distance`
+    the scaled norm of the gradient, by which the solver stops. `statistics` are the expected
+    sufficient statistics at θ, and `pairs` contains the last changes of θ and of the gradient, for
+    L-BFGS.
     """
 
     theta: Array
@@ -267,7 +268,8 @@ class _ObservedLikelihood:
     def unpacked(self, theta: Array) -> tuple[Array, float]:
         """Return loadings and mean as one array (m, k + 1), and the noise variance, from θ.
 
-        θ is the vector of all parameters; the mean is the last column of the array.
+        θ (`theta`) is the vector of all parameters, for m features and k latents; the mean is the
+        last column of the array.
         """
         beta = namespace(theta).reshape(theta[:-1], (-1, self.k + 1))
         return beta, max(math.exp(min(scalar(theta[-1]), 700.0)), SMALLEST_NOISE)
@@ -275,14 +277,18 @@ class _ObservedLikelihood:
     def packed(self, beta: Array, noise: float) -> Array:
         """Return the vector θ of all parameters, from loadings, mean and noise variance.
 
-        `beta` (m, k + 1) contains the loadings and, as its last column, the mean.
+        For m features and k latents, `beta` (m, k + 1) contains the loadings and, as its last
+        column, the mean.
         """
         xp = namespace(beta)
         last = zeros_like_shape((1,), beta) + math.log(noise)
         return xp.concat([xp.reshape(beta, (-1,)), last])
 
     def at(self, theta: Array, pairs: tuple[tuple[Array, Array], ...] = ()) -> _Point:
-        """Return the solver's state (loss, gradient and more) at the parameters `theta`."""
+        """Return the solver's state (loss, gradient and more) at the parameters `theta`.
+
+        `pairs` are earlier changes of parameters and gradient, for L-BFGS.
+        """
         xp = namespace(theta)
         beta, noise = self.unpacked(theta)
         found, n = self.rows.statistics(beta, noise), self.rows.weight
@@ -297,10 +303,10 @@ class _ObservedLikelihood:
         return _Point(theta, -found.value / n, gradient, math.sqrt(size), found, pairs)
 
     def step(self, point: _Point) -> _Point:
-        """Return the point after one quasi-Newton step; the likelihood does not fall.
+        """Return the solver's state after one quasi-Newton step; the likelihood never decreases.
 
-        If no quasi-Newton step raises it, an EM step is tried; if that fails too, the point itself
-        is returned.
+        If no quasi-Newton step increases the likelihood, an EM step is tried. If that fails too,
+        the given state itself is returned.
         """
         direction = self._direction(point)
         slope = scalar(namespace(direction).sum(direction * point.gradient))
@@ -332,12 +338,14 @@ class _ObservedLikelihood:
         return -g
 
     def _em_step(self, point: _Point, gradient: Array) -> Array:
-        """Return the step of EM: the gradient divided by the complete-data information.
+        """Return the step of expectation maximisation (EM) at `point`, for the given gradient.
 
-        If the noise variance γ is small, EM hardly changes the loadings W and the mean μ within the
-        span of W. The step of parameter-expanded EM (Liu, Rubin & Wu 1998), which also estimates
-        mean and covariance of the latents, is therefore added: W sym(WᵀG)/2 for the gradient G of
-        W, where sym(A) = (A + Aᵀ)/2, and WWᵀg for the gradient g of μ.
+        It is the gradient divided by the complete-data information: the second derivatives that the
+        likelihood would have if the latents were observed. If the noise variance is small, EM
+        hardly changes the loadings W and the mean μ within the span of W. The step of
+        parameter-expanded EM (Liu, Rubin & Wu 1998), which also estimates mean and covariance of
+        the latents, is therefore added: W sym(WᵀG)/2 for the gradient G of W, where
+        sym(A) = (A + Aᵀ)/2, and WWᵀg for the gradient g of μ.
         """
         xp, found = namespace(gradient), point.statistics
         beta, noise = self.unpacked(point.theta)
@@ -417,14 +425,19 @@ def fit_observed(
 
 
 def _scale_term(rows: ObservedRows) -> float:
-    """Return how much the log-likelihood per row increases if data are divided by `rows.unit`."""
+    """Return the increase of the log-likelihood per row if the data are divided by `rows.unit`."""
     return rows.entries * math.log(rows.unit) / rows.weight
 
 
 def gaussian(
     beta: Array, noise: float, center: Array, unit: float, weight: float
 ) -> ObservedGaussian:
-    """Return the Gaussian model with the given parameters, in the units of the data."""
+    """Return the Gaussian model of the original data, from parameters of the scaled data.
+
+    `center` was subtracted from the data, and they were divided by `unit`. For m features and k
+    latents, `beta` (m, k + 1) contains the loadings and, as its last column, the mean of the scaled
+    data; `noise` is their noise variance. `weight` is the sum of the weights of the rows.
+    """
     k = beta.shape[1] - 1
     left, lengths, _ = svd_thin(beta[:, :k])
     mean = center + unit * beta[:, k]
@@ -437,9 +450,9 @@ def first_parameters(
 ) -> tuple[Array, float]:
     """Return the parameters from which the solver starts: loadings with mean, and noise variance.
 
-    They come from an earlier fit (`previous`), whose loadings are extended or truncated to k
-    columns; or else from the leading eigenpairs of a covariance matrix, each entry of which is
-    estimated from the rows in which both features are observed.
+    They come from an earlier fit (`previous`), if it is given; its loadings are extended or
+    truncated to k columns. Otherwise they come from the leading eigenpairs of a covariance matrix,
+    each entry of which is estimated from the rows in which both features are observed.
     """
     xp = namespace(rows.rows)
     values, vectors, trace = _start_eigenpairs(rows, k)
@@ -481,10 +494,10 @@ def _start_eigenpairs(rows: ObservedRows, k: int) -> tuple[Array, Array, float]:
 def _continued(
     rows: ObservedRows, W: Array, previous: ObservedGaussian
 ) -> tuple[Array, Array, float]:
-    """Return loadings (m, k), mean and noise of an earlier fit, in the units of `rows`.
+    """Return loadings (m, k), mean and noise variance of an earlier fit, for the scaled `rows`.
 
-    If the earlier fit has fewer than k latents, columns from `W` (m, k), made orthogonal to its own
-    loadings, are added.
+    `previous` is the earlier fit of the m features. If it has fewer than k latents, columns of `W`
+    (m, k), made orthogonal to its loadings, are added.
     """
     xp, (m, k) = namespace(W), W.shape
     every = like(previous.loadings, W) / rows.unit
@@ -504,9 +517,9 @@ def _continued(
 class IncompleteStream:
     """State of online EM over batches of rows with missing entries (Cappé & Moulines 2009).
 
-    Complete rows are kept exactly, by their second moment. The expected statistics of rows with
-    missing entries depend on the parameters. Their running average over the batches is kept, in
-    which a later batch, computed with better parameters, has a larger weight.
+    Complete rows are summarised exactly, by their second moment. The expected statistics of rows
+    with missing entries depend on the parameters. Their running average over the batches is stored;
+    a later batch, computed with better parameters, has a larger weight in it.
 
     Parameters
     ----------
@@ -538,7 +551,7 @@ class IncompleteStream:
     def begin(
         cls, X: Array, weights: Array | None, k: int, moment: SecondMoment | None
     ) -> IncompleteStream:
-        """Return the state before the first batch X with missing entries.
+        """Return the state before the first batch X with missing entries, for k latents.
 
         `moment` is the second moment of the complete rows given earlier, or None. The scale of the
         data and the first parameters are computed from these rows or, without them, from the batch.
@@ -569,13 +582,13 @@ class IncompleteStream:
         return sum(float(part.weight) for part in seen if part is not None)
 
     def gaussian(self) -> ObservedGaussian:
-        """Return the Gaussian model with the current parameters, in the units of the data."""
+        """Return the Gaussian model of the original data with the current parameters."""
         return gaussian(self.beta, self.noise, self.center, self.unit, self.weight)
 
     def after(self, X: Array, weights: Array | None) -> IncompleteStream:
         """Return the state after one more batch of rows X (n, m), with or without missing entries.
 
-        All rows without an observed entry are left out.
+        Rows without an observed entry are ignored.
         """
         xp, moment, statistics = namespace(X), self.moment, self.statistics
         if weights is None:

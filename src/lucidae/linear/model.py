@@ -136,7 +136,7 @@ class Model:
         return replace(moved, outcome=replace(self.outcome, weights=weights))
 
     def precision(self) -> Array:
-        """Return the inverse of the covariance of the Gaussian model, shape (m, m).
+        """Return the inverse of the covariance of the Gaussian model, (m, m) for m features.
 
         Variances of zero are first replaced by the machine epsilon times the largest variance.
         """
@@ -149,10 +149,10 @@ class Model:
         return precision if noise is None else _minus_diagonal(precision, -1 / noise)
 
     def covariance(self) -> Array:
-        """Return the covariance Q(M − s²I)Qᵀ + s²I of the Gaussian model, shape (m, m).
+        """Return the covariance Q(M − s²I)Qᵀ + s²I of the Gaussian model, (m, m) for m features.
 
-        Q (m × r) is an orthonormal basis of the span of the components, M (r × r) the covariance
-        of the data in this basis, and s² the noise variance.
+        Q (m × r) is an orthonormal basis of the span of the components, which has the dimension r,
+        M (r × r) the covariance of the data in this basis, and s² the noise variance.
         """
         noise = self.noise_variance
         inner = self.basis @ _minus_diagonal(self.inside, noise) @ self.basis.mT
@@ -180,8 +180,8 @@ class Model:
         """Return the covariance inside the components' span (r × r) and the noise variance outside.
 
         Variances smaller than the machine epsilon times the largest variance are raised to this
-        number; without it, data of deficient rank would have an infinite likelihood. The noise
-        variance is None if the components span all m features (r = m), so that nothing is outside.
+        number; otherwise data of deficient rank would have an infinite likelihood. The noise
+        variance is None if the r components span all m features (r = m).
         """
         values, vectors = eigh_descending(self.inside)
         floor = machine_epsilon(values) * max(scalar(values[0]), self.noise_variance, TINY)
@@ -253,11 +253,10 @@ def build_model(
 
 
 def _negligible(codes: Array, encoder: Array) -> Array:
-    """Return which codes have a variance of no more than rounding errors.
+    """Return a mask of the codes whose variance consists of rounding errors.
 
-    The deviation of such codes is set to 1. The variances are compared along encoder rows w of unit
-    length, as codes/‖w‖², because a long row has large codes, and large rounding errors, in any
-    direction.
+    `codes` are the variances of the codes. They are divided by ‖w‖² for the encoder rows w before
+    they are compared, because a long row gives large codes and large rounding errors.
     """
     xp = namespace(codes)
     squares = xp.sum(encoder * encoder, axis=-1)
@@ -267,10 +266,10 @@ def _negligible(codes: Array, encoder: Array) -> Array:
 
 
 def _unit_rows(encoder: Array, atoms: Array) -> tuple[Array, np.ndarray[Any, Any]]:
-    """Return the decoder columns scaled to unit length, and a mask of the latents that are not 0.
+    """Return the decoder columns scaled to unit length, and a mask of the nonzero latents.
 
-    The columns are returned as rows of an array (k, m); those of zero latents are 0. The mask is a
-    boolean NumPy array of shape (k,).
+    `atoms` (k, m) are the decoder columns of k latents as rows, and the result has the same form;
+    rows of zero latents are 0. The mask is a boolean NumPy array of shape (k,).
     """
     xp = namespace(atoms)
     norms = xp.sqrt(xp.sum(atoms * atoms, axis=-1))
@@ -282,7 +281,7 @@ def _unit_rows(encoder: Array, atoms: Array) -> tuple[Array, np.ndarray[Any, Any
 
 
 def _basis(components: Array, nonzero: np.ndarray[Any, Any]) -> Array:
-    """Return orthonormal rows (r, m) that span the components of the latents that are not zero.
+    """Return r orthonormal rows, (r, m), that span the components of the latents that are not zero.
 
     `nonzero` is the mask of these latents. If all latents are zero, one arbitrary row is returned.
     """
@@ -306,10 +305,11 @@ def _measured(
     basis: Array,
     spectrum: Spectrum | None,
 ) -> tuple[Array, Array, Array]:
-    """Return three quantities computed from products with the second moment of the data.
+    """Return variances of the data along components and of the codes, and a covariance.
 
     These are the variances along the components (k,), the variances of the codes (k,), and the
-    covariance in the orthonormal rows `basis` (r, r). The divisor is the total weight.
+    covariance (r, r) of the data in the basis of the orthonormal rows `basis`. The divisor is the
+    total weight. They are computed from products with the second moment of the data.
     """
     xp, k = namespace(basis), components.shape[0]
     factors = xp.sum(encoder * components, axis=-1)
@@ -332,7 +332,8 @@ def _measured(
 def _are_eigenvectors(components: Array, spectrum: Spectrum) -> bool:
     """Tell whether components (k, m) are the first k eigenvectors of `spectrum`, in their order.
 
-    Also False if an eigenvalue is too small, compared with the largest one, to be accurate.
+    The result is also False if an eigenvalue is too small, compared with the largest one, to be
+    accurate.
     """
     k = components.shape[0]
     if spectrum.vectors.shape[1] < k or not bool(

@@ -87,12 +87,14 @@ class Objective(Rule):
 
         Parameters
         ----------
-        weights, covariance
-            As for `value`.
+        weights : UntiedWeights, TiedWeights or VariationalWeights
+            Both layers, of shape (…, k, m); leading axes are independent runs.
+        covariance : Covariance
+            The second moment of the data, of which only products are used.
         """
 
     def direction(self, weights: Any, covariance: Covariance) -> Any:
-        """Return the gradient of the loss, against which optimizers step."""
+        """Return the gradient of the loss, which optimizers subtract from the weights."""
         return self.gradient(weights, covariance)
 
     def minimizer(self, spectrum: Spectrum, k: int) -> Any:  # noqa: ARG002
@@ -112,8 +114,10 @@ class Objective(Rule):
 
         Parameters
         ----------
-        spectrum, k
-            As for `minimizer`.
+        spectrum : Spectrum
+            At least k leading eigenvalues and eigenvectors of the second moment.
+        k : int
+            Number of latents.
         """
         return None
 
@@ -165,7 +169,7 @@ class Objective(Rule):
         return float(positive[0]) if positive.size else 0.0
 
     def size(self, spectrum: Spectrum) -> float:
-        """Return the total variance. The claim `gap` is about (loss − minimum) / total variance.
+        """Return the total variance, by which the claim `gap` divides loss minus minimum.
 
         Parameters
         ----------
@@ -187,7 +191,10 @@ class Objective(Rule):
         return 1.0
 
     def completed(self, weights: Any, noise_variance: float | None) -> Any:  # noqa: ARG002
-        """Return all weights of this objective, given its encoder and decoder.
+        """Return the weights in the type that this objective needs, from encoder and decoder.
+
+        Objectives with further parameters, such as a linear VAE, set them to their optimum. By
+        default `weights` itself is returned.
 
         Parameters
         ----------
@@ -370,10 +377,10 @@ class ExpectedNestedDropout(Objective):
         return Reconstruction().minimizer(spectrum, k)
 
     def minimum(self, spectrum: Spectrum, k: int) -> float:
-        """Return the total variance minus the sum of eigenvalues times probabilities.
+        """Return the total variance minus Σᵢ pᵢσᵢ², the global minimum of the loss.
 
-        The probability of latent i is that with which nested dropout keeps it; it belongs to the
-        i-th largest eigenvalue of the second moment.
+        pᵢ is the probability with which nested dropout keeps latent i, and σᵢ² the i-th largest
+        eigenvalue of the second moment.
         """
         kept = like(keep_probabilities(self.prior), spectrum.values)
         return spectrum.trace - float(namespace(kept).sum(kept * spectrum.values[:k]))
@@ -388,10 +395,10 @@ class ExpectedNestedDropout(Objective):
         return hessian_eigenvalues(AlignedPoint.nested(values, to_numpy(self.prior)))
 
     def _masks(self, ref: Array) -> tuple[Array, Array]:
-        """Return the probabilities of keeping latent i (k × 1), and latents i and j (k × k).
+        """Return the probabilities that nested dropout keeps latent i, and both latents i and j.
 
-        Nested dropout keeps the first b of k latents, so that both are kept whenever the later one
-        is.
+        The arrays have the shapes (k, 1) and (k, k) for k latents. Since the first b latents are
+        kept, for a random b, two latents are both kept whenever the later one is.
         """
         kept = like(keep_probabilities(self.prior), ref)
         return kept[:, None], namespace(ref).minimum(kept[:, None], kept[None, :])
@@ -451,7 +458,11 @@ class LinearVAE(Objective):
         return VariationalWeights(encoder, atoms, log_variances, log_noise)
 
     def start(self, encoder: Array, atoms: Array, tied: bool) -> VariationalWeights:  # noqa: ARG002
-        """Return weights from which training starts: posterior and noise variances are 1."""
+        """Return weights from which training starts, with posterior and noise variances of 1.
+
+        `encoder` contains the rows of the encoder, and `atoms` the columns of the decoder as rows.
+        `tied` is not used.
+        """
         k = encoder.shape[-2]
         zero = zeros_like_shape((*encoder.shape[:-2], k, 1), encoder)
         return VariationalWeights(encoder, atoms, zero, zero[..., :1, :])
@@ -498,7 +509,7 @@ class LinearVAE(Objective):
         """Return an approximate bound on the curvature near the optimum, for the step size.
 
         It is 2 max(σ₁⁴, 1)/s² + m/2 for m features, the largest eigenvalue σ₁² and the noise
-        variance s², which follows from all k leading eigenvalues in `spectrum` if it is learned.
+        variance s². If s² is learned, it is computed from the k leading eigenvalues in `spectrum`.
         """
         top = scalar(spectrum.values[0])
         noise = self.noise or spectrum.noise(spectrum.values.shape[0])
@@ -536,12 +547,13 @@ class LinearVAE(Objective):
     def preconditioned_direction(
         self, weights: VariationalWeights, covariance: Covariance
     ) -> VariationalWeights:
-        """Return `preconditioned` of the gradient, from one product with the second moment.
+        """Return the Newton step of each group of parameters, from one product with Σ.
 
-        With the matrices A = WᵀW + s²I and B = D + VΣVᵀ of `preconditioned`, the gradient for Wᵀ is
-        (BWᵀ − VΣ)/s², so that the Newton steps are V − A⁻¹Wᵀ for V and Wᵀ − B⁻¹VΣ for Wᵀ. They are
-        1 − s²/(DᵢAᵢᵢ) for log Dᵢ, and 1 − misfit/(ms²) for log s² with the expected squared error
-        tr Σ + tr W(BWᵀ − 2VΣ).
+        Σ is the second moment of the data with m features. The groups are the encoder V, the
+        decoder W, the posterior variances D and the noise variance s². With A = WᵀW + s²I and
+        B = D + VΣVᵀ, the gradient for Wᵀ is (BWᵀ − VΣ)/s², so that the Newton steps are V − A⁻¹Wᵀ
+        for V and Wᵀ − B⁻¹VΣ for Wᵀ. They are 1 − s²/(DᵢAᵢᵢ) for log Dᵢ, and 1 − misfit/(ms²) for
+        log s², where misfit = tr Σ + tr W(BWᵀ − 2VΣ) is the expected squared error.
         """
         # A and B are one array with axes (2, k, k), and s² and D likewise: fewer CUDA kernels.
         xp, (encoder, atoms) = namespace(weights.encoder), weights[:2]
@@ -565,9 +577,10 @@ class LinearVAE(Objective):
         )
 
     def preconditioned_curvature(self, spectrum: Spectrum) -> float:  # noqa: ARG002
-        """Return 2, a bound on the curvature of the loss after each group of weights is rescaled.
+        """Return 2, a bound on the curvature of the loss after preconditioning.
 
-        Each Newton step has the curvature 1, and encoder and decoder are coupled.
+        Preconditioning gives each group of parameters the curvature 1; the coupling of encoder and
+        decoder can double it.
         """
         return 2.0
 
@@ -585,7 +598,8 @@ class LinearVAE(Objective):
     def scale(self, spectrum: Spectrum) -> float:
         """Return the number of features, by which the stopping rule divides the gradient's norm.
 
-        The largest curvature is too large for this: slow directions would seem to have converged.
+        If the norm were divided by the largest curvature, directions that converge slowly would
+        seem to have converged.
         """
         return float(spectrum.n_features)
 
@@ -602,9 +616,9 @@ class LinearVAE(Objective):
         return float(np.sqrt(variance)) if variance > 0.0 else 1.0
 
     def completed(self, weights: AnyWeights, noise_variance: float | None) -> VariationalWeights:
-        """Return the weights of a VAE with optimal posterior variances, from encoder and decoder.
+        """Return the weights of a linear VAE with the given encoder, decoder and noise variance.
 
-        The noise variance is given.
+        The posterior variances are set to their optimum.
         """
         noise = check_number(noise_variance, "noise_variance", low=0.0, open_low=True)
         xp = namespace(weights.atoms)
@@ -620,7 +634,10 @@ class LinearVAE(Objective):
 
     @staticmethod
     def _misfit(weights: VariationalWeights, data: Products, trace: Any) -> Array:
-        """Return the expected squared error: reconstruction loss plus the posterior's variance."""
+        """Return the expected squared error: reconstruction loss plus the posterior's variance.
+
+        `data` has the products of the weights with the second moment, whose trace is `trace`.
+        """
         xp = namespace(weights.encoder)
         variances = xp.exp(weights.log_variances)[..., 0]
         spread = xp.sum(variances * diagonal(data.gram), axis=-1)
@@ -632,5 +649,8 @@ class LinearVAE(Objective):
 @reads("lucidae.linear.rules:Descent")
 @reads("lucidae.linear.rules:VariationalDescent")
 def _descended(fields: dict[str, Any]) -> Any:
-    """Return the objective that a saved rule of an earlier version of lucidae stored as a field."""
+    """Return the objective of a rule that an earlier version of lucidae saved.
+
+    Such a rule has its objective as a field; `fields` are its saved fields.
+    """
     return fields["objective"]

@@ -109,7 +109,7 @@ class ObservedGaussian:
 
     @property
     def moment(self) -> None:
-        """None, because no second moment is stored; the solvers read this attribute of all data."""
+        """Always None: no second moment is stored. The solvers read this attribute of all data."""
         return
 
     @property
@@ -123,8 +123,9 @@ class ObservedGaussian:
     def spectrum(self, k: int | None) -> Spectrum:
         """Return the `k` leading eigenpairs of the covariance WWᵀ + γI.
 
-        W are the loadings and γ is the noise variance. If `k` is None, there are as many as columns
-        of W. All further eigenvalues equal γ; their eigenvectors are arbitrary, but orthonormal.
+        W are the loadings and γ is the noise variance. If `k` is None, as many eigenpairs are
+        returned as W has columns. All further eigenvalues equal γ; their eigenvectors are
+        arbitrary, but orthonormal.
         """
         xp = namespace(self.loadings)
         m, q = self.loadings.shape
@@ -140,7 +141,7 @@ class ObservedGaussian:
         return found if k is None else found.leading(k)
 
     def _blocks(self, X: Array) -> Iterator[_RowBlock]:
-        """Yield the posterior of the latents of the rows X (n, m), some rows at a time."""
+        """Yield blocks of the rows X (n, m), each with the posterior of the latents of its rows."""
         xp, (m, k) = namespace(self.mean), self.loadings.shape
         squares, noise = outer_squares(self.loadings), self.noise
         size = max(1, BLOCK_ENTRIES // max(m, k * k))
@@ -206,7 +207,7 @@ class _RowBlock(NamedTuple):
 
 
 def outer_squares(loadings: Array) -> Array:
-    """Return wwᵀ of each row w of the loadings (m, k) as rows of shape (m, k²)."""
+    """Return the k² entries of wwᵀ for each row w of the loadings (m, k), as an array (m, k²)."""
     m, k = loadings.shape
     return namespace(loadings).reshape(loadings[:, :, None] * loadings[:, None, :], (m, k * k))
 

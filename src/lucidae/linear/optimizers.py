@@ -67,7 +67,7 @@ class Optimizer(ABC):
 
     @classmethod
     def automatic_rate(cls, curvature: float, momentum: float) -> float:
-        """Return half of the largest stable step size for a loss of at most the given curvature."""
+        """Return half of the largest stable step size for a loss with the given curvature."""
         return SAFETY * cls.largest_stable_product(momentum) / curvature
 
 
@@ -141,7 +141,10 @@ class MomentumOptimizer(Optimizer):
 
 
 def _plus(weights: Any, direction: Any, scale: Any, *, overwrite: bool = False) -> Any:
-    """Return weights + scale · direction for every field; see `lucidae.arrays.add_scaled`."""
+    """Return weights + scale · direction for every field of the weights.
+
+    If `overwrite` is true, the arrays of `direction` may be overwritten.
+    """
     return type(weights)(*add_scaled(weights, direction, scale, overwrite=overwrite))
 
 
@@ -291,17 +294,23 @@ class DescentSettings:
     def preconditions(self) -> bool:
         """Whether directions are preconditioned: divided by the curvature of groups of weights.
 
-        They are if the step size is ``"auto"``, except for Adam, which rescales each coordinate
+        This is done if the step size is ``"auto"``, except for Adam, which rescales each coordinate
         anyway. `Rule.preconditioned` defines the division.
         """
         return self.learning_rate == "auto" and OPTIMIZERS[self.optimizer] is not Adam
 
     def rate(self, curvature: float) -> float:
-        """Return the given step size; ``"auto"`` uses a bound on the loss's curvature."""
+        """Return the step size: `learning_rate`, or for ``"auto"`` one that suits the curvature.
+
+        `curvature` is a bound on the curvature of the loss.
+        """
         if self.learning_rate != "auto":
             return float(self.learning_rate)
         return OPTIMIZERS[self.optimizer].automatic_rate(curvature, self.momentum)
 
     def build(self, curvature: float) -> Optimizer:
-        """Return the optimizer; an automatic step size uses a bound on the loss's curvature."""
+        """Return the optimizer with its step size and momentum.
+
+        `curvature` is a bound on the curvature of the loss, for an automatic step size.
+        """
         return OPTIMIZERS[self.optimizer](self.rate(curvature), self.momentum)

@@ -88,10 +88,11 @@ class ObservedRows:
     def of(
         cls, X: Array, weights: Array | None, center: Array | None = None, unit: float | None = None
     ) -> ObservedRows:
-        """Return the observed entries of the rows X (n, m).
+        """Return the observed entries of the rows X (n, m), centred, scaled and grouped.
 
-        By default `center` is the mean and `unit` the root mean variance of the observed entries;
-        each feature must have an observed entry.
+        `center` is subtracted from the rows, which are then divided by `unit`. By default these are
+        the mean and the root mean variance of the observed entries; each feature must have an
+        observed entry.
         """
         xp, X = namespace(X), as_double(X)
         if weights is None:
@@ -113,7 +114,11 @@ class ObservedRows:
     def _grouped(
         cls, filled: Array, mask: Array, weights: Array, center: Array, unit: float
     ) -> ObservedRows:
-        """Return rows that are centred and scaled, sorted by the pattern of observed entries."""
+        """Return the `ObservedRows` of centred and scaled rows, sorted by pattern.
+
+        `filled` are the rows with 0 for missing entries, and `mask` is 1 where an entry is
+        observed. A pattern is a set of observed features. `weights` are the weights of the rows.
+        """
         xp, seen, mass = namespace(filled), to_numpy(mask) > 0.0, to_numpy(weights)
         used = np.flatnonzero(seen.any(axis=1) & (mass > 0.0))
         packed = np.ascontiguousarray(np.packbits(seen[used], axis=1))
@@ -139,7 +144,10 @@ class ObservedRows:
 
     @classmethod
     def of_moment(cls, moment: SecondMoment, center: Array, unit: float) -> ObservedRows:
-        """Return rows whose second moment is `moment`, in place of rows without missing entries."""
+        """Return rows with the given second moment, which replace rows without missing entries.
+
+        `center` is subtracted from the rows, and they are divided by `unit`.
+        """
         xp, total = namespace(center), moment.weight
         values, vectors = eigh_descending(moment.covariance)
         lengths = xp.sqrt(total * where_set(values, values < 0.0, 0.0))
@@ -159,8 +167,9 @@ class ObservedRows:
     def statistics(self, beta: Array, noise: float) -> Statistics:
         """Return the expected sufficient statistics of the rows, and their log-likelihood.
 
-        `beta` (m, k + 1) contains the loadings and, as its last column, the mean; `noise` is the
-        noise variance γ. All are those of the centred and scaled data.
+        For m features and k latents, `beta` (m, k + 1) contains the loadings and, as its last
+        column, the mean; `noise` is the noise variance γ. They belong to the centred and scaled
+        data.
         """
         xp, (m, k) = namespace(beta), (beta.shape[0], beta.shape[1] - 1)
         W, mean = beta[:, :k], beta[:, k]
@@ -199,7 +208,11 @@ class ObservedRows:
         return Statistics(information, cross, latent, *sums)
 
     def _parts(self, k: int) -> Iterator[tuple[slice, slice]]:
-        """Yield slices of the patterns and of their stored rows, small enough for the memory."""
+        """Yield pairs of slices: some patterns of observed features, and their stored rows.
+
+        A pattern is a set of observed features. Each part is so small that the matrices of all its
+        rows, (k + 1) × (k + 1) for k latents, fit into memory.
+        """
         most = max(1, BLOCK_ENTRIES // max(self.mask.shape[1], (k + 1) ** 2))
         first, last = 0, len(self.starts) - 1
         while first < last:
@@ -220,9 +233,10 @@ class ObservedRows:
         return namespace(self.mask).asarray(owner, device=device(self.mask))
 
     def _summed(self, latents: Array, patterns: slice, owner: Array | None) -> Array:
-        """Return the sum of zzᵀ over the stored rows of each pattern, shape (p, k + 1, k + 1).
+        """Return the sum of zzᵀ over the stored rows of each of p patterns, (p, k + 1, k + 1).
 
-        `latents` contains the vector z of each row, and `owner` the index of its pattern.
+        A pattern is a set of observed features. `latents` contains the vector z of each row, and
+        `owner` the index of its pattern, or None if each pattern has one row.
         """
         outer = latents[:, :, None] * latents[:, None, :]
         if owner is None:
@@ -235,7 +249,7 @@ class ObservedRows:
 
 
 def _bordered(A: Array) -> Array:
-    """Return the matrices A (p, k, k) with a row and a column of zeros appended to each."""
+    """Return the k × k matrices A (p, k, k) with a row and a column of zeros appended to each."""
     xp, (p, k, _) = namespace(A), A.shape
     wide = xp.concat([A, zeros_like_shape((p, k, 1), A)], axis=2)
     return xp.concat([wide, zeros_like_shape((p, 1, k + 1), A)], axis=1)
@@ -246,10 +260,10 @@ def _compressed(
 ) -> tuple[Array, Array, Vector]:
     """Replace the rows of each large pattern by a triangular factor with the same second moment.
 
-    `rows` are sorted by pattern, `roots` are the square roots of their weights, `sizes` are the
-    numbers of rows of the patterns, and `patterns` (p, m) says which features are observed. A
-    pattern with q observed features is large if it has at least 2(q + 1) rows. The new values of
-    `rows`, `roots` and `sizes` are returned.
+    A pattern is a set of observed features; with q features it is large if it has at least
+    2(q + 1) rows. `rows` are sorted by pattern, `roots` are the square roots of their weights,
+    `sizes` are the numbers of rows of the p patterns, and `patterns` (p, m) says which of the m
+    features are observed. The new values of `rows`, `roots` and `sizes` are returned.
     """
     xp, ends = namespace(rows), np.cumsum(sizes)
     widths = patterns.sum(axis=1) + 1
@@ -308,8 +322,8 @@ class Statistics(NamedTuple):
     def maximized(self) -> tuple[Array, float]:
         """Return the parameters that maximise the expected log-likelihood: the M-step of EM.
 
-        They are an array (m, k + 1) with the loadings and, as its last column, the mean, and the
-        noise variance.
+        They are an array (m, k + 1), for m features and k latents, with the loadings and, as its
+        last column, the mean; and the noise variance.
         """
         xp = namespace(self.cross)
         beta = self.divided(self.cross)
@@ -328,14 +342,14 @@ class Statistics(NamedTuple):
         return xp.linalg.solve(matrix, slope[:, :, None])[:, :, 0]
 
     def plus(self, other: Statistics) -> Statistics:
-        """Return the sum of these statistics and those of other rows."""
+        """Return the sum of these statistics and of the statistics of other rows."""
         return Statistics(*(a + b for a, b in zip(self, other, strict=True)))
 
     def averaged(self, new: Statistics) -> Statistics:
         """Return the statistics of all rows, in which those of the `new` rows count twice.
 
-        The old ones were computed with earlier, less accurate parameters. If all batches have the
-        same size, batch number t has a weight proportional to t in the result.
+        The old statistics were computed with earlier, less accurate parameters. If all batches have
+        the same size, batch number t has a weight proportional to t in the result.
         """
         total = self.weight + new.weight
         share = min(2 * new.weight / total, 1.0)

@@ -38,8 +38,8 @@ TIE = 1e-8
 def rotation_bound(values: Vector, penalties: Vector) -> float:
     """Return the largest of the ratios in Bao et al. 2020, eq. 16, for two neighbouring latents.
 
-    That paper minimises it in place of the condition number of the Hessian. With the eigenvalues
-    σ² (`values`, k of them, descending), the ascending penalties λ and ν = 1 − λ/σ², the ratio for
+    That paper minimises this number instead of the condition number of the Hessian. With the k
+    eigenvalues σ² (`values`, descending), the ascending penalties λ and ν = 1 − λ/σ², the ratio for
     latents j and j + 1 is 2(σ₁² − σ_k²)(νⱼ₊₁ + νⱼ) / ((λⱼ₊₁ − λⱼ)(νⱼ − νⱼ₊₁)).
     """
     power = 1 - penalties / values
@@ -115,12 +115,12 @@ def best_penalties(values: Vector, k: int) -> Vector:
     """Return ascending penalties that minimise the condition number of the Hessian at the minimum.
 
     All penalties lie between 0 and the k-th eigenvalue. For a given first penalty, the smallest
-    eigenvalue of the Hessian is made as large as possible: for a trial value f, each next penalty
-    is the smallest one for which the block of the Hessian that belongs to the rotation of its
-    latent and the previous one (rotation block, 4 × 4) has no eigenvalue below f, and a root search
-    finds the largest f for which the last penalty is small enough. A one-dimensional search then
-    finds the best first penalty. Other sequences of penalties can be better by a few per cent if
-    eigenvalue k + 1 is close to eigenvalue k.
+    eigenvalue of the Hessian is made as large as possible. For a trial value f of it, each next
+    penalty is the smallest one for which the rotation block (4 × 4) of its latent and the previous
+    one, a part of the Hessian, has no eigenvalue below f. A root search finds the largest f for
+    which the last penalty is small enough. A one-dimensional search then finds the best first
+    penalty. Other sequences of penalties can be better by a few per cent if eigenvalue k + 1 is
+    close to eigenvalue k.
 
     Parameters
     ----------
@@ -178,9 +178,11 @@ def _best_distinct(values: Vector, k: int) -> Vector:
 
 
 def _highest_floor(values: Vector, k: int, first: float, accuracy: float) -> Vector:
-    """Return the k penalties from `first` on that maximise the Hessian's smallest eigenvalue.
+    """Return the k penalties, the first of which is given, that maximise an eigenvalue.
 
-    `values` are the distinct eigenvalues, descending, and `accuracy` is the relative accuracy.
+    This is the smallest eigenvalue of the Hessian at the minimum. `values` are the distinct
+    eigenvalues of the second moment, descending, and `accuracy` is the relative accuracy of the
+    penalties.
     """
     if k == 1:
         return np.array([first])
@@ -221,11 +223,11 @@ def _strictly_inside(penalties: Vector, limit: float) -> Vector:
 def _penalties_above(
     values: list[float], first: float, floor: float, accuracy: float
 ) -> list[float]:
-    """Return penalties, starting with `first`, that keep rotation blocks above `floor`.
+    """Return penalties, starting with `first`, for which rotation blocks have no small eigenvalue.
 
     Each penalty is the smallest one for which the rotation block of its latent and the previous one
     (4 × 4, a part of the Hessian) has no eigenvalue below `floor`. `values` are the eigenvalues of
-    the second moment, descending.
+    the second moment, descending, and `accuracy` is the relative accuracy of the penalties.
     """
     chosen = [first]
     for own, following in pairwise(values):
@@ -236,7 +238,7 @@ def _penalties_above(
 def _next_penalty(
     own: float, following: float, last: float, floor: float, accuracy: float
 ) -> float:
-    """Return the smallest penalty of a latent that keeps a rotation block above `floor`.
+    """Return the smallest penalty of a latent for which a rotation block has no small eigenvalue.
 
     The rotation block is the 4 × 4 part of the Hessian that belongs to this latent (eigenvalue
     `following`) and its predecessor (eigenvalue `own`, penalty `last`); none of its eigenvalues may

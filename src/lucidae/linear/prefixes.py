@@ -120,7 +120,10 @@ class PrefixNumbers:
         return drawn, self.width(float(drawn.max()))
 
     def prepare(self, epochs: int, runs: int) -> None:
-        """Draw and store the random numbers of the next call now, while the GPU computes."""
+        """Draw and store the random numbers of the next call, while a GPU computes.
+
+        `epochs` and `runs` are the arguments of that call.
+        """
         self.ahead = self.rng.random((epochs, runs, self.n_rows))
 
     def width(self, largest: float) -> int:

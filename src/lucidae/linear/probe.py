@@ -74,11 +74,11 @@ class Probe(NamedTuple):
 
     @classmethod
     def of(cls, X: Any, weights: Any, moment: SecondMoment) -> Probe | None:
-        """Return the probe of the first batch of rows; None if it has too many entries.
+        """Return the probe of the first batch of rows X; None if it has too many entries.
 
-        A probe is the mean and the scatter of the rows along random directions. The limit is
-        `PROBED_ENTRIES`. `moment` is the second moment of the batch; only its standard deviations
-        are used, to scale the directions.
+        A probe is the mean and the scatter of the rows along random directions. The largest number
+        of entries is `PROBED_ENTRIES`. `moment` is the second moment of the batch; only its
+        standard deviations are used, to scale the directions.
         """
         if X.shape[0] * X.shape[1] > PROBED_ENTRIES:
             return None
@@ -195,10 +195,10 @@ def _summary(X: Any, weights: Any, directions: Vector) -> tuple[float, Vector, V
 
 
 def _projected(X: Any, directions: Vector) -> tuple[Vector, float]:
-    """Return the projections of the rows of X, and the largest sum of absolute terms in one.
+    """Return the projections of the rows of X on directions, and a number for their rounding error.
 
-    The sum determines the rounding error. For dense rows it is computed from the largest entries of
-    the first 64 rows.
+    This number is the largest sum of the absolute terms of a projection. For dense rows it is
+    computed from the largest entries of the first 64 rows.
     """
     if scipy.sparse.issparse(X):
         codes = np.asarray(X.astype(np.float64) @ directions.T)

@@ -59,7 +59,7 @@ NARROW = 4
 and hardly fewer passes are needed."""
 
 NARROW_FOR_MANY = 8
-"""The same for more than `MANY` eigenpairs."""
+"""Number of vectors in a block of the same iteration if more than `MANY` eigenpairs are wanted."""
 
 MANY = 32
 
@@ -163,7 +163,7 @@ class Costs:
 
     @property
     def iterates(self) -> bool:
-        """Whether block Krylov iteration is expected to be the cheapest."""
+        """Whether block Krylov iteration is expected to be the cheapest of the three algorithms."""
         return self.passes >= self.fewest
 
     @property
@@ -192,7 +192,8 @@ def costs(n: int, m: int, k: int, *, entries: int | None = None, narrow: bool = 
     entries : int, optional
         Number of stored entries if the rows are sparse; None for dense rows.
     narrow : bool
-        Whether products with narrow blocks are fast, see `NARROW`.
+        Whether products with narrow blocks of `NARROW` vectors are fast, because the rows are
+        dense and are read in pieces that stay in the cache.
 
     Returns
     -------
@@ -231,9 +232,10 @@ def costs(n: int, m: int, k: int, *, entries: int | None = None, narrow: bool = 
 
 
 def dense_cost(size: int) -> float:
-    """Return the number of operations of a dense solver for a symmetric matrix, without vectors.
+    """Return the number of operations by which a dense solver computes all eigenvalues.
 
-    The matrix has `size` rows. An operation in a product with a vector counts `VECTOR_COST` times.
+    The matrix is symmetric and has `size` rows; eigenvectors are not included. An operation in a
+    product of a matrix and a vector counts `VECTOR_COST` times.
     """
     # Half of the 4/3 size³ operations of a reduction to tridiagonal form are products with vectors.
     return (2 / 3) * size**3 * (1 + VECTOR_COST)
@@ -257,7 +259,7 @@ def single_statistics(X: Any, shares: Array) -> tuple[Array, float, tuple[Array,
     X : array of shape (n, m)
         The rows.
     shares : array of shape (n,)
-        Their weights, of sum 1.
+        Weights of the rows, of sum 1.
 
     Returns
     -------
@@ -285,7 +287,10 @@ def single_statistics(X: Any, shares: Array) -> tuple[Array, float, tuple[Array,
 
 
 def _sums_about(center: Array, X: Array, shares: Array) -> tuple[Array, Array]:
-    """Return the float64 means of weighted rows X (n, m) minus a vector, and of their squares."""
+    """Return the weighted means (m,) of X − center and of its squared entries, as float64.
+
+    X are n rows of m features, and `shares` are their weights, of sum 1.
+    """
     (n, m), shifted = X.shape, bool(center.any())
     size = max(4, SUMMED_ENTRIES // m)
 
@@ -326,13 +331,13 @@ def single_eigenpairs(
     X : ndarray of shape (n, m)
         The rows, float32, not centred.
     mean : ndarray of shape (m,)
-        Their mean.
+        Mean of the rows.
     single : tuple of ndarrays of shapes (n, m) and (m,)
         The rows for products in single precision, and their mean (`single_statistics`).
     shares : ndarray of shape (n,)
-        Their weights, of sum 1.
+        Weights of the rows, of sum 1.
     trace : float
-        Their total variance.
+        Total variance of the rows.
     k : int
         Number of eigenpairs, of which the last may be less accurate.
     cost : Costs
@@ -341,7 +346,8 @@ def single_eigenpairs(
     Returns
     -------
     Spectrum or None
-        None if neither algorithm is the cheapest, or if single precision is not enough.
+        The eigenpairs. None if neither algorithm is the cheapest, or if single precision is not
+        accurate enough.
     """
     vectors = None
     if cost.iterates:
@@ -366,9 +372,10 @@ def single_eigenpairs(
 
 
 def _single_gram_vectors(X: Array, mean: Array, shares: Array, k: int) -> Array | None:
-    """Return orthonormal approximate eigenvectors (m, k) of float32 rows by their Gram matrix.
+    """Return k orthonormal approximate eigenvectors, (m, k), of the second moment of float32 rows.
 
-    The result is None if an eigenvalue is below `SINGLE_RESOLVED` times the largest.
+    They come from the Gram matrix of the rows X (n, m) with weights `shares` of sum 1. The result
+    is None if an eigenvalue is below `SINGLE_RESOLVED` times the largest.
     """
     (n, m), roots = X.shape, np.sqrt(shares)[:, None]
     gram = np.zeros((n, n))
@@ -407,8 +414,9 @@ def refined(vectors: Array, apply: Callable[[Array], Array], trace: float) -> Sp
     Returns
     -------
     Spectrum or None
-        None if the error of a vector may exceed `SINGLE_ERROR`: its residual divided by the
-        distance of its eigenvalue to the last one, which is at least those outside of the span.
+        The refined eigenpairs. None if the bound on the error of a vector exceeds `SINGLE_ERROR`.
+        The bound is the residual of the vector divided by the distance of its eigenvalue to the
+        last one, which takes the place of the eigenvalues that were not computed.
     """
     images = apply(vectors.T)
     inner = images @ vectors
@@ -483,8 +491,9 @@ def _from_left(
 ) -> Spectrum | None:
     """Return the eigenpairs of the second moment AᵀA from eigenpairs (`values`, `left`) of AAᵀ.
 
-    The arguments are those of `gram_eigenpairs`; `trace` is the total variance. The result is None
-    if an eigenvalue is below `RESOLVED` times the largest.
+    A are the rows X minus `mean`, each times the root of its weight divided by `total`, the sum of
+    the weights; `trace` is the total variance. The result is None if an eigenvalue is below
+    `RESOLVED` times the largest, because its eigenvector would be inaccurate.
     """
     xp = namespace(values)
     if not bool(values[-1] > RESOLVED * values[0]):
@@ -526,9 +535,9 @@ def vector_eigenpairs(
     X : ndarray or sparse matrix of shape (n, m)
         The rows, not centred.
     mean : array of shape (m,)
-        Their mean.
+        Mean of the rows.
     weights : array of shape (n,)
-        Their weights.
+        Weights of the rows.
     total : float
         Sum of the weights.
     trace : float
@@ -541,8 +550,8 @@ def vector_eigenpairs(
     Returns
     -------
     Spectrum or None
-        None if ARPACK did not converge, if it has missed a copy of a repeated eigenvalue, or if an
-        eigenvalue is too small for an accurate eigenvector.
+        The eigenpairs. None if ARPACK did not converge, if it has missed a copy of a repeated
+        eigenvalue, or if an eigenvalue is too small for an accurate eigenvector.
     """
     (n, m), transposed, shares = X.shape, X.T, weights / total
     # ARPACK's tolerance is absolute for tiny eigenvalues, so that the trace is made 1.

@@ -215,7 +215,10 @@ class Rule(ABC):
         return direction
 
     def preconditioned_direction(self, weights: Any, covariance: Any) -> Any:
-        """Return `preconditioned` of `direction`; a subclass may compute both at once.
+        """Return the preconditioned direction of this rule at the given weights.
+
+        It is the method `preconditioned` applied to `direction`; a subclass may compute both at
+        once.
 
         Parameters
         ----------
@@ -261,13 +264,13 @@ class Rule(ABC):
         return self.curvature(spectrum)
 
     def steepening(self, start: Any) -> float:
-        """Bound the ratio of the curvature at the initial weights to that at the minimum.
+        """Return a bound on the curvature at the initial weights divided by that at the minimum.
 
         The reconstruction loss is quartic in the weights. If the decoder is the transpose of the
         encoder and both have the spectral norm w, its curvature is (6w² − 2)σ₁², where σ₁² is the
         largest eigenvalue of the second moment. At the minimum (w = 1) the curvature is 4σ₁², so
         that the ratio is (3w² − 1)/2. The larger number 4w² − 3 is returned for w > 1, because
-        momentum may carry the weights further out; otherwise 1.
+        momentum may enlarge the weights further; for w ≤ 1 the result is 1.
 
         Parameters
         ----------
@@ -298,7 +301,8 @@ class Rule(ABC):
 def reconstruction_gradient(weights: AnyWeights, data: Products) -> tuple[Array, Array]:
     """Return the gradients of the reconstruction loss for the encoder and the transposed decoder.
 
-    Both have shape (…, k, m). `data` are the products of `weights` with the second moment.
+    Both have shape (…, k, m) for k latents and m features. `data` are the products of `weights`
+    with the second moment.
     """
     encoder = scaled_residual(data.gram, data.encoded, data.decoded, 2.0)
     atoms = scaled_residual(data.code_moment, weights.atoms, data.encoded, 2.0)
@@ -337,7 +341,8 @@ class RotationAugmentedRule(Rule):
 
         With the encoder W₁, the decoder W₂, the gradients g₁ and g₂ of the reconstruction loss for
         the two, and the skew-symmetric matrix A of `rotation_generator`, the direction is g₁ − AW₁
-        for the encoder and (g₂ + W₂A)ᵀ for the transposed decoder.
+        for the encoder and (g₂ + W₂A)ᵀ for the transposed decoder. A is zero if the codes are
+        uncorrelated.
         """
         data = products(weights, covariance)
         # The rotation leaves W₂W₁ and thus the loss unchanged to first order: it only aligns.
@@ -349,11 +354,11 @@ class RotationAugmentedRule(Rule):
         )
 
     def alignment_rate(self, values: Vector, k: int) -> float:
-        """Return the rate of alignment: half the smallest gap, or the gap after eigenvalue k.
+        """Return the rate at which the latents align with the principal axes.
 
-        The smaller of both is returned. The smallest gap is the smallest difference between two of
-        the first k eigenvalues of the second moment. See Bao et al. 2020, Theorem 5; the half is
-        the factor ½ of their Algorithm 1.
+        It is the smaller of two numbers: half of the smallest difference between two of the first k
+        eigenvalues of the second moment, and the difference of eigenvalues k and k + 1. See Bao et
+        al. 2020, Theorem 5; the half is the factor ½ of their Algorithm 1.
         """
         return min(inner_gap(values, k) / 2, outer_gap(values, k))
 
@@ -363,8 +368,8 @@ class RotationAugmentedRule(Rule):
 class GeneralizedHebbianRule(Rule):
     """Sanger's rule W ← W + α(WΣ − tril(WΣWᵀ)W), which is Oja's rule for one latent.
 
-    W (k × m) are the tied weights, Σ (m × m) is the second moment of the data, α the step size, and
-    tril takes the lower triangle.
+    W (k × m) are the tied weights of k latents and m features, Σ (m × m) is the second moment of
+    the data, α the step size, and tril takes the lower triangle.
     """
 
     aligns = True
@@ -376,7 +381,8 @@ class GeneralizedHebbianRule(Rule):
     def direction(self, weights: TiedWeights, covariance: Covariance) -> TiedWeights:
         """Return tril(WΣWᵀ)W − WΣ, the negative of the update of Sanger's rule.
 
-        W (k × m) are the weights, and Σ (m × m) is the second moment of the data.
+        W (k × m) are the weights of k latents and m features, Σ (m × m) is the second moment of the
+        data, and tril takes the lower triangle.
         """
         encoded = covariance.apply(weights.encoder)
         code_moment = encoded @ weights.encoder.mT
@@ -446,10 +452,8 @@ class BrockettRule(Rule):
     def curvature(self, spectrum: Spectrum) -> float:
         """Return an upper bound on the curvature of Brockett's cost.
 
-        It is four times the product of the largest eigenvalue and the largest rank.
-
-        The eigenvalue is that of the second moment of the data; the ranks are the weights of the
-        latents in Brockett's cost.
+        It is four times the largest eigenvalue of the second moment times the largest entry of
+        `ranks`, the weights of the latents in this cost.
         """
         return 4 * scalar(spectrum.values[0]) * float(np.max(to_numpy(self.ranks)))
 

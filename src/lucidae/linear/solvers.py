@@ -146,7 +146,8 @@ def _needed_spectrum(options: Options, source: Source, solver: LinearSolver) -> 
     """Return the eigenpairs of the second moment that are needed before the solver starts.
 
     The closed form needs the leading eigenpairs, ``l2="auto"`` needs them for the penalties, and an
-    `n_components` that is not an integer needs all eigenpairs. None means that none is needed.
+    `n_components` that is not an integer needs all eigenpairs. The result is None if no eigenpair
+    is needed.
     """
     wanted = options.n_components
     if solver.closed_form:
@@ -166,7 +167,7 @@ def _needed_spectrum(options: Options, source: Source, solver: LinearSolver) -> 
 
 
 def _one_more(wanted: Any, source: Source) -> int | None:
-    """Return the number of eigenpairs that the closed form computes; None for all of them.
+    """Return the number of eigenpairs that the closed form needs; None stands for all of them.
 
     For an integer `wanted` (the argument `n_components`) it is one more than the number of latents,
     so that the eigengap after the last latent is known, but at most the number of features.
@@ -269,10 +270,11 @@ def _trained_outcome(
 def _warn_of_accuracy(
     solution: Solution[Any], method: Method, covariance: Covariance, training: DescentSettings
 ) -> None:
-    """Warn if descent did not converge, or if a smaller loss than the one it reached is known.
+    """Warn if descent did not converge, or if its loss is known to be above the minimum.
 
-    The second can happen because the stopping rule divides by the largest curvature: while latents
-    are still close to zero, their directions of small eigenvalues are too small to be noticed.
+    Converged descent can be above the minimum, because the stopping rule divides by the largest
+    curvature. As long as latents with small eigenvalues are close to zero, their directions are too
+    small to delay the stop.
     """
     excess = known_excess(method, solution.value, covariance)
     if solution.status.ok and excess <= max(ACCURATE, training.tol):
@@ -287,10 +289,10 @@ def _warn_of_accuracy(
 
 
 def known_excess(method: Method, weights: Any, covariance: Covariance) -> float:
-    """Return a lower bound on loss minus minimum, in units of `Objective.size`.
+    """Return a lower bound on the loss of `weights` minus its minimum, divided by `Objective.size`.
 
-    It is the difference to the loss of the closed form on estimated eigenvectors, which is at most
-    the difference to the minimum. It is 0 if no closed form is known.
+    The minimum is replaced by the loss of the closed form on estimated eigenvectors, which is at
+    least as large. The result is 0 if no closed form is known.
     """
     objective = method.objective
     if not objective.has_minimizer:
@@ -307,7 +309,7 @@ def known_excess(method: Method, weights: Any, covariance: Covariance) -> float:
 
 
 def _hint(method: Method, training: DescentSettings) -> str:
-    """Return advice for descent that did not converge, beyond more steps or a larger tolerance."""
+    """Return advice for descent that did not converge, in addition to a larger number of steps."""
     if training.learning_rate != "auto":
         return "Use learning_rate='auto', or a smaller number."
     closed = "solver='exact' gives the optimum in closed form. "
@@ -320,10 +322,10 @@ def _hint(method: Method, training: DescentSettings) -> str:
 
 
 def _warm_start(method: Method, previous: Any, start: Any) -> Any:
-    """Return the weights from which descent starts: those of an earlier fit, for `method`.
+    """Return the weights `previous` of an earlier fit, from which descent starts.
 
-    They are converted to the type that the method trains. If the weights `previous` do not have the
-    shape of the random weights `start`, warn and return `start`.
+    They are converted to the type that `method` trains. If they do not have the shape of the random
+    weights `start`, a warning is issued and `start` is returned.
     """
     old, new = previous.encoder, start.encoder
     if old.shape != new.shape:
@@ -338,7 +340,10 @@ def _warm_start(method: Method, previous: Any, start: Any) -> Any:
 def _batch_rows(
     options: Options, method: Method, covariance: Any, solver: LinearSolver
 ) -> int | None:
-    """Return the number of rows per step; None if a step uses the second moment of all rows."""
+    """Return the number of rows per step of descent.
+
+    The result is None if a step uses the second moment of all rows instead of rows.
+    """
     if not solver.batches and not method.rule.needs_rows:
         return None
     n_rows: int = covariance.rows.shape[0]
@@ -401,9 +406,9 @@ def stiffness(
 def batch_noise(batch_size: int, n_rows: int, training: DescentSettings) -> float:
     """Return by how much the largest eigenvalue of a batch's second moment may exceed the true one.
 
-    The true one is that of all `n_rows` rows, and the unit is the total variance. A sample of b
-    rows adds about 1/b of the total variance to the largest eigenvalue, and momentum μ adds up the
-    directions of about 1/(1 − μ) batches. The result is 0 if a batch contains all rows.
+    The true one is that of all `n_rows` rows, and the result is divided by the total variance. A
+    sample of b rows adds about 1/b of the total variance to the largest eigenvalue, and momentum μ
+    adds up the directions of about 1/(1 − μ) batches. The result is 0 if a batch has all rows.
     """
     if batch_size >= n_rows:
         return 0.0

@@ -86,8 +86,8 @@ class LinearState(FittedState):
     Attributes
     ----------
     moment : SecondMoment or None
-        Second moment of all rows if it is stored, or if the rows are; it is then computed when it
-        is first read.
+        Second moment of all rows. If the rows are stored instead, it is computed when it is first
+        read; it is None if neither is stored.
     stream : StreamFit or None
         State of training on a stream of batches, if `partial_fit` takes one step per batch.
     previous : weights or None
@@ -98,8 +98,8 @@ class LinearState(FittedState):
     observed : ObservedGaussian or None
         Parameters that were estimated from rows with missing entries; None for complete rows.
     incomplete : IncompleteStream or None
-        The same parameters with the statistics from which `partial_fit` continues; None if they
-        would be too large.
+        The parameters `observed` with the statistics from which `partial_fit` continues; None if
+        these would be too large.
     """
 
     def __init__(self, options: Options, reference: Array) -> None:
@@ -124,8 +124,8 @@ class LinearState(FittedState):
         """Fit the model to the data of `source`, and store their second moment if it is small.
 
         Rows that are smaller than their second moment are stored in its place. If neither is
-        stored, the certificate is computed from the training rows when it is first read. It is
-        computed at once if these are too large to be kept in memory until then.
+        stored, the certificate is computed from the training rows when it is first read, or at
+        once if the rows are too large to stay in memory until then.
 
         Parameters
         ----------
@@ -196,7 +196,7 @@ class LinearState(FittedState):
     def after_incomplete(self, options: Options, X: Array, weights: Array | None) -> LinearState:
         """Return a new state that includes one more batch of rows X (n, m) with their weights.
 
-        Rows of this batch or of earlier ones have missing entries. This state is not changed.
+        It is used if this batch or an earlier one has missing entries. This state is not changed.
         """
         k, m = latents_of(options.n_components, X.shape[1]), X.shape[1]
         stream = self.incomplete
@@ -206,7 +206,7 @@ class LinearState(FittedState):
         if stream.beta.shape[1] - 1 != min(k, m - 1):
             raise ValueError(
                 f"n_components={k} was given, but training was started with "
-                f"{stream.beta.shape[1] - 1} latents. Keep n_components, or start a new estimator."
+                f"{stream.beta.shape[1] - 1} latents. Give this number, or start a new estimator."
             )
         state = LinearState(options, self.reference)
         state.incomplete = stream.after(X, weights)
@@ -230,17 +230,21 @@ class LinearState(FittedState):
             )
 
     def _observed_model(self, k: int, status: Status, n_iter: int, history: History) -> Model:
-        """Return the model with k latents at the closed form for estimated mean and covariance."""
+        """Return the model with k latents for rows with missing entries.
+
+        Its weights are the closed form of the method for the estimated mean and covariance.
+        `status`, `n_iter` and `history` say how the solver ended.
+        """
         source: Any = self.observed
         model, self._spectrum = solve(replace(self.options, n_components=k), source)
         outcome = replace(model.outcome, status=status, n_iter=max(1, n_iter), history=history)
         return replace(model, outcome=outcome)
 
     def certify_observed(self, X: Any, weights: Any, title: str) -> Certificate:
-        """Return the certificate for rows X (n, m) with missing entries, or without rows (None).
+        """Return the certificate of a fit to rows X (n, m) with missing entries.
 
         The weights are judged on the covariance of the fitted probabilistic PCA, and its parameters
-        on the likelihood of the observed entries.
+        on the likelihood of the observed entries. If X is None, the parameters are not judged.
         """
         fitted = self.parameters
         figures = self._figures(data_of_gaussian(fitted))
@@ -376,15 +380,15 @@ class LinearState(FittedState):
     def keeps_certificate(self) -> bool:
         """Whether the certificate is saved with the state, because it cannot be computed again.
 
-        This is so if the second moment of the data is not stored.
+        It cannot be computed again if the second moment of the data is not stored.
         """
         return self.moment is None
 
     def saved_fields(self) -> dict[str, Any]:
         """Return the attributes that `lucidae.save` and pickle write, by name.
 
-        Training rows are not written: the second moment or the certificate, whichever is to be
-        computed from them, is computed first.
+        Training rows are not written. The second moment or the certificate, whichever would be
+        computed from them later, is computed now instead.
         """
         if self.moment is None and self._rows is not None:
             self.certificate(self._rows.title)

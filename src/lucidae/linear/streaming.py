@@ -111,8 +111,8 @@ class StreamFit:
     def begin(cls, options: Options, X: Any, weights: Array | None) -> StreamFit:
         """Return the state before the first batch, with random weights.
 
-        The batch X (n, m) serves only to choose the number of latents and automatic penalties; it
-        is not learnt from.
+        The batch X (n, m) is used only to choose the number of latents and automatic penalties, not
+        for training.
         """
         source = RowsSource.of(X, weights)
         k = resolve_components(options.n_components, source, None)
@@ -128,7 +128,10 @@ class StreamFit:
 
     @classmethod
     def resume(cls, options: Options, model: Model) -> StreamFit:
-        """Return the state that continues from weights, mean and variances of a fitted model."""
+        """Return the state with which training continues from a fitted model.
+
+        The weights, the mean and the variances are those of the model.
+        """
         outcome = model.outcome
         weights = outcome.method.adopt(outcome.weights)
         state = Stream(options.training.build(1.0).start(weights), outcome.n_iter)
@@ -152,8 +155,8 @@ class StreamFit:
         if wanted != k or options.method != self.method.name:
             raise ValueError(
                 f"n_components={options.n_components} and method={options.method!r} were given, "
-                f"but training was started with {k} latents by method={self.method.name!r}. Keep "
-                "these arguments, or start a new estimator."
+                f"but training was started with {k} latents by method={self.method.name!r}. Give "
+                "the same values as for the earlier batches, or start a new estimator."
             )
 
     def after(self, X: Any, weights: Array | None) -> StreamFit:
@@ -219,9 +222,9 @@ def _first_spectrum(options: Options, source: RowsSource, k: int) -> Spectrum | 
 
 
 def _inside(basis: Array, batch: Covariance) -> Array:
-    """Return the second moment of a batch in the span of the rows B of `basis`: BΣBᵀ, (k, k).
+    """Return the second moment of a batch in an orthonormal basis: BΣBᵀ, of shape (k, k).
 
-    Σ is the second moment of the batch; B has orthonormal rows and shape (k, m).
+    B (k, m) are the orthonormal rows `basis`, and Σ (m, m) is the second moment `batch`.
     """
     inside = batch.apply(basis) @ basis.mT
     return (inside + inside.mT) / 2

@@ -60,11 +60,11 @@ class RowSums(NamedTuple):
 
 
 class RowsPass(ColumnLeaf):
-    """Computes the `RowSums` of blocks of rows."""
+    """Computes the `RowSums` (mean and sums of squares) of blocks of rows."""
 
     @staticmethod
     def merge(one: RowSums, other: RowSums) -> RowSums:
-        """Return the sums over the rows of both `one` and `other` (Chan et al. 1983)."""
+        """Return the `RowSums` of two sets of rows together (Chan et al. 1983)."""
         weight = one.weight + other.weight
         shift = (other.center - one.center) + (other.offset - one.offset)
         between = shift * shift * (one.weight * (other.weight / weight))
@@ -79,7 +79,7 @@ class RowsPass(ColumnLeaf):
 
     @staticmethod
     def joined(parts: list[RowSums]) -> RowSums:
-        """Return the sums of all columns, from the sums of groups of columns (`parts`)."""
+        """Return the `RowSums` of all columns; `parts` are those of groups of columns."""
         return RowSums(
             parts[0].weight,
             np.concatenate([part.center for part in parts]),
@@ -90,7 +90,7 @@ class RowsPass(ColumnLeaf):
         )
 
     def columns(self, part: slice) -> RowsPass:  # noqa: ARG002
-        """Return the object itself, because the sums of all columns are computed alike."""
+        """Return an object that computes the `RowSums` of the columns `part`: this one itself."""
         return self
 
     def sums(self, rows: Any, _codes: Any, weights: Any) -> RowSums:
@@ -130,20 +130,20 @@ def _sparse(rows: Any, weights: Any) -> RowSums:
 
 
 def sparse_sums(X: Any, weights: Any, total: float) -> tuple[Vector, Vector, Vector, Vector]:
-    """Return the mean, the sums of squares about it, and which columns have no zeros.
+    """Return the mean of sparse rows, the sums of squares about it, and the columns without zeros.
 
     These are four vectors (m,). The mean is the sum of the first two: its value in float64, and a
-    correction of the rounding error of this value.
+    correction of the rounding error of this value. The last one is a mask.
 
-    Deviations are computed for the stored entries; the zeros of a column, whose weights sum to z,
-    add −zμ to the deviations from the mean μ and zμ² to their squares.
+    Deviations are computed for the stored entries. If the zeros of a column have weights of sum z,
+    they add −zμ to the sum of the deviations from the mean μ, and zμ² to the sum of their squares.
 
     Parameters
     ----------
     X : sparse matrix of shape (n, m)
         The rows.
     weights : array of shape (n,) or None
-        Their weights; None for 1 each.
+        Weights of the rows; None for 1 each.
     total : float
         Sum of the weights.
     """
@@ -169,7 +169,8 @@ def sparse_sums(X: Any, weights: Any, total: float) -> tuple[Vector, Vector, Vec
 class ProductSums(NamedTuple):
     """Sums over centred rows, from which products of vectors v with the covariance follow.
 
-    The rows x have weights w, and are centred by subtracting a vector c close to their mean.
+    The rows x of m features have weights w, and are centred by subtracting a vector c close to
+    their mean. There are b vectors v.
 
     Attributes
     ----------
@@ -186,9 +187,10 @@ class ProductSums(NamedTuple):
     rest: Vector
 
     def with_covariance(self, vectors: Vector) -> Vector:
-        """Return ``vectors @ Σ`` for the covariance Σ, whatever the centre c was.
+        """Return ``vectors @ Σ`` for the covariance Σ of the rows.
 
-        With the offset r of the mean from c, the second moment about c is Σ + rrᵀ.
+        The sums are about a centre c. With the offset r of the mean from c, the second moment about
+        c is Σ + rrᵀ, from which the second term is subtracted.
         """
         offset = self.rest / self.weight
         found = self.products / self.weight
@@ -198,14 +200,14 @@ class ProductSums(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ProductPass(ColumnLeaf):
-    """Computes the `ProductSums` of blocks of rows.
+    """Computes the `ProductSums` of blocks of rows, for products of b vectors with the covariance.
 
     Parameters
     ----------
     vectors : ndarray of shape (b, m)
-        The vectors v.
+        The vectors v to be multiplied with the covariance.
     center : ndarray of shape (m,)
-        The vector c, close to the mean.
+        The vector c, close to the mean of the rows, that is subtracted from every row.
     full : ndarray of bool of shape (m,)
         Columns without zeros, which are centred also if the rows are sparse.
     """
@@ -216,20 +218,20 @@ class ProductPass(ColumnLeaf):
 
     @staticmethod
     def merge(one: ProductSums, other: ProductSums) -> ProductSums:
-        """Return the sums over the rows of both `one` and `other`."""
+        """Return the `ProductSums` of two sets of rows together, from those of each set."""
         weight = one.weight + other.weight
         return ProductSums(weight, one.products + other.products, one.rest + other.rest)
 
     @classmethod
     def merge_into(cls, one: ProductSums, other: ProductSums) -> ProductSums:
-        """Return the sums over the rows of both `one` and `other`, in the arrays of `one`."""
+        """Return the `ProductSums` of two sets of rows together; the arrays of `one` are reused."""
         np.add(one.products, other.products, out=one.products)
         np.add(one.rest, other.rest, out=one.rest)
         return one._replace(weight=one.weight + other.weight)
 
     @staticmethod
     def joined(parts: list[ProductSums]) -> ProductSums:
-        """Return the sums of all columns, from the sums of groups of columns (`parts`)."""
+        """Return the `ProductSums` of all columns; `parts` are those of groups of columns."""
         products = np.concatenate([part.products for part in parts], axis=-1)
         rest = np.concatenate([part.rest for part in parts])
         return ProductSums(parts[0].weight, products, rest)
@@ -240,7 +242,7 @@ class ProductPass(ColumnLeaf):
         return self._sums(centred, left, self._codes(centred, left), weights)
 
     def columns(self, part: slice) -> ProductPass:
-        """Return an object that computes the same sums for the columns `part` only."""
+        """Return an object that computes the `ProductSums` of the columns `part` only."""
         return replace(
             self,
             vectors=self.vectors[:, part],
@@ -251,7 +253,7 @@ class ProductPass(ColumnLeaf):
     def codes(self, rows: Any) -> Array:
         """Return the inner product ⟨v, x − c⟩ of each row x and each vector v, with the centre c.
 
-        `rows` may have some of the columns only: then the sum is over these.
+        `rows` may have some of the columns only; the inner products are then sums over these.
         """
         return to_numpy(self._codes(*self._centred(rows)))
 
@@ -296,21 +298,22 @@ class ProductPass(ColumnLeaf):
 
 
 def shifted(X: Any, center: Vector, full: Vector) -> tuple[Any, Vector]:
-    """Return sparse rows with the centre subtracted from the columns without zeros, and the rest.
+    """Subtract a centre from those columns of sparse rows that have no zeros.
 
     Parameters
     ----------
     X : sparse matrix of shape (n, m)
         The rows; they are not changed.
     center : ndarray of shape (m,)
-        The centre.
+        The centre, a vector close to the mean of the rows.
     full : ndarray of bool of shape (m,)
-        The columns without zeros.
+        True for the columns without zeros.
 
     Returns
     -------
     tuple of a sparse matrix (n, m) and an ndarray (m,)
-        The rows as float64, and the part of the centre that was not subtracted.
+        The shifted rows as float64, and the centre with 0 for the columns that were shifted: the
+        part of the centre that was not subtracted.
     """
     chosen = full & (center != 0.0)
     if not chosen.any():
@@ -356,7 +359,7 @@ class BlocksCovariance:
         return np.reshape(found.with_covariance(vectors), rows.shape) / self._unit**2
 
     def in_units(self, unit: float) -> BlocksCovariance:
-        """Return the second moment of the data divided by the number `unit`."""
+        """Return the second moment after a division of all data by the number `unit`."""
         scaled = copy.copy(self)
         scaled._unit, scaled.trace = self._unit * unit, self.trace / unit**2
         return scaled
@@ -395,9 +398,10 @@ class BlocksSource:
         return self.covariance.mean
 
     def spectrum(self, k: int | None) -> Spectrum | None:
-        """Return the `k` leading eigenpairs of the second moment; None if `k` is None.
+        """Return the `k` leading eigenpairs of the second moment.
 
-        None stands for all eigenpairs, which are not computed from blocks.
+        `k` = None asks for all eigenpairs. They are not computed from blocks, so that the result is
+        None.
         """
         if k is None:
             return None

@@ -48,21 +48,24 @@ def zero_latents(values: Vector, penalties: Vector) -> Vector:
 
 
 def smallest_gap(values: Vector, k: int) -> float:
-    """Return the smallest difference of neighbours among the first k + 1 descending eigenvalues.
+    """Return the smallest difference of two neighbours among the first k + 1 eigenvalues.
 
-    If only one eigenvalue is given, it is returned itself.
+    `values` are the eigenvalues, descending. If only one is given, it is returned.
     """
     values = np.asarray(values, dtype=float)[: k + 1]
     return float(np.min(-np.diff(values))) if len(values) > 1 else float(values[0])
 
 
 def inner_gap(values: Vector, k: int) -> float:
-    """Return the smallest difference of neighbours among the first k eigenvalues; inf if k = 1."""
+    """Return the smallest difference of two neighbours among the first k eigenvalues.
+
+    `values` are the eigenvalues, descending. The result is infinite if k = 1.
+    """
     return smallest_gap(values[:k], k) if k > 1 else math.inf
 
 
 def outer_gap(values: Vector, k: int) -> float:
-    """Return eigenvalue k minus eigenvalue k + 1; inf if only k eigenvalues are given."""
+    """Return eigenvalue k minus eigenvalue k + 1; infinity if `values` has only k eigenvalues."""
     return float(values[k - 1] - values[k]) if len(values) > k else math.inf
 
 
@@ -83,9 +86,9 @@ def predicted_epochs(
     learning_rate, momentum : float
         Settings of the optimizer.
     target : float
-        Alignment distance that ends the prediction.
+        Alignment distance that is to be reached.
     start : float, default=0.5
-        Alignment distance at which it begins.
+        Alignment distance before the first epoch.
     """
     speed = 2 * rate * learning_rate / (1 - momentum)
     if speed <= 0.0:  # no convergence, or a product that underflows

@@ -1,9 +1,9 @@
 """Training rows that a fitted state holds until its certificate or second moment is computed.
 
-Both cost more than some fits, so that they are computed when they are first read. Rows that take
-less memory than their second moment are copied. Larger ones are referred to and not copied; whether
-they were changed in the meantime is seen from their products with a random vector. Memory maps are
-neither copied nor referred to: reading one whose file was shortened would end the process.
+Both take more time than some fits, so that they are computed when they are first read. Rows that
+take less memory than their second moment are copied. Of larger rows only a reference is stored;
+their products with a random vector show whether they were changed in the meantime. Memory maps are
+neither copied nor referenced: reading one whose file was shortened would end the process.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ more memory in use; of larger rows the certificate is computed by `fit`."""
 
 @dataclass(frozen=True)
 class TrainingRows:
-    """Rows of a fit with their weights, and a test whether the rows are still those of the fit.
+    """Training rows with their weights, and a test whether they were changed after the fit.
 
     Parameters
     ----------
     rows : ndarray or sparse matrix of shape (n, m)
         The rows.
     weights : array of shape (n,) or None
-        Their weights; None for 1 each.
+        Weights of the rows; None for 1 each.
     title : str
         Title of the certificate.
     gram : ndarray of shape (n, n) or None
@@ -62,10 +62,11 @@ class TrainingRows:
     def referenced(
         cls, X: Any, weights: Array | None, title: str, gram: Array | None
     ) -> TrainingRows | None:
-        """Refer to the rows X (n, m); return None if they are too large, mapped or not on the CPU.
+        """Return an object that refers to the rows X (n, m) without a copy.
 
-        The random vector is new for every fit, so that no change can be chosen beforehand that it
-        does not notice. No result depends on it.
+        The result is None if the rows are too large, a memory map, or not on the CPU. The random
+        vector that shows changes is drawn anew for every fit, so that nobody can choose a change
+        that it does not show. No fitted number depends on it.
         """
         if not (is_numpy(X) or scipy.sparse.issparse(X)) or _nbytes(X) > REFERENCED_BYTES:
             return None
@@ -79,7 +80,7 @@ class TrainingRows:
 
     @classmethod
     def copied(cls, X: Any, weights: Array | None, title: str) -> TrainingRows:
-        """Return a copy of the rows X (n, m)."""
+        """Return an object that contains a copy of the rows X (n, m)."""
         return cls(X.copy(), None if weights is None else weights.copy(), title)
 
     @property
@@ -91,8 +92,8 @@ class TrainingRows:
     def unchanged(self) -> bool:
         """Whether the rows have the same products with the random vector as at the time of the fit.
 
-        The products are computed in the same order, so that they are equal to the last bit. A
-        change that they do not show is smaller than their rounding errors.
+        The products are computed in the same order, so that they agree to the last bit if the rows
+        were not changed. A change that they do not show is smaller than their rounding errors.
         """
         if self.direction is None:
             return True

@@ -89,7 +89,7 @@ class _Totals(ColumnLeaf):
     """
 
     def columns(self, part: slice) -> _Totals:  # noqa: ARG002
-        """Return the object itself, because the sums of all columns are computed alike."""
+        """Return an object that computes the sums of the columns `part`: this one itself."""
         return self
 
     def sums(self, rows: Any, _codes: Any, weights: Any) -> tuple[Any, ...]:
@@ -113,12 +113,12 @@ class _Totals(ColumnLeaf):
 
     @staticmethod
     def merge(one: tuple[Any, ...], other: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Return the sums over the rows of both `one` and `other`."""
+        """Return the sums (see `sums`) of two sets of rows together, from those of each set."""
         return tuple(a + b for a, b in zip(one, other, strict=True))
 
     @staticmethod
     def joined(parts: list[tuple[Any, ...]]) -> tuple[Any, ...]:
-        """Return the sums of all columns, from the sums of groups of columns (`parts`)."""
+        """Return the sums (see `sums`) of all columns; `parts` are those of groups of columns."""
         weight, _, n, _, _ = parts[0]
         return (
             weight,
@@ -134,7 +134,7 @@ class _Deviations(ColumnLeaf):
     """Sums over the deviations d = x − μ of rows x: Σ w, Σ w d, Σ w d² and Σ w ⟨v, d⟩ d.
 
     The rows have weights w, the centre μ (`center`) is close to their mean, and each row v of
-    `vectors` gives one sum of the last kind. Squares are those of the entries.
+    `vectors` gives one sum of the last kind. d² contains the squares of the entries of d.
 
     A sparse block is S + M, where S has the deviations of the stored entries, and M has −μ at all
     other places: M = −1μᵀ + P diag(μ) with the pattern P of ones at the stored entries. In a column
@@ -146,7 +146,7 @@ class _Deviations(ColumnLeaf):
     vectors: Vector
 
     def columns(self, part: slice) -> _Deviations:
-        """Return an object that computes the same sums for the columns `part` only."""
+        """Return an object whose method `sums` is for rows that have the columns `part` only."""
         return replace(
             self, center=self.center[part], full=self.full[part], vectors=self.vectors[:, part]
         )
@@ -185,9 +185,10 @@ class _Deviations(ColumnLeaf):
         return weight, rest, squares, np.asarray(stored.T @ codes - mu[:, None] * absent).T
 
     def _parts(self, rows: Any) -> tuple[Any, Any, Vector]:
-        """Return the stored deviations S, the pattern P, and the centre μ of columns with zeros.
+        """Return the deviations S of the stored entries, the pattern P, and the centre μ.
 
-        μ is replaced by 0 in the columns without zeros; see the class for the three symbols.
+        P has ones at the stored entries of a sparse block. μ is replaced by 0 in the columns
+        without zeros.
         """
         stored = rows.tocsr().astype(np.float64, copy=True)
         stored.sum_duplicates()
@@ -198,10 +199,10 @@ class _Deviations(ColumnLeaf):
 
     @staticmethod
     def merge(one: tuple[Any, ...], other: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Return the sums over the rows of both `one` and `other`."""
+        """Return the sums (see `sums`) of two sets of rows together, from those of each set."""
         return tuple(a + b for a, b in zip(one, other, strict=True))
 
     @staticmethod
     def joined(parts: list[tuple[Any, ...]]) -> tuple[Any, ...]:
-        """Return the sums of all columns, from the sums of groups of columns (`parts`)."""
+        """Return the sums (see `sums`) of all columns; `parts` are those of groups of columns."""
         return parts[0][0], *(np.concatenate([p[i] for p in parts], axis=-1) for i in (1, 2, 3))

@@ -120,17 +120,18 @@ class Data:
         return (self.remembered or self.product)(rows)
 
     def remembering(self) -> Data:
-        """Return the same data with a memory for products, unless Σ is stored as a matrix.
+        """Return the same data as an object that stores its products with the second moment Σ.
 
         A certificate needs the products of decoder, encoder and components with Σ in several
-        places. These have the same few directions, so one pass over the data serves for all.
+        places. These have the same few directions, so one pass over the data serves for all. If Σ
+        is stored as a matrix, nothing changes.
         """
         if self.matrix is not None or self.remembered is not None:
             return self
         return replace(self, remembered=KnownProducts(self.product, self.n_features))
 
     def in_units(self, unit: float) -> Data:
-        """Return the second moment of the same rows divided by the number `unit`."""
+        """Return the second moment after a division of all rows by the number `unit`."""
         matrix = None if self.matrix is None else self.matrix / unit**2
         known = self.remembered
         return replace(
@@ -147,7 +148,7 @@ class Data:
 
 
 class KnownProducts:
-    """Products of rows with a matrix Σ, computed from those of earlier rows where these suffice.
+    """Products of rows with a matrix Σ, which reuse the products of earlier rows.
 
     Parameters
     ----------
@@ -199,8 +200,8 @@ class KnownProducts:
     def _inside(self, units: Vector) -> tuple[Vector, Vector]:
         """Return coefficients of rows in the stored basis, and a mask of the rows outside its span.
 
-        `units` are rows of unit length. The product of a row follows from the stored products if it
-        lies in the span of earlier rows, up to rounding errors.
+        `units` are rows of unit length. If a row lies in the span of earlier rows, up to rounding
+        errors, its product follows from the stored products by these coefficients.
         """
         inside = units @ self.basis.T
         rest = units - inside @ self.basis
@@ -299,7 +300,7 @@ def _mean_and_variances(X: Any, shares: Vector) -> tuple[Vector, Vector]:
 
 
 def _shifted_sums(X: Any, shares: Vector, shift: Vector) -> tuple[Vector, Vector]:
-    """Return Σ p (x − s) and Σ p (x − s)² for each column of X.
+    """Return the weighted sums Σ p (x − s) and Σ p (x − s)² for each column of X.
 
     The sums are over the entries x of the column, with the weights p of the rows (`shares`); s is
     the entry of `shift` for this column.
@@ -349,7 +350,8 @@ def _uncentred(X: Any, shares: Vector, mean: Vector) -> Callable[[Vector], Vecto
 def _centred(X: Any, shares: Vector, mean: Vector) -> Callable[[Vector], Vector]:
     """Return a function that multiplies rows with the covariance of X, some rows of X at a time.
 
-    `shares` are the weights p, and `mean` is μ: the product of v is Σ p ⟨v, x − μ⟩(x − μ).
+    The product of a vector v is the sum of p ⟨v, x − μ⟩(x − μ) over the rows x of X, with their
+    weights p (`shares`, of sum 1) and their mean μ (`mean`).
     """
     size = max(1, min(BLOCK_ROWS, BLOCK_ENTRIES // X.shape[1]))
 
@@ -368,13 +370,13 @@ def _centred(X: Any, shares: Vector, mean: Vector) -> Callable[[Vector], Vector]
 
 
 def norm(values: Vector) -> float:
-    """Return the Frobenius norm of an array; no square overflows or underflows."""
+    """Return the Frobenius norm of an array; entries are scaled, so that no square overflows."""
     peak = float(np.max(np.abs(values), initial=0.0))
     return peak * float(np.linalg.norm(values / peak)) if 0.0 < peak < math.inf else peak
 
 
 def _lengths(rows: Vector) -> Vector:
-    """Return the Euclidean norm of each row; no square overflows or underflows."""
+    """Return the Euclidean norm of each row; entries are scaled, so that no square overflows."""
     peaks = np.max(np.abs(rows), axis=1, initial=0.0)
     units = rows / np.where((peaks > 0.0) & np.isfinite(peaks), peaks, 1.0)[:, None]
     return np.asarray(peaks * np.sqrt(np.einsum("ij,ij->i", units, units)))

@@ -71,7 +71,7 @@ class GramFigures:
     def value(self, index: int) -> float:
         """Return the eigenvalue with the given index, from 0, of the second moment.
 
-        It is zero if there are fewer rows.
+        It is zero if there are not more than `index` rows.
         """
         return float(self.values[index]) if index < len(self.values) else 0.0
 
@@ -93,8 +93,8 @@ class GramFigures:
         Let A be the centred and weighted rows, and Q orthonormal rows that span the decoder's
         columns. The principal axes are Aᵀu/√λ for the `k` leading eigenpairs (λ, u) of the Gram
         matrix AAᵀ, so that their products with Q are BᵀU/√λ for B = AQᵀ and the matrix U of all u.
-        This takes more time than a bound by the residuals, and does not resolve distances close to
-        zero.
+        This takes more time than a bound by the residuals, and is less accurate for distances close
+        to zero.
         """
         values, vectors = np.linalg.eigh(self.gram)
         values, vectors = values[::-1][:k], vectors[:, ::-1][:, :k]
@@ -119,11 +119,11 @@ class FewRows:
     rows : ndarray of shape (n, m)
         The rows X, not centred.
     shares : ndarray of shape (n,)
-        Their weights, of sum 1.
+        Weights of the rows, of sum 1.
     mean : ndarray of shape (m,)
-        Their mean.
+        Mean of the rows.
     trace : float
-        Their total variance.
+        Total variance of the rows.
     gram : ndarray of shape (n, n)
         The matrix that is tested.
     plain : bool
@@ -142,7 +142,7 @@ class FewRows:
     factor: float = 1.0
 
     def in_units(self, unit: float) -> FewRows:
-        """Return the same rows divided by the number `unit`."""
+        """Return the rows after a division by the number `unit`, with their Gram matrix."""
         return replace(self, factor=self.factor / unit**2)
 
     def measured(self, span: Vector) -> GramFigures:

@@ -40,7 +40,10 @@ class LossTerms:
 
     @classmethod
     def of(cls, encoder: Vector, atoms: Vector, data: Data) -> LossTerms:
-        """Return the terms of the loss for encoder and decoder columns (`atoms`), both (k, m)."""
+        """Return the terms of the loss for the encoder and the decoder columns (`atoms`).
+
+        Both have shape (k, m) for k latents and m features; `data` is the second moment.
+        """
         both = data.apply(np.concatenate([encoder, atoms]))
         return cls(both[: len(encoder)], both[len(encoder) :], encoder, atoms)
 
@@ -48,7 +51,8 @@ class LossTerms:
 def own_value(objective: Any, weights: Any, data: Data, products: LossTerms) -> Estimate | None:
     """Return the loss of the weights by the definition of the objective, with its rounding error.
 
-    The result is None for a linear VAE whose noise variance is zero.
+    `products` are those of the weights with the second moment, `data`. The result is None for a
+    linear VAE whose noise variance is zero.
     """
     encoder, atoms = weights.encoder, weights.atoms
     if isinstance(objective, ExpectedNestedDropout):
@@ -67,15 +71,16 @@ def own_value(objective: Any, weights: Any, data: Data, products: LossTerms) -> 
 
 
 def gap_error(objective: Any, weights: Any, leading: Leading, data: Data) -> float:
-    """Return how much an error E of Σ may change the difference of a loss and its minimum.
+    """Return how much an error E of the second moment Σ may change the loss minus its minimum.
 
     E comes from products in single precision; its Frobenius norm is at most u = `data.uncertainty`.
-    The loss is tr(Σ) + tr(NΣ), plus penalties, where N = PᵀP − P − Pᵀ with P = W₂W₁. Since each
-    minimum is at most the loss of the other matrix's optimum, the difference changes by at most
-    u·‖N − N*‖, where N* belongs to the true optimum. N* = Σᵢ cᵢuᵢuᵢᵀ has the axes uᵢ of Σ and
-    coefficients cᵢ that follow from the eigenvalues. It differs from the N* that was computed: the
-    projection on the first i axes by at most 2√2·u/(λᵢ − λᵢ₊₁) (Yu, Wang & Samworth 2015), the
-    coefficients by their derivative.
+    With the encoder W₁ and the decoder W₂, the loss is tr(Σ) + tr(NΣ), plus penalties, where
+    N = PᵀP − P − Pᵀ and P = W₂W₁. The minimum for Σ + E is at most the loss, for Σ + E, of the
+    optimum for Σ, and vice versa. Loss minus minimum therefore changes by at most u·‖N − N*‖, where
+    N* is the matrix N of the true optimum. N* = Σᵢ cᵢuᵢuᵢᵀ has the principal axes uᵢ and
+    coefficients cᵢ that follow from the eigenvalues λᵢ. The computed N* differs from the true one:
+    the projection on the first i axes by at most 2√2·u/(λᵢ − λᵢ₊₁) (Yu, Wang & Samworth 2015), and
+    the coefficients by at most their derivative times u.
     """
     unsure = data.uncertainty
     if unsure == 0.0:
@@ -124,7 +129,8 @@ def _prefixes(prior: Vector) -> range:
 def _prefix_loss(products: LossTerms, b: int, trace: float, m: int) -> Estimate:
     """Return the reconstruction loss if only the first b latents are used, with its rounding error.
 
-    `trace` is the total variance, m the number of features.
+    `products` are those of the weights with the second moment, `trace` is the total variance, and m
+    the number of features.
     """
     square = products.gram[:b, :b] * products.code_moment[:b, :b]
     cross = products.cross[:b]
@@ -192,7 +198,8 @@ def own_minimum(
     m : int
         Number of features.
     rest : float, optional
-        Sum of the other eigenvalues; by default `trace` minus the sum of `values`.
+        Sum of the eigenvalues that `values` does not contain; by default `trace` minus the sum of
+        `values`.
     """
     rest = max(trace - float(np.sum(values)), 0.0) if rest is None else rest
     if isinstance(objective, NonUniformL2):

@@ -200,7 +200,7 @@ class _Slope(NamedTuple):
 
 
 def _patterns(rows: Vector) -> list[Vector]:
-    """Return the positions of the rows of each pattern of observed entries."""
+    """Return, for each pattern of observed entries, the indices of the rows with this pattern."""
     groups: dict[bytes, list[int]] = {}
     for index, hidden in enumerate(np.isnan(rows)):
         groups.setdefault(hidden.tobytes(), []).append(index)
@@ -208,9 +208,10 @@ def _patterns(rows: Vector) -> list[Vector]:
 
 
 def _by_definition(model: _Parameters, rows: Vector, mass: Vector, groups: list[Vector]) -> _Slope:
-    """Return the likelihood of all rows, and its derivatives, by their definition.
+    """Return the log-likelihood of all rows, and its derivatives, by their definition.
 
-    A pattern is a set of observed features. Let C be the covariance of these features, S the
+    `mass` are the weights of the rows, and `groups` the indices of the rows of each pattern. A
+    pattern is a set of observed features. Let C be the covariance of these features, S the
     scatter about the mean of the rows with this pattern, and n their total weight. The derivative
     with respect to C is (C⁻¹SC⁻¹ − nC⁻¹)/2. So that all C have the same shape, rows and columns of
     the identity matrix are inserted for the other features.
@@ -260,13 +261,14 @@ def _blocks(rows: Vector, width: int) -> Iterator[slice]:
 def _by_residuals(
     model: _Parameters, rows: Vector, mass: Vector, encoder: Vector
 ) -> tuple[_Slope, Vector]:
-    """Return likelihood and derivatives from the residuals of all rows, and the loss of the codes.
+    """Return log-likelihood and derivatives from residuals of all rows, and the loss of the codes.
 
-    The loss of a code is its variance given the observed entries, divided by its variance: the
-    share that missing entries leave undetermined. The covariance of a row x with mean μ is C = WWᵀ
-    + γI, with loadings W and noise variance γ, restricted to the observed entries. For each row, a
-    = C⁻¹(x − μ) is computed with G = WᵀW + γI over the observed entries, and the derivative with
-    respect to the loadings w of feature j is the sum of aⱼ aᵀW − wᵀG⁻¹, since C⁻¹W = WG⁻¹.
+    `mass` are the weights of the rows. The loss of a code of `encoder` is its variance given the
+    observed entries, divided by its variance: the share that missing entries leave undetermined. A
+    row x with mean μ has the covariance C = WWᵀ + γI, with loadings W and noise variance γ,
+    restricted to the observed entries. For each row, a = C⁻¹(x − μ) is computed with G = WᵀW + γI
+    over the observed entries. The derivative with respect to the loadings w of feature j is the sum
+    of aⱼ aᵀW − wᵀG⁻¹, since C⁻¹W = WG⁻¹.
     """
     W, noise = model.loadings, model.noise
     (m, q), k, total = W.shape, len(encoder), _Slope.zero(model)
@@ -300,9 +302,10 @@ def _by_residuals(
 
 
 def _difference(model: _Parameters, rows: Vector) -> float:
-    """Return the largest difference per row between the two computations of the gradient.
+    """Return the largest difference per row between two computations of the likelihood's gradient.
 
-    They are compared on a few random rows, with at most `COMPARED_FEATURES` observed entries each.
+    They are the definition and the formula with residuals (`_by_definition`, `_by_residuals`). They
+    are compared on a few random rows, with at most `COMPARED_FEATURES` observed entries each.
     """
     rng, worst, one = np.random.default_rng(0), 0.0, np.ones(1)
     for row in rows[rng.choice(len(rows), min(COMPARED, len(rows)), replace=False)]:
@@ -315,9 +318,10 @@ def _difference(model: _Parameters, rows: Vector) -> float:
 
 
 def _pairs(patterns: Vector) -> tuple[Vector | None, int]:
-    """Return the pairs of features never observed together, and the number of connected groups.
+    """Return the pairs of features never observed together, and the number of groups of features.
 
-    `patterns` (p, m) says which features are observed in each pattern.
+    Two features are in one group if a chain of pairs that were observed together connects them.
+    `patterns` (p, m) says which of m features are observed in each of p patterns.
     """
     if patterns.shape[1] > PAIRED_FEATURES:
         return None, 1
@@ -460,7 +464,7 @@ def _identifiability_claim(seen: ObservedFigures | None) -> Claim:
 
 
 def _named_pairs(never: Vector) -> str:
-    """Return words that name some pairs of columns which were never observed together."""
+    """Return a clause that names up to three pairs of columns that were never observed together."""
     shown = ", ".join(f"{i} and {j}" for i, j in never[:3])
     more = "" if len(never) <= 3 else f" and {len(never) - 3} other pairs"
     return f"columns {shown}{more}, counted from 0, were never observed together"

@@ -99,7 +99,7 @@ class Leading:
     axes: Vector | None = None
 
     def gaps(self, k: int) -> Vector:
-        """Return the eigengaps of the first k eigenvalues: distances to the nearest other one."""
+        """Return, for each of the first k eigenvalues, the distance to the nearest other one."""
         return _gaps(np.append(self.values[:k], self.outside))
 
     def resolution(self) -> float:
@@ -204,7 +204,7 @@ def _column_space(atoms: Vector) -> tuple[Vector, float]:
 
     The decoder's columns (the rows of `atoms`) are scaled to unit length first. Directions whose
     singular value is then below m·ε, with the machine epsilon ε, are left out. The rounding errors
-    rotate the basis by an angle of up to m·ε divided by the smallest singular value that is kept.
+    rotate the basis by an angle of up to m·ε divided by the smallest other singular value.
     """
     m = atoms.shape[1]
     if not np.all(np.isfinite(atoms)):
@@ -284,10 +284,11 @@ def _bounded(data: Data, atoms: Vector) -> Leading:
 def _from_gram(
     data: Data, atoms: Vector, span: Vector, basis_error: float, found: GramFigures
 ) -> Leading:
-    """Return bounds as `_bounded` does, from all eigenvalues of the Gram matrix of few rows.
+    """Return bounds on the eigenvalues and on the decoder's distance to the principal axes.
 
-    `span` is an orthonormal basis of the decoder's span, `basis_error` is its error as an angle,
-    and `found` are the products of the basis with the second moment and the eigenvalues.
+    They follow from all eigenvalues of the Gram matrix of few rows. `span` is an orthonormal basis
+    of the decoder's span, `basis_error` is its error as an angle, and `found` contains the products
+    of the basis with the second moment, and the eigenvalues.
     """
     k = atoms.shape[0]
     inner = found.images @ span
@@ -351,11 +352,13 @@ def _judged(
     k: int,
     basis_error: float,
 ) -> Leading:
-    """Return the bounds that follow from the residuals of the decoder's span and its complement.
+    """Return bounds on the eigenvalues and on the decoder's distance to the principal axes.
 
-    `inside` are the Ritz values of the span, `size` is the norm of its residual, `rest` bounds the
-    eigenvalues outside, `ritz` are lower bounds on all eigenvalues (see `Complement.ritz`), and
-    `basis_error` is the error of the span's basis as an angle.
+    The eigenvalues are those of the second moment. The bounds follow from the residuals of the
+    decoder's columns (`latents`) and of their span. `inside` are the Ritz values of the span,
+    `size` is the norm of its residual, and `rest` bounds the eigenvalues in the orthogonal
+    complement of the span. `ritz` are lower bounds on all eigenvalues (see `Complement.ritz`), k is
+    the number of latents, and `basis_error` is the error of the span's basis as an angle.
     """
     rank, rounding = len(inside), data.n_features * EPS * data.trace + data.uncertainty
     gap = float(inside[-1]) - rest.bound
@@ -404,8 +407,8 @@ def _misalignment_bounds(
     A decoder column w of unit length with Rayleigh quotient ρ = wᵀΣw, for the second moment Σ, is
     assigned to the axis of the nearest Ritz value (eigenvalue of Σ restricted to the decoder's
     span). The sine of their angle is at most ‖Σw − ρw‖ divided by the distance of ρ to the
-    intervals that contain the other eigenvalues (Davis & Kahan 1970). An axis without a column gets
-    1.
+    intervals that contain the other eigenvalues (Davis & Kahan 1970). For an axis without a column
+    the bound is 1.
     """
     found = np.ones(len(values))
     for quotient, size in zip(*latents, strict=True):
@@ -421,7 +424,8 @@ def _misalignment_bounds(
 def _unknown(k: int, distance: float, trace: float) -> Leading:
     """Return trivial bounds, for a decoder that is zero or not finite, or data without variance.
 
-    Each eigenvalue lies between 0 and the trace, and every squared sine is `distance`.
+    Each of the k leading eigenvalues lies between 0 and the trace, and every squared sine between
+    decoder and principal axes is `distance`.
     """
     zeros, most = np.zeros(k), np.full(k, max(trace, 0.0))
     all_of_it = Estimate(distance, 0.0)

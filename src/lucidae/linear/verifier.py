@@ -119,7 +119,7 @@ class LinearFigures:
         Numbers, from 1, of the latents whose penalty differs from the eigenvalue by less than the
         error of the eigenvalue.
     conditioning : float or None
-        Condition number of the Hessian at the optimum, zero eigenvalues left out.
+        Condition number of the Hessian at the optimum; its zero eigenvalues are left out.
     epochs : float or None
         Predicted number of training epochs until the mean squared sine between the principal axes
         and their nearest decoder columns is 1e-3.
@@ -129,7 +129,8 @@ class LinearFigures:
         Difference of the second moment to that of the rows along random directions, in standard
         deviations.
     sampling : Sampling or str
-        Tests of the components against sampling noise, or a sentence that says why there are none.
+        Tests of the components against sampling noise, or a sentence that says why these tests
+        cannot be made.
     counts : tuple of ComponentCount, str or None
         If `n_components` names a criterion, the number of components that it finds, then those of
         the other criteria, or a sentence that says why they are not known; otherwise None.
@@ -216,9 +217,10 @@ def measure(
 
 
 def _infinite_if_nan(figure: Estimate | None) -> Estimate | None:
-    """Return infinity for NaN, which is the difference or the ratio of two numbers that overflow.
+    """Return `figure`, with infinity in place of NaN.
 
-    Weights that are NaN themselves give infinity as well.
+    A measured value is NaN if it is the difference or the ratio of two numbers that overflow, or if
+    the weights themselves are NaN.
     """
     return Estimate(math.inf) if figure is not None and math.isnan(figure.value) else figure
 
@@ -233,7 +235,10 @@ def _figures(
     wanted: Any,
     running: bool,
 ) -> LinearFigures:
-    """Return the measured values as `measure` does, for weights that are float64 NumPy arrays."""
+    """Return all measured values of weights that are float64 NumPy arrays.
+
+    The arguments are those of `measure`.
+    """
     k, m = weights.encoder.shape
     data = data.remembering()
     leading = leading_eigenpairs(data, weights.atoms)
@@ -276,9 +281,10 @@ class _Problem(NamedTuple):
     leading: Leading
 
     def in_units(self, unit: float) -> _Problem:
-        """Return the linear VAE that is equivalent for data divided by `unit`.
+        """Return the equivalent problem for data divided by `unit`.
 
-        For other methods `unit` is 1, and the problem itself is returned.
+        Only the weights of a linear VAE depend on the unit of the data. For other methods `unit` is
+        1, and the problem itself is returned.
         """
         if unit == 1.0:
             return self
@@ -295,9 +301,9 @@ class _Problem(NamedTuple):
 def _unit(method: Method, data: Data) -> float:
     """Return the power of two by which data are divided before losses and directions are computed.
 
-    For a linear VAE it is close to the standard deviation per feature: its decoder has the unit of
-    the data, so products with the second moment of large data would overflow. The division changes
-    its loss and the minimum by the same constant. For other methods it is 1.
+    For a linear VAE it is close to the standard deviation per feature. The decoder of a VAE has the
+    unit of the data, so that products with the second moment of large data would overflow. The
+    division changes the loss and its minimum by the same constant. For other methods it is 1.
     """
     if type(method.objective) is not LinearVAE or not 0.0 < data.trace < math.inf:
         return 1.0
@@ -314,8 +320,9 @@ def _loss_figures(
 ) -> tuple[Estimate | None, Estimate | None, float]:
     """Return the loss, its global minimum, and the number by which their difference is divided.
 
-    Loss and minimum are None if they are not known. `declared` says whether to take them from the
-    objective instead of computing them here.
+    Loss and minimum are None if they are not known. `declared` says whether the objective itself
+    returns them; otherwise they are computed by `verified_losses`. `products` are the terms of the
+    loss, and `leading` the leading eigenvalues of the second moment `data`.
     """
     k, m = weights.encoder.shape
     if declared:
@@ -352,7 +359,10 @@ def _loss_figures(
 
 
 def _within_trace(upper: Vector, trace: float) -> Vector:
-    """Return bounds on descending eigenvalues, lowered so that their sum is at most the trace."""
+    """Return upper bounds on descending eigenvalues, lowered so that their sum is at most `trace`.
+
+    `upper` are the given bounds, and `trace` is the sum of all eigenvalues.
+    """
     left = trace - (np.cumsum(upper) - upper)
     return np.minimum(upper, np.maximum(left, 0.0))
 
@@ -364,9 +374,10 @@ def _gap(value: Estimate | None, minimum: Estimate | None, size: float) -> Estim
 
 
 def _zero_latents(method: Method, leading: Leading, k: int) -> tuple[Vector, Vector]:
-    """Return which latents are zero at the optimum, and for which this is not known.
+    """Return which of the k latents are zero at the optimum, and for which this is not known.
 
-    Both are arrays of the numbers of latents, counted from 1.
+    Both are arrays of the numbers of latents, counted from 1. It is not known if a penalty differs
+    from the eigenvalue by less than the error of the eigenvalue.
     """
     none = np.empty(0, dtype=int)
     if not method.objective.has_penalties:
@@ -412,10 +423,10 @@ def _stationarity(
     """Return the norm of the update direction, divided by the curvature and the weights' norm.
 
     The curvature is an upper bound: a multiple of the largest eigenvalue of the second moment, plus
-    one of the largest penalty (see `_own_scale`). A norm of the weights below 1e-8 is replaced by
-    1e-8. The result is None for a linear VAE whose noise variance is below the rounding error of
-    the total variance, because its gradient, which contains the inverse noise variance, then
-    consists of rounding errors.
+    a multiple of the largest penalty (see `_own_scale`). A norm of the weights below 1e-8 is
+    replaced by 1e-8. The result is None for a linear VAE whose noise variance is below the rounding
+    error of the total variance. Its gradient contains the inverse noise variance and would consist
+    of rounding errors.
     """
     followed, m = method.expected(), data.n_features
     error = 8 * m * EPS
@@ -444,7 +455,7 @@ def _own_direction(
 ) -> tuple[Vector, ...] | None:
     """Return the update direction of a rule by its definition, one array per field of the weights.
 
-    None for rules that are not part of the package.
+    The result is None for rules that are not part of the package.
     """
     W, A = weights.encoder, weights.atoms
     M, G = products.code_moment, products.gram
@@ -524,8 +535,8 @@ def _own_scale(rule: Any, top: float, m: int) -> float | None:
     """Return the bound on the curvature by which the norm of an update direction is divided.
 
     It is a multiple of the largest eigenvalue `top` of the second moment, plus a multiple of the
-    largest penalty if there are penalties. For a linear VAE it is the number of features m. None
-    for rules that are not part of the package.
+    largest penalty if there are penalties. For a linear VAE it is the number of features m. The
+    result is None for rules that are not part of the package.
     """
     if type(rule) is GeneralizedHebbianRule:
         return 2 * top
@@ -550,10 +561,10 @@ def _spectrum(leading: Leading, m: int, data: Data) -> Spectrum:
 
 
 def _conditioning(method: Method, leading: Leading) -> float | None:
-    """Return the condition number of the Hessian at the optimum, zero eigenvalues left out.
+    """Return the condition number of the Hessian at the optimum, without its zero eigenvalues.
 
-    None if the objective does not know its Hessian, if not all eigenvalues were computed, or if the
-    smallest one is not known because of products in single precision.
+    The result is None if the objective does not know its Hessian, if not all eigenvalues of the
+    second moment were computed, or if products in single precision make the smallest one uncertain.
     """
     if not leading.dense:
         return None
@@ -592,7 +603,10 @@ def _epochs(
 
 
 def _sampling(method: Method, leading: Leading, k: int, data: Data) -> Sampling | str:
-    """Return the tests of the k components against sampling noise, or why they cannot be made."""
+    """Return which of the k components are separated from sampling noise.
+
+    If this cannot be tested, a sentence is returned that says why.
+    """
     if not leading.dense:
         return "Not all eigenvalues were computed, because there are more than 1024 features."
     if data.weight is None:
@@ -619,9 +633,9 @@ def _evidence(
 ) -> dict[str, Any]:
     """Return the numbers from which the measured values can be computed again, by name.
 
-    `loss` contains the loss, its minimum, and the number by which their difference is divided.
-    `shift` is added to loss and minimum: it is the constant by which the division of the data by
-    `_unit` reduced both.
+    `loss` contains the loss, its minimum, and the number by which their difference is divided. Both
+    were computed after a division of the data by `_unit`, which reduces them by a constant; this
+    constant, `shift`, is added again.
     """
     value, minimum, size = loss
     objective = method.objective

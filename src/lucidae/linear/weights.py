@@ -24,18 +24,21 @@ class AnyWeights(Protocol):
 
     @property
     def atoms(self) -> Array:
-        """Transposed decoder matrix of shape (…, k, m): the decoder's columns as rows."""
+        """Transposed decoder matrix of shape (…, k, m), for k latents and m features."""
 
     def gather(self, encoder: Array, atoms: Array) -> Self:
         """Return an object of this class that contains gradients of the encoder and of `atoms`."""
 
     def in_units(self, unit: float) -> Self:
-        """Return the weights that are equivalent for data multiplied by `unit`."""
+        """Return the weights that compute the same latents from data multiplied by `unit`."""
 
 
 @saved_as("lucidae.linear.weights.untied/1", formerly="lucidae.linear.weights:Weights")
 class UntiedWeights(NamedTuple):
-    """Encoder, and transposed decoder (`atoms`), as two independent arrays of shape (…, k, m)."""
+    """Encoder and transposed decoder (`atoms`) as two independent arrays of shape (…, k, m).
+
+    k is the number of latents and m that of features.
+    """
 
     encoder: Array
     atoms: Array
@@ -51,7 +54,10 @@ class UntiedWeights(NamedTuple):
 
 @saved_as("lucidae.linear.weights.tied/1", formerly="lucidae.linear.weights:TiedWeights")
 class TiedWeights(NamedTuple):
-    """One array of shape (…, k, m) for both layers: the decoder is the transposed encoder."""
+    """One array of shape (…, k, m) for both layers: the decoder is the transposed encoder.
+
+    k is the number of latents and m that of features.
+    """
 
     encoder: Array
 
@@ -81,7 +87,7 @@ class VariationalWeights(NamedTuple):
     Parameters
     ----------
     encoder, atoms : arrays of shape (…, k, m)
-        Encoder, and transposed decoder.
+        Encoder and transposed decoder, for k latents and m features.
     log_variances : array of shape (…, k, 1)
         Logarithm of the posterior variance of each latent.
     log_noise : array of shape (…, 1, 1)
@@ -99,9 +105,10 @@ class VariationalWeights(NamedTuple):
         return VariationalWeights(encoder, atoms, 0.0 * self.log_variances, 0.0 * self.log_noise)
 
     def in_units(self, unit: float) -> VariationalWeights:
-        """Return the weights that are equivalent for data multiplied by `unit`.
+        """Return the weights that compute the same latents from data multiplied by `unit`.
 
-        The latents and their posterior variances stay the same.
+        The posterior variances of the latents stay the same, and the noise variance is multiplied
+        by the square of `unit`.
         """
         if unit == 1.0:
             return self
@@ -125,7 +132,7 @@ def orthonormal_rows(rows: Array) -> Array:
     """Return orthonormal rows with the same span as `rows`, by a QR factorisation.
 
     The triangular factor has a non-negative diagonal, which makes the result a continuous function
-    of `rows` (full rank assumed).
+    of `rows` if these have full rank.
     """
     xp = namespace(rows)
     basis, triangle = xp.linalg.qr(rows.mT)
@@ -134,7 +141,7 @@ def orthonormal_rows(rows: Array) -> Array:
 
 
 def balanced_mean(encoder: Array, atoms: Array) -> Array:
-    """Return one (…, k, m) array for both layers from separate encoder and decoder rows.
+    """Return one array (…, k, m) for both layers, the mean of an encoder and a decoder.
 
     The encoder row and the decoder column of each latent are scaled to equal length, which does not
     change their product, and then averaged. If the two are parallel, as at the optimum of a linear

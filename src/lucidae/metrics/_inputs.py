@@ -103,7 +103,8 @@ ROOM = 2.0**32
 def with_room(*arrays: Array) -> tuple[Array, ...]:
     """Return the arrays; all are divided by 2³² (`ROOM`) if sums of their entries could overflow.
 
-    It is used for results that do not change if all arrays are multiplied by the same number.
+    The caller must compute a result that does not change if all arrays are multiplied by the same
+    number.
     """
     limit = float(namespace(arrays[0]).finfo(arrays[0].dtype).max) / ROOM
     if max(largest(array) for array in arrays) <= limit:

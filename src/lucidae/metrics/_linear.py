@@ -66,8 +66,9 @@ def axis_alignment_distance(decoder: Any, U: Any, *, rtol: float = 1e-6) -> Any:
 def alignment_of(decoder: Array, axes: Array, rtol: float = 1e-6) -> Array:
     """Return the axis-alignment distance of decoders (..., m, k), without checking the arguments.
 
-    All entries must be finite, and `axes`, the principal axes (m, k), must have columns of norm
-    one. See `axis_alignment_distance` for the definition and `rtol`.
+    The decoders have m features and k latents. All entries must be finite, and `axes`, the
+    principal axes (m, k), must have columns of norm one. See `axis_alignment_distance` for the
+    definition and `rtol`.
     """
     xp = namespace(decoder)
     cosines = xp.matrix_transpose(axes) @ unit_columns(decoder, rtol)
@@ -125,7 +126,7 @@ def subspace_distance(decoder: Any, U: Any, *, rtol: float = 1e-6) -> Any:
 def _is_orthonormal(directions: Array) -> bool:
     """Tell whether the columns of a matrix are orthonormal.
 
-    If an entry exceeds 1, they are not; this is tested first, so that products cannot overflow.
+    Entries above 1 are searched for first, so that products of large entries cannot overflow.
     """
     if largest(directions) > 1.0 + ORTHONORMAL_TOLERANCE:
         return False
@@ -161,7 +162,8 @@ def imbalance(encoder: Any, decoder: Any) -> Any:
     """
     first, second = pair(encoder, decoder, ("encoder", "decoder"))
     fits = tuple(first.shape[-2:]) == tuple(second.shape[-2:])[::-1]
-    require(fits, first, second, "an encoder (..., k, m) and a decoder (..., m, k)")
+    expected = "an encoder of shape (..., k, m) and a decoder of shape (..., m, k)"
+    require(fits, first, second, expected)
     with np.errstate(over="ignore", invalid="ignore"):
         difference = first - namespace(first).matrix_transpose(second)
         distance = squared_norm(difference) / first.shape[-2]
@@ -234,9 +236,8 @@ def _scores_of(U: Any, V: Any) -> tuple[Array, Array, Array]:
     """
     outgoing, incoming = pair(U, V, ("U", "V"))
     same = outgoing.shape[-1] == incoming.shape[-1]
-    require(
-        same, outgoing, incoming, "U (..., d1, r) and V (..., d2, r) with equal numbers of columns"
-    )
+    expected = "U of shape (..., d1, r) and V of shape (..., d2, r), with equally many columns r"
+    require(same, outgoing, incoming, expected)
     with np.errstate(over="ignore", invalid="ignore"):
         scores = norms(outgoing, axis=-2) * norms(incoming, axis=-2)
     return within_range(scores, outgoing, incoming), outgoing, incoming

@@ -58,7 +58,8 @@ def support_recovery(coef: Any, true_coef: Any) -> Any:
 def frobenius_recovered(found: Array, truth: Array, rtol: float) -> Array:
     """Tell whether the Frobenius norm of the error is at most `rtol` times that of the truth.
 
-    `found` and `truth` are the estimated and the true coefficients, of shape (..., n, kappa).
+    `found` and `truth` are the estimated and the true coefficients of kappa features for n
+    responses, of shape (..., n, kappa); leading axes are a batch of problems.
     """
     return norms(norms(found - truth, axis=-2), axis=-1) <= rtol * norms(
         norms(truth, axis=-2), axis=-1
@@ -68,8 +69,9 @@ def frobenius_recovered(found: Array, truth: Array, rtol: float) -> Array:
 def rows_recovered(found: Array, truth: Array, rtol: float) -> Array:
     """Tell whether the error of every column is at most `rtol` times the norm of its true column.
 
-    For a column that is zero in the truth, the smallest norm of the other true columns is taken.
-    `found` and `truth` are the estimated and the true coefficients, of shape (..., n, kappa).
+    For a column that is zero in the truth, the error is compared with the smallest norm of the
+    other true columns. `found` and `truth` are the estimated and the true coefficients of kappa
+    features (columns) for n responses, of shape (..., n, kappa).
     """
     xp = namespace(found)
     lengths = norms(truth, axis=-2)
@@ -175,7 +177,8 @@ def active_dimensions(
     variances = like(finite_array(variance, "variance", least_axes=1), means)
     shared = variances.ndim == 1 and variances.shape[0] == means.shape[-1]
     same = tuple(variances.shape) == tuple(means.shape)
-    require(shared or same, means, variances, "a mean (..., n, k) and a variance like it or (k,)")
+    expected = "a mean of shape (..., n, k), and a variance of the same shape or of shape (k,)"
+    require(shared or same, means, variances, expected)
     xp = namespace(means)
     if means.shape[-2] < 2:
         raise ValueError(

@@ -32,44 +32,46 @@ __all__ = ["GroupEstimate", "observable_basis"]
 Floats = np.ndarray[Any, Any]
 
 NEGLIGIBLE = 1e-8
-"""Prior variance along an axis of a source that counts as zero, relative to its largest one.
+"""Largest ratio of a source's prior variance along an axis to its largest that counts as zero.
 
 It is also the relative singular value below which a least-squares fit leaves a direction out."""
 
 UNSEEN = 1e-6
-"""Singular value of the field of a source below which a direction has no field.
+"""A direction of a source has no field if its singular value is below this part of the largest.
 
-It is relative to the largest singular value of the source. Files store fields in float32."""
+Files store fields in float32."""
 
 DOUBT = 3.0
-"""Factor of the noise variance under which a source must stay significant not to be doubtful."""
+"""A source is doubtful if it is not significant at this multiple of the noise variance."""
 
 PATH_STEP = 10.0**-0.25
 """Ratio of each noise variance on the default path to the one before.
 
-The last one is that of the fit times this ratio. Below it, sources explain noise."""
+The smallest noise variance is that of the fit times this ratio. At still smaller ones, sources
+would explain noise."""
 
 
 def observable_basis(gain: Floats, labels: Floats) -> tuple[Floats, Any]:
-    """Return a basis of the directions of each group of columns that have a field.
+    """Return, for each source, a basis of those current directions that produce a field.
 
-    Radial dipoles in a spherical head have no magnetic field, up to rounding errors. Such
-    directions of a group are left out: the data say nothing about them, and the energy (loss) does
-    not depend on them. Groups without such a direction keep their columns.
+    A source is a group of columns of the gain, one for each direction of its current. Radial
+    currents in a spherical head have no magnetic field, up to rounding errors. Such directions are
+    left out, because the data contain no information about them. If all directions of a source have
+    a field, its columns are unchanged.
 
     Parameters
     ----------
     gain : ndarray of shape (d, κ)
-        The columns.
+        The gain: the fields of κ unit currents at d sensors.
     labels : ndarray of int of shape (κ,)
-        Group of each column.
+        Source (group) of each column.
 
     Returns
     -------
     labels : ndarray of int of shape (r,)
-        Group of each column of the basis.
+        Source of each of the r columns of the basis.
     basis : sparse array of shape (κ, r)
-        Orthonormal columns; ``gain @ basis`` are the columns to use.
+        Orthonormal columns; ``gain @ basis`` is the gain of the remaining directions.
 
     Examples
     --------
@@ -101,8 +103,9 @@ def observable_basis(gain: Floats, labels: Floats) -> tuple[Floats, Any]:
 class GroupEstimate:
     """A fit of `SparseVAE` to whitened data, and the posterior of the sources that it selects.
 
-    The data M (d × n) are modelled as ΦU + noise of variance γ, where Φ is the gain. With the prior
-    covariance Γ of the coefficients of the selected columns, and Σ = ΦΓΦᵀ + γI on these columns,
+    The data M (d × n) are n samples of d whitened sensors. They are modelled as ΦU + noise of
+    variance γ, where Φ is the gain and U are the coefficients of its κ columns. With the prior
+    covariance Γ of the coefficients of the a selected columns, and Σ = ΦΓΦᵀ + γI on these columns,
     the posterior has the mean ΓΦᵀΣ⁻¹M and the covariance Γ − ΓΦᵀΣ⁻¹ΦΓ.
 
     Parameters
@@ -118,7 +121,7 @@ class GroupEstimate:
     columns : ndarray of int of shape (a,)
         The columns of the selected groups.
     prior : ndarray of shape (a, a)
-        The prior covariance Γ of their coefficients.
+        The prior covariance Γ of the coefficients of these columns.
     factor : float, default=1.0
         The noise variance γ is that of the model times this factor.
     """
@@ -136,11 +139,12 @@ class GroupEstimate:
         cls, gain: Floats, responses: Floats, labels: Floats, *, noise_variance: Any,
         group_covariance: Any, significance: Any, **settings: Any,
     ) -> GroupEstimate:  # fmt: skip
-        """Fit `SparseVAE`, with further arguments `settings`, and select groups of columns.
+        """Fit `SparseVAE` to whitened data, and select the groups of columns that are significant.
 
-        With a `significance`, groups that are not significant are removed (`_significant`), and the
-        prior covariances of the others are fitted again without them. Without one, all groups with
-        a positive prior variance are selected.
+        The groups (sources or patches) that are not significant are removed, and the prior
+        covariances of the remaining groups are fitted again. If `significance` is None, all groups
+        with a positive prior variance are selected. `gain`, `responses` and `labels` are those of
+        the class; `settings` are further arguments of `SparseVAE`.
         """
         if isinstance(noise_variance, str) and noise_variance == "learn_diagonal":
             raise ValueError(
@@ -167,9 +171,9 @@ class GroupEstimate:
         return found if significance is None else found._without_insignificant(level)
 
     def _without_insignificant(self, level: float) -> GroupEstimate:
-        """Return the estimate with its significant groups alone, fitted again without the others.
+        """Return an estimate that contains only significant groups, fitted again without others.
 
-        `level` is the significance.
+        `level` is the significance level, the probability of any false group under the model.
         """
         found, kept = self, self._significant(level)
         while kept.size < found.columns.size:
@@ -179,7 +183,7 @@ class GroupEstimate:
 
     @property
     def noise_variance(self) -> float:
-        """The noise variance γ that was given or found, times `factor`."""
+        """The noise variance γ of the fitted model (given or estimated), times `factor`."""
         return self.factor * float(self.model.noise_variance_)
 
     @cached_property
@@ -189,11 +193,10 @@ class GroupEstimate:
 
     @cached_property
     def doubtful(self) -> Floats:
-        """Labels of selected groups that are not significant with `DOUBT` times the noise variance.
+        """Labels of selected groups that are not significant at `DOUBT` times the noise variance.
 
         Such groups may be artefacts of errors of the gain. The fit represents these errors by
-        groups near the true sources, each of which explains no more than a small increase of the
-        noise would.
+        weak sources near the true ones.
         """
         if not self.columns.size:
             return self.groups
@@ -202,12 +205,13 @@ class GroupEstimate:
         return np.setdiff1d(self.groups, remaining.groups)
 
     def _significant(self, significance: float) -> Floats:
-        """Return the columns of the significant groups; the others are removed one by one.
+        """Return the columns of the significant groups; other groups are removed one at a time.
 
-        In each step the group whose evidence exceeds its threshold least (or is furthest below it)
-        is removed, until all remaining groups are significant. Two groups with nearly the same
-        field can replace each other, so that neither is significant as long as both are present;
-        after one is removed, the other one is significant.
+        A group is significant if its evidence exceeds its threshold (see `_thresholds`). In each
+        step the group with the smallest difference of the two is removed, until all remaining
+        groups are significant. One at a time, because two groups with nearly the same field can
+        replace each other: neither is significant while both are present, but one of them is when
+        it is alone.
         """
         labels, n_responses = self.labels[self.columns], self.responses.shape[1]
         kept, thresholds = np.arange(self.columns.size), self._thresholds(significance)
@@ -237,7 +241,7 @@ class GroupEstimate:
     def _thresholds(self, significance: float) -> dict[Any, float]:
         """Return, for each selected group, the evidence that it must exceed to be significant.
 
-        The evidence is twice the log-likelihood that is lost without the group.
+        The evidence of a group is twice the decrease of the log-likelihood without this group.
         """
         count, full = np.unique(self.labels).size, self.model.group_covariance == "full"
         _, sizes = np.unique(self.labels[self.columns], return_counts=True)
@@ -250,7 +254,7 @@ class GroupEstimate:
         return {label: by_size[size] for label, size in zip(self.groups, sizes, strict=True)}
 
     def _restricted(self, columns: Floats) -> GroupEstimate:
-        """Return the estimate with fewer columns, whose prior covariances are fitted again."""
+        """Return the estimate for fewer `columns`; their prior covariances are fitted again."""
         if not columns.size:
             return replace(self, columns=columns, prior=np.zeros((0, 0)))
         here = np.searchsorted(self.columns, columns)
@@ -260,9 +264,10 @@ class GroupEstimate:
         return replace(self, columns=columns[used], prior=prior[np.ix_(used, used)])
 
     def _refitted(self, columns: Floats, labels: Floats, prior: Floats) -> Floats:
-        """Return the prior covariance of fewer columns that minimises the energy (loss).
+        """Return the prior covariance of some columns that minimises the energy (loss).
 
-        The solver starts from `prior`, their covariance in the fit with more columns.
+        `columns` are some of the selected columns and `labels` their groups. The solver starts from
+        `prior`, their covariance in the fit to all selected columns.
         """
         model, size = self.model, columns.size
         groups = None if model.groups is None else Groups.of(labels, size)
@@ -291,7 +296,7 @@ class GroupEstimate:
     def _roots(self) -> tuple[Floats, Floats]:
         """Matrix B with BBᵀ = Γ, the prior covariance of the coefficients, and a mask.
 
-        The mask is false for the columns of B that are negligible.
+        The mask is False for the columns of B that count as zero (see `NEGLIGIBLE`).
         """
         size = self.columns.size
         root, kept = np.zeros((size, size)), np.zeros(size, dtype=bool)
@@ -308,19 +313,22 @@ class GroupEstimate:
     def _factor(self) -> ActiveFactor:
         """Factorised posterior covariance of the latents Z, which have the prior N(0, I).
 
-        The coefficients are BZ, with the matrix B of `_roots`.
+        The coefficients of the selected columns are BZ, where BBᵀ is their prior covariance.
         """
         scaled = self.gain[:, self.columns] @ self._roots[0]
         return ActiveFactor.of(scaled, np.ones(self.columns.size), self.noise_variance)
 
     @cached_property
     def mean(self) -> Floats:
-        """Posterior mean of the coefficients of the selected columns, of shape (a, n)."""
+        """Posterior mean of the coefficients of the a selected columns for n responses, (a, n)."""
         return np.asarray(self._roots[0] @ self._factor.mean(self.responses))
 
     @cached_property
     def covariance(self) -> Floats:
-        """Posterior covariance of the coefficients of one response, of shape (a, a)."""
+        """Posterior covariance (a, a) of the coefficients of the a selected columns.
+
+        It is the same for every response.
+        """
         if not self.columns.size:
             return np.zeros((0, 0))
         latent = self._factor.posterior(self.noise_variance)
@@ -329,10 +337,11 @@ class GroupEstimate:
 
     @cached_property
     def debiased(self) -> Floats:
-        """Least-squares coefficients of the selected columns, of shape (a, n), without shrinkage.
+        """Least-squares coefficients (a, n) of the a selected columns for n responses.
 
-        Each group varies along the axes of its prior covariance that have a positive variance, so
-        that a source whose orientation was found to be constant keeps this orientation.
+        The prior does not shrink them towards zero. The coefficients of a group are restricted to
+        the axes of its prior covariance that have a positive variance. A source that was found to
+        have a constant orientation therefore keeps it.
         """
         root, kept = self._roots
         fields = self.gain[:, self.columns] @ root[:, kept]
@@ -344,7 +353,10 @@ class GroupEstimate:
         return np.asarray(root[:, kept] @ (scales[:, None] * found))
 
     def path(self, noise_variances: Any, cv: Any) -> NoisePath:
-        """Return the solutions along a path of noise variances, see `SourceResult.noise_path`."""
+        """Return the fits for a series of noise variances.
+
+        The arguments are those of `SourceResult.noise_path`.
+        """
         if noise_variances is None and cv is False:
             outer = self.responses @ self.responses.conj().T / self.responses.shape[1]
             high = float(np.linalg.eigvalsh(outer)[-1])
@@ -367,7 +379,10 @@ def _check_folds(cv: Any, n_rows: int) -> None:
 
 
 def _prior_of(model: SparseVAE, labels: Floats, columns: Floats) -> Floats:
-    """Return the prior covariance of the coefficients of columns of a fitted model."""
+    """Return the prior covariance of the coefficients of some `columns` of a fitted model.
+
+    `labels` are the groups of all columns of the model.
+    """
     prior = np.diag(np.asarray(model.relevance_)[columns])
     if model.group_covariance == "spherical":
         return prior

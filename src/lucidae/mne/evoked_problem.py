@@ -1,8 +1,9 @@
 """The whitened inverse problem of one or several evokeds, prepared by functions of MNE.
 
-This is the only module that imports private functions of MNE. They are those by which
-`mne.inverse_sparse.gamma_map` and `mixed_norm` whiten, weight and select channels, so that bad
-channels, projections, the average reference and the rank are treated as there.
+This is the only module that imports private functions of MNE. By the same functions
+`mne.inverse_sparse.gamma_map` and `mixed_norm` whiten the data, weight the sources and select
+channels. Bad channels, projections, the average reference and the rank are therefore treated as in
+these functions.
 """
 
 from __future__ import annotations
@@ -44,9 +45,9 @@ __all__ = [
 Floats = np.ndarray[Any, Any]
 
 NO_FIELD = 1e-6
-"""Norm of the field of a source that counts as zero, relative to the largest one.
+"""Largest norm of the field of a source, relative to the largest one, that counts as zero.
 
-In a spherical head this is the source at the centre, whose field is a rounding error."""
+In a spherical head, the source at the centre has no field but rounding errors."""
 
 
 MISSING_SHARE = 0.1
@@ -54,7 +55,7 @@ MISSING_SHARE = 0.1
 
 
 def logging_at(verbose: Any) -> AbstractContextManager[Any]:
-    """Return a context in which MNE logs at the level `verbose`; None changes nothing."""
+    """Return a context manager in which MNE logs at the level `verbose`; None changes nothing."""
     found: AbstractContextManager[Any]
     found = nullcontext() if verbose is None else mne.use_log_level(verbose)
     return found
@@ -62,7 +63,7 @@ def logging_at(verbose: Any) -> AbstractContextManager[Any]:
 
 @dataclass(frozen=True, eq=False)
 class EvokedProblem:
-    """Whitened evokeds M and the whitened, weighted gain G of their sources: M ≈ GX.
+    """The inverse problem M ≈ GX: whitened evokeds M, whitened gain G and unknown coefficients X.
 
     Parameters
     ----------
@@ -73,10 +74,10 @@ class EvokedProblem:
     info : Info
         The channels in use.
     whitener : ndarray of shape (d, n_channels)
-        Matrix that makes the covariance of the noise the identity, with its rank d.
+        Matrix that makes the covariance of the noise the identity; d is the rank of the covariance.
     gain : ndarray of shape (d, κ)
-        Whitened lead field of the sources in use, each column times its weight. Sources without a
-        field are not among them.
+        Whitened lead field of the κ columns in use, each times its weight. Sources without a field
+        are left out.
     columns : ndarray of int of shape (κ,)
         Indices of the columns of `gain` among those of the forward solution.
     weighting : ndarray of shape (n_columns,)
@@ -85,7 +86,7 @@ class EvokedProblem:
         Whitened data of all evokeds, one after the other, each times the root of its number of
         averages, so that the noise has unit variance.
     averages : tuple of float
-        Number of averages of each evoked.
+        Number of epochs that were averaged for each evoked.
     """
 
     evokeds: list[Any]
@@ -103,7 +104,10 @@ class EvokedProblem:
         cls, evoked: Any, forward: Any, noise_cov: Any, *, loose: Any, depth: Any, rank: Any,
         pick_ori: Any, weights: Any, weights_min: float, nave: Any,
     ) -> EvokedProblem:  # fmt: skip
-        """Return the problem of an evoked or of a list of evokeds; see `sparse_vae`."""
+        """Return the inverse problem of an evoked or of a list of evokeds.
+
+        The arguments are those of `sparse_vae`; invalid ones raise an error.
+        """
         evokeds = _checked_evokeds(evoked)
         _check_kind(forward, mne.Forward, "forward", "mne.make_forward_solution")
         _check_kind(noise_cov, mne.Covariance, "noise_cov", "mne.compute_covariance")
@@ -143,12 +147,12 @@ class EvokedProblem:
 
     @property
     def labels(self) -> Floats:
-        """Index of the source of each column of the gain."""
+        """For each column of the gain, the index of its source."""
         return self.columns // self.n_orient
 
     @property
     def expansion(self) -> Any:
-        """Sparse matrix that turns coefficients of the gain into amplitudes of sources, in A·m."""
+        """Sparse matrix that multiplies coefficients of the gain to give amplitudes in A·m."""
         place = (self.columns, np.arange(self.columns.size))
         shape = (self.weighting.size, self.columns.size)
         return scipy.sparse.csc_array((self.weighting[self.columns], place), shape=shape)
@@ -159,19 +163,25 @@ class EvokedProblem:
         return slice(int(ends[index]), int(ends[index + 1]))
 
     def lead_field(self, columns: Any) -> Floats:
-        """Return the whitened lead field of columns of the forward solution, without weights."""
+        """Return some columns of the whitened lead field, without depth or other weights.
+
+        `columns` are indices of columns of the forward solution.
+        """
         return np.asarray(self.whitener @ self.forward["sol"]["data"][:, columns])
 
     def residual(self, index: int, amplitudes: Floats, columns: Any) -> Any:
-        """Return evoked number `index` minus the field of the sources with the given amplitudes."""
+        """Return evoked number `index` minus the field of the sources that were found.
+
+        `amplitudes` are those of the given `columns` of the forward solution.
+        """
         evoked = self.evokeds[index]
         return _compute_residual(self.forward, evoked, amplitudes, columns, self.info)
 
     def along_sensors(self) -> EvokedProblem:
-        """Return the same problem with rows that are as close as possible to sensors.
+        """Return an equivalent problem, rotated so that each row is close to one sensor.
 
-        The rows of MNE's whitened data are principal components of the noise, which differ in how
-        much signal they have. If each row belongs to one sensor instead, the folds of a
+        The rows of MNE's whitened data are principal components of the noise, some of which contain
+        much more signal than others. If each row belongs to one sensor instead, the folds of a
         cross-validation over rows have similar amounts of signal.
         """
         axes = self.whitener / np.linalg.norm(self.whitener, axis=1, keepdims=True)
@@ -197,9 +207,11 @@ def make_stc(amplitudes: Floats, columns: Any, problem: EvokedProblem, index: in
 
 
 def split_goodness_of_fit(responses: Floats, amplitudes: Floats, lead_field: Floats) -> Floats:
-    """Return the percentage of the power of the responses that each column explains, as MNE does.
+    """Return the percentage of the power of the responses that each source component explains.
 
-    The arrays have shapes (d, n_times), (a, n_times) and (d, a); the result is (a, n_times).
+    `responses` (d, n_times) are whitened data of d rows, `amplitudes` (a, n_times) those of the a
+    source components, and `lead_field` (d, a) their whitened fields. The result, of shape
+    (a, n_times), is computed by the function of MNE.
     """
     if not len(amplitudes):
         return np.zeros(amplitudes.shape)
@@ -207,7 +219,10 @@ def split_goodness_of_fit(responses: Floats, amplitudes: Floats, lead_field: Flo
 
 
 def log_explained(responses: Floats, fitted: Floats) -> None:
-    """Write the percentage of the power of whitened responses that is explained to MNE's log."""
+    """Write to MNE's log which percentage of the power of whitened responses is explained.
+
+    `fitted` is the part of `responses` that the sources explain.
+    """
     if responses.any():
         _log_exp_var(responses, fitted, prefix="")
 
@@ -244,10 +259,12 @@ def _checked_evokeds(evoked: Any) -> list[Any]:
 
 
 def _checked_channels(info: Any, forward: Any, noise_cov: Any) -> list[str]:
-    """Return the channels in use: good ones of the evoked that forward and noise_cov have.
+    """Return the names of the channels in use.
 
-    Raise an error if there is none. Warn if the forward or the covariance lacks many good channels
-    of a type (magnetometers, gradiometers, electrodes) of which it has some.
+    These are the good channels of the evoked that the forward solution and the noise covariance
+    contain. An error is raised if there are none. A warning is issued if the forward solution or
+    the covariance lacks many good channels of a type (magnetometers, gradiometers, electrodes) of
+    which it contains others.
     """
     good = [name for name in info["ch_names"] if name not in info["bads"]]
     if not good:
@@ -291,15 +308,15 @@ def _checked_channels(info: Any, forward: Any, noise_cov: Any) -> list[str]:
 
 
 def _examples(names: Any) -> str:
-    """Return a few of the names of channels as text."""
+    """Return the first three names of channels as text, for messages."""
     return ", ".join(repr(str(name)) for name in names[:3])
 
 
 def _check_values(evokeds: list[Any], forward: Any, noise_cov: Any, used: list[str]) -> None:
     """Raise an error if the data, the forward solution or the noise covariance contain NaN.
 
-    The channels `used` are checked, for infinity too. An error is also raised if the noise
-    covariance has no positive variance.
+    Only the channels `used` are checked. Infinity raises an error as well, and so does a noise
+    covariance without a positive variance.
     """
     for one in evokeds:
         rows = [one.ch_names.index(name) for name in used]
@@ -337,22 +354,25 @@ def _check_values(evokeds: list[Any], forward: Any, noise_cov: Any, used: list[s
 
 
 def _check_normals(forward: Any) -> None:
-    """Warn if sources of a volume have a fixed orientation, which is that of the z axis."""
+    """Warn if sources of a volume have a fixed orientation: MNE takes one axis for all of them."""
     if not mne.forward.is_fixed_orient(forward):
         return
     for space in forward["src"]:
         normals = np.asarray(space["nn"])[space["inuse"] > 0]
         if space["type"] != "surf" and len(normals) > 1 and not np.ptp(normals, axis=0).any():
             warn_user(
-                "The orientation of the sources is fixed (loose=0), but those of a volume have no "
-                "normals: MNE takes the same axis for all of them. Give loose=1 for sources of "
-                "any orientation."
+                "The orientation of the sources is fixed (loose=0), but sources of a volume have "
+                "no normals, so that MNE takes the same axis for all of them. Give loose=1 for "
+                "sources of any orientation."
             )
             return
 
 
 def _checked_weights(weights: Any, n_sources: int) -> Any:
-    """Return the weights of the sources, a vector or a source estimate; None stays None."""
+    """Return the argument `weights` of `sparse_vae` after checking it.
+
+    It is None, a source estimate, or a vector with a weight of at least 0 for each source.
+    """
     if weights is None or hasattr(weights, "vertices"):
         return weights
     found = check_vector(weights, "weights")
@@ -365,19 +385,25 @@ def _checked_weights(weights: Any, n_sources: int) -> Any:
 
 
 def _averages(evoked: Any, nave: Any) -> float:
-    """Return the number of averages by which the noise covariance of an evoked is divided."""
+    """Return the number of averaged epochs, by which the noise covariance of an evoked is divided.
+
+    It is `nave` if this is not None, otherwise that of the evoked.
+    """
     if nave is not None:
         return check_number(nave, "nave", low=0.0, open_low=True, others=" or None")
     return float(max(evoked.nave, 1))
 
 
 def _selection(evoked: Any, info: Any) -> list[int]:
-    """Return the rows of an evoked that belong to the channels in use."""
+    """Return the indices of those channels of an evoked that `info` contains."""
     return [evoked.ch_names.index(name) for name in info["ch_names"]]
 
 
 def _with_field(lead_field: Floats, n_sources: int) -> Floats:
-    """Return, for each column of a whitened lead field, whether its source has any field."""
+    """Return, for each column of a whitened lead field, whether its source produces a field.
+
+    A field counts as zero if its norm is at most `NO_FIELD` times the largest one.
+    """
     powers = np.sum(lead_field**2, axis=0).reshape(n_sources, -1)
     seen = powers.max(axis=1) > NO_FIELD**2 * powers.max()
     return np.repeat(seen, powers.shape[1])

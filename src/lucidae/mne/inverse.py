@@ -53,8 +53,8 @@ def sparse_vae(
     The arguments, the preparation of the data and the returned types are those of
     `mne.inverse_sparse.gamma_map` and `mixed_norm`, whose model this is: the amplitudes of each
     source have a Gaussian prior, and the covariances of all priors are found by maximising the
-    likelihood of the data. Most of them are zero at the maximum. There is no regularisation
-    parameter to choose, because `noise_cov` says how much noise there is.
+    likelihood of the data. Most of them are zero at the maximum. A regularisation parameter need
+    not be chosen, because `noise_cov` describes the noise.
 
     Parameters
     ----------
@@ -81,17 +81,18 @@ def sparse_vae(
     pick_ori : None or "vector", default=None
         "vector" returns the three components of loose and free sources, None their norm.
     noise_variance : float, "cv", "cv_1se", "learn" or "auto", default=1.0
-        Factor γ of the noise covariance. "cv" takes the mean squared error of predicting held-out
-        sensors, "cv_1se" a larger one within its standard error, "learn" maximises the likelihood
-        over γ too; "auto" chooses between "learn" and "cv" as in `SparseVAE`. If the forward
-        solution has errors, γ must be larger than 1.
+        Factor γ of the noise covariance. "cv" sets γ to the mean squared error of predicting
+        held-out sensors, and "cv_1se" to the largest γ at which this error is within one standard
+        error of its smallest value. "learn" maximises the likelihood over γ too, and "auto" chooses
+        between "learn" and "cv" as in `SparseVAE`. If the forward solution has errors, γ must be
+        larger than 1.
     group_covariance : {"full", "spherical"}, default="full"
-        Prior covariance of the components of a loose or free source: any covariance matrix, so that
-        results do not depend on the axes, or (as ``xyz_same_gamma=True`` of `gamma_map`) one
-        variance for all three.
+        Prior covariance of the three components of a loose or free source. ``"full"``: any
+        covariance matrix, so that results do not depend on the axes. ``"spherical"``: one variance
+        for all three components, as with ``xyz_same_gamma=True`` of `gamma_map`.
     weights : array of shape (n_sources,) or SourceEstimate, optional
-        Weights of the sources, as in `mixed_norm`. Like `depth`, they only scale columns: what
-        counts is which sources exceed `weights_min`.
+        Weights of the sources, as in `mixed_norm`. Like `depth`, they only scale columns and do not
+        change the result, except that sources with small weights are left out (`weights_min`).
     weights_min : float, default=0.0
         Sources whose weight is not larger than this are left out.
     nave : float, optional
@@ -101,9 +102,10 @@ def sparse_vae(
         ignore it). Give 1 if `noise_cov` is already that of the average. With several evokeds
         the prior variance of a source is the same in units of each evoked's noise.
     significance : float or None, default=0.05
-        Only sources that are statistically significant are returned; this is the probability of
-        any false one under the model. Other sources are removed one at a time, the least
-        significant one first, and the prior variances of the remaining ones are then fitted again.
+        Only sources that are statistically significant at this level are returned. The level is the
+        probability under the model that any of them is false. Other sources are removed one at a
+        time, the least significant one first, and the prior variances of the remaining ones are
+        then fitted again.
         None returns all sources with a positive prior variance, as `gamma_map` does.
     patches : list of float or int, optional
         Sizes of extended sources, which are searched for along with the point sources: radii in
@@ -263,9 +265,9 @@ def solver(
     Returns
     -------
     X : ndarray of shape (n_active, n_times)
-        Amplitudes of the columns of the sources that were found, and of no others.
+        Amplitudes of the columns that belong to the sources that were found.
     active_set : ndarray of bool of shape (n_columns,)
-        Which columns these are: all columns of each of these sources.
+        True for the columns whose amplitudes are in X: all columns of each source that was found.
 
     Examples
     --------
@@ -300,10 +302,11 @@ def solver(
 
 
 def _without_null_space(data: Floats, gain: Floats) -> tuple[Floats, Floats]:
-    """Return data and gain with fewer rows, which are linearly independent.
+    """Return data and gain after reduction to linearly independent rows.
 
-    After a projection the whitened rows are linearly dependent: their noise has fewer dimensions
-    than there are rows. Without this step, an estimated noise variance would be too small.
+    If a projection was applied, the whitened rows are linearly dependent: their noise has fewer
+    dimensions than there are rows. Without the reduction, an estimated noise variance would be too
+    small.
     """
     both = np.hstack([data / max(np.linalg.norm(data), 1e-300), gain / np.linalg.norm(gain)])
     values, vectors = np.linalg.eigh(both @ both.conj().T)

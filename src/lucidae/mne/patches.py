@@ -1,4 +1,4 @@
-"""Extended sources: neighbourhoods of several sizes in the source space as further columns."""
+"""Extended sources: patches of neighbouring sources, which become further columns of the gain."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ Members = np.ndarray[Any, Any]
 
 
 def checked_sizes(patches: Any) -> list[int | float]:
-    """Return the sizes of patches: integers are neighbour orders, floats radii in metres."""
+    """Return the argument `patches` as a list of sizes after checking it.
+
+    Integers are neighbour orders, and floats are radii in metres.
+    """
     given = list(patches) if np.ndim(patches) == 1 else [patches]
     if not given:
         raise ValueError(
@@ -86,7 +89,10 @@ def _by_radius(src: Any, radius: float) -> Iterator[Members]:
 
 
 def _by_order(src: Any, order: int) -> Iterator[Members]:
-    """Yield, for each source, the indices of the sources that are at most `order` edges away."""
+    """Yield, for each source, the indices of the sources that are at most `order` edges away.
+
+    Edges join neighbouring sources of the same surface or of the same volume grid.
+    """
     first = 0
     for space in src:
         edges = _edges(space, order)
@@ -102,7 +108,7 @@ def _by_order(src: Any, order: int) -> Iterator[Members]:
 def _edges(space: Any, order: int) -> Any:
     """Return the adjacency matrix of the sources of one source space, as a sparse matrix.
 
-    Entries of edges are positive. `order` is only needed for the error message.
+    The entry of two neighbouring sources is positive. `order` is only used in the error message.
     """
     vertices = np.asarray(space["vertno"])
     if space["type"] == "surf":
@@ -125,11 +131,11 @@ def _edges(space: Any, order: int) -> Any:
 
 
 def expanded(problem: EvokedProblem, patches: Any) -> tuple[Floats, Floats, Any]:
-    """Return the gain with one more group of columns for each patch, for extended sources.
+    """Return the gain with a further group of columns for each patch (extended source).
 
     All sources of a patch have the same amplitude. On a surface whose orientations are relative to
-    its normals they point along the normals, and a patch is one column; elsewhere they share one
-    direction, and a patch is a group of three columns along the axes x, y and z.
+    its normals, the sources point along the normals, and a patch is one column. Elsewhere they
+    share one direction, and a patch is a group of three columns for the axes x, y and z.
 
     Parameters
     ----------
@@ -143,9 +149,10 @@ def expanded(problem: EvokedProblem, patches: Any) -> tuple[Floats, Floats, Any]
     gain : ndarray of shape (d, κ)
         Columns of the point sources, then those of the patches.
     labels : ndarray of int of shape (κ,)
-        Group of each column.
+        Group of each column: a point source or a patch.
     expansion : sparse array of shape (n_columns, κ)
-        Amplitudes of the columns of the forward solution for a unit coefficient of each column.
+        Matrix that multiplies coefficients of `gain` to give the amplitudes of the `n_columns`
+        columns of the forward solution.
     """
     axes = problem.n_orient
     usable = np.zeros(problem.weighting.size // axes, dtype=bool)
@@ -177,7 +184,7 @@ def expanded(problem: EvokedProblem, patches: Any) -> tuple[Floats, Floats, Any]
 
 
 def _along_normals(problem: EvokedProblem) -> Floats:
-    """Return, for each source, whether a patch around it points along the normals."""
+    """Return, for each source, whether the sources of a patch around it point along the normals."""
     forward = problem.forward
     known = problem.n_orient == 1 or bool(forward["surf_ori"])
     kinds = [np.full(len(space["vertno"]), space["type"] == "surf") for space in forward["src"]]

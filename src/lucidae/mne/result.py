@@ -40,13 +40,14 @@ class SourceResult:
     estimate : GroupEstimate
         The fit with the posterior of its coefficients.
     expansion : sparse array of shape (n_columns, κ)
-        Amplitudes of the columns of the forward solution for unit coefficients of the fit.
+        Matrix that multiplies the coefficients of the fit to give the amplitudes of the `n_columns`
+        columns of the forward solution.
     index : int
-        Number of the evoked among those of the fit.
+        Index of the evoked among those of the fit, from 0.
     pick_ori : None or "vector"
         Orientation of the source estimate, see `sparse_vae`.
     debias : bool
-        Whether `amplitudes` are those without shrinkage.
+        Whether `amplitudes` are the least-squares estimates, which the prior does not shrink.
     verbose : bool, str, int or None, default=None
         Level of MNE's log while attributes are computed.
 
@@ -97,7 +98,7 @@ class SourceResult:
 
     @property
     def noise_variance(self) -> float:
-        """Factor γ of the noise covariance that was given or found."""
+        """Factor γ of the noise covariance, as it was given or estimated."""
         return self.estimate.noise_variance
 
     @property
@@ -112,7 +113,7 @@ class SourceResult:
 
     @property
     def times(self) -> Floats:
-        """Times of the samples."""
+        """Times of the samples of the evoked, in seconds."""
         return np.asarray(self.evoked.times)
 
     @property
@@ -122,7 +123,7 @@ class SourceResult:
 
     @cached_property
     def sources(self) -> Floats:
-        """Indices of the sources, in the concatenated source spaces of the forward solution."""
+        """Indices of the n found sources, in the concatenated source spaces of `forward`."""
         return self._sources_of(self.estimate.columns)
 
     @cached_property
@@ -130,9 +131,10 @@ class SourceResult:
         """Indices of the sources that are not significant at three times the noise variance.
 
         Errors of the forward solution (positions, conductivities, a coarse grid of sources) look
-        like weak sources near the strong ones, and the residual does not show them. If there are
-        doubtful sources, give a larger `noise_variance`, such as three times the one of the fit,
-        unless the forward solution is accurate. Weak true sources may be doubtful too.
+        like weak sources near the strong ones, and cannot be seen in the residual. If there are
+        doubtful sources and the forward solution may be inaccurate, repeat the fit with a larger
+        `noise_variance`, such as three times the present one. Weak true sources may be doubtful
+        too.
         """
         columns, labels = self.estimate.columns, self.estimate.labels
         doubtful = self._sources_of(columns[np.isin(labels[columns], self.estimate.doubtful)])
@@ -141,21 +143,21 @@ class SourceResult:
 
     @property
     def advice(self) -> str:
-        """A sentence about `doubtful_sources`; empty if there are none."""
+        """What to do about `doubtful_sources`, as text; empty if no source is doubtful."""
         count, total = self.doubtful_sources.size, self.sources.size
         if not count:
             return ""
         noise = DOUBT * self.noise_variance
         return (
             f"{count} of {total} source{'s' * (total != 1)} would not be significant at "
-            f"noise_variance={noise:.3g}: they may explain errors of the forward solution. Give "
-            "this noise variance unless the forward solution is accurate, and see which sources "
-            "stay."
+            f"noise_variance={noise:.3g}: they may explain errors of the forward solution. Unless "
+            "the forward solution is accurate, give this noise variance and see which sources "
+            "are still found."
         )
 
     @cached_property
     def patches(self) -> list[Floats]:
-        """Indices of the sources of each selected group: one source, or all those of a patch."""
+        """Indices of the sources of each found point source (one index) or patch (several)."""
         columns, labels = self.estimate.columns, self.estimate.labels
         return [
             self._sources_of(columns[labels[columns] == group]) for group in self.estimate.groups
@@ -178,21 +180,22 @@ class SourceResult:
 
     @property
     def orientations(self) -> Floats:
-        """Unit vectors of the components of the amplitudes, of shape (n, n_orient, 3)."""
+        """Unit vectors of the components of the n sources, of shape (n, n_orient, 3)."""
         axes = np.reshape(self.forward["source_nn"], (-1, self.n_orient, 3))
         return np.asarray(axes[self.sources])
 
     @cached_property
     def posterior_mean(self) -> Floats:
-        """Posterior mean of the amplitudes, of shape (n, n_orient, n_times)."""
+        """Posterior mean of the amplitudes of the n sources, of shape (n, n_orient, n_times)."""
         return self._amplitudes(self.estimate.mean)
 
     @cached_property
     def debiased_amplitudes(self) -> Floats:
         """Amplitudes that fit the data best, by least squares on the selected sources.
 
-        They have shape (n, n_orient, n_times). The prior does not shrink them towards zero; a
-        source whose orientation was found to be constant keeps it.
+        They have shape (n, n_orient, n_times) for n sources with `n_orient` components. The prior
+        does not shrink them towards zero. A source that was found to have a constant orientation
+        keeps it.
         """
         return self._amplitudes(self.estimate.debiased)
 
@@ -203,7 +206,7 @@ class SourceResult:
 
     @cached_property
     def posterior_covariance(self) -> Floats:
-        """Posterior covariance of the amplitudes of one sample, (n n_orient, n n_orient).
+        """Posterior covariance of the amplitudes, of shape (n · n_orient, n · n_orient).
 
         Its rows are ordered by source, and by component within a source. It is the same for all
         samples. It describes the error caused by noise, but not errors caused by a wrong forward
@@ -214,7 +217,7 @@ class SourceResult:
 
     @property
     def posterior_std(self) -> Floats:
-        """Posterior standard deviations of the amplitudes of one sample, (n, n_orient)."""
+        """Posterior standard deviations of the amplitudes, (n, n_orient), equal for all samples."""
         variances = np.maximum(np.diagonal(self.posterior_covariance), 0.0)
         return np.asarray(np.sqrt(variances).reshape(-1, self.n_orient))
 
@@ -270,9 +273,10 @@ class SourceResult:
 
     @cached_property
     def source_goodness_of_fit(self) -> Floats:
-        """Percentage of the power of the whitened data by source and sample, (n, n_times).
+        """Percentage of the power of the whitened data that each source explains.
 
-        The part that several sources explain together is divided among them as in MNE.
+        It has shape (n, n_times) for n sources. The part that several sources explain together is
+        divided among them as in MNE.
         """
         data = self._whitened[0] / np.sqrt(self.problem.averages[self.index])
         flat = self.amplitudes.reshape(-1, self.times.size)
@@ -399,30 +403,37 @@ class SourceResult:
 
     @cached_property
     def _rows(self) -> Floats:
-        """Columns of the forward solution that belong to the sources."""
+        """Indices of the columns of the forward solution that belong to the found sources."""
         return (self.sources[:, None] * self.n_orient + np.arange(self.n_orient)).ravel()
 
     @cached_property
     def _transfer(self) -> Floats:
-        """Matrix that turns coefficients of the selected columns into amplitudes of the sources."""
+        """Matrix that multiplies coefficients of the selected columns to give the amplitudes."""
         chosen = self.expansion[:, self.estimate.columns].tocsr()[self._rows]
         return np.asarray(chosen.toarray())
 
     @cached_property
     def _whitened(self) -> tuple[Floats, Floats]:
-        """Whitened data of the evoked, and the part of them that the sources explain."""
+        """Whitened data of the evoked, and the part of these data that the sources explain."""
         here = self.problem.samples(self.index)
         found = self.estimate.debiased if self.debias else self.estimate.mean
         fitted = self.estimate.gain[:, self.estimate.columns] @ found[:, here]
         return self.estimate.responses[:, here], fitted
 
     def _sources_of(self, columns: Any) -> Floats:
-        """Return the sources that columns of the fit act on, ascending."""
+        """Return the indices, ascending, of the sources to which given columns of the fit belong.
+
+        A column of a patch belongs to all sources of the patch.
+        """
         rows = self.expansion[:, np.asarray(columns, dtype=int)].indices
         return np.unique(rows // self.n_orient)
 
     def _amplitudes(self, coefficients: Floats) -> Floats:
-        """Return the amplitudes of this evoked's sources from coefficients of all samples."""
+        """Return the amplitudes (n, n_orient, n_times) of the n sources of this evoked.
+
+        A source has `n_orient` components. `coefficients` are those of the selected columns of the
+        fit, for the samples of all evokeds.
+        """
         here = self.problem.samples(self.index)
         scale = np.sqrt(self.problem.averages[self.index])
         found = self._transfer @ coefficients[:, here] / scale

@@ -80,8 +80,8 @@ class Ensemble:
     def _basis(self) -> tuple[Covariance, Array]:
         """Return the second moment and its eigenvectors (columns) in the basis of the simulation.
 
-        This is the basis of the eigenvectors if optimizer and data allow it, otherwise the original
-        one.
+        This is the basis of the eigenvectors themselves, unless the optimizer or the use of rows
+        requires the original features.
         """
         if self.in_eigenbasis:
             return EigenbasisCovariance(self.values), eye_like(len(self.values), self.values)
@@ -96,9 +96,10 @@ class Ensemble:
         return self.plan.rows
 
     def _masked(self, rng: np.random.Generator) -> tuple[Any, PrefixNumbers | None]:
-        """Return the second moment of all rows and the source of random numbers of nested dropout.
+        """Return the second moment of all rows, and an object that draws numbers for random masks.
 
-        Both are None unless the rule draws random masks and an epoch is one step on all rows.
+        The masks are those of nested dropout. Both results are None unless the rule draws random
+        masks and an epoch is one step on all rows.
         """
         if not self.method.rule.needs_rows or self._steps_per_epoch > 1:
             return None, None
@@ -107,7 +108,7 @@ class Ensemble:
         return rows_covariance(rows, 0.0 * rows[0, :], 0.0 * rows[:, 0] + 1.0), numbers
 
     def _batches(self, rng: np.random.Generator) -> Any:
-        """Return an iterator over the second moments of the batches, one per step, without end.
+        """Return an endless iterator over the second moments of the batches, one for each step.
 
         The result is None if a step uses only the second moment of all rows.
         """
@@ -297,9 +298,10 @@ class Ensemble:
 
     @staticmethod
     def _finite(weights: Any, measure: Callable[[Array], Array]) -> Array:
-        """Return `measure` of each run's decoder, and NaN for decoders with entries not finite.
+        """Return the metric `measure` of the decoder of each run.
 
-        The metrics would raise an error for such decoders.
+        It is NaN for a decoder that contains NaN or infinity, for which metrics would raise an
+        error.
         """
         xp = namespace(weights.atoms)
         finite = xp.all(xp.isfinite(weights.atoms), axis=(-2, -1))
