@@ -244,7 +244,10 @@ class Posterior:
         return turn @ block @ adjoint(turn)
 
     def _along_axes(self, wanted: Any) -> Array:
-        """Return the posterior covariance of the coefficients along the principal axes `wanted`."""
+        """Return the posterior covariance of the coefficients along some principal axes of groups.
+
+        `wanted` are the indices of the axes, counted as the columns are.
+        """
         xp = namespace(self.roots)
         place = np.full(self.n_columns, -1)
         place[self.active] = np.arange(self.active.size)

@@ -64,7 +64,7 @@ CONSTANT = 8.0
 One epsilon is the machine epsilon of float64."""
 
 LEAST_ACCURACY = 1e-2
-"""Largest distance to optimality accepted, however small the noise variance is."""
+"""Largest distance to optimality that is accepted if the noise variance is very small."""
 
 FORMER_NAMES = ("Phi", "dictionary", "responses")
 """Names that the arguments X and y had in earlier versions; they are refused with a message."""
@@ -270,8 +270,8 @@ def compressed(
     """Return a problem of as few rows and responses as possible, with the noise variance 1.
 
     It has the same energies (losses) as the dictionary and the responses, which are divided by the
-    square root of their number. `dimension` is the number of independent rows of the data. The
-    responses stay as they are unless `few`.
+    square root of their number. `dimension` is the number of independent rows of the data. Only if
+    `few` are many responses replaced by a square root of their Gram matrix.
     """
     dictionary, responses = _of_one_kind(dictionary, responses)
     dictionary, responses, outside = reduced_to_span(dictionary, responses)
@@ -530,7 +530,7 @@ class Rows:
     def squared_error(self, coefficients: Array, reference: Rows) -> float:
         """Return the weighted sum of squared errors of predicting these rows.
 
-        `coefficients` have shape (n_columns, n_responses). The means that are removed from the
+        `coefficients` have shape (n_columns, n_responses). The means that are subtracted from the
         dictionary and the responses are those of the rows `reference`.
         """
         return self.squared_error_from(coefficients, reference.offsets)

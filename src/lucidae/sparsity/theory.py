@@ -25,7 +25,7 @@ EXACT = 1e-8
 It is far above rounding errors and far below the noise of data."""
 
 MARGIN = 10.0
-"""Safety factor: reconstructions of the responses differ if they do by this many times `EXACT`.
+"""Reconstructions of the responses count as different if they differ by this times `EXACT`.
 
 Two exact fits differ by at most 2 `EXACT` in their reconstruction, so any factor above 2 is safe.
 """

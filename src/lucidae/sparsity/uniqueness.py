@@ -25,9 +25,9 @@ from lucidae.sparsity.theory import (
 )
 
 RANK = 1e-6
-"""Singular values of the responses above this share of the largest count as their rank.
+"""The rank of the responses is the number of singular values above this share of the largest.
 
-A hundred times `EXACT`: what an exact fit leaves over must not count as rank.
+It is a hundred times `EXACT`, so that the residual of an exact fit does not count as rank.
 """
 
 SPARSE_ENTRIES = 5_000_000
@@ -39,8 +39,8 @@ TOO_LARGE = (
 )
 
 SUPERFLUOUS = (
-    "Fewer columns may be enough: without column {column}, the other used columns leave only "
-    "{share:.2g} of the responses."
+    "Fewer columns may be enough: without column {column}, the other used columns fit the "
+    "responses with a relative error of {share:.2g}."
 )
 
 

@@ -119,7 +119,7 @@ class NoiseCovariance:
 
     @cached_property
     def rank(self) -> int:
-        """Rank of R."""
+        """Rank of the noise covariance R."""
         return int((self.variances > 0).sum()) if self.is_diagonal else len(self.matrix)
 
     @cached_property
@@ -147,7 +147,10 @@ class NoiseCovariance:
         return rotation_to_rows(vectors) @ (vectors / np.sqrt(values)).conj().T
 
     def apply(self, values: Array) -> Array:
-        """Return T times `values`, of shape (r, m) for values of shape (d, m) and the rank r."""
+        """Return the whitener T times `values`, of shape (r, m) for the rank r.
+
+        `values` has shape (d, m), with one row for each of the d rows of the data.
+        """
         if self.is_diagonal:
             xp = namespace(values)
             kept = xp.asarray(np.flatnonzero(self.variances > 0), device=device(values))
@@ -169,11 +172,11 @@ class NoiseCovariance:
 
 
 def rotation_to_rows(vectors: Any) -> Any:
-    """Return the rotation that brings r orthonormal axes as close as possible to r of d rows.
+    """Return the rotation U that aligns r orthonormal axes with r of the d rows, of shape (r, r).
 
-    `vectors` has the axes as columns, V of shape (d, r). Pivoting selects rows J of V. With the
-    singular value decomposition V_J = PSQᴴ the rotation is U = PQᴴ, and VUᴴ is positive
-    semi-definite on the rows J.
+    `vectors` is the matrix V of shape (d, r) with the axes as columns. Pivoting selects r rows J of
+    V. With the singular value decomposition V_J = PSQᴴ the rotation is U = PQᴴ, and VUᴴ is positive
+    semi-definite on the rows J, so that each rotated axis belongs to one row.
     """
     rank = vectors.shape[1]
     chosen = np.sort(scipy.linalg.qr(vectors.conj().T, mode="r", pivoting=True)[1][:rank])
@@ -182,7 +185,7 @@ def rotation_to_rows(vectors: Any) -> Any:
 
 
 def _refuse_shape(shape: tuple[int, ...], n_rows: int) -> None:
-    """Raise the error for a noise covariance of another shape than the data need."""
+    """Raise an error that names the shape of `noise_cov` and those that suit `n_rows` rows."""
     message = (
         f"noise_cov has shape {shape}, expected ({n_rows}, {n_rows}), the covariance of the "
         f"noise of the {n_rows} rows of X, or ({n_rows},), their variances."
@@ -332,7 +335,7 @@ class WhitenedRows(Rows):
 
 
 def whitened_rows(rows: Rows, noise: NoiseCovariance) -> WhitenedRows:
-    """Return the rows whitened by the covariance of their noise, in the order of its whitener.
+    """Return the rows of data after whitening by the covariance of their noise.
 
     Parameters
     ----------
