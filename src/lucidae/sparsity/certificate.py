@@ -127,8 +127,8 @@ def _path_stability(figures: SparseFigures) -> tuple[Claim, ...]:
     if changed.any():
         worst = int(np.argmax(changed))
         warnings.append(
-            f"the strongest column is {column}, but {path['strongest'][worst]} at the noise "
-            f"variance {path['noise'][worst]:.3g}, so that the strongest column changes"
+            f"the strongest column changes: it is {column} at this noise variance and "
+            f"{path['strongest'][worst]} at the noise variance {path['noise'][worst]:.3g}"
         )
     advice = ""
     if warnings:
@@ -158,19 +158,22 @@ def _noise_covariance(figures: SparseFigures) -> tuple[Claim, ...]:
 
 
 def certificate_of(figures: SparseFigures, title: str) -> Certificate:
-    """Return a certificate with all claims about a fit and the numbers from which to check them."""
+    """Return a certificate with all claims about a fit and the numbers from which to check them.
+
+    `figures` are the measured values, and `title` is the heading of the certificate.
+    """
     return Certificate(title, claims(figures), figures.evidence)
 
 
 def with_changes(found: Certificate, changed: Mapping[str, float]) -> Certificate:
-    """Return a certificate with a claim that fails if a user changed fitted attributes.
+    """Return the certificate of a fit with a failed claim added if attributes were changed.
 
     Parameters
     ----------
     found : Certificate
         The certificate of the fit.
     changed : mapping
-        The changed attributes with their relative difference.
+        The names of the attributes that a user has changed since, with the relative change of each.
     """
     if not changed:
         return found

@@ -1,10 +1,10 @@
 """Evaluation of relevances for the verifier if the coefficients of the responses are correlated.
 
 The coefficients of a column with relevance (prior variance) w have the prior N(0, wB) over the n
-responses. With the eigenvectors V of B the responses XV are independent, and response t has the
-relevances λₜw, where λₜ is an eigenvalue of B. Each is evaluated by itself with
-`evaluate_relevances`, by a QR decomposition of its own. The solver instead diagonalises one matrix
-for all responses.
+responses X, where the n × n matrix B is the same for all columns. With the eigenvectors V of B the
+columns of XV are independent, and column t has the relevances λₜw, where λₜ is an eigenvalue of B.
+Each column is evaluated by itself with `evaluate_relevances`, by a QR decomposition of its own. The
+solver instead diagonalises one matrix for all responses.
 """
 
 from __future__ import annotations

@@ -356,8 +356,8 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         y : array-like of shape (n_samples,) or (n_samples, n_outputs)
             The responses.
         sample_weight : array-like of shape (n_samples,), optional
-            Frequencies of the rows: weight 2 is the same as giving the row twice. Together with
-            `noise_cov`, this must be one variance for each row.
+            Frequencies of the rows: weight 2 is the same as giving the row twice. If weights are
+            given, `noise_cov` must not be a matrix, but one variance for each row.
         noise_cov : array-like of shape (n_samples, n_samples) or (n_samples,), optional
             Covariance R of the noise of the rows, or its diagonal if their noise is independent.
             The noise has covariance ``noise_variance_`` times R, so give ``noise_variance=1`` if R
@@ -821,7 +821,7 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         if targets.shape[1] != outputs:
             raise ValueError(
                 f"y has {targets.shape[1]} outputs, but the estimator was fitted to {outputs}: "
-                "give y with as many."
+                "give y with as many outputs."
             )
         parameters = dict(self._state.parameters or {})
         if parameters.pop("noise_cov", False) and noise_cov is None:

@@ -155,7 +155,7 @@ def principal_axes(covariances: Matrices, groups: Groups) -> tuple[Axes, Matrice
 
 
 DROPPED = 1e-13
-"""Singular value of a group's unit columns, relative to the largest, that counts as zero."""
+"""Singular values of a group's unit columns below this share of the largest count as zero."""
 
 
 INDEPENDENT = 1e-4
@@ -193,8 +193,8 @@ class GroupBasis(NamedTuple):
     def given(self, state: PrincipalState) -> PrincipalState:
         """Return a state of the problem with orthonormal columns as a state for the given columns.
 
-        The columns along the principal axes are the same; only their `axes` are expressed by the
-        given columns.
+        Its columns along the principal axes stay the same. Its `axes` become the combinations of
+        the given columns of each group that are equal to these columns.
         """
         axes, groups = state.axes, self.groups
         turns = np.zeros(self.into.shape, np.result_type(self.into, to_numpy(axes.vectors)))

@@ -110,9 +110,10 @@ A check takes as long as an update."""
 def repeat_group_update(
     problem: Problem, groups: Groups, start: Any, tolerance: float, limit: int
 ) -> Solution[PrincipalState]:
-    """Repeat the majorise–minimise update of the covariances of groups until it changes nothing.
+    """Repeat the majorise–minimise update of the covariances of groups until they are optimal.
 
-    `tolerance` is the distance to the optimality (KKT) conditions at which the updates stop.
+    The updates start from the covariances `start` and end when the distance to the optimality (KKT)
+    conditions is at most `tolerance`, or after `limit` updates.
     """
     return iterate(
         lambda state: evaluate_groups(problem, groups, majorize_minimize_groups(state)),

@@ -345,8 +345,9 @@ class Guide(NamedTuple):
 def entry_noise(problem: Problem, objective: Energy) -> float:
     """Return the normalised noise variance above which all relevances (prior variances) are zero.
 
-    At zero relevances the energy (loss) falls with that of a column φ if ‖φᵀX‖²/n > γ‖φ‖², for n
-    responses X and the noise variance γ. For a group of columns, both sides are sums.
+    If all relevances are zero, the energy (loss) falls as the relevance of a column φ grows if
+    ‖φᵀX‖²/n > γ‖φ‖², for n responses X and the noise variance γ. For a group of columns, both sides
+    are sums.
     """
     xp = namespace(problem.noise)
     powers = squared_norms(adjoint_times(problem.dictionary, problem.responses), -1)
@@ -359,10 +360,10 @@ def entry_noise(problem: Problem, objective: Energy) -> float:
 def coarse_trace(problem: Problem, objective: Energy, noise: float) -> PathTrace | None:
     """Return what each column contributes at noise variances above a given one.
 
-    They decrease from the largest noise variance with an active column towards `noise`, without
-    these two, and each fit has a low accuracy. `problem` has `noise` in normalised units. The
-    result is None for energies (losses) without exact moves of single relevances (prior variances),
-    for which the path would cost as much as the fit.
+    The noise variances lie between `noise` and the largest one at which a column is active. They
+    decrease geometrically, and each fit has a low accuracy. `problem` has `noise` in normalised
+    units. The result is None for energies (losses) without exact moves of single relevances (prior
+    variances), for which the path would cost as much as the fit.
     """
     marginal, target = objective.marginal, scalar(problem.noise)
     if marginal is None or not objective.exact_coordinates:
@@ -388,7 +389,7 @@ def coarse_trace(problem: Problem, objective: Energy, noise: float) -> PathTrace
 def column_powers(state: State, objective: Energy) -> Any:
     """Return the sum of squares that each column, or its group, contributes to the fitted values.
 
-    It is divided by the number of responses, and in normalised units.
+    It is divided by the number of responses, and the responses have unit mean square.
     """
     powers = state.power * column_squares(state.dictionary)
     return to_numpy(powers if objective.groups is None else objective.groups.share(powers))

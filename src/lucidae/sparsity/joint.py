@@ -398,7 +398,7 @@ def _polished(start: JointState, tolerance: float, limit: int) -> Solution[Joint
 
 
 def _without_vanishing(joint: JointState) -> JointState:
-    """Return the states after setting relevances to zero from which the energy would only rise.
+    """Return the states after all relevances whose best value is zero are set to zero.
 
     The relevance (prior variance) of column j is set to zero if the derivative of the joint energy
     (loss) there, with all other relevances fixed, is not negative. It is the mean of sⱼ − qⱼ² over

@@ -540,7 +540,11 @@ def _points(data: PathInput, grid: Floats, stop: float) -> Iterator[dict[str, An
 
 
 def _grid(noise_variances: Any, highest: float, lowest: float) -> Floats:
-    """Return the noise variances in descending order, after checking those that were given."""
+    """Return the noise variances of a path in descending order.
+
+    These are the given ones after checking them, or, if None was given, a geometric sequence from
+    `highest` to `lowest`.
+    """
     if noise_variances is None:
         count = int(np.ceil(np.log(lowest / highest) / np.log(STEP)))
         return highest * STEP ** np.arange(count + 1.0)

@@ -246,7 +246,7 @@ class Posterior:
     def _along_axes(self, wanted: Any) -> Array:
         """Return the posterior covariance of the coefficients along some principal axes of groups.
 
-        `wanted` are the indices of the axes, counted as the columns are.
+        `wanted` are the indices of the axes; axis j of the dictionary takes the place of column j.
         """
         xp = namespace(self.roots)
         place = np.full(self.n_columns, -1)

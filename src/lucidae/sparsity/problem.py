@@ -157,7 +157,7 @@ class Units:
     n_responses: int
 
     def relevance(self, normalised: Array) -> Array:
-        """Return relevances of the normalised problem in the units of the data.
+        """Convert relevances of the normalised problem to the units of the data.
 
         The relevance of a column is the prior variance of its coefficients. The normalised problem
         has columns of unit norm and responses of unit mean square.
@@ -165,7 +165,7 @@ class Units:
         return normalised * (self.scale[..., None] / self.norms) ** 2
 
     def normalised_relevance(self, relevance: Array) -> Array:
-        """Return relevances given in the units of the data in those of the normalised problem.
+        """Convert relevances from the units of the data to those of the normalised problem.
 
         The relevance of a column is the prior variance of its coefficients. The normalised problem
         has columns of unit norm and responses of unit mean square.
@@ -173,14 +173,14 @@ class Units:
         return relevance * (self.norms / self.scale[..., None]) ** 2
 
     def noise(self, normalised: Array) -> Array:
-        """Return a noise variance of the normalised problem in squared units of the responses.
+        """Convert a noise variance of the normalised problem to squared units of the responses.
 
         In the normalised problem the responses have unit mean square.
         """
         return normalised * self.scale**2
 
     def normalised_noise(self, noise: Any) -> Any:
-        """Return a noise variance, given in squared units of the responses, in normalised units.
+        """Convert a noise variance from squared units of the responses to normalised units.
 
         In these units the responses have unit mean square. The result is at least `NOISE_FLOOR`.
         """
@@ -429,7 +429,7 @@ class Rows:
     def is_complex(self) -> bool:
         """Whether dictionary or responses are complex, so that the noise is circular complex.
 
-        Real numbers in an array of complex dtype are real.
+        Arrays of complex dtype whose imaginary parts are all zero count as real.
         """
         xp, parts = namespace(self.dictionary), (self.dictionary, self.responses)
         return any(is_complex(part) and bool(xp.any(xp.imag(part) != 0)) for part in parts)
@@ -574,9 +574,9 @@ def canonical(dictionary: Array, responses: Array, weights: Array | None, interc
 def sortable(values: Any) -> Any:
     """Return unsigned integers such that the bytes of two rows sort as the float64 rows do.
 
-    Equal rows have equal bytes. The order by value does not change when columns are multiplied by
-    positive numbers, and so neither do the folds into which sorted rows are divided. A complex
-    number is taken as two float64 numbers, its real and its imaginary part.
+    Equal rows have equal bytes. Multiplying columns by positive numbers does not change the order,
+    so that the folds into which sorted rows are divided stay the same. A complex number is taken as
+    two float64 numbers, its real and its imaginary part.
     """
     # The bits of positive doubles increase with their value and those of negative ones decrease:
     # the sign bit is set for the former, and all bits are inverted for the latter.

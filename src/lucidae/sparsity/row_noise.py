@@ -146,7 +146,10 @@ class RowLearning(NamedTuple):
 
 
 def check_learnable_rows(objective: Energy, n_outputs: int, weighted: bool, given: bool) -> None:
-    """Raise an error if one noise variance for each row cannot be learned."""
+    """Raise an error if one noise variance for each row cannot be learned.
+
+    `weighted` tells whether weights of the rows were given, `given` whether `noise_cov` was.
+    """
     if not objective.descends_between_noise_steps or objective.marginal is None:
         raise ValueError(
             "noise_variance='learn_diagonal' needs the full posterior covariance, and groups that "

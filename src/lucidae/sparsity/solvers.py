@@ -208,9 +208,10 @@ def _solve_group_covariances(
 
 
 def advice_on(solution: Solution[State]) -> str:
-    """Return how a minimisation ended and what to do, with regard to the noise variance.
+    """Return a text that says how a minimisation ended and what the user can do.
 
-    A noise variance far below that of the data makes the covariance of a response nearly singular.
+    If it ended without progress, the text mentions the noise variance: one that is far below that
+    of the data makes the covariance of a response nearly singular.
     """
     if solution.status is not Status.STALLED:
         return solution.advice
@@ -451,7 +452,10 @@ def _finish(basin: Solution[State], marginal: Marginal, limits: Limits) -> Solut
 
 
 def _descend(start: State, marginal: Marginal, limits: Limits) -> Solution[State]:
-    """Return the solution of `solve_working_set` from the state `start`, with the given limits."""
+    """Minimise the energy (loss) by sweeps over working sets of columns, from the state `start`.
+
+    A sweep makes coordinate moves and Newton steps, see `solve_working_set`.
+    """
     return solve_working_set(
         start,
         marginal,

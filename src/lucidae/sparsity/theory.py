@@ -153,10 +153,10 @@ def position_of(columns: Any, used: Any, responses: Any, rank: int, weakest: flo
     rank : int
         Numerical rank of X.
     weakest : float
-        The smallest of two kinds of numbers, relative to ‖X‖: the norm of a used column times the
-        norm of its coefficients, and the first `rank` singular values of X. A set of columns whose
-        smallest singular value is below MARGIN · EXACT / weakest might give an exact representation
-        of X by other columns.
+        The smallest of the following numbers, divided by ‖X‖: for each used column its norm times
+        the norm of its coefficients, and the first `rank` singular values of X. A set of columns
+        whose smallest singular value is below MARGIN · EXACT / weakest might give an exact
+        representation of X by other columns.
 
     Returns
     -------

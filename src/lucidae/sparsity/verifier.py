@@ -188,7 +188,10 @@ def measure(
 
 
 def _measured(sample: Sample, fit: Fit, model: EnergyKind, title: str) -> SparseFigures:
-    """Return the measured values of a fit, without suppressing floating-point warnings."""
+    """Return the measured values of a fit on rows of data; see `measure` for the arguments.
+
+    Floating-point warnings are not suppressed here, but in `measure`.
+    """
     stored = max(machine_epsilon(part) for part in (fit.coef, fit.relevance) if part is not None)
     plain = Sample(
         _wide(sample.dictionary),

@@ -201,7 +201,7 @@ def _refuse_shape(shape: tuple[int, ...], n_rows: int) -> None:
 
 
 def _check_variances(variances: Any) -> None:
-    """Raise an error unless variances are real, none is negative and one is positive."""
+    """Raise an error unless variances are real and not negative, and at least one is positive."""
     if np.iscomplexobj(variances) and variances.imag.any():
         raise ValueError("noise_cov contains complex variances. Give real numbers.")
     smallest = float(variances.real.min())
@@ -307,7 +307,11 @@ class WhitenedRows(Rows):
         return self.log_volume
 
     def _offset(self, values: Array) -> Mean:
-        """Return the coefficients of `constant` in a weighted least-squares fit of `values`."""
+        """Return the mean of whitened rows `values` by weighted least squares.
+
+        It is the coefficient of `constant`, the whitened column of ones, for each column of
+        `values`; zeros if the rows do not determine an intercept.
+        """
         if not self.identified:
             nothing = values[0, :] * 0.0
             return Mean(nothing, nothing)
@@ -319,7 +323,11 @@ class WhitenedRows(Rows):
         return Mean(center, shares @ (values - column * center))
 
     def without(self, values: Array, offset: Mean) -> Array:
-        """Return whitened rows minus a mean: the column `constant` times the row `offset`."""
+        """Return whitened rows `values` minus their mean `offset`.
+
+        Each entry of `constant`, the whitened column of ones, is multiplied by the mean and
+        subtracted from its row.
+        """
         column = self.constant[:, None]
         return (values - column * offset.rounded) - column * offset.rest
 
@@ -392,8 +400,9 @@ def canonical_whitened(rows: WhitenedRows) -> WhitenedRows:
 
 
 def prepared_rows(given: Rows, cov: NoiseCovariance | None) -> tuple[Rows, Rows]:
-    """Return the distinct rows to fit with their weights, and the rows that a splitter divides.
+    """Return the distinct rows to fit with their weights, and the rows for the folds of a splitter.
 
+    The latter are all rows in their order, to which a cross-validation splitter of the user refers.
     Both are whitened if the noise has a covariance `cov`.
     """
     if cov is None:
