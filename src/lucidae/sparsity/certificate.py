@@ -53,7 +53,7 @@ LOWER_ENERGY = 1e-8
 """Largest decrease of the energy (loss) per response that is taken for a rounding error."""
 
 ENERGY = 1e-8
-"""Largest relative difference allowed between the reported energy and the verifier's energy."""
+"""Largest relative difference allowed between the reported energy (loss) and the verifier's."""
 
 THEOREM = "Wipf 2023, Theorem 4.1"
 CHEN_HUO = "Chen & Huo 2006, Theorem 2.4"

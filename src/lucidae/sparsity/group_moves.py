@@ -239,7 +239,7 @@ def _moves_of(
 
 
 def _powers(vectors: Matrices, explained: Matrices) -> Matrices:
-    """Return vᵀQv for the columns v of each matrix of `vectors`, where Q is in `explained`."""
+    """Return vᵀQv for the columns v of each matrix in `vectors` and its matrix Q in `explained`."""
     return np.asarray((np.conj(vectors) * (explained @ vectors)).sum(axis=1).real)
 
 

@@ -78,7 +78,7 @@ class ResponseSpectrum(NamedTuple):
 
     @classmethod
     def of(cls, covariance: Any) -> ResponseSpectrum:
-        """Return the spectrum of a given covariance B, divided by its mean diagonal entry."""
+        """Return the spectrum of a covariance, after division by its mean diagonal entry."""
         values, vectors = np.linalg.eigh(covariance / (np.trace(covariance) / len(covariance)))
         return cls(np.maximum(values, 0.0), vectors)
 
@@ -96,7 +96,7 @@ class ResponseSpectrum(NamedTuple):
 
     @property
     def covariance(self) -> Any:
-        """The covariance B."""
+        """The covariance B of the n responses, of shape (n, n)."""
         return (self.vectors * self.values) @ self.vectors.T
 
 
@@ -211,7 +211,7 @@ class CorrelatedState(NamedTuple):
 
     @property
     def energy(self) -> float:
-        """The energy (loss) per response."""
+        """The energy (loss) per response, which is minimised."""
         return _energy(self.problem, self.powers, self.spectrum.values, self.rotated)
 
     @property

@@ -115,7 +115,11 @@ def with_uniqueness(figures: SparseFigures, Phi: Any, X: Any, used: Any) -> Spar
 def _with_position(
     figures: SparseFigures, Phi: Any, X: Any, used: Any, fit: Refit
 ) -> SparseFigures:
-    """Return the measured values with those about other representations of the responses added."""
+    """Return `figures` with values added that tell whether other columns represent the responses.
+
+    `used` are the indices of the columns with non-zero coefficients, and `fit` is the least-squares
+    fit by these columns.
+    """
     compressed = triangle_of(X.conj().T).conj().T if X.shape[1] > X.shape[0] else X
     singular = np.linalg.svd(compressed, compute_uv=False)
     rank = int((singular > RANK * singular[0]).sum())

@@ -166,7 +166,10 @@ def _adjoint(matrices: Any) -> Any:
 
 
 def _orthogonal(columns: Any) -> _Orthogonal:
-    """Return orthonormal bases of the columns (g, d, m) of groups, and coordinates in them."""
+    """Return an orthonormal basis of the columns of each group, and the columns in this basis.
+
+    `columns` has shape (g, d, m), for g groups of m columns with d rows.
+    """
     size = columns.shape[2]
     lengths = np.linalg.norm(columns, axis=1)
     lengths = np.where(lengths > 0, lengths, 1.0)

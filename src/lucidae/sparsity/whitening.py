@@ -67,7 +67,10 @@ class NoiseCovariance:
 
     @classmethod
     def of(cls, noise_cov: Any, n_rows: int) -> NoiseCovariance:
-        """Return a covariance after checking it, for data with `n_rows` rows."""
+        """Return the argument `noise_cov` as a `NoiseCovariance`; raise an error if it is invalid.
+
+        The data have `n_rows` rows.
+        """
         if scipy.sparse.issparse(noise_cov):
             noise_cov = noise_cov.toarray()
         try:
