@@ -422,7 +422,10 @@ def in_given_axes(covariances: Matrices, state: PrincipalState) -> Matrices:
 
 
 def axes_of(state: State) -> Axes | None:
-    """Return the principal axes of a state; None if its columns are those of the data."""
+    """Return the principal axes of groups along which a state takes its columns.
+
+    Return None if the columns of the state are those of the data.
+    """
     return state.axes if isinstance(state, PrincipalState) else None
 
 

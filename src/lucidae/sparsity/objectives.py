@@ -379,7 +379,7 @@ class Autoencoder(Energy):
     needs_curvature: ClassVar[bool] = False
 
     def power(self, state: State) -> Array:
-        """Return the mean square of each row of the coefficients, averaged over its group."""
+        """Return the mean square of the coefficients of each column, averaged over its group."""
         if self.groups is None:
             return state.power
         ones = namespace(state.noise).ones_like(state.relevance)

@@ -215,7 +215,7 @@ class NoisePath:
 
     @property
     def stable_part(self) -> slice:
-        """The part of the path with a single strongest column that explains most, as a slice.
+        """The part of the path, as a slice, on which a single strongest column explains most.
 
         The path is divided where the strongest column changes. The part on which the explained
         share of the sum of squares of the responses grows most is returned. Errors of a wrong

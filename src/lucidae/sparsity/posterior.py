@@ -86,10 +86,10 @@ class ActiveFactor:
     def of(
         cls, dictionary: Dictionary, relevance: Array, noise: float, axes: Any = None
     ) -> ActiveFactor:
-        """Return the factor for a dictionary whose rows are already centred and weighted.
+        """Return the `ActiveFactor` of a dictionary whose rows are already centred and weighted.
 
-        Its posterior has the prior variances `relevance`, along `axes` if these are given, and the
-        noise variance `noise`.
+        The coefficients have the prior variances `relevance`, along the principal axes `axes` if
+        these are given, and `noise` is the noise variance.
         """
         dictionary = dictionary if axes is None else axes.columns(dictionary)
         xp = namespace(relevance)

@@ -462,7 +462,7 @@ class Rows:
         return 0.0
 
     def without(self, values: Array, offset: Mean) -> Array:
-        """Return rows minus the mean `offset`; `values` has one row for each row of this object."""
+        """Return `values`, one row for each row of this object, minus their mean `offset`."""
         return offset.removed_from(values)
 
     def _offset(self, values: Array) -> Mean:
