@@ -145,7 +145,7 @@ STACK = np.stack([X, X]), np.stack([Y, Y])
             {"noise_variance": [1.0, 2.0, 3.0]},
             r"shape \(3,\), expected one number or an array of 2",
         ),
-        ({"noise_variance": [1.0, -1.0]}, "finite and above 0 for every problem"),
+        ({"noise_variance": [1.0, -1.0]}, "expected a finite number above 0 for every problem"),
         ({"noise_variance": np.array([1j, 1j])}, "complex128"),
         ({"solver": "coordinate"}, "expected one of 'auto', 'em', 'mm', 'mackay'"),
         ({"posterior": 3}, "posterior=3 was given, expected one of 'full', 'diagonal', 'point'"),

@@ -97,10 +97,12 @@ def support_differences(
     """Return how many columns `support` contains or lacks wrongly, and how many are undecided.
 
     A column is significant if its evidence, twice the log-likelihood that is lost without it,
-    exceeds the quantile of χ²₁ at 1 − α/κ, where α is the significance and κ the number of columns
-    (or of groups). A column is undecided if `support` disagrees with the verifier and its evidence
-    is closer to this quantile than its rounding error. `parts` is 2 for complex data, whose
-    log-likelihood changes by twice as much when the energy (loss) changes, and 1 for real data.
+    exceeds the quantile of χ²₁ at 1 − α/κ, where α is the significance and κ the number of columns.
+    If `labels`, the groups of the columns, are given, groups are tested as a whole, and κ is the
+    number of groups. A column is undecided if `support` disagrees with the verifier and its
+    evidence is closer to this quantile than its rounding error. `parts` is 2 for complex data,
+    whose log-likelihood changes by twice as much when the energy (loss) changes, and 1 for real
+    data.
     """
     count = at.relevance.size if labels is None else int(labels.max()) + 1
     threshold = float(scipy.stats.chi2.isf(significance / count, 1))

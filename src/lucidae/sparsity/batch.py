@@ -73,13 +73,13 @@ from lucidae.validation import check_choice, check_integer, check_jobs, check_nu
 __all__ = ["SparseBatch", "solve_batch"]
 
 NEWTON_COLUMNS = 10
-"""Largest number of columns per row of a dictionary for which Newton steps are taken.
+"""Largest ratio of columns to rows of a dictionary for which Newton steps are taken.
 
 A Newton step forms a square matrix with as many rows as the dictionary has columns.
 """
 
 PATIENCE = 16
-"""Number of Newton steps without progress after which a problem stops."""
+"""Number of Newton steps without progress after which the iteration of a problem ends."""
 
 
 NUMBERS = ", a finite number above 0 or an array of them, one for each problem"
@@ -95,7 +95,8 @@ class CheckIntervals(NamedTuple):
 ON_HOST, ON_DEVICE = CheckIntervals(5, 1), CheckIntervals(15, 2)
 """Intervals between two checks of the stopping rule, for arrays on the CPU and on an accelerator.
 
-They are longer on an accelerator, because each check waits for it, while surplus steps are cheap.
+They are longer on an accelerator, because the CPU waits for the result of each check, while
+additional steps take little time.
 """
 
 
@@ -145,7 +146,7 @@ def solve_batch(
 ) -> BatchSolution[SparseBatch]:
     """Solve many sparse regression problems of equal shape at once, as `SparseVAE` solves one.
 
-    Each problem stops on its own. There is no intercept.
+    The iteration of each problem stops by itself. The model has no intercept.
 
     Parameters
     ----------
@@ -159,7 +160,8 @@ def solve_batch(
         full, diagonal, or none ("point", the deterministic autoencoder).
     noise_variance : float, array of shape (B,) or "learn"
         Noise variance of all problems or of each problem. "learn" learns it together with the
-        relevances (prior variances), which is safe for at most half as many columns as rows.
+        relevances (prior variances), which is reliable if there are at most half as many columns
+        as rows.
     solver : {"auto", "mm", "em", "mackay"}
         How the energy (loss) of the full posterior is minimised: by majorise–minimise (MM),
         expectation–maximisation (EM) or MacKay's rule. The other posteriors have one update each.
@@ -217,10 +219,11 @@ def solve_batch(
 
 
 def _checked_stack(X: Any, y: Any) -> tuple[Array, Array]:
-    """Return checked dictionaries (B, d, κ) and responses (B, d, n) of B problems as float arrays.
+    """Return the checked dictionaries and responses of all problems as float arrays.
 
-    There are d rows, κ columns and n responses. float32 stays float32, complex numbers stay
-    complex, and integers become floats.
+    The dictionaries have shape (B, d, κ) and the responses (B, d, n), for B problems with d rows, κ
+    columns and n responses. float32 stays float32, complex numbers stay complex, and integers
+    become floats.
     """
     if scipy.sparse.issparse(X):
         raise ValueError(
@@ -271,12 +274,19 @@ def _checked_noise(noise: Any, y: Array, objective: Energy) -> Any:
         )
     values = ones * given
     if not bool(xp.all(xp.isfinite(values) & (values > 0))):
-        raise ValueError("noise_variance must be finite and above 0 for every problem.")
+        raise ValueError(
+            "noise_variance contains numbers that are not finite or not above 0, expected a finite "
+            "number above 0 for every problem."
+        )
     return values
 
 
 def _some(values: Any, index: Any) -> Any:
-    """Return the entries of the problems `index` along the first axis; a string is unchanged."""
+    """Return the entries of `values` that belong to the problems with the indices `index`.
+
+    The first axis of `values` counts the problems. A string, such as the noise variance "learn", is
+    returned unchanged.
+    """
     if isinstance(values, str):
         return values
     xp = namespace(values)
@@ -301,9 +311,10 @@ def _solve_stack(X: Array, y: Array, noise: Any, settings: BatchSettings) -> Bat
 
 
 def _narrowed(value: SparseBatch, units: Units, y: Array) -> SparseBatch:
-    """Return the solutions in the library and precision of y; an error if they exceed its range.
+    """Return the solutions as arrays of the library and the dtype of y.
 
-    An error is also raised if coefficients with a large contribution are too small for the dtype.
+    Raise an error if a number is outside the range of this dtype, or if a coefficient that
+    contributes much to the fit is too small for it.
     """
     xp = namespace(value.coef)
     for name, part in zip(value._fields, value, strict=True):
@@ -343,7 +354,11 @@ def _first_noise(problem: Problem) -> Array:
 def _solve_one_by_one(
     problem: Problem, settings: BatchSettings, learn: bool
 ) -> BatchSolution[State]:
-    """Solve one problem after the other, because on a CPU solving all at once is not faster."""
+    """Return the solutions of all problems, solved one after the other.
+
+    On a CPU this is as fast as solving all at once. If `learn`, the noise variances are learned
+    too.
+    """
 
     def solved(index: int) -> Solution[State]:
         one = Problem(*(field[index, ...] for field in problem))
@@ -365,12 +380,12 @@ def _solve_one_by_one(
 
 
 def _solve_together(problem: Problem, settings: BatchSettings, learn: bool) -> BatchSolution[State]:
-    """Minimise the energies (losses) of all problems at once.
+    """Return the solutions of all problems, whose energies (losses) are minimised at once.
 
     An update of the relevances (prior variances of the coefficients) is repeated until a basin of
     attraction is chosen; Newton steps then find its minimum. The update alone is repeated to the
-    end if the noise variance is learned, there are too many columns, the tolerance is coarse, or
-    the energy does not allow Newton steps.
+    end if the noise variance is learned (`learn`), if there are too many columns, if the tolerance
+    is coarse, or if the energy does not allow Newton steps.
     """
     objective = settings.objective
     reachable = max(settings.tol, rounding_distance(problem))
@@ -393,7 +408,10 @@ def _solve_together(problem: Problem, settings: BatchSettings, learn: bool) -> B
 
 
 def _given_rule(settings: BatchSettings) -> str:
-    """Return the name of the chosen update rule; "mm" if the energy (loss) has no such rule."""
+    """Return the name of the update rule: `settings.solver`, or "mm" if the energy lacks this rule.
+
+    The energy is the loss that is minimised.
+    """
     return settings.solver if settings.solver in settings.objective.rules else "mm"
 
 
@@ -401,7 +419,7 @@ def _basin_rule(problem: Problem, settings: BatchSettings) -> tuple[str, int]:
     """Return the name of the update that chooses a basin of attraction, and its repetition limit.
 
     With solver="auto" this is expectation–maximisation (EM) for one or two responses and MacKay's
-    rule for more; otherwise it is the update that was asked for.
+    rule for more; otherwise it is the update that `settings.solver` names.
     """
     objective = settings.objective
     if settings.solver == "auto" and objective.exact_coordinates:
@@ -465,8 +483,9 @@ def _polish(
     """Find the minimum of each problem's energy (loss) by damped Newton steps.
 
     The steps start in the basin of attraction that the updates have reached, and are taken on all
-    columns and for all problems at once. Steps on the free columns alone would need fewer
-    operations, but more kernel launches on the accelerator, which cost more.
+    columns and for all problems at once. Leaving out columns whose relevances (prior variances)
+    stay zero would save arithmetic, but would need more kernel launches on the accelerator, which
+    cost more.
     """
     start = NewtonPoint.at(without_vanishing(basin.value, marginal).without_factor())
     stride = _intervals(start.noise).newton
@@ -489,8 +508,8 @@ def _in_units(
 ) -> SparseBatch:
     """Return coefficients, relevances, noise variances and energies in the units of the data.
 
-    The normalised problem has a square root of XXᵀ in place of the responses X. The coefficients of
-    each response are therefore computed from the given dictionary and responses. The relevance of a
+    The normalised problem has a square root of XXᵀ in place of the responses X, so the coefficients
+    of each response are computed from the given `dictionary` and `responses`. The relevance of a
     column is the prior variance of its coefficients. The energy is the loss that is minimised.
     """
     relevance, noise = units.relevance(state.relevance), units.noise(state.noise)
@@ -535,7 +554,7 @@ def _means_by_qr(X: Array, y: Array, relevance: Array, noise: Array) -> Array:
 
 
 def _concatenated(solved: list[BatchSolution[Any]]) -> BatchSolution[SparseBatch]:
-    """Return the solutions of several groups of problems as one, in their order."""
+    """Return the solutions of several lists of problems as one `BatchSolution`, in their order."""
     xp = namespace(*solved[0].value)
     value = SparseBatch(*(xp.concat([part.value[i] for part in solved], axis=0) for i in range(4)))
     return BatchSolution(

@@ -39,23 +39,26 @@ from lucidae.validation import check_number, check_rows
 __all__ = ["certify_coefficients"]
 
 GIVEN_NOISE = 1e-9
-"""Largest relative difference allowed between the noise variance and the number asked for.
+"""Largest relative difference allowed between the noise variance and the number that was given.
 
 Conversions of units cause differences of about 1e-15.
 """
 
 STABLE = 0.5
-"""Share of columns that stay in use at neighbouring noise variances below which to warn."""
+"""The certificate warns if the overlap of columns at neighbouring noise variances is below this.
+
+The overlap is that of the columns in use, the size of the intersection divided by that of the
+union."""
 LOWER_ENERGY = 1e-8
-"""Largest decrease of the energy per response that counts as none."""
+"""Largest decrease of the energy (loss) per response that is taken for a rounding error."""
 
 ENERGY = 1e-8
-"""Largest relative difference allowed between the reported energy and the verifier's energy."""
+"""Largest relative difference allowed between the reported energy (loss) and the verifier's."""
 
 THEOREM = "Wipf 2023, Theorem 4.1"
 CHEN_HUO = "Chen & Huo 2006, Theorem 2.4"
 SPARSEST = "no other representation of the responses uses as few columns"
-OPEN = "It was neither confirmed nor refuted that no other set of as few columns exists"
+OPEN = "It is not known whether another set of as few columns represents the responses"
 NO_NOISE = "No noise variance is known for these coefficients: give noise_variance."
 NOT_DETERMINED = (
     "The coefficients do not determine the relevances (prior variances of the coefficients): these "
@@ -98,9 +101,9 @@ def claims(figures: SparseFigures) -> tuple[Claim, ...]:
 
 
 def _path_stability(figures: SparseFigures) -> tuple[Claim, ...]:
-    """Return a claim that reports how the columns change with the noise variance.
+    """Return a claim that reports how the columns in use change with the noise variance.
 
-    There is none for coefficients alone, whose noise variance was not chosen by a fit.
+    The tuple is empty for coefficients alone, whose noise variance was not chosen by a fit.
     """
     name, reference = "path_stability", "Meinshausen & Bühlmann 2010"
     statement = "share of the columns in use that stay in use if the noise variance is varied"
@@ -108,21 +111,24 @@ def _path_stability(figures: SparseFigures) -> tuple[Claim, ...]:
     if not figures.noise_rule:
         return ()
     if path is None or path["overlap"] is None:
-        why = "Neighbouring noise variances were not tried. Look at lucidae.sparsity.noise_path."
+        why = (
+            "The fit was not repeated at neighbouring noise variances. Call "
+            "lucidae.sparsity.noise_path to see how the columns change."
+        )
         return (does_not_apply(name, statement, reference, why),)
     column = path["column"]
     changed = path.get("changed", path["strongest"] != column)  # older saved fits do not tell
     warnings = []
     if path["overlap"] < STABLE:
         warnings.append(
-            f"of the columns in use, {100.0 * path['overlap']:.0f} % are in use at neighbouring "
-            "noise variances too"
+            f"of the columns that are in use at this or at a neighbouring noise variance, only "
+            f"{100.0 * path['overlap']:.0f} % are in use at both"
         )
     if changed.any():
         worst = int(np.argmax(changed))
         warnings.append(
-            f"the strongest column is {column}, but {path['strongest'][worst]} at the noise "
-            f"variance {path['noise'][worst]:.3g}, so that the strongest column changes"
+            f"the strongest column changes: it is {column} at this noise variance and "
+            f"{path['strongest'][worst]} at the noise variance {path['noise'][worst]:.3g}"
         )
     advice = ""
     if warnings:
@@ -152,19 +158,22 @@ def _noise_covariance(figures: SparseFigures) -> tuple[Claim, ...]:
 
 
 def certificate_of(figures: SparseFigures, title: str) -> Certificate:
-    """Return a certificate with all claims about a fit and the numbers from which to check them."""
+    """Return a certificate with all claims about a fit and the numbers from which to check them.
+
+    `figures` are the measured values, and `title` is the heading of the certificate.
+    """
     return Certificate(title, claims(figures), figures.evidence)
 
 
 def with_changes(found: Certificate, changed: Mapping[str, float]) -> Certificate:
-    """Return a certificate with a claim that fails if a user changed fitted attributes.
+    """Return the certificate of a fit with a failed claim added if attributes were changed.
 
     Parameters
     ----------
     found : Certificate
         The certificate of the fit.
     changed : mapping
-        The changed attributes with their relative difference.
+        The names of the attributes that a user has changed since, with the relative change of each.
     """
     if not changed:
         return found
@@ -197,7 +206,7 @@ def _reachable(claim: Claim, reach: float) -> Claim:
 
 
 def _unknown(figures: SparseFigures, name: str, statement: str, reference: str, why: str) -> Claim:
-    """Return a claim for which there is no measured value.
+    """Return a claim whose value was not measured.
 
     It is undecided if the only reason is that an earlier version of lucidae, which saved the fit,
     did not measure it. Otherwise the claim does not apply, for the reason `why`.
@@ -279,16 +288,16 @@ STILL_LEARNING = (
 
 
 def _noise_variance(figures: SparseFigures) -> Claim:
-    """Return the claim that the noise variance has the value that follows from its choice.
+    """Return the claim that the noise variance is what the rule by which it was found gives.
 
     If it was given, that is the given number; if it was learned, the energy (loss) is stationary in
     it; with cross-validation it is the mean squared error of predicting held-out rows.
     """
     name, rule, reference = "noise_variance", figures.noise_rule, "Wipf & Rao 2007"
-    statement = NOISE_STATEMENTS.get(rule, "the noise variance is the one that was asked for")
+    statement = NOISE_STATEMENTS.get(rule, "the noise variance is the one that was given")
     if figures.noise_distance is None:
-        why = "The noise variance was given with the coefficients."
-        why = "Held-out rows are predicted during fit only." if rule in HELD_OUT else why
+        why = "The noise variance was given with the coefficients, and nothing was fitted."
+        why = "Held-out rows are predicted only during fit." if rule in HELD_OUT else why
         why = NO_NOISE if figures.violation is None else why
         return _unknown(figures, name, statement, reference, why)
     learned = rule in ("learn", "floor", "learn_diagonal")
@@ -427,7 +436,10 @@ def _unique_by_coherence(figures: SparseFigures) -> Claim:
 
 
 def _row_scales(figures: SparseFigures) -> Claim:
-    """Return a claim that reports the median ratio of successive norms of coefficient rows."""
+    """Return a claim that reports the median ratio of a coefficient row's norm to the next larger.
+
+    A row contains the coefficients of one column of the dictionary for all responses.
+    """
     name = "row_scales"
     statement = "median ratio of successive norms of the coefficient rows, in descending order"
     ratios = row_scale_ratios(figures.row_norms)
@@ -466,10 +478,11 @@ def _posterior_collapse(figures: SparseFigures) -> Claim:
 
 
 def _response_covariance(figures: SparseFigures) -> tuple[Claim, ...]:
-    """Return the claim about the covariance of the responses; none if they are independent.
+    """Return a tuple with the claim about the covariance of the responses; empty without one.
 
-    If it was learned, the claim is that the energy (loss) is no lower at nearby correlations of
-    successive responses. That the responses have such a covariance at all is not judged.
+    If the covariance was given, the claim is that the fitted one is equal to it. If it was learned,
+    the claim is that the energy (loss) is no lower at nearby correlations of successive responses.
+    Whether the responses really have such a covariance is not judged.
     """
     rule = figures.evidence.get("response_covariance_rule")
     if rule is None:

@@ -63,7 +63,7 @@ class SparseColumns(NamedTuple):
     shifts : ndarray of int of shape (κ,)
         Exponents of the powers of two by which the columns are divided.
     lengths : ndarray of shape (κ,)
-        Norms of the columns after all this.
+        Norms of the columns after these operations.
     """
 
     matrix: Any

@@ -1,10 +1,10 @@
 """Evaluation of relevances for the verifier if the coefficients of the responses are correlated.
 
 The coefficients of a column with relevance (prior variance) w have the prior N(0, wB) over the n
-responses. With the eigenvectors V of B the responses XV are independent, and response t has the
-relevances λₜw, where λₜ is an eigenvalue of B. Each is evaluated by itself with
-`evaluate_relevances`, by a QR decomposition of its own. The solver instead diagonalises one matrix
-for all responses.
+responses X, where the n × n matrix B is the same for all columns. With the eigenvectors V of B the
+columns of XV are independent, and column t has the relevances λₜw, where λₜ is an eigenvalue of B.
+Each column is evaluated by itself with `evaluate_relevances`, by a QR decomposition of its own. The
+solver instead diagonalises one matrix for all responses.
 """
 
 from __future__ import annotations
@@ -16,10 +16,14 @@ import numpy as np
 from lucidae.sparsity.evaluation import Evaluation, Weighted, evaluate_relevances, leverages
 
 STEP = 0.01
-"""Change of artanh ρ with which it is tested whether the correlation ρ has the lowest energy."""
+"""Change of artanh ρ, for the correlation ρ of successive responses, to values that are compared.
+
+The energy (loss) at the fitted ρ is compared with that at the two changed values."""
 
 LARGEST_CORRELATION = 0.999
-"""Largest absolute value of ρ that the estimator learns; there only smaller ones are tested."""
+"""Largest absolute correlation of successive responses that the estimator learns.
+
+A fit at this limit is compared with smaller correlations only."""
 
 UNIT = float(np.finfo(float).eps)
 
@@ -27,14 +31,14 @@ UNIT = float(np.finfo(float).eps)
 def evaluate_correlated(
     rows: Weighted, w: Any, noise: float, covariance: Any, labels: Any = None
 ) -> Evaluation:
-    """Return what follows from given relevances if the coefficients of responses are correlated.
+    """Return the `Evaluation` of relevances if coefficients are correlated over the responses.
 
     The coefficients of a column with relevance (prior variance) w have the prior covariance wB over
     the n responses, where B is `covariance`; `noise` is the noise variance. `labels` are the groups
-    of the columns, if there are any. The result is an `Evaluation`, whose curvature, alignment,
-    data term, log-determinant and residual are means over the responses. It also contains the
-    evidence of each column and, of shape (d, n) for d rows, the posterior variances of the
-    predicted means divided by the noise variance.
+    of the columns, or None. Curvature, alignment, data term, log-determinant and residual of the
+    result are means over the responses. It also contains the evidence of each column (twice the
+    log-likelihood that is lost without it) and, of shape (d, n) for d rows, the posterior variances
+    of the predicted means divided by the noise variance.
     """
     values, vectors = np.linalg.eigh(covariance)
     values = np.maximum(values, 0.0)
@@ -64,10 +68,10 @@ def evaluate_correlated(
 def _lost(at: Evaluation, labels: Any) -> tuple[Any, Any]:
     """Return twice the log-likelihood of one response that is lost without each column or group.
 
-    The second array contains bounds on the rounding errors. Let Φ_g be the columns of a group, w
-    their relevance (prior variance) and Σ the covariance of the response. Without the group it is Σ
-    − wΦ_gΦ_gᵀ. Its determinant is |Σ||M| with M = I − wΦ_gᵀΣ⁻¹Φ_g, and its inverse is Σ⁻¹ + wΣ⁻¹Φ_g
-    M⁻¹ Φ_gᵀΣ⁻¹ (Woodbury).
+    The second array contains bounds on the rounding errors. `labels` are the groups of the columns,
+    or None. Let Φ_g be the columns of a group, w their relevance (prior variance) and Σ the
+    covariance of the response. Without the group it is Σ − wΦ_gΦ_gᵀ. Its determinant is |Σ||M| with
+    M = I − wΦ_gᵀΣ⁻¹Φ_g, and its inverse is Σ⁻¹ + wΣ⁻¹Φ_g M⁻¹ Φ_gᵀΣ⁻¹ (Woodbury).
     """
     w, evidence, error = at.relevance, np.zeros(at.relevance.size), np.zeros(at.relevance.size)
     labels = np.arange(w.size) if labels is None else labels
@@ -84,12 +88,12 @@ def _lost(at: Evaluation, labels: Any) -> tuple[Any, Any]:
 
 
 def correlation_gain(rows: Weighted, w: Any, noise: float, covariance: Any) -> float:
-    """Return by how much the energy per response falls if the responses are correlated otherwise.
+    """Return by how much a nearby correlation of responses lowers the energy (loss) per response.
 
-    The energy is the loss. `covariance` should be that of an autoregressive model of order one,
-    AR(1), whose correlation ρ of successive responses is read off it. The energy is compared at the
-    two nearby values of ρ at which artanh ρ differs by `STEP`. The result is zero if neither lowers
-    the energy, and infinite if `covariance` is not that of an AR(1) model.
+    `covariance` should be that of an autoregressive model of order one, AR(1), whose correlation ρ
+    of successive responses is read from it. The energy is compared with those at the two nearby
+    values of ρ at which artanh ρ differs by `STEP`. The result is zero if neither lowers the
+    energy, and infinite if `covariance` is not that of an AR(1) model.
     """
     n = len(covariance)
     correlation = float(covariance[0, 1] / covariance[0, 0])
@@ -105,7 +109,11 @@ def correlation_gain(rows: Weighted, w: Any, noise: float, covariance: Any) -> f
 
 
 def _energy(rows: Weighted, w: Any, noise: float, covariance: Any) -> float:
-    """Return the energy (loss) per response, up to a constant."""
+    """Return the energy (loss) per response, up to a constant, for correlated responses.
+
+    `w` are the relevances (prior variances), `noise` is the noise variance, and `covariance` that
+    of the responses.
+    """
     used = np.flatnonzero(w)
     values, vectors = np.linalg.eigh(covariance)
     rotated, total = rows.responses @ vectors, 0.0

@@ -28,7 +28,7 @@ class CorrelatedPosterior:
     roots : ndarray of shape (a,)
         Square roots of their relevances.
     directions, powers : ndarray of shape (r, a) and (r,)
-        The matrix Pᵀ and the diagonal of D.
+        The matrix Pᵀ and the diagonal of D, where r is the smaller of a and the number of rows.
     values, vectors : ndarray of shape (n,) and (n, n)
         Eigenvalues λ and eigenvectors V of B.
     noise : float
@@ -74,7 +74,7 @@ class CorrelatedPosterior:
 
     @property
     def _explained(self) -> Any:
-        """How much smaller the posterior variances are than the prior ones, along r axes, (r, n).
+        """Prior minus posterior variances along the r directions of `directions`, of shape (r, n).
 
         In the eigenbasis V of the covariance of the n responses, with eigenvalues λₜ, these are the
         numbers λₜ²D/(λₜD + γ) of the class docstring; here they are rotated back to the given
@@ -101,7 +101,7 @@ class CorrelatedPosterior:
     def covariance(self, indices: Any) -> Any:
         """Return the posterior covariance matrices of the coefficients of the columns `indices`.
 
-        There is one matrix for each response.
+        The shape is (n, m, m), one matrix for each of the n responses, for m indices.
         """
         place = np.full(self.n_columns, -1)
         place[self.active] = np.arange(self.active.size)

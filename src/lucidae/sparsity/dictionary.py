@@ -26,12 +26,14 @@ BLOCK_ENTRIES = 2_000_000
 """Largest number of entries of a dense block (16 MB) in computations with a sparse dictionary."""
 
 FEW_ENTRIES = 8
-"""A column is handled by pairs of its entries if it has fewer than the rows divided by this."""
+"""Quadratic forms φᵀAᵀAφ of sparse columns φ are sums over pairs of entries if these are few.
+
+They are few if this number times the entries of φ is smaller than the number of rows of A."""
 
 LARGEST_SIDE = 20_000
-"""Largest smaller side of a sparse dictionary: the solvers factorise a dense matrix of this size.
+"""Largest number of rows or of columns, whichever is smaller, of a sparse dictionary.
 
-Such a matrix with 20 000 rows takes 3.2 GB."""
+The solvers factorise a dense square matrix of this size. With 20 000 rows it takes 3.2 GB."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -159,7 +161,10 @@ class SparseDictionary:
         return product
 
     def _parts(self, height: int) -> Iterator[slice]:
-        """Return slices of the columns in which `height` numbers per column fit into memory."""
+        """Return slices of columns so narrow that a dense block of `height` rows fits in memory.
+
+        A block has at most `BLOCK_ENTRIES` entries, or one column.
+        """
         width, count = max(BLOCK_ENTRIES // height, 1), self.shape[1]
         return (slice(a, min(a + width, count)) for a in range(0, count, width))
 
@@ -169,7 +174,10 @@ Dictionary: TypeAlias = Any
 
 
 def _sums(column: Any, values: Any, count: int) -> Any:
-    """Return the sum of the values of each of `count` columns; `column` is that of each value."""
+    """Return, for each of `count` columns, the sum of its values.
+
+    Entry i of `column` is the index of the column that value i belongs to.
+    """
     return np.bincount(column, values, minlength=count)
 
 
@@ -195,7 +203,10 @@ def dense_columns(dictionary: Dictionary, index: Any) -> Array:
 
 
 def selected_columns(dictionary: Dictionary, index: Any) -> Dictionary:
-    """Return the columns `index` of one dictionary; many columns of a sparse one stay sparse."""
+    """Return the columns `index` of one dictionary, as a dense array if there are few of them.
+
+    Many columns of a sparse dictionary are returned as a sparse dictionary.
+    """
     if isinstance(dictionary, SparseDictionary) and len(index) * dictionary.shape[0] > (
         BLOCK_ENTRIES
     ):
@@ -286,9 +297,10 @@ def reduced_to_span(dictionary: Dictionary, responses: Array) -> tuple[Dictionar
 def _reduced_by_blocks(dictionary: SparseDictionary, responses: Any) -> tuple[Any, Any, Any]:
     """Return the result of `reduced_to_span` for a tall sparse dictionary, which becomes dense.
 
-    The triangle of the QR decomposition of [Φ | X] is updated by one block of rows after the other.
-    Its first κ rows are [R | QᵀX], and the norm of the rest is that of the responses outside the
-    span. The result has κ × κ entries, however many rows there are.
+    Let Φ = QR be the QR decomposition of the dictionary with κ columns, and X the responses. The
+    triangular factor of [Φ | X] is updated by one block of rows after the other. Its first κ rows
+    are [R | QᵀX], and the norm of its other rows is that of the responses outside the span of Φ.
+    The reduced dictionary R has κ × κ entries, however many rows Φ has.
     """
     count, width = dictionary.shape[1], dictionary.shape[1] + responses.shape[1]
     rows = scipy.sparse.csr_array(dictionary.entries)

@@ -109,11 +109,11 @@ VERIFIED = ("full", "diagonal", "point")
 """Posteriors whose distance to stationarity the verifier computes; others report their own."""
 
 HOST_ENTRIES = 2**22
-"""Largest number of entries of a dictionary on a GPU that is solved on the CPU.
+"""Largest number of entries of a dictionary on a GPU whose problem is solved on the CPU instead.
 
 Most steps of a fit are moves and Newton steps on a few dozen columns, whose launches take longer on
-a GPU than the arithmetic. With 204 × 4686 entries and the noise variance chosen, a fit takes 1.4 to
-1.8 s on 16 cores and 2.6 to 3.2 s on an H200."""
+a GPU than the arithmetic. With 204 × 4686 entries and a noise variance that has to be found, a fit
+takes 1.4 to 1.8 s on 16 cores and 2.6 to 3.2 s on an H200."""
 
 DIVERGED = (
     "The fit diverged, because rounding errors made the covariance matrix of a response "
@@ -176,11 +176,11 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         The noise variance, or how to find it. "learn" minimises the energy over the noise variance
         too. "cv" takes the mean squared error of predicting held-out rows. "cv_1se" takes the
         largest noise variance at which this error is within one standard error of its smallest
-        value, which gives fewer columns. "learn_diagonal" learns one noise variance for each row
-        (full posterior, at least two outputs, and enough of them: many more than there are
-        columns in use per row); ``noise_variance_`` is then their mean. "auto" means "learn" if
-        there are at most half as many columns as rows, and "cv" otherwise; for a single row it
-        takes 0.1 times the mean square of `y`.
+        value, which gives fewer columns. "learn_diagonal" learns one noise variance for each row;
+        it needs the full posterior, at least two outputs, and many more outputs than columns in
+        use. ``noise_variance_`` is then their mean. "auto" means "learn" if there are at most half
+        as many columns as rows, and "cv" otherwise; for a single row it takes 0.1 times the mean
+        square of `y`.
     solver : {"auto", "mm", "em", "mackay", "coordinate"}, default="auto"
         How the energy of the full posterior is minimised: by majorise–minimise (MM),
         expectation–maximisation (EM) or MacKay's updates, or one relevance at a time
@@ -356,8 +356,8 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         y : array-like of shape (n_samples,) or (n_samples, n_outputs)
             The responses.
         sample_weight : array-like of shape (n_samples,), optional
-            Frequencies of the rows: weight 2 is the same as giving the row twice. Together with
-            `noise_cov`, this must be one variance for each row.
+            Frequencies of the rows: weight 2 is the same as giving the row twice. If weights are
+            given, `noise_cov` must not be a matrix, but one variance for each row.
         noise_cov : array-like of shape (n_samples, n_samples) or (n_samples,), optional
             Covariance R of the noise of the rows, or its diagonal if their noise is independent.
             The noise has covariance ``noise_variance_`` times R, so give ``noise_variance=1`` if R
@@ -575,7 +575,8 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
 
         `rows` are the distinct training rows with their weights, `given` those passed to `fit`, and
         `guide` is a solution of `noise_path` to start at. The relevance of a column is the prior
-        variance of its coefficients. The second value is the path of noise variances, if known.
+        variance of its coefficients. The second value is the path of noise variances, or None if no
+        path was computed.
         """
         rule = noise_rule(self.noise_variance, objective, rows.count, problem.columns)
         settings: dict[str, Any] = {
@@ -804,7 +805,11 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
     def _certify_on(
         self, X: Any, y: Any = None, sample_weight: Any = None, noise_cov: Any = None
     ) -> Certificate:
-        """Return a certificate of the current attributes on data, by the parameters of the fit."""
+        """Return a certificate of the current fitted attributes on the given data.
+
+        The parameters are those with which the estimator was fitted, even if `set_params` has
+        changed them since.
+        """
         check_is_fitted(self)
         if y is None:
             raise ValueError(
@@ -816,7 +821,7 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         if targets.shape[1] != outputs:
             raise ValueError(
                 f"y has {targets.shape[1]} outputs, but the estimator was fitted to {outputs}: "
-                "give y with as many."
+                "give y with as many outputs."
             )
         parameters = dict(self._state.parameters or {})
         if parameters.pop("noise_cov", False) and noise_cov is None:

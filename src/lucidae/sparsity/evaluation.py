@@ -217,7 +217,8 @@ class Evaluation(NamedTuple):
     relevance, noise : ndarray of shape (κ,), and float
         The relevances w and the noise variance γ.
     whitened, loading : ndarray of shape (m, κ) and (κ, p)
-        The matrices R⁻ᵀΦ and ΦᵀΣ⁻¹Y, where Σ = RᵀR with R triangular, and YYᵀ = XXᵀ.
+        The matrices R⁻ᵀΦ and ΦᵀΣ⁻¹Y, where Σ = RᵀR with a triangular matrix R of m rows, and Y is a
+        matrix of p columns with YYᵀ = XXᵀ.
     curvature, alignment : ndarray of shape (κ,)
         For each column φ of Φ, z = φᵀΣ⁻¹φ and Q = ‖φᵀΣ⁻¹X‖²/n.
     mean : ndarray of shape (κ, n)
@@ -284,11 +285,11 @@ def evaluate_relevances(rows: Weighted, w: Any, noise: float) -> Evaluation:
 
 
 def _of_columns(Phi: Any, R: Any, root: Any) -> tuple[Any, Any, Any, Any]:
-    """Return R⁻ᵀΦ and its product ΦᵀR⁻¹A with A = `root`, and two squared norms for each column.
+    """Return R⁻ᵀΦ and ΦᵀR⁻¹A for A = `root`, and the squared norms of their columns and rows.
 
-    They are those of the columns of the first matrix and of the rows of the second. Φ is the
-    dictionary, and R is triangular. For a sparse dictionary the two matrices are computed only for
-    the columns that are read.
+    Φ is the dictionary, and R is triangular. The third value contains the squared norms of the
+    columns of R⁻ᵀΦ, the fourth those of the rows of ΦᵀR⁻¹A: one number for each column of Φ. For a
+    sparse dictionary the two matrices are computed only for the columns that are read.
     """
 
     def whiten(block: Any) -> Any:
@@ -308,10 +309,11 @@ def _of_columns(Phi: Any, R: Any, root: Any) -> tuple[Any, Any, Any, Any]:
 
 
 def leverages(rows: Weighted, w: Any, noise: float) -> Any:
-    """Return the posterior variance of the mean predicted for each row, divided by the noise.
+    """Return the posterior variances of the means predicted for the rows, divided by the noise.
 
     For the dictionary Φ, the relevances (prior variances) W, the noise variance γ and the
-    covariance Σ = ΦWΦᵀ + γI of a response, this is the diagonal of ΦWΦᵀΣ⁻¹. The rows are weighted.
+    covariance Σ = ΦWΦᵀ + γI of a response, this is the diagonal of ΦWΦᵀΣ⁻¹; the divisor is γ. The
+    rows are those of `rows`, multiplied by the roots of their weights.
     """
     used = np.flatnonzero(w)
     scaled = rows.dictionary[:, used] * np.sqrt(w[used])

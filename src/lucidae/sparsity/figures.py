@@ -65,7 +65,7 @@ class SparseFigures:
     row_norms : ndarray
         For each column with non-zero coefficients, the norm of its row of U times its own norm.
     unjustified : int
-        Number of collapsed latents whose activation would lower the full energy.
+        Number of collapsed (not active) latents whose activation would lower the full energy.
     coherence : float
         Largest absolute correlation of two columns of the dictionary.
     violation_error, mean_error : float

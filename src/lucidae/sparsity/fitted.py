@@ -42,7 +42,7 @@ CERTIFIED_PARAMETERS = (
     "significance",
     "response_covariance",
 )
-"""Parameters that the certificate depends on."""
+"""Names of the parameters of `SparseVAE` on which its certificate depends."""
 
 
 @saved_as("lucidae.sparsity.fitted/2", formerly="lucidae.sparsity.fitted/1")

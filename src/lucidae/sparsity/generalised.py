@@ -169,8 +169,9 @@ def row_noise_distance(sample: Sample, rows: Weighted, at: Evaluation, noise: fl
 def prediction_variances(rows: Weighted, w: Any, noise: float) -> Any:
     """Return the posterior variance of the mean predicted for `rows.points`, divided by the noise.
 
-    Let Φ be the columns of positive relevance (prior variance), W these relevances, γ the noise
-    variance, S = ΦW^½ and [S; √γ I] = QR. Then the variance at a point x is γ‖R⁻ᵀW^½x‖².
+    The divisor is the noise variance γ. Let Φ be the columns of positive relevance (prior
+    variance), W these relevances, S = ΦW^½ and [S; √γ I] = QR. Then the variance at a point x is
+    γ‖R⁻ᵀW^½x‖².
     """
     used = np.flatnonzero(w)
     scaled = rows.dictionary[:, used] * np.sqrt(w[used])

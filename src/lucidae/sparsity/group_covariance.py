@@ -49,9 +49,10 @@ from lucidae.sparsity.state import State, evaluate, evaluate_from
 @saved_as("lucidae.sparsity.axes/1")
 @dataclass(frozen=True, slots=True, eq=False)
 class Axes:
-    """Principal axes of the covariances of some groups; other columns are unchanged.
+    """Principal axes of the prior covariances of some groups of columns.
 
-    There are a such groups.
+    The axes of a group are the eigenvectors of the prior covariance of its coefficients. There are
+    a groups with axes; the methods leave the columns of all other groups unchanged.
 
     Parameters
     ----------
@@ -68,7 +69,11 @@ class Axes:
     vectors: Array
 
     def _turned(self, values: Array, vectors: Array) -> Array:
-        """Return `values` of shape (κ, n) with the rows of each group multiplied by `vectors`."""
+        """Return `values` with the rows of each group multiplied by its matrix in `vectors`.
+
+        `values` has shape (κ, n), with one row for each of the κ columns of the dictionary, and
+        `vectors` has shape (a, m, m). Rows of groups without axes are unchanged.
+        """
         if not self.members.shape[0]:
             return values
         xp = namespace(values)
@@ -83,7 +88,10 @@ class Axes:
         return put(values, self.members.ravel()[order], part)
 
     def columns(self, dictionary: Array) -> Array:
-        """Return the columns of the dictionary along the principal axes, Φ_g V for each group."""
+        """Return the dictionary with the columns of each group taken along its principal axes.
+
+        The columns Φ_g of a group with the axes V become Φ_g V.
+        """
         xp = namespace(self.vectors)
         return self._turned(dictionary.mT, xp.matrix_transpose(self.vectors)).mT
 
@@ -101,9 +109,10 @@ class Axes:
         return np.union1d(columns, others)
 
     def covariances(self, relevance: Array, groups: Groups) -> Array:
-        """Return the covariance of each group, of shape (g, m, m), padded with zeros.
+        """Return the prior covariance of each group, of shape (g, m, m), padded with zeros.
 
-        `relevance` are the prior variances along the principal axes, one for each column.
+        There are g groups of at most m columns. `relevance` are the prior variances along the
+        principal axes, one for each column.
         """
         variances = to_numpy(groups.gather(relevance))
         found = variances[:, :, None] * np.eye(variances.shape[1])
@@ -146,15 +155,18 @@ def principal_axes(covariances: Matrices, groups: Groups) -> tuple[Axes, Matrice
 
 
 DROPPED = 1e-13
-"""Singular value of a group's unit columns, relative to the largest, that counts as zero."""
+"""Singular values of a group's unit columns below this share of the largest count as zero."""
 
 
 INDEPENDENT = 1e-4
-"""Eigenvalue of a Gram matrix, relative to the largest, above which it loses few digits."""
+"""Smallest eigenvalue of a Gram matrix, relative to its largest, above which it is accurate enough.
+
+The singular values of the columns are then computed from their Gram matrix, which is faster;
+otherwise too many digits would be lost."""
 
 
 class GroupBasis(NamedTuple):
-    """An orthonormal basis of the span of each group's columns: Φ_gB for the m columns Φ_g.
+    """An orthonormal basis Φ_gB of the span of the m columns Φ_g of each group.
 
     Parameters
     ----------
@@ -170,12 +182,20 @@ class GroupBasis(NamedTuple):
     back: Matrices
 
     def within(self, covariances: Any) -> Matrices:
-        """Return covariances of the given columns, as in `evaluate_groups`, in the basis."""
+        """Return the covariances of the coefficients that belong to the orthonormal bases.
+
+        `covariances` are those of the coefficients of the given columns, of shape (g, m, m) for g
+        groups of at most m columns, or variances of shape (κ,) for κ columns.
+        """
         given = _as_covariances(covariances, self.groups)
         return np.asarray(self.back @ given @ adjoint(self.back))
 
     def given(self, state: PrincipalState) -> PrincipalState:
-        """Return a state in the basis as a state with axes in terms of the given columns."""
+        """Return a state of the problem with orthonormal columns as a state for the given columns.
+
+        Its columns along the principal axes stay the same. Its `axes` become the combinations of
+        the given columns of each group that are equal to these columns.
+        """
         axes, groups = state.axes, self.groups
         turns = np.zeros(self.into.shape, np.result_type(self.into, to_numpy(axes.vectors)))
         turns += np.eye(self.into.shape[1])
@@ -187,9 +207,10 @@ class GroupBasis(NamedTuple):
 def orthonormal(problem: Problem, groups: Groups) -> tuple[Problem, GroupBasis]:
     """Return the problem with orthonormal columns in every group, and the bases of the groups.
 
-    Columns of very different norms, or nearly dependent ones, would cost the solvers digits. The
-    columns are scaled to unit norm first. Directions whose singular value is then below `DROPPED`
-    times the largest are dependent: their columns become zero, and so do their covariances.
+    If columns have very different norms or are nearly dependent, rounding errors of the solvers
+    would grow. The columns are scaled to unit norm first. Directions whose singular value is then
+    below `DROPPED` times the largest are dependent: their columns become zero, and so do their
+    covariances.
     """
     columns = to_numpy(problem.dictionary)
     count, size = groups.members.shape
@@ -215,9 +236,9 @@ def orthonormal(problem: Problem, groups: Groups) -> tuple[Problem, GroupBasis]:
 
 
 def _singular_vectors(columns: Matrices) -> tuple[Matrices, Matrices, Matrices]:
-    """Return the singular value decompositions of matrices (k, d, m) of unit columns.
+    """Return the singular value decompositions of k matrices of unit columns, each of shape (d, m).
 
-    They follow from the eigenvalues of the Gram matrices if these lose few digits.
+    They are computed from the eigenvalues of the Gram matrices where this is accurate enough.
     """
     _, rows, size = columns.shape
     if rows < size:
@@ -234,7 +255,7 @@ def _singular_vectors(columns: Matrices) -> tuple[Matrices, Matrices, Matrices]:
 
 
 class GroupRanking(NamedTuple):
-    """The best moves of all groups, and the distance of the covariances to optimality.
+    """Gains of the best covariances of all groups, and their distance to optimality.
 
     Parameters
     ----------
@@ -266,24 +287,32 @@ class PrincipalState(State):
 
     @classmethod
     def at(cls, state: State, axes: Axes, groups: Groups) -> PrincipalState:
-        """Return `state`, whose groups are in their principal axes, extended by these `axes`."""
+        """Return a `PrincipalState` with the fields of `state`, and with these axes and groups.
+
+        The columns of `state` must already be those along the axes.
+        """
         made = cls(*state)
         made.axes, made.groups = axes, groups
         return made
 
     @property
     def covariances(self) -> Array:
-        """The covariances of all groups, of shape (g, m, m), padded with zeros."""
+        """The prior covariance of each group, of shape (g, m, m), padded with zeros.
+
+        There are g groups of at most m columns.
+        """
         return self.axes.covariances(self.relevance, self.groups)
 
     @cached_property
     def ranking(self) -> GroupRanking:
         """The gains of all groups and the distance to optimality, computed once.
 
-        With S and Q the metric and the explained moment of a group (see `group_moves`), optimality
-        of its covariance Γ means that Q − S is zero on the range of Γ and negative semi-definite.
-        The distance is the largest eigenvalue, over all groups, of |Γ^½(Q − S)Γ^½| and of
-        S^{-½}(Q − S)S^{-½}. Directions in which the columns are dependent do not count.
+        The gain of a group is the decrease of the energy (loss) if its covariance alone becomes the
+        best one. For the columns Φ_g of a group and n responses X with covariance Σ let S =
+        Φ_gᵀΣ⁻¹Φ_g and Q = Φ_gᵀΣ⁻¹XXᵀΣ⁻¹Φ_g/n. The covariance Γ of the group is optimal if Q − S is
+        zero on the range of Γ and negative semi-definite. The distance is the largest eigenvalue,
+        over all groups, of |Γ^½(Q − S)Γ^½| and of S^{-½}(Q − S)S^{-½}. Directions in which the
+        columns are dependent do not count.
         """
         state = evaluate_from(self, self.relevance)
         relevance = to_numpy(self.relevance)
@@ -320,24 +349,35 @@ class GroupCovariance(FullCovariance):
 
     @property
     def marginal(self) -> None:  # type: ignore[override]
-        """None: the energy (loss) is not a function of the relevances (prior variances) alone."""
+        """None: Newton steps in the relevances (prior variances) do not apply to this energy.
+
+        The energy (loss) is a function of the covariances of groups, of which the relevances are
+        only the diagonals.
+        """
         return None
 
     def violation(self, state: State) -> Any:
         """Return the distance of the covariances to the optimality (KKT) conditions.
 
-        See `PrincipalState.ranking`.
+        `PrincipalState.ranking` defines the distance.
         """
         assert isinstance(state, PrincipalState)
         return state.ranking.violation
 
     def parameters(self, state: State) -> Array:
-        """Return the covariances of all groups, of shape (g, m, m), padded with zeros."""
+        """Return what was fitted, from which another fit can start: the covariances of all groups.
+
+        The prior covariances of the coefficients have shape (g, m, m) for g groups of at most m
+        columns; those of smaller groups are padded with zeros.
+        """
         assert isinstance(state, PrincipalState)
         return state.covariances
 
     def update(self, rule: str = "mm") -> Callable[[State], Array]:  # noqa: ARG002
-        """Return the update rule: a function from a state to new covariances of all groups."""
+        """Return the update rule: a function from a state to new covariances of all groups.
+
+        The only rule is "mm", majorise–minimise.
+        """
         return majorize_minimize_groups
 
 
@@ -370,7 +410,11 @@ def majorize_minimize_groups(state: State) -> Any:
 
 
 def in_given_axes(covariances: Matrices, state: PrincipalState) -> Matrices:
-    """Return covariances, given along the principal axes of a state, in the given columns."""
+    """Return the prior covariances of the coefficients of the given columns of each group.
+
+    `covariances`, of shape (g, m, m) for g groups of at most m columns, are those of the
+    coefficients along the principal axes of `state`.
+    """
     axes, found = state.axes, covariances + 0.0
     numbers, vectors = state.groups.labels[axes.members[:, 0]], to_numpy(axes.vectors)
     found[numbers] = vectors @ found[numbers] @ adjoint(vectors)
@@ -378,15 +422,18 @@ def in_given_axes(covariances: Matrices, state: PrincipalState) -> Matrices:
 
 
 def axes_of(state: State) -> Axes | None:
-    """Return the principal axes of a state; None if its columns are those of the data."""
+    """Return the principal axes of groups along which a state takes its columns.
+
+    Return None if the columns of the state are those of the data.
+    """
     return state.axes if isinstance(state, PrincipalState) else None
 
 
 def evaluate_groups(problem: Problem, groups: Groups, covariances: Any) -> PrincipalState:
     """Return the state of a problem at given covariances of its groups, in principal axes.
 
-    `covariances` has shape (g, m, m), padded with zeros, or (κ,): variances of the κ columns, which
-    are then independent.
+    `covariances` has shape (g, m, m) for g groups of at most m columns, padded with zeros, or shape
+    (κ,): then it contains variances of the κ columns, whose coefficients are independent.
     """
     axes, relevance = principal_axes(_as_covariances(covariances, groups), groups)
     turned = problem._replace(dictionary=axes.columns(problem.dictionary))
@@ -395,7 +442,11 @@ def evaluate_groups(problem: Problem, groups: Groups, covariances: Any) -> Princ
 
 
 def _as_covariances(given: Any, groups: Groups) -> Matrices:
-    """Return covariances of shape (g, m, m); `given` may be variances of shape (κ,) instead."""
+    """Return the covariance of each group, of shape (g, m, m) for g groups of at most m columns.
+
+    `given` are these covariances, or the variances of the columns, of shape (κ,), which become the
+    diagonals.
+    """
     given = to_numpy(given)
     if given.ndim > 1:
         return np.asarray(given)

@@ -21,7 +21,9 @@ __all__ = ["group_lasso", "noise_free_group_lasso"]
 LASSO_SOLVERS = ("auto", "sklearn", "skglm")
 
 LARGE = 1_000_000
-"""Number of entries of a dictionary above which skglm is faster, compilation time included."""
+"""Number of entries of a dictionary above which skglm takes less time than scikit-learn.
+
+The time in which skglm is compiled is included."""
 
 
 @takes_dictionary_and_responses

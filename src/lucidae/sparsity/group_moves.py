@@ -30,31 +30,39 @@ MoveRule: TypeAlias = Callable[[Matrices, Matrices, Matrices], tuple[Matrices, M
 EPSILON = float(np.finfo(float).eps)
 
 GRID = 32
-"""Number of intervals at whose ends the search for one relevance compares the energy."""
+"""Number of intervals into which the search for the best relevance of a group divides its range.
+
+The energy (loss) is compared at the ends of all intervals."""
 
 NEWTON = 12
-"""Largest number of safeguarded Newton steps after this comparison."""
+"""Largest number of Newton steps by which the search for one relevance ends."""
 
 SETTLED = 1e-5
-"""Relative change of a relevance in the last of these steps; the next would change its square."""
+"""Relative change of a relevance at which the Newton steps of its search end.
+
+They converge quadratically: the next step would change the relevance by about the square of this.
+"""
 
 NEGLIGIBLE = 1e-14
-"""Eigenvalue of a covariance, relative to the largest of the group, below which it is zero."""
+"""Eigenvalues of a group's covariance below this share of the largest one are set to zero."""
 
 DEPENDENT = 1e-14
-"""Eigenvalue of the metric of a group, scaled to a unit diagonal, that counts as zero.
+"""Eigenvalues of the metric of a group, scaled to a unit diagonal, below this count as zero.
 
-The columns of a group are orthonormal or zero, so the metric is nearly singular only if the
-covariance of a response is."""
+The metric is Φ_gᵀΣ⁻¹Φ_g for the columns Φ_g of the group and the covariance Σ of a response. The
+columns are orthonormal or zero, so it is nearly singular only if Σ is ill-conditioned."""
 
 AT_REST = 1e-12
-"""Pivot of S − Q, relative to the diagonal of S, above which a group surely has no move.
+"""A covariance of zero is surely the best one if the pivots of S − Q exceed this number.
 
-S and Q are the metric and the explained moment of the group. Pivots have errors of the order of
-rounding; groups with smaller pivots are examined by their eigenvalues."""
+S and Q are the metric and the explained moment of the group (see `Blocks`), and the pivots are
+those of Gaussian elimination, divided by the diagonal of S. They have errors of the order of
+rounding, so groups with smaller pivots are examined by their eigenvalues."""
 
 MANY = 500
-"""Number of groups from which their Gram matrices are computed entry by entry."""
+"""Number of groups from which on their Gram matrices are computed entry by entry.
+
+One product then gives the same entry of the matrices of all groups."""
 
 CHUNK = 4_000_000
 """Largest number of entries of the dictionary that are rearranged by group at a time."""
@@ -81,7 +89,7 @@ class Blocks(NamedTuple):
 
 
 def group_blocks(state: State, groups: Groups) -> Iterator[Blocks]:
-    """Yield the metric and the explained moment of all groups, for one size of groups at a time.
+    """Yield the matrices S and Q of all groups (see `Blocks`), for one size of groups at a time.
 
     The state must store its fields `whitened` and `loading`, products of the dictionary with the
     inverse covariance of a response.
@@ -97,7 +105,11 @@ def group_blocks(state: State, groups: Groups) -> Iterator[Blocks]:
 
 
 def _products(state: State, members: Matrices) -> tuple[Matrices, Matrices]:
-    """Return the metric and the explained moment of groups with the columns `members`."""
+    """Return the matrices Φ_gᵀΣ⁻¹Φ_g and Φ_gᵀΣ⁻¹XXᵀΣ⁻¹Φ_g/n of groups with the columns Φ_g.
+
+    Row i of `members` contains the indices of the columns of group i, and X are the n responses
+    with covariance Σ.
+    """
     xp = namespace(state.whitened)
     flat = members.ravel()
     if is_sparse(state.dictionary):
@@ -120,9 +132,10 @@ def _products(state: State, members: Matrices) -> tuple[Matrices, Matrices]:
 
 
 def _metrics(columns: Matrices) -> Matrices:
-    """Return the Gram matrices of real columns of shape (d, k, m), one m × m matrix for each k.
+    """Return the Gram matrices of k groups of m real columns, of shape (k, m, m).
 
-    For many groups, a product over all groups for each entry is faster than one for each group.
+    `columns` has shape (d, k, m) for d rows. For many groups it is faster to compute one entry of
+    all matrices at a time than one matrix at a time.
     """
     _, count, size = columns.shape
     found = np.empty((count, size, size))
@@ -134,10 +147,11 @@ def _metrics(columns: Matrices) -> Matrices:
 
 
 def at_rest(metric: Matrices, explained: Matrices) -> Matrices:
-    """Tell for each group whether S − Q is positive definite, so that a covariance of zero is best.
+    """Tell for each group whether its best covariance is zero, as a Boolean mask.
 
-    S and Q are the metric and the explained moment. The answer is yes only if it does not depend on
-    rounding errors. Most groups are at rest, and this test takes less time than an eigenvalue.
+    This is the case if S − Q is positive definite, for the metric S and the explained moment Q of
+    the group (see `Blocks`). The answer is True only if it does not depend on rounding errors. The
+    test takes less time than eigenvalues, and most groups pass it.
     """
     # A matrix is positive definite if all pivots of Gaussian elimination are positive.
     left, sizes = metric - explained, np.diagonal(metric, axis1=1, axis2=2).real
@@ -159,10 +173,11 @@ def spherical_moves(
 ) -> tuple[Matrices, Matrices]:
     """Return the best covariance wI of each group, with all other groups fixed, and its gain.
 
-    With S = V diag(s) Vᵀ and q the diagonal of VᵀQV, a change of the relevance by Δ changes the
-    energy (loss) per response by the sum over i of log(1 + Δsᵢ) − Δqᵢ/(1 + Δsᵢ). Each term falls
-    until Δ = (qᵢ − sᵢ)/sᵢ² and rises after it, so all stationary points lie between the smallest
-    and the largest of these numbers. There may be several minima: the search compares energies.
+    With the metric S = V diag(s) Vᵀ, the explained moment Q and the diagonal q of VᵀQV, a change of
+    the relevance w by Δ changes the energy (loss) per response by the sum over i of log(1 + Δsᵢ) −
+    Δqᵢ/(1 + Δsᵢ). Each term falls until Δ = (qᵢ − sᵢ)/sᵢ² and rises after it, so all stationary
+    points lie between the smallest and the largest of these numbers. There may be several minima:
+    the search compares energies.
 
     Parameters
     ----------
@@ -185,7 +200,11 @@ def spherical_moves(
 def _best_multiples(
     covariance: Matrices, metric: Matrices, explained: Matrices
 ) -> tuple[Matrices, Matrices]:
-    """Return what `spherical_moves` returns, without a test which groups are at rest."""
+    """Return the best covariance wI of each group, with all other groups fixed, and its gain.
+
+    `spherical_moves`, which explains the arguments, calls this function for those groups whose best
+    covariance is not obviously zero.
+    """
     weights = covariance[:, 0, 0].real
     s, vectors = np.linalg.eigh(metric)
     q = _powers(vectors, explained)
@@ -206,9 +225,10 @@ def _best_multiples(
 def _moves_of(
     rule: MoveRule, moving: Matrices, covariance: Matrices, metric: Matrices, explained: Matrices
 ) -> tuple[Matrices, Matrices]:
-    """Return the moves by a rule of the groups where the mask `moving` is true.
+    """Return the best covariances by `rule`, and their gains, of the groups in the mask `moving`.
 
-    The other groups have the covariance zero, keep it and gain nothing.
+    For the other groups both results are zero: their covariance is zero, and no other is better.
+    The last three arguments are those of `spherical_moves`.
     """
     if not moving.any():
         return np.zeros_like(covariance), np.zeros(len(covariance))
@@ -219,14 +239,17 @@ def _moves_of(
 
 
 def _powers(vectors: Matrices, explained: Matrices) -> Matrices:
-    """Return vᵀQv for the columns v of each matrix of `vectors`, where Q is in `explained`."""
+    """Return vᵀQv for the columns v of each matrix in `vectors` and its matrix Q in `explained`."""
     return np.asarray((np.conj(vectors) * (explained @ vectors)).sum(axis=1).real)
 
 
 def _best_changes(weights: Matrices, s: Matrices, q: Matrices) -> tuple[Matrices, Matrices]:
-    """Return the change Δ of each relevance that minimises the energy (loss), and its gain.
+    """Return the change Δ of the relevance of each group that lowers the energy most, and its gain.
 
-    `s` and `q` of shape (k, m) are the numbers of `spherical_moves`; zeros in both do not count.
+    The gain is the decrease of the energy (loss) per response: minus the sum over i of log(1 + Δsᵢ)
+    − Δqᵢ/(1 + Δsᵢ). `weights`, of shape (k,), are the present relevances (prior variances) of k
+    groups, and `s` and `q`, of shape (k, m), are eigenvalues of their metrics and the explained
+    moments along the eigenvectors. Entries with sᵢ = qᵢ = 0 do not matter.
     """
     used = s > 0
     target = (q - s) / np.where(used, s, 1.0) ** 2
@@ -259,9 +282,11 @@ def _best_changes(weights: Matrices, s: Matrices, q: Matrices) -> tuple[Matrices
 
 
 def _root_of_slope(low: Matrices, high: Matrices, s: Matrices, q: Matrices) -> Matrices:
-    """Return where the derivative of the energy (loss) changes its sign between `low` and `high`.
+    """Return the change Δ of each relevance, from `low` to `high`, where the energy is stationary.
 
-    Newton steps that leave the interval, or where the energy is concave, are replaced by bisection.
+    The energy (loss) is the sum over i of log(1 + Δsᵢ) − Δqᵢ/(1 + Δsᵢ), with `s` and `q` of shape
+    (k, m) for k relevances. Newton steps that leave the interval, or that start where the energy is
+    concave, are replaced by bisection.
     """
     change = 0.5 * (low + high)
     for _ in range(NEWTON):
@@ -287,8 +312,8 @@ def full_moves(
     Let S and Q be the metric and the explained moment after the group is left out of the covariance
     of a response, and S^{-½} Q S^{-½} = U diag(λ) Uᵀ. The minimum over all positive semi-definite Γ
     is at Γ = S^{-½} U diag(max(λ − 1, 0)) Uᵀ S^{-½}, and the energy (loss) per response is then
-    lower than without the group by the sum of λᵢ − 1 − log λᵢ over all λᵢ > 1. This is Wipf 2023,
-    Theorem 4.4, for blocks: the only minimum.
+    lower than without the group by the sum of λᵢ − 1 − log λᵢ over all λᵢ > 1. There is no other
+    minimum (Wipf 2023, Theorem 4.4, here for groups).
 
     Parameters
     ----------
@@ -311,7 +336,11 @@ def full_moves(
 def _best_covariances(
     covariance: Matrices, metric: Matrices, explained: Matrices
 ) -> tuple[Matrices, Matrices]:
-    """Return what `full_moves` returns, without a test which groups are at rest."""
+    """Return the best covariance of each group, with all other groups fixed, and its gain.
+
+    `full_moves`, which explains the arguments, calls this function for those groups whose best
+    covariance is not obviously zero.
+    """
     # With t = 1 + Δs, log t + q(1/t − 1)/s is minimal at t = q/s for one direction. For a matrix,
     # T = I + S^½ΓS^½ ⪰ I minimises log|T| + tr(Q̃T⁻¹) with Q̃ = S^{-½}QS^{-½}: T has the eigenvectors
     # of Q̃ and the eigenvalues max(λ, 1).
@@ -341,10 +370,11 @@ def inverse_root(metric: Matrices) -> Matrices:
 def leave_group_out(
     covariance: Matrices, metric: Matrices, explained: Matrices
 ) -> tuple[Matrices, Matrices, Matrices]:
-    """Return metric and explained moment of each group without it, and the energy that it saves.
+    """Return metric and explained moment of each group after it is left out, and what it gains.
 
-    The arguments are those of `full_moves`. The third result is the decrease of the energy (loss)
-    per response that the present covariance of the group brings, compared with the covariance zero.
+    The group is left out of the covariance of a response. The arguments are those of `full_moves`.
+    The third result is the difference between the energy (loss) per response without the group and
+    with its present covariance.
     """
     # Let Γ = TTᵀ and M = I − TᵀST, the posterior covariance of the group's latents. Woodbury's
     # identity gives Σ₋⁻¹ = Σ⁻¹ + Σ⁻¹Φ_gT M⁻¹ TᵀΦ_gᵀΣ⁻¹, so S₋ = S + ST M⁻¹ TᵀS = RS and Q₋ = RQRᵀ
@@ -381,7 +411,9 @@ def square_root(covariance: Matrices) -> Matrices:
 
 
 class Ranking(NamedTuple):
-    """The best move of every group with all others fixed.
+    """What the best move of every group, with all others fixed, would achieve.
+
+    A move replaces the relevance (prior variance) of one group by the one of lowest energy (loss).
 
     Parameters
     ----------
@@ -396,8 +428,9 @@ class Ranking(NamedTuple):
 
 
 def rank_groups(state: State, groups: Groups) -> Ranking:
-    """Return the gain of the best move of every group that shares one relevance (prior variance).
+    """Return the gain of the best move of every group; the columns of a group share one relevance.
 
+    A move replaces the relevance (prior variance) of one group by the one of lowest energy (loss).
     The state must store its fields `whitened` and `loading`, products of the dictionary with the
     inverse covariance of a response.
     """
@@ -413,6 +446,8 @@ def rank_groups(state: State, groups: Groups) -> Ranking:
 @dataclass(slots=True)
 class GroupWorkspace:
     """Arrays for moves of the groups of a working set; the moves overwrite them.
+
+    A move replaces the prior covariance of one group by the one of lowest energy (loss).
 
     Parameters
     ----------
@@ -446,7 +481,12 @@ class GroupWorkspace:
         return cls(gram, [members for _, members in groups.by_size()], covariances, rule)
 
     def best_moves(self) -> list[tuple[Matrices, Matrices]]:
-        """Return the best covariance of each group and its gain, for each size of groups."""
+        """Return, for each size of groups, the best covariances of these groups and their gains.
+
+        The best covariance of a group minimises the energy (loss) with all other groups fixed, and
+        its gain is the decrease of the energy per response. For k groups of m columns the arrays
+        have the shapes (k, m, m) and (k,).
+        """
         columns = self.gram.shape[0]
         found = []
         for members, covariance in zip(self.members, self.covariances, strict=True):
@@ -456,15 +496,20 @@ class GroupWorkspace:
         return found
 
     def slopes(self, members: Matrices) -> Matrices:
-        """Return how fast the energy (loss) falls as the relevance of each group grows."""
+        """Return minus the derivative of the energy (loss) in the relevance of each group.
+
+        The columns of a group share one relevance (prior variance); row i of `members` contains
+        their positions in the working set.
+        """
         loading = self.gram[members, self.gram.shape[0] :]
         alignment = (np.abs(loading) ** 2).sum(axis=(1, 2))
         return np.asarray(alignment - self.gram[members, members].real.sum(axis=1))
 
     def move(self, size: int, place: int, covariance: Matrices) -> None:
-        """Change the covariance of one group and update the arrays by one product of rank m.
+        """Give one group another covariance, and update the arrays of the workspace.
 
-        The group is number `place` among those of the size number `size`.
+        The group is number `place` in the list number `size` of `members`. For m columns the update
+        is a product of rank m.
         """
         # Woodbury's identity: with Γ changed by Δ, Σ⁻¹ loses Σ⁻¹Φ_g(I + ΔS)⁻¹ΔΦ_gᵀΣ⁻¹. Multiplied
         # by Φᵀ and [Φ, Y], this takes a product of columns and rows from the buffer.
@@ -476,9 +521,10 @@ class GroupWorkspace:
         self.covariances[size][place] = covariance
 
     def move_all(self) -> float:
-        """Move every group once to the minimum of the energy (loss), and return the decrease.
+        """Move every group once, one after the other, and return by how much the energy fell.
 
-        The groups move one after the other, and the decrease is that per response.
+        A move replaces the covariance of a group by the one of lowest energy (loss). The decrease
+        is that per response.
         """
         columns, total = self.gram.shape[0], 0.0
         for size, members in enumerate(self.members):
@@ -498,9 +544,10 @@ class GroupWorkspace:
 def descend_groups(workspace: GroupWorkspace, *, share: float, floor: float, limit: int) -> None:
     """Lower the energy (loss) by moves of single groups; the group that gains most moves first.
 
-    The moves end when none gains more than `share` times the largest gain at the start, or more
-    than `floor` per response, and at the latest after `limit` moves. The arrays of the workspace
-    are overwritten.
+    A move replaces the covariance of a group by the best one, and its gain is the decrease of the
+    energy per response. The moves end when no gain exceeds `floor`, or `share` times the largest
+    gain at the start, and at the latest after `limit` moves. The arrays of the workspace are
+    overwritten.
     """
     found = workspace.best_moves()
 

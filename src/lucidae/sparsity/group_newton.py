@@ -1,9 +1,10 @@
 """Damped Newton steps in the covariances of the groups of a working set.
 
-The covariance Γ_g of the coefficients of a group with columns Φ_g is written as TTᵀ. A step
-replaces it by T(I + E)Tᵀ with a symmetric matrix E for each group, so that it stays positive
-semi-definite. The energy (loss) and its derivatives follow from the columns Φ_gT alone. The steps
-are computed by NumPy, because working sets are small.
+A working set contains the groups that a sweep of the solver may change. The covariance Γ_g of the
+coefficients of a group with columns Φ_g is written as TTᵀ. A step replaces it by T(I + E)Tᵀ with a
+symmetric matrix E for each group, so that it stays positive semi-definite. The energy (loss) and
+its derivatives follow from the columns Φ_gT alone. The steps are computed by NumPy, because working
+sets are small.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Solvers of the full energy with a covariance matrix of its own for every group of columns.
 
 The full energy is the loss of the VAE with full posterior covariance, see `group_covariance`. A
-sweep evaluates all columns once, ranks the groups by the gain of their exact moves (see
-`group_moves`), moves those of a working set and finishes with damped Newton steps in the
-covariances of that set.
+sweep evaluates all columns once and ranks the groups by the gain of their exact moves (see
+`group_moves`). It then moves the groups of a working set, those that are active or gain most, and
+finishes with damped Newton steps in their covariances.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def solve_groups(
     tolerance, limit : float and int
         Distance to the optimality (KKT) conditions at which to stop, and largest number of steps.
     callbacks : sequence of callable
-        As in `iterate`.
+        Called with the progress of the iteration; see `lucidae.iteration.iterate`.
 
     Returns
     -------
@@ -102,15 +102,18 @@ MM_STEPS = 30
 More updates did not end at a lower energy."""
 
 CHECK_UPDATES = 10
-"""Number of these updates between two checks of the stopping rule, which take as long as one."""
+"""Number of majorise–minimise updates between two checks of the stopping rule.
+
+A check takes as long as an update."""
 
 
 def repeat_group_update(
     problem: Problem, groups: Groups, start: Any, tolerance: float, limit: int
 ) -> Solution[PrincipalState]:
-    """Repeat the majorise–minimise update of the covariances of groups until it changes nothing.
+    """Repeat the majorise–minimise update of the covariances of groups until they are optimal.
 
-    `tolerance` is the distance to the optimality (KKT) conditions at which the updates stop.
+    The updates start from the covariances `start` and end when the distance to the optimality (KKT)
+    conditions is at most `tolerance`, or after `limit` updates.
     """
     return iterate(
         lambda state: evaluate_groups(problem, groups, majorize_minimize_groups(state)),
@@ -143,9 +146,10 @@ def without_vanishing_groups(problem: Problem, state: PrincipalState) -> Princip
 
 
 def _continuation(problem: Problem, groups: Groups) -> PrincipalState:
-    """Return a state from which to minimise the energy, found at decreasing noise variances.
+    """Return a state from which to minimise the energy (loss), found at decreasing noise variances.
 
-    The energy is the loss; see `working_set.continuation`.
+    The problem is solved to low accuracy at each noise variance, from the solution before, as in
+    `working_set.continuation`.
     """
     size = groups.members.shape[1]
     covariances: Any = np.zeros((groups.count, size, size))
@@ -156,29 +160,34 @@ def _continuation(problem: Problem, groups: Groups) -> PrincipalState:
 
 
 SLOW = 3
-"""Sweeps without a lower distance to optimality after which exact moves alone take turns."""
+"""Number of sweeps without progress after which every second sweep makes exact moves alone.
+
+Progress means a lower distance to optimality."""
 
 EXACT_ROUNDS = 100
-"""Largest number of rounds over a working set in one sweep of exact moves alone."""
+"""Largest number of rounds in a sweep that makes exact moves alone.
+
+A round moves every group of the working set once."""
 
 PATIENCE = 100
-"""Sweeps without a lower distance to optimality after which the iteration ends.
+"""Number of sweeps without a lower distance to optimality after which the iteration ends.
 
 Near a saddle point the distance stays small and grows while the energy falls, for many sweeps."""
 
 IDLE = 10
-"""Sweeps after which the iteration ends if neither the distance nor the energy became lower.
+"""Number of sweeps that lower neither the distance nor the energy after which the iteration ends.
 
 Rounding errors then exceed what the sweeps gain, as for a noise variance that is far too small."""
 
 NO_GAIN = 1e-14
-"""Decrease of the energy (loss) per response in one round of exact moves that is rounding."""
+"""Decrease of the energy (loss) per response in a round of exact moves that counts as rounding."""
 
 
 class _SweepProgress:
-    """Callback that ends an iteration of `IDLE` sweeps with no lower distance and no lower energy.
+    """Callback that ends the iteration after `IDLE` sweeps without progress.
 
-    The energy (loss) must fall by more than `rounding`, a relative error, to count as lower.
+    A sweep makes progress if the distance to optimality becomes lower than before, or if the energy
+    (loss) falls by more than `rounding`, a relative error.
     """
 
     def __init__(self, objective: GroupCovariance, rounding: float) -> None:
@@ -203,7 +212,9 @@ def _sweeps(
 ) -> Solution[State]:  # fmt: skip
     """Repeat sweeps of moves and Newton steps until the covariances are optimal.
 
-    If these make no progress, every second sweep consists of exact moves alone.
+    If the distance to optimality stops falling, every second sweep consists of exact moves alone.
+    `first` is the state to start from, `tolerance` the distance at which to stop and `limit` the
+    largest number of sweeps.
     """
     objective = GroupCovariance(first.groups)
     progress = _SweepProgress(objective, rounding_distance(problem))
@@ -230,7 +241,8 @@ def _sweeps(
 def improve_groups(problem: Problem, state: PrincipalState, tolerance: float) -> PrincipalState:
     """Return the state after one sweep: moves and Newton steps of the groups of a working set.
 
-    `problem` has the given columns, and `tolerance` is the distance to optimality to be reached.
+    `problem` contains the columns before they are taken along principal axes, and `tolerance` is
+    the distance to optimality to be reached.
     """
     if (working := _WorkingSet.of(state)) is None:
         return state
@@ -244,7 +256,8 @@ def improve_groups(problem: Problem, state: PrincipalState, tolerance: float) ->
 def move_groups(problem: Problem, state: PrincipalState) -> PrincipalState:
     """Return the state after rounds of exact moves of all groups of a working set, one by one.
 
-    The energy (loss) cannot rise, whatever its Hessian is.
+    An exact move replaces the covariance of a group by the one of lowest energy (loss), so that the
+    energy cannot rise.
     """
     if (working := _WorkingSet.of(state)) is None:
         return state
@@ -265,7 +278,11 @@ class _WorkingSet(NamedTuple):
 
     @classmethod
     def of(cls, state: PrincipalState) -> _WorkingSet | None:
-        """Return the active groups and those that gain most; None if there are none."""
+        """Return the working set: groups whose covariance is not zero, and those that gain most.
+
+        The gain of a group is the decrease of the energy (loss) if it alone moves. Return None if
+        there is neither an active group nor one with a gain.
+        """
         groups = state.groups
         active = to_numpy(groups.total(state.relevance)) > 0
         chosen = candidates(active, state.ranking.gains, GROUP_CANDIDATES)
@@ -284,7 +301,10 @@ class _WorkingSet(NamedTuple):
         return cls(state, chosen, inside, part, workspace)
 
     def state(self, problem: Problem, covariances: list[Matrices]) -> PrincipalState:
-        """Return the state of the problem with these covariances; other groups have none."""
+        """Return the state of the problem with these covariances of the working set, others zero.
+
+        `covariances` are arrays of shape (k, m, m), one for each size m of groups.
+        """
         groups, size = self.before.groups, self.before.groups.members.shape[1]
         found = np.zeros((groups.count, size, size), dtype=covariances[0].dtype)
         for (numbers, _), covariance in zip(self.inside.by_size(), covariances, strict=True):

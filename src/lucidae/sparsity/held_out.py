@@ -59,7 +59,9 @@ PATIENCE = 3
 """The path ends after this many noise variances without a better prediction of held-out rows."""
 
 LARGE_PATIENCE = 2
-"""The same for large problems, where fits at noise variances that are too small cost most."""
+"""For large problems, the path ends after this many noise variances without a better prediction.
+
+It is shorter, because fits at noise variances that are too small take most of the time."""
 
 FEW_STEPS = 10
 """Number of MacKay steps after which the predictions of a small problem no longer improve."""
@@ -68,19 +70,23 @@ USED = 0.01
 """Share of the sum of squares of all contributions above which a column counts as in use."""
 
 OVERTAKEN = 0.5
-"""Contribution of a column, relative to the strongest one, from which both are equally strong.
+"""Two columns count as equally strong if the weaker one has this share of the contribution.
 
-It is a sum of squares, so their amplitudes differ by less than √2. Such columns change places when
-a larger noise variance shrinks them differently."""
+The contribution of a column to the fitted values is a sum of squares, so the amplitudes then differ
+by less than √2. Such columns change places when a larger noise variance shrinks them differently.
+"""
 
 EXPLAINED = 0.4
-"""Explained power, divided by that at the chosen noise variance, of solutions to compare with.
+"""Smallest share of the chosen fit's explained power at which another fit is compared with it.
 
-Those that explain less merge several columns into one even if the dictionary is right."""
+The fits are those along the path of noise variances. Fits that explain less merge several columns
+into one even if the dictionary is right."""
 
 LOW_RANK = 1e-8
-"""Noise variance, relative to the mean square response, above which columns are evaluated by
-low-rank updates from the few active ones; below it the differences would lose too many digits."""
+"""Noise variance above which all columns are evaluated by low-rank updates from the active ones.
+
+It is relative to the mean square response. Below it, differences of nearly equal numbers would lose
+too many digits."""
 
 
 def folds(
@@ -168,8 +174,8 @@ class RowFold:
 class FoldFit(NamedTuple):
     """The fit of one fold at one noise variance.
 
-    The fields are the weighted sum of squares of the errors of the test rows, and what the next fit
-    starts from.
+    The fields are the weighted sum of squares of the errors of the test rows, and the relevances
+    (prior variances) or group covariances from which the next fit starts.
     """
 
     error: float
@@ -339,8 +345,9 @@ class Guide(NamedTuple):
 def entry_noise(problem: Problem, objective: Energy) -> float:
     """Return the normalised noise variance above which all relevances (prior variances) are zero.
 
-    At zero relevances the energy (loss) falls with that of a column φ if ‖φᵀX‖²/n > γ‖φ‖², for n
-    responses X and the noise variance γ. For a group of columns, both sides are sums.
+    If all relevances are zero, the energy (loss) falls as the relevance of a column φ grows if
+    ‖φᵀX‖²/n > γ‖φ‖², for n responses X and the noise variance γ. For a group of columns, both sides
+    are sums.
     """
     xp = namespace(problem.noise)
     powers = squared_norms(adjoint_times(problem.dictionary, problem.responses), -1)
@@ -353,10 +360,10 @@ def entry_noise(problem: Problem, objective: Energy) -> float:
 def coarse_trace(problem: Problem, objective: Energy, noise: float) -> PathTrace | None:
     """Return what each column contributes at noise variances above a given one.
 
-    They decrease from the largest noise variance with an active column towards `noise`, without
-    these two, and each fit has a low accuracy. `problem` has `noise` in normalised units. The
-    result is None for energies (losses) without exact moves of single relevances (prior variances),
-    for which the path would cost as much as the fit.
+    The noise variances lie between `noise` and the largest one at which a column is active. They
+    decrease geometrically, and each fit has a low accuracy. `problem` has `noise` in normalised
+    units. The result is None for energies (losses) without exact moves of single relevances (prior
+    variances), for which the path would cost as much as the fit.
     """
     marginal, target = objective.marginal, scalar(problem.noise)
     if marginal is None or not objective.exact_coordinates:
@@ -382,7 +389,7 @@ def coarse_trace(problem: Problem, objective: Energy, noise: float) -> PathTrace
 def column_powers(state: State, objective: Energy) -> Any:
     """Return the sum of squares that each column, or its group, contributes to the fitted values.
 
-    It is divided by the number of responses, and in normalised units.
+    It is divided by the number of responses, and the responses have unit mean square.
     """
     powers = state.power * column_squares(state.dictionary)
     return to_numpy(powers if objective.groups is None else objective.groups.share(powers))
@@ -408,7 +415,10 @@ def explained_share(state: State) -> float:
 
 
 def in_use(powers: Any) -> Any:
-    """Return which columns contribute at least a hundredth of the sum of squares of all."""
+    """Return a Boolean mask of the columns with at least a hundredth of all contributions.
+
+    `powers` are the contributions of the columns to the fitted values, as sums of squares.
+    """
     return powers > USED * powers.sum()
 
 

@@ -30,10 +30,14 @@ from lucidae.validation import (
 )
 
 LARGEST = 1e75
-"""Largest absolute value allowed; columns whose entries are all below its inverse are refused."""
+"""Largest absolute value allowed in X and y.
+
+Columns whose entries are all smaller than its inverse are refused too, unless they are zero."""
 
 LARGEST_WEIGHT = 1e150
-"""Largest sum of weights; the energy, a multiple of it, is then finite even if X and y are zero."""
+"""Largest sum of weights allowed.
+
+The energy (loss) is a multiple of this sum, and is then finite even if X and y are zero."""
 
 
 def validated_pair(estimator: Any, X: Any, y: Any) -> tuple[Array, Array]:
@@ -194,20 +198,25 @@ def checked_attributes(fitted: dict[str, Any], n_columns: int, n_outputs: int) -
     for name, shape in shapes.items():
         values = real_array(fitted[name], name, accept_complex=name == "coef_")
         if tuple(values.shape) != shape:
-            raise ValueError(f"{name} has shape {tuple(values.shape)}, expected {shape}.")
+            raise ValueError(
+                f"{name} has shape {tuple(values.shape)}, expected {shape}: fit again, or assign "
+                "an array of this shape."
+            )
         checked[name] = values
     if "group_covariances_" in checked:
         given = to_numpy(fitted["group_covariances_"])
         if given.ndim != 3 or given.dtype.kind not in "iufc":
             raise ValueError(
-                f"group_covariances_ has shape {given.shape}, expected (n_groups, m, m) numbers."
+                f"group_covariances_ has shape {given.shape} and dtype {given.dtype}, expected "
+                "numbers of shape (n_groups, m, m), for groups of at most m columns: fit again."
             )
         checked["group_covariances_"] = given
     checked["coef_"] = checked["coef_"][None, :] if flat else checked["coef_"]
     intercept = real_array(fitted["intercept_"], "intercept_", accept_complex=True)
     if tuple(intercept.shape) not in ((), (n_outputs,)):
         raise ValueError(
-            f"intercept_ has shape {tuple(intercept.shape)}, expected ({n_outputs},) or a number."
+            f"intercept_ has shape {tuple(intercept.shape)}, expected ({n_outputs},) or a number: "
+            "fit again, or assign an array of this shape."
         )
     checked["intercept_"] = intercept
     for name in ("noise_variance_", "energy_"):
@@ -227,7 +236,9 @@ def _as_number(value: Any, name: str) -> float:
     try:
         return float(value)
     except (TypeError, ValueError) as error:
-        raise ValueError(f"{name}={value!r} was given, expected a real number.") from error
+        raise ValueError(
+            f"{name}={value!r} was given, expected a real number: fit again, or assign one."
+        ) from error
 
 
 def _as_indices(values: Any, n_columns: int) -> Any:
@@ -238,7 +249,8 @@ def _as_indices(values: Any, n_columns: int) -> Any:
     inside = whole and (not given.size or (given.min() >= 0 and given.max() < n_columns))
     if not inside or np.unique(given).size != given.size:
         raise ValueError(
-            f"support_={values!r} was given, expected different integers in [0, {n_columns - 1}]."
+            f"support_={values!r} was given, expected different integers in [0, {n_columns - 1}], "
+            "the indices of columns: fit again, or assign such indices."
         )
     return given
 

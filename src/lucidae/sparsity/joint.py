@@ -61,7 +61,7 @@ __all__ = ["SparseJoint", "joint_blocks", "solve_joint"]
 FULL = FullCovariance()
 
 FIRST_DAMPING, SMALLEST_DAMPING, DEFINITE, ROUNDING = 1e-4, 1e-12, 1.0, 0.1
-"""Damping of Newton steps, as in `lucidae.sparsity.working_set`."""
+"""Constants that control the damping of Newton steps, as in `lucidae.sparsity.working_set`."""
 
 
 class SparseJoint(NamedTuple):
@@ -157,9 +157,9 @@ def solve_joint(
 ) -> Solution[SparseJoint]:
     """Solve a sparse regression whose dictionaries have different entries and the same support.
 
-    An example are the frequencies of an array of sensors: a direction has another steering vector
-    at each frequency, but the sources are the same. The posterior covariance is full. There is no
-    intercept.
+    The dictionaries of a sensor array at several frequencies are an example: a direction has
+    another steering vector at each frequency, but the sources are the same. The posterior
+    covariance is full. The model has no intercept.
 
     Parameters
     ----------
@@ -170,8 +170,8 @@ def solve_joint(
         The responses of each dictionary, real or complex.
     noise_variance : float, array of shape (F,) or "learn", default="learn"
         Noise variance of all parts or of each part. "learn" learns one for each part together with
-        the relevances (prior variances of the coefficients), which is safe for at most half as many
-        columns as rows.
+        the relevances (prior variances of the coefficients), which is reliable if there are at most
+        half as many columns as rows.
     solver : {"auto", "mm", "em", "mackay"}, default="auto"
         Update by which the solver begins: majorise–minimise (MM), expectation–maximisation (EM) or
         MacKay's rule. "auto" takes EM for one or two responses in all, and MacKay's rule for more.
@@ -398,7 +398,7 @@ def _polished(start: JointState, tolerance: float, limit: int) -> Solution[Joint
 
 
 def _without_vanishing(joint: JointState) -> JointState:
-    """Return the states after setting relevances to zero from which the energy would only rise.
+    """Return the states after all relevances whose best value is zero are set to zero.
 
     The relevance (prior variance) of column j is set to zero if the derivative of the joint energy
     (loss) there, with all other relevances fixed, is not negative. It is the mean of sⱼ − qⱼ² over
@@ -476,7 +476,7 @@ class JointLearning(NamedTuple):
 
     @property
     def distance(self) -> float:
-        """Distance to stationarity in the relevances or in a noise variance, the largest one.
+        """The largest distance to stationarity in the relevances or in a noise variance.
 
         The relevance of a column is the prior variance of its coefficients.
         """

@@ -19,10 +19,10 @@ def full_slice(weight: Array, power: float, inner: float) -> Array:
     """Return the energy of the full-covariance VAE as a function of one relevance.
 
     The energy is the loss, and the relevance of a column is the prior variance of its coefficients;
-    all other relevances are fixed. Up to a constant it is a/(w + γ') + log(w + γ') (Wipf 2023, eq.
-    54). The relevance w is `weight`. a (`power`) is the mean square of the coefficients that fit
-    the column to the residual of the other columns, and γ' (`inner`) is the variance of these
-    coefficients; `slice_parameters` computes both.
+    all other relevances are fixed. Up to a constant the energy is a/(w + γ') + log(w + γ') (Wipf
+    2023, eq. 54). The relevance w is `weight`. a (`power`) is the mean square of the coefficients
+    that fit the column to the residual of the other columns, and γ' (`inner`) is the variance of
+    these coefficients; `slice_parameters` computes both.
 
     Examples
     --------
@@ -36,9 +36,9 @@ def diagonal_slice(weight: Array, power: float, inner: float, outer: float) -> A
     """Return the energy of the diagonal-covariance VAE as a function of one relevance.
 
     The energy is the loss, and the relevance of a column is the prior variance of its coefficients;
-    all other relevances are fixed. Up to a constant it is a/(w + γ') + log(w + γ'') (Wipf 2023, eq.
-    55). The relevance w is `weight`. a (`power`) is the mean square of the coefficients that fit
-    the column to the residual of the other columns, γ' (`inner`) is the variance of these
+    all other relevances are fixed. Up to a constant the energy is a/(w + γ') + log(w + γ'') (Wipf
+    2023, eq. 55). The relevance w is `weight`. a (`power`) is the mean square of the coefficients
+    that fit the column to the residual of the other columns, γ' (`inner`) is the variance of these
     coefficients, and γ'' (`outer`) the noise variance divided by the column's squared norm;
     `slice_parameters` computes all three.
 

@@ -1,8 +1,8 @@
 """The noise variance γ: how it is found, and its estimation by minimising the energy over it too.
 
-Learning minimises the energy (loss) with respect to γ too. It is safe if there are enough rows to
-determine the coefficients. Otherwise the energy falls without limit as γ tends to zero. In that
-case γ follows from the errors of predicting held-out rows, see `lucidae.sparsity.held_out`.
+The energy is the loss. Learning γ in this way is safe if there are enough rows to determine the
+coefficients. Otherwise the energy falls without limit as γ tends to zero. In that case γ follows
+from the errors of predicting held-out rows, see `lucidae.sparsity.held_out`.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class Learning(NamedTuple):
 
     @property
     def distance(self) -> float:
-        """Distance to stationarity in the relevances or in the noise variance, the larger one.
+        """Distance to stationarity: the larger of that in the relevances and that in the noise.
 
         The latter is the relative change of the noise variance in the next expectation–maximisation
         (EM) step. The relevance of a column is the prior variance of its coefficients.
@@ -149,7 +149,7 @@ def learn_noise(
     start : array of shape (n_columns,), optional
         Relevances to start from.
     callbacks : sequence of callable
-        As in `iterate`.
+        Called with the progress of the iteration; see `lucidae.iteration.iterate`.
 
     Returns
     -------

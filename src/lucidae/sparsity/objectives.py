@@ -281,10 +281,11 @@ class FullCovariance(Marginal):
         return state.curvature
 
     def concavity(self, metric: Array, pressure: Array) -> Array:  # noqa: ARG002
-        """Return minus the Hessian of log|Σ| in the relevances: the squares of all |`metric`|.
+        """Return minus the Hessian of log|Σ| in the relevances: each entry of `metric`, squared.
 
-        `metric` is ΦᵀΣ⁻¹Φ for the dictionary Φ and the covariance Σ of a response; the relevances
-        are the prior variances of the coefficients.
+        `metric` is ΦᵀΣ⁻¹Φ for the dictionary Φ and the covariance Σ of a response; of complex
+        entries the absolute values are squared. The relevances are the prior variances of the
+        coefficients.
         """
         return squared_moduli(metric)
 
@@ -357,7 +358,8 @@ class DiagonalCovariance(Marginal):
         """Return minus the Hessian of the log-volume: a diagonal matrix with `pressure` squared.
 
         The log-volume is the term of the energy (loss) that does not depend on the responses, and
-        `pressure` are its derivatives in the relevances (prior variances).
+        `pressure` are its derivatives in the relevances (prior variances). Of `metric`, a square
+        matrix, only the size is used.
         """
         return eye_like(metric.shape[-1], pressure) * (pressure**2)[..., None, :]
 
@@ -377,7 +379,7 @@ class Autoencoder(Energy):
     needs_curvature: ClassVar[bool] = False
 
     def power(self, state: State) -> Array:
-        """Return the mean square of each row of the coefficients, averaged over its group."""
+        """Return the mean square of the coefficients of each column, averaged over its group."""
         if self.groups is None:
             return state.power
         ones = namespace(state.noise).ones_like(state.relevance)

@@ -52,13 +52,17 @@ LAST = 1e-6
 """Smallest noise variance of the default path, relative to the mean square response."""
 
 PATIENCE = 4
-"""The default path ends after this many noise variances without a better prediction."""
+"""Number of noise variances without a better prediction of held-out rows that ends the path.
+
+This is for the default path; a given list of noise variances is used up."""
 
 FITTED = 0.99
 """Without folds, the default path ends where this share of the responses' power is explained."""
 
 BISECTIONS = 12
-"""Largest number of further noise variances that are tried for a given number of columns."""
+"""Largest number of noise variances that `NoisePath.select` tries between two of the path.
+
+It searches for a given number of significant columns."""
 
 RULES = ("min", "one_se", "stable")
 
@@ -105,7 +109,7 @@ class PathInput:
         return found if scalar(value(found)) <= scalar(value(other)) + 1e-9 else other
 
     def point(self, noise: float, state: State) -> dict[str, Any]:
-        """Return the numbers of one solution by name, such as its energy (loss) and its support.
+        """Return the values of one solution by name, such as its energy (loss) and its support.
 
         `state` is the solver's state at the noise variance `noise`.
         """
@@ -211,10 +215,10 @@ class NoisePath:
 
     @property
     def stable_part(self) -> slice:
-        """The slice of the path with one strongest column on which the explained share grows most.
+        """The part of the path, as a slice, on which a single strongest column explains most.
 
-        The path is divided where the strongest column changes, and one of these parts is returned.
-        The explained share is that of the sum of squares of the responses. Errors of a wrong
+        The path is divided where the strongest column changes. The part on which the explained
+        share of the sum of squares of the responses grows most is returned. Errors of a wrong
         dictionary are explained last, in small shares, so that the parts in which this happens are
         not chosen. The slice is empty if no column is in use.
         """
@@ -324,7 +328,10 @@ class NoisePath:
         return int(enough[0])
 
     def _by_rule(self, rule: Any) -> int:
-        """Return the index of the noise variance that a rule selects."""
+        """Return the index of the noise variance that `rule` selects: "min", "one_se" or "stable".
+
+        The rules are explained in `select`.
+        """
         name = check_choice(rule, "rule", RULES)
         if name == "stable":
             part = self.stable_part
@@ -346,7 +353,7 @@ class NoisePath:
         return int(np.flatnonzero(self.held_out_error <= level)[0])
 
     def _with_columns(self, count: int) -> SparseVAE:
-        """Return the estimator with `count` significant columns."""
+        """Return the estimator with `count` significant columns, or raise an error."""
         counts = self.n_columns
         exact = np.flatnonzero(counts == count)
         if exact.size:
@@ -384,7 +391,10 @@ class NoisePath:
         return None
 
     def _units_of(self, support: Floats) -> Floats:
-        """Return the indices of the significant columns, or those of their groups if given."""
+        """Return the indices `support` of significant columns, or the numbers of their groups.
+
+        Groups are returned if columns are grouped, each only once.
+        """
         groups = self._data.objective.groups
         return support if groups is None else np.unique(groups.labels[support])
 
@@ -513,7 +523,7 @@ def _walked(data: PathInput, grid: Floats, held_out: HeldOut | None, stop: float
 
 
 def _points(data: PathInput, grid: Floats, stop: float) -> Iterator[dict[str, Any]]:
-    """Yield the numbers of the solution at each noise variance of `grid`, by name.
+    """Yield, for each noise variance of `grid`, the values of its solution by name.
 
     Each solution starts from the one before. The first one that explains at least the share `stop`
     of the sum of squares of the responses is the last.
@@ -530,7 +540,11 @@ def _points(data: PathInput, grid: Floats, stop: float) -> Iterator[dict[str, An
 
 
 def _grid(noise_variances: Any, highest: float, lowest: float) -> Floats:
-    """Return the noise variances in descending order, after checking those that were given."""
+    """Return the noise variances of a path in descending order.
+
+    These are the given ones after checking them, or, if None was given, a geometric sequence from
+    `highest` to `lowest`.
+    """
     if noise_variances is None:
         count = int(np.ceil(np.log(lowest / highest) / np.log(STEP)))
         return highest * STEP ** np.arange(count + 1.0)

@@ -86,10 +86,10 @@ class ActiveFactor:
     def of(
         cls, dictionary: Dictionary, relevance: Array, noise: float, axes: Any = None
     ) -> ActiveFactor:
-        """Return the factor for a dictionary whose rows are already centred and weighted.
+        """Return the `ActiveFactor` of a dictionary whose rows are already centred and weighted.
 
-        Its posterior has the prior variances `relevance`, along `axes` if these are given, and the
-        noise variance `noise`.
+        The coefficients have the prior variances `relevance`, along the principal axes `axes` if
+        these are given, and `noise` is the noise variance.
         """
         dictionary = dictionary if axes is None else axes.columns(dictionary)
         xp = namespace(relevance)
@@ -244,7 +244,10 @@ class Posterior:
         return turn @ block @ adjoint(turn)
 
     def _along_axes(self, wanted: Any) -> Array:
-        """Return the posterior covariance of the coefficients along the principal axes `wanted`."""
+        """Return the posterior covariance of the coefficients along some principal axes of groups.
+
+        `wanted` are the indices of the axes; axis j of the dictionary takes the place of column j.
+        """
         xp = namespace(self.roots)
         place = np.full(self.n_columns, -1)
         place[self.active] = np.arange(self.active.size)

@@ -64,7 +64,7 @@ CONSTANT = 8.0
 One epsilon is the machine epsilon of float64."""
 
 LEAST_ACCURACY = 1e-2
-"""Largest distance to optimality accepted, however small the noise variance is."""
+"""Largest distance to optimality that is accepted if the noise variance is very small."""
 
 FORMER_NAMES = ("Phi", "dictionary", "responses")
 """Names that the arguments X and y had in earlier versions; they are refused with a message."""
@@ -157,7 +157,7 @@ class Units:
     n_responses: int
 
     def relevance(self, normalised: Array) -> Array:
-        """Return relevances of the normalised problem in the units of the data.
+        """Convert relevances of the normalised problem to the units of the data.
 
         The relevance of a column is the prior variance of its coefficients. The normalised problem
         has columns of unit norm and responses of unit mean square.
@@ -165,7 +165,7 @@ class Units:
         return normalised * (self.scale[..., None] / self.norms) ** 2
 
     def normalised_relevance(self, relevance: Array) -> Array:
-        """Return relevances given in the units of the data in those of the normalised problem.
+        """Convert relevances from the units of the data to those of the normalised problem.
 
         The relevance of a column is the prior variance of its coefficients. The normalised problem
         has columns of unit norm and responses of unit mean square.
@@ -173,14 +173,14 @@ class Units:
         return relevance * (self.norms / self.scale[..., None]) ** 2
 
     def noise(self, normalised: Array) -> Array:
-        """Return a noise variance of the normalised problem in squared units of the responses.
+        """Convert a noise variance of the normalised problem to squared units of the responses.
 
         In the normalised problem the responses have unit mean square.
         """
         return normalised * self.scale**2
 
     def normalised_noise(self, noise: Any) -> Any:
-        """Return a noise variance, given in squared units of the responses, in normalised units.
+        """Convert a noise variance from squared units of the responses to normalised units.
 
         In these units the responses have unit mean square. The result is at least `NOISE_FLOOR`.
         """
@@ -270,8 +270,8 @@ def compressed(
     """Return a problem of as few rows and responses as possible, with the noise variance 1.
 
     It has the same energies (losses) as the dictionary and the responses, which are divided by the
-    square root of their number. `dimension` is the number of independent rows of the data. The
-    responses stay as they are unless `few`.
+    square root of their number. `dimension` is the number of independent rows of the data. Only if
+    `few` are many responses replaced by a square root of their Gram matrix.
     """
     dictionary, responses = _of_one_kind(dictionary, responses)
     dictionary, responses, outside = reduced_to_span(dictionary, responses)
@@ -429,7 +429,7 @@ class Rows:
     def is_complex(self) -> bool:
         """Whether dictionary or responses are complex, so that the noise is circular complex.
 
-        Real numbers in an array of complex dtype are real.
+        Arrays of complex dtype whose imaginary parts are all zero count as real.
         """
         xp, parts = namespace(self.dictionary), (self.dictionary, self.responses)
         return any(is_complex(part) and bool(xp.any(xp.imag(part) != 0)) for part in parts)
@@ -462,7 +462,7 @@ class Rows:
         return 0.0
 
     def without(self, values: Array, offset: Mean) -> Array:
-        """Return rows minus the mean `offset`; `values` has one row for each row of this object."""
+        """Return `values`, one row for each row of this object, minus their mean `offset`."""
         return offset.removed_from(values)
 
     def _offset(self, values: Array) -> Mean:
@@ -530,7 +530,7 @@ class Rows:
     def squared_error(self, coefficients: Array, reference: Rows) -> float:
         """Return the weighted sum of squared errors of predicting these rows.
 
-        `coefficients` have shape (n_columns, n_responses). The means that are removed from the
+        `coefficients` have shape (n_columns, n_responses). The means that are subtracted from the
         dictionary and the responses are those of the rows `reference`.
         """
         return self.squared_error_from(coefficients, reference.offsets)
@@ -574,9 +574,9 @@ def canonical(dictionary: Array, responses: Array, weights: Array | None, interc
 def sortable(values: Any) -> Any:
     """Return unsigned integers such that the bytes of two rows sort as the float64 rows do.
 
-    Equal rows have equal bytes. The order by value does not change when columns are multiplied by
-    positive numbers, and so neither do the folds into which sorted rows are divided. A complex
-    number is taken as two float64 numbers, its real and its imaginary part.
+    Equal rows have equal bytes. Multiplying columns by positive numbers does not change the order,
+    so that the folds into which sorted rows are divided stay the same. A complex number is taken as
+    two float64 numbers, its real and its imaginary part.
     """
     # The bits of positive doubles increase with their value and those of negative ones decrease:
     # the sign bit is set for the former, and all bits are inverted for the latter.

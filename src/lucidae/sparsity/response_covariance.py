@@ -1,11 +1,12 @@
 """Responses whose coefficients are correlated, such as samples of a time series.
 
-The n coefficients of a column j, one for each response, have the prior N(0, wⱼB): the relevance wⱼ
-(prior variance) belongs to the column, and the n × n matrix B, with mean diagonal 1, is shared by
-all columns. The noise of variance γ is white. This is the model of Zhang & Rao (2011). Their
+Φ is the dictionary and X are the n responses. The n coefficients of a column j, one for each
+response, have the prior N(0, wⱼB): the relevance wⱼ (prior variance) belongs to the column, and the
+n × n matrix B, with mean diagonal 1, is shared by all columns. W is the diagonal matrix of the
+relevances. The noise of variance γ is white. This is the model of Zhang & Rao (2011). Their
 algorithm T-MSBL approximates its likelihood; here it is evaluated without this approximation. With
-B = VΛVᵀ the responses XV are independent, because V is orthogonal and leaves the noise white, and
-response t of XV has the covariance Σₜ = λₜΦWΦᵀ + γI. With ΦWΦᵀ = QDQᵀ all Σₜ are diagonal in the
+B = VΛVᵀ the responses XV are independent, because V is orthogonal and leaves the noise white.
+Column x̃ₜ of XV has the covariance Σₜ = λₜΦWΦᵀ + γI. With ΦWΦᵀ = QDQᵀ all Σₜ are diagonal in the
 same basis, so that one eigendecomposition serves all responses.
 
 The energy (loss) is the sum over t of log|Σₜ| + x̃ₜᵀΣₜ⁻¹x̃ₜ, minus twice the log-likelihood. The
@@ -54,7 +55,7 @@ BASIN_STEPS = 100
 """Largest number of MacKay's updates before Newton steps take over."""
 
 NEGLIGIBLE = 1e-8
-"""Relevance, relative to the noise variance, below which a shrinking column is set to zero."""
+"""Relevances below this number times the noise variance are set to zero if they still shrink."""
 
 NEWTON_WORK = 2e10
 """Largest number of multiplications in a Newton step; above it MacKay's updates continue."""
@@ -77,7 +78,7 @@ class ResponseSpectrum(NamedTuple):
 
     @classmethod
     def of(cls, covariance: Any) -> ResponseSpectrum:
-        """Return the spectrum of a given covariance B, divided by its mean diagonal entry."""
+        """Return the spectrum of a covariance, after division by its mean diagonal entry."""
         values, vectors = np.linalg.eigh(covariance / (np.trace(covariance) / len(covariance)))
         return cls(np.maximum(values, 0.0), vectors)
 
@@ -95,14 +96,15 @@ class ResponseSpectrum(NamedTuple):
 
     @property
     def covariance(self) -> Any:
-        """The covariance B."""
+        """The covariance B of the n responses, of shape (n, n)."""
         return (self.vectors * self.values) @ self.vectors.T
 
 
 def given_covariance(wanted: Any) -> Any:
-    """Return the covariance that was asked for, divided by its mean diagonal entry.
+    """Return the covariance of the responses that was given, divided by its mean diagonal entry.
 
-    Return None if no covariance or a learned one was asked for.
+    `wanted` is the argument `response_covariance` of `SparseVAE`. Return None if it is None or
+    "learn".
     """
     if wanted is None or isinstance(wanted, str):
         return None
@@ -209,7 +211,7 @@ class CorrelatedState(NamedTuple):
 
     @property
     def energy(self) -> float:
-        """The energy (loss) per response."""
+        """The energy (loss) per response, which is minimised."""
         return _energy(self.problem, self.powers, self.spectrum.values, self.rotated)
 
     @property
@@ -366,9 +368,10 @@ def _direction(
 def correlation_step(state: CorrelatedState) -> CorrelatedState:
     """Return the state after two searches for the correlation ρ with the lowest energy (loss).
 
-    The first search keeps w(1 − ρ²) for all relevances w (prior variances), the variances of the
-    innovations of the AR(1) model, which the data determine better than w if ρ is near 1. The
-    second keeps w. Only eigenvalues and rotated responses change.
+    ρ is the correlation of successive responses in an autoregressive model of order one, AR(1). The
+    first search fixes w(1 − ρ²) for all relevances w (prior variances), the variances of the
+    innovations of this model, which the data determine better than w if ρ is near 1. The second
+    fixes w. Only eigenvalues and rotated responses change.
     """
     first = _searched(state, innovations=True)
     second = _searched(first._replace(moved=state.moved), innovations=False)
@@ -407,7 +410,10 @@ def _searched(state: CorrelatedState, *, innovations: bool) -> CorrelatedState:
 
 
 def _at_angle(angle: float, count: int) -> ResponseSpectrum:
-    """Return the spectrum of the AR(1) model whose correlation is tanh(`angle`)."""
+    """Return the spectrum of the AR(1) model with the correlation tanh(`angle`).
+
+    It is the correlation of successive responses, of which there are `count`.
+    """
     return ResponseSpectrum.autoregressive(float(np.tanh(angle)), count)
 
 
@@ -441,7 +447,7 @@ def solve_correlated(
     tolerance, limit : float and int
         Distance to stationarity at which to stop, and largest number of steps.
     callbacks : sequence of callable
-        As in `iterate`.
+        Called with the progress of the iteration; see `lucidae.iteration.iterate`.
 
     Returns
     -------

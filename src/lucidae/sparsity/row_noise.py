@@ -37,8 +37,8 @@ class RowFigures(NamedTuple):
     """The two numbers for each row from which its noise variance is updated.
 
     They are the diagonal entry of P, and the mean square of the row of PX over the n responses X. P
-    is the inverse covariance of a response, projected if there is an intercept (see the docstring
-    of the module).
+    is the inverse covariance of a response; with an intercept it is restricted to the complement of
+    the column of ones.
     """
 
     precision: Any
@@ -50,8 +50,8 @@ def row_figures(
 ) -> RowFigures:
     """Return the diagonal of P, and the mean square of each row of PX for the responses X.
 
-    P is the inverse covariance of a response, projected if there is an intercept (see the docstring
-    of the module).
+    P is the inverse covariance of a response; with an intercept it is restricted to the complement
+    of the column of ones.
 
     Parameters
     ----------
@@ -86,9 +86,9 @@ def majorized_variances(variances: Any, figures: RowFigures, floor: float) -> An
     """Return the noise variances of the rows after one step of majorise–minimise.
 
     The noise variance Λᵢ of row i becomes √(rᵢ/dᵢ), but at least `floor`. Here rᵢ = Λᵢ²qᵢ is the
-    mean squared residual of the posterior mean, qᵢ is the mean square of (PX)ᵢ for the responses X,
-    and dᵢ = Pᵢᵢ, where P is the inverse covariance of a response (see the docstring of this
-    module).
+    mean squared residual of the posterior mean, qᵢ is the mean square of (PX)ᵢ over the responses
+    X, and dᵢ = Pᵢᵢ, where P is the inverse covariance of a response; `figures` contains all dᵢ and
+    qᵢ.
     """
     # The log-determinant is concave in Λ with gradient d, and the data term is the minimum over
     # the coefficients of Σᵢ rᵢ/Λᵢ + …, so dᵢΛᵢ + rᵢ/Λᵢ majorises the energy in Λᵢ.
@@ -97,11 +97,13 @@ def majorized_variances(variances: Any, figures: RowFigures, floor: float) -> An
 
 
 def longer_variances(variances: Any, figures: RowFigures, floor: float) -> Any:
-    """Return the noise variances of the rows after a step that is twice as long in the logarithm.
+    """Return the noise variances of the rows after a step twice as long as `majorized_variances`.
 
-    The step is that of `majorized_variances`, where the symbols are defined. The noise variance Λᵢ
-    of row i becomes Λᵢqᵢ/dᵢ. The upper bound dᵢΛᵢ + rᵢ/Λᵢ of the energy (loss) has the same value
-    before and after this step, so that the energy does not rise.
+    The length is that in the logarithm of the noise variances. The noise variance Λᵢ of row i
+    becomes Λᵢqᵢ/dᵢ, but at least `floor`, where dᵢ = Pᵢᵢ for the inverse covariance P of a response
+    and qᵢ is the mean square of (PX)ᵢ over the responses X. The upper bound dᵢΛᵢ + rᵢ/Λᵢ of the
+    energy (loss), with the mean squared residual rᵢ, has the same value before and after this step,
+    so that the energy does not rise.
     """
     ratio = figures.power / np.where(figures.precision > 0, figures.precision, 1.0)
     return np.maximum(variances * ratio, floor)
@@ -144,7 +146,10 @@ class RowLearning(NamedTuple):
 
 
 def check_learnable_rows(objective: Energy, n_outputs: int, weighted: bool, given: bool) -> None:
-    """Raise an error if one noise variance for each row cannot be learned."""
+    """Raise an error if one noise variance for each row cannot be learned.
+
+    `weighted` tells whether weights of the rows were given, `given` whether `noise_cov` was.
+    """
     if not objective.descends_between_noise_steps or objective.marginal is None:
         raise ValueError(
             "noise_variance='learn_diagonal' needs the full posterior covariance, and groups that "
@@ -193,7 +198,7 @@ def learn_row_noise(
     start : array of shape (n_columns,), optional
         Relevances (prior variances of the coefficients) to start from, in the units of the data.
     callbacks : sequence of callable
-        As in `iterate`.
+        Called with the progress of the iteration; see `lucidae.iteration.iterate`.
 
     Returns
     -------

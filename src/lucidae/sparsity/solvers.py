@@ -58,12 +58,14 @@ BASIN_LIMIT = {"mm": 30, "mackay": 15, "em": 300}
 More updates did not end at a lower energy."""
 
 FEW_RESPONSES = 2
-"""Largest number of responses for which "auto" uses EM, because the energy has many minima."""
+"""Largest number of responses for which "auto" uses expectation–maximisation (EM).
+
+The energy (loss) then has many minima, and EM finds lower ones."""
 
 EM_PER_COLUMN = 15
-"""Number of EM steps of "auto" for few responses, divided by the number of columns per row.
+"""For few responses, "auto" makes this many EM steps times the ratio of columns to rows.
 
-The number of steps is then limited to the range from 30 to 100."""
+EM is expectation–maximisation. There are at least 30 and at most 100 steps."""
 
 SMALL = 200_000
 """Largest number of entries of a dictionary for which "auto" updates all columns in every step."""
@@ -75,10 +77,11 @@ The energy then has many minima, and a single solver may have stopped in a poor 
 
 FEW_FOR_GROUPS = 5
 CROWDED_GROUPS = 0.3
-"""Number of responses, and effective number of parameters per row, of group covariances.
+"""Limits within which "auto" starts only once if every group of columns has its own covariance.
 
-Up to the one or above the other, "auto" compares two starts. Among 66 problems with more responses
-and fewer parameters, the second start never ended at a lower energy."""
+With at most `FEW_FOR_GROUPS` responses, or with more effective parameters than `CROWDED_GROUPS`
+times the number of rows, it compares two starts. Among 66 problems with more responses and fewer
+parameters, the second start never ended at a lower energy."""
 
 WIDE = 8
 """Number of columns per row above which coordinate moves are cheaper than updates of all columns.
@@ -97,7 +100,10 @@ NEGLIGIBLE = 1e-14
 It no longer changes the covariance of a response in float64."""
 
 LIFT = 1e-2
-"""Smallest relevance when updates start from given relevances, relative to `flat_start`."""
+"""Smallest relevance from which updates start, relative to that of `flat_start`.
+
+Smaller ones among the relevances that are given as a start are raised to it, because updates cannot
+change a relevance (prior variance) of zero."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +169,7 @@ def solve(
     limit : int
         Largest number of iterations.
     callbacks : sequence of callable
-        As in `iterate`.
+        Called with the progress of the iteration; see `lucidae.iteration.iterate`.
 
     Returns
     -------
@@ -202,9 +208,10 @@ def _solve_group_covariances(
 
 
 def advice_on(solution: Solution[State]) -> str:
-    """Return how a minimisation ended and what to do, with regard to the noise variance.
+    """Return a text that says how a minimisation ended and what the user can do.
 
-    A noise variance far below that of the data makes the covariance of a response nearly singular.
+    If it ended without progress, the text mentions the noise variance: one that is far below that
+    of the data makes the covariance of a response nearly singular.
     """
     if solution.status is not Status.STALLED:
         return solution.advice
@@ -305,7 +312,7 @@ def repeat_update(
         Whether to drop columns whose relevance no longer changes the covariance of a response, if
         the energy allows it. The returned state has all columns again.
     callbacks : sequence of callable
-        As in `iterate`.
+        Called with the progress of the iteration; see `lucidae.iteration.iterate`.
 
     Returns
     -------
@@ -445,7 +452,10 @@ def _finish(basin: Solution[State], marginal: Marginal, limits: Limits) -> Solut
 
 
 def _descend(start: State, marginal: Marginal, limits: Limits) -> Solution[State]:
-    """Return the solution of `solve_working_set` from the state `start`, with the given limits."""
+    """Minimise the energy (loss) by sweeps over working sets of columns, from the state `start`.
+
+    A sweep makes coordinate moves and Newton steps, see `solve_working_set`.
+    """
     return solve_working_set(
         start,
         marginal,
@@ -458,10 +468,10 @@ def _descend(start: State, marginal: Marginal, limits: Limits) -> Solution[State
 def without_vanishing(state: State, marginal: Marginal) -> State:
     """Return the state, of one or several problems, with relevances that tend to zero set to zero.
 
-    The relevance of a column is the prior variance of its coefficients. Those far below the noise
-    variance at which the energy (loss) still falls towards zero are set to zero. If the minimum of
-    the energy in one relevance is known in closed form (Wipf 2023, Theorem 4.4), so are all whose
-    minimiser, with the others fixed, is zero, but only if this does not raise the energy.
+    The relevance of a column is the prior variance of its coefficients. A relevance far below the
+    noise variance is set to zero if the energy (loss) falls as it shrinks. If the minimum of the
+    energy in one relevance is known in closed form (Wipf 2023, Theorem 4.4), so is every relevance
+    whose minimiser, with the others fixed, is zero, but only if this does not raise the energy.
     """
     xp = namespace(state.relevance)
     falling = marginal.gradient(state) > 0

@@ -147,7 +147,11 @@ class SparseRows(Rows):
         return SparseRows(subset, self.responses[chosen], self.weights[chosen], self.intercept)
 
     def squared_error(self, coefficients: Array, reference: Rows) -> float:
-        """Return the weighted sum of squared errors of predicting these rows; see `Rows`."""
+        """Return the weighted sum of squared errors of predicting these rows.
+
+        `coefficients` have shape (n_columns, n_responses). The means that are subtracted from the
+        dictionary and the responses are those of the rows `reference`.
+        """
         used = np.flatnonzero(coefficients.any(axis=1))
         center, level = reference.offsets
         chosen = Rows(self.matrix[:, used].toarray(), self.responses, self.weights, self.intercept)
@@ -173,7 +177,10 @@ def _filled(A: Any) -> Any:
 
 
 def _distinct_sparse(given: SparseRows) -> SparseRows:
-    """Return the distinct rows of positive weight in the order of `canonical`."""
+    """Return the distinct rows of positive weight, sorted as `canonical` sorts dense rows.
+
+    Each has the total weight of the rows that are equal to it.
+    """
     frequencies = to_numpy(given.weights)
     matrix = given.matrix
     keys = _row_keys(matrix, given.responses)

@@ -25,7 +25,7 @@ EXACT = 1e-8
 It is far above rounding errors and far below the noise of data."""
 
 MARGIN = 10.0
-"""Safety factor: reconstructions of the responses differ if they do by this many times `EXACT`.
+"""Reconstructions of the responses count as different if they differ by this times `EXACT`.
 
 Two exact fits differ by at most 2 `EXACT` in their reconstruction, so any factor above 2 is safe.
 """
@@ -153,10 +153,10 @@ def position_of(columns: Any, used: Any, responses: Any, rank: int, weakest: flo
     rank : int
         Numerical rank of X.
     weakest : float
-        The smallest of two kinds of numbers, relative to ‖X‖: the norm of a used column times the
-        norm of its coefficients, and the first `rank` singular values of X. A set of columns whose
-        smallest singular value is below MARGIN · EXACT / weakest might give an exact representation
-        of X by other columns.
+        The smallest of the following numbers, divided by ‖X‖: for each used column its norm times
+        the norm of its coefficients, and the first `rank` singular values of X. A set of columns
+        whose smallest singular value is below MARGIN · EXACT / weakest might give an exact
+        representation of X by other columns.
 
     Returns
     -------

@@ -25,9 +25,9 @@ from lucidae.sparsity.theory import (
 )
 
 RANK = 1e-6
-"""Singular values of the responses above this share of the largest count as their rank.
+"""The rank of the responses is the number of singular values above this share of the largest.
 
-A hundred times `EXACT`: what an exact fit leaves over must not count as rank.
+It is a hundred times `EXACT`, so that the residual of an exact fit does not count as rank.
 """
 
 SPARSE_ENTRIES = 5_000_000
@@ -39,8 +39,8 @@ TOO_LARGE = (
 )
 
 SUPERFLUOUS = (
-    "Fewer columns may be enough: without column {column}, the other used columns leave only "
-    "{share:.2g} of the responses."
+    "Fewer columns may be enough: without column {column}, the other used columns fit the "
+    "responses with a relative error of {share:.2g}."
 )
 
 
@@ -115,7 +115,11 @@ def with_uniqueness(figures: SparseFigures, Phi: Any, X: Any, used: Any) -> Spar
 def _with_position(
     figures: SparseFigures, Phi: Any, X: Any, used: Any, fit: Refit
 ) -> SparseFigures:
-    """Return the measured values with those about other representations of the responses added."""
+    """Return `figures` with values added that tell whether other columns represent the responses.
+
+    `used` are the indices of the columns with non-zero coefficients, and `fit` is the least-squares
+    fit by these columns.
+    """
     compressed = triangle_of(X.conj().T).conj().T if X.shape[1] > X.shape[0] else X
     singular = np.linalg.svd(compressed, compute_uv=False)
     rank = int((singular > RANK * singular[0]).sum())

@@ -77,7 +77,7 @@ UPDATES: dict[str, Update] = {
     "mm": majorize_minimize,
     "mackay": mackay,
 }
-"""The update rules of the full energy by name."""
+"""The update rules, by name, for the loss of the VAE with full posterior covariance."""
 
 
 def learned_noise(state: State, degrees_of_freedom: Array) -> Array:

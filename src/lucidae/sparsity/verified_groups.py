@@ -21,7 +21,9 @@ from lucidae.sparsity.evaluation import Evaluation, Weighted
 UNIT = float(np.finfo(float).eps)
 
 FINE_UNIT = float(np.finfo(np.longdouble).eps)
-"""Machine epsilon of the products that turn covariances; that of float64 on some platforms."""
+"""Machine epsilon of the products by which covariances are expressed in other bases.
+
+It is that of extended precision, and on platforms without it that of float64."""
 
 DEPENDENT = 64.0 * UNIT
 """Singular value of a group's unit columns, relative to the largest, that is zero up to rounding.
@@ -29,19 +31,22 @@ DEPENDENT = 64.0 * UNIT
 Columns that are less dependent count, with an error that grows as they become more dependent."""
 
 INDEPENDENT = 1e-4
-"""Eigenvalue of a Gram matrix of columns, relative to the largest, above which it suffices."""
+"""Smallest eigenvalue of the Gram matrix of unit columns above which it is accurate enough.
+
+QR and singular value decompositions are then computed from the Gram matrix, which is faster."""
 
 WORN = 100.0
 """Factor by which the rounding error of a stored covariance may grow before it is counted.
 
-Smaller errors are part of the tolerance for the rounding of stored numbers."""
+It grows where large entries cancel. Smaller errors are part of the tolerance for the rounding of
+stored numbers."""
 
 MIXTURES = {
     2: (0.1464, 0.3536, 0.3536, 0.1464),
     3: (0.0249, 0.1048, 0.2251, 0.2904, 0.2251, 0.1048, 0.0249),
     4: (0.0024, 0.0150, 0.0525, 0.1240, 0.1951, 0.2221, 0.1951, 0.1240, 0.0525, 0.0150, 0.0024),
 }
-"""Weights of χ² distributions with 0, 1, … degrees of freedom, by the number of real columns.
+"""For groups of 2, 3 and 4 real columns, weights of χ² variables with 0, 1, … degrees of freedom.
 
 Their mixture is the distribution of the evidence of a group whose covariance is zero."""
 
@@ -161,7 +166,10 @@ def _adjoint(matrices: Any) -> Any:
 
 
 def _orthogonal(columns: Any) -> _Orthogonal:
-    """Return orthonormal bases of the columns (g, d, m) of groups, and coordinates in them."""
+    """Return an orthonormal basis of the columns of each group, and the columns in this basis.
+
+    `columns` has shape (g, d, m), for g groups of m columns with d rows.
+    """
     size = columns.shape[2]
     lengths = np.linalg.norm(columns, axis=1)
     lengths = np.where(lengths > 0, lengths, 1.0)
@@ -205,9 +213,9 @@ def _qr(units: Any) -> tuple[Any, Any]:
 def _in_basis(part: _Orthogonal, columns: Any, covariances: Any, exponents: Any) -> Any:
     """Return the covariances of groups in the orthonormal bases of their columns.
 
-    Large entries of a covariance cancel if columns are nearly dependent, so that the products are
+    If columns are nearly dependent, large entries of a covariance cancel, so that the products are
     computed in extended precision where the platform has it. `exponents` are the powers of two by
-    which the columns were divided, of shape (g, 1).
+    which the columns were divided, of shape (g, 1) for g groups.
     """
     found = np.zeros_like(part.triangle, dtype=np.result_type(part.triangle, covariances))
     active = covariances.any(axis=(1, 2))

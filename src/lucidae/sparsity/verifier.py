@@ -100,7 +100,7 @@ class Fit(NamedTuple):
         How the noise variance was found: "given", "learn", "learn_diagonal", "cv", "cv_1se",
         "fallback", or "" if unknown.
     given_noise : float, optional
-        The noise variance that was asked for, or that was estimated on held-out rows.
+        The noise variance that the user gave, or that was estimated on held-out rows.
     predicted, variances : array of shape (n_rows, n_responses) and (n_rows,), optional
         Predicted means of the rows, and the posterior variances of these means.
     support : array of int, optional
@@ -108,7 +108,7 @@ class Fit(NamedTuple):
     covariances : array of shape (n_groups, m, m), optional
         Covariances of the coefficients of groups of columns, padded with zeros.
     response_covariance, given_covariance : ndarray of shape (n_responses, n_responses), optional
-        The covariance of the responses if they are correlated, and the one that was asked for if it
+        The covariance of the responses if they are correlated, and the one that the user gave if it
         was not learned.
     row_variances : ndarray of shape (n_rows,), optional
         The reported noise variance of each row, if the noise has a covariance.
@@ -141,7 +141,7 @@ class EnergyKind(NamedTuple):
     labels : ndarray of int of shape (n_columns,), optional
         The group of each column.
     tolerance : float
-        Distance to stationarity that was asked for.
+        Distance to stationarity that the user requested, the parameter `tol`.
     violation : float, optional
         Distance to stationarity reported by an energy that `register_posterior` added, else None.
     significance : float
@@ -188,7 +188,10 @@ def measure(
 
 
 def _measured(sample: Sample, fit: Fit, model: EnergyKind, title: str) -> SparseFigures:
-    """Return the measured values of a fit, without suppressing floating-point warnings."""
+    """Return the measured values of a fit on rows of data; see `measure` for the arguments.
+
+    Floating-point warnings are not suppressed here, but in `measure`.
+    """
     stored = max(machine_epsilon(part) for part in (fit.coef, fit.relevance) if part is not None)
     plain = Sample(
         _wide(sample.dictionary),
@@ -294,7 +297,10 @@ def _wide(values: Any) -> Any:
 
 
 def _implied_relevance(rows: Weighted, U: Any, noise: float) -> Any:
-    """Return the relevances (prior variances) that the coefficients U imply, zero where U is."""
+    """Return the relevances (prior variances) for which the coefficients U are the posterior mean.
+
+    They are zero for columns whose coefficients are zero.
+    """
     used, w = np.flatnonzero(U.any(axis=1)), np.zeros(U.shape[0])
     w[used] = implied_relevance(rows.dictionary[:, used], rows.responses, U[used], noise)
     return w
@@ -608,9 +614,10 @@ def _noise_distance(
 
 
 def _with_rows(distance: Figure, fit: Fit, sample: Sample) -> Figure:
-    """Return `distance`, or that of the reported noise variances of rows if it is larger.
+    """Return the larger of `distance` and the error of the reported noise variances of the rows.
 
-    They should be the noise variance times the diagonal of the noise covariance.
+    These should be the noise variance times the diagonal of the noise covariance; the error is
+    relative.
     """
     if fit.row_variances is None or sample.noise_cov is None or fit.noise is None:
         return distance

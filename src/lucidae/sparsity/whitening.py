@@ -67,7 +67,10 @@ class NoiseCovariance:
 
     @classmethod
     def of(cls, noise_cov: Any, n_rows: int) -> NoiseCovariance:
-        """Return a covariance after checking it, for data with `n_rows` rows."""
+        """Return the argument `noise_cov` as a `NoiseCovariance`; raise an error if it is invalid.
+
+        The data have `n_rows` rows.
+        """
         if scipy.sparse.issparse(noise_cov):
             noise_cov = noise_cov.toarray()
         try:
@@ -119,7 +122,7 @@ class NoiseCovariance:
 
     @cached_property
     def rank(self) -> int:
-        """Rank of R."""
+        """Rank of the noise covariance R."""
         return int((self.variances > 0).sum()) if self.is_diagonal else len(self.matrix)
 
     @cached_property
@@ -147,7 +150,10 @@ class NoiseCovariance:
         return rotation_to_rows(vectors) @ (vectors / np.sqrt(values)).conj().T
 
     def apply(self, values: Array) -> Array:
-        """Return T times `values`, of shape (r, m) for values of shape (d, m) and the rank r."""
+        """Return the whitener T times `values`, of shape (r, m) for the rank r.
+
+        `values` has shape (d, m), with one row for each of the d rows of the data.
+        """
         if self.is_diagonal:
             xp = namespace(values)
             kept = xp.asarray(np.flatnonzero(self.variances > 0), device=device(values))
@@ -169,11 +175,11 @@ class NoiseCovariance:
 
 
 def rotation_to_rows(vectors: Any) -> Any:
-    """Return the rotation that brings r orthonormal axes as close as possible to r of d rows.
+    """Return the rotation U that aligns r orthonormal axes with r of the d rows, of shape (r, r).
 
-    `vectors` has the axes as columns, V of shape (d, r). Pivoting selects rows J of V. With the
-    singular value decomposition V_J = PSQᴴ the rotation is U = PQᴴ, and VUᴴ is positive
-    semi-definite on the rows J.
+    `vectors` is the matrix V of shape (d, r) with the axes as columns. Pivoting selects r rows J of
+    V. With the singular value decomposition V_J = PSQᴴ the rotation is U = PQᴴ, and VUᴴ is positive
+    semi-definite on the rows J, so that each rotated axis belongs to one row.
     """
     rank = vectors.shape[1]
     chosen = np.sort(scipy.linalg.qr(vectors.conj().T, mode="r", pivoting=True)[1][:rank])
@@ -182,7 +188,7 @@ def rotation_to_rows(vectors: Any) -> Any:
 
 
 def _refuse_shape(shape: tuple[int, ...], n_rows: int) -> None:
-    """Raise the error for a noise covariance of another shape than the data need."""
+    """Raise an error that names the shape of `noise_cov` and those that suit `n_rows` rows."""
     message = (
         f"noise_cov has shape {shape}, expected ({n_rows}, {n_rows}), the covariance of the "
         f"noise of the {n_rows} rows of X, or ({n_rows},), their variances."
@@ -198,7 +204,7 @@ def _refuse_shape(shape: tuple[int, ...], n_rows: int) -> None:
 
 
 def _check_variances(variances: Any) -> None:
-    """Raise an error unless variances are real, none is negative and one is positive."""
+    """Raise an error unless variances are real and not negative, and at least one is positive."""
     if np.iscomplexobj(variances) and variances.imag.any():
         raise ValueError("noise_cov contains complex variances. Give real numbers.")
     smallest = float(variances.real.min())
@@ -304,7 +310,11 @@ class WhitenedRows(Rows):
         return self.log_volume
 
     def _offset(self, values: Array) -> Mean:
-        """Return the coefficients of `constant` in a weighted least-squares fit of `values`."""
+        """Return the mean of whitened rows `values` by weighted least squares.
+
+        It is the coefficient of `constant`, the whitened column of ones, for each column of
+        `values`; zeros if the rows do not determine an intercept.
+        """
         if not self.identified:
             nothing = values[0, :] * 0.0
             return Mean(nothing, nothing)
@@ -316,7 +326,11 @@ class WhitenedRows(Rows):
         return Mean(center, shares @ (values - column * center))
 
     def without(self, values: Array, offset: Mean) -> Array:
-        """Return whitened rows minus a mean: the column `constant` times the row `offset`."""
+        """Return whitened rows `values` minus their mean `offset`.
+
+        Each entry of `constant`, the whitened column of ones, is multiplied by the mean and
+        subtracted from its row.
+        """
         column = self.constant[:, None]
         return (values - column * offset.rounded) - column * offset.rest
 
@@ -332,7 +346,7 @@ class WhitenedRows(Rows):
 
 
 def whitened_rows(rows: Rows, noise: NoiseCovariance) -> WhitenedRows:
-    """Return the rows whitened by the covariance of their noise, in the order of its whitener.
+    """Return the rows of data after whitening by the covariance of their noise.
 
     Parameters
     ----------
@@ -389,8 +403,9 @@ def canonical_whitened(rows: WhitenedRows) -> WhitenedRows:
 
 
 def prepared_rows(given: Rows, cov: NoiseCovariance | None) -> tuple[Rows, Rows]:
-    """Return the distinct rows to fit with their weights, and the rows that a splitter divides.
+    """Return the distinct rows to fit with their weights, and the rows for the folds of a splitter.
 
+    The latter are all rows in their order, to which a cross-validation splitter of the user refers.
     Both are whitened if the noise has a covariance `cov`.
     """
     if cov is None:

@@ -73,9 +73,10 @@ GROUP_CANDIDATES = 60
 """Largest number of groups of relevance zero in a working set."""
 
 PROMISING = 1e-3
-"""A column of relevance zero may join the working set if it lowers the energy by more than this.
+"""Columns of relevance zero join the working set if their gain exceeds this share of the largest.
 
-The decrease of the energy is relative to the largest decrease that a single column allows."""
+The gain of a column is the decrease of the energy (loss) when its relevance (prior variance) alone
+becomes the best one."""
 
 CHECK_MOVES = 16
 """Number of coordinate moves between two checks of the stopping rule."""
@@ -89,9 +90,9 @@ ROUNDING = 0.1
 """Share of the damping that is added to the Hessian's diagonal, for nearly dependent columns."""
 
 POLISHED = 1e-2
-"""Distance to optimality at which Newton steps on a working set stop.
+"""Newton steps on a working set stop when the distance to optimality has fallen by this factor.
 
-It is relative to the distance of all columns before the steps."""
+The distance before the steps is that of all columns."""
 
 STAGE = 10.0
 """Factor by which the noise variance is divided from one stage of `continuation` to the next."""
@@ -202,6 +203,7 @@ def best_coordinate_step(workspace: Workspace) -> Workspace:
     """Move the relevance that lowers the energy most to its minimiser; return the new workspace.
 
     The energy is the loss, and the relevance of a column is the prior variance of its coefficients.
+    The arrays of the given workspace are overwritten.
     """
     xp = namespace(workspace.gram)
     changes = best_change(workspace.relevance, workspace.curvature, workspace.alignment)
@@ -268,8 +270,8 @@ class NewtonPoint(NamedTuple):
     def at(cls, state: State, damping: Array | None = None) -> NewtonPoint:
         """Return the point at a state that stores its fields `whitened` and `loading`.
 
-        They are products of the dictionary with the inverse covariance of a response. The damping
-        is `FIRST_DAMPING` by default.
+        These fields are products of the dictionary with the inverse covariance of a response. The
+        damping is `FIRST_DAMPING` by default.
         """
         if damping is None:
             damping = namespace(state.noise).full_like(state.noise, FIRST_DAMPING)
@@ -526,7 +528,7 @@ def solve_working_set(
     limit : int
         Largest number of sweeps.
     callbacks : sequence of callable
-        As in `iterate`.
+        Called with the progress of the iteration; see `lucidae.iteration.iterate`.
 
     Returns
     -------

@@ -43,7 +43,9 @@ BLOCK = 10
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
-    """Settings: how often each method recovers codes with r active (nonzero) rows.
+    """Settings of the experiment that counts how often each method recovers a sparse code.
+
+    A code contains the coefficients of all responses, and r of its rows are active (not zero).
 
     Parameters
     ----------
