@@ -13,10 +13,9 @@ from lucidae.experiments.catalogue import NEEDS_TORCH, available
 from lucidae.experiments.data import DATA, penalties
 from lucidae.experiments.declaration import VerdictKind
 from lucidae.experiments.engine import run
-from lucidae.experiments.labels import NAMES as LABELS
 from lucidae.experiments.outcomes import judge
 from lucidae.experiments.store import Store
-from lucidae.experiments.verdicts import Reported
+from lucidae.experiments.verdicts import LABELS, Reported
 
 BOTH = [(name, scale) for name in NAMES for scale in ("smoke", "paper")]
 INTERNAL_NAMES = tuple(method for method in LABELS if "_" in method)

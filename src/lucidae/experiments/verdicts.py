@@ -20,6 +20,7 @@ from lucidae.certificate import Claim, reported
 from lucidae.experiments.declaration import Curve, Curves
 
 __all__ = [
+    "LABELS",
     "Agree",
     "AtLeast",
     "AtMost",
@@ -29,6 +30,7 @@ __all__ = [
     "Outweighs",
     "Reported",
     "Sooner",
+    "label",
     "measured",
 ]
 
@@ -389,3 +391,37 @@ class Reported:
         value = worst(figures(curves, self.series, self.at), largest=True)
         statement = stated(self.says or self.series, "", curves[self.series], self.at)
         return reported(self.series, statement, reference, value)
+
+
+LABELS = {
+    "uniform_l2": "uniform ℓ₂",
+    "nonuniform_l2": "non-uniform ℓ₂",
+    "rag": "RAG",
+    "nested_dropout": "nested dropout",
+    "expected_nested_dropout": "expected nested dropout",
+    "linear_vae": "linear VAE",
+    "full": "full-covariance VAE",
+    "diagonal": "diagonal-covariance VAE",
+    "autoencoder": "autoencoder",
+    "group lasso": "group lasso",
+    "music": "MUSIC",
+    "beamforming": "conventional beamforming",
+    "mle": "Minka's evidence",
+    "parallel_analysis": "parallel analysis",
+    "hard_threshold": "hard threshold",
+    "known_noise": "hard threshold, known noise",
+    "horn": "Horn's procedure",
+    "share": "95 % of the variance",
+}
+"""Name of each method in claims, tables and legends of plots, by its name in the settings of a run."""
+
+
+def label(method: str, optimizer: str) -> str:
+    """Return the printed name of a method together with that of its optimizer.
+
+    Examples
+    --------
+    >>> label("rag", "nesterov")
+    'RAG, Nesterov'
+    """
+    return f"{LABELS[method]}, {optimizer.capitalize()}"

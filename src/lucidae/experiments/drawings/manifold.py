@@ -9,8 +9,7 @@ import numpy as np
 
 from lucidae.experiments.drawings.common import look, numbers, shared_legend
 from lucidae.experiments.outcomes import Outcome
-from lucidae.experiments.vae.manifold_costs import ARMS
-from lucidae.experiments.vae.manifold_verdicts import PARTS, panel_words
+from lucidae.experiments.vae.manifold_verdicts import ARMS, PARTS, panel_words
 from lucidae.report.blocks import Block, Plot
 from lucidae.report.figures import image_rows
 from lucidae.report.style import LIGHT, drawing, new_figure

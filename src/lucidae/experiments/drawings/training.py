@@ -12,10 +12,10 @@ from lucidae.experiments.data import DATA
 from lucidae.experiments.drawings.common import look, numbers, positive, shared_legend
 from lucidae.experiments.embeddings.truncation import NAMES as TRUNCATIONS
 from lucidae.experiments.embeddings.truncation import QUANTITIES
-from lucidae.experiments.labels import NAMES, label
 from lucidae.experiments.linear.penalties import RULES
 from lucidae.experiments.linear.weights import METHODS
 from lucidae.experiments.outcomes import Outcome
+from lucidae.experiments.verdicts import LABELS, label
 from lucidae.report.blocks import Block, Plot
 from lucidae.report.style import LIGHT, drawing, new_figure
 
@@ -116,7 +116,7 @@ def _cosines(setting: Any, outcome: Outcome) -> Figure:
             axes.imshow(cosines, cmap="RdBu_r", vmin=-1, vmax=1)
             axes.set(xticks=[], yticks=[])
             axes.grid(visible=False)
-        line[0].set_ylabel(NAMES[method].replace(" nested", "\nnested"), fontsize=9)
+        line[0].set_ylabel(LABELS[method].replace(" nested", "\nnested"), fontsize=9)
     for axes, epoch in zip(grid[0], setting.epochs, strict=True):
         axes.set_title(f"epoch {epoch}", loc="center", fontsize=10)
     return figure
@@ -137,7 +137,7 @@ def _decoders(setting: Any, outcome: Outcome) -> Figure:
             axes.set(xticks=[], yticks=[])
             axes.spines[:].set_visible(False)
         aside = {"rotation": 0, "ha": "right", "va": "center"}
-        line[0].set_ylabel(NAMES[method].replace(" nested", "\nnested"), fontsize=9, **aside)
+        line[0].set_ylabel(LABELS[method].replace(" nested", "\nnested"), fontsize=9, **aside)
     return figure
 
 

@@ -26,8 +26,7 @@ from lucidae.experiments.declaration import (
     own,
     work,
 )
-from lucidae.experiments.labels import NAMES
-from lucidae.experiments.verdicts import AtLeast, AtMost, Ordered, Reported, Where
+from lucidae.experiments.verdicts import LABELS, AtLeast, AtMost, Ordered, Reported, Where
 from lucidae.iteration import limited_blas
 from lucidae.linear.counting import count_components
 from lucidae.sampling import WishartSpectra
@@ -279,8 +278,8 @@ def rate(panel: str, name: str) -> str:
         "tails": " if the noise has heavy tails",
     }
     if panel == "none":
-        return f"share of data sets without signals in which a component is found: {NAMES[name]}"
-    return f"share of data sets in which all signals are counted{words[panel]}: {NAMES[name]}"
+        return f"share of data sets without signals in which a component is found: {LABELS[name]}"
+    return f"share of data sets in which all signals are counted{words[panel]}: {LABELS[name]}"
 
 
 def _least(panel: str, name: str, bound: float, at: Where) -> AtLeast:
@@ -293,7 +292,7 @@ def _most(panel: str, name: str, bound: float, at: Where) -> AtMost:
 
 def _too_many(panel: str, name: str, bound: float, at: Where) -> AtLeast:
     words = "if the noise of the features differs" if panel == "spread" else "for heavy tails"
-    says = f"mean number of components that are found for five signals, {words}: {NAMES[name]}"
+    says = f"mean number of components that are found for five signals, {words}: {LABELS[name]}"
     return AtLeast(f"mean/{panel}/{name}", bound, at, says)
 
 
@@ -340,7 +339,7 @@ def expect(strong: Where, slack: float) -> dict[str, Any]:
                     ("tails/hard_threshold", f"tails/{name}"),
                     3.0,
                     0.1,
-                    f"{robust}: {NAMES['hard_threshold']} minus {NAMES[name]}",
+                    f"{robust}: {LABELS['hard_threshold']} minus {LABELS[name]}",
                 )
                 for name in ("mle", "parallel_analysis")
             ),
@@ -419,5 +418,5 @@ EXPERIMENT = Experiment(
             REPORTED,
         ),
     },
-    draw=Drawing("counts", "counts"),
+    draw=Drawing("recovery", "counts"),
 )

@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from lucidae.experiments.declaration import Drawing, Experiment, Scale, Statement, own
-from lucidae.experiments.labels import label
 from lucidae.experiments.linear.training import DIGITS, MNIST, Baseline, TrainingRuns
-from lucidae.experiments.verdicts import AtLeast, AtMost, Reported, Sooner
+from lucidae.experiments.verdicts import AtLeast, AtMost, Reported, Sooner, label
 
 AXES = "distance of the decoder's columns to the principal axes"
 SUBSPACE = "distance of the decoder's columns to the principal subspace"

@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from lucidae.experiments.declaration import Drawing, Experiment, Scale, Statement, listed
-from lucidae.experiments.labels import label
 from lucidae.experiments.linear.training import DIGITS, MNIST, Baseline, TrainingRuns
-from lucidae.experiments.verdicts import AtMost, Ordered
+from lucidae.experiments.verdicts import AtMost, Ordered, label
 
 
 def minibatch_runs(baseline: Baseline, sizes: Mapping[int, int], note: str = "") -> TrainingRuns:

@@ -24,9 +24,16 @@ from lucidae.experiments.declaration import (
     own,
     work,
 )
-from lucidae.experiments.labels import NAMES, label
 from lucidae.experiments.linear.training import START, START_WORDS, STOCHASTIC, plan_of, run_of
-from lucidae.experiments.verdicts import AtLeast, AtMost, Ordered, Outweighs, Reported
+from lucidae.experiments.verdicts import (
+    LABELS,
+    AtLeast,
+    AtMost,
+    Ordered,
+    Outweighs,
+    Reported,
+    label,
+)
 from lucidae.linear.simulation import epochs_to_alignment
 
 REACH = 128
@@ -182,7 +189,7 @@ def slower(method: str, factor: float, at: int) -> Outweighs:
         factor,
         at=at,
         says="epochs to the target distance (the limit, if it is not reached): ratio of "
-        f"{NAMES[model]} with {optimizer.capitalize()} to rotation-augmented gradient (RAG) with "
+        f"{LABELS[model]} with {optimizer.capitalize()} to rotation-augmented gradient (RAG) with "
         "Nesterov",
     )
 

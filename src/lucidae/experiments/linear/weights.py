@@ -21,9 +21,8 @@ from lucidae.experiments.declaration import (
     listed,
     own,
 )
-from lucidae.experiments.labels import NAMES
 from lucidae.experiments.linear.training import DIGITS, MNIST, Baseline, TrainingRuns
-from lucidae.experiments.verdicts import AtLeast, AtMost
+from lucidae.experiments.verdicts import LABELS, AtLeast, AtMost
 
 METHODS = (
     "uniform_l2",
@@ -126,19 +125,19 @@ def expect(rag: float, nested: float, uniform: float, start: float) -> dict[str,
     best = "mean over the principal directions of the largest squared cosine with a decoder column"
     return {
         "ordered": (
-            AtLeast("ordered/rag", rag, says=f"{diagonal}, {NAMES['rag']}"),
+            AtLeast("ordered/rag", rag, says=f"{diagonal}, {LABELS['rag']}"),
             AtLeast(
                 "ordered/expected_nested_dropout",
                 nested,
-                says=f"{diagonal}, {NAMES['expected_nested_dropout']}",
+                says=f"{diagonal}, {LABELS['expected_nested_dropout']}",
             ),
         ),
         "permuted": (
-            AtLeast("matched/linear_vae", 0.9, says=f"{best}, {NAMES['linear_vae']}"),
-            AtMost("ordered/linear_vae", 0.5, says=f"{diagonal}, {NAMES['linear_vae']}"),
+            AtLeast("matched/linear_vae", 0.9, says=f"{best}, {LABELS['linear_vae']}"),
+            AtMost("ordered/linear_vae", 0.5, says=f"{diagonal}, {LABELS['linear_vae']}"),
         ),
-        "uniform": (AtMost("matched/uniform_l2", uniform, says=f"{best}, {NAMES['uniform_l2']}"),),
-        "start": (AtMost("matched/rag", start, at=0, says=f"{best}, {NAMES['rag']}"),),
+        "uniform": (AtMost("matched/uniform_l2", uniform, says=f"{best}, {LABELS['uniform_l2']}"),),
+        "start": (AtMost("matched/rag", start, at=0, says=f"{best}, {LABELS['rag']}"),),
     }
 
 

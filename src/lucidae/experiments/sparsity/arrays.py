@@ -25,9 +25,8 @@ from lucidae.experiments.declaration import (
     own,
     work,
 )
-from lucidae.experiments.labels import NAMES
 from lucidae.experiments.sparsity.methods import group_lasso
-from lucidae.experiments.verdicts import AtLeast, AtMost, Ordered, Reported, Where
+from lucidae.experiments.verdicts import LABELS, AtLeast, AtMost, Ordered, Reported, Where
 from lucidae.iteration import limited_blas
 from lucidae.sparsity import solve_batch
 
@@ -262,7 +261,7 @@ def rate(panel: str, method: str) -> str:
 
 def _named(method: str) -> str:
     """Return the name of a method, with an article if needed, for use in a sentence."""
-    return f"the {NAMES[method]}" if method in ("full", "group lasso") else NAMES[method]
+    return f"the {LABELS[method]}" if method in ("full", "group lasso") else LABELS[method]
 
 
 def _above(panel: str, other: str, at: Where, margin: float) -> Ordered:

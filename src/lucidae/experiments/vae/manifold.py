@@ -18,20 +18,18 @@ from lucidae.experiments.declaration import (
     Scale,
     listed,
 )
-from lucidae.experiments.vae.manifold_costs import (
+from lucidae.experiments.vae.manifold_verdicts import (
     ARMS,
+    PARTS,
+    STATEMENTS,
+    Noise,
     best_rates,
     compared,
     compared_best,
     deep_bounds,
     digits_best,
-    low_and_high,
-)
-from lucidae.experiments.vae.manifold_verdicts import (
-    PARTS,
-    STATEMENTS,
-    Noise,
     expected,
+    low_and_high,
     reported,
 )
 from lucidae.validation import install_command
