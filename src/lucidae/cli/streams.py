@@ -272,7 +272,7 @@ def standardized(table: Table) -> Table:
 
 
 def _on_cluster(file: Path, options: ReadOptions) -> Any:
-    from lucidae.data.dask_blocks import dask_of_file
+    from lucidae.data.dask_collections import dask_of_file
 
     return dask_of_file(file, options)
 

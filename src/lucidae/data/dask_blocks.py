@@ -14,32 +14,27 @@ from contextlib import suppress
 from functools import partial
 from itertools import islice, repeat
 from numbers import Real
-from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import dask
-import dask.array as da
 import numpy as np
 import scipy.sparse
 
 from lucidae.arrays import Array, is_array, namespace, to_numpy
 from lucidae.data.blocks import (
-    BLOCK_BYTES,
     RowBlock,
     RowBlocks,
     RowQueue,
-    concatenated,
     float_reference,
     floating_rows,
     stored_bytes,
 )
-from lucidae.data.files import ParquetBlocks, blocks_of_file
 from lucidae.data.kinds import AlignedBlocks, LoadedRows, checked_weights
 from lucidae.data.passes import ColumnLeaf, Shown, leaf_of
 from lucidae.moments import SecondMoment
 
-__all__ = ["DaskAligned", "DaskBlocks", "dask_of_file"]
+__all__ = ["DaskAligned", "DaskBlocks"]
 
 FAN_IN = 8
 """Number of summaries of chunks, such as second moments, that one Dask task joins."""
@@ -541,78 +536,3 @@ def current_client() -> Any:
         return distributed.default_client()
     except ValueError:
         return None
-
-
-def dask_of_file(path: Any, options: Any = None) -> Any:
-    """Return the rows of a file as a lazy Dask collection; every worker must be able to read it.
-
-    Parameters
-    ----------
-    path : path-like
-        A file that `lucidae.data.row_blocks` reads.
-    options : lucidae.io.tables.ReadOptions, optional
-        The columns to read and, for a text file, its header and decimal separator.
-
-    Returns
-    -------
-    dask.array.Array or dask.dataframe.DataFrame
-        A data frame for Parquet and text, whose row groups or parts of the text are its
-        partitions; else an array, whose chunks are the blocks of the file.
-    """
-    file = Path(path).resolve()
-    data = blocks_of_file(file, options=options)
-    if isinstance(data, ParquetBlocks):
-        import dask.dataframe as dd
-
-        columns = list(data.feature_names or ())
-        return dd.read_parquet(file, columns=columns, index=False).astype(data.dtype)
-    if hasattr(data, "layout"):
-        return _frame_of_text(data)
-    assert data.n_rows is not None, "arrays in files have a shape"
-    starts = range(0, data.n_rows, data.rows_per_block)
-    read = dask.delayed(_rows_of_file, pure=True)
-    chunks = []
-    for start in starts:
-        count = min(data.rows_per_block, data.n_rows - start)
-        block = read(str(file), start, count, options)
-        chunks.append(da.from_delayed(block, (count, data.n_features), data.dtype))
-    return da.concatenate(chunks, axis=0)
-
-
-def _frame_of_text(data: Any) -> Any:
-    """Return the parts of a text file as a lazy data frame, whose workers read them as text.
-
-    Dask would take the type of each column from the first rows, and refuse a part with whole
-    numbers in a column of other numbers.
-    """
-    import dask.dataframe as dd
-    import pandas as pd
-
-    from lucidae.io.text import AS_TEXT, parsing
-
-    names, columns = list(data.all_names), list(data.feature_names)
-    cells = dd.read_csv(
-        data.file, blocksize=BLOCK_BYTES, names=names, **parsing(data.layout), **AS_TEXT
-    )
-    meta = pd.DataFrame(np.empty((0, len(columns))), columns=columns)
-    return cells.map_partitions(partial(_numbers_of_text, data), meta=meta)
-
-
-def _numbers_of_text(data: Any, cells: Any) -> Any:
-    """Return the columns of numbers of one part of a text file; runs on a worker."""
-    import pandas as pd
-
-    from lucidae.io.text import parse_text
-
-    parsed = parse_text(cells.set_axis(range(cells.shape[1]), axis=1), data.layout.decimal)
-    return pd.DataFrame(data.numbers(parsed), columns=list(data.feature_names), index=parsed.index)
-
-
-def _rows_of_file(path: str, start: int, count: int, options: Any) -> Any:
-    """Return `count` rows of a file from row `start` on; runs on a worker."""
-    held: list[Any] = []
-    for rows in blocks_of_file(path, first_row=start, options=options):
-        held.append(rows)
-        if sum(len(part) for part in held) >= count:
-            break
-    return concatenated(held)[:count]

@@ -371,7 +371,7 @@ def by_blocks(method: Method) -> Method:
                 "X alone: give an array."
             )
         if is_dask(X):
-            from lucidae.data.dask_results import mapped
+            from lucidae.data.dask_collections import mapped
 
             return mapped(self, X, method.__name__)
         return _applied(partial(method, self), X, bool(getattr(self, "verbose", False)))

@@ -4,7 +4,7 @@ The header describes a tree of numbers, texts, lists and records, whose arrays a
 the file. A record has a stable tag (``lucidae.linear.fitted/1``: a name, and the version of its
 fields) instead of a module path, so that files stay readable when a class is moved or renamed.
 Reading creates only objects of types that were registered by `saved_as` and of a short list of
-scikit-learn's types (`lucidae.io.scikit`), and executes no code from the file.
+scikit-learn's types (`lucidae.io.contents.KINDS`), and executes no code from the file.
 """
 
 from __future__ import annotations
@@ -31,8 +31,13 @@ from lucidae._families import import_families
 from lucidae._version import __version__
 from lucidae.arrays import is_array, to_numpy
 from lucidae.io.atomic import load_arrays, reason_of, save_arrays
-from lucidae.io.consistency import check_estimator, check_fields, check_shapes
-from lucidae.io.scikit import check_plain, scikit_kinds
+from lucidae.io.contents import (
+    check_estimator,
+    check_fields,
+    check_plain,
+    check_shapes,
+    scikit_kinds,
+)
 
 __all__ = ["Source", "load", "reads", "save", "save_from", "saved_as", "source_of"]
 
@@ -152,7 +157,7 @@ def save(estimator: BaseEstimator, path: str | os.PathLike[str]) -> None:
     """Write a fitted estimator of this package to a file, completely or not at all.
 
     A pipeline is written, too, if its other steps are scikit-learn's scalers, `SimpleImputer`,
-    `PCA`, or another type of `lucidae.io.scikit.KINDS`. An estimator that `load` could not read
+    `PCA`, or another type of `lucidae.io.contents.KINDS`. An estimator that `load` could not read
     back is refused.
 
     Parameters

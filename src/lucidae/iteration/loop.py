@@ -2,7 +2,8 @@
 
 A solver provides a function `step` that computes the next state. The loop repeats it until the
 distance to optimality (not the change of the state) is below a tolerance. It also records
-quantities, calls the callbacks and returns a `Solution`.
+quantities, calls the callbacks and returns a `Solution`. `of_each` evaluates a function for many
+items, such as folds, in this process, in other processes or on a cluster.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from threading import Lock
 from typing import Any, TypeVar
 
 import numpy as np
+from sklearn.utils.parallel import Parallel, delayed
 from threadpoolctl import ThreadpoolController
 
 from lucidae.arrays import Array, Steps, device, namespace, scalar, to_numpy
@@ -22,7 +24,7 @@ from lucidae.iteration.history import Recorder, Schedule
 from lucidae.iteration.status import BatchSolution, Solution, Status
 from lucidae.iteration.stopping import Below, Judge
 
-__all__ = ["Below", "Progress", "iterate", "iterate_batch", "limited_blas", "log_grid"]
+__all__ = ["Below", "Progress", "iterate", "iterate_batch", "limited_blas", "log_grid", "of_each"]
 
 State = TypeVar("State")
 Callback = Callable[["Progress"], Any]
@@ -373,3 +375,50 @@ def log_grid(limit: int, per_decade: int = 20) -> tuple[int, ...]:
     count = max(2, round(per_decade * np.log10(limit)) + 1)
     grid = np.unique(np.rint(np.geomspace(1, limit, count)).astype(int))
     return (0, *(int(point) for point in grid))
+
+
+def of_each(
+    function: Callable[..., Any],
+    items: Sequence[tuple[Any, ...]],
+    *,
+    n_jobs: int | None = None,
+    callbacks: Sequence[Callback] = (),
+) -> list[Any]:
+    """Return the values of a function for all items, in their order.
+
+    Parameters
+    ----------
+    function : callable
+        A function of a module, because other processes import it by its name.
+    items : sequence of tuples
+        The arguments of each call.
+    n_jobs : int, optional
+        Number of calls at a time, as in scikit-learn; not more than there are items.
+    callbacks : sequence of callable
+        As in `iterate`; a step is a value that has arrived, and the distance is the number of items
+        that are left.
+
+    Returns
+    -------
+    list
+        The values.
+
+    Examples
+    --------
+    >>> of_each(pow, [(2, 3), (3, 2)])
+    [8, 9]
+    """
+    if n_jobs is not None:  # joblib starts as many workers as it is told, whatever their use
+        n_jobs = min(n_jobs, max(len(items), 1))
+    # Without callbacks nobody waits for single values, and more backends of joblib can be used.
+    pool = Parallel(n_jobs=n_jobs, return_as="generator" if callbacks else "list")
+    values = iter(pool(delayed(function)(*item) for item in items))
+    none: tuple[Any, ...] = ()
+    found = iterate(
+        lambda done: (*done, next(values)),
+        none,
+        stop=Below(lambda done: float(len(items) - len(done)), 0.0),
+        limit=len(items),
+        callbacks=callbacks,
+    ).value
+    return [*found, *values]  # none are left; joblib wants its generator to be read to the end

@@ -1,10 +1,11 @@
-"""Results of an estimator's methods on Dask collections: lazy, with the same chunks of rows."""
+"""Lazy Dask collections: rows of a file, and results of an estimator's methods for a collection."""
 
 from __future__ import annotations
 
 import math
 import pickle
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import dask
@@ -14,7 +15,7 @@ import scipy.sparse
 
 from lucidae.arrays import is_array, namespace, to_numpy
 from lucidae.data import blocks as sizes
-from lucidae.data.blocks import LARGEST_BLOCK, RowBlock, floating_rows, located
+from lucidae.data.blocks import LARGEST_BLOCK, RowBlock, concatenated, floating_rows, located
 from lucidae.data.dask_blocks import (
     IN_CHUNK,
     array_reference,
@@ -22,8 +23,9 @@ from lucidae.data.dask_blocks import (
     one_column_chunk,
     row_lengths,
 )
+from lucidae.data.files import ParquetBlocks, blocks_of_file
 
-__all__ = ["mapped"]
+__all__ = ["dask_of_file", "mapped"]
 
 
 def mapped(estimator: Any, X: Any, method: str) -> Any:
@@ -199,3 +201,78 @@ def _applied_partition(
         return _labelled(np.empty((0, *width)), frame.index, columns)
     index = 0 if partition_info is None else partition_info["number"]
     return _labelled(_applied_rows(method, frame, estimator, index), frame.index, columns)
+
+
+def dask_of_file(path: Any, options: Any = None) -> Any:
+    """Return the rows of a file as a lazy Dask collection; every worker must be able to read it.
+
+    Parameters
+    ----------
+    path : path-like
+        A file that `lucidae.data.row_blocks` reads.
+    options : lucidae.io.tables.ReadOptions, optional
+        The columns to read and, for a text file, its header and decimal separator.
+
+    Returns
+    -------
+    dask.array.Array or dask.dataframe.DataFrame
+        A data frame for Parquet and text, whose row groups or parts of the text are its
+        partitions; else an array, whose chunks are the blocks of the file.
+    """
+    file = Path(path).resolve()
+    data = blocks_of_file(file, options=options)
+    if isinstance(data, ParquetBlocks):
+        import dask.dataframe as dd
+
+        columns = list(data.feature_names or ())
+        return dd.read_parquet(file, columns=columns, index=False).astype(data.dtype)
+    if hasattr(data, "layout"):
+        return _frame_of_text(data)
+    assert data.n_rows is not None, "arrays in files have a shape"
+    starts = range(0, data.n_rows, data.rows_per_block)
+    read = dask.delayed(_rows_of_file, pure=True)
+    chunks = []
+    for start in starts:
+        count = min(data.rows_per_block, data.n_rows - start)
+        block = read(str(file), start, count, options)
+        chunks.append(da.from_delayed(block, (count, data.n_features), data.dtype))
+    return da.concatenate(chunks, axis=0)
+
+
+def _frame_of_text(data: Any) -> Any:
+    """Return the parts of a text file as a lazy data frame, whose workers read them as text.
+
+    Dask would take the type of each column from the first rows, and refuse a part with whole
+    numbers in a column of other numbers.
+    """
+    import dask.dataframe as dd
+    import pandas as pd
+
+    from lucidae.io.text import AS_TEXT, parsing
+
+    names, columns = list(data.all_names), list(data.feature_names)
+    cells = dd.read_csv(
+        data.file, blocksize=sizes.BLOCK_BYTES, names=names, **parsing(data.layout), **AS_TEXT
+    )
+    meta = pd.DataFrame(np.empty((0, len(columns))), columns=columns)
+    return cells.map_partitions(partial(_numbers_of_text, data), meta=meta)
+
+
+def _numbers_of_text(data: Any, cells: Any) -> Any:
+    """Return the columns of numbers of one part of a text file; runs on a worker."""
+    import pandas as pd
+
+    from lucidae.io.text import parse_text
+
+    parsed = parse_text(cells.set_axis(range(cells.shape[1]), axis=1), data.layout.decimal)
+    return pd.DataFrame(data.numbers(parsed), columns=list(data.feature_names), index=parsed.index)
+
+
+def _rows_of_file(path: str, start: int, count: int, options: Any) -> Any:
+    """Return `count` rows of a file from row `start` on; runs on a worker."""
+    held: list[Any] = []
+    for rows in blocks_of_file(path, first_row=start, options=options):
+        held.append(rows)
+        if sum(len(part) for part in held) >= count:
+            break
+    return concatenated(held)[:count]

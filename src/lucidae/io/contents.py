@@ -1,4 +1,4 @@
-"""Checks of loaded estimators: required fields, shapes of arrays that agree, and a test row.
+"""What a saved file may contain: scikit-learn's types, required fields, shapes, usable estimators.
 
 A file can be undamaged and still describe an object that no fit produces. The checks here refuse
 the file when it is loaded, instead of failing when the estimator is first used.
@@ -9,6 +9,8 @@ from __future__ import annotations
 import dataclasses
 import warnings
 from collections.abc import Mapping
+from functools import cache
+from importlib import import_module
 from numbers import Integral
 from typing import Any
 
@@ -16,7 +18,14 @@ import numpy as np
 
 from lucidae.io.atomic import reason_of
 
-__all__ = ["check_estimator", "check_fields", "check_shapes"]
+__all__ = [
+    "KINDS",
+    "check_estimator",
+    "check_fields",
+    "check_plain",
+    "check_shapes",
+    "scikit_kinds",
+]
 
 SHAPES: dict[str, dict[str, str]] = {
     "lucidae.moment": {"squares": "mm", "center": "m", "offset": "m"},
@@ -148,3 +157,46 @@ def _check_row(estimator: Any, row: Any) -> None:
         output = use(row)
     if output.shape[0] != 1:
         raise ValueError(f"for one row of data the estimator returns {output.shape[0]} rows.")
+
+
+KINDS = (
+    "sklearn.decomposition:PCA",
+    "sklearn.feature_selection:VarianceThreshold",
+    "sklearn.impute:SimpleImputer",
+    "sklearn.pipeline:FeatureUnion",
+    "sklearn.pipeline:Pipeline",
+    "sklearn.preprocessing:MaxAbsScaler",
+    "sklearn.preprocessing:MinMaxScaler",
+    "sklearn.preprocessing:Normalizer",
+    "sklearn.preprocessing:RobustScaler",
+    "sklearn.preprocessing:StandardScaler",
+)
+"""Module and name of each type of scikit-learn that can be written.
+
+Their attributes are numbers, text, arrays and other estimators of this list or of lucidae. No
+attribute is a function, so a file cannot choose code to be executed."""
+
+
+@cache
+def scikit_kinds() -> dict[str, type]:
+    """Return the types of scikit-learn that can be written, by their tag in the file.
+
+    Examples
+    --------
+    >>> scikit_kinds()["sklearn.StandardScaler/1"].__name__
+    'StandardScaler'
+    """
+    pairs = (kind.split(":") for kind in KINDS)
+    return {f"sklearn.{name}/1": getattr(import_module(module), name) for module, name in pairs}
+
+
+def check_plain(estimator: Any) -> None:
+    """Raise an error if a loaded pipeline has a cache, because its `fit` would read pickles.
+
+    The folder of the cache is chosen by the file, so reading pickles from it is not safe.
+    """
+    if getattr(estimator, "memory", None) is not None and hasattr(estimator, "steps"):
+        raise ValueError(
+            "a pipeline with a cache cannot be written to a file or read from one; remove the "
+            "cache by set_params(memory=None)."
+        )
