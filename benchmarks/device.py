@@ -343,44 +343,59 @@ def agreement(table: Table, library: Library, tiny: bool) -> None:
             table.row(f"exact, {library.name}, {shape} {n}x{m}, {dtype}", check)
 
 
-def families(table: Table, library: Library) -> None:
-    """Compare the other estimators and training methods with NumPy."""
-    data = rows(300, 12, seed=2)
-    target = data[:, :2] @ np.ones((2, 2)) + 0.1 * SEEDS(3).standard_normal((300, 2))
+def compared(
+    library: Library, make: Callable[[], Any], names: tuple[str, ...], *given: Any
+) -> Check:
+    """Return a check that compares an estimator fitted on the device with one fitted by NumPy.
 
-    def compared(make: Callable[[], Any], names: tuple[str, ...], *given: Any) -> Check:
-        def check() -> tuple[str, str, bool]:
-            ours = make().fit(*given)
-            arrays = [library.array(values) for values in given]
-            theirs = make().fit(*arrays)
-            parts = []
-            for name in names:
-                mine, other = getattr(ours, name), getattr(theirs, name)
-                pair = (other(arrays[0]), mine(given[0])) if callable(mine) else (other, mine)
-                parts.append(difference(*pair))
-            same = theirs.certificate_.holds == ours.certificate_.holds
-            certify(theirs, *arrays)
-            text = ", ".join(f"{name} {part:.1e}" for name, part in zip(names, parts, strict=True))
-            return text, "NumPy, at most 1e-8", max(parts) <= 1e-8 and same
+    `make` returns a new estimator, `given` are the arguments of its `fit` as NumPy arrays, and
+    `names` are the fitted attributes and methods whose values are compared.
+    """
 
-        return check
+    def check() -> tuple[str, str, bool]:
+        ours = make().fit(*given)
+        arrays = [library.array(values) for values in given]
+        theirs = make().fit(*arrays)
+        parts = []
+        for name in names:
+            mine, other = getattr(ours, name), getattr(theirs, name)
+            pair = (other(arrays[0]), mine(given[0])) if callable(mine) else (other, mine)
+            parts.append(difference(*pair))
+        same = theirs.certificate_.holds == ours.certificate_.holds
+        certify(theirs, *arrays)
+        text = ", ".join(f"{name} {part:.1e}" for name, part in zip(names, parts, strict=True))
+        return text, "NumPy, at most 1e-8", max(parts) <= 1e-8 and same
 
+    return check
+
+
+def estimators(library: Library, data: Any, target: Any) -> Iterator[tuple[str, Check]]:
+    """Yield the checks of the dropout estimators and of `SparseVAE`, with their names."""
     regressor, autoencoder = ("coef_", "predict"), ("transform", "mean_", "singular_values_")
-    cases = {
-        "DropoutRegressor": compared(lambda: DropoutRegressor(2), regressor, data, target),
-        "DropoutRegressor, one target": compared(
-            lambda: DropoutRegressor(), regressor, data, target[:, 0]
-        ),
-        "DropoutRegressor, cross-validated": compared(
-            lambda: DropoutRegressor(2, dropout="cv"), regressor, data, target
-        ),
-        "DropoutAutoencoder": compared(
-            lambda: DropoutAutoencoder(3, dropout=0.1), autoencoder, data
-        ),
-        "SparseVAE": compared(
-            lambda: SparseVAE(noise_variance=0.05), ("coef_", "predict"), data, target[:, 0]
-        ),
-    }
+    yield (
+        "DropoutRegressor",
+        compared(library, lambda: DropoutRegressor(2), regressor, data, target),
+    )
+    yield (
+        "DropoutRegressor, one target",
+        compared(library, lambda: DropoutRegressor(), regressor, data, target[:, 0]),
+    )
+    yield (
+        "DropoutRegressor, cross-validated",
+        compared(library, lambda: DropoutRegressor(2, dropout="cv"), regressor, data, target),
+    )
+    yield (
+        "DropoutAutoencoder",
+        compared(library, lambda: DropoutAutoencoder(3, dropout=0.1), autoencoder, data),
+    )
+    yield (
+        "SparseVAE",
+        compared(library, lambda: SparseVAE(noise_variance=0.05), regressor, data, target[:, 0]),
+    )
+
+
+def descents(library: Library, data: Any) -> Iterator[tuple[str, Check]]:
+    """Yield checks of training methods, with the steps on the CPU and on the device."""
     for method in ("rag", "gha", "brockett", "nonuniform_l2", "linear_vae", "nested_dropout"):
 
         def make(method: str = method) -> Any:
@@ -393,7 +408,7 @@ def families(table: Table, library: Library) -> None:
                 random_state=0,
             )
 
-        same = compared(make, ("encoder_", "transform"), data)
+        same = compared(library, make, ("encoder_", "transform"), data)
 
         def on_host(check: Check = same) -> Any:
             with setting(solvers, records=lambda _: False):
@@ -403,8 +418,14 @@ def families(table: Table, library: Library) -> None:
             with setting(solvers, HOST_PRODUCTS=0):
                 return check()
 
-        cases[f"{method} by descent on the CPU"] = on_host
-        cases[f"{method} by descent"] = on_device
+        yield f"{method} by descent on the CPU", on_host
+        yield f"{method} by descent", on_device
+
+
+def families(table: Table, library: Library) -> None:
+    """Compare the other estimators and training methods with NumPy."""
+    data = rows(300, 12, seed=2)
+    target = data[:, :2] @ np.ones((2, 2)) + 0.1 * SEEDS(3).standard_normal((300, 2))
 
     def streamed() -> tuple[str, str, bool]:
         X = library.array(data)
@@ -415,8 +436,11 @@ def families(table: Table, library: Library) -> None:
         apart = max(apart, difference(moment.covariance, SecondMoment.of(data).covariance))
         return f"components {apart:.1e}", "NumPy, at most 1e-10", apart <= 1e-10
 
-    cases["partial_fit and SecondMoment"] = streamed
-    for name, check in cases.items():
+    for name, check in (
+        *estimators(library, data, target),
+        *descents(library, data),
+        ("partial_fit and SecondMoment", streamed),
+    ):
         table.row(f"{name}, {library.name}", check)
 
 

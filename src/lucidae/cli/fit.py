@@ -41,7 +41,8 @@ from lucidae.data import loaded
 from lucidae.data.files import FILES, blocks_of_file
 from lucidae.io.models import Source, save_from
 from lucidae.io.sheets import Sheet, sheet_path, write_sheet
-from lucidae.io.tables import SUFFIXES, ReadOptions, Table, read_table, read_target, some
+from lucidae.io.tables import SUFFIXES, ReadOptions, Table, read_table, read_target
+from lucidae.io.text import some
 from lucidae.linear.counting import CRITERIA
 
 __all__ = ["fit"]

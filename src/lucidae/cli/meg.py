@@ -25,68 +25,81 @@ MISSING = f"This command needs MNE, which is not installed: {install_command('cl
 NOISE = ("cv", "cv_1se", "learn", "auto")
 
 
+Condition = Annotated[
+    str | None,
+    typer.Option(
+        help="The evoked response to use, by its comment or 0-based index; needed if the file has "
+        "several."
+    ),
+]
+NoiseVariance = Annotated[
+    str,
+    typer.Option(
+        help="Factor of the noise covariance: a number above 0, learn, cv, cv_1se or auto."
+    ),
+]
+Loose = Annotated[
+    str,
+    typer.Option(
+        help="Orientation of the sources, as MNE's argument loose: from 0 (along the normals of "
+        "the surface) to 1 (free), or auto."
+    ),
+]
+Fixed = Annotated[
+    bool,
+    typer.Option(
+        "--fixed", help="Orient all sources along the normals of the surface (--loose 0)."
+    ),
+]
+Depth = Annotated[
+    float,
+    typer.Option(min=0.0, help="Exponent of MNE's depth weighting of the sources; 0 for none."),
+]
+FirstTime = Annotated[
+    float | None, typer.Option(help="First time of the evoked response to use, in seconds.")
+]
+LastTime = Annotated[
+    float | None, typer.Option(help="Last time of the evoked response to use, in seconds.")
+]
+Debias = Annotated[
+    bool,
+    typer.Option(
+        "--debias",
+        help="Compute the amplitudes of the sources by least squares, without shrinkage.",
+    ),
+]
+WithPath = Annotated[
+    bool,
+    typer.Option(
+        help="Whether the page shows the sources at many noise variances, which takes most of the "
+        "time."
+    ),
+]
+Page = Annotated[
+    Path | None,
+    typer.Option(help="Path of the HTML page; by default the name of EVOKED with -sources."),
+]
+EstimatePrefix = Annotated[
+    str | None,
+    typer.Option(metavar="PREFIX", help="Save the source estimate with this prefix."),
+]
+
+
 def meg(
     evoked: Annotated[Path, typer.Argument(help="Evoked responses (-ave.fif).")],
     forward: Annotated[Path, typer.Argument(help="Forward solution (-fwd.fif).")],
     covariance: Annotated[Path, typer.Argument(help="Noise covariance (-cov.fif).")],
-    condition: Annotated[
-        str | None,
-        typer.Option(
-            help="The evoked response to use, by its comment or 0-based index; needed if the file "
-            "has several."
-        ),
-    ] = None,
-    noise_variance: Annotated[
-        str,
-        typer.Option(
-            help="Factor of the noise covariance: a number above 0, learn, cv, cv_1se or auto."
-        ),
-    ] = "1",
-    loose: Annotated[
-        str,
-        typer.Option(
-            help="Orientation of the sources, as MNE's argument loose: from 0 (along the normals "
-            "of the surface) to 1 (free), or auto."
-        ),
-    ] = "auto",
-    fixed: Annotated[
-        bool,
-        typer.Option(
-            "--fixed", help="Orient all sources along the normals of the surface (--loose 0)."
-        ),
-    ] = False,
-    depth: Annotated[
-        float,
-        typer.Option(min=0.0, help="Exponent of MNE's depth weighting of the sources; 0 for none."),
-    ] = 0.8,
-    tmin: Annotated[
-        float | None, typer.Option(help="First time of the evoked response to use, in seconds.")
-    ] = None,
-    tmax: Annotated[
-        float | None, typer.Option(help="Last time of the evoked response to use, in seconds.")
-    ] = None,
-    debias: Annotated[
-        bool,
-        typer.Option(
-            "--debias",
-            help="Compute the amplitudes of the sources by least squares, without shrinkage.",
-        ),
-    ] = False,
-    path: Annotated[
-        bool,
-        typer.Option(
-            help="Whether the page shows the sources at many noise variances, which takes most of "
-            "the time."
-        ),
-    ] = True,
-    out: Annotated[
-        Path | None,
-        typer.Option(help="Path of the HTML page; by default the name of EVOKED with -sources."),
-    ] = None,
-    stc: Annotated[
-        str | None,
-        typer.Option(metavar="PREFIX", help="Save the source estimate with this prefix."),
-    ] = None,
+    condition: Condition = None,
+    noise_variance: NoiseVariance = "1",
+    loose: Loose = "auto",
+    fixed: Fixed = False,
+    depth: Depth = 0.8,
+    tmin: FirstTime = None,
+    tmax: LastTime = None,
+    debias: Debias = False,
+    path: WithPath = True,
+    out: Page = None,
+    stc: EstimatePrefix = None,
     force: Force = False,
 ) -> None:
     """Localise the few sources of an evoked response; write a page with figures and certificate."""
@@ -112,17 +125,8 @@ def meg(
         clock = Clock()
         with clock("fit"):
             response = _cropped(_chosen(mne, evoked, condition), tmin, tmax)
-            noise_cov = _read(mne.read_cov, covariance, "noise covariance")
-            # MNE reads diagonal covariances in another byte order than its whitening accepts.
-            noise_cov["data"] = np.array(noise_cov["data"], dtype=float)
-            result = sparse_vae(
-                response,
-                _read(mne.read_forward_solution, forward, "forward solution"),
-                noise_cov,
-                return_result=True,
-                verbose="ERROR",
-                **settings,
-            )
+            problem = (response, *_model(mne, forward, covariance))
+            result = sparse_vae(*problem, return_result=True, verbose="ERROR", **settings)
         name = f"{evoked.name}, {response.comment}" if response.comment else evoked.name
         write_sources(result, page, name=name, clock=clock, with_path=path)
     print_certificate(result.certificate)
@@ -134,6 +138,14 @@ def meg(
             paths = _saved(result.stc, stc)
         for file in paths:
             print_written(file)
+
+
+def _model(mne: Any, forward: Path, covariance: Path) -> tuple[Any, Any]:
+    """Return the forward solution and the noise covariance that MNE reads from two files."""
+    noise_cov = _read(mne.read_cov, covariance, "noise covariance")
+    # MNE reads diagonal covariances in another byte order than its whitening accepts.
+    noise_cov["data"] = np.array(noise_cov["data"], dtype=float)
+    return _read(mne.read_forward_solution, forward, "forward solution"), noise_cov
 
 
 def _packages() -> tuple[Any, Any]:

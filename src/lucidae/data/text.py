@@ -10,25 +10,22 @@ import numpy as np
 import pandas as pd
 
 from lucidae.data.blocks import RowBlocks, float_reference
-from lucidae.io.tables import (
-    ReadOptions,
-    choose_columns,
-    header_sentence,
-    is_index,
-    readable_text,
-    unique_names,
-)
+from lucidae.io.tables import ReadOptions, choose_columns
 from lucidae.io.text import (
     AS_NUMBERS,
     AS_TEXT,
     as_one_sentence,
     check_width,
     has_short_rows,
+    header_sentence,
+    is_index,
     parse_text,
     parsing,
+    readable_text,
     refuse_ragged,
     text_layout,
     to_numbers,
+    unique_names,
 )
 
 __all__ = ["TextBlocks"]

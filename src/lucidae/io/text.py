@@ -31,13 +31,19 @@ __all__ = [
     "check_width",
     "has_header",
     "has_short_rows",
+    "header_sentence",
+    "is_index",
+    "is_number",
     "parse_number",
     "parse_text",
     "parsing",
     "read_frame",
+    "readable_text",
     "refuse_ragged",
+    "some",
     "text_layout",
     "to_numbers",
+    "unique_names",
 ]
 
 MISSING = ("", "na", "n/a", "nan", "null", "none", "?")
@@ -62,6 +68,8 @@ DATE = re.compile(
     r"\d{4}[-/.]\d{1,2}([-/.]\d{1,2})?([ T].*)?|\d{1,2}[-/.]\d{1,2}[-/.]\d{2,4}( .*)?"
     r"|\d{1,2}:\d{2}(:\d{2}(\.\d+)?)?"
 )
+INDEX_NAMES = ("index", "level_0", "__index_level_0__")
+"""Names that pandas gives to the index of a data frame if it is written as a column."""
 TRUTH = ("true", "false", "yes", "no")
 YEARS = range(1500, 2101)
 WHOLE = re.compile(r"0|[1-9]\d{0,8}")
@@ -186,7 +194,7 @@ def _delimiter(sample: str, decimal: str | None) -> str:
 def _is_split_by_commas(sample: str, records: Records) -> bool:
     """Tell whether records of one cell, which are no numbers with a decimal comma, are several."""
     cells = [record[0] for record in records[1:] if len(record) == 1]
-    if not cells or len(cells) < len(records) - 1 or all(_is_number(cell, ",") for cell in cells):
+    if not cells or len(cells) < len(records) - 1 or all(is_number(cell, ",") for cell in cells):
         return False
     return _score(sample, ",")[0] > 1.0
 
@@ -244,7 +252,7 @@ def parse_number(cell: str, decimal: str) -> float:
     return float(cell)
 
 
-def _is_number(cell: str, decimal: str) -> bool:
+def is_number(cell: str, decimal: str) -> bool:
     """Return whether a cell is a number with the given decimal separator."""
     try:
         parse_number(cell, decimal)
@@ -258,7 +266,7 @@ def _kind(cell: str, decimal: str) -> str:
     lower = cell.lower()
     if lower in MISSING:
         return "missing"
-    if _is_number(cell, decimal):
+    if is_number(cell, decimal):
         return "number"
     if DATE.fullmatch(cell):
         return "date"
@@ -324,7 +332,7 @@ def _are_labels(first: Sequence[str], body: Records, decimal: str) -> bool:
 
     `body` are the other records.
     """
-    numbered = [column for column, cell in enumerate(first) if _is_number(cell, decimal)]
+    numbered = [column for column, cell in enumerate(first) if is_number(cell, decimal)]
     cells = [first[column] for column in numbered]
     if not all(map(WHOLE.fullmatch, cells)) or len(set(cells)) < len(cells):
         return False
@@ -491,3 +499,68 @@ def refuse_ragged(file: Path, layout: TextLayout) -> None:
         f"{file.name!r}, line {number} has {length} cell{'s' if length != 1 else ''}, but the "
         f"first line has {expected}; give all lines the same number of cells."
     )
+
+
+def some(names: Sequence[str], most: int = 12) -> str:
+    """Return the first `most` names as text, followed by the number of further names, if any.
+
+    Examples
+    --------
+    >>> some(["a", "b", "c"], 2)
+    'a, b and 1 more'
+    """
+    rest = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + rest
+
+
+@contextmanager
+def readable_text(file: Path) -> Iterator[None]:
+    """Turn errors about the content of a text file into one sentence that names the file."""
+    try:
+        yield
+    except UnicodeDecodeError:
+        raise ValueError(f"{file.name!r} is not text in UTF-8; save it as CSV in UTF-8.") from None
+    except (ValueError, MemoryError):
+        raise
+    except Exception as error:  # csv.Error, and what pandas raises for binary data
+        raise ValueError(f"{file.name!r} cannot be read as CSV: {reason_of(error)}.") from error
+
+
+def header_sentence(names: Sequence[str]) -> str:
+    """Return a sentence that says whether a text file has a header, and with which column names."""
+    if names:
+        return f"the first line is the header ({some(names, 6)})"
+    return "the file has no header, and its columns are numbered from 0"
+
+
+def is_index(name: str, column: Any) -> bool:
+    """Return whether the first column of a file is an index of the rows that pandas or R wrote.
+
+    It is if it contains distinct integers and either has no name, or has a name that pandas gives
+    to an index and counts the rows from 0 or 1.
+    """
+    if not pd.api.types.is_numeric_dtype(column.dtype) or not len(column):
+        return False
+    values = column.to_numpy(np.float64)
+    if not np.all(values == np.floor(values)) or len(np.unique(values)) < len(values):
+        return False
+    counting = bool(values[0] in (0, 1) and np.all(np.diff(values) == 1))
+    return not name or name.startswith("Unnamed: ") or (name in INDEX_NAMES and counting)
+
+
+def unique_names(given: Sequence[str]) -> tuple[str, ...]:
+    """Return one unique name per column.
+
+    A column without a name is called "column" and its 0-based index. Equal names are numbered as
+    pandas does: a, a.1, a.2.
+    """
+    used: dict[str, int] = {}
+    for index, name in enumerate(given):
+        plain = name or f"column {index}"
+        unique, repeats = plain, used.get(plain, 0)
+        while unique in used:
+            repeats += 1
+            unique = f"{plain}.{repeats}"
+        used[unique] = 0
+        used[plain] = repeats
+    return tuple(used)

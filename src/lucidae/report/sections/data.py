@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from lucidae.io.tables import Table, some
+from lucidae.io.tables import Table
+from lucidae.io.text import some
 from lucidae.moments import SecondMoment
 from lucidae.report import figures
 from lucidae.report.blocks import Block, Clock, Facts, Note, Plot, Prose, Section, count
