@@ -17,7 +17,7 @@ MODULES = {
     "lae-weights": "linear.weights",
     "lae-scaling": "linear.scaling",
     "lae-penalties": "linear.penalties",
-    "lae-minibatch": "linear.minibatch",
+    "lae-minibatch": "linear.dynamics:MINIBATCH",
     "lae-learning-rates": "linear.learning_rates",
     "lae-conditioning": "linear.conditioning",
     "component-counts": "linear.counts",
