@@ -131,7 +131,7 @@ def test_debug_shows_the_traceback(run):
     code, _, err = run("--debug", "report", "none.csv")
     assert code == 2
     assert "Traceback" in err
-    assert err.splitlines()[-1] == "There is no file 'none.csv'."
+    assert err.splitlines()[-1] == "There is no file 'none.csv': check the path."
 
 
 def test_interruption_has_its_own_exit_code(run, monkeypatch):

@@ -48,7 +48,8 @@ def reproduce_command(
         ),
     ] = ScaleName.SMOKE,
     device: Annotated[
-        str, typer.Option(help="Device that computes: cpu, or a device of PyTorch such as cuda.")
+        str,
+        typer.Option(help="Device for the computations: cpu, or a device of PyTorch such as cuda."),
     ] = "cpu",
     out: Annotated[
         Path, typer.Option(help="Folder of the results; results that it contains are reused.")
@@ -71,6 +72,7 @@ def reproduce_command(
     with progress_bar("Measuring") as show:
 
         def report(tick: Tick) -> None:
+            """Show how many runs are finished, and the remaining time if it is known."""
             left = tick.seconds_left
             remaining = "" if left is None else f", {duration(max(0, left))} left"
             show(f"Measuring{remaining}", tick.done, tick.total)
@@ -89,7 +91,7 @@ def reproduce_command(
 
 
 def print_verdicts(done: Reproduction) -> int:
-    """Print each experiment with the verdict on its claims, and return the exit code."""
+    """Print each experiment with the verdict on its claims; return the exit code of the command."""
     for outcome in done.outcomes:
         _print_outcome(outcome)
     if len(done.outcomes) > 1:
@@ -106,7 +108,7 @@ def print_verdicts(done: Reproduction) -> int:
 
 
 def _print_outcome(outcome: Outcome) -> None:
-    """Print one experiment with the numbers of its claims by verdict, and each claim that fails."""
+    """Print how many claims of an experiment are confirmed, and each claim that is not."""
     mark = "[green]✓[/green]" if outcome.holds else "[red]✗[/red]"
     experiment = outcome.experiment
     output.print(

@@ -112,7 +112,7 @@ def meg(
     inputs = (evoked, forward, covariance)
     for file in inputs:
         if not file.exists():
-            raise ValueError(f"There is no file {str(file)!r}.")
+            raise ValueError(f"There is no file {str(file)!r}: check the path.")
     page = Path(f"{evoked.name.split('.')[0]}-sources.html") if out is None else out
     check_page(page, inputs, force)
     if stc is not None and not force:
@@ -160,7 +160,7 @@ def _packages() -> tuple[Any, Any]:
 
 
 def _noise_of(text: str) -> float | str:
-    """Return the value of ``--noise-variance``: a number or the name of a rule."""
+    """Return the value of ``--noise-variance``: a number, or the name of a rule that chooses it."""
     number = number_of(text)
     if text in NOISE:
         return text
@@ -173,7 +173,7 @@ def _noise_of(text: str) -> float | str:
 
 
 def _loose_of(text: str, fixed: bool) -> float | str:
-    """Return the value of ``--loose``, which ``--fixed`` sets to 0."""
+    """Return the value of ``--loose``: a number from 0 to 1 or "auto"; ``--fixed`` means 0."""
     if fixed:
         if text not in ("auto", "0"):
             raise ValueError(f"--fixed and --loose {text} were given: omit one of them.")
@@ -191,11 +191,14 @@ def _read(reader: Any, file: Path, what: str) -> Any:
     try:
         return reader(file, verbose="ERROR")
     except Exception as error:  # what MNE raises depends on the content of the file
-        raise ValueError(f"{str(file)!r} was not read as a {what}: {error}") from error
+        raise ValueError(f"{str(file)!r} could not be read as a {what}: {error}") from error
 
 
 def _chosen(mne: Any, file: Path, condition: str | None) -> Any:
-    """Return one evoked response of a file, or raise an error that lists all of them."""
+    """Return the evoked response of a file that ``--condition`` names; without it, the only one.
+
+    If the choice is not clear, the error lists all evoked responses.
+    """
     found = _read(mne.read_evokeds, file, "file of evoked responses")
     names = [str(response.comment) for response in found]
     if condition is None:
@@ -212,13 +215,13 @@ def _chosen(mne: Any, file: Path, condition: str | None) -> Any:
         return found[int(number)]
     listed = ", ".join(repr(name) for name in names)
     raise ValueError(
-        f"--condition {condition} is not one of {file.name}, which has {listed}; give a comment "
-        "that occurs once, or a 0-based index."
+        f"--condition {condition} was given, but {file.name} has the evoked responses {listed}: "
+        "give a comment that occurs once, or a 0-based index."
     )
 
 
 def _cropped(response: Any, tmin: float | None, tmax: float | None) -> Any:
-    """Return the part of an evoked response between two times, which it must contain."""
+    """Return the part of an evoked response from `tmin` to `tmax` seconds; None means no limit."""
     first, last = float(response.times[0]), float(response.times[-1])
     begin, end = first if tmin is None else tmin, last if tmax is None else tmax
     tolerance = 0.5 / float(response.info["sfreq"])

@@ -135,7 +135,7 @@ def _without_first_rows(collection: Any, name: str, first_row: int) -> Any:
     if is_frame(collection) or row_lengths(collection) is None:
         raise ValueError(
             f"first_row={first_row} was given, but the number of rows in the chunks of {name} is "
-            "not known: call compute_chunk_sizes first."
+            "not known: call compute_chunk_sizes."
         )
     return collection[first_row:]
 
@@ -158,15 +158,16 @@ def array_reference(array: Any) -> Array:
 
 
 class DaskAligned(AlignedBlocks):
-    """Chunks of rows of a Dask collection, with their targets and weights of any kind."""
+    """Chunks of rows of a Dask collection with their targets and weights, from data of any kind."""
 
     rows: DaskBlocks
 
     def load(self, most_bytes: int | None = None, *, missing: bool = False) -> LoadedRows | None:
         """Return all rows if they are few enough to be loaded into memory, else None.
 
-        If Dask does not know the number of rows, they are counted, in twice as many chunks each
-        time, until there are too many.
+        If Dask does not know the number of rows, chunks are computed to count them, twice as many
+        in each round, until they are too many. `most_bytes` is the largest size to load, by default
+        that of one block. `missing` allows NaN in the rows.
         """
         if self.rows.n_rows is None or (most_bytes is not None and not self.rows.is_dense):
             parts, rows, size, done = self.rows.parts(), 0, 0, 0
@@ -183,7 +184,7 @@ class DaskAligned(AlignedBlocks):
         """Return the summary of all rows, such as their second moment, from all chunks.
 
         `leaf` summarises a chunk on the worker that has it, and `combine` joins two summaries; they
-        are joined in a tree.
+        are joined in a tree. `shown` displays the progress.
 
         If the columns are divided into chunks too, a `ColumnLeaf` summarises each chunk by itself;
         for any other `leaf` the chunks are first joined to whole rows.
@@ -207,7 +208,8 @@ class DaskAligned(AlignedBlocks):
 
         The codes of rows, which the summary needs, are sums over the chunks of columns. They are
         computed first; then each chunk is summarised by itself, so that no worker needs a whole
-        row.
+        row. `leaf` and `combine` are those of `fold`, and `topic` is the name under which the tasks
+        report their progress, or None.
         """
         checked = dask.delayed(_checked_part, pure=False)
         codes, total = dask.delayed(_codes, pure=False), dask.delayed(_total, pure=False)
@@ -268,6 +270,10 @@ class DaskAligned(AlignedBlocks):
         return _taken(other, lengths)
 
     def _dask_beside(self, other: DaskBlocks, lengths: tuple[int, ...] | None) -> list[Any]:
+        """Return the chunks of targets or weights in a Dask collection, divided as those of X.
+
+        `lengths` are the numbers of rows of the chunks of X; None if they are not known.
+        """
         theirs = row_lengths(other.collection)
         if lengths is not None and theirs is not None:
             if sum(lengths) != sum(theirs):
@@ -321,8 +327,8 @@ def _tree(parts: list[Any], combine: Any) -> Any:
 def _computed(parts: list[Any]) -> list[Any]:
     """Return the computed values of delayed values, without Dask's warning about large graphs.
 
-    The graph may contain large vectors. As a part of the graph they are not lost if a worker is
-    lost, as scattered data would be.
+    The graph contains large vectors on purpose: scattered to the workers instead, a vector would be
+    lost together with its worker.
     """
     with dask.config.set({"distributed.admin.large-graph-warning-threshold": "1TB"}):
         return list(dask.compute(*parts))
@@ -340,9 +346,12 @@ def _summary(
     first_row: int | None,
     n_features: int,
 ) -> Any:
-    """Return the summary of one chunk of rows, on the worker that has the chunk.
+    """Return the summary of one chunk of rows (`raw`), computed by `leaf` on the chunk's worker.
 
-    The result is None if the chunk has no rows, or if all their weights are zero.
+    The result is None if the chunk has no rows, or if all their weights are zero. The chunk must
+    have the dtype `dtype` and `n_features` columns. `name`, `index` and `first_row` are the name of
+    the data, the number of the chunk and that of its first row, for messages; `topic` is the name
+    under which the progress is reported.
     """
     rows = _checked_chunk(raw, name, dtype, index, first_row, n_features)
     if rows is None:
@@ -363,9 +372,10 @@ def _summary(
 def _checked_chunk(
     raw: Any, name: str, dtype: Any, index: int, first_row: int | None, n_features: int
 ) -> Any:
-    """Return the rows of a chunk; None if there are none.
+    """Return a chunk (`raw`) as floating rows; None if it has no rows.
 
-    Another number of columns than `n_features`, or another dtype than `dtype`, is an error.
+    Another number of columns than `n_features`, or another dtype than `dtype`, is an error, which
+    names the data (`name`), the chunk (`index`) and its first row (`first_row`, None if unknown).
     """
     rows = floating_rows(raw, name, index, first_row or 0)
     if rows is None:
@@ -469,7 +479,10 @@ def _joined(combine: Any, parts: list[Any]) -> Any:
 
 
 def _report(topic: str | None, index: int, n_rows: int) -> None:
-    """Tell the process that shows the progress that chunk `index` has been summarised."""
+    """Tell the process that shows the progress that chunk `index` of `n_rows` rows is summarised.
+
+    `topic` identifies the display; if it is None, nothing is shown.
+    """
     if topic is None:
         return
     if topic in _REPORTS:  # the schedulers of this process
@@ -482,7 +495,7 @@ def _report(topic: str | None, index: int, n_rows: int) -> None:
 
 
 _REPORTS: dict[str, Any] = {}
-"""Functions that show the progress of the passes of this process, by topic."""
+"""Functions that show the progress of reading in this process, by the topic of the display."""
 
 
 class _Progress:
@@ -527,7 +540,7 @@ class _Progress:
 
 
 def current_client() -> Any:
-    """Return the client of the cluster on which Dask computes, None if it computes here."""
+    """Return the client of the cluster on which Dask computes; None if it computes on its own."""
     distributed = sys.modules.get("distributed")
     chosen = dask.config.get("scheduler", None)
     if distributed is None or chosen not in (None, "distributed", "dask.distributed"):

@@ -29,9 +29,10 @@ __all__ = ["dask_of_file", "mapped"]
 
 
 def mapped(estimator: Any, X: Any, method: str) -> Any:
-    """Return the results of a method as a lazy Dask collection with the same chunks of rows.
+    """Return what a method of an estimator returns for the rows of a Dask collection X.
 
-    The estimator is copied, so that fitting it again does not change results computed later.
+    The result is a lazy Dask collection with the same chunks of rows; `method` is the name of the
+    method. The estimator is copied, so that fitting it again does not change the result.
     """
     copy = pickle.loads(pickle.dumps(estimator))
     if is_frame(X):
@@ -80,8 +81,9 @@ def _in_blocks(X: Any, row_bytes: int) -> Any:
 def _transformed_columns(estimator: Any, X: Any) -> Any:
     """Return the codes of rows whose columns are in several chunks.
 
-    Codes are an affine function of the rows, t(x) = t(0) + Lx. So those of x are t(0) plus the sum
-    of t(xⱼ) − t(0) over the chunks xⱼ of the columns, which are zero elsewhere.
+    The codes t(x) of a row x are an affine function of it, t(x) = t(0) + Lx with a matrix L. So
+    t(x) is t(0) plus the sum of t(xⱼ) − t(0) over the chunks j of columns, where xⱼ equals x in the
+    columns of the chunk and is zero in all others.
     """
     ends = np.cumsum(X.chunks[1]).tolist()
     n_columns = int(X.shape[1])
@@ -240,10 +242,11 @@ def dask_of_file(path: Any, options: Any = None) -> Any:
 
 
 def _frame_of_text(data: Any) -> Any:
-    """Return the parts of a text file as a lazy data frame, whose workers read them as text.
+    """Return the columns of numbers of a text file as a lazy data frame.
 
-    Dask would take the type of each column from the first rows, and refuse a part with whole
-    numbers in a column of other numbers.
+    `data` are the blocks of the file. The workers read parts of the file as text and convert them
+    to numbers: Dask would take the type of a column from its first rows, and then refuse a part
+    with whole numbers in a column of other numbers.
     """
     import dask.dataframe as dd
     import pandas as pd
@@ -259,7 +262,10 @@ def _frame_of_text(data: Any) -> Any:
 
 
 def _numbers_of_text(data: Any, cells: Any) -> Any:
-    """Return the columns of numbers of one part of a text file; runs on a worker."""
+    """Return the columns of numbers of one part of a text file, on a Dask worker.
+
+    `data` are the blocks of the file, and `cells` is the part as a data frame of text.
+    """
     import pandas as pd
 
     from lucidae.io.text import parse_text
@@ -269,7 +275,7 @@ def _numbers_of_text(data: Any, cells: Any) -> Any:
 
 
 def _rows_of_file(path: str, start: int, count: int, options: Any) -> Any:
-    """Return `count` rows of a file from row `start` on; runs on a worker."""
+    """Return `count` rows of a file from row `start` on; this function runs on a Dask worker."""
     held: list[Any] = []
     for rows in blocks_of_file(path, first_row=start, options=options):
         held.append(rows)

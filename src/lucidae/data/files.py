@@ -41,10 +41,15 @@ def blocks_of_file(
         Rows before this one are left out.
     options : lucidae.io.tables.ReadOptions, optional
         The columns to read and, for a text file, its header and decimal separator.
+
+    Returns
+    -------
+    RowBlocks
+        The rows of the file; iteration yields them block by block.
     """
     file = Path(path)
     if not file.exists():
-        raise ValueError(f"There is no file {str(file)!r}.")
+        raise ValueError(f"There is no file {str(file)!r}: check the path.")
     reader = FILES.get(file.suffix.lower())
     if reader is None:
         raise ValueError(
@@ -107,6 +112,21 @@ class RawBlocks(RowBlocks):
     The blocks are read from the file and not through a mapping of it into memory. So the pages of
     the file do not count as memory of the process, and a file that becomes shorter raises an error,
     where reading its mapping would end the process.
+
+    Parameters
+    ----------
+    file : path
+        The file.
+    dtype, shape : dtype, tuple of int
+        Type and shape of the array in the file.
+    offset : int
+        Position of the first number in the file, in bytes.
+    name : str
+        What messages call the data.
+    flat : bool, default=False
+        Whether a vector is accepted.
+    first_row : int, default=0
+        Rows before this one are left out.
     """
 
     is_dense = True
@@ -272,7 +292,10 @@ def _pyarrow() -> tuple[Any, tuple[type[Exception], ...]]:
 def _chosen_fields(
     file: str, schema: Any, options: Any
 ) -> tuple[tuple[str, ...], tuple[str, ...], dict[str, str]]:
-    """Return the names of all columns, of those to read, and why the others are left out."""
+    """Return the names of all columns, the names of those to read, and why others are left out.
+
+    `schema` is the schema of the Parquet file, and `options` name the columns to read, if any.
+    """
     stored = (schema.pandas_metadata or {}).get("index_columns", ())
     index = [name for name in stored if isinstance(name, str)]
     named = [name for name in index if not UNNAMED_INDEX.fullmatch(name)]
@@ -388,7 +411,10 @@ class _ZarrBlocks(ArrayBlocks):
 
 
 def _only(arrays: list[Any], file: Path, advice: str) -> Any:
-    """Return the only array of a file; several are an error, because none is preferred."""
+    """Return the only array of a file; another number of arrays is an error.
+
+    `arrays` are all arrays of the file, and `advice` says in the error how to give one of them.
+    """
     if len(arrays) != 1:
         raise ValueError(
             f"{file.name!r} contains {len(arrays)} tables, expected one: give the array itself, "
@@ -407,4 +433,4 @@ FILES: dict[str, Callable[..., RowBlocks]] = {
     ".hdf5": _with_options(_blocks_of_hdf5),
     ".zarr": _with_options(_blocks_of_zarr),
 }
-"""Readers by the suffix of the file."""
+"""Functions that return the blocks of a file, by the suffix of the file."""

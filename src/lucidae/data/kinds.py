@@ -73,7 +73,7 @@ def _is_function(X: Any) -> bool:
 
 
 class _Batches:
-    """The batches that a function returns: each iteration calls it again."""
+    """Iterable of the batches that a function returns; each iteration calls the function again."""
 
     def __init__(self, function: Callable[[], Iterable[Any]]) -> None:
         self.function = function
@@ -138,9 +138,10 @@ def _opened(
     with_targets: bool = False,
     batches: bool = False,
 ) -> RowBlocks:
-    """Return data of any kind as blocks of rows.
+    """Return data of any kind as blocks of rows, as `row_blocks` does, with further options.
 
-    `flat` allows a vector, and with `batches` a list is an iterable of batches.
+    If `flat`, a vector is accepted. If `with_targets`, the targets in the batches of an iterable
+    are used. If `batches`, a list is an iterable of batches and not of rows.
     """
     if isinstance(X, RowBlocks):
         return X
@@ -287,9 +288,11 @@ class AlignedBlocks:
 
 
 def _check_count(y: Any, count: int, number: int) -> None:
+    """Raise an error unless the targets y of block `number` have as many rows (`count`) as X."""
     if y is not None and y.shape[0] != count:
         raise ValueError(
-            f"block {number} has {count} rows of X and {y.shape[0]} of y: give one y per row."
+            f"block {number} has {count} rows of X and {y.shape[0]} of y: give one row of y for "
+            "each row of X."
         )
 
 
@@ -374,6 +377,10 @@ class BatchBlocks(RowBlocks):
         What messages call the data.
     with_targets : bool, default=False
         Whether the targets are used; otherwise they are ignored.
+    flat : bool, default=False
+        Whether a batch may be a vector, one number per row.
+    first_row : int, default=0
+        Rows before this one are left out.
     """
 
     def __init__(
@@ -436,7 +443,10 @@ class BatchBlocks(RowBlocks):
             if row > skipped:
                 yield _without_first(block, skipped)
         if row <= skipped:
-            raise ValueError(f"{self.name} has {row} rows, and none is left after row {skipped}.")
+            raise ValueError(
+                f"{self.name} has {row} rows, but the first {skipped} rows are to be left out: "
+                "give a smaller first_row."
+            )
 
     def _next_pass(self) -> Iterator[Any]:
         if self.repeatable:
