@@ -90,7 +90,7 @@ def check_range(values: Floats, name: str) -> Floats:
 
 
 def random_orthonormal(size: int, columns: int, rng: np.random.RandomState) -> Floats:
-    """Return a random matrix (size, columns) with orthonormal columns, uniformly distributed.
+    """Return a uniformly random matrix of shape (size, columns) with orthonormal columns.
 
     It is the factor Q of the QR factorisation of a Gaussian matrix, after the signs of the diagonal
     of R have been moved into Q. This makes the factorisation unique and Q uniform, that is, Haar

@@ -1,6 +1,7 @@
-"""Data of sensors: snapshots of arrays that receive plane waves, and the lead field of MEG.
+"""Data of sensors: snapshots of arrays that receive plane waves, and lead fields of MEG.
 
-The lead field of magnetoencephalography (MEG) is that of dipoles in a spherical head (Sarvas 1987).
+A lead field of magnetoencephalography (MEG) is the matrix of the magnetic field of each source in
+the head at each sensor; the sources are dipoles in a spherical head (Sarvas 1987).
 """
 
 from __future__ import annotations
@@ -190,7 +191,7 @@ def _sensor_positions(positions: Any, n_sensors: int) -> Floats:
 
 
 def _grid(angles: Any) -> Floats:
-    """Return the directions of the grid in degrees; if `angles` is an integer, that many."""
+    """Return the directions of the grid in degrees: `angles`, or that many if it is an integer."""
     if np.ndim(angles) == 0:
         others = ", or an array of directions in degrees"
         return np.linspace(-90.0, 90.0, check_integer(angles, "angles", low=2, others=others))
@@ -198,13 +199,13 @@ def _grid(angles: Any) -> Floats:
 
 
 def _checked_ratio(snr_db: Any) -> float:
-    """Return a signal-to-noise ratio in decibels whose noise variance is in range."""
+    """Return `snr_db` as a float; raise a ValueError if its noise variance exceeds float64."""
     largest = 10.0 * LARGEST_DECADE
     return check_number(snr_db, "snr_db", low=-largest, high=largest, others=" or None")
 
 
 def _source_powers(powers: Any, count: int) -> Floats:
-    """Return the power of each of `count` sources."""
+    """Return the power of each of `count` sources, from one number for all or one for each."""
     if np.ndim(powers) == 0:
         return np.full(count, check_number(powers, "powers", low=0.0))
     values = check_finite(powers, "powers", (count,))
@@ -467,6 +468,7 @@ def _strongest_fields(sensors: Floats, normals: Floats, sources: Floats) -> tupl
 
 
 def _given_sensors(sensors: Any) -> tuple[Floats, Floats]:
+    """Return positions and unit normals of the sensors that the user gave as a pair, checked."""
     try:
         positions, normals = sensors
     except (TypeError, ValueError) as error:

@@ -137,7 +137,7 @@ def _flush_to_disk(path: Path) -> None:
 
 
 def _is_without_room(error: BaseException | None) -> bool:
-    """Return whether an error, or an earlier error that led to it, is due to a full disk."""
+    """Return whether the disk is full according to an error or an earlier error that led to it."""
     while error is not None:
         if isinstance(error, OSError) and error.errno in NO_ROOM:
             return True
@@ -258,7 +258,7 @@ def open_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> Any:
 
 
 def read_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, limit: int) -> Any:
-    """Return one array of a ZIP archive; raise an error if it states more than `limit` bytes.
+    """Return one array of a ZIP archive; an array of more than `limit` bytes is an error.
 
     NumPy reserves the memory of an array before it reads the data, so the size that the array's
     header states is tested first.

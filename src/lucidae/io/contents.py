@@ -76,7 +76,7 @@ def check_fields(kind: type, fields: Mapping[str, Any]) -> None:
     for field in dataclasses.fields(kind):
         needed = field.init and field.default is absent and field.default_factory is absent
         if needed and field.name not in fields:
-            raise ValueError(f"{kind.__name__} lacks the required field {field.name!r}.")
+            raise ValueError(f"{kind.__name__} has no value for the required field {field.name!r}.")
 
 
 def check_shapes(tag: str, record: Any) -> None:
@@ -99,8 +99,9 @@ def _compare(
 ) -> None:
     """Raise ValueError if one of the arrays `values` does not have its expected shape.
 
-    `owner` is the name of the type in the message, `expected` has the shapes as letters (see
-    `SHAPES`), and `sizes` has the known sizes by letter; sizes found on the way are added to it.
+    `owner` is the name of the type for the message. `expected` has one letter for each axis of each
+    array, and equal letters mean equal sizes. `sizes` has the known sizes by letter; the sizes of
+    the arrays are added to it.
     """
     for name, letters in expected.items():
         shape = getattr(values[name], "shape", None)
@@ -116,7 +117,7 @@ def _compare(
 
 
 def check_estimator(estimator: Any, most: int) -> None:
-    """Raise ValueError if a loaded estimator is inconsistent or cannot process a row of zeros.
+    """Raise ValueError if attributes of a loaded estimator disagree or it cannot process a row.
 
     Parameters
     ----------
@@ -150,7 +151,7 @@ class _Values(dict[str, Any]):
 
 
 def _check_row(estimator: Any, row: Any) -> None:
-    """Raise an error if the estimator cannot transform, or predict from, one row."""
+    """Raise an error unless `transform` or `predict` of the estimator returns one row for `row`."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the row has no names of features
         use = estimator.transform if hasattr(estimator, "transform") else estimator.predict

@@ -194,9 +194,9 @@ def save(estimator: BaseEstimator, path: str | os.PathLike[str]) -> None:
 def save_from(
     estimator: BaseEstimator, path: str | os.PathLike[str], source: Source | None
 ) -> None:
-    """Write a fitted estimator as `save` does, together with the data file that it was fitted to.
+    """Write a fitted estimator as `save` does, with a note of the data file it was fitted to.
 
-    Without a `source`, nothing is noted about the data.
+    If `source` is None, the file contains no such note.
     """
     owner = type(estimator).__name__
     check_is_fitted(estimator)
@@ -332,7 +332,7 @@ def _describe(value: Any, arrays: dict[str, Any], place: str) -> Any:
 def _texts(values: np.ndarray[Any, Any], place: str) -> list[str]:
     """Return an array of text, such as the names of features, as a list.
 
-    Raise an error if the array contains other objects than text.
+    Raise an error, which names the attribute by `place`, if the array contains other objects.
     """
     if values.ndim != 1 or not all(isinstance(item, str) for item in values):
         raise ValueError(
@@ -442,14 +442,17 @@ def _checked_array(array: Any, tree: Mapping[str, Any]) -> Any:
     stated = {name: tree[name] for name in ("shape", "dtype") if name in tree}
     if stated and stated != _layout(array):
         raise ValueError(
-            f"{tree['array']} has the shape {array.shape} and the dtype {array.dtype.str}, but the "
-            f"header states {stated}"
+            f"the array {tree['array']} has the shape {array.shape} and the dtype "
+            f"{array.dtype.str}, but the header of the file states {stated}"
         )
     return array
 
 
 def _known(registered: Mapping[str, Any], name: str) -> Any:
-    """Return the entry of `registered` for a type's name in a file; raise an error if unknown."""
+    """Return the entry of the table `registered` for the name of a type in a file.
+
+    Raise an error if the table has no such name.
+    """
     if name not in registered:
         raise ValueError(
             f"the file contains the type {name!r}, which this version of lucidae does not know; "

@@ -147,7 +147,10 @@ class Table:
 
     @property
     def reading(self) -> str:
-        """One sentence on the header that was found and the columns left out; empty if neither."""
+        """One sentence on the header of the file and the columns that were left out.
+
+        It is empty for a file without either, such as an NPY file.
+        """
         reasons = [f"{name} ({why})" for name, why in self.left_out.items()]
         left_out = f"columns left out: {some(reasons)}" if reasons else ""
         parts = [part for part in (self.header, left_out) if part]
@@ -219,9 +222,10 @@ def positions(
 
 
 def _meant(name: str, columns: Sequence[str]) -> str:
-    """Return a question for the column that a misspelt name may mean; empty if there is none.
+    """Return a hint for a message about an unknown column: the most similar name of a column.
 
-    Names that are separated by commas are explained, too.
+    For several names that are separated by commas, the hint says how to give several columns. It is
+    empty if no name is similar.
     """
     parts = [part.strip() for part in name.split(",")]
     if len(parts) > 1 and all(part in columns for part in parts):
@@ -272,7 +276,7 @@ def read_target(path: str | os.PathLike[str], options: ReadOptions | None = None
 def _read(file: Path, readers: Mapping[str, Reader], options: ReadOptions) -> Table:
     """Return the table in a file, read by the function that `readers` has for its suffix."""
     if not file.is_file():
-        raise ValueError(f"There is no file {str(file)!r}.")
+        raise ValueError(f"There is no file {str(file)!r}: check the path.")
     reader = readers.get(file.suffix.lower())
     if reader is None:
         raise ValueError(
@@ -290,7 +294,7 @@ def _read(file: Path, readers: Mapping[str, Reader], options: ReadOptions) -> Ta
 
 
 def _require_finite_rows(table: Table) -> None:
-    """Raise an error unless a table has two rows, one column and finite numbers only."""
+    """Raise an error unless a table has at least two rows, one column and only finite numbers."""
     rows, columns = table.values.shape
     if rows < 2 or columns < 1:
         raise ValueError(
@@ -356,10 +360,11 @@ def _limit(file: Path) -> int:
 def _from_frame(
     file: str, frame: Any, options: ReadOptions, index: int | None, decimal: str = "."
 ) -> Table:
-    """Return a table of the numeric columns of a data frame that the options ask for.
+    """Return a table of those numeric columns of a data frame that the user chose in `options`.
 
-    Other columns are left out, with a reason. `index` is the position of a column that may be an
-    index of the rows (or None), and `decimal` is the decimal separator of the file.
+    The table has a reason for each column that is left out. `file` is the name of the file, `index`
+    the position of a column that may be an index of the rows (or None), and `decimal` the decimal
+    separator of the file.
     """
     names = tuple(frame.columns)
     chosen = choose_columns(file, frame, options, index, decimal)
@@ -380,7 +385,7 @@ class ChosenColumns(NamedTuple):
 def choose_columns(
     file: str, frame: Any, options: ReadOptions, index: int | None, decimal: str = "."
 ) -> ChosenColumns:
-    """Return which columns of a frame are read.
+    """Return which columns of a data frame are features, which are targets, and which are not read.
 
     Parameters
     ----------
@@ -390,11 +395,17 @@ def choose_columns(
         The rows of the file, or the first of them; columns that do not contain numbers contain
         text.
     options : ReadOptions
-        The columns and targets that are asked for.
+        The columns and targets that the user chose.
     index : int or None
-        Position of a column that counts the rows; it is left out unless it is asked for.
+        Position of a column that counts the rows; it is left out unless the user chose it.
     decimal : {".", ","}, default="."
         The decimal separator of the text.
+
+    Returns
+    -------
+    ChosenColumns
+        Positions of the columns of numbers (targets included) and of the targets, and the reason
+        for each column that is left out.
     """
     names = tuple(frame.columns)
     if not len(frame):
@@ -429,7 +440,8 @@ def _wanted(
 ) -> tuple[Sequence[int], list[int]]:
     """Return the positions of all columns to read, targets included, and those of the targets.
 
-    `is_numeric` tells whether the column at a position can be read; errors list these columns.
+    `names` are the names of all columns of the file called `file`. `is_numeric` tells whether the
+    column at a position contains numbers; an error about an unknown name lists these columns.
     """
     targets = positions(options.targets, names, file, is_numeric)
     if not options.columns:
@@ -454,7 +466,7 @@ def _why_not(column: Any, decimal: str) -> str:
 
 
 def _is_number_or_missing(cell: str, decimal: str) -> bool:
-    """Return whether a cell is a number or stands for a missing value."""
+    """Return whether a cell is a number, or text such as NA that means a missing value."""
     return cell.lower() in MISSING or is_number(cell, decimal)
 
 

@@ -47,7 +47,7 @@ __all__ = [
 ]
 
 MISSING = ("", "na", "n/a", "nan", "null", "none", "?")
-"""Cells of a text file that stand for a missing value, in lower case."""
+"""Cells of a text file that mean a missing value, in lower case."""
 
 SAMPLE_CHARACTERS = 1 << 20
 SAMPLE_RECORDS = 500
@@ -146,7 +146,7 @@ def text_layout(file: Path, header: bool | None, decimal: str | None) -> TextLay
     delimiter = _delimiter(sample, decimal)
     skipped, records = _records(sample, delimiter)
     if not records:
-        raise ValueError(f"{file.name!r} is empty.")
+        raise ValueError(f"{file.name!r} is empty; at least two rows of numbers are needed.")
     if len(records[0]) > MOST_COLUMNS:
         raise ValueError(
             f"{file.name!r} has {len(records[0])} columns, expected at most {MOST_COLUMNS} in a "
@@ -192,7 +192,11 @@ def _delimiter(sample: str, decimal: str | None) -> str:
 
 
 def _is_split_by_commas(sample: str, records: Records) -> bool:
-    """Tell whether records of one cell, which are no numbers with a decimal comma, are several."""
+    """Tell whether commas divide records into cells that were read as one cell each.
+
+    They do if the records are not numbers with a decimal comma, and the comma as delimiter gives
+    all records of `sample`, the text of the file, the same number of cells.
+    """
     cells = [record[0] for record in records[1:] if len(record) == 1]
     if not cells or len(cells) < len(records) - 1 or all(is_number(cell, ",") for cell in cells):
         return False
@@ -330,7 +334,7 @@ def _names_a_column(kind: str, below: set[str]) -> bool:
 def _are_labels(first: Sequence[str], body: Records, decimal: str) -> bool:
     """Return whether the numbers in the first record are names of their columns, not data.
 
-    `body` are the other records.
+    `body` are the other records, and `decimal` is the decimal separator.
     """
     numbered = [column for column, cell in enumerate(first) if is_number(cell, decimal)]
     cells = [first[column] for column in numbered]
@@ -403,7 +407,7 @@ def read_frame(file: Path, header: bool | None, decimal: str | None) -> tuple[An
 
 
 def parsing(layout: TextLayout) -> dict[str, Any]:
-    """Return the arguments of `pandas.read_csv` for a layout; the header is skipped."""
+    """Return the arguments of `pandas.read_csv` for a file of this layout, without its header."""
     return {
         "sep": layout.delimiter,
         "header": None,
@@ -421,14 +425,16 @@ def as_one_sentence(file: Path, layout: TextLayout) -> Iterator[None]:
     try:
         yield
     except pd.errors.EmptyDataError:
-        raise ValueError(f"{file.name!r} contains a header but no rows of data.") from None
+        raise ValueError(
+            f"{file.name!r} contains a header but no rows of data; at least one row is needed."
+        ) from None
     except pd.errors.ParserError as error:
         refuse_ragged(file, layout)
         raise ValueError(f"{file.name!r} cannot be read as CSV: {reason_of(error)}.") from None
 
 
 def has_short_rows(frame: Any) -> bool:
-    """Tell whether rows may have too few cells: pandas fills up the last cells of such rows."""
+    """Tell whether rows may have too few cells; pandas has filled such rows with missing values."""
     last = frame.iloc[:, -1]
     return bool((last.isna() | (last == "")).any())
 
@@ -446,7 +452,7 @@ def check_width(file: Path, frame: Any, layout: TextLayout) -> None:
 
 
 def _parse_frame(read: Callable[..., Any], decimal: str) -> Any:
-    """Return the records as a data frame in which columns of numbers are float64, others text.
+    """Return the records of a text file as a data frame, with columns of numbers as float64.
 
     `read` is `pandas.read_csv` with the file and its layout already given.
     """
@@ -461,7 +467,7 @@ def _parse_frame(read: Callable[..., Any], decimal: str) -> Any:
 
 
 def parse_text(cells: Any, decimal: str) -> Any:
-    """Return a data frame of text without its blank rows, columns of numbers as float64."""
+    """Return a data frame of text without its blank rows and with columns of numbers as float64."""
     cells = cells.map(str.strip)
     filled = cells[(cells != "").any(axis=1)]
     return filled.apply(partial(to_numbers, decimal=decimal))
@@ -480,9 +486,9 @@ def to_numbers(column: Any, decimal: str) -> Any:
 
 
 def refuse_ragged(file: Path, layout: TextLayout) -> None:
-    """Raise an error that names the first record with another number of cells than the first.
+    """Raise an error that names the first line whose number of cells differs from the first line's.
 
-    Return without an error if only the header has another number of cells.
+    No error is raised if only the header has another number of cells.
     """
     with file.open(encoding="utf-8-sig", newline="") as stream:
         records = csv.reader(stream, delimiter=layout.delimiter)

@@ -187,7 +187,7 @@ def _next_multiple(n_iter: int, stride: int) -> int:
 
 
 class Recorder:
-    """Collects the distance to optimality and further quantities during an iteration.
+    """Recorder of the distance to optimality and of further quantities during an iteration.
 
     `quantities` are functions of the state, by the name under which their values are recorded.
     """

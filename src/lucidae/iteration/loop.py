@@ -227,7 +227,7 @@ def _advance(step: Callable[[State], State] | Steps, state: Any, steps: int) -> 
 
 @contextmanager
 def _running(callbacks: Sequence[Callback], size: int | None) -> Iterator[None]:
-    """Run a ``with`` block under the conditions of an iteration, and close the callbacks after it.
+    """Run a ``with`` block that contains an iteration, and close the callbacks after it.
 
     BLAS uses one thread if matrices have few rows (`size`), and NumPy does not warn of overflow.
     """
@@ -245,7 +245,7 @@ def _stop_requested(callbacks: Sequence[Callback], progress: Progress) -> bool:
 
 
 class Ledger:
-    """Collects the results of many problems as they finish, and returns them in their order.
+    """Collector of the results of many problems, which finish after different numbers of steps.
 
     Attributes
     ----------
@@ -384,24 +384,27 @@ def of_each(
     n_jobs: int | None = None,
     callbacks: Sequence[Callback] = (),
 ) -> list[Any]:
-    """Return the values of a function for all items, in their order.
+    """Return the values of a function for many items, evaluated one by one or in parallel.
+
+    joblib evaluates them in this process, in other processes or, inside of
+    ``with joblib.parallel_config("dask")``, on a Dask cluster.
 
     Parameters
     ----------
     function : callable
         A function of a module, because other processes import it by its name.
     items : sequence of tuples
-        The arguments of each call.
+        The positional arguments of each call.
     n_jobs : int, optional
         Number of calls at a time, as in scikit-learn; not more than there are items.
     callbacks : sequence of callable
-        As in `iterate`; a step is a value that has arrived, and the distance is the number of items
-        that are left.
+        Called with a `Progress` after each value; its number of steps is the number of values so
+        far, and its distance is the number of items without a value.
 
     Returns
     -------
     list
-        The values.
+        The values, in the order of the items.
 
     Examples
     --------
