@@ -70,7 +70,10 @@ WORDS = {
 
 
 def eigen_operations(size: int, k: int) -> float:
-    """Return 4/3 size³ for the reduction to tridiagonal form, and 2 size² k for the vectors."""
+    """Return the operations of an eigendecomposition of a `size` × `size` matrix with k vectors.
+
+    They are 4/3 size³ for the reduction to tridiagonal form, and 2 size² k for the vectors.
+    """
     return 4 / 3 * size**3 + 2.0 * size**2 * k
 
 
@@ -80,21 +83,22 @@ def block_width(m: int, k: int) -> int:
 
 
 def basis_sizes(k: int, b: int, passes: int) -> list[int]:
-    """Return the number of vectors in the basis of a Krylov space in each pass.
+    """Return the number of vectors in the basis of a Krylov space in each pass, for k components.
 
-    A pass adds b vectors. A restart keeps the basis below a largest size; between restarts it is
-    counted with this size.
+    A pass adds b vectors. A restart keeps the basis below a largest size; after the first restart
+    the basis is counted with this size.
     """
     largest = 2 * (k + 1 + max(2 * b, 24)) + 4 * b
     return [min(j * b, largest) for j in range(1, passes + 1)]
 
 
 def orthogonalisation(m: int, k: int, b: int, passes: int) -> tuple[float, float]:
-    """Return the operations of the products and of the factorisations with the basis.
+    """Return the operations of products and of factorisations that orthogonalise a Krylov basis.
 
-    In each pass, the new block of b vectors is projected three times on the B vectors of the basis,
-    which takes 12 m b B operations. Its QR decomposition takes 10 m b² operations, and the
-    eigendecomposition of the restricted matrix takes 9 B³.
+    The vectors have m entries, and k components are sought. In each pass, the new block of b
+    vectors is projected three times on the B vectors of the basis, which takes 12 m b B operations.
+    Its QR decomposition takes 10 m b² operations, and the eigendecomposition of the restricted
+    matrix takes 9 B³.
     """
     sizes = np.array(basis_sizes(k, b, passes), dtype=float)
     products, restricted = 12.0 * m * b * sizes.sum(), 9.0 * np.sum(sizes**3)
@@ -107,7 +111,7 @@ def tree_depth(chunks: int) -> int:
 
 
 def moment_cost(n: int, m: int, k: int, size: int = 8) -> Cost:
-    """Second moment of rows in memory: a symmetric product, and its eigendecomposition."""
+    """Return the cost by the second moment of rows in memory and its eigendecomposition."""
     return Cost(
         products=float(n) * m * m,
         eigen=eigen_operations(m, k),
@@ -117,7 +121,7 @@ def moment_cost(n: int, m: int, k: int, size: int = 8) -> Cost:
 
 
 def gram_cost(n: int, m: int, k: int, size: int = 8) -> Cost:
-    """Gram matrix of rows in memory; the components are a product of all rows with k vectors.
+    """Return the cost by the Gram matrix of rows in memory, and a product of rows with k vectors.
 
     The rows are read four times (mean, total variance, Gram matrix, components). A centred copy is
     written and read twice for the total variance, and written and read once for the Gram matrix.
@@ -131,7 +135,7 @@ def gram_cost(n: int, m: int, k: int, size: int = 8) -> Cost:
 
 
 def krylov_cost(n: int, m: int, k: int, passes: int, size: int = 8) -> Cost:
-    """Block Krylov iteration on rows in memory: two products with all rows in each pass."""
+    """Return the cost of block Krylov iteration on rows in memory: two products in each pass."""
     b = block_width(m, k)
     products, factorisations = orthogonalisation(m, k, b, passes)
     return Cost(
@@ -143,7 +147,7 @@ def krylov_cost(n: int, m: int, k: int, passes: int, size: int = 8) -> Cost:
 
 
 def streamed_moment_cost(n: int, m: int, k: int, size: int = 4) -> Cost:
-    """Second moment of a file in one pass; blocks are converted to float64."""
+    """Return the cost by the second moment of a file, read in one pass and converted to float64."""
     blocks = max(1.0, n * m * size / BLOCK_BYTES)
     return Cost(
         products=float(n) * m * m,
@@ -157,7 +161,7 @@ def streamed_moment_cost(n: int, m: int, k: int, size: int = 4) -> Cost:
 def tree_moment_cost(
     n: int, m: int, k: int, size: int = 4, *, chunks: int, workers: int, stored: bool = True
 ) -> Cost:
-    """Second moments of the chunks of a Dask array, merged in a tree, and one eigendecomposition.
+    """Return the cost by second moments of the chunks of a Dask array, merged in a tree.
 
     The leaves are divided among the workers. A worker sends the moments of its chunks to the tasks
     that join them, and on the last levels of the tree, where fewer tasks than workers are left, one
@@ -198,7 +202,7 @@ def pass_cost(
     column_chunks: int = 1,
     workers: int = 1,
 ) -> Cost:
-    """Block Krylov iteration without a matrix, which reads the data from files in each pass.
+    """Return the cost of block Krylov iteration that reads the data from files in each pass.
 
     With several workers, each pass sends the block of b vectors to all of them, each of which can
     pass it on, so that it is sent 1 + ⌈log₂ workers⌉ times one after the other. Then it merges the

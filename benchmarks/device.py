@@ -52,11 +52,11 @@ def penalties(method: str, k: int) -> Any:
 
 
 Check = Callable[[], tuple[str, str, bool]]
-"""A check returns what was found, what it is compared with, and whether it is as it should be."""
+"""Function that returns what was found, what it is compared with, and whether the check passes."""
 
 
 class Table:
-    """Runs checks, prints a row of the table for each, and collects errors."""
+    """Table of checks: runs each check, prints a row for it, and collects the failures."""
 
     def __init__(self) -> None:
         self.begun = time.perf_counter()
@@ -167,7 +167,7 @@ def libraries() -> list[Library]:
 
 @cache
 def rows(n: int, m: int, seed: int = 0) -> np.ndarray[Any, Any]:
-    """Return n rows with m features of decaying variance, in a random rotation, mean not zero."""
+    """Return n rows of m rotated features with decaying variances and a mean that is not zero."""
     rng = SEEDS(seed)
     spread = np.linspace(3.0, 1.0, m) * np.arange(1, m + 1.0) ** -0.6
     latent = rng.standard_normal((n, m)) * spread
@@ -196,7 +196,7 @@ def difference(found: Any, expected: Any) -> float:
 
 
 def epoch_ms(library: Library, X: Any, method: str, k: int, counts: tuple[int, int]) -> float:
-    """Return the time per epoch inside a fit: the difference between two numbers of epochs."""
+    """Return the milliseconds per epoch, from the times of fits with two numbers of epochs."""
 
     def fit(epochs: int) -> None:
         LinearAutoencoder(
@@ -445,7 +445,7 @@ def families(table: Table, library: Library) -> None:
 
 
 def refused_sparse(table: Table) -> None:
-    """Give a sparse CuPy matrix, for which the error has to say what to do."""
+    """Check that the error for a sparse CuPy matrix says what to do."""
 
     def check() -> tuple[str, str, bool]:
         import cupyx.scipy.sparse
@@ -461,7 +461,7 @@ def refused_sparse(table: Table) -> None:
 
 
 def small_problems(table: Table, library: Library, tiny: bool) -> None:
-    """Show the sizes up to which the CPU is faster, for the constants of `linear.solvers`."""
+    """Time problems of several sizes on CPU and GPU, for the limits in `lucidae.linear.solvers`."""
     for m in (20,) if tiny else (64, 256, 512, 784, 1024, 1536, 2048):
         matrix = library.array(np.cov(rows(2 * m, m).T))
 
@@ -512,7 +512,7 @@ def fits(table: Table, library: Library, tiny: bool) -> None:
 
 
 def peers(library: Library, X: Any) -> Iterator[tuple[str, Callable[[], Any]]]:
-    """Yield other ways to 20 principal components of X on the same device, by name."""
+    """Yield name and function of other programs that compute 20 principal components of X."""
     k = min(20, X.shape[1] - 1)
     if "torch" in library.name:
         import torch

@@ -65,7 +65,7 @@ class Measurement:
 
 
 def typical(work: Callable[[], object], repeats: int) -> float:
-    """Return the median time after one run that does not count."""
+    """Return the median time of `repeats` runs of `work`, after one run that does not count."""
     work()
     return median(seconds(work) for _ in range(repeats))
 
@@ -100,7 +100,7 @@ def measured_moments(scale: float, repeats: int) -> Iterator[Measurement]:
 
 
 def measured_grams(scale: float, repeats: int) -> Iterator[Measurement]:
-    """Yield the eigenpairs of few rows; `fit` also computes the certificate from the rows."""
+    """Yield measurements of the eigenpairs of few rows, with and without the certificate."""
     for n, m in ((150, 20_000), (300, 20_000), (300, 40_000)):
         m = max(2000, round(m * scale))
         X = random_rows(n, m)
@@ -153,7 +153,7 @@ def rows_of_file(path: Path) -> Callable[[], Iterator[np.ndarray]]:
 
 
 def measured_files(scale: float, repeats: int) -> Iterator[Measurement]:
-    """Yield the streamed moment and the passes without a matrix, both on the same files."""
+    """Yield measurements of the streamed moment and of matrix-free passes, on the same files."""
     for n, m in ((100_000, 256), (50_000, 512), (100_000, 512)):
         n = round(n * scale)
         with tempfile.TemporaryDirectory() as folder:
@@ -173,7 +173,7 @@ def measured_files(scale: float, repeats: int) -> Iterator[Measurement]:
 
 
 def measured_dask(scale: float, repeats: int) -> Iterator[Measurement]:
-    """Yield tree reductions over chunks in the memory of two worker processes."""
+    """Yield measurements of tree reductions over chunks in the memory of two worker processes."""
     import dask.array as da
     from distributed import Client, LocalCluster, wait
 
@@ -209,9 +209,11 @@ ROUTES: dict[str, Callable[[float, int], Iterator[Measurement]]] = {
 
 
 def fitted_constants(measurements: Sequence[Measurement]) -> dict[str, float]:
-    """Return the seconds per unit of each term, by nonnegative least squares of relative errors.
+    """Return the seconds per unit of each term of the cost, fitted to measured times.
 
-    A term that no measurement contains has the constant NaN.
+    The fit is nonnegative least squares of relative errors.
+
+    A term that occurs in no measurement has the constant NaN.
     """
     costs = np.array([entry.cost.terms() for entry in measurements])
     costs = costs / np.array([entry.seconds for entry in measurements])[:, None]
@@ -224,12 +226,12 @@ def fitted_constants(measurements: Sequence[Measurement]) -> dict[str, float]:
 
 
 def shares(cost: Cost, constants: dict[str, float]) -> dict[str, float]:
-    """Return the seconds of each term; terms that do not occur are zero."""
+    """Return the predicted seconds of each term of a cost; terms that do not occur are zero."""
     return {name: getattr(cost, name) and getattr(cost, name) * constants[name] for name in TERMS}
 
 
 def predicted_seconds(cost: Cost, constants: dict[str, float]) -> float:
-    """Return the sum of all terms; NaN if the constant of one that occurs is not known."""
+    """Return the predicted seconds of a cost; NaN if the constant of a term is not known."""
     return sum(shares(cost, constants).values())
 
 
@@ -238,7 +240,7 @@ def predicted_seconds(cost: Cost, constants: dict[str, float]) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """Data that were not measured, a route and a number of workers."""
+    """A prediction to make: size of data that were not measured, route and number of workers."""
 
     data: str
     route: str
@@ -322,7 +324,7 @@ def breaks_first(question: Question, constants: dict[str, float], memory: float)
 
 
 def with_limits(constants: dict[str, float], disk: float, network: float) -> dict[str, float]:
-    """Return constants with at most the given rates of reading and of the network, bytes/s."""
+    """Return constants for at most the given rates of reading and of the network, in bytes/s."""
     limits = {"disk": 1 / disk, "network": 1 / network}
     return {
         name: np.fmax(value, limits[name]).item() if name in limits else value

@@ -51,7 +51,9 @@ def reference(device: str) -> Array:
     try:
         return torch.empty(0, dtype=torch.float64, device=device)
     except (RuntimeError, AssertionError) as error:
-        raise ValueError(f"device={device!r} is not available here: {error}") from error
+        raise ValueError(
+            f"device={device!r} is not available here: {error}; use device='cpu'."
+        ) from error
 
 
 def cores() -> int:

@@ -154,6 +154,7 @@ def summary(outcomes: Sequence[Outcome], note: str = "") -> Chapter:
 
 
 def _counted(outcome: Outcome) -> tuple[str, ...]:
+    """Return the row of an experiment in the table of the summary."""
     counts = outcome.counts
     paper = f"{counts.seen} of {counts.claims} seen" if counts.claims else "–"
     ours = f"{counts.held} of {counts.findings} hold" if counts.findings else "–"
@@ -267,6 +268,7 @@ def standalone(svg: str) -> str:
 
 
 def _note(outcome: Outcome, figures: Sequence[tuple[str, str]]) -> str:
+    """Return the Markdown page on an experiment; `figures` are pairs (file name, caption)."""
     experiment = outcome.experiment
     images = [f"![{experiment.title}]({name})\n\n{caption}\n" for name, caption in figures]
     versions = outcome.to_dict()["versions"]
@@ -293,6 +295,7 @@ def _note(outcome: Outcome, figures: Sequence[tuple[str, str]]) -> str:
 
 
 def _markdown_rows(judgement: Judgement) -> list[str]:
+    """Return the rows of a Markdown table on one statement: one for each measured value."""
     kind = judgement.statement.kind.value
     if not judgement.claims:
         return [f"| {judgement.statement.words} | | {kind}: {judgement.verdict} |"]

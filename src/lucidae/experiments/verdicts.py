@@ -142,8 +142,8 @@ def measured(claim: Claim) -> str:
 class AtMost:
     """Verdict that the selected values of one curve are at most `bound`.
 
-    `series` is the name of the curve, `at` selects its values (such as ``"end"`` or
-    ``"everywhere"``, see the module), and `says` describes the quantity in words.
+    `series` is the name of the curve, `at` selects its values (a point of the grid, an interval,
+    ``"end"``, ``"everywhere"`` or ``"mean"``), and `says` describes the quantity in words.
 
     Examples
     --------
@@ -169,8 +169,8 @@ class AtMost:
 class AtLeast:
     """Verdict that the selected values of one curve are at least `bound`.
 
-    `series` is the name of the curve, `at` selects its values (such as ``"end"`` or
-    ``"everywhere"``, see the module), and `says` describes the quantity in words.
+    `series` is the name of the curve, `at` selects its values (a point of the grid, an interval,
+    ``"end"``, ``"everywhere"`` or ``"mean"``), and `says` describes the quantity in words.
     """
 
     series: str
@@ -190,8 +190,8 @@ class AtLeast:
 class Between:
     """Verdict that the selected values of one curve lie from `low` to `high`, both included.
 
-    `series` is the name of the curve, `at` selects its values (such as ``"end"`` or
-    ``"everywhere"``, see the module), and `says` describes the quantity in words.
+    `series` is the name of the curve, `at` selects its values (a point of the grid, an interval,
+    ``"end"``, ``"everywhere"`` or ``"mean"``), and `says` describes the quantity in words.
     """
 
     series: str
@@ -221,9 +221,9 @@ class Between:
 class Ordered:
     """Verdict that each of several curves exceeds the next one by at least `margin`.
 
-    `series` are the names of the curves, `at` selects their values (such as ``"end"`` or
-    ``"mean"``, see the module), and `says` describes the quantity in words. A negative margin
-    allows for sampling noise.
+    `series` are the names of the curves, `at` selects their values (a point of the grid, an
+    interval, ``"end"``, ``"everywhere"`` or ``"mean"``), and `says` describes the quantity in
+    words. A negative margin allows for sampling noise.
     """
 
     series: tuple[str, ...]
@@ -249,8 +249,9 @@ class Ordered:
 class Agree:
     """Verdict that the selected values of two curves differ by at most `within`.
 
-    `first` and `second` are the names of the curves, `at` selects their values (such as ``"end"``
-    or ``"everywhere"``, see the module), and `says` describes the quantity in words.
+    `first` and `second` are the names of the curves, `at` selects their values (a point of the
+    grid, an interval, ``"end"``, ``"everywhere"`` or ``"mean"``), and `says` describes the quantity
+    in words.
     """
 
     first: str
@@ -274,10 +275,10 @@ class Agree:
 class Outweighs:
     """Verdict that the values of a first curve are at least `factor` times those of a second.
 
-    `first` and `second` are the names of the curves, `at` selects their values (such as ``"end"``
-    or ``"everywhere"``, see the module), and `says` describes the quantity in words. If a value of
-    the second curve is zero and that of the first is positive, the ratio is infinite and satisfies
-    the bound.
+    `first` and `second` are the names of the curves, `at` selects their values (a point of the
+    grid, an interval, ``"end"``, ``"everywhere"`` or ``"mean"``), and `says` describes the quantity
+    in words. If a value of the second curve is zero and that of the first is positive, the ratio is
+    infinite and satisfies the bound.
     """
 
     first: str
@@ -328,10 +329,10 @@ class Falls:
 class Sooner:
     """Verdict that a first curve falls to `level` at least `factor` times sooner than a second.
 
-    The abscissa (such as the epoch) at which the second curve is first at most `level`, divided by
-    that of the first curve, must be at least `factor`. If the second curve never falls to `level`,
-    the end of its grid is used, and the ratio is a lower bound. If the first curve never does, the
-    verdict fails.
+    `first` and `second` are the names of the curves. The abscissa (such as the epoch) at which the
+    second curve is first at most `level`, divided by that of the first, must be at least `factor`.
+    If the second curve never falls to `level`, the end of its grid is used, and the ratio is a
+    lower bound. If the first curve never does, the verdict fails.
     """
 
     first: str
@@ -378,8 +379,8 @@ def arrival(curve: Curve, level: float) -> float:
 class Reported:
     """Report the largest selected value of one curve without judging it.
 
-    `series` is the name of the curve, `at` selects its values (such as ``"end"`` or
-    ``"everywhere"``, see the module), and `says` describes the quantity in words.
+    `series` is the name of the curve, `at` selects its values (a point of the grid, an interval,
+    ``"end"``, ``"everywhere"`` or ``"mean"``), and `says` describes the quantity in words.
     """
 
     series: str
@@ -413,7 +414,7 @@ LABELS = {
     "horn": "Horn's procedure",
     "share": "95 % of the variance",
 }
-"""Name of each method in claims, tables and legends of plots, by its name in the settings of a run."""
+"""Name of each method in claims, tables and plots, by its name in the settings of a run."""
 
 
 def label(method: str, optimizer: str) -> str:

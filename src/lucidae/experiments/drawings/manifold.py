@@ -74,13 +74,15 @@ def costs(outcome: Outcome) -> Sequence[Block]:
             Plot.of(
                 f"{name}-images",
                 _costs(outcome, "images"),
-                "The same on images of generators, which were trained on images of digits.",
+                "Cost of a diagonal covariance, as in the first figure, on images of generators "
+                "that were trained on images of digits.",
                 numbers(curves, ("difference/images", "gap_")),
             ),
             Plot.of(
                 f"{name}-generators",
                 _generated(outcome),
-                "Images of the generators, for random latents; a row per dimension r.",
+                "Images of the generators, for random latents; one row of images for each "
+                "dimension r of the data.",
                 numbers(curves, ("gap_full/images",)),
             ),
             Plot.of(
@@ -96,7 +98,11 @@ def costs(outcome: Outcome) -> Sequence[Block]:
 
 
 def _costs(outcome: Outcome, source: str) -> Any:
-    """Return a figure with a panel per number of latents (rows) and noise variance (columns)."""
+    """Return a figure of the cost of a diagonal covariance against the dimension of the data.
+
+    There is a row of panels per number of latents and a column per noise variance; `source` is the
+    origin of the data, ``"random"`` or ``"images"``.
+    """
     setting, curves = outcome.setting, outcome.curves
     panels = [(ratio, noise) for ratio, noise, _ in setting.panels(source)]
     ratios = sorted({ratio for ratio, _ in panels})

@@ -94,9 +94,9 @@ def arrays(outcome: Outcome) -> Sequence[Block]:
 
 
 def _spectra(axes: Any, outcome: Outcome, methods: Sequence[str]) -> None:
-    """Draw the spectra of one problem with coherent sources, at the largest SNR of the study.
+    """Draw the spectra that some methods estimate for one problem with coherent sources.
 
-    SNR is the signal-to-noise ratio.
+    The problem has the largest signal-to-noise ratio of the study.
     """
     shown = outcome.results.where(panel="coherent").cells[-1]
     angles, sources = shown.arrays["angles"], shown.arrays["sources"]

@@ -33,7 +33,7 @@ TARGET = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Surfaces:
-    """Settings of loss surfaces over both weights, and of descents from random starts.
+    """Settings of loss surfaces of a network with two hidden units, and of descents on them.
 
     Parameters
     ----------

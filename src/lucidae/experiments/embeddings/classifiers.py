@@ -27,7 +27,7 @@ CHUNK = 1000
 
 
 class Classifier(nn.Module):
-    """Two hidden layers, a linear embedding layer, and a linear classifier on the embedding.
+    """Network with two hidden layers, a linear embedding layer and a linear classifier on it.
 
     Parameters
     ----------
@@ -188,7 +188,10 @@ def _ordered(model: Classifier, x: Tensor) -> Classifier:
 def _evaluate(
     name: str, model: Classifier, train: Split, test: Split, dims: Sequence[int]
 ) -> Arrays:
-    """Return accuracy and recall of the first dimensions of a network's embeddings."""
+    """Return accuracy and recall with the first dimensions of a network's embeddings.
+
+    `dims` are the numbers of dimensions, and `name` ends the names of the two returned arrays.
+    """
     stored, queries = model(train[0]), model(test[0])
     accuracy = [_accuracy(model, _padded(queries, b), test[1]) for b in dims]
     recall = [_recall(stored[:, :b], train[1], queries[:, :b], test[1]) for b in dims]

@@ -43,7 +43,11 @@ HORN_SIMULATIONS = 199
 
 
 def by_criterion(name: str, noise_variance: float | None = None) -> Callable[[Floats, int], int]:
-    """Return the function that counts components by a criterion of `count_components`."""
+    """Return a function that counts components by the criterion `name` of `count_components`.
+
+    The function takes the eigenvalues of the covariance and the number of rows; `noise_variance` is
+    the variance of the noise if it is known.
+    """
 
     def count(values: Floats, n: int) -> int:
         return count_components(values, n, name, noise_variance=noise_variance).n_components
@@ -72,9 +76,10 @@ def by_horn(values: Floats, n: int) -> int:
 
 @lru_cache(maxsize=64)
 def _horn_levels(m: int, n: int) -> Floats:
-    """Return 99 % quantiles of the eigenvalues of a covariance of white noise, over their sum.
+    """Return 99 % quantiles of the eigenvalues of a covariance of white noise.
 
-    The noise has n rows and m features; there is one quantile for each eigenvalue, descending.
+    The noise has n rows and m features. Each eigenvalue is divided by the sum of all; there is one
+    quantile for each, in descending order.
     """
     null = WishartSpectra(min(m, n - 1), float(max(m, n - 1)), HORN_SIMULATIONS)
     diagonal = null.diagonal.copy()
@@ -226,6 +231,11 @@ def drawn_rows(settings: Settings, seed: int) -> Floats:
         Settings of a run; optional ones are ``"largest"``, ``"spread"`` and ``"freedom"``.
     seed : int
         Seed of the random numbers.
+
+    Returns
+    -------
+    ndarray of shape (n_rows, n_features)
+        The rows; their number is the ratio of rows to features in the settings times the features.
     """
     rng = np.random.default_rng(seed)
     m, r = settings["n_features"], settings["signals"]

@@ -42,7 +42,8 @@ def full(Phi: Array, X: Array, noise: Array, **limits: Any) -> Solved:
     Majorisation-minimisation (MM) is run first. If there is no noise and it ends in a minimum that
     is not sparse, expectation maximisation (EM) is run, too: its small steps find lower minima when
     the number of nonzero rows is close to the number of rows of the dictionary. The solution of
-    lower energy is returned.
+    lower energy is returned. `Phi` are the dictionaries, `X` the responses and `noise` the noise
+    variances of many problems.
     """
     found = solve_batch(Phi, X, posterior="full", noise_variance=noise, solver="mm", **limits)
     again = _not_sparse(Phi, X, noise, found.value)
@@ -99,7 +100,8 @@ def _lower(first: Solved, second: Solved, index: np.ndarray[Any, Any]) -> Solved
 def diagonal(Phi: Array, X: Array, noise: Array, **limits: Any) -> Solved:
     """Return the minimisers of the energy of the diagonal-covariance VAE (Wipf 2023, eq. 50).
 
-    The energy is the loss that is minimised.
+    The energy is the loss that is minimised. `Phi` are the dictionaries, `X` the responses and
+    `noise` the noise variances of many problems.
     """
     return solve_batch(Phi, X, posterior="diagonal", noise_variance=noise, **limits)
 

@@ -1,4 +1,4 @@
-"""Experiments: how often four methods recover row-sparse codes of random problems (success rates)."""
+"""Experiments: how often four methods recover row-sparse codes of random problems."""
 
 from __future__ import annotations
 

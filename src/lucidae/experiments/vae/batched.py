@@ -337,7 +337,7 @@ class VaeStack:
         return error, posterior.kl()
 
     def train(self, records: int = 16) -> Tensor:
-        """Train all runs; return the mean loss of each in `records` equal parts of the training."""
+        """Train all R runs; return the mean losses of equal parts of the training, (records, R)."""
         design = self.design
         optimizer = torch.optim.Adam(list(self.weights.values()), fused=self.device != "cpu")
         seeds = [run.seed for run in self.runs]

@@ -210,7 +210,7 @@ def _needed(panels: Sequence[tuple[str, str]]) -> tuple[Any, ...]:
 
 
 def expected(setting: Manifold) -> dict[str, tuple[Any, ...]]:
-    """Return the verdicts on all statements at paper scale."""
+    """Return the verdicts at paper scale, with the settings `setting`, by name of the statement."""
     fixed = [noise for noise in setting.noises if noise != "learn"]
     low, high = 2, max(setting.dimensions)
     return {
@@ -243,7 +243,7 @@ def expected(setting: Manifold) -> dict[str, tuple[Any, ...]]:
 
 
 def reported(setting: Manifold) -> tuple[Any, ...]:
-    """Return verdicts that only report a measured value."""
+    """Return the values that are reported without a verdict, each as a `Reported`."""
     noise = setting.noises[0]
     low = [r for r in setting.dimensions if 2 <= r <= 4]
     found = [
@@ -418,9 +418,10 @@ def standard_error(values: Any) -> float:
 
 
 def low_and_high(name: str, curve: Curve) -> dict[str, Curve]:
-    """Return two curves: cost for r ≥ 4 minus cost for r ≤ 3, and cost per pair of dimensions.
+    """Return two curves that show how the cost of a diagonal covariance grows with the dimension r.
 
-    The curve contains the cost of a diagonal covariance against the dimension r of the data.
+    They are the mean cost for r ≥ 4 minus that for r ≤ 3, and the cost divided by the number
+    r(r − 1)/2 of pairs of dimensions. `curve` is the cost against r, and `name` is its name.
     """
     panel = name.removeprefix("difference/")
     low, high = curve.y[curve.x <= 3], curve.y[curve.x >= 4]

@@ -117,6 +117,7 @@ class Training:
     held_out : tensor of shape (n', …)
         Data for the evaluation after each epoch.
     settings : TrainingSettings
+        Settings of the training.
     n_steps : int, default=0
         Number of steps taken so far.
     records : list of dict
@@ -246,6 +247,7 @@ def train(
     images, held_out : tensors
         Training data and data for the evaluation, on the model's device.
     settings : TrainingSettings
+        Settings of the training.
     checkpoint : path, optional
         File to which the state is written, and from which the training is continued if it exists.
     callbacks : sequence of callable
