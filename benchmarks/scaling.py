@@ -312,7 +312,11 @@ def questions(passes: int = 12) -> list[Question]:
 
 
 def breaks_first(question: Question, constants: dict[str, float], memory: float) -> str:
-    """Return what prevents the computation, or the term that takes the largest part of its time."""
+    """Return what prevents a computation, or the term that takes the largest part of its time.
+
+    `constants` are the seconds per unit of each term, and `memory` is the memory of a process in
+    bytes.
+    """
     if question.cost.space > memory:
         return f"**memory**: {volume(question.cost.space)} in one process, {volume(memory)} given"
     times = shares(question.cost, constants)

@@ -55,7 +55,10 @@ def loss_and_slope(flat, M, strength, width):
 
 
 def descended(M, strength, width, start):
-    """Return the dropout loss that L-BFGS reaches from the weights `start`."""
+    """Return the loss ‖M − UVᵀ‖² + λΣ‖uᵢ‖²‖vᵢ‖² that L-BFGS reaches from the weights `start`.
+
+    λ is `strength`, and U and V have `width` columns.
+    """
     options = {"maxiter": 3000, "maxfun": 6000, "ftol": 0.0, "gtol": 1e-10, "maxcor": 20}
     both = minimize(
         loss_and_slope, start, (M, strength, width), "L-BFGS-B", jac=True, options=options
@@ -88,7 +91,10 @@ def draw_data(rng):
 
 
 def draw_weights(rng, kind, X, Y, strength, width):
-    """Return weights of a kind of `KINDS`, such as optimal or perturbed, for the rows X and Y."""
+    """Return weights of a kind of `KINDS`, such as optimal or perturbed, for the rows X and Y.
+
+    `strength` is the strength of dropout and `width` the number of hidden units.
+    """
     problem = rows_problem(X, Y, None, centered=True)[0]
     U, V = solve(problem, strength, width).weights
     if kind == "near":

@@ -110,7 +110,10 @@ def attacked(
 def truth(
     method: str, encoder: Vector, decoder: Vector, X: Vector, given: dict[str, Any]
 ) -> dict[str, tuple[float, float, bool]]:
-    """Return for each claim the true value, its threshold, and whether float64 can decide it."""
+    """Return for each claim the true value, its threshold, and whether float64 can decide it.
+
+    The claims are about the weights of `method` with the constants `given`, on the rows X.
+    """
     X = X.astype(float)
     k, m = encoder.shape
     covariance = brute_force.second_moment(X)
@@ -151,7 +154,8 @@ def counted(columns: Vector, share: float) -> int:
 def closed_form(method: str, values: Vector, k: int, m: int, given: dict[str, Any]) -> float:
     """Return the minimal loss of a method, from the eigenvalues of the second moment.
 
-    Bao et al. 2020, Theorem 3; Tipping & Bishop 1999.
+    There are k latents and m features, and `given` are the constants of the method, such as
+    penalties. Bao et al. 2020, Theorem 3; Tipping & Bishop 1999.
     """
     lead, rest = values[:k], float(np.sum(values[k:m]))
     if method in ("uniform_l2", "nonuniform_l2"):
@@ -189,7 +193,10 @@ def settings_of(
 
 
 def problem(seed: int, counts: Counter[str], contradictions: list[str]) -> None:
-    """Draw one problem and compare all verdicts with the truth."""
+    """Draw one problem and compare all verdicts with the truth.
+
+    The results are added to `counts`, and contradictions to the list `contradictions`.
+    """
     rng = np.random.default_rng(seed)
     kind, method, attack = (str(rng.choice(names)) for names in (KINDS, METHODS, ATTACKS))
     m = int(rng.integers(3, 9))
@@ -251,7 +258,11 @@ def compare_with_truth(
     contradictions: list[str],
     words: str,
 ) -> None:
-    """Compare the verdicts of the certificate with the true figures of `truth`."""
+    """Compare the verdicts of the certificate with the true values `known`.
+
+    The results are added to `counts`, and contradictions, which begin with `words`, to
+    `contradictions`.
+    """
     for name, (value, threshold, decidable) in known.items():
         claim = certificate[name]
         counts["verdicts"] += 1

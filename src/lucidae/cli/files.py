@@ -59,7 +59,7 @@ def reading_options(
     decimal: str | None,
     targets: Sequence[str] | None = None,
 ) -> ReadOptions:
-    """Return the command-line options for reading a table as `ReadOptions`.
+    """Return the values of --header, --columns, --decimal and --target as `ReadOptions`.
 
     Each text in `columns` has names or 0-based indices separated by commas. A name that contains a
     comma must be written between double quotes, as in CSV.

@@ -222,6 +222,7 @@ def rate_hint(rate: str | None, n_targets: int, components: int | None = None) -
     """Return a sentence that says how the default dropout rate shrinks a regression.
 
     The sentence is empty if a rate was given, or if there is no target and hence no regression.
+    `components` is the number of hidden units, by default as many as targets or features.
 
     Examples
     --------

@@ -187,7 +187,10 @@ def _loose_of(text: str, fixed: bool) -> float | str:
 
 
 def _read(reader: Any, file: Path, what: str) -> Any:
-    """Return the object that MNE reads from a file, or raise an error that names the file."""
+    """Return what a function of MNE (`reader`) reads from a file.
+
+    If it fails, the error names the file and its expected content (`what`).
+    """
     try:
         return reader(file, verbose="ERROR")
     except Exception as error:  # what MNE raises depends on the content of the file

@@ -191,7 +191,10 @@ class RowBlocks(ABC):
 
 
 def shrunk(name: str, expected: int, found: int) -> str:
-    """Return the error message for data, such as a file, with fewer rows than they declare."""
+    """Return the error message for data, such as a file, that end after `found` rows.
+
+    `expected` is the number of rows that they declare, and `name` is their name.
+    """
     return (
         f"{name} declares {expected} rows, but ends after {found}: it has changed while it was "
         "read. Read it again when nobody writes to it."
@@ -392,7 +395,7 @@ def stored_bytes(rows: Any) -> int:
 
 
 def concatenated(parts: list[Any]) -> Any:
-    """Return the rows of several blocks as one array."""
+    """Return the rows of several blocks (`parts`) as one array."""
     if len(parts) == 1:
         return parts[0]
     if any(scipy.sparse.issparse(part) for part in parts):

@@ -120,7 +120,7 @@ def is_frame(collection: Any) -> bool:
 
 
 def row_lengths(collection: Any) -> tuple[int, ...] | None:
-    """Return the number of rows of each chunk; None if Dask does not know it."""
+    """Return the number of rows of each chunk of a collection; None if Dask does not know it."""
     if is_frame(collection) or any(math.isnan(count) for count in collection.chunks[0]):
         return None
     return tuple(collection.chunks[0])
@@ -416,9 +416,11 @@ def _checked_part(
     first_row: int | None,
     place: slice,
 ) -> tuple[Any, Any] | None:
-    """Return the columns `place` of a chunk of rows, and the weights of the rows.
+    """Return some columns of a chunk of rows (`raw`), checked, and the weights of the rows.
 
-    The result is None if the chunk has no rows, or if all their weights are zero.
+    The result is None if the chunk has no rows, or if all their weights are zero. `place` are the
+    positions of these columns in the data, `dtype` is the expected dtype, and `name`, `index` and
+    `first_row` are the name of the data, the number of the chunk and that of its first row.
     """
     rows = _checked_chunk(raw, name, dtype, index, first_row, place.stop - place.start)
     if rows is None:
@@ -450,8 +452,9 @@ def _part_sums(
 ) -> Any:
     """Return the summary of some columns of a chunk of rows; None if `part` is None.
 
-    `part` are these columns and the weights of the rows, and `codes` are sums over all columns, see
-    `ColumnLeaf`.
+    `leaf` computes the summary from `part`, these columns and the weights of the rows, and from
+    `codes`, which are sums over all columns. `name`, `index`, `first_row` and `first_column` locate
+    the chunk in messages, and `topic` is the name under which the progress is reported.
     """
     if part is None:
         return None

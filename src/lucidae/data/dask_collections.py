@@ -113,8 +113,9 @@ def _part_codes(
 ) -> Any:
     """Return t(xⱼ) − t(0), where t(x) are the codes of rows x.
 
-    xⱼ are the rows of a chunk with zeros in all columns except those of the chunk, and `at_zero` is
-    t(0).
+    xⱼ are the rows of a chunk (`raw`) with zeros in all columns except those of the chunk, which
+    begin at `first_column` of `n_columns`. `at_zero` is t(0); `index` and `first_row` are the
+    numbers of the chunk and of its first row, for messages.
     """
     rows = floating_rows(raw, "X", index, first_row)
     if not scipy.sparse.issparse(rows):
@@ -162,7 +163,10 @@ def _applied_rows(method: str, rows: Any, estimator: Any, index: int) -> Any:
 
 
 def _mapped_frame(estimator: Any, X: Any, method: str) -> Any:
-    """Return the results of `method` as a data frame or a series with the index of X."""
+    """Return what a method of an estimator returns for a Dask data frame X, with the index of X.
+
+    The result is a lazy data frame or a lazy series; `method` is the name of the method.
+    """
     import pandas as pd
 
     zeros = pd.DataFrame(np.zeros((1, len(X.columns))), columns=list(X._meta.columns))

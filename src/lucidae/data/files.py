@@ -201,10 +201,11 @@ def _blocks_of_npy(file: Path, *, flat: bool, first_row: int) -> RowBlocks:
 def blocks_of_map(
     array: np.memmap[Any, Any], name: str, *, flat: bool = False, first_row: int = 0
 ) -> RowBlocks:
-    """Return the blocks of a memory map.
+    """Return the blocks of a memory map, which messages call `name`, from row `first_row` on.
 
-    The blocks are read from the file if the rows are stored one after the other. The private
-    changes of a copy-on-write map (mode ``"c"``) are in memory only, so it is sliced.
+    If `flat`, the map may be a vector. The blocks are read from the file if the rows are stored one
+    after the other. The private changes of a copy-on-write map (mode ``"c"``) are in memory only,
+    so it is sliced.
     """
     file, mapping = array.filename, array._mmap  # type: ignore[attr-defined]
     if file is None or mapping is None or array.mode == "c" or not array.flags.c_contiguous:

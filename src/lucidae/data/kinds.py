@@ -174,7 +174,7 @@ def _opened(
 
 
 def loaded(values: Any, name: str = "y") -> Any:
-    """Return targets or weights of any kind as an array in memory."""
+    """Return targets or weights of any kind as an array in memory; messages call them `name`."""
     if in_memory(values):
         return values
     if is_dask(values):

@@ -205,7 +205,10 @@ class Shown:
 
     @contextmanager
     def rows(self, total: int | None, unit: str = "rows") -> Iterator[Callable[[int], None]]:
-        """Yield a function that shows how many of `total` rows one pass over the data has read."""
+        """Yield a function that shows how many rows, of `total`, one pass over the data has read.
+
+        `unit` is the name of what is counted.
+        """
         began, description = time.monotonic(), self.description.format(unit)
 
         def show(count: int) -> None:
@@ -252,7 +255,7 @@ class ColumnLeaf(ABC):
 
     @abstractmethod
     def sums(self, rows: Any, codes: Any, weights: Any) -> Any:
-        """Return the summary of the columns in `rows`; `codes` are the sums over all columns."""
+        """Return the summary of the columns in `rows`, from `codes` summed over all columns."""
 
     @staticmethod
     @abstractmethod

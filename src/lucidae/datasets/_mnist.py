@@ -48,7 +48,11 @@ def scale_pixels(pixels: Any, brightest: int, dtype: Any) -> Any:
 
 
 def image_bunch(data: Any, target: Any, image_shape: tuple[int, int], description: str) -> Any:
-    """Return pixels (n, height · width) and labels (n,) as a Bunch with scikit-learn's names."""
+    """Return images and their labels as a Bunch with the names that scikit-learn uses.
+
+    `data` are n images as rows of pixels, `target` are their n labels, `image_shape` is (height,
+    width), and `description` becomes ``DESCR``.
+    """
     height, width = image_shape
     return Bunch(
         data=data,

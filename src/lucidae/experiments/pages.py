@@ -123,7 +123,10 @@ def write_page(outcomes: Sequence[Outcome], target: Path, seconds: float, note: 
 
 
 def summary(outcomes: Sequence[Outcome], note: str = "") -> Chapter:
-    """Return the first chapter: how many claims and findings each experiment confirms."""
+    """Return the first chapter: how many claims and findings each of the `outcomes` confirms.
+
+    If `note` is not empty, it is added as the last line.
+    """
     counts = Counts.of(outcomes)
     rows = tuple(_counted(outcome) for outcome in outcomes)
     names = ("experiment", "paper", "its claims", "our findings", "work")

@@ -316,7 +316,10 @@ class Falls:
     says: str = ""
 
     def judge(self, curves: Curves, reference: str) -> Claim:
-        """Return a `Claim` that the largest increase between grid points is at most `slack`."""
+        """Return a `Claim` that the largest increase between grid points is at most `slack`.
+
+        `curves` are all curves of the experiment, and `reference` names the paper.
+        """
         curve = curve_named(curves, self.series)
         steps = np.diff(curve.y)
         value = worst(steps, largest=True) if len(steps) else 0.0
@@ -388,7 +391,10 @@ class Reported:
     says: str = ""
 
     def judge(self, curves: Curves, reference: str) -> Claim:
-        """Return a `Claim` with the measured value and no bound; its `holds` is None."""
+        """Return a `Claim` with the measured value and no bound; its `holds` is None.
+
+        `curves` are all curves of the experiment, and `reference` names the paper.
+        """
         value = worst(figures(curves, self.series, self.at), largest=True)
         statement = stated(self.says or self.series, "", curves[self.series], self.at)
         return reported(self.series, statement, reference, value)

@@ -146,7 +146,11 @@ def _is_without_room(error: BaseException | None) -> bool:
 
 
 def _without_room(destination: Path, temporary: Path, size: int | None) -> OSError:
-    """Return the error for a full disk, which states the space that is needed and that is free."""
+    """Return the error for a full disk, which states the space that is needed and that is free.
+
+    `size` is the size of the file `destination` in bytes, or None if it is not known, and
+    `temporary` is its incomplete copy.
+    """
     written = temporary.stat().st_size if temporary.exists() else 0
     free = shutil.disk_usage(destination.parent).free + written  # what was written is removed
     if size is None:

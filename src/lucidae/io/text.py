@@ -165,9 +165,9 @@ def text_layout(file: Path, header: bool | None, decimal: str | None) -> TextLay
 
 
 def _records(sample: str, delimiter: str) -> tuple[int, list[list[str]]]:
-    """Return the number of blank lines at the start of a text, and its records that are not blank.
+    """Return the number of blank lines at the start of a text (`sample`), and its other records.
 
-    A record is a list of cells, stripped of blanks.
+    A record is a list of cells, stripped of blanks; `delimiter` separates the cells in the text.
     """
     reader = csv.reader(io.StringIO(sample, newline=""), delimiter=delimiter, skipinitialspace=True)
     rows = [[cell.strip() for cell in row] for row in islice(reader, SAMPLE_RECORDS)]
@@ -176,9 +176,10 @@ def _records(sample: str, delimiter: str) -> tuple[int, list[list[str]]]:
 
 
 def _delimiter(sample: str, decimal: str | None) -> str:
-    """Return the delimiter: comma, semicolon or tab.
+    """Return the delimiter of the cells in a text (`sample`): comma, semicolon or tab.
 
     It is the one that gives all records the same number of cells and most cells that are numbers.
+    If `decimal`, the decimal separator, is a comma, the delimiter is another character.
     """
     candidates = ",;\t"
     if decimal == "," and '"' not in sample:
@@ -440,7 +441,10 @@ def has_short_rows(frame: Any) -> bool:
 
 
 def check_width(file: Path, frame: Any, layout: TextLayout) -> None:
-    """Raise an error if the records (lines) of a text table have different numbers of cells."""
+    """Raise an error if the records (lines) of a text table have different numbers of cells.
+
+    `frame` are the records as a data frame, and `layout` is the layout of the file.
+    """
     if has_short_rows(frame):
         refuse_ragged(file, layout)
     if frame.shape[1] != len(layout.first):
@@ -467,7 +471,10 @@ def _parse_frame(read: Callable[..., Any], decimal: str) -> Any:
 
 
 def parse_text(cells: Any, decimal: str) -> Any:
-    """Return a data frame of text without its blank rows and with columns of numbers as float64."""
+    """Return a data frame of text (`cells`) without blank rows, with columns of numbers as float64.
+
+    `decimal` is the decimal separator, "." or ",".
+    """
     cells = cells.map(str.strip)
     filled = cells[(cells != "").any(axis=1)]
     return filled.apply(partial(to_numbers, decimal=decimal))

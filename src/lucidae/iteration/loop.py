@@ -280,7 +280,10 @@ class Ledger:
         self.status[problems] = verdicts[mask]
 
     def close_all(self, n_iter: int, state: Any, distances: Array, verdict: Status) -> None:
-        """Store the results of all running problems; `verdict` says how all of them ended."""
+        """Store the results of all running problems, which ended as `verdict` after `n_iter` steps.
+
+        `state` and `distances` have one entry per running problem.
+        """
         everything = np.ones(self.running.size, dtype=bool)
         self.close(
             everything, n_iter, state, distances, np.full(everything.shape, verdict, dtype=object)

@@ -164,7 +164,10 @@ class Plot:
         *,
         keeps_colours: bool = False,
     ) -> Plot:
-        """Return a plot of a matplotlib figure, with the caption as its text for screen readers."""
+        """Return a plot of a matplotlib figure, with the caption as its text for screen readers.
+
+        The arguments other than `figure` are those of `Plot`.
+        """
         return cls(name, to_svg(figure, name, caption), caption, numbers, keeps_colours)
 
     @property

@@ -18,7 +18,7 @@ DIVERGING = "RdBu_r"
 
 
 def spectrum(variances: Series, shares: Series, chosen: int) -> Figure:
-    """Draw the variance of each component, and the share of variance that the first k explain.
+    """Draw the variance of each component, and the share that the first k explain, for all k.
 
     Parameters
     ----------
@@ -223,7 +223,10 @@ def hidden_curves(series: Mapping[str, tuple[Series, Series]]) -> list[tuple[str
 
 
 def matrices(panels: Mapping[str, Series], *, xlabel: str, ylabel: str) -> Figure:
-    """Draw named matrices of values in [0, 1] side by side with one common colour scale."""
+    """Draw named matrices of values in [0, 1] side by side with one common colour scale.
+
+    `panels` has the matrices by name; `xlabel` and `ylabel` are the labels of their axes.
+    """
     with drawing():
         figure, grid = new_figure(1, len(panels), figsize=(8.2, 3.7), squeeze=False)
         for axes, (name, values) in zip(grid[0], panels.items(), strict=True):

@@ -55,7 +55,10 @@ def write_sources(
 
 
 def sources_page(result: Any, *, name: str, clock: Clock, with_path: bool = True) -> str:
-    """Return the text of the HTML page on a `SourceResult`; see `write_sources`."""
+    """Return the text of the HTML page on a `SourceResult`.
+
+    The arguments are those of `write_sources`.
+    """
     with clock("path of noise variances"):
         path = result.noise_path() if with_path else None
     with clock("certificate"):

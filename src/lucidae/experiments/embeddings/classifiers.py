@@ -190,6 +190,7 @@ def _evaluate(
 ) -> Arrays:
     """Return accuracy and recall with the first dimensions of a network's embeddings.
 
+    Embeddings of the images `test` are classified, and compared with those of the images `train`.
     `dims` are the numbers of dimensions, and `name` ends the names of the two returned arrays.
     """
     stored, queries = model(train[0]), model(test[0])
@@ -201,7 +202,8 @@ def _evaluate(
 def _evaluate_pca(model: Classifier, train: Split, test: Split, dims: Sequence[int]) -> Arrays:
     """Return accuracy and recall of the first principal components of a network's embeddings.
 
-    The classifier of the network is applied to the embeddings that the components reconstruct.
+    The classifier of the network is applied to the embeddings that the components reconstruct. The
+    components are those of the images `train`; `dims` are the numbers of components.
     """
     stored, queries = model(train[0]), model(test[0])
     rotation = LinearAutoencoder(max(dims), solver="exact").fit(stored.cpu().numpy())

@@ -169,7 +169,10 @@ STATEMENTS = {
 
 
 def _better(first: str, second: str, at: int, margin: float, quantity: str = "accuracy") -> Ordered:
-    """Return the verdict that one method exceeds another by `margin` with `at` dimensions kept."""
+    """Return the verdict that the method `first` exceeds the method `second` by `margin`.
+
+    They are compared by `quantity`, accuracy or recall, with the first `at` dimensions.
+    """
     says = f"{QUANTITIES[quantity]}: {NAMES[first]} minus {NAMES[second]}"
     return Ordered((f"{quantity}/{first}", f"{quantity}/{second}"), at, margin, says)
 

@@ -64,10 +64,10 @@ def by_share(values: Floats, n: int) -> int:  # noqa: ARG001
 
 
 def by_horn(values: Floats, n: int) -> int:
-    """Return the number of eigenvalues above those of noise of the mean variance (Horn 1965).
+    """Return the number of leading eigenvalues that are larger than those of noise (Horn 1965).
 
-    Eigenvalue j is compared with the 99 % quantile of eigenvalue j of white noise whose variance is
-    the mean of all eigenvalues; no component is removed.
+    `values` are the eigenvalues of the covariance of n rows. Eigenvalue j is compared with the 99 %
+    quantile of eigenvalue j of white noise whose variance is the mean of all eigenvalues.
     """
     levels = _horn_levels(len(values), n) * np.sum(values)
     below = values[: len(levels)] <= levels

@@ -26,7 +26,8 @@ def every_run(baseline: Baseline, source_of_rates: str) -> TrainingRuns:
 def axes(method: str, optimizer: str = "nesterov") -> dict[str, str]:
     """Return the name of a curve (`series`) and its description (`says`), for a verdict on it.
 
-    The curve is the distance of a run's decoder to the principal axes.
+    The curve is the distance of the decoder to the principal axes, in the run of `method` with
+    `optimizer`.
     """
     return {
         "series": f"alignment/{method}/{optimizer}",

@@ -69,7 +69,8 @@ class Snapshots:
         """Return the cosines between principal directions and decoder columns, shape (k, k).
 
         k is the number of latents. Rows belong to principal directions, columns to decoder columns.
-        The cosines of a decoder column that is nearly zero are 0.
+        The cosines of a decoder column that is nearly zero are 0. The decoder is that of the run of
+        `method` with `epoch` epochs.
         """
         atoms = results.one(method=method, n_epochs=epoch).arrays["atoms"]
         lengths = np.linalg.norm(atoms, axis=1, keepdims=True)

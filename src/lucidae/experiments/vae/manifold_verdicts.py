@@ -210,7 +210,7 @@ def _needed(panels: Sequence[tuple[str, str]]) -> tuple[Any, ...]:
 
 
 def expected(setting: Manifold) -> dict[str, tuple[Any, ...]]:
-    """Return the verdicts at paper scale, with the settings `setting`, by name of the statement."""
+    """Return the verdicts on each statement at paper scale, for the runs of `setting`."""
     fixed = [noise for noise in setting.noises if noise != "learn"]
     low, high = 2, max(setting.dimensions)
     return {
