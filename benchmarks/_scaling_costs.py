@@ -111,7 +111,7 @@ def tree_depth(chunks: int) -> int:
 
 
 def moment_cost(n: int, m: int, k: int, size: int = 8) -> Cost:
-    """Return the cost by the second moment of rows in memory and its eigendecomposition."""
+    """Return the cost of a fit by the second moment of rows in memory."""
     return Cost(
         products=float(n) * m * m,
         eigen=eigen_operations(m, k),
@@ -121,7 +121,7 @@ def moment_cost(n: int, m: int, k: int, size: int = 8) -> Cost:
 
 
 def gram_cost(n: int, m: int, k: int, size: int = 8) -> Cost:
-    """Return the cost by the Gram matrix of rows in memory, and a product of rows with k vectors.
+    """Return the cost of a fit by the Gram matrix of rows in memory, with k components.
 
     The rows are read four times (mean, total variance, Gram matrix, components). A centred copy is
     written and read twice for the total variance, and written and read once for the Gram matrix.
@@ -135,7 +135,7 @@ def gram_cost(n: int, m: int, k: int, size: int = 8) -> Cost:
 
 
 def krylov_cost(n: int, m: int, k: int, passes: int, size: int = 8) -> Cost:
-    """Return the cost of block Krylov iteration on rows in memory: two products in each pass."""
+    """Return the cost of a fit by block Krylov iteration on rows in memory."""
     b = block_width(m, k)
     products, factorisations = orthogonalisation(m, k, b, passes)
     return Cost(
@@ -147,7 +147,7 @@ def krylov_cost(n: int, m: int, k: int, passes: int, size: int = 8) -> Cost:
 
 
 def streamed_moment_cost(n: int, m: int, k: int, size: int = 4) -> Cost:
-    """Return the cost by the second moment of a file, read in one pass and converted to float64."""
+    """Return the cost of a fit by the second moment of a file, read once, converted to float64."""
     blocks = max(1.0, n * m * size / BLOCK_BYTES)
     return Cost(
         products=float(n) * m * m,
@@ -161,7 +161,7 @@ def streamed_moment_cost(n: int, m: int, k: int, size: int = 4) -> Cost:
 def tree_moment_cost(
     n: int, m: int, k: int, size: int = 4, *, chunks: int, workers: int, stored: bool = True
 ) -> Cost:
-    """Return the cost by second moments of the chunks of a Dask array, merged in a tree.
+    """Return the cost of a fit by second moments of the chunks of a Dask array, merged in a tree.
 
     The leaves are divided among the workers. A worker sends the moments of its chunks to the tasks
     that join them, and on the last levels of the tree, where fewer tasks than workers are left, one
@@ -202,7 +202,7 @@ def pass_cost(
     column_chunks: int = 1,
     workers: int = 1,
 ) -> Cost:
-    """Return the cost of block Krylov iteration that reads the data from files in each pass.
+    """Return the cost of a fit by block Krylov iteration that reads files in each pass.
 
     With several workers, each pass sends the block of b vectors to all of them, each of which can
     pass it on, so that it is sent 1 + ⌈log₂ workers⌉ times one after the other. Then it merges the

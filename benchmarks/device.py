@@ -137,7 +137,7 @@ class Library:
 
 
 def libraries() -> list[Library]:
-    """Return the libraries with a GPU, or torch on the CPU if there is none."""
+    """Return the libraries that find a GPU; without a GPU, torch on the CPU."""
     found = []
     try:
         import torch

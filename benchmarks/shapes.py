@@ -5,8 +5,8 @@
 All solvers are run in one process and in turn, with the default number of threads. After a first
 round of all solvers, ours and the peers that may be the fastest are repeated, and medians are
 compared. Fits that take less than a second are not counted in the first round, and fits of
-milliseconds are repeated more often. The asked ratio is 1.1 if the peer takes 20 ms or more, and 2
-below.
+milliseconds are repeated more often. The required ratio is 1.1 if the peer takes 20 ms or more,
+and 2 below.
 
 **Data.** All rows have a mean that is not zero. With n rows and m features, the rows are
 z D Wᵀ + σ e + mean, where the entries of z and e are standard normal and W (m × r) has orthonormal

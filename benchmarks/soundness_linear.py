@@ -286,7 +286,11 @@ def compare_with_search(
     contradictions: list[str],
     seed: int,
 ) -> None:
-    """Compare the minimum of the certificate with the best of a search from several starts."""
+    """Compare the minimum that a certificate states with the best of a search from several starts.
+
+    The weights are those of `method` with k latents and the constants `given`, on the rows X. The
+    results are added to `counts`, and contradictions to `contradictions`.
+    """
     X = X.astype(float)
     terms = {name: value for name, value in given.items() if name != "noise"}
     covariance = brute_force.second_moment(X)

@@ -69,7 +69,7 @@ def fitted(p: Any, noise: Any = None) -> Any:
 
 
 def gamma_map(p: Any) -> Any:
-    """Return the coefficients at which gamma_map stopped."""
+    """Return the coefficients at which gamma_map stopped on the problem `p`."""
     rows, active = _gamma_map_opt(p.responses, p.dictionary, p.noise_variance, verbose=False)
     estimate = np.zeros_like(p.coef.T)
     estimate[active] = rows

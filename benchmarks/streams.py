@@ -11,7 +11,7 @@ started in turn. The peak is the memory that the process used above that of the 
 * IncrementalPCA reads the same memory map in batches. It takes minutes per gigabyte, so that both
   are measured on a file of `--peer-gigabytes`.
 * P15: a Dask array on two worker processes, whose memory is not counted, beside one process with
-  two threads (asked for is a ratio of at most 1.3), and beside the estimators of dask_ml on the
+  two threads (the ratio must be at most 1.3), and beside the estimators of dask_ml on the
   file of `--peer-gigabytes`, whose exact PCA is to take at least three times as long.
 
 The error is that of `benchmarks._tables.component_error`; the exact components are known, because

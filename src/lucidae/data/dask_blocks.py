@@ -400,9 +400,10 @@ def _checked_weights(weights: Any, block: RowBlock) -> Any:
 
 
 def _called(name: str, first_row: int | None) -> str:
-    """Return the name of the data `name` in an error message about a row of a chunk.
+    """Return what an error message about a row of a chunk calls the data.
 
-    `first_row` is the number of the first row of the chunk in the data; None if it is not known.
+    This is `name` if the number of the chunk's first row in the data (`first_row`) is known;
+    otherwise the message says that rows are counted in the chunk.
     """
     return name if first_row is not None else IN_CHUNK.format(name)
 

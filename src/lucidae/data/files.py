@@ -60,7 +60,7 @@ def blocks_of_file(
 
 
 def _with_options(opened: Callable[..., RowBlocks]) -> Callable[..., RowBlocks]:
-    """Return a function that opens an array file and reads only the columns that are asked for.
+    """Return a function that opens an array file and reads only the columns that the user chose.
 
     `opened` opens the file with all columns. Columns are given in the options by their 0-based
     indices.
@@ -228,7 +228,7 @@ class ParquetBlocks(RowBlocks):
     """The columns of numbers of a Parquet file, read by pyarrow batch by batch.
 
     The columns are chosen as by `lucidae.io.tables.read_table`: an index that pandas wrote is left
-    out unless it has a name and is asked for.
+    out unless it has a name and the user chose it.
     """
 
     def __init__(self, file: Path, *, flat: bool, first_row: int, options: Any = None) -> None:
@@ -268,7 +268,7 @@ class ParquetBlocks(RowBlocks):
         except self._errors as error:
             raise ValueError(
                 f"{self.name} cannot be read to its end: {_first_line(error)}. It has changed "
-                "while it was read, or it is damaged."
+                "while it was read, or it is damaged: read it again, or replace it."
             ) from None
 
     def _numbers(self, batch: Any) -> Any:
@@ -356,7 +356,7 @@ class _StoredArray:
         except (OSError, KeyError) as error:
             raise ValueError(
                 f"{self.file.name!r} cannot be read to its end: {_first_line(error)}. It has "
-                "changed while it was read, or it is damaged."
+                "changed while it was read, or it is damaged: read it again, or replace it."
             ) from None
 
 

@@ -239,7 +239,7 @@ class ColumnLeaf(ABC):
     """
 
     def __call__(self, rows: Any, _targets: Any, weights: Any) -> Any:
-        """Return the summary of a block of rows with all columns, and of their weights."""
+        """Return the summary of a block of rows with all columns, weighted by `weights`."""
         return self.sums(rows, self.codes(rows), weights)
 
     @abstractmethod

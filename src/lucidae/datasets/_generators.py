@@ -20,7 +20,7 @@ Floats = np.ndarray[Any, np.dtype[np.float64]]
 def check_finite(values: Any, name: str, shape: tuple[int | None, ...]) -> Floats:
     """Return `values` as a float64 array; raise a ValueError unless it is finite and has `shape`.
 
-    None in `shape` stands for any length. `name` is the name of the argument in the error.
+    None in `shape` means any length. `name` is the name of the argument in the error.
     """
     try:
         array = to_numpy(real_array(values, name)).astype(np.float64)

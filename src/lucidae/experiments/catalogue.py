@@ -52,7 +52,7 @@ def available() -> tuple[str, ...]:
 
 @cache
 def experiment(name: str) -> Experiment:
-    """Return the `Experiment` called `name`; raise ValueError if there is none.
+    """Return the `Experiment` called `name`; raise ValueError if no experiment has this name.
 
     Examples
     --------

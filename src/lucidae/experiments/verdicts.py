@@ -43,7 +43,7 @@ LARGEST_WHOLE = 1e7
 
 
 def curve_named(curves: Curves, name: str) -> Curve:
-    """Return the curve called `name`; raise ValueError if there is none."""
+    """Return the curve called `name`; raise ValueError if no curve has this name."""
     if name not in curves:
         raise ValueError(
             f"no curve is called {name!r}; expected one of {', '.join(sorted(curves))}."

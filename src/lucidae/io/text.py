@@ -179,7 +179,7 @@ def _delimiter(sample: str, decimal: str | None) -> str:
     """Return the delimiter of the cells in a text (`sample`): comma, semicolon or tab.
 
     It is the one that gives all records the same number of cells and most cells that are numbers.
-    If `decimal`, the decimal separator, is a comma, the delimiter is another character.
+    The comma is excluded if it is the decimal separator (`decimal`) and the text has no quotes.
     """
     candidates = ",;\t"
     if decimal == "," and '"' not in sample:

@@ -74,7 +74,7 @@ def iterate(
 ) -> Solution[State]:
     """Repeat `step` until the stopping rule is met; return the last state and the reason to stop.
 
-    The iteration also ends if it diverges, if a callback asks for it, or after `limit` steps.
+    The iteration also ends if it diverges, if a callback stops it, or after `limit` steps.
 
     Parameters
     ----------

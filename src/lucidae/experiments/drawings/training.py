@@ -309,7 +309,7 @@ TRUNCATION_LOOKS = {
 
 
 def truncation(outcome: Outcome) -> Sequence[Block]:
-    """Return a plot of accuracy and recall against the number of dimensions that are kept."""
+    """Return a plot of accuracy and recall of truncated embeddings against their dimension."""
     with drawing():
         figure, panels = new_figure(1, 2, figsize=(9.0, 4.3))
         for axes, (quantity, words) in zip(panels, QUANTITIES.items(), strict=True):

@@ -56,7 +56,7 @@ class Truncation:
     data : {"digits", "mnist"}
         Name of the data.
     dims : tuple of int
-        Numbers of dimensions that are kept; the largest is the width of the embedding.
+        Dimensions of the truncated embeddings; the largest is that of the whole embedding.
     hidden : int
         Units of each of the two hidden layers.
     epochs, batch_size : int

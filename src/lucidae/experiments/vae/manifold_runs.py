@@ -24,7 +24,7 @@ Settings = Mapping[str, Any]
 Arrays = dict[str, np.ndarray[Any, Any]]
 
 N_IMAGES = 8
-"""Number of generated images that are kept for the page."""
+"""Number of generated images that are stored for the HTML page."""
 
 
 @work("vae.manifold/1")
