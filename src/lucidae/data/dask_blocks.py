@@ -132,6 +132,7 @@ def one_column_chunk(array: Any) -> Any:
 
 
 def _without_first_rows(collection: Any, name: str, first_row: int) -> Any:
+    """Return a Dask collection without its first rows; `name` is its name in error messages."""
     if is_frame(collection) or row_lengths(collection) is None:
         raise ValueError(
             f"first_row={first_row} was given, but the number of rows in the chunks of {name} is "
@@ -141,6 +142,7 @@ def _without_first_rows(collection: Any, name: str, first_row: int) -> Any:
 
 
 def _frame_reference(frame: Any) -> Array:
+    """Return an empty array of the floating type to which the columns of a Dask frame are read."""
     meta = frame._meta
     if hasattr(meta, "columns"):
         kinds = set(meta.dtypes)
@@ -394,6 +396,7 @@ def _checked_chunk(
 
 
 def _checked_weights(weights: Any, block: RowBlock) -> Any:
+    """Return the weights of the rows of a block, checked; one number means equal weights."""
     count = block.rows.shape[0]
     given = np.full(count, float(weights)) if isinstance(weights, Real) else weights
     return checked_weights(given, block)

@@ -192,6 +192,7 @@ def _output_names(estimator: Any, method: str, count: int) -> list[Any]:
 
 
 def _labelled(values: Any, index: Any, columns: list[Any] | None) -> Any:
+    """Return values as a data frame with the given columns, or as a series if `columns` is None."""
     import pandas as pd
 
     if columns is None:
@@ -202,6 +203,10 @@ def _labelled(values: Any, index: Any, columns: list[Any] | None) -> Any:
 def _applied_partition(
     method: str, columns: Any, frame: Any, estimator: Any, partition_info: Any = None
 ) -> Any:
+    """Return the result of a method for one partition (`frame`) of a data frame, on a worker.
+
+    `columns` are the names of the columns of the result, or None if it is a vector.
+    """
     if not len(frame):
         width = () if columns is None else (len(columns),)
         return _labelled(np.empty((0, *width)), frame.index, columns)

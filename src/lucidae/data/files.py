@@ -189,6 +189,7 @@ def _fill(stream: Any, buffer: Any) -> int:
 
 
 def _blocks_of_npy(file: Path, *, flat: bool, first_row: int) -> RowBlocks:
+    """Return the rows of an NPY file, read in blocks."""
     name = repr(file.name)
     try:
         array = np.lib.format.open_memmap(file, mode="r")
@@ -272,6 +273,7 @@ class ParquetBlocks(RowBlocks):
             ) from None
 
     def _numbers(self, batch: Any) -> Any:
+        """Return a batch of pyarrow as an array of floating numbers; missing values are NaN."""
         block = np.empty((batch.num_rows, self.n_features), dtype=self.dtype)
         for index, column in enumerate(batch.columns):
             # Integers with missing values are converted to doubles, in which these are NaN.
@@ -282,6 +284,7 @@ class ParquetBlocks(RowBlocks):
 
 
 def _pyarrow() -> tuple[Any, tuple[type[Exception], ...]]:
+    """Return the module `pyarrow.parquet`, and the types of errors that it raises for bad files."""
     try:
         import pyarrow as pa
         import pyarrow.parquet as parquet
@@ -329,6 +332,7 @@ def _is_number(kind: Any) -> bool:
 
 
 def _blocks_of_text(file: Path, *, flat: bool, first_row: int, options: Any) -> RowBlocks:
+    """Return the rows of a text file, read in blocks; this needs pandas."""
     try:
         from lucidae.data.text import TextBlocks
     except ImportError:
@@ -361,6 +365,7 @@ class _StoredArray:
 
 
 def _blocks_of_hdf5(file: Path, *, flat: bool, first_row: int) -> RowBlocks:
+    """Return the rows of the only two-dimensional data set of an HDF5 file, read in blocks."""
     try:
         import h5py
     except ImportError:
@@ -382,6 +387,7 @@ def _blocks_of_hdf5(file: Path, *, flat: bool, first_row: int) -> RowBlocks:
 
 
 def _blocks_of_zarr(file: Path, *, flat: bool, first_row: int) -> RowBlocks:
+    """Return the rows of a Zarr array in a folder, read in blocks."""
     try:
         import zarr
     except ImportError:

@@ -228,6 +228,7 @@ class AlignedBlocks:
         return self._pass() if begun is None else begun
 
     def _pass(self) -> Iterator[RowBlock]:
+        """Yield the blocks of X with the targets and weights of the same rows, in one pass."""
         targets = None if self.targets is None else RowQueue(self.targets)
         weights = RowQueue(self.weights) if isinstance(self.weights, RowBlocks) else None
         constant = None if isinstance(self.weights, RowBlocks) else self.weights
@@ -277,6 +278,7 @@ class AlignedBlocks:
         return self._joined(read)
 
     def _joined(self, read: list[RowBlock]) -> LoadedRows:
+        """Return the blocks `read` as one set of rows, targets and weights in memory."""
         rows = named_rows(concatenated([block.rows for block in read]), self.rows.feature_names)
         targets, weights = None, None
         if read[0].targets is not None:
@@ -449,6 +451,7 @@ class BatchBlocks(RowBlocks):
             )
 
     def _next_pass(self) -> Iterator[Any]:
+        """Return an iterator over all batches; an iterator that was read already is an error."""
         if self.repeatable:
             return self._opened_files(iter(self._batches), self.name)
         if self._rest is None:

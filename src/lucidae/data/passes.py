@@ -318,6 +318,7 @@ class Passes(Shown):
 def _progress_line(
     description: str, count: int, total: int | None, elapsed: float, unit: str
 ) -> str:
+    """Return a line such as "reading rows: 5 of 9 rows, 2.5 rows per second, 0:00:02 left"."""
     rate = count / elapsed
     if total is None:
         return f"{description}: {count} {unit}, {rate:.3g} {unit} per second"

@@ -103,6 +103,7 @@ class TextBlocks(RowBlocks):
         self._refuse_shrunk(size)
 
     def _numbers(self) -> Iterator[Any]:
+        """Yield the columns of numbers of the file as arrays, from row `first_row` on."""
         rows = max(1, self.rows_per_block * 8 // CELL_BYTES)
         skip, row, even = self.first_row, 0, False
         with readable_text(self.file):
@@ -162,6 +163,7 @@ class TextBlocks(RowBlocks):
                 yield parse_text(rest, self.layout.decimal)
 
     def _chunks(self, rows: int, how: dict[str, Any]) -> Iterator[Any]:
+        """Yield parts of `rows` rows that pandas reads from the file with the arguments `how`."""
         with (
             as_one_sentence(self.file, self.layout),
             pd.read_csv(self.file, chunksize=rows, **parsing(self.layout), **how) as chunks,

@@ -374,6 +374,7 @@ def from_openml(files: Sequence[DataFile]) -> dict[str, bytes]:
 
 
 def _fetch_openml(folder: str, parser: str) -> Any:
+    """Return MNIST as scikit-learn's `fetch_openml` downloads it into a folder."""
     from sklearn.datasets import fetch_openml
 
     with warnings.catch_warnings():

@@ -87,6 +87,7 @@ def _accelerator(device: str) -> str:
 
 
 def _processor() -> str:
+    """Return the name of the processor, as the operating system gives it."""
     try:
         for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
             if line.startswith("model name"):

@@ -231,6 +231,7 @@ class _Clock:
 def _in_turn(
     groups: Sequence[Group], folder: Path, device: str, clock: _Clock
 ) -> Iterator[tuple[Group, float]]:
+    """Do groups of runs one after the other; yield each group with its time in seconds."""
     for group in groups:
         if clock.allows(group):
             yield group, measure_and_store(group, folder, device)
@@ -239,6 +240,7 @@ def _in_turn(
 def _at_once(
     groups: Sequence[Group], folder: Path, device: str, clock: _Clock
 ) -> Iterator[tuple[Group, float]]:
+    """Do groups of runs in several workers; yield each group with its time in seconds."""
     tasks = (
         joblib.delayed(_numbered)(number, group, folder, device, os.getpid())
         for number, group in enumerate(groups)

@@ -66,6 +66,7 @@ class VerdictTable:
         )
 
     def _of_kind(self, kind: VerdictKind) -> list[str]:
+        """Return the rows on all statements of a kind: claims of the paper, or own findings."""
         judgements = self.outcome.of_kind(kind)
         rows = [_heading(HEADINGS[kind])] if judgements else []
         for one in judgements:
@@ -85,6 +86,7 @@ def _heading(words: str) -> str:
 def _html_row(
     holds: bool | None, verdict: str, statement: str, measured: str, strong: bool = False
 ) -> str:
+    """Return one row of the HTML table of verdicts; `strong` makes the statement bold."""
     text = escape(statement)
     wrap = 'style="white-space:normal"'
     return (

@@ -218,6 +218,7 @@ def iterate_batch(
 
 
 def _advance(step: Callable[[State], State] | Steps, state: Any, steps: int) -> Any:
+    """Return the state after the given number of steps."""
     if isinstance(step, Steps):
         return step.repeat(state, steps)
     for _ in range(steps):

@@ -128,6 +128,7 @@ def _costs(outcome: Outcome, source: str) -> Any:
 
 
 def _cost(axes: Any, curves: Any, panel: str) -> None:
+    """Draw the cost of a diagonal covariance and the Hadamard gaps of one panel."""
     low, high, cost, error = (
         curves[f"{name}/{panel}"]
         for name in ("gap_diagonal", "gap_full", "difference", "difference_error")

@@ -69,6 +69,10 @@ def minibatch(outcome: Outcome) -> Sequence[Block]:
 
 
 def _distances(outcome: Outcome, panels: Any, suffix: str = "") -> None:
+    """Draw the distances of all runs to the principal axes and subspace, a panel for each.
+
+    Only curves whose names end with `suffix` are drawn.
+    """
     for axes, (measure, title) in zip(panels, PANELS.items(), strict=True):
         for name, curve in outcome.curves.items():
             if not name.startswith(f"{measure}/") or not name.endswith(suffix):
@@ -107,6 +111,7 @@ def weights(outcome: Outcome) -> Sequence[Block]:
 
 
 def _cosines(setting: Any, outcome: Outcome) -> Figure:
+    """Return a figure of the cosines between principal directions and decoder columns."""
     figure, grid = new_figure(
         len(METHODS), len(setting.epochs), figsize=(7.2, 1.55 * len(METHODS)), squeeze=False
     )
@@ -123,6 +128,7 @@ def _cosines(setting: Any, outcome: Outcome) -> Figure:
 
 
 def _decoders(setting: Any, outcome: Outcome) -> Figure:
+    """Return a figure of the first columns of each decoder as images."""
     baseline = setting.baseline
     count = min(10, baseline.k)
     shape: Any = DATA[baseline.data].image_shape

@@ -81,6 +81,7 @@ class Surfaces:
 
 
 def _figures(arrays: Arrays) -> dict[str, float]:
+    """Return mean norm, loss gap and inequality of the weights at which descents end."""
     ends = arrays["ends"]
     return {
         "norm": float(np.mean(np.linalg.norm(ends, axis=1))),

@@ -139,6 +139,7 @@ def measure(group: Sequence[Mapping[str, Any]], device: str) -> list[Arrays]:
 
 
 def _measure_one(settings: Mapping[str, Any], device: str) -> Arrays:
+    """Train the network of one run, and return its accuracies and recalls by name."""
     source = SOURCES[check_choice(settings["data"], "data", SOURCES)]
     x, y, held_x, held_y = source()
     train, test = _split(x, y, device), _split(held_x, held_y, device)

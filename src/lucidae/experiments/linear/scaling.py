@@ -77,6 +77,7 @@ class EpochsToAlignment:
         ]
 
     def _settings(self, method: str, optimizer: str, k: int) -> dict[str, Any]:
+        """Return the settings of the run of a method with an optimizer and k latents."""
         return {
             "method": method,
             "optimizer": optimizer,
@@ -93,6 +94,7 @@ class EpochsToAlignment:
         }
 
     def _cost(self, method: str, optimizer: str, k: int) -> float:
+        """Return the approximate seconds of a run on one core."""
         m = DATA[self.data].n_features
         if method in STOCHASTIC:
             epoch = 4e-4 + DATA[self.data].n_samples * m * min(k, REACH) * 1e-9

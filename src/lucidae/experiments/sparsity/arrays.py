@@ -177,6 +177,7 @@ class ArrayStudy:
         return [self._cell(*run) for run in runs]
 
     def _cell(self, panel: str, sources: str, point: float, changed: Settings) -> Cell:
+        """Return the run at one point of a panel; `changed` are the settings that vary there."""
         problem = {
             "n_sensors": self.sensors,
             "angles": self.grid,

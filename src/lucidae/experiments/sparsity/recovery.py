@@ -98,6 +98,7 @@ class Recovery:
         return [self._cell(method, r) for method in self.methods for r in self.active]
 
     def _cell(self, method: str, r: int) -> Cell:
+        """Return the run of a method on all problems with r active rows."""
         problem = {
             "d": self.d,
             "kappa": self.kappa,
@@ -250,6 +251,10 @@ def measure(group: Sequence[Settings], device: str) -> list[Arrays]:
 
 
 def _solve(method: str, limits: tuple[float, int], stack: Stack) -> dict[str, Any]:
+    """Solve all problems of a stack by one method; return by which criteria each is recovered.
+
+    `limits` are the tolerance and the largest number of iterations.
+    """
     tol, limit = limits
     solution = METHODS[method](
         stack.dictionary, stack.responses, stack.noise, tol=tol, max_iter=limit
@@ -284,6 +289,7 @@ def _stack(problems: Sequence[Mapping[str, Any]], device: str) -> Stack:
 
 
 def _draw(task: tuple[Mapping[str, Any], int]) -> Any:
+    """Return one random problem; `task` has its settings and the number of the trial."""
     problem, trial = task
     dictionary = _leadfield(problem["d"], problem["kappa"]) if problem["leadfield"] else None
     return make_sparse_regression(

@@ -188,6 +188,10 @@ class Manifold:
         ]
 
     def _pair(self, source: str, r: int, ratio: int, noise: Noise, seed: int) -> dict[str, Any]:
+        """Return the settings of a pair of VAEs, with full and with diagonal covariance.
+
+        The data have r dimensions, and the VAEs `ratio` times as many latents.
+        """
         return {
             "source": source,
             "dimension": r,
@@ -199,6 +203,7 @@ class Manifold:
         }
 
     def _random(self) -> list[Cell]:
+        """Return the runs on data of random generators."""
         measure = self._runs().measure
         return [
             Cell(
@@ -213,6 +218,7 @@ class Manifold:
         ]
 
     def _images(self) -> list[Cell]:
+        """Return the runs on images of trained generators."""
         measure = self._runs().measure
         added = {
             "rows": self.rows,
@@ -232,6 +238,7 @@ class Manifold:
         ]
 
     def _parts(self) -> list[Cell]:
+        """Return the runs of the ablations, which are trained on images of the data set."""
         measure = self._runs().measure
         settings = {
             "source": "rows",

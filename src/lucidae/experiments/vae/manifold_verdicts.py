@@ -158,12 +158,14 @@ def _best_bounds(panels: Sequence[tuple[str, str]]) -> tuple[Any, ...]:
 
 
 def _tuned_panels(tuned: Tuned) -> list[tuple[str, str]]:
+    """Return name and description of each panel of the longer runs."""
     return [
         (f"tuned/{ratio}", f"longer, {panel_words(ratio, tuned.noise)}") for ratio in tuned.ratios
     ]
 
 
 def _panels(source: str, ratios: Sequence[int], noises: Sequence[Noise]) -> list[tuple[str, str]]:
+    """Return name and description of each panel: a ratio of latents to dimensions and a noise."""
     return [
         (f"{source}/{ratio}/{noise}", panel_words(ratio, noise))
         for noise in noises
@@ -172,6 +174,10 @@ def _panels(source: str, ratios: Sequence[int], noises: Sequence[Noise]) -> list
 
 
 def _errors(panels: Sequence[tuple[str, str]], low: int, high: int) -> tuple[Any, ...]:
+    """Return verdicts that a diagonal covariance has at least the error of a full one.
+
+    The errors are averaged over data of `low` to `high` dimensions.
+    """
     return tuple(
         AtLeast(
             f"mse_ratio/{panel}",
@@ -185,6 +191,7 @@ def _errors(panels: Sequence[tuple[str, str]], low: int, high: int) -> tuple[Any
 
 
 def _latents(panels: Sequence[tuple[str, str]]) -> tuple[Any, ...]:
+    """Return verdicts that a diagonal covariance uses more latent directions than a full one."""
     return tuple(
         Ordered(
             (f"active_directions_diagonal/{panel}", f"active_directions_full/{panel}"),
@@ -197,6 +204,7 @@ def _latents(panels: Sequence[tuple[str, str]]) -> tuple[Any, ...]:
 
 
 def _needed(panels: Sequence[tuple[str, str]]) -> tuple[Any, ...]:
+    """Return verdicts that a full covariance uses as many directions as the data have."""
     return tuple(
         AtMost(
             f"excess/{panel}",

@@ -194,12 +194,14 @@ class Training:
         self.sums = torch.zeros_like(self.sums)
 
     def _set_schedules(self) -> None:
+        """Set the learning rate and the coupling of the latents for the next step."""
         for group in self.optimizer.param_groups:
             group["lr"] = self.settings.rate(self.n_steps, self.total_steps)
         for head in self.heads:
             head.coupling.fill_(self.settings.coupling(self.n_steps, self.total_steps))
 
     def _arithmetic(self) -> AbstractContextManager[Any]:
+        """Return a context in which layers compute in the precision of the settings."""
         dtype = PRECISIONS[self.settings.precision]
         context: AbstractContextManager[Any] = torch.autocast(
             self.images.device.type, dtype=dtype or torch.bfloat16, enabled=dtype is not None
@@ -207,6 +209,7 @@ class Training:
         return context
 
     def _accumulate(self, evidence: Any, batch: Tensor) -> None:
+        """Add loss, error and KL divergence of one step to the sums of the epoch."""
         # The sums stay on the device: reading a number would wait for it after every step.
         entries = math.prod(batch.shape[1:])
         figures = (evidence.loss, evidence.squared_error.mean() / entries, evidence.kl.mean())
