@@ -46,7 +46,11 @@ class Problem(NamedTuple):
         return self.dropout / (1 - self.dropout)
 
     def loss(self, X: tuple[Matrix, Matrix]) -> float:
-        """Return the loss ‖P_Ω(M − X)‖² + (λ/r)‖X‖*² of X, which is given by its two factors."""
+        """Return the loss ‖P_Ω(M − X)‖² + (λ/r)‖X‖*² of X, which is given by its two factors.
+
+        P_Ω selects the observed entries of the matrix M, λ is the strength of dropout, r the number
+        of columns of the factors, and ‖X‖* the nuclear norm.
+        """
         residual = self.training.values - self.training.product(*X)
         triangles = [np.linalg.qr(part)[1] for part in X]
         norm = np.linalg.norm(triangles[0] @ triangles[1].T, "nuc")

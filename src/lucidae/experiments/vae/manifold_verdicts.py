@@ -462,7 +462,10 @@ def deep_bounds(results: Results) -> dict[str, Curve]:
 
 
 def digits_best(results: Results) -> dict[str, Curve]:
-    """Return the values of `compared_best` for VAEs of digits, and their Hadamard gaps."""
+    """Return curves that compare VAEs of digits with full and with diagonal covariance.
+
+    They are the values of `compared_best`, and the Hadamard gaps of the decoders.
+    """
     arms = {}
     for arm in ARMS:
         cells = results.where(source="digits", arm=arm)
