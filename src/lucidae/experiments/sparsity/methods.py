@@ -39,11 +39,11 @@ Solved = BatchSolution[Any]
 def full(Phi: Array, X: Array, noise: Array, **limits: Any) -> Solved:
     """Return the minimisers of the energy (loss) of the full-covariance VAE (Wipf 2023, eq. 18).
 
-    Majorisation-minimisation (MM) is run first. If there is no noise and it ends in a minimum that
-    is not sparse, expectation maximisation (EM) is run, too: its small steps find lower minima when
-    the number of nonzero rows is close to the number of rows of the dictionary. The solution of
-    lower energy is returned. `Phi` are the dictionaries, `X` the responses and `noise` the noise
-    variances of many problems.
+    `Phi` are the dictionaries of several problems, `X` their responses and `noise` their noise
+    variances. Each problem is solved by majorise–minimise (MM). A problem without noise whose
+    solution is not sparse is solved by expectation–maximisation (EM) too, and the solution of lower
+    energy is returned: EM makes smaller steps and finds lower minima if nearly as many columns have
+    coefficients as the dictionary has rows.
     """
     found = solve_batch(Phi, X, posterior="full", noise_variance=noise, solver="mm", **limits)
     again = _not_sparse(Phi, X, noise, found.value)
