@@ -1,1 +1,1 @@
-"""Ratios against peers, measured in one run; never part of the tests."""
+"""Benchmarks: times and errors of lucidae and of other packages, measured in one run."""

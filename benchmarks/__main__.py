@@ -18,6 +18,7 @@ LONG = ("meg",)
 
 
 def names() -> list[str]:
+    """Return the names of all benchmarks, which are the modules of this folder."""
     return sorted(path.stem for path in HERE.glob("[a-z]*.py"))
 
 
@@ -31,10 +32,10 @@ def main(arguments: list[str]) -> int:
     wanted, options = divided(arguments)
     unknown = sorted(set(wanted) - set(names()))
     if unknown:
-        print(f"no benchmark named {', '.join(unknown)}; there are: {', '.join(names())}")
+        print(f"no benchmark is called {', '.join(unknown)}; expected some of {', '.join(names())}")
         return 2
     if options and len(wanted) != 1:
-        print(f"options ({' '.join(options)}) need the name of one benchmark before them")
+        print(f"options ({' '.join(options)}) were given, expected one benchmark before them")
         return 2
     for name in wanted or [name for name in names() if name not in (*INCLUDED, *LONG)]:
         print(f"\n== {name}", flush=True)

@@ -68,7 +68,7 @@ def seconds(work: Work) -> float:
 
 
 def interleaved(works: Mapping[str, Work], repeats: int) -> dict[str, Times]:
-    """Return the times of all works, which are run in turn `repeats` times."""
+    """Return the times of all functions in `works`, which are run in turn `repeats` times."""
     rounds = [{name: seconds(work) for name, work in works.items()} for _ in range(repeats)]
     return {name: Times(tuple(times[name] for times in rounds)) for name in works}
 
@@ -84,7 +84,7 @@ def best_times(works: Mapping[str, Work], repeats: int) -> dict[str, Times]:
 
 
 def mnist_rows() -> tuple[str, np.ndarray]:
-    """Return MNIST if it is cached, else random numbers of its size and spectrum, with a name."""
+    """Return a name and rows: MNIST if it is cached, else random rows of its size and spectrum."""
     try:
         return "MNIST", load_mnist(dtype="float64").data
     except FileNotFoundError:
@@ -192,15 +192,15 @@ class Comparison:
     work : str
         What was done.
     ours : Times or None
-        Our times; None if there are none, which `notes` explains.
+        Our times; None if they were not measured, for the reason in `notes`.
     peer : str
         Name of the peer.
     theirs : Times or None
-        Times of the peer; None if there are none.
+        Times of the peer; None if they were not measured.
     most : float, optional
-        Largest ratio of our median to that of the peer that is asked for.
+        Largest ratio of our median to that of the peer that the requirement allows.
     others_met : bool, default=True
-        Whether what else is asked for is met.
+        Whether the other parts of the requirement are met.
     notes : str
         Errors, peaks of memory, or the reason of missing times.
     """
@@ -235,7 +235,7 @@ class Comparison:
 
     @property
     def met(self) -> str:
-        """Whether what is asked for is met: "yes", "**NO**", or a dash if nothing can be said."""
+        """Whether the requirement is met: "yes", "**NO**", or a dash if this is not known."""
         if not self.others_met:
             return "**NO**"
         if self.most is None or not np.isfinite(self.ratio):
@@ -243,7 +243,7 @@ class Comparison:
         return "yes" if self.ratio <= self.most else "**NO**"
 
     def cells(self) -> list[str]:
-        """Return the cells of the table."""
+        """Return the cells of this line of the table."""
         return [
             self.number,
             self.work,
@@ -258,7 +258,7 @@ class Comparison:
 
 
 def comparison_table(comparisons: Iterable[Comparison]) -> str:
-    """Return the table of some comparisons, and the peers that are not installed."""
+    """Return a Markdown table of comparisons, followed by the peers that are not installed."""
     table = markdown(Comparison.HEADER, [entry.cells() for entry in comparisons])
     missing = "; ".join(missing_peers()) or "none"
     return f"{table}\n\nPeers that are not installed: {missing}."

@@ -32,7 +32,7 @@ CLOSE = 1e-4
 
 
 class Problem(NamedTuple):
-    """Observed entries, held-out entries, the number r of columns and the dropout rate."""
+    """Observed entries, held-out entries, the number r of columns of the factors, dropout rate."""
 
     name: str
     training: ObservedEntries
@@ -42,11 +42,15 @@ class Problem(NamedTuple):
 
     @property
     def strength(self) -> float:
-        """The strength λ of dropout."""
+        """The strength λ = dropout/(1 − dropout)."""
         return self.dropout / (1 - self.dropout)
 
     def loss(self, X: tuple[Matrix, Matrix]) -> float:
-        """Return the loss of a product of two factors, with its nuclear norm."""
+        """Return the loss ‖P_Ω(M − X)‖² + (λ/r)‖X‖*² of X, which is given by its two factors.
+
+        P_Ω selects the observed entries of the matrix M, λ is the strength of dropout, r the number
+        of columns of the factors, and ‖X‖* the nuclear norm.
+        """
         residual = self.training.values - self.training.product(*X)
         triangles = [np.linalg.qr(part)[1] for part in X]
         norm = np.linalg.norm(triangles[0] @ triangles[1].T, "nuc")
@@ -59,7 +63,7 @@ class Problem(NamedTuple):
 
 
 class Run(NamedTuple):
-    """Losses, held-out errors and times of the iterates of one method."""
+    """Losses, held-out errors and times of one method after each of its iterations."""
 
     losses: list[float]
     errors: list[float]
@@ -67,7 +71,10 @@ class Run(NamedTuple):
 
 
 def followed(problem: Problem, step: Callable[[Any], Any], start: Any, limit: float) -> Run:
-    """Repeat a step for `limit` seconds of processor time; losses are not part of the time."""
+    """Repeat `step` from `start` for `limit` seconds of processor time; return losses and times.
+
+    The time for the losses does not count.
+    """
     run, state, spent = Run([], [], []), start, 0.0
     while spent < limit:
         begin = time.process_time()
@@ -80,7 +87,10 @@ def followed(problem: Problem, step: Callable[[Any], Any], start: Any, limit: fl
 
 
 def soft_impute(problem: Problem, threshold: float) -> Callable[[Any], Any]:
-    """Return a step of SoftImpute: fill in the missing entries, reduce the singular values."""
+    """Return a function that makes one iteration of SoftImpute.
+
+    It fills in the missing entries, and subtracts `threshold` from the singular values.
+    """
     entries = problem.training
 
     def step(state: tuple[Matrix, Matrix]) -> tuple[Matrix, Matrix]:
@@ -94,7 +104,10 @@ def soft_impute(problem: Problem, threshold: float) -> Callable[[Any], Any]:
 
 
 def alternating(problem: Problem) -> Callable[[Any], Any]:
-    """Return a step of alternating least squares: all rows of U, then all rows of V."""
+    """Return a function that makes one iteration of alternating least squares.
+
+    It solves for all rows of the first factor U, then for all rows of the second factor V.
+    """
     entries = problem.training
     mirrored = ObservedEntries.of(scipy.sparse.csr_array(entries.sparse().T))
 

@@ -52,11 +52,11 @@ def penalties(method: str, k: int) -> Any:
 
 
 Check = Callable[[], tuple[str, str, bool]]
-"""A check returns what was found, what it is compared with, and whether it is as it should be."""
+"""Function that returns what was found, what it is compared with, and whether the check passes."""
 
 
 class Table:
-    """Runs checks, prints a row of the table for each, and collects errors."""
+    """Table of checks: runs each check, prints a row for it, and collects the failures."""
 
     def __init__(self) -> None:
         self.begun = time.perf_counter()
@@ -137,7 +137,7 @@ class Library:
 
 
 def libraries() -> list[Library]:
-    """Return the libraries with a GPU, or torch on the CPU if there is none."""
+    """Return the libraries that find a GPU; without a GPU, torch on the CPU."""
     found = []
     try:
         import torch
@@ -167,7 +167,7 @@ def libraries() -> list[Library]:
 
 @cache
 def rows(n: int, m: int, seed: int = 0) -> np.ndarray[Any, Any]:
-    """Return n rows with m features of decaying variance, in a random rotation, mean not zero."""
+    """Return n rows of m rotated features with decaying variances and a mean that is not zero."""
     rng = SEEDS(seed)
     spread = np.linspace(3.0, 1.0, m) * np.arange(1, m + 1.0) ** -0.6
     latent = rng.standard_normal((n, m)) * spread
@@ -196,7 +196,7 @@ def difference(found: Any, expected: Any) -> float:
 
 
 def epoch_ms(library: Library, X: Any, method: str, k: int, counts: tuple[int, int]) -> float:
-    """Return the time per epoch inside a fit: the difference between two numbers of epochs."""
+    """Return the milliseconds per epoch, from the times of fits with two numbers of epochs."""
 
     def fit(epochs: int) -> None:
         LinearAutoencoder(
@@ -343,44 +343,59 @@ def agreement(table: Table, library: Library, tiny: bool) -> None:
             table.row(f"exact, {library.name}, {shape} {n}x{m}, {dtype}", check)
 
 
-def families(table: Table, library: Library) -> None:
-    """Compare the other estimators and training methods with NumPy."""
-    data = rows(300, 12, seed=2)
-    target = data[:, :2] @ np.ones((2, 2)) + 0.1 * SEEDS(3).standard_normal((300, 2))
+def compared(
+    library: Library, make: Callable[[], Any], names: tuple[str, ...], *given: Any
+) -> Check:
+    """Return a check that compares an estimator fitted on the device with one fitted by NumPy.
 
-    def compared(make: Callable[[], Any], names: tuple[str, ...], *given: Any) -> Check:
-        def check() -> tuple[str, str, bool]:
-            ours = make().fit(*given)
-            arrays = [library.array(values) for values in given]
-            theirs = make().fit(*arrays)
-            parts = []
-            for name in names:
-                mine, other = getattr(ours, name), getattr(theirs, name)
-                pair = (other(arrays[0]), mine(given[0])) if callable(mine) else (other, mine)
-                parts.append(difference(*pair))
-            same = theirs.certificate_.holds == ours.certificate_.holds
-            certify(theirs, *arrays)
-            text = ", ".join(f"{name} {part:.1e}" for name, part in zip(names, parts, strict=True))
-            return text, "NumPy, at most 1e-8", max(parts) <= 1e-8 and same
+    `make` returns a new estimator, `given` are the arguments of its `fit` as NumPy arrays, and
+    `names` are the fitted attributes and methods whose values are compared.
+    """
 
-        return check
+    def check() -> tuple[str, str, bool]:
+        ours = make().fit(*given)
+        arrays = [library.array(values) for values in given]
+        theirs = make().fit(*arrays)
+        parts = []
+        for name in names:
+            mine, other = getattr(ours, name), getattr(theirs, name)
+            pair = (other(arrays[0]), mine(given[0])) if callable(mine) else (other, mine)
+            parts.append(difference(*pair))
+        same = theirs.certificate_.holds == ours.certificate_.holds
+        certify(theirs, *arrays)
+        text = ", ".join(f"{name} {part:.1e}" for name, part in zip(names, parts, strict=True))
+        return text, "NumPy, at most 1e-8", max(parts) <= 1e-8 and same
 
+    return check
+
+
+def estimators(library: Library, data: Any, target: Any) -> Iterator[tuple[str, Check]]:
+    """Yield the checks of the dropout estimators and of `SparseVAE`, with their names."""
     regressor, autoencoder = ("coef_", "predict"), ("transform", "mean_", "singular_values_")
-    cases = {
-        "DropoutRegressor": compared(lambda: DropoutRegressor(2), regressor, data, target),
-        "DropoutRegressor, one target": compared(
-            lambda: DropoutRegressor(), regressor, data, target[:, 0]
-        ),
-        "DropoutRegressor, cross-validated": compared(
-            lambda: DropoutRegressor(2, dropout="cv"), regressor, data, target
-        ),
-        "DropoutAutoencoder": compared(
-            lambda: DropoutAutoencoder(3, dropout=0.1), autoencoder, data
-        ),
-        "SparseVAE": compared(
-            lambda: SparseVAE(noise_variance=0.05), ("coef_", "predict"), data, target[:, 0]
-        ),
-    }
+    yield (
+        "DropoutRegressor",
+        compared(library, lambda: DropoutRegressor(2), regressor, data, target),
+    )
+    yield (
+        "DropoutRegressor, one target",
+        compared(library, lambda: DropoutRegressor(), regressor, data, target[:, 0]),
+    )
+    yield (
+        "DropoutRegressor, cross-validated",
+        compared(library, lambda: DropoutRegressor(2, dropout="cv"), regressor, data, target),
+    )
+    yield (
+        "DropoutAutoencoder",
+        compared(library, lambda: DropoutAutoencoder(3, dropout=0.1), autoencoder, data),
+    )
+    yield (
+        "SparseVAE",
+        compared(library, lambda: SparseVAE(noise_variance=0.05), regressor, data, target[:, 0]),
+    )
+
+
+def descents(library: Library, data: Any) -> Iterator[tuple[str, Check]]:
+    """Yield checks of training methods, with the steps on the CPU and on the device."""
     for method in ("rag", "gha", "brockett", "nonuniform_l2", "linear_vae", "nested_dropout"):
 
         def make(method: str = method) -> Any:
@@ -393,7 +408,7 @@ def families(table: Table, library: Library) -> None:
                 random_state=0,
             )
 
-        same = compared(make, ("encoder_", "transform"), data)
+        same = compared(library, make, ("encoder_", "transform"), data)
 
         def on_host(check: Check = same) -> Any:
             with setting(solvers, records=lambda _: False):
@@ -403,8 +418,14 @@ def families(table: Table, library: Library) -> None:
             with setting(solvers, HOST_PRODUCTS=0):
                 return check()
 
-        cases[f"{method} by descent on the CPU"] = on_host
-        cases[f"{method} by descent"] = on_device
+        yield f"{method} by descent on the CPU", on_host
+        yield f"{method} by descent", on_device
+
+
+def families(table: Table, library: Library) -> None:
+    """Compare the other estimators and training methods with NumPy."""
+    data = rows(300, 12, seed=2)
+    target = data[:, :2] @ np.ones((2, 2)) + 0.1 * SEEDS(3).standard_normal((300, 2))
 
     def streamed() -> tuple[str, str, bool]:
         X = library.array(data)
@@ -415,13 +436,16 @@ def families(table: Table, library: Library) -> None:
         apart = max(apart, difference(moment.covariance, SecondMoment.of(data).covariance))
         return f"components {apart:.1e}", "NumPy, at most 1e-10", apart <= 1e-10
 
-    cases["partial_fit and SecondMoment"] = streamed
-    for name, check in cases.items():
+    for name, check in (
+        *estimators(library, data, target),
+        *descents(library, data),
+        ("partial_fit and SecondMoment", streamed),
+    ):
         table.row(f"{name}, {library.name}", check)
 
 
 def refused_sparse(table: Table) -> None:
-    """Give a sparse CuPy matrix, for which the error has to say what to do."""
+    """Check that the error for a sparse CuPy matrix says what to do."""
 
     def check() -> tuple[str, str, bool]:
         import cupyx.scipy.sparse
@@ -437,7 +461,7 @@ def refused_sparse(table: Table) -> None:
 
 
 def small_problems(table: Table, library: Library, tiny: bool) -> None:
-    """Show the sizes up to which the CPU is faster, for the constants of `linear.solvers`."""
+    """Time problems of several sizes on CPU and GPU, for the limits in `lucidae.linear.solvers`."""
     for m in (20,) if tiny else (64, 256, 512, 784, 1024, 1536, 2048):
         matrix = library.array(np.cov(rows(2 * m, m).T))
 
@@ -488,7 +512,7 @@ def fits(table: Table, library: Library, tiny: bool) -> None:
 
 
 def peers(library: Library, X: Any) -> Iterator[tuple[str, Callable[[], Any]]]:
-    """Yield other ways to 20 principal components of X on the same device, by name."""
+    """Yield name and function of other programs that compute 20 principal components of X."""
     k = min(20, X.shape[1] - 1)
     if "torch" in library.name:
         import torch

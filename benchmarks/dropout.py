@@ -34,7 +34,7 @@ def seconds(work: Work) -> float:
 
 
 def best_medians(works: dict[str, Work], repeats: int = REPEATS) -> dict[str, float]:
-    """Return each work's median time at its best number of threads, all timed in turn."""
+    """Return the median time of each function in `works` at its best number of BLAS threads."""
     found: dict[str, list[float]] = {name: [] for name in works}
     for threads in THREADS:
         with threadpool_limits(threads, user_api="blas"):
@@ -80,7 +80,7 @@ def exponent(sizes: Sequence[int], times: Sequence[float]) -> float:
 
 
 def growth(make: Callable[[int], Work], sizes: Sequence[int]) -> tuple[float, float]:
-    """Return the measured exponent and the time at the largest size."""
+    """Return the exponent with which the time of `make(size)` grows, and the last time."""
     times = []
     for size in sizes:
         work = make(size)

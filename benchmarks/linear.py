@@ -52,7 +52,7 @@ def seconds(work: Work) -> float:
 
 
 def best_medians(works: dict[str, Work], repeats: int) -> dict[str, float]:
-    """Return each work's median time at its best number of threads, all timed in turn."""
+    """Return the median time of each function in `works` at its best number of BLAS threads."""
     found: dict[str, list[float]] = {name: [] for name in works}
     for threads in THREADS:
         with ExitStack() as stack:
@@ -73,7 +73,7 @@ def verdict(asked: str, holds: bool) -> str:
 
 
 class TorchTraining:
-    """Full-batch training on the rows: autograd of the loss, the rotation, SGD with momentum."""
+    """Full-batch training in PyTorch: autograd of the loss, rotation, SGD with momentum."""
 
     def __init__(self, X: np.ndarray, start: UntiedWeights, dtype: torch.dtype) -> None:
         self.X = torch.tensor(X, dtype=dtype)
@@ -170,7 +170,7 @@ def training(X: np.ndarray) -> None:
 def same_trajectory(
     centred: np.ndarray, start: UntiedWeights, covariance: DenseCovariance, spectrum: Spectrum
 ) -> None:
-    """Compare the weights after some steps, from first weights of order one."""
+    """Print the difference between the weights of our solvers and those of naive steps."""
     large = UntiedWeights(*(1000 * field for field in start))
     naive = TorchTraining(centred, large, torch.float64)
     for _ in range(STEPS):

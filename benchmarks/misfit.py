@@ -37,7 +37,7 @@ LENGTH = 0.05  # of the smooth displacements, in metres
 
 
 class Head(NamedTuple):
-    """Sources on a grid, sensors, and the lead field of unit columns that is used."""
+    """Sources on a grid, sensors, and the lead field, whose columns have unit norm."""
 
     sources: Floats
     sensors: Floats
@@ -109,7 +109,7 @@ def misfitted(head: Head, source: int, field: Floats, share: float) -> Floats:
 
 
 class Outcome(NamedTuple):
-    """Distances in metres of the three choices from the true source, and the certificate's word."""
+    """Distances in metres of the three choices from the true source, and whether `auto` warned."""
 
     misfit: float
     best_column: Floats
@@ -144,7 +144,7 @@ def outcome(head: Head, kind: str, seed: int, share: float = 0.2, n: int = 10) -
 
 
 def within(offsets: list[Floats], step: float = STEP) -> tuple[float, float, float]:
-    """Return the shares within one step and within a neighbour, and the median distance."""
+    """Return the shares of offsets within a grid step, and to a neighbour; the median distance."""
     table = np.array(offsets)
     distances = np.linalg.norm(table, axis=1)
     near = np.abs(table).max(axis=1) <= 1.01 * step

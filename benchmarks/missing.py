@@ -65,7 +65,10 @@ def make_rows(n: int, seed: int) -> tuple[Floats, Floats]:
 
 
 def removed(rows: Floats, kind: str, share: float, seed: int) -> Floats:
-    """Return which entries are removed: `share` of them, except in the first feature."""
+    """Return a mask of the entries to remove, about `share` of them, none in the first feature.
+
+    `kind` says which entries are removed more often than others.
+    """
     rng = np.random.default_rng(1000 + seed)
     units = (rows - rows.mean(axis=0)) / rows.std(axis=0)
     score = {

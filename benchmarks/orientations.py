@@ -25,7 +25,7 @@ import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 
 from lucidae import SparseVAE
-from lucidae.datasets._leadfield import brain_points, helmet, sarvas_gain
+from lucidae.datasets._sensors import brain_points, helmet, sarvas_gain
 from lucidae.sparsity.groups import Groups
 from lucidae.sparsity.objectives import FullCovariance
 from lucidae.sparsity.problem import normalise

@@ -89,7 +89,7 @@ def full_batch(arguments: argparse.Namespace) -> Iterator[Comparison]:
 
 
 def keeping(work: Callable[[], Any], found: dict[str, Any], key: str) -> Callable[[], None]:
-    """Return a work that stores its result, outside of what is allocated while it is timed."""
+    """Return a function that calls `work` and stores the result in `found` under `key`."""
 
     def run() -> None:
         found[key] = work()
@@ -114,7 +114,7 @@ def import_seconds(module: str) -> float:
 
 
 def small_fit(repeats: int) -> Comparison:
-    """Return the comparison of a fit whose cost is validation and Python calls."""
+    """Return the comparison of a small fit, whose time is that of validation and Python calls."""
     X = np.random.default_rng(0).standard_normal((100, 10)) * np.linspace(3, 0.5, 10)
     works = {"ours": lambda: LinearAutoencoder(3).fit(X), "peer": lambda: PCA(3).fit(X)}
     times = best_times(works, repeats)

@@ -54,7 +54,7 @@ def correlated_inputs(rng: Any, n: int, features: int) -> Any:
 
 
 def simulated(rank: int, seed: int = 0, n: int = 150, features: int = 40, targets: int = 15) -> Any:
-    """Draw targets that depend on the inputs through `rank` directions, with half of it noise."""
+    """Draw inputs, and targets that depend on them through `rank` directions and are half noise."""
     rng = np.random.default_rng(seed)
     X = correlated_inputs(rng, n, features)
     signal = X @ rng.standard_normal((features, rank)) @ rng.standard_normal((rank, targets))
@@ -63,7 +63,7 @@ def simulated(rank: int, seed: int = 0, n: int = 150, features: int = 40, target
 
 
 def sparse_table(seed: int = 0) -> Any:
-    """Draw targets of which each depends on two inputs of its own, so that all ranks are needed."""
+    """Draw inputs, and targets of full rank that each depend on two inputs of their own."""
     rng = np.random.default_rng(seed)
     X = correlated_inputs(rng, 150, 40)
     coef = np.zeros((40, 15))
@@ -197,7 +197,7 @@ def save(figure: Any, path: Path) -> None:
 
 
 class Coverage(NamedTuple):
-    """Shares of intervals that cover, and of fits with a warning, for one number of rows."""
+    """Share of intervals that contain the true value, and of fits that warn, for some rows."""
 
     n: int
     covered: float
@@ -214,7 +214,7 @@ FITS: dict[str, tuple[float, dict[str, Any]]] = {
 
 
 def coverage(size: float, settings: dict[str, Any], n: int, repeats: int) -> Coverage:
-    """Return how often ±1.96 standard errors cover what the fit estimates.
+    """Return how often intervals of ±1.96 standard errors contain what the fit estimates.
 
     This is the fit to the targets without noise, for the same inputs. For reduced rank without a
     penalty it is the true mean; with shrinkage or a ridge penalty it differs by their bias.

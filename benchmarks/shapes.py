@@ -5,8 +5,8 @@
 All solvers are run in one process and in turn, with the default number of threads. After a first
 round of all solvers, ours and the peers that may be the fastest are repeated, and medians are
 compared. Fits that take less than a second are not counted in the first round, and fits of
-milliseconds are repeated more often. The asked ratio is 1.1 if the peer takes 20 ms or more, and 2
-below.
+milliseconds are repeated more often. The required ratio is 1.1 if the peer takes 20 ms or more,
+and 2 below.
 
 **Data.** All rows have a mean that is not zero. With n rows and m features, the rows are
 z D Wᵀ + σ e + mean, where the entries of z and e are standard normal and W (m × r) has orthonormal
@@ -66,14 +66,14 @@ from lucidae import LinearAutoencoder
 LARGEST_RATIO = 1.1
 LARGEST_SHORT_RATIO = 2.0
 SHORT = 0.02
-"""Seconds of a peer below which `LARGEST_SHORT_RATIO` is asked instead of `LARGEST_RATIO`."""
+"""Seconds of a peer below which the allowed ratio is `LARGEST_SHORT_RATIO`, not `LARGEST_RATIO`."""
 
 ACCURATE = {"float64": 1e-10, "float32": 1e-5}
 EIGH_SIZE = 3000
 """Largest number of rows of a matrix that is decomposed for the reference."""
 
 OUR_LIMIT = 3.0
-"""Our fits may take so many times the limit of one fit, so that their ratio is known."""
+"""Our fits may take this many times the limit of one fit, so that their ratio is known."""
 
 SMALL_BYTES = 1e8
 GROUPS = 20
@@ -273,7 +273,7 @@ def dense_reference(X: Any, mean: np.ndarray, k: int) -> np.ndarray:
 def refined_reference(
     X: Any, mean: np.ndarray, k: int, found: Sequence[np.ndarray], rounds: int = 3
 ) -> np.ndarray:
-    """Return the components by Rayleigh–Ritz steps from the span of all that were found.
+    """Return the components by Rayleigh–Ritz steps from the span of all components in `found`.
 
     Each round adds the residuals of the leading Ritz vectors to the span. Ten random vectors in
     the first span find directions that all solvers may have missed.
@@ -354,7 +354,7 @@ def solver_works(shape: Shape, X: Any) -> dict[str, Callable[[], Any]]:
 
 @dataclass
 class Result:
-    """What was measured of one solver on one shape; `note` says why there is no time."""
+    """Times and error of one solver on one shape; `note` says why times are missing, if so."""
 
     seconds: list[float] = field(default_factory=list)
     error: float = math.nan
@@ -406,7 +406,7 @@ def measure(shape: Shape, limits: Limits) -> dict[str, Result]:
 
 
 def rounds_of(longest: float, repeats: int) -> int:
-    """Return the number of rounds: more if the longest fit takes milliseconds, up to 0.5 s."""
+    """Return the number of rounds: more than `repeats` if the longest fit takes milliseconds."""
     return max(repeats, min(7 * repeats, int(0.5 / max(longest, 1e-9)))) if repeats > 1 else 1
 
 
@@ -417,7 +417,7 @@ def run(
     limits: Limits,
     found: dict[str, np.ndarray],
 ) -> None:
-    """Run one solver once; keep its time and components, or the reason why there are none."""
+    """Run one solver once; store its time and components, or the reason why it failed."""
     result = results[name]
     fitted: list[Any] = []
     try:
@@ -433,7 +433,7 @@ def run(
 
 
 def reason_to_skip(name: str, shape: Shape, results: dict[str, Result], limits: Limits) -> str:
-    """Return why a peer is not run, or nothing."""
+    """Return the reason why a peer is not run; empty if it is run."""
     least = least_operations(name, shape) / limits.rate
     if least > limits.fit:
         return f"not run: at least {duration(least)}"
@@ -465,7 +465,7 @@ def contending(results: dict[str, Result]) -> list[str]:
 
 
 def counts(error: float, ours: float, dtype: str) -> bool:
-    """Tell whether a peer is as accurate as is asked; an error that is NaN is not."""
+    """Tell whether a peer with this error is accurate enough to be compared with our fit."""
     return error <= max(ACCURATE[dtype], 10 * ours if math.isfinite(ours) else 0.0)
 
 
@@ -481,12 +481,12 @@ def best_peer(results: dict[str, Result], dtype: str) -> str | None:
 
 
 def asked_ratio(peer: float) -> float:
-    """Return the largest ratio that is asked for where the peer takes `peer` seconds."""
+    """Return the largest allowed ratio of our time to that of a peer, which is `peer` seconds."""
     return LARGEST_RATIO if peer >= SHORT else LARGEST_SHORT_RATIO
 
 
 def verdict(results: dict[str, Result], dtype: str) -> str:
-    """Return "yes" if our time and error are as asked, else what is missed."""
+    """Return "yes" if our time and error meet the requirement, else which of them does not."""
     ours, name = results["ours"], best_peer(results, dtype)
     if not ours.seconds:
         return f"**NO: {ours.note}**"

@@ -29,7 +29,10 @@ KINDS = ("optimal", "near", "far", "rotated", "saddle", "unequal", "scaled", "ot
 
 
 def white(X, Y):
-    """Return M, the inverse of the whitening, and the loss of least squares, from rows."""
+    """Return the problem with white inputs for rows X and Y, and the loss of least squares.
+
+    The result is the matrix M of the problem, the whitening matrix, its inverse, and the loss.
+    """
     X, Y = X - X.mean(0), Y - Y.mean(0)
     P, s, Wt = np.linalg.svd(X / np.sqrt(len(X)), full_matrices=False)
     keep = s > 1e-13 * max(s[0], 1e-300)
@@ -40,7 +43,10 @@ def white(X, Y):
 
 
 def loss_and_slope(flat, M, strength, width):
-    """Return ‖M − UVᵀ‖² + λΣ‖uᵢ‖²‖vᵢ‖² and its gradient at flat weights."""
+    """Return the dropout loss ‖M − UVᵀ‖² + λΣ‖uᵢ‖²‖vᵢ‖² and its gradient.
+
+    `flat` has the entries of U and V, whose `width` columns are uᵢ and vᵢ; λ is `strength`.
+    """
     cut = M.shape[0] * width
     U, V = flat[:cut].reshape(-1, width), flat[cut:].reshape(-1, width)
     E, u, v = U @ V.T - M, (U * U).sum(0), (V * V).sum(0)
@@ -49,7 +55,10 @@ def loss_and_slope(flat, M, strength, width):
 
 
 def descended(M, strength, width, start):
-    """Return the loss that L-BFGS reaches from a start."""
+    """Return the loss ‖M − UVᵀ‖² + λΣ‖uᵢ‖²‖vᵢ‖² that L-BFGS reaches from the weights `start`.
+
+    λ is `strength`, and U and V have `width` columns.
+    """
     options = {"maxiter": 3000, "maxfun": 6000, "ftol": 0.0, "gtol": 1e-10, "maxcor": 20}
     both = minimize(
         loss_and_slope, start, (M, strength, width), "L-BFGS-B", jac=True, options=options
@@ -82,7 +91,10 @@ def draw_data(rng):
 
 
 def draw_weights(rng, kind, X, Y, strength, width):
-    """Return weights of one of `KINDS` for original inputs."""
+    """Return weights of a kind of `KINDS`, such as optimal or perturbed, for the rows X and Y.
+
+    `strength` is the strength of dropout and `width` the number of hidden units.
+    """
     problem = rows_problem(X, Y, None, centered=True)[0]
     U, V = solve(problem, strength, width).weights
     if kind == "near":
@@ -114,7 +126,11 @@ def draw_weights(rng, kind, X, Y, strength, width):
 
 
 def tied_loss_and_slope(flat, C, strength, width):
-    """Return tr C − 2tr UᵀCU + tr UᵀU UᵀCU + λΣ‖uᵢ‖² uᵢᵀCuᵢ and its gradient at flat weights."""
+    """Return the tied loss tr C − 2tr UᵀCU + tr UᵀU UᵀCU + λΣ‖uᵢ‖² uᵢᵀCuᵢ and its gradient.
+
+    C is the second moment of the inputs, `flat` has the entries of the weights U, whose `width`
+    columns are uᵢ, and λ is `strength`.
+    """
     U = flat.reshape(-1, width)
     CU, lengths = C @ U, (U * U).sum(0)
     spread, gram = (U * CU).sum(0), U.T @ U
@@ -124,7 +140,10 @@ def tied_loss_and_slope(flat, C, strength, width):
 
 
 def judge_tied(rng):
-    """Judge an autoencoder with tied weights and correlated inputs."""
+    """Draw an autoencoder with tied weights and correlated inputs; return the verdict on its gap.
+
+    As for `judge`, the kind of weights, the verdict and the kind of contradiction are returned.
+    """
     X, _ = draw_data(rng)
     X = np.float64(X)
     width = int(rng.integers(1, 5))
@@ -159,7 +178,7 @@ def judge_tied(rng):
 
 
 def judge(rng):
-    """Return the kind of weights, the verdict on the gap, and the kind of contradiction."""
+    """Draw a problem; return the kind of weights, the verdict on the gap, and the contradiction."""
     if rng.integers(len(KINDS)) == 0:
         return judge_tied(rng)
     X, Y = draw_data(rng)

@@ -56,7 +56,7 @@ SEARCHED = 10
 
 
 def rows(rng: np.random.Generator, kind: str, m: int) -> Vector:
-    """Draw data of a kind."""
+    """Return random rows with m features, of one of the kinds in `KINDS`."""
     n = int(rng.integers(2, m)) if kind == "few rows" else int(rng.integers(m + 2, 60))
     values = np.sort(rng.gamma(1.0, 1.0, m) + 0.05)[::-1]
     if kind == "decades":
@@ -79,7 +79,7 @@ def rows(rng: np.random.Generator, kind: str, m: int) -> Vector:
 def attacked(
     rng: np.random.Generator, attack: str, encoder: Vector, decoder: Vector, X: Vector
 ) -> tuple[Vector, Vector]:
-    """Change optimal weights."""
+    """Return optimal weights after one of the changes in `ATTACKS`, such as a rotation."""
     k, m = encoder.shape
     if attack == "rotated":
         turn = np.linalg.qr(rng.standard_normal((k, k)))[0]
@@ -110,7 +110,10 @@ def attacked(
 def truth(
     method: str, encoder: Vector, decoder: Vector, X: Vector, given: dict[str, Any]
 ) -> dict[str, tuple[float, float, bool]]:
-    """Return, per claim, the true figure, its threshold and whether float64 can tell."""
+    """Return for each claim the true value, its threshold, and whether float64 can decide it.
+
+    The claims are about the weights of `method` with the constants `given`, on the rows X.
+    """
     X = X.astype(float)
     k, m = encoder.shape
     covariance = brute_force.second_moment(X)
@@ -132,14 +135,14 @@ def truth(
 
 
 def units(decoder: Vector) -> Vector:
-    """Return the columns that are not zero, scaled to unit length."""
+    """Return the nonzero columns of a decoder, scaled to unit length."""
     lengths = np.linalg.norm(decoder, axis=0)
     columns: Vector = decoder[:, lengths > 0.0] / lengths[lengths > 0.0]
     return columns
 
 
 def counted(columns: Vector, share: float) -> int:
-    """Return the number of singular values above a share of the largest.
+    """Return the number of singular values of `columns` above a share of the largest.
 
     The certificate counts every direction of the columns of unit length, however short a column is;
     `brute_force` counts the singular values of the decoder that are above 1e-6 of the largest.
@@ -149,7 +152,11 @@ def counted(columns: Vector, share: float) -> int:
 
 
 def closed_form(method: str, values: Vector, k: int, m: int, given: dict[str, Any]) -> float:
-    """Return the minimum from eigenvalues. Bao et al. 2020, Theorem 3; Tipping & Bishop 1999."""
+    """Return the minimal loss of a method, from the eigenvalues of the second moment.
+
+    There are k latents and m features, and `given` are the constants of the method, such as
+    penalties. Bao et al. 2020, Theorem 3; Tipping & Bishop 1999.
+    """
     lead, rest = values[:k], float(np.sum(values[k:m]))
     if method in ("uniform_l2", "nonuniform_l2"):
         penalties = np.sort(given["l2"])
@@ -186,7 +193,10 @@ def settings_of(
 
 
 def problem(seed: int, counts: Counter[str], contradictions: list[str]) -> None:
-    """Draw one problem and compare all verdicts with the truth."""
+    """Draw one problem and compare all verdicts with the truth.
+
+    The results are added to `counts`, and contradictions to the list `contradictions`.
+    """
     rng = np.random.default_rng(seed)
     kind, method, attack = (str(rng.choice(names)) for names in (KINDS, METHODS, ATTACKS))
     m = int(rng.integers(3, 9))
@@ -229,7 +239,7 @@ def problem(seed: int, counts: Counter[str], contradictions: list[str]) -> None:
 
 
 def blamed(certificate: Any, decoder: Vector, bounded: bool, words: str) -> list[str]:
-    """Return the contradiction if claims fail at the optimum for no reason in the data."""
+    """Return a contradiction if claims fail at the optimum although the data give no reason."""
     failing = {claim.name for claim in certificate if claim.holds is False}
     allowed = {"eigengap"}  # the data may lack what is assumed; it is compared with the truth
     if "nonzero_latents" in failing:
@@ -248,7 +258,11 @@ def compare_with_truth(
     contradictions: list[str],
     words: str,
 ) -> None:
-    """Compare the verdicts of the certificate with the true figures of `truth`."""
+    """Compare the verdicts of the certificate with the true values `known`.
+
+    The results are added to `counts`, and contradictions, which begin with `words`, to
+    `contradictions`.
+    """
     for name, (value, threshold, decidable) in known.items():
         claim = certificate[name]
         counts["verdicts"] += 1
@@ -272,7 +286,11 @@ def compare_with_search(
     contradictions: list[str],
     seed: int,
 ) -> None:
-    """Compare the minimum of the certificate with the best of a search from several starts."""
+    """Compare the minimum that a certificate states with the best of a search from several starts.
+
+    The weights are those of `method` with k latents and the constants `given`, on the rows X. The
+    results are added to `counts`, and contradictions to `contradictions`.
+    """
     X = X.astype(float)
     terms = {name: value for name, value in given.items() if name != "noise"}
     covariance = brute_force.second_moment(X)

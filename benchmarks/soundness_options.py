@@ -27,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "sparsity
 from general_model import Model
 
 SLACK = 3.0
-"""A verdict contradicts the formulas if the true figure is so many times beyond its threshold."""
+"""A verdict contradicts the formulas if the true value is this many times beyond its threshold."""
 
 CHANGED = (
     "coef_",
@@ -40,7 +40,7 @@ CHANGED = (
 
 
 def covariance(rng: Any, d: int) -> Any:
-    """Return nothing, variances, or a covariance of the noise of d rows, often of low rank."""
+    """Return None, the variances, or the covariance of the noise of d rows, often of low rank."""
     kind = rng.integers(6)
     if kind < 3:
         return None
@@ -52,7 +52,7 @@ def covariance(rng: Any, d: int) -> Any:
 
 
 def problem(rng: Any) -> tuple[Any, Any, dict[str, Any], dict[str, Any]]:
-    """Return data, options of the estimator and further arguments of `fit`."""
+    """Return X and y, options of the estimator, and further arguments of `fit`, drawn at random."""
     d, size, n = int(rng.integers(4, 11)), int(rng.integers(1, 4)), int(rng.integers(2, 7))
     kappa = size * int(rng.integers(2, 6))
     kind = complex if rng.random() < 0.3 else float

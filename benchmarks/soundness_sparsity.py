@@ -27,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "sparsity
 import brute_force
 
 SLACK = 3.0
-"""A verdict contradicts brute force if the true figure is so many times beyond its threshold."""
+"""A verdict contradicts brute force if the true value is this many times beyond its threshold."""
 
 EQUAL = 1e-6
 """Relative difference up to which the relevances of a group count as equal."""

@@ -69,7 +69,7 @@ def fitted(p: Any, noise: Any = None) -> Any:
 
 
 def gamma_map(p: Any) -> Any:
-    """Return the estimate at which gamma_map stopped."""
+    """Return the coefficients at which gamma_map stopped on the problem `p`."""
     rows, active = _gamma_map_opt(p.responses, p.dictionary, p.noise_variance, verbose=False)
     estimate = np.zeros_like(p.coef.T)
     estimate[active] = rows
@@ -77,7 +77,7 @@ def gamma_map(p: Any) -> Any:
 
 
 def lasso(p: Any, share: float = 0.1) -> Any:
-    """Return the group lasso at a share of the penalty from which on it is zero."""
+    """Return the group lasso whose penalty is a share of the smallest one that makes it zero."""
     largest = np.linalg.norm(p.dictionary.T @ p.responses, axis=1).max() / p.dictionary.shape[0]
     model = MultiTaskLasso(alpha=share * largest, fit_intercept=False)
     return model.fit(p.dictionary, p.responses).coef_.T
@@ -88,7 +88,7 @@ def error(p: Any, rows: Any) -> float:
 
 
 def columns(p: Any, support: Any) -> tuple[int, int]:
-    """Return how many true columns were missed and how many others were found."""
+    """Return how many true columns are not in `support`, and how many false ones are in it."""
     found, true = set(np.asarray(support).tolist()), set(p.support.tolist())
     return len(true - found), len(found - true)
 

@@ -11,7 +11,7 @@ started in turn. The peak is the memory that the process used above that of the 
 * IncrementalPCA reads the same memory map in batches. It takes minutes per gigabyte, so that both
   are measured on a file of `--peer-gigabytes`.
 * P15: a Dask array on two worker processes, whose memory is not counted, beside one process with
-  two threads (asked for is a ratio of at most 1.3), and beside the estimators of dask_ml on the
+  two threads (the ratio must be at most 1.3), and beside the estimators of dask_ml on the
   file of `--peer-gigabytes`, whose exact PCA is to take at least three times as long.
 
 The error is that of `benchmarks._tables.component_error`; the exact components are known, because
@@ -43,7 +43,7 @@ BLOCK_ROWS = 16_384
 BATCH_ROWS = 4096
 COMPONENTS = 10
 LARGEST_PEAK = 1000.0
-"""Megabytes."""
+"""Number of bytes of a megabyte."""
 
 EXACT = 1e-6
 """Largest error of components that are called exact; those of float32 rows are float32 numbers."""
@@ -55,7 +55,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def blocks(gigabytes: float, columns: int) -> Iterator[np.ndarray]:
-    """Yield random float32 rows; a block is drawn once and shifted, so that writing is fast."""
+    """Yield blocks of random float32 rows: one block is drawn, the others are shifted copies."""
     block = first_block(columns)
     for number in range(max(1, round(gigabytes * 1e9 / block.nbytes))):
         yield np.roll(block, number, axis=0)
@@ -224,7 +224,7 @@ class Job:
         return self.work in ("ours", "bare") or self.kind == "lucidae"
 
     def run(self, limit: float) -> dict[str, float]:
-        """Return the figures of one process; raise a `RuntimeError` with the reason if it fails."""
+        """Run one process and return its measured values; if it fails, raise a `RuntimeError`."""
         variables = {
             "OPENBLAS_NUM_THREADS": str(self.threads),
             "OMP_NUM_THREADS": str(self.threads),
@@ -259,7 +259,7 @@ class Figures:
     failure: str = ""
 
     def notes(self, name: str) -> str:
-        """Return what is not in the other columns, in words."""
+        """Return memory, error and failure in words, for the last column of the table."""
         if self.failure:
             return f"{name}: {self.failure}"
         error = "" if np.isnan(self.error) else f", error {self.error:.0e}"
@@ -267,7 +267,7 @@ class Figures:
 
 
 def measured(jobs: dict[str, Job], arguments: argparse.Namespace) -> dict[str, Figures]:
-    """Return the figures of all jobs, whose processes run in turn."""
+    """Return the measured values of all jobs by name; their processes run in turn."""
     found: dict[str, list[dict[str, float]]] = {name: [] for name in jobs}
     failures: dict[str, str] = {}
     limits = {True: arguments.time_limit, False: arguments.peer_limit}

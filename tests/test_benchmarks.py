@@ -11,8 +11,19 @@ import numpy as np
 import pytest
 import scipy.sparse
 from benchmarks import __main__ as command
-from benchmarks import _tables, completion, missing, peers, reduced_rank, scaling, shapes, streams
-from benchmarks.scaling import Cost, Measurement
+from benchmarks import (
+    _scaling_costs,
+    _tables,
+    completion,
+    missing,
+    peers,
+    reduced_rank,
+    scaling,
+    shapes,
+    streams,
+)
+from benchmarks._scaling_costs import Cost
+from benchmarks.scaling import Measurement
 from benchmarks.shapes import Result, Shape
 from numpy.testing import assert_allclose
 from sklearn.linear_model import LinearRegression
@@ -296,20 +307,20 @@ def test_operations_of_the_products_are_those_of_loops():
     n, m, k, passes = 5, 4, 2, 3
     # Half of a symmetric product, two operations for each pair of entries.
     pairs = sum(2 for _ in range(n) for i in range(m) for j in range(m) if i < j)
-    assert scaling.moment_cost(n, m, k).products == pairs + n * m
+    assert _scaling_costs.moment_cost(n, m, k).products == pairs + n * m
     pairs = sum(2 for _ in range(m) for i in range(n) for j in range(n) if i < j)
-    assert scaling.gram_cost(n, m, k).products == pairs + n * m + 2 * n * m * k
-    b = scaling.block_width(m, k)
+    assert _scaling_costs.gram_cost(n, m, k).products == pairs + n * m + 2 * n * m * k
+    b = _scaling_costs.block_width(m, k)
     projections = sum(3 * 2 * (2 * m * b * b * j) for j in range(1, passes + 1))
     expected = passes * 2 * (2 * n * m * b) + projections
-    assert scaling.krylov_cost(n, m, k, passes).products == expected
+    assert _scaling_costs.krylov_cost(n, m, k, passes).products == expected
 
 
 def test_restarts_keep_the_basis_small():
-    sizes = scaling.basis_sizes(10, 17, 100)
+    sizes = _scaling_costs.basis_sizes(10, 17, 100)
     assert sizes[:3] == [17, 34, 51]
     assert sizes[-1] == sizes[50] == max(sizes)
-    costs = [scaling.pass_cost(10**6, 10**6, 10, passes) for passes in (20, 40)]
+    costs = [_scaling_costs.pass_cost(10**6, 10**6, 10, passes) for passes in (20, 40)]
     assert costs[1].space == costs[0].space
 
 
@@ -317,37 +328,39 @@ def test_restarts_keep_the_basis_small():
 def test_tree_has_the_tasks_and_levels_of_the_reduction(chunks):
     parts, tasks, levels = chunks, chunks, 0
     while parts > 1:
-        parts = len(range(0, parts, scaling.FAN_IN))
+        parts = len(range(0, parts, _scaling_costs.FAN_IN))
         tasks, levels = tasks + parts, levels + 1
-    assert scaling.tasks_of_tree(chunks) == tasks
-    assert scaling.tree_depth(chunks) == levels
+    assert _scaling_costs.tasks_of_tree(chunks) == tasks
+    assert _scaling_costs.tree_depth(chunks) == levels
 
 
 def test_the_tree_on_one_worker_is_a_stream():
-    tree = scaling.tree_moment_cost(10_000, 50, 5, chunks=1, workers=1)
-    stream = scaling.streamed_moment_cost(10_000, 50, 5)
+    tree = _scaling_costs.tree_moment_cost(10_000, 50, 5, chunks=1, workers=1)
+    stream = _scaling_costs.streamed_moment_cost(10_000, 50, 5)
     for term in ("products", "eigen", "disk", "network"):
         assert getattr(tree, term) == getattr(stream, term)
-    half = scaling.tree_moment_cost(10_000, 50, 5, chunks=8, workers=2)
+    half = _scaling_costs.tree_moment_cost(10_000, 50, 5, chunks=8, workers=2)
     assert half.products == stream.products / 2
     assert half.disk == stream.disk / 2
     assert half.network > 0.0
 
 
 def test_costs_grow_with_rows_passes_and_workers():
-    costs = [scaling.pass_cost(n, 300, 5, 10) for n in (1000, 2000)]
+    costs = [_scaling_costs.pass_cost(n, 300, 5, 10) for n in (1000, 2000)]
     assert costs[1].disk == 2 * costs[0].disk
     assert costs[1].space == costs[0].space
     shared = [
-        scaling.pass_cost(10**6, 300, 5, 10, row_chunks=640, workers=w).terms()[:4]
+        _scaling_costs.pass_cost(10**6, 300, 5, 10, row_chunks=640, workers=w).terms()[:4]
         for w in (2, 4, 8)
     ]
     assert all(np.all(more <= fewer) for fewer, more in pairwise(shared))
 
 
 def test_square_chunks_send_less_than_chunks_of_whole_rows():
-    rows = scaling.pass_cost(10**6, 10**6, 10, 5, row_chunks=14_400, workers=100)
-    square = scaling.pass_cost(10**6, 10**6, 10, 5, row_chunks=120, column_chunks=120, workers=100)
+    rows = _scaling_costs.pass_cost(10**6, 10**6, 10, 5, row_chunks=14_400, workers=100)
+    square = _scaling_costs.pass_cost(
+        10**6, 10**6, 10, 5, row_chunks=120, column_chunks=120, workers=100
+    )
     assert square.network < 0.25 * rows.network
     assert square.disk == rows.disk
     assert square.messages > rows.messages
@@ -379,7 +392,7 @@ def test_fit_recovers_the_constants_of_exact_measurements():
 def test_constants_are_never_negative_and_unknown_ones_are_nan():
     without = CONSTANTS | {"disk": 0.0}
     assert_allclose(scaling.fitted_constants(list(synthetic(without)))["disk"], 0.0, atol=1e-16)
-    costs = [scaling.moment_cost(n, m, 5) for n, m in ((1000, 100), (5000, 300), (300, 500))]
+    costs = [_scaling_costs.moment_cost(n, m, 5) for n, m in ((1000, 100), (5000, 300), (300, 500))]
     entries = [Measurement("moment", "", c, scaling.predicted_seconds(c, CONSTANTS)) for c in costs]
     found = scaling.fitted_constants(entries)
     assert math.isnan(found["messages"])

@@ -16,7 +16,7 @@ from sklearn.linear_model import MultiTaskLassoCV
 
 from lucidae import DropoutRegressor, LinearAutoencoder, SparseVAE
 from lucidae.datasets import load_digits, make_linear_network, make_sparse_regression
-from lucidae.experiments.notes import NAMESPACES
+from lucidae.experiments.pages import NAMESPACES
 from lucidae.report.style import LIGHT, drawing, new_figure, to_svg
 
 FOLDER = Path(__file__).parent

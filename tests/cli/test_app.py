@@ -123,7 +123,7 @@ def test_unforeseen_error_is_one_sentence_with_its_type(run, monkeypatch):
     def collapse():
         raise ZeroDivisionError("two\nlines")
 
-    monkeypatch.setattr("lucidae.cli.listing.catalogue", collapse)
+    monkeypatch.setattr("lucidae.cli.experiments.catalogue", collapse)
     assert_one_sentence(run("list"), "ZeroDivisionError: two lines", "--debug")
 
 
@@ -131,14 +131,14 @@ def test_debug_shows_the_traceback(run):
     code, _, err = run("--debug", "report", "none.csv")
     assert code == 2
     assert "Traceback" in err
-    assert err.splitlines()[-1] == "There is no file 'none.csv'."
+    assert err.splitlines()[-1] == "There is no file 'none.csv': check the path."
 
 
 def test_interruption_has_its_own_exit_code(run, monkeypatch):
     def interrupt():
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("lucidae.cli.listing.catalogue", interrupt)
+    monkeypatch.setattr("lucidae.cli.experiments.catalogue", interrupt)
     assert run("list") == (130, "", "Interrupted.\n")
 
 
@@ -245,7 +245,7 @@ def interrupt(*text, **style):
 app.errors.print = interrupt  # the second one, while the first is handled
 app._sentence = lambda error: "unused"
 sys.argv = ["lucidae", "list"]
-import lucidae.cli.listing as listing
+import lucidae.cli.experiments as listing
 listing.catalogue = interrupt
 lucidae_command.main()
 """

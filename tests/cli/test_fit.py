@@ -269,7 +269,7 @@ def test_debug_shows_the_traceback(run):
     code, _, err = run("--debug", "fit", "linear", "none.npy")
     assert code == 2
     assert "Traceback" in err
-    assert err.splitlines()[-1] == "There is no file 'none.npy'."
+    assert err.splitlines()[-1] == "There is no file 'none.npy': check the path."
 
 
 def test_warning_of_a_fit_is_one_sentence(run, monkeypatch):

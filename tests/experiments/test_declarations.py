@@ -13,10 +13,9 @@ from lucidae.experiments.catalogue import NEEDS_TORCH, available
 from lucidae.experiments.data import DATA, penalties
 from lucidae.experiments.declaration import VerdictKind
 from lucidae.experiments.engine import run
-from lucidae.experiments.labels import NAMES as LABELS
 from lucidae.experiments.outcomes import judge
 from lucidae.experiments.store import Store
-from lucidae.experiments.verdicts import Reported
+from lucidae.experiments.verdicts import LABELS, Reported
 
 BOTH = [(name, scale) for name in NAMES for scale in ("smoke", "paper")]
 INTERNAL_NAMES = tuple(method for method in LABELS if "_" in method)
@@ -148,7 +147,7 @@ def test_what_takes_no_time_is_seen(outcomes):
 def test_the_page_is_one_file_that_asks_the_network_for_nothing(outcomes, tmp_path):
     extras.require("matplotlib")
     extras.require("jinja2")
-    from lucidae.experiments.page import write_page
+    from lucidae.experiments.pages import write_page
 
     text = write_page(outcomes, tmp_path / "page.html", 1.0).read_text("utf-8")
     for outcome in outcomes:
@@ -164,7 +163,7 @@ def test_the_page_is_one_file_that_asks_the_network_for_nothing(outcomes, tmp_pa
 def test_notes_have_claims_settings_and_figures_that_stand_alone(outcomes, tmp_path):
     extras.require("matplotlib")
     extras.require("jinja2")
-    from lucidae.experiments.notes import write_notes
+    from lucidae.experiments.pages import write_notes
 
     index = write_notes(outcomes, tmp_path).read_text("utf-8")
     for outcome in outcomes:

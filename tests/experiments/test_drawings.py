@@ -14,7 +14,7 @@ extras.require("matplotlib")
 extras.require("jinja2")
 extras.require("pandas")
 
-from lucidae.experiments.drawings import counts, landscapes, recovery, training
+from lucidae.experiments.drawings import landscapes, recovery, training
 
 
 def outcome_of(name, measure=None, curves=None):
@@ -61,7 +61,7 @@ def test_shares_of_right_counts_are_those_of_the_runs():
     assert_allclose(outcome.curves["strength/mle"].y, 0.5)
     assert_allclose(outcome.curves["none/horn"].y, 0.75)
     assert_allclose(outcome.curves["mean/strength/share"].y, (16.0 + np.arange(3)) / 4.0)
-    (plot,) = counts.counts(outcome)
+    (plot,) = recovery.counts(outcome)
     check_numbers(plot, outcome.curves, "tails/parallel_analysis")
     assert all(isinstance(words, str) for words in outcome.setting.facts().values())
 

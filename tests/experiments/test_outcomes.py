@@ -125,7 +125,7 @@ def test_a_refuted_finding_is_no_finding():
 def page_of(outcomes, tmp_path):
     for package in ("matplotlib", "jinja2"):
         extras.require(package)
-    from lucidae.experiments.page import write_page
+    from lucidae.experiments.pages import write_page
 
     return write_page(outcomes, tmp_path / "page.html", 1.0).read_text("utf-8")
 
@@ -159,7 +159,7 @@ def test_the_page_of_a_confirmed_run_counts_by_kind(tmp_path):
 def test_the_note_of_a_refuted_run_says_so(tmp_path):
     for package in ("matplotlib", "jinja2"):
         extras.require(package)
-    from lucidae.experiments.notes import write_notes
+    from lucidae.experiments.pages import write_notes
 
     index = write_notes([outcome(0.7)], tmp_path).read_text("utf-8")
     note = (tmp_path / "given.md").read_text("utf-8")

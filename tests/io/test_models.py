@@ -17,7 +17,7 @@ from lucidae import (
     LinearAutoencoder,
     SparseVAE,
 )
-from lucidae.io.consistency import check_estimator
+from lucidae.io.contents import check_estimator
 from lucidae.io.models import saved_as, source_of
 from lucidae.iteration import Status
 

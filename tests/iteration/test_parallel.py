@@ -8,7 +8,7 @@ from numpy.testing import assert_array_equal
 from sklearn.base import clone
 
 from lucidae import DropoutRegressor, SparseVAE
-from lucidae.iteration import ProgressBar, of_each, parallel
+from lucidae.iteration import ProgressBar, loop, of_each
 from lucidae.sparsity import solve_batch
 
 
@@ -53,12 +53,12 @@ def test_folds_in_processes_give_the_same_digits(name, weighted, processes):
 def test_there_are_not_more_workers_than_items(n_jobs, monkeypatch):
     started = []
 
-    class Watched(parallel.Parallel):
+    class Watched(loop.Parallel):
         def __init__(self, n_jobs=None, **options):
             started.append(n_jobs)
             super().__init__(n_jobs=n_jobs, **options)
 
-    monkeypatch.setattr(parallel, "Parallel", Watched)
+    monkeypatch.setattr(loop, "Parallel", Watched)
     with joblib.parallel_config("threading"):
         assert of_each(pow, [(2, 3), (3, 2)], n_jobs=n_jobs) == [8, 9]
         assert of_each(pow, [], n_jobs=n_jobs) == []

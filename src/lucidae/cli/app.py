@@ -12,11 +12,10 @@ from rich.text import Text
 from lucidae._version import __version__
 from lucidae.cli import MISSING, is_extra
 from lucidae.cli.console import errors, output
+from lucidae.cli.experiments import data, list_everything, reproduce_command
 from lucidae.cli.fit import fit
-from lucidae.cli.listing import data, list_everything
 from lucidae.cli.meg import meg
 from lucidae.cli.report import laboratory, report
-from lucidae.cli.reproduce import reproduce_command
 
 __all__ = ["run"]
 

@@ -99,7 +99,7 @@ def certificate_table(certificate: Certificate) -> Table:
 
 
 def _statement(claim: Claim) -> Text:
-    """Return the statement of a claim with its reference and, on a new line, the advice."""
+    """Return the statement of a claim with its reference and, on a new line, its advice, if any."""
     advice = f"\n{claim.advice}" if claim.advice else ""
     return Text.assemble(claim.statement, " ", (f"[{claim.reference}]", "dim"), (advice, "yellow"))
 
@@ -115,9 +115,9 @@ def printed_warnings() -> Iterator[None]:
 
 
 def _progress(*columns: ProgressColumn) -> Progress:
-    """Return a progress display with the given columns, shown on a terminal only.
+    """Return a progress display of rich with the elapsed time and the given columns, such as a bar.
 
-    It disappears when it ends.
+    It is shown only if standard error is a terminal, and disappears when the work is finished.
     """
     description = TextColumn("{task.description}", markup=False)
     return Progress(

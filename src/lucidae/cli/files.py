@@ -59,7 +59,7 @@ def reading_options(
     decimal: str | None,
     targets: Sequence[str] | None = None,
 ) -> ReadOptions:
-    """Return the command-line options for reading a table as `ReadOptions`.
+    """Return the values of --header, --columns, --decimal and --target as `ReadOptions`.
 
     Each text in `columns` has names or 0-based indices separated by commas. A name that contains a
     comma must be written between double quotes, as in CSV.
@@ -82,10 +82,10 @@ def read_noted(file: Path, options: ReadOptions) -> Table:
 
 
 def check_page(page: Path, inputs: Iterable[Path], force: bool, *, kind: str = "report") -> None:
-    """Raise an error if writing the HTML page `page` would replace a file that must be kept.
+    """Raise an error if the path `page` of an HTML page is a folder or a file not to be replaced.
 
-    These are the input files and, without `force`, all files that are not pages of lucidae.
-    A folder is refused as well, before anything is computed. `kind` is what messages call the page.
+    Not to be replaced are the input files (`inputs`) and, without `force`, all files that are not
+    pages of lucidae. `kind` is the name of the page in messages, such as "report".
     """
     if page.is_dir():
         raise ValueError(
@@ -107,9 +107,9 @@ def check_page(page: Path, inputs: Iterable[Path], force: bool, *, kind: str = "
 def check_results(
     model: Path, others: Sequence[Path], file: Path, inputs: Iterable[Path], force: bool
 ) -> None:
-    """Raise an error if writing results would replace files that must be kept.
+    """Raise an error if writing the results of a fit would replace files that must not be lost.
 
-    These are the input files and, without `force`, existing results of a fit to another file.
+    These files are the inputs and, without `force`, existing results of a fit to another file.
 
     Parameters
     ----------

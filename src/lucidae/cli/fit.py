@@ -41,7 +41,8 @@ from lucidae.data import loaded
 from lucidae.data.files import FILES, blocks_of_file
 from lucidae.io.models import Source, save_from
 from lucidae.io.sheets import Sheet, sheet_path, write_sheet
-from lucidae.io.tables import SUFFIXES, ReadOptions, Table, read_table, read_target, some
+from lucidae.io.tables import SUFFIXES, ReadOptions, Table, read_table, read_target
+from lucidae.io.text import some
 from lucidae.linear.counting import CRITERIA
 
 __all__ = ["fit"]
@@ -50,7 +51,7 @@ fit = typer.Typer(help="Fit an estimator to a file; save the model and its codes
 
 
 def number_of(text: str) -> float:
-    """Return the text of an argument as a number, or NaN if it is not a number."""
+    """Return the number that a text contains; NaN if the text is not a number."""
     try:
         return float(text)
     except ValueError:
@@ -60,8 +61,8 @@ def number_of(text: str) -> float:
 def components_of(text: str | None) -> int | float | str | tuple[str, float] | None:
     """Return the value of ``--components``: a number, a share of the variance or a criterion.
 
-    A known noise variance follows the criterion ``hard_threshold`` after a colon. None, if the
-    option was not given, stays None.
+    The criterion ``hard_threshold`` can be followed by a colon and the known variance of the noise.
+    The result is None if the option was not given, that is, if `text` is None.
     """
     if text is None:
         return None
@@ -218,7 +219,10 @@ def dropout(
 
 
 def rate_hint(rate: str | None, n_targets: int, components: int | None = None) -> str:
-    """Return a sentence on the dropout rate that was not given to a regression, or an empty text.
+    """Return a sentence that says how the default dropout rate shrinks a regression.
+
+    The sentence is empty if a rate was given, or if there is no target and hence no regression.
+    `components` is the number of hidden units, by default as many as targets or features.
 
     Examples
     --------
@@ -337,9 +341,10 @@ class Job:
         return Path(f"{prefix_of(self.out, f'{self.file.stem}-{self.family}')}-{what}")
 
     def read(self, scheduler: str | None, *, rows_needed: bool = False) -> Table:
-        """Return the table with its responses; a large table is read in blocks.
+        """Return the table with its targets; a large table is not loaded but read in blocks.
 
-        If the rows themselves are needed (`rows_needed`), the table is loaded.
+        If the fit needs all rows at once (`rows_needed`), the table is loaded whatever its size.
+        `scheduler` is the address of a Dask scheduler whose workers read the table, or None.
         """
         if rows_needed and scheduler is not None:
             raise ValueError(

@@ -25,68 +25,81 @@ MISSING = f"This command needs MNE, which is not installed: {install_command('cl
 NOISE = ("cv", "cv_1se", "learn", "auto")
 
 
+Condition = Annotated[
+    str | None,
+    typer.Option(
+        help="The evoked response to use, by its comment or 0-based index; needed if the file has "
+        "several."
+    ),
+]
+NoiseVariance = Annotated[
+    str,
+    typer.Option(
+        help="Factor of the noise covariance: a number above 0, learn, cv, cv_1se or auto."
+    ),
+]
+Loose = Annotated[
+    str,
+    typer.Option(
+        help="Orientation of the sources, as MNE's argument loose: from 0 (along the normals of "
+        "the surface) to 1 (free), or auto."
+    ),
+]
+Fixed = Annotated[
+    bool,
+    typer.Option(
+        "--fixed", help="Orient all sources along the normals of the surface (--loose 0)."
+    ),
+]
+Depth = Annotated[
+    float,
+    typer.Option(min=0.0, help="Exponent of MNE's depth weighting of the sources; 0 for none."),
+]
+FirstTime = Annotated[
+    float | None, typer.Option(help="First time of the evoked response to use, in seconds.")
+]
+LastTime = Annotated[
+    float | None, typer.Option(help="Last time of the evoked response to use, in seconds.")
+]
+Debias = Annotated[
+    bool,
+    typer.Option(
+        "--debias",
+        help="Compute the amplitudes of the sources by least squares, without shrinkage.",
+    ),
+]
+WithPath = Annotated[
+    bool,
+    typer.Option(
+        help="Whether the page shows the sources at many noise variances, which takes most of the "
+        "time."
+    ),
+]
+Page = Annotated[
+    Path | None,
+    typer.Option(help="Path of the HTML page; by default the name of EVOKED with -sources."),
+]
+EstimatePrefix = Annotated[
+    str | None,
+    typer.Option(metavar="PREFIX", help="Save the source estimate with this prefix."),
+]
+
+
 def meg(
     evoked: Annotated[Path, typer.Argument(help="Evoked responses (-ave.fif).")],
     forward: Annotated[Path, typer.Argument(help="Forward solution (-fwd.fif).")],
     covariance: Annotated[Path, typer.Argument(help="Noise covariance (-cov.fif).")],
-    condition: Annotated[
-        str | None,
-        typer.Option(
-            help="The evoked response to use, by its comment or 0-based index; needed if the file "
-            "has several."
-        ),
-    ] = None,
-    noise_variance: Annotated[
-        str,
-        typer.Option(
-            help="Factor of the noise covariance: a number above 0, learn, cv, cv_1se or auto."
-        ),
-    ] = "1",
-    loose: Annotated[
-        str,
-        typer.Option(
-            help="Orientation of the sources, as MNE's argument loose: from 0 (along the normals "
-            "of the surface) to 1 (free), or auto."
-        ),
-    ] = "auto",
-    fixed: Annotated[
-        bool,
-        typer.Option(
-            "--fixed", help="Orient all sources along the normals of the surface (--loose 0)."
-        ),
-    ] = False,
-    depth: Annotated[
-        float,
-        typer.Option(min=0.0, help="Exponent of MNE's depth weighting of the sources; 0 for none."),
-    ] = 0.8,
-    tmin: Annotated[
-        float | None, typer.Option(help="First time of the evoked response to use, in seconds.")
-    ] = None,
-    tmax: Annotated[
-        float | None, typer.Option(help="Last time of the evoked response to use, in seconds.")
-    ] = None,
-    debias: Annotated[
-        bool,
-        typer.Option(
-            "--debias",
-            help="Compute the amplitudes of the sources by least squares, without shrinkage.",
-        ),
-    ] = False,
-    path: Annotated[
-        bool,
-        typer.Option(
-            help="Whether the page shows the sources at many noise variances, which takes most of "
-            "the time."
-        ),
-    ] = True,
-    out: Annotated[
-        Path | None,
-        typer.Option(help="Path of the HTML page; by default the name of EVOKED with -sources."),
-    ] = None,
-    stc: Annotated[
-        str | None,
-        typer.Option(metavar="PREFIX", help="Save the source estimate with this prefix."),
-    ] = None,
+    condition: Condition = None,
+    noise_variance: NoiseVariance = "1",
+    loose: Loose = "auto",
+    fixed: Fixed = False,
+    depth: Depth = 0.8,
+    tmin: FirstTime = None,
+    tmax: LastTime = None,
+    debias: Debias = False,
+    path: WithPath = True,
+    out: Page = None,
+    stc: EstimatePrefix = None,
     force: Force = False,
 ) -> None:
     """Localise the few sources of an evoked response; write a page with figures and certificate."""
@@ -99,7 +112,7 @@ def meg(
     inputs = (evoked, forward, covariance)
     for file in inputs:
         if not file.exists():
-            raise ValueError(f"There is no file {str(file)!r}.")
+            raise ValueError(f"There is no file {str(file)!r}: check the path.")
     page = Path(f"{evoked.name.split('.')[0]}-sources.html") if out is None else out
     check_page(page, inputs, force)
     if stc is not None and not force:
@@ -112,17 +125,8 @@ def meg(
         clock = Clock()
         with clock("fit"):
             response = _cropped(_chosen(mne, evoked, condition), tmin, tmax)
-            noise_cov = _read(mne.read_cov, covariance, "noise covariance")
-            # MNE reads diagonal covariances in another byte order than its whitening accepts.
-            noise_cov["data"] = np.array(noise_cov["data"], dtype=float)
-            result = sparse_vae(
-                response,
-                _read(mne.read_forward_solution, forward, "forward solution"),
-                noise_cov,
-                return_result=True,
-                verbose="ERROR",
-                **settings,
-            )
+            problem = (response, *_model(mne, forward, covariance))
+            result = sparse_vae(*problem, return_result=True, verbose="ERROR", **settings)
         name = f"{evoked.name}, {response.comment}" if response.comment else evoked.name
         write_sources(result, page, name=name, clock=clock, with_path=path)
     print_certificate(result.certificate)
@@ -134,6 +138,14 @@ def meg(
             paths = _saved(result.stc, stc)
         for file in paths:
             print_written(file)
+
+
+def _model(mne: Any, forward: Path, covariance: Path) -> tuple[Any, Any]:
+    """Return the forward solution and the noise covariance that MNE reads from two files."""
+    noise_cov = _read(mne.read_cov, covariance, "noise covariance")
+    # MNE reads diagonal covariances in another byte order than its whitening accepts.
+    noise_cov["data"] = np.array(noise_cov["data"], dtype=float)
+    return _read(mne.read_forward_solution, forward, "forward solution"), noise_cov
 
 
 def _packages() -> tuple[Any, Any]:
@@ -148,7 +160,7 @@ def _packages() -> tuple[Any, Any]:
 
 
 def _noise_of(text: str) -> float | str:
-    """Return the value of ``--noise-variance``: a number or the name of a rule."""
+    """Return the value of ``--noise-variance``: a number, or the name of a rule that chooses it."""
     number = number_of(text)
     if text in NOISE:
         return text
@@ -161,7 +173,7 @@ def _noise_of(text: str) -> float | str:
 
 
 def _loose_of(text: str, fixed: bool) -> float | str:
-    """Return the value of ``--loose``, which ``--fixed`` sets to 0."""
+    """Return the value of ``--loose``: a number from 0 to 1 or "auto"; ``--fixed`` means 0."""
     if fixed:
         if text not in ("auto", "0"):
             raise ValueError(f"--fixed and --loose {text} were given: omit one of them.")
@@ -175,15 +187,21 @@ def _loose_of(text: str, fixed: bool) -> float | str:
 
 
 def _read(reader: Any, file: Path, what: str) -> Any:
-    """Return the object that MNE reads from a file, or raise an error that names the file."""
+    """Return what a function of MNE (`reader`) reads from a file.
+
+    If it fails, the error names the file and its expected content (`what`).
+    """
     try:
         return reader(file, verbose="ERROR")
     except Exception as error:  # what MNE raises depends on the content of the file
-        raise ValueError(f"{str(file)!r} was not read as a {what}: {error}") from error
+        raise ValueError(f"{str(file)!r} could not be read as a {what}: {error}") from error
 
 
 def _chosen(mne: Any, file: Path, condition: str | None) -> Any:
-    """Return one evoked response of a file, or raise an error that lists all of them."""
+    """Return the evoked response of a file that ``--condition`` names; without it, the only one.
+
+    If the choice is not clear, the error lists all evoked responses.
+    """
     found = _read(mne.read_evokeds, file, "file of evoked responses")
     names = [str(response.comment) for response in found]
     if condition is None:
@@ -200,13 +218,13 @@ def _chosen(mne: Any, file: Path, condition: str | None) -> Any:
         return found[int(number)]
     listed = ", ".join(repr(name) for name in names)
     raise ValueError(
-        f"--condition {condition} is not one of {file.name}, which has {listed}; give a comment "
-        "that occurs once, or a 0-based index."
+        f"--condition {condition} was given, but {file.name} has the evoked responses {listed}: "
+        "give a comment that occurs once, or a 0-based index."
     )
 
 
 def _cropped(response: Any, tmin: float | None, tmax: float | None) -> Any:
-    """Return the part of an evoked response between two times, which it must contain."""
+    """Return the part of an evoked response from `tmin` to `tmax` seconds; None means no limit."""
     first, last = float(response.times[0]), float(response.times[-1])
     begin, end = first if tmin is None else tmin, last if tmax is None else tmax
     tolerance = 0.5 / float(response.info["sfreq"])

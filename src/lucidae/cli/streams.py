@@ -31,10 +31,10 @@ __all__ = [
 ]
 
 SECONDS = 5
-"""Seconds after which a scheduler that does not answer is given up."""
+"""Number of seconds to wait for the answer of a Dask scheduler."""
 
 NOT_LOADED = (".h5", ".hdf5", ".zarr")
-"""Formats that are always read in blocks."""
+"""Suffixes of files that are read in blocks whatever their size."""
 
 Scheduler = Annotated[
     str | None,
@@ -47,9 +47,9 @@ Scheduler = Annotated[
 
 @contextmanager
 def cluster(address: str | None) -> Iterator[None]:
-    """Compute on the cluster of a Dask scheduler during a ``with`` block.
+    """Let Dask compute on the cluster of the scheduler at `address` during a ``with`` block.
 
-    If `address` is None, the block computes on this machine.
+    If `address` is None, everything is computed on this machine.
     """
     if address is None:
         yield
@@ -107,12 +107,12 @@ class SplitRows:
 def streamed_table(
     file: Path, scheduler: str | None, options: ReadOptions, second: Path | None = None
 ) -> Table | None:
-    """Return a table whose values are read in blocks, or by Dask if there is a scheduler.
+    """Return a table whose values are read in blocks, or by Dask if a scheduler is given.
 
-    The result is None for a file that is smaller than one block or has another format; such a file
-    is loaded into memory. HDF5 and Zarr are read in blocks whatever their size. If there are
-    targets in columns of the file, the values are `SplitRows`, or the targets are another Dask
-    collection.
+    The result is None for a file that the caller should load into memory: one that is smaller than
+    one block, or whose format cannot be read in blocks. HDF5 and Zarr are read in blocks whatever
+    their size. If columns of the file are targets, the values of the table are `SplitRows`; with a
+    scheduler, features and targets are two Dask collections.
 
     Parameters
     ----------
@@ -123,7 +123,12 @@ def streamed_table(
     options : ReadOptions
         The columns and targets to read.
     second : Path, optional
-        A file of targets, instead of columns of the first.
+        File that contains the targets, if they are not columns of `file`.
+
+    Returns
+    -------
+    Table or None
+        The table, or None if the file is to be loaded.
     """
     streams = file.suffix.lower() in FILES
     if scheduler is not None and not streams:
@@ -139,6 +144,10 @@ def streamed_table(
 
 
 def _table(file: Path, scheduler: str | None, options: ReadOptions) -> Table:
+    """Return a file as a table whose values are read in blocks, or by Dask if a scheduler is given.
+
+    Features and targets are the columns that `options` name.
+    """
     data: Any = blocks_of_file(file, options=options)
     names = data.feature_names or default_names(data.n_features)
     targets = _target_positions(data, names, options, file.name)
@@ -166,18 +175,24 @@ def _table(file: Path, scheduler: str | None, options: ReadOptions) -> Table:
 
 
 def _target_positions(data: Any, names: Any, options: ReadOptions, file: str) -> list[int]:
-    """Return the positions of the targets among the columns that are read."""
+    """Return the positions of the targets among the columns that are read.
+
+    `data` are the blocks of the file, `names` the names of its columns that are read, `options`
+    name the targets, and `file` is the name of the file for messages.
+    """
     every = getattr(data, "all_names", names)
     found = [every[at] for at in positions(options.targets, every, file)]
     for name in found:
         if name not in names:
-            why = getattr(data, "left_out", {}).get(name, "it is left out")
-            raise ValueError(f"{file!r} has no numeric column {name!r}: {why}.")
+            why = getattr(data, "left_out", {}).get(name, "it is not among the columns to read")
+            raise ValueError(
+                f"{file!r} has no numeric column {name!r}: {why}; give another target."
+            )
     return [at for at, name in enumerate(names) if name in found]
 
 
 def _parts(values: Any, features: list[int], targets: list[int]) -> tuple[Any, Any]:
-    """Return the features and the targets of a Dask collection."""
+    """Return the columns `features` and the columns `targets` as two Dask collections."""
     if hasattr(values, "columns"):
         names = list(values.columns)
         chosen = [names[at] for at in targets]
@@ -188,7 +203,7 @@ def _parts(values: Any, features: list[int], targets: list[int]) -> tuple[Any, A
 
 
 def _with_second(table: Table, second: Path, options: ReadOptions) -> Table:
-    """Return a table with the targets of a second file; both files are read in blocks."""
+    """Return `table` with the targets in the file `second`, read in blocks if possible."""
     if second.suffix.lower() in FILES:
         options = replace(options, columns=(), targets=())
         data: Any = blocks_of_file(second, flat=True, options=options)
@@ -200,7 +215,7 @@ def _with_second(table: Table, second: Path, options: ReadOptions) -> Table:
 
 
 SAMPLED_BYTES = 2**25
-"""Largest size in bytes of the sample of rows that is kept of a large file."""
+"""Largest size in bytes of the sample of rows that is drawn from a large file."""
 
 
 class _Sample:
@@ -224,9 +239,10 @@ class _Sample:
 
 
 def summarised_table(file: Path, options: ReadOptions) -> Table | None:
-    """Return the moment and a sample of the rows of a large file, which is read once.
+    """Return a large file as a table with the second moment of all rows and a sample of the rows.
 
-    The result is None for a file that is smaller than one block or has another format.
+    The file is read once. The result is None for a file that the caller should load into memory:
+    one that is smaller than one block, or whose format cannot be read in blocks.
     """
     if file.suffix.lower() not in FILES or not file.exists() or not is_large(file):
         return None
@@ -240,7 +256,7 @@ def summarised_table(file: Path, options: ReadOptions) -> Table | None:
     def leaf(rows: Any, _targets: Any, _weights: Any) -> SecondMoment:
         sample.add(rows)
         if not np.all(np.isfinite(rows[:, targets])):
-            raise ValueError("a target is not a finite number")
+            raise ValueError("a target is not a finite number: remove or impute such rows first")
         return SecondMoment.of(rows[:, features])
 
     moment = fold(AlignedBlocks(data, None, None), leaf, SecondMoment.merge, verbose=True)
@@ -272,13 +288,13 @@ def standardized(table: Table) -> Table:
 
 
 def _on_cluster(file: Path, options: ReadOptions) -> Any:
-    from lucidae.data.dask_blocks import dask_of_file
+    from lucidae.data.dask_collections import dask_of_file
 
     return dask_of_file(file, options)
 
 
 def is_large(file: Path) -> bool:
-    """Tell whether a file has more rows than one block, or a format that is not loaded.
+    """Tell whether a file does not fit into one block of rows, or is always read in blocks.
 
     The rows of a text file are not counted; its size in bytes decides.
     """

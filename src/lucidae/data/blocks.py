@@ -106,7 +106,10 @@ class RowBlocks(ABC):
         if n_features < 1:
             raise ValueError(f"{name} has no columns: at least one column of numbers is needed.")
         if n_rows is not None and n_rows - first_row < 1:
-            raise ValueError(f"{name} has {n_rows} rows, and none is left after row {first_row}.")
+            raise ValueError(
+                f"{name} has {n_rows} rows, but the first {first_row} rows are to be left out: "
+                "give a smaller first_row."
+            )
         self.name = name
         self.n_features = n_features
         self.reference = reference
@@ -123,7 +126,7 @@ class RowBlocks(ABC):
 
     @property
     def n_rows_to_read(self) -> int | None:
-        """Number of rows that an iteration yields, where it is known."""
+        """Number of rows that an iteration yields, or None if it is not known."""
         return None if self.n_rows is None else self.n_rows - self.first_row
 
     @property
@@ -163,7 +166,10 @@ class RowBlocks(ABC):
         return (block.rows for block in self.blocks())
 
     def checked(self, raw: Any, index: int, row: int) -> Any:
-        """Return a block as floating rows with `n_features` columns; None if it has no rows."""
+        """Return a block as floating rows with `n_features` columns; None if it has no rows.
+
+        `index` is the number of the block and `row` the number of its first row, for messages.
+        """
         rows = floating_rows(raw, self.name, index, row, flat=self.flat)
         if rows is None:
             return None
@@ -185,7 +191,10 @@ class RowBlocks(ABC):
 
 
 def shrunk(name: str, expected: int, found: int) -> str:
-    """Return the error message for data, such as a file, with fewer rows than they declare."""
+    """Return the error message for data, such as a file, that end after `found` rows.
+
+    `expected` is the number of rows that they declare, and `name` is their name.
+    """
     return (
         f"{name} declares {expected} rows, but ends after {found}: it has changed while it was "
         "read. Read it again when nobody writes to it."
@@ -196,7 +205,7 @@ def floating_rows(raw: Any, name: str, index: int, row: int, *, flat: bool = Fal
     """Return a block of data as a two-dimensional floating array; None if it has no rows.
 
     `name`, `index` and `row` (the name of the data, the number of the block and its first row) are
-    used in error messages; `flat` allows a vector.
+    used in error messages. If `flat`, a vector is accepted and becomes one column.
 
     NaN and infinity are not searched for here: they are found in the sums of squares.
     """
@@ -217,10 +226,10 @@ def floating_rows(raw: Any, name: str, index: int, row: int, *, flat: bool = Fal
 def located(
     error: ValueError, block: RowBlock, name: str, columns: tuple[str, ...] | None = None
 ) -> ValueError:
-    """Return an error about a block that names the block, and the entry that is not finite.
+    """Return a `ValueError` with the message of `error` and the position of the block in the data.
 
-    `error` is the original error, `name` the name of the data, and `columns` the names of their
-    columns, if they have any.
+    If an entry of the block is NaN or infinite, the message names this entry instead. `name` is the
+    name of the data, and `columns` are the names of their columns, if they have any.
     """
     for part, what in ((block.rows, name), (block.targets, "y")):
         found = None if part is None else _first_bad_entry(part)
@@ -254,7 +263,10 @@ def refuse_bad_entries(block: RowBlock, name: str, columns: tuple[str, ...] | No
 
 
 def _first_bad_entry(rows: Any) -> tuple[int, int, str] | None:
-    """Return row, column and kind of the first entry that is NaN or infinite, or None."""
+    """Return row, column and kind ("NaN" or "infinity") of the first entry that is not finite.
+
+    The result is None if all entries are finite.
+    """
     if scipy.sparse.issparse(rows):
         entries = rows.tocoo()
         bad = np.flatnonzero(~np.isfinite(entries.data))
@@ -278,7 +290,7 @@ def float_reference(dtype: Any) -> Array:
 
 
 class ArrayBlocks(RowBlocks):
-    """An array of any library, a sparse matrix, a data frame, or any object with row slices.
+    """Blocks of rows of an array, a sparse matrix, a data frame, or any object with row slices.
 
     Parameters
     ----------
@@ -326,7 +338,7 @@ class ArrayBlocks(RowBlocks):
             yield _row_slice(self.array, start, min(start - start % step + step, self.n_rows))
 
     def _step(self) -> int:
-        """Return the number of rows per block, a multiple of the stored chunks if there are any."""
+        """Return the number of rows per block, if possible a multiple of a stored chunk's rows."""
         rows, chunks = self.rows_per_block, getattr(self.array, "chunks", None)
         if not isinstance(chunks, tuple) or not chunks or not isinstance(chunks[0], int):
             return rows
@@ -345,12 +357,15 @@ def _row_slice(array: Any, start: int, stop: int) -> Any:
 
 
 def _starts(first: int, end: int, step: int) -> Iterator[int]:
-    """Yield the first row of each block; blocks after the first begin at multiples of `step`."""
+    """Yield the number of the first row of each block of the rows from `first` to `end`.
+
+    All blocks except the first begin at multiples of `step`.
+    """
     return chain([first], range(first - first % step + step, end, step))
 
 
 def reference_of_rows(array: Any) -> Array:
-    """Return an empty array of the library and the floating type to which rows are converted."""
+    """Return an empty array that shows the library and floating type of the rows of `array`."""
     if scipy.sparse.issparse(array) or not is_array(array):
         dtype = getattr(array, "dtype", None)
         if dtype is None:  # a data frame
@@ -361,7 +376,10 @@ def reference_of_rows(array: Any) -> Array:
 
 
 def column_names(array: Any) -> tuple[str, ...] | None:
-    """Return the names of the columns of a data frame if all are strings, as scikit-learn does."""
+    """Return the names of the columns of a data frame; None if they are not all strings.
+
+    The result is also None for an array without names of columns.
+    """
     columns = getattr(array, "columns", None)
     names = () if columns is None else tuple(columns)
     return names if names and all(isinstance(name, str) for name in names) else None
@@ -377,7 +395,7 @@ def stored_bytes(rows: Any) -> int:
 
 
 def concatenated(parts: list[Any]) -> Any:
-    """Return the rows of several blocks as one array."""
+    """Return the rows of several blocks (`parts`) as one array."""
     if len(parts) == 1:
         return parts[0]
     if any(scipy.sparse.issparse(part) for part in parts):
@@ -388,8 +406,8 @@ def concatenated(parts: list[Any]) -> Any:
 def coalesced(blocks: Iterable[RowBlock], least: int) -> Iterator[RowBlock]:
     """Yield blocks of at least `least` rows, joined from smaller ones.
 
-    The second moment of a block has m² entries, which are merged with those of the blocks before
-    it; for blocks of few rows this would take most of the time.
+    The second moment of a block with m columns has m² entries, which are merged with those of the
+    blocks before it; for blocks of few rows this would take most of the time.
     """
     held: list[RowBlock] = []
     for block in blocks:
@@ -402,6 +420,7 @@ def coalesced(blocks: Iterable[RowBlock], least: int) -> Iterator[RowBlock]:
 
 
 def _joined(held: list[RowBlock]) -> RowBlock:
+    """Return consecutive blocks as one block."""
     if len(held) == 1:
         return held[0]
     ends = np.cumsum([block.rows.shape[0] for block in held]).tolist()

@@ -14,32 +14,27 @@ from contextlib import suppress
 from functools import partial
 from itertools import islice, repeat
 from numbers import Real
-from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import dask
-import dask.array as da
 import numpy as np
 import scipy.sparse
 
 from lucidae.arrays import Array, is_array, namespace, to_numpy
 from lucidae.data.blocks import (
-    BLOCK_BYTES,
     RowBlock,
     RowBlocks,
     RowQueue,
-    concatenated,
     float_reference,
     floating_rows,
     stored_bytes,
 )
-from lucidae.data.files import ParquetBlocks, blocks_of_file
 from lucidae.data.kinds import AlignedBlocks, LoadedRows, checked_weights
 from lucidae.data.passes import ColumnLeaf, Shown, leaf_of
 from lucidae.moments import SecondMoment
 
-__all__ = ["DaskAligned", "DaskBlocks", "dask_of_file"]
+__all__ = ["DaskAligned", "DaskBlocks"]
 
 FAN_IN = 8
 """Number of summaries of chunks, such as second moments, that one Dask task joins."""
@@ -125,7 +120,7 @@ def is_frame(collection: Any) -> bool:
 
 
 def row_lengths(collection: Any) -> tuple[int, ...] | None:
-    """Return the number of rows of each chunk; None if Dask does not know it."""
+    """Return the number of rows of each chunk of a collection; None if Dask does not know it."""
     if is_frame(collection) or any(math.isnan(count) for count in collection.chunks[0]):
         return None
     return tuple(collection.chunks[0])
@@ -137,15 +132,17 @@ def one_column_chunk(array: Any) -> Any:
 
 
 def _without_first_rows(collection: Any, name: str, first_row: int) -> Any:
+    """Return a Dask collection without its first rows; `name` is its name in error messages."""
     if is_frame(collection) or row_lengths(collection) is None:
         raise ValueError(
             f"first_row={first_row} was given, but the number of rows in the chunks of {name} is "
-            "not known: call compute_chunk_sizes first."
+            "not known: call compute_chunk_sizes."
         )
     return collection[first_row:]
 
 
 def _frame_reference(frame: Any) -> Array:
+    """Return an empty array of the floating type to which the columns of a Dask frame are read."""
     meta = frame._meta
     if hasattr(meta, "columns"):
         kinds = set(meta.dtypes)
@@ -163,15 +160,16 @@ def array_reference(array: Any) -> Array:
 
 
 class DaskAligned(AlignedBlocks):
-    """Chunks of rows of a Dask collection, with their targets and weights of any kind."""
+    """Chunks of rows of a Dask collection with their targets and weights, from data of any kind."""
 
     rows: DaskBlocks
 
     def load(self, most_bytes: int | None = None, *, missing: bool = False) -> LoadedRows | None:
         """Return all rows if they are few enough to be loaded into memory, else None.
 
-        If Dask does not know the number of rows, they are counted, in twice as many chunks each
-        time, until there are too many.
+        If Dask does not know the number of rows, chunks are computed to count them, twice as many
+        in each round, until they are too many. `most_bytes` is the largest size to load, by default
+        that of one block. `missing` allows NaN in the rows.
         """
         if self.rows.n_rows is None or (most_bytes is not None and not self.rows.is_dense):
             parts, rows, size, done = self.rows.parts(), 0, 0, 0
@@ -188,7 +186,7 @@ class DaskAligned(AlignedBlocks):
         """Return the summary of all rows, such as their second moment, from all chunks.
 
         `leaf` summarises a chunk on the worker that has it, and `combine` joins two summaries; they
-        are joined in a tree.
+        are joined in a tree. `shown` displays the progress.
 
         If the columns are divided into chunks too, a `ColumnLeaf` summarises each chunk by itself;
         for any other `leaf` the chunks are first joined to whole rows.
@@ -212,7 +210,8 @@ class DaskAligned(AlignedBlocks):
 
         The codes of rows, which the summary needs, are sums over the chunks of columns. They are
         computed first; then each chunk is summarised by itself, so that no worker needs a whole
-        row.
+        row. `leaf` and `combine` are those of `fold`, and `topic` is the name under which the tasks
+        report their progress, or None.
         """
         checked = dask.delayed(_checked_part, pure=False)
         codes, total = dask.delayed(_codes, pure=False), dask.delayed(_total, pure=False)
@@ -273,6 +272,10 @@ class DaskAligned(AlignedBlocks):
         return _taken(other, lengths)
 
     def _dask_beside(self, other: DaskBlocks, lengths: tuple[int, ...] | None) -> list[Any]:
+        """Return the chunks of targets or weights in a Dask collection, divided as those of X.
+
+        `lengths` are the numbers of rows of the chunks of X; None if they are not known.
+        """
         theirs = row_lengths(other.collection)
         if lengths is not None and theirs is not None:
             if sum(lengths) != sum(theirs):
@@ -326,8 +329,8 @@ def _tree(parts: list[Any], combine: Any) -> Any:
 def _computed(parts: list[Any]) -> list[Any]:
     """Return the computed values of delayed values, without Dask's warning about large graphs.
 
-    The graph may contain large vectors. As a part of the graph they are not lost if a worker is
-    lost, as scattered data would be.
+    The graph contains large vectors on purpose: scattered to the workers instead, a vector would be
+    lost together with its worker.
     """
     with dask.config.set({"distributed.admin.large-graph-warning-threshold": "1TB"}):
         return list(dask.compute(*parts))
@@ -345,9 +348,12 @@ def _summary(
     first_row: int | None,
     n_features: int,
 ) -> Any:
-    """Return the summary of one chunk of rows, on the worker that has the chunk.
+    """Return the summary of one chunk of rows (`raw`), computed by `leaf` on the chunk's worker.
 
-    The result is None if the chunk has no rows, or if all their weights are zero.
+    The result is None if the chunk has no rows, or if all their weights are zero. The chunk must
+    have the dtype `dtype` and `n_features` columns. `name`, `index` and `first_row` are the name of
+    the data, the number of the chunk and that of its first row, for messages; `topic` is the name
+    under which the progress is reported.
     """
     rows = _checked_chunk(raw, name, dtype, index, first_row, n_features)
     if rows is None:
@@ -368,9 +374,10 @@ def _summary(
 def _checked_chunk(
     raw: Any, name: str, dtype: Any, index: int, first_row: int | None, n_features: int
 ) -> Any:
-    """Return the rows of a chunk; None if there are none.
+    """Return a chunk (`raw`) as floating rows; None if it has no rows.
 
-    Another number of columns than `n_features`, or another dtype than `dtype`, is an error.
+    Another number of columns than `n_features`, or another dtype than `dtype`, is an error, which
+    names the data (`name`), the chunk (`index`) and its first row (`first_row`, None if unknown).
     """
     rows = floating_rows(raw, name, index, first_row or 0)
     if rows is None:
@@ -389,15 +396,17 @@ def _checked_chunk(
 
 
 def _checked_weights(weights: Any, block: RowBlock) -> Any:
+    """Return the weights of the rows of a block, checked; one number means equal weights."""
     count = block.rows.shape[0]
     given = np.full(count, float(weights)) if isinstance(weights, Real) else weights
     return checked_weights(given, block)
 
 
 def _called(name: str, first_row: int | None) -> str:
-    """Return the name of the data `name` in an error message about a row of a chunk.
+    """Return what an error message about a row of a chunk calls the data.
 
-    `first_row` is the number of the first row of the chunk in the data; None if it is not known.
+    This is `name` if the number of the chunk's first row in the data (`first_row`) is known;
+    otherwise the message says that rows are counted in the chunk.
     """
     return name if first_row is not None else IN_CHUNK.format(name)
 
@@ -411,9 +420,11 @@ def _checked_part(
     first_row: int | None,
     place: slice,
 ) -> tuple[Any, Any] | None:
-    """Return the columns `place` of a chunk of rows, and the weights of the rows.
+    """Return some columns of a chunk of rows (`raw`), checked, and the weights of the rows.
 
-    The result is None if the chunk has no rows, or if all their weights are zero.
+    The result is None if the chunk has no rows, or if all their weights are zero. `place` are the
+    positions of these columns in the data, `dtype` is the expected dtype, and `name`, `index` and
+    `first_row` are the name of the data, the number of the chunk and that of its first row.
     """
     rows = _checked_chunk(raw, name, dtype, index, first_row, place.stop - place.start)
     if rows is None:
@@ -445,8 +456,9 @@ def _part_sums(
 ) -> Any:
     """Return the summary of some columns of a chunk of rows; None if `part` is None.
 
-    `part` are these columns and the weights of the rows, and `codes` are sums over all columns, see
-    `ColumnLeaf`.
+    `leaf` computes the summary from `part`, these columns and the weights of the rows, and from
+    `codes`, which are sums over all columns. `name`, `index`, `first_row` and `first_column` locate
+    the chunk in messages, and `topic` is the name under which the progress is reported.
     """
     if part is None:
         return None
@@ -474,7 +486,10 @@ def _joined(combine: Any, parts: list[Any]) -> Any:
 
 
 def _report(topic: str | None, index: int, n_rows: int) -> None:
-    """Tell the process that shows the progress that chunk `index` has been summarised."""
+    """Tell the process that shows the progress that chunk `index` of `n_rows` rows is summarised.
+
+    `topic` identifies the display; if it is None, nothing is shown.
+    """
     if topic is None:
         return
     if topic in _REPORTS:  # the schedulers of this process
@@ -487,7 +502,7 @@ def _report(topic: str | None, index: int, n_rows: int) -> None:
 
 
 _REPORTS: dict[str, Any] = {}
-"""Functions that show the progress of the passes of this process, by topic."""
+"""Functions that show the progress of reading in this process, by the topic of the display."""
 
 
 class _Progress:
@@ -532,7 +547,7 @@ class _Progress:
 
 
 def current_client() -> Any:
-    """Return the client of the cluster on which Dask computes, None if it computes here."""
+    """Return the client of the cluster on which Dask computes; None if it computes on its own."""
     distributed = sys.modules.get("distributed")
     chosen = dask.config.get("scheduler", None)
     if distributed is None or chosen not in (None, "distributed", "dask.distributed"):
@@ -541,78 +556,3 @@ def current_client() -> Any:
         return distributed.default_client()
     except ValueError:
         return None
-
-
-def dask_of_file(path: Any, options: Any = None) -> Any:
-    """Return the rows of a file as a lazy Dask collection; every worker must be able to read it.
-
-    Parameters
-    ----------
-    path : path-like
-        A file that `lucidae.data.row_blocks` reads.
-    options : lucidae.io.tables.ReadOptions, optional
-        The columns to read and, for a text file, its header and decimal separator.
-
-    Returns
-    -------
-    dask.array.Array or dask.dataframe.DataFrame
-        A data frame for Parquet and text, whose row groups or parts of the text are its
-        partitions; else an array, whose chunks are the blocks of the file.
-    """
-    file = Path(path).resolve()
-    data = blocks_of_file(file, options=options)
-    if isinstance(data, ParquetBlocks):
-        import dask.dataframe as dd
-
-        columns = list(data.feature_names or ())
-        return dd.read_parquet(file, columns=columns, index=False).astype(data.dtype)
-    if hasattr(data, "layout"):
-        return _frame_of_text(data)
-    assert data.n_rows is not None, "arrays in files have a shape"
-    starts = range(0, data.n_rows, data.rows_per_block)
-    read = dask.delayed(_rows_of_file, pure=True)
-    chunks = []
-    for start in starts:
-        count = min(data.rows_per_block, data.n_rows - start)
-        block = read(str(file), start, count, options)
-        chunks.append(da.from_delayed(block, (count, data.n_features), data.dtype))
-    return da.concatenate(chunks, axis=0)
-
-
-def _frame_of_text(data: Any) -> Any:
-    """Return the parts of a text file as a lazy data frame, whose workers read them as text.
-
-    Dask would take the type of each column from the first rows, and refuse a part with whole
-    numbers in a column of other numbers.
-    """
-    import dask.dataframe as dd
-    import pandas as pd
-
-    from lucidae.io.text import AS_TEXT, parsing
-
-    names, columns = list(data.all_names), list(data.feature_names)
-    cells = dd.read_csv(
-        data.file, blocksize=BLOCK_BYTES, names=names, **parsing(data.layout), **AS_TEXT
-    )
-    meta = pd.DataFrame(np.empty((0, len(columns))), columns=columns)
-    return cells.map_partitions(partial(_numbers_of_text, data), meta=meta)
-
-
-def _numbers_of_text(data: Any, cells: Any) -> Any:
-    """Return the columns of numbers of one part of a text file; runs on a worker."""
-    import pandas as pd
-
-    from lucidae.io.text import parse_text
-
-    parsed = parse_text(cells.set_axis(range(cells.shape[1]), axis=1), data.layout.decimal)
-    return pd.DataFrame(data.numbers(parsed), columns=list(data.feature_names), index=parsed.index)
-
-
-def _rows_of_file(path: str, start: int, count: int, options: Any) -> Any:
-    """Return `count` rows of a file from row `start` on; runs on a worker."""
-    held: list[Any] = []
-    for rows in blocks_of_file(path, first_row=start, options=options):
-        held.append(rows)
-        if sum(len(part) for part in held) >= count:
-            break
-    return concatenated(held)[:count]

@@ -41,10 +41,15 @@ def blocks_of_file(
         Rows before this one are left out.
     options : lucidae.io.tables.ReadOptions, optional
         The columns to read and, for a text file, its header and decimal separator.
+
+    Returns
+    -------
+    RowBlocks
+        The rows of the file; iteration yields them block by block.
     """
     file = Path(path)
     if not file.exists():
-        raise ValueError(f"There is no file {str(file)!r}.")
+        raise ValueError(f"There is no file {str(file)!r}: check the path.")
     reader = FILES.get(file.suffix.lower())
     if reader is None:
         raise ValueError(
@@ -55,7 +60,7 @@ def blocks_of_file(
 
 
 def _with_options(opened: Callable[..., RowBlocks]) -> Callable[..., RowBlocks]:
-    """Return a function that opens an array file and reads only the columns that are asked for.
+    """Return a function that opens an array file and reads only the columns that the user chose.
 
     `opened` opens the file with all columns. Columns are given in the options by their 0-based
     indices.
@@ -107,6 +112,21 @@ class RawBlocks(RowBlocks):
     The blocks are read from the file and not through a mapping of it into memory. So the pages of
     the file do not count as memory of the process, and a file that becomes shorter raises an error,
     where reading its mapping would end the process.
+
+    Parameters
+    ----------
+    file : path
+        The file.
+    dtype, shape : dtype, tuple of int
+        Type and shape of the array in the file.
+    offset : int
+        Position of the first number in the file, in bytes.
+    name : str
+        What messages call the data.
+    flat : bool, default=False
+        Whether a vector is accepted.
+    first_row : int, default=0
+        Rows before this one are left out.
     """
 
     is_dense = True
@@ -169,6 +189,7 @@ def _fill(stream: Any, buffer: Any) -> int:
 
 
 def _blocks_of_npy(file: Path, *, flat: bool, first_row: int) -> RowBlocks:
+    """Return the rows of an NPY file, read in blocks."""
     name = repr(file.name)
     try:
         array = np.lib.format.open_memmap(file, mode="r")
@@ -181,10 +202,11 @@ def _blocks_of_npy(file: Path, *, flat: bool, first_row: int) -> RowBlocks:
 def blocks_of_map(
     array: np.memmap[Any, Any], name: str, *, flat: bool = False, first_row: int = 0
 ) -> RowBlocks:
-    """Return the blocks of a memory map.
+    """Return the blocks of a memory map, which messages call `name`, from row `first_row` on.
 
-    The blocks are read from the file if the rows are stored one after the other. The private
-    changes of a copy-on-write map (mode ``"c"``) are in memory only, so it is sliced.
+    If `flat`, the map may be a vector. The blocks are read from the file if the rows are stored one
+    after the other. The private changes of a copy-on-write map (mode ``"c"``) are in memory only,
+    so it is sliced.
     """
     file, mapping = array.filename, array._mmap  # type: ignore[attr-defined]
     if file is None or mapping is None or array.mode == "c" or not array.flags.c_contiguous:
@@ -207,7 +229,7 @@ class ParquetBlocks(RowBlocks):
     """The columns of numbers of a Parquet file, read by pyarrow batch by batch.
 
     The columns are chosen as by `lucidae.io.tables.read_table`: an index that pandas wrote is left
-    out unless it has a name and is asked for.
+    out unless it has a name and the user chose it.
     """
 
     def __init__(self, file: Path, *, flat: bool, first_row: int, options: Any = None) -> None:
@@ -247,10 +269,11 @@ class ParquetBlocks(RowBlocks):
         except self._errors as error:
             raise ValueError(
                 f"{self.name} cannot be read to its end: {_first_line(error)}. It has changed "
-                "while it was read, or it is damaged."
+                "while it was read, or it is damaged: read it again, or replace it."
             ) from None
 
     def _numbers(self, batch: Any) -> Any:
+        """Return a batch of pyarrow as an array of floating numbers; missing values are NaN."""
         block = np.empty((batch.num_rows, self.n_features), dtype=self.dtype)
         for index, column in enumerate(batch.columns):
             # Integers with missing values are converted to doubles, in which these are NaN.
@@ -261,6 +284,7 @@ class ParquetBlocks(RowBlocks):
 
 
 def _pyarrow() -> tuple[Any, tuple[type[Exception], ...]]:
+    """Return the module `pyarrow.parquet`, and the types of errors that it raises for bad files."""
     try:
         import pyarrow as pa
         import pyarrow.parquet as parquet
@@ -272,7 +296,10 @@ def _pyarrow() -> tuple[Any, tuple[type[Exception], ...]]:
 def _chosen_fields(
     file: str, schema: Any, options: Any
 ) -> tuple[tuple[str, ...], tuple[str, ...], dict[str, str]]:
-    """Return the names of all columns, of those to read, and why the others are left out."""
+    """Return the names of all columns, the names of those to read, and why others are left out.
+
+    `schema` is the schema of the Parquet file, and `options` name the columns to read, if any.
+    """
     stored = (schema.pandas_metadata or {}).get("index_columns", ())
     index = [name for name in stored if isinstance(name, str)]
     named = [name for name in index if not UNNAMED_INDEX.fullmatch(name)]
@@ -305,6 +332,7 @@ def _is_number(kind: Any) -> bool:
 
 
 def _blocks_of_text(file: Path, *, flat: bool, first_row: int, options: Any) -> RowBlocks:
+    """Return the rows of a text file, read in blocks; this needs pandas."""
     try:
         from lucidae.data.text import TextBlocks
     except ImportError:
@@ -332,11 +360,12 @@ class _StoredArray:
         except (OSError, KeyError) as error:
             raise ValueError(
                 f"{self.file.name!r} cannot be read to its end: {_first_line(error)}. It has "
-                "changed while it was read, or it is damaged."
+                "changed while it was read, or it is damaged: read it again, or replace it."
             ) from None
 
 
 def _blocks_of_hdf5(file: Path, *, flat: bool, first_row: int) -> RowBlocks:
+    """Return the rows of the only two-dimensional data set of an HDF5 file, read in blocks."""
     try:
         import h5py
     except ImportError:
@@ -358,6 +387,7 @@ def _blocks_of_hdf5(file: Path, *, flat: bool, first_row: int) -> RowBlocks:
 
 
 def _blocks_of_zarr(file: Path, *, flat: bool, first_row: int) -> RowBlocks:
+    """Return the rows of a Zarr array in a folder, read in blocks."""
     try:
         import zarr
     except ImportError:
@@ -388,7 +418,10 @@ class _ZarrBlocks(ArrayBlocks):
 
 
 def _only(arrays: list[Any], file: Path, advice: str) -> Any:
-    """Return the only array of a file; several are an error, because none is preferred."""
+    """Return the only array of a file; another number of arrays is an error.
+
+    `arrays` are all arrays of the file, and `advice` says in the error how to give one of them.
+    """
     if len(arrays) != 1:
         raise ValueError(
             f"{file.name!r} contains {len(arrays)} tables, expected one: give the array itself, "
@@ -407,4 +440,4 @@ FILES: dict[str, Callable[..., RowBlocks]] = {
     ".hdf5": _with_options(_blocks_of_hdf5),
     ".zarr": _with_options(_blocks_of_zarr),
 }
-"""Readers by the suffix of the file."""
+"""Functions that return the blocks of a file, by the suffix of the file."""

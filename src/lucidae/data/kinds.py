@@ -1,4 +1,4 @@
-"""Recognition of the kind of given data, and blocks of X with their targets and weights."""
+"""Recognition of the kind of data; blocks of X with targets and weights; iterables of batches."""
 
 from __future__ import annotations
 
@@ -17,20 +17,24 @@ import scipy.sparse
 
 from lucidae.arrays import Array, is_array, like, namespace
 from lucidae.data import blocks as sizes
-from lucidae.data.batches import BatchBlocks
 from lucidae.data.blocks import (
     ArrayBlocks,
     RowBlock,
     RowBlocks,
     RowQueue,
+    column_names,
     concatenated,
+    floating_rows,
+    reference_of_rows,
     refuse_bad_entries,
     stored_bytes,
 )
+from lucidae.data.files import blocks_of_file
 from lucidae.validation import check_number, check_weights, is_sparse_cupy, real_array
 
 __all__ = [
     "AlignedBlocks",
+    "BatchBlocks",
     "LoadedRows",
     "aligned_blocks",
     "in_memory",
@@ -69,7 +73,7 @@ def _is_function(X: Any) -> bool:
 
 
 class _Batches:
-    """The batches that a function returns: each iteration calls it again."""
+    """Iterable of the batches that a function returns; each iteration calls the function again."""
 
     def __init__(self, function: Callable[[], Iterable[Any]]) -> None:
         self.function = function
@@ -134,9 +138,10 @@ def _opened(
     with_targets: bool = False,
     batches: bool = False,
 ) -> RowBlocks:
-    """Return data of any kind as blocks of rows.
+    """Return data of any kind as blocks of rows, as `row_blocks` does, with further options.
 
-    `flat` allows a vector, and with `batches` a list is an iterable of batches.
+    If `flat`, a vector is accepted. If `with_targets`, the targets in the batches of an iterable
+    are used. If `batches`, a list is an iterable of batches and not of rows.
     """
     if isinstance(X, RowBlocks):
         return X
@@ -169,7 +174,7 @@ def _opened(
 
 
 def loaded(values: Any, name: str = "y") -> Any:
-    """Return targets or weights of any kind as an array in memory."""
+    """Return targets or weights of any kind as an array in memory; messages call them `name`."""
     if in_memory(values):
         return values
     if is_dask(values):
@@ -223,6 +228,7 @@ class AlignedBlocks:
         return self._pass() if begun is None else begun
 
     def _pass(self) -> Iterator[RowBlock]:
+        """Yield the blocks of X with the targets and weights of the same rows, in one pass."""
         targets = None if self.targets is None else RowQueue(self.targets)
         weights = RowQueue(self.weights) if isinstance(self.weights, RowBlocks) else None
         constant = None if isinstance(self.weights, RowBlocks) else self.weights
@@ -272,6 +278,7 @@ class AlignedBlocks:
         return self._joined(read)
 
     def _joined(self, read: list[RowBlock]) -> LoadedRows:
+        """Return the blocks `read` as one set of rows, targets and weights in memory."""
         rows = named_rows(concatenated([block.rows for block in read]), self.rows.feature_names)
         targets, weights = None, None
         if read[0].targets is not None:
@@ -283,9 +290,11 @@ class AlignedBlocks:
 
 
 def _check_count(y: Any, count: int, number: int) -> None:
+    """Raise an error unless the targets y of block `number` have as many rows (`count`) as X."""
     if y is not None and y.shape[0] != count:
         raise ValueError(
-            f"block {number} has {count} rows of X and {y.shape[0]} of y: give one y per row."
+            f"block {number} has {count} rows of X and {y.shape[0]} of y: give one row of y for "
+            "each row of X."
         )
 
 
@@ -356,3 +365,159 @@ def aligned_blocks(
 
         return DaskAligned(rows, targets, weights)
     return AlignedBlocks(rows, targets, weights)
+
+
+class BatchBlocks(RowBlocks):
+    """An iterable of batches of rows; a generator can be read once only.
+
+    Parameters
+    ----------
+    batches : iterable
+        Each batch is an array, a data frame or a sparse matrix of rows, the path of a file, or a
+        tuple of rows, targets and, optionally, weights.
+    name : str
+        What messages call the data.
+    with_targets : bool, default=False
+        Whether the targets are used; otherwise they are ignored.
+    flat : bool, default=False
+        Whether a batch may be a vector, one number per row.
+    first_row : int, default=0
+        Rows before this one are left out.
+    """
+
+    def __init__(
+        self,
+        batches: Iterable[Any],
+        name: str,
+        *,
+        with_targets: bool = False,
+        flat: bool = False,
+        first_row: int = 0,
+    ) -> None:
+        given = iter(batches)
+        self._batches = batches
+        self._with_targets = with_targets
+        self._columns: tuple[str, ...] | None = None
+        iterator = self._opened_files(given, name)
+        first = next((batch for batch in iterator if _n_rows(batch, name)), None)
+        if first is None:
+            raise ValueError(f"{name} yields no rows: at least one batch with a row is needed.")
+        rows, targets, _ = _parts(first, name)
+        self.flat_targets = with_targets and len(np.shape(targets)) == 1
+        is_vector = flat and len(getattr(rows, "shape", (0,))) == 1
+        checked = floating_rows(rows, name, 0, 0, flat=is_vector)
+        once = given is batches
+        self._rest: Iterator[Any] | None = chain([first], iterator) if once else None
+        super().__init__(
+            name,
+            int(checked.shape[1]),
+            reference_of_rows(checked),
+            feature_names=self._columns or column_names(rows),  # type: ignore[redundant-expr]  # `_opened_files` sets it
+            repeatable=not once,
+            flat=is_vector,
+            first_row=first_row,
+        )
+
+    def read(self) -> Iterator[Any]:
+        """Yield the batches as they were given; `blocks` separates rows, targets and weights."""
+        return (block.rows for block in self.blocks())
+
+    def blocks(self) -> Iterator[RowBlock]:
+        """Yield the batches with their targets and weights."""
+        row, index, skipped = 0, -1, self.first_row
+        for batch in self._next_pass():
+            if not _n_rows(batch, self.name):
+                continue
+            index += 1
+            raw, targets, weights = _parts(batch, self.name)
+            targets = targets if self._with_targets else None
+            names = column_names(raw)
+            if names is not None and names != (self.feature_names or names):
+                raise ValueError(
+                    f"block {index} of {self.name} has other columns than the first block: all "
+                    "blocks need the same columns in the same order."
+                )
+            rows = self.checked(raw, index, row)
+            row += rows.shape[0]
+            if targets is not None:
+                targets = floating_rows(targets, "y", index, row - rows.shape[0], flat=True)
+            block = RowBlock(rows, targets, weights, index, row - rows.shape[0])
+            if row > skipped:
+                yield _without_first(block, skipped)
+        if row <= skipped:
+            raise ValueError(
+                f"{self.name} has {row} rows, but the first {skipped} rows are to be left out: "
+                "give a smaller first_row."
+            )
+
+    def _next_pass(self) -> Iterator[Any]:
+        """Return an iterator over all batches; an iterator that was read already is an error."""
+        if self.repeatable:
+            return self._opened_files(iter(self._batches), self.name)
+        if self._rest is None:
+            raise ValueError(
+                f"{self.name} is an iterator that has been read already: give a new one, or "
+                "something that can be read more than once."
+            )
+        return self._used_up(self._rest)
+
+    def _opened_files(self, batches: Iterator[Any], name: str) -> Iterator[Any]:
+        """Yield the batches; the path of a file is replaced by the blocks of this file."""
+        for batch in batches:
+            if not isinstance(batch, str | os.PathLike):
+                yield batch
+                continue
+            data = blocks_of_file(batch)
+            self._columns = self._columns or data.feature_names
+            if data.feature_names != self._columns:
+                raise ValueError(
+                    f"{data.name} has other columns than the files of {name} before it: all files "
+                    "need the same columns in the same order."
+                )
+            yield from data
+
+    def _used_up(self, rest: Iterator[Any]) -> Iterator[Any]:
+        yield from rest
+        self._rest = None
+
+
+class _BatchParts(NamedTuple):
+    rows: Any
+    targets: Any
+    weights: Any
+
+
+def _parts(batch: Any, name: str) -> _BatchParts:
+    """Return rows, targets and weights of a batch; None for targets and weights that it lacks."""
+    is_tuple = isinstance(batch, list | tuple) and len(batch) > 0
+    if not is_tuple or len(getattr(batch[0], "shape", ())) != 2:
+        return _BatchParts(batch, None, None)  # an array, or a list of rows
+    if len(batch) > 3:
+        raise ValueError(
+            f"a batch of {name} has {len(batch)} parts, expected at most 3: rows, targets and "
+            "weights."
+        )
+    return _BatchParts(*batch, *[None] * (3 - len(batch)))
+
+
+def _n_rows(batch: Any, name: str) -> int:
+    """Return the number of rows of a batch, which may be a tuple of rows, targets and weights."""
+    rows = _parts(batch, name).rows
+    shape = getattr(rows, "shape", None)
+    if shape is not None and len(shape):
+        return int(shape[0])
+    if isinstance(rows, list | tuple):
+        return len(rows)
+    raise ValueError(
+        f"{name} yields {type(rows).__name__}, expected batches of rows: arrays, data frames, "
+        "sparse matrices or paths of files."
+    )
+
+
+def _without_first(block: RowBlock, skipped: int) -> RowBlock:
+    """Return a block without its first `skipped` rows."""
+    cut = max(0, skipped - block.first_row)
+    if not cut:
+        return block
+    rows, targets, weights = (None if part is None else part[cut:] for part in block[:3])
+    return RowBlock(rows, targets, weights, block.number, block.first_row + cut)

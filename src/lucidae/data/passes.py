@@ -76,8 +76,8 @@ def read_moment(
     data : AlignedBlocks
         The rows, with their targets and weights.
     leaf : callable, optional
-        The moment of one block, as a function of its rows, targets and weights; by default that
-        of its rows.
+        Function that returns the moment of one block from its rows, targets and weights; by
+        default the moment of the rows.
     start : SecondMoment, optional
         Moment of rows that were read before, which is merged with that of these rows.
     verbose : bool, default=False
@@ -115,9 +115,11 @@ def fold(
 ) -> Any:
     """Return a summary of all blocks, such as their second moment, from one pass over the data.
 
-    Blocks whose weights are all zero are left out; the result is None if no block remains. Dask
-    computes the summaries where the blocks are, and joins them in a tree. `shown` displays the
-    progress; by default a new display is made if `verbose`.
+    `leaf` returns the summary of one block from its rows, targets and weights, `combine` joins two
+    summaries, and `start` is the summary of rows that were read before. Blocks whose weights are
+    all zero are left out; the result is None if no block remains. Dask computes the summaries where
+    the blocks are, and joins them in a tree. `shown` displays the progress; by default a new
+    display is made if `verbose`.
     """
     shown = shown or Shown("reading {}", verbose)
     if hasattr(data, "fold"):
@@ -148,7 +150,8 @@ def _after(
 ) -> tuple[Any, int]:
     """Return the summary of all rows read so far, and the number of these rows.
 
-    `done` contains both before `block` of `data` was read.
+    `done` contains both before `block` of `data` was read. `leaf` returns the summary of a block,
+    and `combine` joins two summaries.
     """
     total, count = done
     part = leaf_of(block, data.name, leaf, data.feature_names)
@@ -202,7 +205,10 @@ class Shown:
 
     @contextmanager
     def rows(self, total: int | None, unit: str = "rows") -> Iterator[Callable[[int], None]]:
-        """Yield a function that shows how many of `total` rows one pass over the data has read."""
+        """Yield a function that shows how many rows, of `total`, one pass over the data has read.
+
+        `unit` is the name of what is counted.
+        """
         began, description = time.monotonic(), self.description.format(unit)
 
         def show(count: int) -> None:
@@ -233,7 +239,7 @@ class ColumnLeaf(ABC):
     """
 
     def __call__(self, rows: Any, _targets: Any, weights: Any) -> Any:
-        """Return the summary of a block of rows with all columns, and of their weights."""
+        """Return the summary of a block of rows with all columns, weighted by `weights`."""
         return self.sums(rows, self.codes(rows), weights)
 
     @abstractmethod
@@ -241,7 +247,7 @@ class ColumnLeaf(ABC):
         """Return an object that computes the same summary for the columns `part` only."""
 
     def codes(self, rows: Any) -> Any:  # noqa: ARG002
-        """Return for each row the contribution of the given columns to a sum over all columns.
+        """Return for each row the contribution of the columns of `rows` to a sum over all columns.
 
         The result is None if the summary does not need such a sum.
         """
@@ -249,7 +255,7 @@ class ColumnLeaf(ABC):
 
     @abstractmethod
     def sums(self, rows: Any, codes: Any, weights: Any) -> Any:
-        """Return the summary of some columns of `rows`; `codes` are the sums over all columns."""
+        """Return the summary of the columns in `rows`, from `codes` summed over all columns."""
 
     @staticmethod
     @abstractmethod
@@ -312,6 +318,7 @@ class Passes(Shown):
 def _progress_line(
     description: str, count: int, total: int | None, elapsed: float, unit: str
 ) -> str:
+    """Return a line such as "reading rows: 5 of 9 rows, 2.5 rows per second, 0:00:02 left"."""
     rate = count / elapsed
     if total is None:
         return f"{description}: {count} {unit}, {rate:.3g} {unit} per second"
@@ -326,7 +333,8 @@ def given_moment(estimator: Any, start: SecondMoment | None) -> SecondMoment:
     """
     if start is None:
         raise ValueError(
-            "batches is None, but start is None too: give rows, or the moment of all rows as start."
+            "batches and start are both None: give batches of rows, or the moment of all rows as "
+            "start."
         )
     estimator.n_features_in_ = start.n_features
     vars(estimator).pop("feature_names_in_", None)
@@ -367,11 +375,11 @@ def by_blocks(method: Method) -> Method:
             return method(self, X, *options, **named)
         if any(options) or any(named.values()):
             raise ValueError(
-                f"{method.__name__} was given options for data that are read in blocks, expected "
-                "X alone: give an array."
+                f"{method.__name__} was given options, but X is read in blocks, for which it has "
+                "none: omit the options, or give X as an array."
             )
         if is_dask(X):
-            from lucidae.data.dask_results import mapped
+            from lucidae.data.dask_collections import mapped
 
             return mapped(self, X, method.__name__)
         return _applied(partial(method, self), X, bool(getattr(self, "verbose", False)))
@@ -394,7 +402,7 @@ def _applied(apply: Callable[[Any], Array], X: Any, verbose: bool) -> Array:
 
 
 class _Results:
-    """Collects what a method returns for each block of rows, as one array of all rows.
+    """Collector of what a method returns for each block of rows, as one array of all rows.
 
     If the number of rows is known, the results are written into this array as they arrive.
     """

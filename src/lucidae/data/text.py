@@ -10,25 +10,22 @@ import numpy as np
 import pandas as pd
 
 from lucidae.data.blocks import RowBlocks, float_reference
-from lucidae.io.tables import (
-    ReadOptions,
-    choose_columns,
-    header_sentence,
-    is_index,
-    readable_text,
-    unique_names,
-)
+from lucidae.io.tables import ReadOptions, choose_columns
 from lucidae.io.text import (
     AS_NUMBERS,
     AS_TEXT,
     as_one_sentence,
     check_width,
     has_short_rows,
+    header_sentence,
+    is_index,
     parse_text,
     parsing,
+    readable_text,
     refuse_ragged,
     text_layout,
     to_numbers,
+    unique_names,
 )
 
 __all__ = ["TextBlocks"]
@@ -54,7 +51,7 @@ class TextBlocks(RowBlocks):
     file : Path
         Text in UTF-8.
     flat : bool, default=False
-        Whether a single column is a vector.
+        Whether the data are a vector if the file has a single column.
     first_row : int, default=0
         Rows before this one are left out.
     options : ReadOptions, optional
@@ -106,6 +103,7 @@ class TextBlocks(RowBlocks):
         self._refuse_shrunk(size)
 
     def _numbers(self) -> Iterator[Any]:
+        """Yield the columns of numbers of the file as arrays, from row `first_row` on."""
         rows = max(1, self.rows_per_block * 8 // CELL_BYTES)
         skip, row, even = self.first_row, 0, False
         with readable_text(self.file):
@@ -119,7 +117,7 @@ class TextBlocks(RowBlocks):
                 row, skip = row + len(numbers), max(0, skip - len(numbers))
 
     def _refuse_shrunk(self, size: int) -> None:
-        """Raise an error if the file has become shorter than `size` bytes."""
+        """Raise an error if the file is now shorter than `size`, its number of bytes before."""
         now = self.file.stat().st_size
         if now < size:
             raise ValueError(
@@ -128,7 +126,10 @@ class TextBlocks(RowBlocks):
             ) from None
 
     def numbers(self, frame: Any, row: int = 0) -> np.ndarray[Any, Any]:
-        """Return the chosen columns of a parsed part of the file, which begins at a given row."""
+        """Return the columns of numbers of `frame`, a parsed part of the file, as an array.
+
+        `row` is the number of the first row of the part, for messages.
+        """
         for at in self.positions:
             if frame[at].dtype.kind not in NUMBERS:
                 raise ValueError(
@@ -138,7 +139,9 @@ class TextBlocks(RowBlocks):
         return frame[self.positions].to_numpy(dtype=np.float64)  # type: ignore[no-any-return]
 
     def _frames(self, rows: int, positions: Iterable[int]) -> Iterator[Any]:
-        """Yield parts of the file, in which the given columns are numbers or text.
+        """Yield parts of the file of `rows` rows each, with the columns at `positions` as numbers.
+
+        A column that contains other text than numbers stays text.
 
         pandas reads numbers with a decimal point. Where it finds a row of missing values, the file
         is read as text from this part on: only in the text does a blank row, which is left out,
@@ -160,6 +163,7 @@ class TextBlocks(RowBlocks):
                 yield parse_text(rest, self.layout.decimal)
 
     def _chunks(self, rows: int, how: dict[str, Any]) -> Iterator[Any]:
+        """Yield parts of `rows` rows that pandas reads from the file with the arguments `how`."""
         with (
             as_one_sentence(self.file, self.layout),
             pd.read_csv(self.file, chunksize=rows, **parsing(self.layout), **how) as chunks,

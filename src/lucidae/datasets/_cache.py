@@ -49,6 +49,7 @@ def data_home(folder: str | os.PathLike[str] | None = None) -> Path:
 
 
 def _platform_cache() -> Path:
+    """Return the folder in which the operating system keeps the caches of this user."""
     if sys.platform == "win32":
         return Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
     if sys.platform == "darwin":
@@ -84,7 +85,7 @@ def read_stored(folder: Path, files: Iterable[DataFile]) -> dict[str, bytes]:
 def store(folder: Path, contents: Mapping[str, bytes]) -> None:
     """Write files into `folder`; `contents` has their bytes by file name.
 
-    If writing fails, no incomplete file is left.
+    If writing fails, the incomplete file is removed.
     """
     try:
         for name, content in contents.items():

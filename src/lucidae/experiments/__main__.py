@@ -51,6 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line with its commands ``list`` and ``run``."""
     parser = argparse.ArgumentParser(prog="python -m lucidae.experiments", description=__doc__)
     commands = parser.add_subparsers(required=True)
     lister = commands.add_parser("list", help="list the experiments, one per line")
@@ -100,6 +101,7 @@ def _list(_: argparse.Namespace) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
+    """Run the command ``run`` with parsed options, and return its exit code."""
     store = Store(options.out / "cells")
     for packed in options.take:
         print(f"{count(store.unpack(packed))} read from {packed}")
@@ -122,6 +124,7 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _print_verdicts(done: Reproduction) -> None:
+    """Print the verdicts on all finished experiments, and the names of unfinished ones."""
     for outcome in done.outcomes:
         print(f"\n{outcome.experiment.name}, {outcome.results.seconds:.1f} s of work")
         print(outcome.summary())

@@ -1,4 +1,4 @@
-"""Table of all experiments by name; each experiment is declared in its own module."""
+"""Table of all experiments by name, with the module that declares each of them."""
 
 from __future__ import annotations
 
@@ -17,25 +17,27 @@ MODULES = {
     "lae-weights": "linear.weights",
     "lae-scaling": "linear.scaling",
     "lae-penalties": "linear.penalties",
-    "lae-minibatch": "linear.minibatch",
+    "lae-minibatch": "linear.dynamics:MINIBATCH",
     "lae-learning-rates": "linear.learning_rates",
     "lae-conditioning": "linear.conditioning",
     "component-counts": "linear.counts",
     "dropout-landscape": "dropout.landscape",
     "dropout-paths": "dropout.paths",
     "dropout-convergence": "dropout.convergence",
-    "sparse-unit": "sparsity.unit",
-    "sparse-scaled": "sparsity.scaled",
-    "sparse-leadfield": "sparsity.leadfield",
-    "sparse-noise": "sparsity.noise",
+    "sparse-unit": "sparsity.recovery:UNIT_ROWS",
+    "sparse-scaled": "sparsity.recovery:SCALED_ROWS",
+    "sparse-leadfield": "sparsity.recovery:LEADFIELD",
+    "sparse-noise": "sparsity.recovery:NOISY",
     "sparse-slices": "sparsity.slices",
     "sparse-arrays": "sparsity.arrays",
     "vae-mnist": "vae.mnist",
-    "vae-mnist-fixed": "vae.mnist_fixed",
+    "vae-mnist-fixed": "vae.mnist:FIXED_NOISE",
     "embeddings-truncation": "embeddings.truncation",
     "vae-manifold": "vae.manifold",
 }
-"""Module of each experiment below `lucidae.experiments`, in the order of the papers."""
+"""Module of each experiment below `lucidae.experiments`, in the order of the papers.
+
+The declaration is called ``EXPERIMENT`` in its module unless another name follows the colon."""
 
 NAMES = tuple(MODULES)
 
@@ -50,7 +52,7 @@ def available() -> tuple[str, ...]:
 
 @cache
 def experiment(name: str) -> Experiment:
-    """Return the `Experiment` called `name`; raise ValueError if there is none.
+    """Return the `Experiment` called `name`; raise ValueError if no experiment has this name.
 
     Examples
     --------
@@ -59,8 +61,10 @@ def experiment(name: str) -> Experiment:
     """
     if name not in NAMES:
         raise ValueError(f"no experiment is called {name!r}; expected one of {', '.join(NAMES)}.")
-    module = import_module(f"lucidae.experiments.{MODULES[name]}")
-    found: Experiment = module.EXPERIMENT
+    module, _, declared = MODULES[name].partition(":")
+    found: Experiment = getattr(
+        import_module(f"lucidae.experiments.{module}"), declared or "EXPERIMENT"
+    )
     return found
 
 

@@ -49,7 +49,7 @@ class DataSet:
 
 
 def _gaussian(n_samples: int, n_features: int) -> DataSet:
-    """Return Gaussian data whose covariance has equally spaced eigenvalues.
+    """Return a data set of Gaussian rows whose covariance has equally spaced eigenvalues.
 
     The eigenvalues are those of Bao et al. 2020, Figure 4, where the data have 5000 rows and 1000
     features.

@@ -363,7 +363,7 @@ class Verdict(Protocol):
 
 
 class VerdictKind(StrEnum):
-    """What a verdict is about: a claim of a paper, a finding of this project, or a mere report."""
+    """What is judged: a claim of a paper, a finding of this project, or nothing (only reported)."""
 
     PAPER = "the paper's claim"
     OWN = "our own finding"

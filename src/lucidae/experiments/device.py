@@ -51,7 +51,9 @@ def reference(device: str) -> Array:
     try:
         return torch.empty(0, dtype=torch.float64, device=device)
     except (RuntimeError, AssertionError) as error:
-        raise ValueError(f"device={device!r} is not available here: {error}") from error
+        raise ValueError(
+            f"device={device!r} is not available here: {error}; use device='cpu'."
+        ) from error
 
 
 def cores() -> int:
@@ -85,6 +87,7 @@ def _accelerator(device: str) -> str:
 
 
 def _processor() -> str:
+    """Return the name of the processor, as the operating system gives it."""
     try:
         for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
             if line.startswith("model name"):

@@ -66,7 +66,7 @@ class Tick:
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """Numbers of runs (each a `Cell`) that one call of `run` measured, reused and left.
+    """Numbers of runs (each a `Cell`) that one call of `run` measured, reused and did not start.
 
     Parameters
     ----------
@@ -179,12 +179,12 @@ def _groups(cells: Sequence[Cell], batched: bool) -> list[Group]:
 
 
 class _Clock:
-    """Count the finished runs (each a `Cell`), estimate the time left, and enforce the time limit.
+    """Counter of finished runs (each a `Cell`), with an estimate of the time left and a time limit.
 
     A `Work` is the function that does the runs. The costs that its cells declare are proportional
     to their run times, but the factor depends on the machine and differs between functions. The
     clock therefore estimates one pace (seconds per unit of cost) for each function from its
-    finished cells, and predicts the sum of pace × cost over the cells that are left.
+    finished cells, and predicts the sum of pace × cost over the unfinished cells.
     """
 
     def __init__(
@@ -212,7 +212,7 @@ class _Clock:
         return self.spent[work] / self.paid[work] if self.paid[work] else self.guess
 
     def allows(self, group: Group) -> bool:
-        """Return whether a group of runs is expected to end in time, or there is no time limit."""
+        """Return whether a group of runs is expected to end before the time limit, if any."""
         expected = self.pace(str(group[0].work)) * sum(cell.cost for cell in group)
         return self.budget is None or self.elapsed + expected <= self.budget
 
@@ -231,6 +231,7 @@ class _Clock:
 def _in_turn(
     groups: Sequence[Group], folder: Path, device: str, clock: _Clock
 ) -> Iterator[tuple[Group, float]]:
+    """Do groups of runs one after the other; yield each group with its time in seconds."""
     for group in groups:
         if clock.allows(group):
             yield group, measure_and_store(group, folder, device)
@@ -239,6 +240,7 @@ def _in_turn(
 def _at_once(
     groups: Sequence[Group], folder: Path, device: str, clock: _Clock
 ) -> Iterator[tuple[Group, float]]:
+    """Do groups of runs in several workers; yield each group with its time in seconds."""
     tasks = (
         joblib.delayed(_numbered)(number, group, folder, device, os.getpid())
         for number, group in enumerate(groups)

@@ -123,12 +123,12 @@ def reproduce(
     write_verdicts(outcomes, folder / scale / "verdicts.json")
     written = None
     if page and outcomes:
-        from lucidae.experiments.page import write_page
+        from lucidae.experiments.pages import write_page
 
         target = folder / scale / "index.html"
         written = write_page(outcomes, target, time.perf_counter() - start, tally.note)
     if notes is not None:
-        from lucidae.experiments.notes import write_notes
+        from lucidae.experiments.pages import write_notes
 
         write_notes(outcomes, Path(notes))
     return Reproduction(outcomes, waiting, tally, written)

@@ -20,6 +20,7 @@ from lucidae.certificate import Claim, reported
 from lucidae.experiments.declaration import Curve, Curves
 
 __all__ = [
+    "LABELS",
     "Agree",
     "AtLeast",
     "AtMost",
@@ -29,6 +30,7 @@ __all__ = [
     "Outweighs",
     "Reported",
     "Sooner",
+    "label",
     "measured",
 ]
 
@@ -41,7 +43,7 @@ LARGEST_WHOLE = 1e7
 
 
 def curve_named(curves: Curves, name: str) -> Curve:
-    """Return the curve called `name`; raise ValueError if there is none."""
+    """Return the curve called `name`; raise ValueError if no curve has this name."""
     if name not in curves:
         raise ValueError(
             f"no curve is called {name!r}; expected one of {', '.join(sorted(curves))}."
@@ -140,8 +142,8 @@ def measured(claim: Claim) -> str:
 class AtMost:
     """Verdict that the selected values of one curve are at most `bound`.
 
-    `series` is the name of the curve, `at` selects its values (such as ``"end"`` or
-    ``"everywhere"``, see the module), and `says` describes the quantity in words.
+    `series` is the name of the curve, `at` selects its values (a point of the grid, an interval,
+    ``"end"``, ``"everywhere"`` or ``"mean"``), and `says` describes the quantity in words.
 
     Examples
     --------
@@ -167,8 +169,8 @@ class AtMost:
 class AtLeast:
     """Verdict that the selected values of one curve are at least `bound`.
 
-    `series` is the name of the curve, `at` selects its values (such as ``"end"`` or
-    ``"everywhere"``, see the module), and `says` describes the quantity in words.
+    `series` is the name of the curve, `at` selects its values (a point of the grid, an interval,
+    ``"end"``, ``"everywhere"`` or ``"mean"``), and `says` describes the quantity in words.
     """
 
     series: str
@@ -188,8 +190,8 @@ class AtLeast:
 class Between:
     """Verdict that the selected values of one curve lie from `low` to `high`, both included.
 
-    `series` is the name of the curve, `at` selects its values (such as ``"end"`` or
-    ``"everywhere"``, see the module), and `says` describes the quantity in words.
+    `series` is the name of the curve, `at` selects its values (a point of the grid, an interval,
+    ``"end"``, ``"everywhere"`` or ``"mean"``), and `says` describes the quantity in words.
     """
 
     series: str
@@ -219,9 +221,9 @@ class Between:
 class Ordered:
     """Verdict that each of several curves exceeds the next one by at least `margin`.
 
-    `series` are the names of the curves, `at` selects their values (such as ``"end"`` or
-    ``"mean"``, see the module), and `says` describes the quantity in words. A negative margin
-    allows for sampling noise.
+    `series` are the names of the curves, `at` selects their values (a point of the grid, an
+    interval, ``"end"``, ``"everywhere"`` or ``"mean"``), and `says` describes the quantity in
+    words. A negative margin allows for sampling noise.
     """
 
     series: tuple[str, ...]
@@ -247,8 +249,9 @@ class Ordered:
 class Agree:
     """Verdict that the selected values of two curves differ by at most `within`.
 
-    `first` and `second` are the names of the curves, `at` selects their values (such as ``"end"``
-    or ``"everywhere"``, see the module), and `says` describes the quantity in words.
+    `first` and `second` are the names of the curves, `at` selects their values (a point of the
+    grid, an interval, ``"end"``, ``"everywhere"`` or ``"mean"``), and `says` describes the quantity
+    in words.
     """
 
     first: str
@@ -272,10 +275,10 @@ class Agree:
 class Outweighs:
     """Verdict that the values of a first curve are at least `factor` times those of a second.
 
-    `first` and `second` are the names of the curves, `at` selects their values (such as ``"end"``
-    or ``"everywhere"``, see the module), and `says` describes the quantity in words. If a value of
-    the second curve is zero and that of the first is positive, the ratio is infinite and satisfies
-    the bound.
+    `first` and `second` are the names of the curves, `at` selects their values (a point of the
+    grid, an interval, ``"end"``, ``"everywhere"`` or ``"mean"``), and `says` describes the quantity
+    in words. If a value of the second curve is zero and that of the first is positive, the ratio is
+    infinite and satisfies the bound.
     """
 
     first: str
@@ -313,7 +316,10 @@ class Falls:
     says: str = ""
 
     def judge(self, curves: Curves, reference: str) -> Claim:
-        """Return a `Claim` that the largest increase between grid points is at most `slack`."""
+        """Return a `Claim` that the largest increase between grid points is at most `slack`.
+
+        `curves` are all curves of the experiment, and `reference` names the paper.
+        """
         curve = curve_named(curves, self.series)
         steps = np.diff(curve.y)
         value = worst(steps, largest=True) if len(steps) else 0.0
@@ -326,10 +332,10 @@ class Falls:
 class Sooner:
     """Verdict that a first curve falls to `level` at least `factor` times sooner than a second.
 
-    The abscissa (such as the epoch) at which the second curve is first at most `level`, divided by
-    that of the first curve, must be at least `factor`. If the second curve never falls to `level`,
-    the end of its grid is used, and the ratio is a lower bound. If the first curve never does, the
-    verdict fails.
+    `first` and `second` are the names of the curves. The abscissa (such as the epoch) at which the
+    second curve is first at most `level`, divided by that of the first, must be at least `factor`.
+    If the second curve never falls to `level`, the end of its grid is used, and the ratio is a
+    lower bound. If the first curve never does, the verdict fails.
     """
 
     first: str
@@ -376,8 +382,8 @@ def arrival(curve: Curve, level: float) -> float:
 class Reported:
     """Report the largest selected value of one curve without judging it.
 
-    `series` is the name of the curve, `at` selects its values (such as ``"end"`` or
-    ``"everywhere"``, see the module), and `says` describes the quantity in words.
+    `series` is the name of the curve, `at` selects its values (a point of the grid, an interval,
+    ``"end"``, ``"everywhere"`` or ``"mean"``), and `says` describes the quantity in words.
     """
 
     series: str
@@ -385,7 +391,44 @@ class Reported:
     says: str = ""
 
     def judge(self, curves: Curves, reference: str) -> Claim:
-        """Return a `Claim` with the measured value and no bound; its `holds` is None."""
+        """Return a `Claim` with the measured value and no bound; its `holds` is None.
+
+        `curves` are all curves of the experiment, and `reference` names the paper.
+        """
         value = worst(figures(curves, self.series, self.at), largest=True)
         statement = stated(self.says or self.series, "", curves[self.series], self.at)
         return reported(self.series, statement, reference, value)
+
+
+LABELS = {
+    "uniform_l2": "uniform ℓ₂",
+    "nonuniform_l2": "non-uniform ℓ₂",
+    "rag": "RAG",
+    "nested_dropout": "nested dropout",
+    "expected_nested_dropout": "expected nested dropout",
+    "linear_vae": "linear VAE",
+    "full": "full-covariance VAE",
+    "diagonal": "diagonal-covariance VAE",
+    "autoencoder": "autoencoder",
+    "group lasso": "group lasso",
+    "music": "MUSIC",
+    "beamforming": "conventional beamforming",
+    "mle": "Minka's evidence",
+    "parallel_analysis": "parallel analysis",
+    "hard_threshold": "hard threshold",
+    "known_noise": "hard threshold, known noise",
+    "horn": "Horn's procedure",
+    "share": "95 % of the variance",
+}
+"""Name of each method in claims, tables and plots, by its name in the settings of a run."""
+
+
+def label(method: str, optimizer: str) -> str:
+    """Return the printed name of a method together with that of its optimizer.
+
+    Examples
+    --------
+    >>> label("rag", "nesterov")
+    'RAG, Nesterov'
+    """
+    return f"{LABELS[method]}, {optimizer.capitalize()}"

@@ -137,7 +137,7 @@ def _flush_to_disk(path: Path) -> None:
 
 
 def _is_without_room(error: BaseException | None) -> bool:
-    """Return whether an error, or an earlier error that led to it, is due to a full disk."""
+    """Return whether the disk is full according to an error or an earlier error that led to it."""
     while error is not None:
         if isinstance(error, OSError) and error.errno in NO_ROOM:
             return True
@@ -146,7 +146,11 @@ def _is_without_room(error: BaseException | None) -> bool:
 
 
 def _without_room(destination: Path, temporary: Path, size: int | None) -> OSError:
-    """Return the error for a full disk, which states the space that is needed and that is free."""
+    """Return the error for a full disk, which states the space that is needed and that is free.
+
+    `size` is the size of the file `destination` in bytes, or None if it is not known, and
+    `temporary` is its incomplete copy.
+    """
     written = temporary.stat().st_size if temporary.exists() else 0
     free = shutil.disk_usage(destination.parent).free + written  # what was written is removed
     if size is None:
@@ -258,7 +262,7 @@ def open_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> Any:
 
 
 def read_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, limit: int) -> Any:
-    """Return one array of a ZIP archive; raise an error if it states more than `limit` bytes.
+    """Return one array of a ZIP archive; an array of more than `limit` bytes is an error.
 
     NumPy reserves the memory of an array before it reads the data, so the size that the array's
     header states is tested first.

@@ -4,7 +4,7 @@ The header describes a tree of numbers, texts, lists and records, whose arrays a
 the file. A record has a stable tag (``lucidae.linear.fitted/1``: a name, and the version of its
 fields) instead of a module path, so that files stay readable when a class is moved or renamed.
 Reading creates only objects of types that were registered by `saved_as` and of a short list of
-scikit-learn's types (`lucidae.io.scikit`), and executes no code from the file.
+scikit-learn's types (`lucidae.io.contents.KINDS`), and executes no code from the file.
 """
 
 from __future__ import annotations
@@ -31,8 +31,13 @@ from lucidae._families import import_families
 from lucidae._version import __version__
 from lucidae.arrays import is_array, to_numpy
 from lucidae.io.atomic import load_arrays, reason_of, save_arrays
-from lucidae.io.consistency import check_estimator, check_fields, check_shapes
-from lucidae.io.scikit import check_plain, scikit_kinds
+from lucidae.io.contents import (
+    check_estimator,
+    check_fields,
+    check_plain,
+    check_shapes,
+    scikit_kinds,
+)
 
 __all__ = ["Source", "load", "reads", "save", "save_from", "saved_as", "source_of"]
 
@@ -152,7 +157,7 @@ def save(estimator: BaseEstimator, path: str | os.PathLike[str]) -> None:
     """Write a fitted estimator of this package to a file, completely or not at all.
 
     A pipeline is written, too, if its other steps are scikit-learn's scalers, `SimpleImputer`,
-    `PCA`, or another type of `lucidae.io.scikit.KINDS`. An estimator that `load` could not read
+    `PCA`, or another type of `lucidae.io.contents.KINDS`. An estimator that `load` could not read
     back is refused.
 
     Parameters
@@ -189,9 +194,9 @@ def save(estimator: BaseEstimator, path: str | os.PathLike[str]) -> None:
 def save_from(
     estimator: BaseEstimator, path: str | os.PathLike[str], source: Source | None
 ) -> None:
-    """Write a fitted estimator as `save` does, together with the data file that it was fitted to.
+    """Write a fitted estimator as `save` does, with a note of the data file it was fitted to.
 
-    Without a `source`, nothing is noted about the data.
+    If `source` is None, the file contains no such note.
     """
     owner = type(estimator).__name__
     check_is_fitted(estimator)
@@ -327,7 +332,7 @@ def _describe(value: Any, arrays: dict[str, Any], place: str) -> Any:
 def _texts(values: np.ndarray[Any, Any], place: str) -> list[str]:
     """Return an array of text, such as the names of features, as a list.
 
-    Raise an error if the array contains other objects than text.
+    Raise an error, which names the attribute by `place`, if the array contains other objects.
     """
     if values.ndim != 1 or not all(isinstance(item, str) for item in values):
         raise ValueError(
@@ -437,14 +442,17 @@ def _checked_array(array: Any, tree: Mapping[str, Any]) -> Any:
     stated = {name: tree[name] for name in ("shape", "dtype") if name in tree}
     if stated and stated != _layout(array):
         raise ValueError(
-            f"{tree['array']} has the shape {array.shape} and the dtype {array.dtype.str}, but the "
-            f"header states {stated}"
+            f"the array {tree['array']} has the shape {array.shape} and the dtype "
+            f"{array.dtype.str}, but the header of the file states {stated}"
         )
     return array
 
 
 def _known(registered: Mapping[str, Any], name: str) -> Any:
-    """Return the entry of `registered` for a type's name in a file; raise an error if unknown."""
+    """Return the entry of the table `registered` for the name of a type in a file.
+
+    Raise an error if the table has no such name.
+    """
     if name not in registered:
         raise ValueError(
             f"the file contains the type {name!r}, which this version of lucidae does not know; "

@@ -92,7 +92,10 @@ def write_sheet(prefix: Path, sheet: Sheet, kind: str) -> Path:
 
 
 def sheet_path(prefix: Path, kind: str) -> Path:
-    """Return the path of the file that `write_sheet` writes, with the suffix of its format."""
+    """Return the path `prefix` with the suffix of the format that `write_sheet` writes.
+
+    `kind` is the suffix of the input file, such as ``".csv"``.
+    """
     suffix, _ = WRITERS.get(kind.lower(), TEXT)
     return prefix.with_name(prefix.name + suffix)
 

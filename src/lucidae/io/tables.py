@@ -11,8 +11,7 @@ import difflib
 import os
 import re
 import zipfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -31,7 +30,16 @@ from lucidae.io.atomic import (
     reason_of,
     require_size,
 )
-from lucidae.io.text import MISSING, parse_number, read_frame
+from lucidae.io.text import (
+    MISSING,
+    header_sentence,
+    is_index,
+    is_number,
+    read_frame,
+    readable_text,
+    some,
+    unique_names,
+)
 
 __all__ = [
     "SUFFIXES",
@@ -39,14 +47,9 @@ __all__ = [
     "Table",
     "choose_columns",
     "default_names",
-    "header_sentence",
-    "is_index",
     "positions",
     "read_table",
     "read_target",
-    "readable_text",
-    "some",
-    "unique_names",
 ]
 
 Matrix = np.ndarray[Any, np.dtype[Any]]
@@ -57,8 +60,6 @@ TARGET_NAMES = ("y", "Y", "target", "targets")
 """Names under which the array of targets is looked for in an NPZ archive, the preferred one first.
 
 `DATA_NAMES` are those of the array of features."""
-INDEX_NAMES = ("index", "level_0", "__index_level_0__")
-"""Names that pandas gives to the index of a data frame if it is written as a column."""
 ROW_INDEX = "it is the index of the rows"
 
 
@@ -146,7 +147,10 @@ class Table:
 
     @property
     def reading(self) -> str:
-        """One sentence on the header that was found and the columns left out; empty if neither."""
+        """One sentence on the header of the file and the columns that were left out.
+
+        It is empty for a file without either, such as an NPY file.
+        """
         reasons = [f"{name} ({why})" for name, why in self.left_out.items()]
         left_out = f"columns left out: {some(reasons)}" if reasons else ""
         parts = [part for part in (self.header, left_out) if part]
@@ -218,9 +222,10 @@ def positions(
 
 
 def _meant(name: str, columns: Sequence[str]) -> str:
-    """Return a question for the column that a misspelt name may mean; empty if there is none.
+    """Return a hint for a message about an unknown column: the most similar name of a column.
 
-    Names that are separated by commas are explained, too.
+    For several names that are separated by commas, the hint says how to give several columns. It is
+    empty if no name is similar.
     """
     parts = [part.strip() for part in name.split(",")]
     if len(parts) > 1 and all(part in columns for part in parts):
@@ -228,18 +233,6 @@ def _meant(name: str, columns: Sequence[str]) -> str:
     lowered = {column.lower(): column for column in reversed(columns)}
     near = difflib.get_close_matches(name.lower(), lowered, 1)
     return f" (did you mean {lowered[near[0]]!r}?)" if near else ""
-
-
-def some(names: Sequence[str], most: int = 12) -> str:
-    """Return the first `most` names as text, followed by the number of further names, if any.
-
-    Examples
-    --------
-    >>> some(["a", "b", "c"], 2)
-    'a, b and 1 more'
-    """
-    rest = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + rest
 
 
 def read_table(path: str | os.PathLike[str], options: ReadOptions | None = None) -> Table:
@@ -283,7 +276,7 @@ def read_target(path: str | os.PathLike[str], options: ReadOptions | None = None
 def _read(file: Path, readers: Mapping[str, Reader], options: ReadOptions) -> Table:
     """Return the table in a file, read by the function that `readers` has for its suffix."""
     if not file.is_file():
-        raise ValueError(f"There is no file {str(file)!r}.")
+        raise ValueError(f"There is no file {str(file)!r}: check the path.")
     reader = readers.get(file.suffix.lower())
     if reader is None:
         raise ValueError(
@@ -301,7 +294,7 @@ def _read(file: Path, readers: Mapping[str, Reader], options: ReadOptions) -> Ta
 
 
 def _require_finite_rows(table: Table) -> None:
-    """Raise an error unless a table has two rows, one column and finite numbers only."""
+    """Raise an error unless a table has at least two rows, one column and only finite numbers."""
     rows, columns = table.values.shape
     if rows < 2 or columns < 1:
         raise ValueError(
@@ -328,19 +321,6 @@ def _read_text(file: Path, options: ReadOptions) -> Table:
         return _parse_text(file, options)
 
 
-@contextmanager
-def readable_text(file: Path) -> Iterator[None]:
-    """Turn errors about the content of a text file into one sentence that names the file."""
-    try:
-        yield
-    except UnicodeDecodeError:
-        raise ValueError(f"{file.name!r} is not text in UTF-8; save it as CSV in UTF-8.") from None
-    except (ValueError, MemoryError):
-        raise
-    except Exception as error:  # csv.Error, and what pandas raises for binary data
-        raise ValueError(f"{file.name!r} cannot be read as CSV: {reason_of(error)}.") from error
-
-
 def _parse_text(file: Path, options: ReadOptions) -> Table:
     """Return the table in a CSV or TSV file; its field `header` says if a header was found."""
     frame, layout = read_frame(file, options.header, options.decimal)
@@ -349,46 +329,6 @@ def _parse_text(file: Path, options: ReadOptions) -> Table:
     names = unique_names(given)
     table = _from_frame(file.name, frame.set_axis(names, axis=1), options, index, layout.decimal)
     return replace(table, header=header_sentence(names if layout.header else ()))
-
-
-def header_sentence(names: Sequence[str]) -> str:
-    """Return a sentence that says whether a text file has a header, and with which column names."""
-    if names:
-        return f"the first line is the header ({some(names, 6)})"
-    return "the file has no header, and its columns are numbered from 0"
-
-
-def is_index(name: str, column: Any) -> bool:
-    """Return whether the first column of a file is an index of the rows that pandas or R wrote.
-
-    It is if it contains distinct integers and either has no name, or has a name that pandas gives
-    to an index and counts the rows from 0 or 1.
-    """
-    if not pd.api.types.is_numeric_dtype(column.dtype) or not len(column):
-        return False
-    values = column.to_numpy(np.float64)
-    if not np.all(values == np.floor(values)) or len(np.unique(values)) < len(values):
-        return False
-    counting = bool(values[0] in (0, 1) and np.all(np.diff(values) == 1))
-    return not name or name.startswith("Unnamed: ") or (name in INDEX_NAMES and counting)
-
-
-def unique_names(given: Sequence[str]) -> tuple[str, ...]:
-    """Return one unique name per column.
-
-    A column without a name is called "column" and its 0-based index. Equal names are numbered as
-    pandas does: a, a.1, a.2.
-    """
-    used: dict[str, int] = {}
-    for index, name in enumerate(given):
-        plain = name or f"column {index}"
-        unique, repeats = plain, used.get(plain, 0)
-        while unique in used:
-            repeats += 1
-            unique = f"{plain}.{repeats}"
-        used[unique] = 0
-        used[plain] = repeats
-    return tuple(used)
 
 
 def _read_parquet(file: Path, options: ReadOptions) -> Table:
@@ -420,10 +360,11 @@ def _limit(file: Path) -> int:
 def _from_frame(
     file: str, frame: Any, options: ReadOptions, index: int | None, decimal: str = "."
 ) -> Table:
-    """Return a table of the numeric columns of a data frame that the options ask for.
+    """Return a table of those numeric columns of a data frame that the user chose in `options`.
 
-    Other columns are left out, with a reason. `index` is the position of a column that may be an
-    index of the rows (or None), and `decimal` is the decimal separator of the file.
+    The table has a reason for each column that is left out. `file` is the name of the file, `index`
+    the position of a column that may be an index of the rows (or None), and `decimal` the decimal
+    separator of the file.
     """
     names = tuple(frame.columns)
     chosen = choose_columns(file, frame, options, index, decimal)
@@ -444,7 +385,7 @@ class ChosenColumns(NamedTuple):
 def choose_columns(
     file: str, frame: Any, options: ReadOptions, index: int | None, decimal: str = "."
 ) -> ChosenColumns:
-    """Return which columns of a frame are read.
+    """Return which columns of a data frame are features, which are targets, and which are not read.
 
     Parameters
     ----------
@@ -454,11 +395,17 @@ def choose_columns(
         The rows of the file, or the first of them; columns that do not contain numbers contain
         text.
     options : ReadOptions
-        The columns and targets that are asked for.
+        The columns and targets that the user chose.
     index : int or None
-        Position of a column that counts the rows; it is left out unless it is asked for.
+        Position of a column that counts the rows; it is left out unless the user chose it.
     decimal : {".", ","}, default="."
         The decimal separator of the text.
+
+    Returns
+    -------
+    ChosenColumns
+        Positions of the columns of numbers (targets included) and of the targets, and the reason
+        for each column that is left out.
     """
     names = tuple(frame.columns)
     if not len(frame):
@@ -493,7 +440,8 @@ def _wanted(
 ) -> tuple[Sequence[int], list[int]]:
     """Return the positions of all columns to read, targets included, and those of the targets.
 
-    `is_numeric` tells whether the column at a position can be read; errors list these columns.
+    `names` are the names of all columns of the file called `file`. `is_numeric` tells whether the
+    column at a position contains numbers; an error about an unknown name lists these columns.
     """
     targets = positions(options.targets, names, file, is_numeric)
     if not options.columns:
@@ -512,23 +460,14 @@ def _why_not(column: Any, decimal: str) -> str:
             return f"its entries are of type {column.dtype}"
         if not _is_number_or_missing(cell, decimal):
             other = "," if decimal == "." else "."
-            hint = f"; --decimal {other} reads it" if _is_number(cell, other) else ""
+            hint = f"; --decimal {other} reads it" if is_number(cell, other) else ""
             return f"{_short(cell)} in row {row} is not a number{hint}"
     return f"its entries are of type {column.dtype}"
 
 
-def _is_number(cell: str, decimal: str) -> bool:
-    """Return whether a cell is a number with the given decimal separator."""
-    try:
-        parse_number(cell, decimal)
-    except ValueError:
-        return False
-    return True
-
-
 def _is_number_or_missing(cell: str, decimal: str) -> bool:
-    """Return whether a cell is a number or stands for a missing value."""
-    return cell.lower() in MISSING or _is_number(cell, decimal)
+    """Return whether a cell is a number, or text such as NA that means a missing value."""
+    return cell.lower() in MISSING or is_number(cell, decimal)
 
 
 def _short(cell: str) -> str:

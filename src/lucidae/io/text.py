@@ -31,17 +31,23 @@ __all__ = [
     "check_width",
     "has_header",
     "has_short_rows",
+    "header_sentence",
+    "is_index",
+    "is_number",
     "parse_number",
     "parse_text",
     "parsing",
     "read_frame",
+    "readable_text",
     "refuse_ragged",
+    "some",
     "text_layout",
     "to_numbers",
+    "unique_names",
 ]
 
 MISSING = ("", "na", "n/a", "nan", "null", "none", "?")
-"""Cells of a text file that stand for a missing value, in lower case."""
+"""Cells of a text file that mean a missing value, in lower case."""
 
 SAMPLE_CHARACTERS = 1 << 20
 SAMPLE_RECORDS = 500
@@ -62,6 +68,8 @@ DATE = re.compile(
     r"\d{4}[-/.]\d{1,2}([-/.]\d{1,2})?([ T].*)?|\d{1,2}[-/.]\d{1,2}[-/.]\d{2,4}( .*)?"
     r"|\d{1,2}:\d{2}(:\d{2}(\.\d+)?)?"
 )
+INDEX_NAMES = ("index", "level_0", "__index_level_0__")
+"""Names that pandas gives to the index of a data frame if it is written as a column."""
 TRUTH = ("true", "false", "yes", "no")
 YEARS = range(1500, 2101)
 WHOLE = re.compile(r"0|[1-9]\d{0,8}")
@@ -138,7 +146,7 @@ def text_layout(file: Path, header: bool | None, decimal: str | None) -> TextLay
     delimiter = _delimiter(sample, decimal)
     skipped, records = _records(sample, delimiter)
     if not records:
-        raise ValueError(f"{file.name!r} is empty.")
+        raise ValueError(f"{file.name!r} is empty; at least two rows of numbers are needed.")
     if len(records[0]) > MOST_COLUMNS:
         raise ValueError(
             f"{file.name!r} has {len(records[0])} columns, expected at most {MOST_COLUMNS} in a "
@@ -157,9 +165,9 @@ def text_layout(file: Path, header: bool | None, decimal: str | None) -> TextLay
 
 
 def _records(sample: str, delimiter: str) -> tuple[int, list[list[str]]]:
-    """Return the number of blank lines at the start of a text, and its records that are not blank.
+    """Return the number of blank lines at the start of a text (`sample`), and its other records.
 
-    A record is a list of cells, stripped of blanks.
+    A record is a list of cells, stripped of blanks; `delimiter` separates the cells in the text.
     """
     reader = csv.reader(io.StringIO(sample, newline=""), delimiter=delimiter, skipinitialspace=True)
     rows = [[cell.strip() for cell in row] for row in islice(reader, SAMPLE_RECORDS)]
@@ -168,9 +176,10 @@ def _records(sample: str, delimiter: str) -> tuple[int, list[list[str]]]:
 
 
 def _delimiter(sample: str, decimal: str | None) -> str:
-    """Return the delimiter: comma, semicolon or tab.
+    """Return the delimiter of the cells in a text (`sample`): comma, semicolon or tab.
 
     It is the one that gives all records the same number of cells and most cells that are numbers.
+    The comma is excluded if it is the decimal separator (`decimal`) and the text has no quotes.
     """
     candidates = ",;\t"
     if decimal == "," and '"' not in sample:
@@ -184,9 +193,13 @@ def _delimiter(sample: str, decimal: str | None) -> str:
 
 
 def _is_split_by_commas(sample: str, records: Records) -> bool:
-    """Tell whether records of one cell, which are no numbers with a decimal comma, are several."""
+    """Tell whether commas divide records into cells that were read as one cell each.
+
+    They do if the records are not numbers with a decimal comma, and the comma as delimiter gives
+    all records of `sample`, the text of the file, the same number of cells.
+    """
     cells = [record[0] for record in records[1:] if len(record) == 1]
-    if not cells or len(cells) < len(records) - 1 or all(_is_number(cell, ",") for cell in cells):
+    if not cells or len(cells) < len(records) - 1 or all(is_number(cell, ",") for cell in cells):
         return False
     return _score(sample, ",")[0] > 1.0
 
@@ -244,7 +257,7 @@ def parse_number(cell: str, decimal: str) -> float:
     return float(cell)
 
 
-def _is_number(cell: str, decimal: str) -> bool:
+def is_number(cell: str, decimal: str) -> bool:
     """Return whether a cell is a number with the given decimal separator."""
     try:
         parse_number(cell, decimal)
@@ -258,7 +271,7 @@ def _kind(cell: str, decimal: str) -> str:
     lower = cell.lower()
     if lower in MISSING:
         return "missing"
-    if _is_number(cell, decimal):
+    if is_number(cell, decimal):
         return "number"
     if DATE.fullmatch(cell):
         return "date"
@@ -322,9 +335,9 @@ def _names_a_column(kind: str, below: set[str]) -> bool:
 def _are_labels(first: Sequence[str], body: Records, decimal: str) -> bool:
     """Return whether the numbers in the first record are names of their columns, not data.
 
-    `body` are the other records.
+    `body` are the other records, and `decimal` is the decimal separator.
     """
-    numbered = [column for column, cell in enumerate(first) if _is_number(cell, decimal)]
+    numbered = [column for column, cell in enumerate(first) if is_number(cell, decimal)]
     cells = [first[column] for column in numbered]
     if not all(map(WHOLE.fullmatch, cells)) or len(set(cells)) < len(cells):
         return False
@@ -395,7 +408,7 @@ def read_frame(file: Path, header: bool | None, decimal: str | None) -> tuple[An
 
 
 def parsing(layout: TextLayout) -> dict[str, Any]:
-    """Return the arguments of `pandas.read_csv` for a layout; the header is skipped."""
+    """Return the arguments of `pandas.read_csv` for a file of this layout, without its header."""
     return {
         "sep": layout.delimiter,
         "header": None,
@@ -413,20 +426,25 @@ def as_one_sentence(file: Path, layout: TextLayout) -> Iterator[None]:
     try:
         yield
     except pd.errors.EmptyDataError:
-        raise ValueError(f"{file.name!r} contains a header but no rows of data.") from None
+        raise ValueError(
+            f"{file.name!r} contains a header but no rows of data; at least one row is needed."
+        ) from None
     except pd.errors.ParserError as error:
         refuse_ragged(file, layout)
         raise ValueError(f"{file.name!r} cannot be read as CSV: {reason_of(error)}.") from None
 
 
 def has_short_rows(frame: Any) -> bool:
-    """Tell whether rows may have too few cells: pandas fills up the last cells of such rows."""
+    """Tell whether rows may have too few cells; pandas has filled such rows with missing values."""
     last = frame.iloc[:, -1]
     return bool((last.isna() | (last == "")).any())
 
 
 def check_width(file: Path, frame: Any, layout: TextLayout) -> None:
-    """Raise an error if the records (lines) of a text table have different numbers of cells."""
+    """Raise an error if the records (lines) of a text table have different numbers of cells.
+
+    `frame` are the records as a data frame, and `layout` is the layout of the file.
+    """
     if has_short_rows(frame):
         refuse_ragged(file, layout)
     if frame.shape[1] != len(layout.first):
@@ -438,7 +456,7 @@ def check_width(file: Path, frame: Any, layout: TextLayout) -> None:
 
 
 def _parse_frame(read: Callable[..., Any], decimal: str) -> Any:
-    """Return the records as a data frame in which columns of numbers are float64, others text.
+    """Return the records of a text file as a data frame, with columns of numbers as float64.
 
     `read` is `pandas.read_csv` with the file and its layout already given.
     """
@@ -453,7 +471,10 @@ def _parse_frame(read: Callable[..., Any], decimal: str) -> Any:
 
 
 def parse_text(cells: Any, decimal: str) -> Any:
-    """Return a data frame of text without its blank rows, columns of numbers as float64."""
+    """Return a data frame of text (`cells`) without blank rows, with columns of numbers as float64.
+
+    `decimal` is the decimal separator, "." or ",".
+    """
     cells = cells.map(str.strip)
     filled = cells[(cells != "").any(axis=1)]
     return filled.apply(partial(to_numbers, decimal=decimal))
@@ -472,9 +493,9 @@ def to_numbers(column: Any, decimal: str) -> Any:
 
 
 def refuse_ragged(file: Path, layout: TextLayout) -> None:
-    """Raise an error that names the first record with another number of cells than the first.
+    """Raise an error that names the first line whose number of cells differs from the first line's.
 
-    Return without an error if only the header has another number of cells.
+    No error is raised if only the header has another number of cells.
     """
     with file.open(encoding="utf-8-sig", newline="") as stream:
         records = csv.reader(stream, delimiter=layout.delimiter)
@@ -491,3 +512,68 @@ def refuse_ragged(file: Path, layout: TextLayout) -> None:
         f"{file.name!r}, line {number} has {length} cell{'s' if length != 1 else ''}, but the "
         f"first line has {expected}; give all lines the same number of cells."
     )
+
+
+def some(names: Sequence[str], most: int = 12) -> str:
+    """Return the first `most` names as text, followed by the number of further names, if any.
+
+    Examples
+    --------
+    >>> some(["a", "b", "c"], 2)
+    'a, b and 1 more'
+    """
+    rest = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + rest
+
+
+@contextmanager
+def readable_text(file: Path) -> Iterator[None]:
+    """Turn errors about the content of a text file into one sentence that names the file."""
+    try:
+        yield
+    except UnicodeDecodeError:
+        raise ValueError(f"{file.name!r} is not text in UTF-8; save it as CSV in UTF-8.") from None
+    except (ValueError, MemoryError):
+        raise
+    except Exception as error:  # csv.Error, and what pandas raises for binary data
+        raise ValueError(f"{file.name!r} cannot be read as CSV: {reason_of(error)}.") from error
+
+
+def header_sentence(names: Sequence[str]) -> str:
+    """Return a sentence that says whether a text file has a header, and with which column names."""
+    if names:
+        return f"the first line is the header ({some(names, 6)})"
+    return "the file has no header, and its columns are numbered from 0"
+
+
+def is_index(name: str, column: Any) -> bool:
+    """Return whether the first column of a file is an index of the rows that pandas or R wrote.
+
+    It is if it contains distinct integers and either has no name, or has a name that pandas gives
+    to an index and counts the rows from 0 or 1.
+    """
+    if not pd.api.types.is_numeric_dtype(column.dtype) or not len(column):
+        return False
+    values = column.to_numpy(np.float64)
+    if not np.all(values == np.floor(values)) or len(np.unique(values)) < len(values):
+        return False
+    counting = bool(values[0] in (0, 1) and np.all(np.diff(values) == 1))
+    return not name or name.startswith("Unnamed: ") or (name in INDEX_NAMES and counting)
+
+
+def unique_names(given: Sequence[str]) -> tuple[str, ...]:
+    """Return one unique name per column.
+
+    A column without a name is called "column" and its 0-based index. Equal names are numbered as
+    pandas does: a, a.1, a.2.
+    """
+    used: dict[str, int] = {}
+    for index, name in enumerate(given):
+        plain = name or f"column {index}"
+        unique, repeats = plain, used.get(plain, 0)
+        while unique in used:
+            repeats += 1
+            unique = f"{plain}.{repeats}"
+        used[unique] = 0
+        used[plain] = repeats
+    return tuple(used)

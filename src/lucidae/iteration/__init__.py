@@ -9,8 +9,8 @@ from lucidae.iteration.loop import (
     iterate_batch,
     limited_blas,
     log_grid,
+    of_each,
 )
-from lucidae.iteration.parallel import of_each
 from lucidae.iteration.status import BatchSolution, Solution, Status
 from lucidae.iteration.stopping import Below
 

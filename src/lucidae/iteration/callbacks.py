@@ -120,6 +120,7 @@ class _Bar:
 
 
 def _line(description: str, progress: Progress, seconds_left: float) -> str:
+    """Return a line on the steps, the distance to optimality and the time left of an iteration."""
     return (
         f"{description}: {progress.n_iter} of at most {progress.limit} steps, distance to "
         f"optimality {progress.distance:.2e} (tolerance {progress.tolerance:.2e}), "

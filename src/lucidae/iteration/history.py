@@ -124,7 +124,7 @@ class History:
 
 
 def _smallest(values: np.ndarray[Any, Any]) -> float | None:
-    """Return the smallest finite value of a vector; None for other arrays or if there is none."""
+    """Return the smallest finite value of a vector; None for other arrays, or if none is finite."""
     finite = values[np.isfinite(values)] if values.ndim == 1 else values[:0]
     return float(finite.min()) if finite.size else None
 
@@ -187,7 +187,7 @@ def _next_multiple(n_iter: int, stride: int) -> int:
 
 
 class Recorder:
-    """Collects the distance to optimality and further quantities during an iteration.
+    """Recorder of the distance to optimality and of further quantities during an iteration.
 
     `quantities` are functions of the state, by the name under which their values are recorded.
     """

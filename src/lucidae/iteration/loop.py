@@ -2,7 +2,8 @@
 
 A solver provides a function `step` that computes the next state. The loop repeats it until the
 distance to optimality (not the change of the state) is below a tolerance. It also records
-quantities, calls the callbacks and returns a `Solution`.
+quantities, calls the callbacks and returns a `Solution`. `of_each` evaluates a function for many
+items, such as folds, in this process, in other processes or on a cluster.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
+from sklearn.utils.parallel import Parallel, delayed
 
 from lucidae.arrays import Array, Steps, device, namespace, scalar, to_numpy
 from lucidae.arrays.threads import one_thread
@@ -20,7 +22,7 @@ from lucidae.iteration.history import Recorder, Schedule
 from lucidae.iteration.status import BatchSolution, Solution, Status
 from lucidae.iteration.stopping import Below, Judge
 
-__all__ = ["Below", "Progress", "iterate", "iterate_batch", "limited_blas", "log_grid"]
+__all__ = ["Below", "Progress", "iterate", "iterate_batch", "limited_blas", "log_grid", "of_each"]
 
 State = TypeVar("State")
 Callback = Callable[["Progress"], Any]
@@ -70,7 +72,7 @@ def iterate(
 ) -> Solution[State]:
     """Repeat `step` until the stopping rule is met; return the last state and the reason to stop.
 
-    The iteration also ends if it diverges, if a callback asks for it, or after `limit` steps.
+    The iteration also ends if it diverges, if a callback stops it, or after `limit` steps.
 
     Parameters
     ----------
@@ -214,6 +216,7 @@ def iterate_batch(
 
 
 def _advance(step: Callable[[State], State] | Steps, state: Any, steps: int) -> Any:
+    """Return the state after the given number of steps."""
     if isinstance(step, Steps):
         return step.repeat(state, steps)
     for _ in range(steps):
@@ -223,7 +226,7 @@ def _advance(step: Callable[[State], State] | Steps, state: Any, steps: int) -> 
 
 @contextmanager
 def _running(callbacks: Sequence[Callback], size: int | None) -> Iterator[None]:
-    """Run a ``with`` block under the conditions of an iteration, and close the callbacks after it.
+    """Run a ``with`` block that contains an iteration, and close the callbacks after it.
 
     BLAS uses one thread if matrices have few rows (`size`), and NumPy does not warn of overflow.
     """
@@ -241,7 +244,7 @@ def _stop_requested(callbacks: Sequence[Callback], progress: Progress) -> bool:
 
 
 class Ledger:
-    """Collects the results of many problems as they finish, and returns them in their order.
+    """Collector of the results of many problems, which finish after different numbers of steps.
 
     Attributes
     ----------
@@ -276,7 +279,10 @@ class Ledger:
         self.status[problems] = verdicts[mask]
 
     def close_all(self, n_iter: int, state: Any, distances: Array, verdict: Status) -> None:
-        """Store the results of all running problems; `verdict` says how all of them ended."""
+        """Store the results of all running problems, which ended as `verdict` after `n_iter` steps.
+
+        `state` and `distances` have one entry per running problem.
+        """
         everything = np.ones(self.running.size, dtype=bool)
         self.close(
             everything, n_iter, state, distances, np.full(everything.shape, verdict, dtype=object)
@@ -343,3 +349,53 @@ def log_grid(limit: int, per_decade: int = 20) -> tuple[int, ...]:
     count = max(2, round(per_decade * np.log10(limit)) + 1)
     grid = np.unique(np.rint(np.geomspace(1, limit, count)).astype(int))
     return (0, *(int(point) for point in grid))
+
+
+def of_each(
+    function: Callable[..., Any],
+    items: Sequence[tuple[Any, ...]],
+    *,
+    n_jobs: int | None = None,
+    callbacks: Sequence[Callback] = (),
+) -> list[Any]:
+    """Return the values of a function for many items, evaluated one by one or in parallel.
+
+    joblib evaluates them in this process, in other processes or, inside of
+    ``with joblib.parallel_config("dask")``, on a Dask cluster.
+
+    Parameters
+    ----------
+    function : callable
+        A function of a module, because other processes import it by its name.
+    items : sequence of tuples
+        The positional arguments of each call.
+    n_jobs : int, optional
+        Number of calls at a time, as in scikit-learn; not more than there are items.
+    callbacks : sequence of callable
+        Called with a `Progress` after each value; its number of steps is the number of values so
+        far, and its distance is the number of items without a value.
+
+    Returns
+    -------
+    list
+        The values, in the order of the items.
+
+    Examples
+    --------
+    >>> of_each(pow, [(2, 3), (3, 2)])
+    [8, 9]
+    """
+    if n_jobs is not None:  # joblib starts as many workers as it is told, whatever their use
+        n_jobs = min(n_jobs, max(len(items), 1))
+    # Without callbacks nobody waits for single values, and more backends of joblib can be used.
+    pool = Parallel(n_jobs=n_jobs, return_as="generator" if callbacks else "list")
+    values = iter(pool(delayed(function)(*item) for item in items))
+    none: tuple[Any, ...] = ()
+    found = iterate(
+        lambda done: (*done, next(values)),
+        none,
+        stop=Below(lambda done: float(len(items) - len(done)), 0.0),
+        limit=len(items),
+        callbacks=callbacks,
+    ).value
+    return [*found, *values]  # none are left; joblib wants its generator to be read to the end

@@ -51,7 +51,7 @@ class Below:
 
 
 class Judge:
-    """Decides after each evaluation of the stopping rule which problems have ended, and how.
+    """Judge of running problems: after each check it tells which of them have ended, and how.
 
     Attributes
     ----------
@@ -94,8 +94,9 @@ class Judge:
     def _verdicts(self, exhausted: bool) -> Array:
         """Return the status of each problem, or None if it continues, from the latest distances.
 
-        The distances are those to optimality. If several statuses apply to a problem, the one that
-        is assigned last in the code below counts.
+        The distances are those to optimality, and `exhausted` tells whether the largest number of
+        steps has been made. If several statuses apply to a problem, divergence has precedence over
+        convergence, convergence over the limit of steps, and this limit over stalling.
         """
         verdicts = np.full(self.latest.shape, None, dtype=object)
         if self.stop.patience is not None:

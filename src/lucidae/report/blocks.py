@@ -119,7 +119,7 @@ class Card:
 
     @property
     def headline(self) -> str:
-        """The first line of the shown object as text, without the title before its last colon."""
+        """First line of the text of the shown object, from its last colon on if it has one."""
         return str(self.subject).partition("\n")[0].rpartition(": ")[2]
 
     @property
@@ -164,7 +164,10 @@ class Plot:
         *,
         keeps_colours: bool = False,
     ) -> Plot:
-        """Return a plot of a matplotlib figure, with the caption as its text for screen readers."""
+        """Return a plot of a matplotlib figure, with the caption as its text for screen readers.
+
+        The arguments other than `figure` are those of `Plot`.
+        """
         return cls(name, to_svg(figure, name, caption), caption, numbers, keeps_colours)
 
     @property
@@ -236,7 +239,7 @@ def count(number: int, noun: str) -> str:
 
 
 def fitted(model: Any, table: Table) -> Any:
-    """Return a model fitted to all rows of a table: to their moment if that was computed."""
+    """Return `model` fitted to all rows of a table; for a large file, to their second moment."""
     if table.moment is None:
         return model.fit(table.values)
     return model.fit_batches(None, start=table.moment)
@@ -244,9 +247,9 @@ def fitted(model: Any, table: Table) -> Any:
 
 @contextmanager
 def without_convergence_warnings() -> Iterator[None]:
-    """Suppress warnings of incomplete training in the ``with`` block.
+    """Suppress warnings that training did not converge, in the ``with`` block.
 
-    The certificate on the page reports incomplete training too.
+    The certificate on the page also says that training did not converge.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)

@@ -18,7 +18,7 @@ DIVERGING = "RdBu_r"
 
 
 def spectrum(variances: Series, shares: Series, chosen: int) -> Figure:
-    """Draw the variance of each component, and the share of variance that the first k explain.
+    """Draw the variance of each component, and the share that the first k explain, for all k.
 
     Parameters
     ----------
@@ -103,15 +103,15 @@ TITLE = 0.22
 
 
 def _pitch(images: Series) -> float:
-    """Return the height of the space for one image, relative to its width."""
+    """Return the height of the space for one image, divided by the width of this space."""
     return float((1 - 2 * MARGIN) * images.shape[1] / images.shape[2] + 2 * MARGIN)
 
 
 def _contact_sheet(columns: int, height: float, left: float = 0.0) -> tuple[Figure, Any]:
-    """Return a figure and axes for many images, because separate axes for each would be slow.
+    """Return a figure and one pair of axes for many images; axes for each image would be slow.
 
-    The unit of the axes is the width of the space for one image. `left` is the width of the space
-    for names at the left.
+    The unit of length is the width of the space for one image. The space for images is `columns`
+    wide and `height` high, and `left` is the width of the space for names at its left.
     """
     width = columns + left
     figure, axes = new_figure(figsize=(8.2, 8.2 / width * height))
@@ -223,7 +223,10 @@ def hidden_curves(series: Mapping[str, tuple[Series, Series]]) -> list[tuple[str
 
 
 def matrices(panels: Mapping[str, Series], *, xlabel: str, ylabel: str) -> Figure:
-    """Draw named matrices of values in [0, 1] side by side with one common colour scale."""
+    """Draw named matrices of values in [0, 1] side by side with one common colour scale.
+
+    `panels` has the matrices by name; `xlabel` and `ylabel` are the labels of their axes.
+    """
     with drawing():
         figure, grid = new_figure(1, len(panels), figsize=(8.2, 3.7), squeeze=False)
         for axes, (name, values) in zip(grid[0], panels.items(), strict=True):

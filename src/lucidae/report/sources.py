@@ -55,7 +55,10 @@ def write_sources(
 
 
 def sources_page(result: Any, *, name: str, clock: Clock, with_path: bool = True) -> str:
-    """Return the text of the HTML page on a `SourceResult`; see `write_sources`."""
+    """Return the text of the HTML page on a `SourceResult`.
+
+    The arguments are those of `write_sources`.
+    """
     with clock("path of noise variances"):
         path = result.noise_path() if with_path else None
     with clock("certificate"):
@@ -71,7 +74,7 @@ def sources_page(result: Any, *, name: str, clock: Clock, with_path: bool = True
 def _sources(result: Any, path: Any) -> list[Block]:
     """Return the parts on the sources: key numbers, a figure of the head, and a table.
 
-    `path` contains the sources that are significant at each of several noise variances.
+    `path` has the sources that are significant at each of several noise variances, or is None.
     """
     facts = Facts(
         (
@@ -187,6 +190,7 @@ def _amplitudes(result: Any) -> list[Block]:
 
 
 def _about_certificate() -> Prose:
+    """Return a paragraph that says what the claims of the certificate mean."""
     return Prose(
         "Each claim is tied to a theorem and was measured on the whitened data and the fitted "
         "sources. The claims say how near the fit is to the optimum of its model, and whether "

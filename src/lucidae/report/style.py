@@ -75,7 +75,7 @@ def drawing() -> Iterator[None]:
 
 
 def new_figure(rows: int = 1, columns: int = 1, **options: Any) -> tuple[Figure, Any]:
-    """Return a new matplotlib figure and its axes, as `pyplot.subplots` does.
+    """Return a new matplotlib figure and its axes in a grid, as `pyplot.subplots` does.
 
     The figure is not registered with pyplot, so that it need not be closed.
     """

@@ -10,7 +10,7 @@ torch = require("torch")
 
 from lucidae.experiments.declaration import Measured, Results
 from lucidae.experiments.vae.best_posteriors import best_losses
-from lucidae.experiments.vae.manifold_costs import best_rates, compared_best
+from lucidae.experiments.vae.manifold_verdicts import best_rates, compared_best
 from lucidae.nn import hadamard_gap
 
 

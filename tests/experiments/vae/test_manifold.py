@@ -17,8 +17,8 @@ from lucidae.experiments.declaration import Measured, Results
 from lucidae.experiments.vae import manifold, manifold_runs
 from lucidae.experiments.vae.batched import ARMS, WIDEST, Design, Draws, VaeRun, VaeStack, generator
 from lucidae.experiments.vae.manifold import PAPER, SMOKE
-from lucidae.experiments.vae.manifold_costs import compared
 from lucidae.experiments.vae.manifold_runs import image_generators, image_rows, random_generator
+from lucidae.experiments.vae.manifold_verdicts import compared
 from lucidae.nn import GaussianHead, hadamard_gap
 
 TINY = Design(

@@ -47,7 +47,7 @@ def look(method: str, optimizer: str = "nesterov") -> dict[str, Any]:
 
 
 def numbers(curves: Curves, prefixes: Iterable[str] = ("",)) -> Mapping[str, list[Any]]:
-    """Return the points of all curves whose names start with a prefix.
+    """Return the points of all curves whose names start with one of `prefixes`.
 
     The result is a table with the columns series (the name of the curve), x and y.
     """
@@ -60,7 +60,7 @@ def numbers(curves: Curves, prefixes: Iterable[str] = ("",)) -> Mapping[str, lis
 
 
 def positive(curve: Curve, floor: float = 1e-6) -> tuple[Any, Any]:
-    """Return x and y of a curve for logarithmic axes: only x > 0, and y raised to `floor`."""
+    """Return x and y of the points with x > 0, for logarithmic axes; y is at least `floor`."""
     inside = curve.x > 0
     return curve.x[inside], np.maximum(curve.y[inside], floor)
 

@@ -223,6 +223,7 @@ def _pairs(count: int) -> tuple[Any, Any]:
 
 
 def _solid(axes: Any, axis: Any, surface: Any, ceiling: float) -> None:
+    """Draw a surface up to the height `ceiling` in three-dimensional axes."""
     axes.plot_surface(
         *bowl(axis, surface, ceiling), cmap=SHADES, rstride=1, cstride=1, linewidth=0, shade=False
     )
@@ -233,6 +234,7 @@ def _solid(axes: Any, axis: Any, surface: Any, ceiling: float) -> None:
 
 
 def _contours(axes: Any, axis: Any, surface: Any, levels: Any) -> None:
+    """Draw contour lines of a surface at the heights `levels`."""
     step = max(1, len(axis) // 60)
     axis, surface = axis[::step], surface[::step, ::step]
     axes.contourf(axis, axis, surface, levels=levels, cmap=SHADES, extend="max")

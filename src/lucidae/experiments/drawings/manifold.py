@@ -9,8 +9,7 @@ import numpy as np
 
 from lucidae.experiments.drawings.common import look, numbers, shared_legend
 from lucidae.experiments.outcomes import Outcome
-from lucidae.experiments.vae.manifold_costs import ARMS
-from lucidae.experiments.vae.manifold_verdicts import PARTS, panel_words
+from lucidae.experiments.vae.manifold_verdicts import ARMS, PARTS, panel_words
 from lucidae.report.blocks import Block, Plot
 from lucidae.report.figures import image_rows
 from lucidae.report.style import LIGHT, drawing, new_figure
@@ -75,13 +74,15 @@ def costs(outcome: Outcome) -> Sequence[Block]:
             Plot.of(
                 f"{name}-images",
                 _costs(outcome, "images"),
-                "The same on images of generators, which were trained on images of digits.",
+                "Cost of a diagonal covariance, as in the first figure, on images of generators "
+                "that were trained on images of digits.",
                 numbers(curves, ("difference/images", "gap_")),
             ),
             Plot.of(
                 f"{name}-generators",
                 _generated(outcome),
-                "Images of the generators, for random latents; a row per dimension r.",
+                "Images of the generators, for random latents; one row of images for each "
+                "dimension r of the data.",
                 numbers(curves, ("gap_full/images",)),
             ),
             Plot.of(
@@ -97,7 +98,11 @@ def costs(outcome: Outcome) -> Sequence[Block]:
 
 
 def _costs(outcome: Outcome, source: str) -> Any:
-    """Return a figure with a panel per number of latents (rows) and noise variance (columns)."""
+    """Return a figure of the cost of a diagonal covariance against the dimension of the data.
+
+    There is a row of panels per number of latents and a column per noise variance; `source` is the
+    origin of the data, ``"random"`` or ``"images"``.
+    """
     setting, curves = outcome.setting, outcome.curves
     panels = [(ratio, noise) for ratio, noise, _ in setting.panels(source)]
     ratios = sorted({ratio for ratio, _ in panels})
@@ -123,6 +128,7 @@ def _costs(outcome: Outcome, source: str) -> Any:
 
 
 def _cost(axes: Any, curves: Any, panel: str) -> None:
+    """Draw the cost of a diagonal covariance and the Hadamard gaps of one panel."""
     low, high, cost, error = (
         curves[f"{name}/{panel}"]
         for name in ("gap_diagonal", "gap_full", "difference", "difference_error")

@@ -1,4 +1,4 @@
-"""Functions that draw sparse recovery and deep VAEs: success rates, energies (losses), images."""
+"""Figures of how often methods find a known truth, of sparse energies (losses) and of deep VAEs."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from lucidae.experiments.drawings.common import look, numbers, shared_legend
-from lucidae.experiments.labels import NAMES
+from lucidae.experiments.linear.counts import COUNTERS
 from lucidae.experiments.outcomes import Outcome
+from lucidae.experiments.verdicts import LABELS
 from lucidae.report.blocks import Block, Plot
 from lucidae.report.figures import image_rows
 from lucidae.report.style import LIGHT, drawing, new_figure
@@ -42,7 +43,7 @@ def recovery(outcome: Outcome) -> Sequence[Block]:
                 # Dashed, because its curve often coincides with that of the diagonal VAE.
                 dash = "--" if method == "autoencoder" else "-"
                 style = {**look(method), "markevery": every, "linestyle": dash}
-                axes.plot(curve.x, curve.y, label=NAMES[method], **style)
+                axes.plot(curve.x, curve.y, label=LABELS[method], **style)
             axes.set(title=f"Success: {CRITERION_NAMES[criterion]}", xlabel="active rows r")
             axes.set_ylim(-0.03, 1.03)
         panels[0][0].set_ylabel("success rate")
@@ -74,7 +75,7 @@ def arrays(outcome: Outcome) -> Sequence[Block]:
                 curve = outcome.curves[f"{panel}/{method}"]
                 dash = "--" if method == "beamforming" else "-"
                 style = {**look(method), "markevery": 1, "markersize": 5, "linestyle": dash}
-                axes.plot(curve.x, curve.y, label=NAMES[method], **style)
+                axes.plot(curve.x, curve.y, label=LABELS[method], **style)
             axes.set(title=title, xlabel=words, ylabel="resolved pairs", ylim=(-0.03, 1.03))
         panels[1, 0].set_xscale("log")
         panels[1, 0].set_xticks(setting.snapshots, [f"{count}" for count in setting.snapshots])
@@ -93,9 +94,9 @@ def arrays(outcome: Outcome) -> Sequence[Block]:
 
 
 def _spectra(axes: Any, outcome: Outcome, methods: Sequence[str]) -> None:
-    """Draw the spectra of one problem with coherent sources, at the largest SNR of the study.
+    """Draw the spectra that some methods estimate for one problem with coherent sources.
 
-    SNR is the signal-to-noise ratio.
+    The problem has the largest signal-to-noise ratio of the study.
     """
     shown = outcome.results.where(panel="coherent").cells[-1]
     angles, sources = shown.arrays["angles"], shown.arrays["sources"]
@@ -131,7 +132,7 @@ def slices(outcome: Outcome) -> Sequence[Block]:
         for method in ("full", "diagonal"):
             curve = curves[f"energy/{method}"]
             style = {**look(method), "marker": "", "linestyle": "-" if method == "full" else "--"}
-            left.plot(curve.x, curve.y, label=NAMES[method], **style)
+            left.plot(curve.x, curve.y, label=LABELS[method], **style)
         left.set(title="Energy along one weight", xlabel="w", ylabel="energy", ylim=(-1, 11))
         left.set_xscale("symlog", linthresh=0.01)
         left.set_xlim(left=0.0)
@@ -193,3 +194,51 @@ def covariances(outcome: Outcome) -> Sequence[Block]:
 
 
 AUTOENCODER: dict[str, Any] = {"color": LIGHT["orange"], "linestyle": "-"}
+
+
+COUNT_PANELS = {
+    "strength": ("Strength of the signals", "strength of the weakest signal"),
+    "ratio": ("Number of rows", "rows per feature"),
+    "largest": ("One large signal", "strength of the largest signal"),
+    "spread": ("Unequal noise", "largest to smallest noise variance"),
+    "tails": ("Heavy tails of the noise", "degrees of freedom (t distribution)"),
+    "none": ("No signals: a component is found", "rows per feature"),
+}
+"""Title of each panel and label of its horizontal axis."""
+
+DASHED_COUNTS = ("known_noise", "horn", "share")
+
+
+def counts(outcome: Outcome) -> Sequence[Block]:
+    """Return a plot of the share of data sets in which each criterion counts all signals.
+
+    There is one panel for each quantity that varies. The last one is about data without signals
+    and shows how often a component is found.
+    """
+    setting = outcome.setting
+    with drawing():
+        figure, panels = new_figure(2, 3, figsize=(8.6, 6.6), sharey=True)
+        for axes, (panel, (title, words)) in zip(panels.flat, COUNT_PANELS.items(), strict=True):
+            for name in COUNTERS:
+                curve = outcome.curves[f"{panel}/{name}"]
+                dash = "--" if name in DASHED_COUNTS else "-"
+                style = {**look(name), "markevery": 1, "markersize": 4.5, "linestyle": dash}
+                axes.plot(curve.x, curve.y, label=LABELS[name], **style)
+            axes.set_xscale("log")
+            axes.set(title=title, xlabel=words, ylim=(-0.03, 1.03))
+            shown = curve.x if len(curve.x) <= 4 else curve.x[::2]
+            axes.set_xticks(shown, [f"{point:g}" for point in shown])
+            axes.minorticks_off()
+        panels[1, 1].invert_xaxis()  # from nearly Gaussian noise to heavy tails
+        for axes in panels[:, 0]:
+            axes.set_ylabel("share of data sets")
+        shared_legend(figure, panels[0, 0], columns=3)
+        caption = (
+            f"Share of {setting.trials} data sets in which each criterion finds the true number of "
+            f"{setting.signals} signals in {setting.n_features} features. The strength is the "
+            "variance of a signal in units of the smallest that can be detected in large data. "
+            f"Unless they vary, there are {setting.ratio:g} rows per feature and the weakest "
+            f"signal has strength {setting.strength:g}. Bottom right: share of data sets without "
+            "signals in which a component is found, which is a mistake."
+        )
+        return [Plot.of(outcome.experiment.name, figure, caption, numbers(outcome.curves))]

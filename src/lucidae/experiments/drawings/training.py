@@ -12,10 +12,10 @@ from lucidae.experiments.data import DATA
 from lucidae.experiments.drawings.common import look, numbers, positive, shared_legend
 from lucidae.experiments.embeddings.truncation import NAMES as TRUNCATIONS
 from lucidae.experiments.embeddings.truncation import QUANTITIES
-from lucidae.experiments.labels import NAMES, label
 from lucidae.experiments.linear.penalties import RULES
 from lucidae.experiments.linear.weights import METHODS
 from lucidae.experiments.outcomes import Outcome
+from lucidae.experiments.verdicts import LABELS, label
 from lucidae.report.blocks import Block, Plot
 from lucidae.report.style import LIGHT, drawing, new_figure
 
@@ -69,6 +69,10 @@ def minibatch(outcome: Outcome) -> Sequence[Block]:
 
 
 def _distances(outcome: Outcome, panels: Any, suffix: str = "") -> None:
+    """Draw the distances of all runs to the principal axes and subspace, a panel for each.
+
+    Only curves whose names end with `suffix` are drawn.
+    """
     for axes, (measure, title) in zip(panels, PANELS.items(), strict=True):
         for name, curve in outcome.curves.items():
             if not name.startswith(f"{measure}/") or not name.endswith(suffix):
@@ -107,6 +111,7 @@ def weights(outcome: Outcome) -> Sequence[Block]:
 
 
 def _cosines(setting: Any, outcome: Outcome) -> Figure:
+    """Return a figure of the cosines between principal directions and decoder columns."""
     figure, grid = new_figure(
         len(METHODS), len(setting.epochs), figsize=(7.2, 1.55 * len(METHODS)), squeeze=False
     )
@@ -116,13 +121,14 @@ def _cosines(setting: Any, outcome: Outcome) -> Figure:
             axes.imshow(cosines, cmap="RdBu_r", vmin=-1, vmax=1)
             axes.set(xticks=[], yticks=[])
             axes.grid(visible=False)
-        line[0].set_ylabel(NAMES[method].replace(" nested", "\nnested"), fontsize=9)
+        line[0].set_ylabel(LABELS[method].replace(" nested", "\nnested"), fontsize=9)
     for axes, epoch in zip(grid[0], setting.epochs, strict=True):
         axes.set_title(f"epoch {epoch}", loc="center", fontsize=10)
     return figure
 
 
 def _decoders(setting: Any, outcome: Outcome) -> Figure:
+    """Return a figure of the first columns of each decoder as images."""
     baseline = setting.baseline
     count = min(10, baseline.k)
     shape: Any = DATA[baseline.data].image_shape
@@ -137,7 +143,7 @@ def _decoders(setting: Any, outcome: Outcome) -> Figure:
             axes.set(xticks=[], yticks=[])
             axes.spines[:].set_visible(False)
         aside = {"rotation": 0, "ha": "right", "va": "center"}
-        line[0].set_ylabel(NAMES[method].replace(" nested", "\nnested"), fontsize=9, **aside)
+        line[0].set_ylabel(LABELS[method].replace(" nested", "\nnested"), fontsize=9, **aside)
     return figure
 
 
@@ -309,7 +315,7 @@ TRUNCATION_LOOKS = {
 
 
 def truncation(outcome: Outcome) -> Sequence[Block]:
-    """Return a plot of accuracy and recall against the number of dimensions that are kept."""
+    """Return a plot of accuracy and recall of truncated embeddings against their dimension."""
     with drawing():
         figure, panels = new_figure(1, 2, figsize=(9.0, 4.3))
         for axes, (quantity, words) in zip(panels, QUANTITIES.items(), strict=True):

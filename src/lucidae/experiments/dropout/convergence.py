@@ -137,6 +137,7 @@ def measure(group: Sequence[Settings], device: str) -> list[Arrays]:
 
 
 def _train(settings: Settings, device: str) -> dict[str, Any]:
+    """Train networks with dropout as `settings` say; return their curves over the steps."""
     outputs, inputs = settings["shape"]
     network = make_linear_network(1, inputs, outputs, random_state=0)
     matrix = like(network.coef, reference(device))

@@ -33,7 +33,7 @@ TARGET = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Surfaces:
-    """Settings of loss surfaces over both weights, and of descents from random starts.
+    """Settings of loss surfaces of a network with two hidden units, and of descents on them.
 
     Parameters
     ----------
@@ -81,6 +81,7 @@ class Surfaces:
 
 
 def _figures(arrays: Arrays) -> dict[str, float]:
+    """Return mean norm, loss gap and inequality of the weights at which descents end."""
     ends = arrays["ends"]
     return {
         "norm": float(np.mean(np.linalg.norm(ends, axis=1))),

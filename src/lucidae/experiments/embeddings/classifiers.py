@@ -27,7 +27,7 @@ CHUNK = 1000
 
 
 class Classifier(nn.Module):
-    """Two hidden layers, a linear embedding layer, and a linear classifier on the embedding.
+    """Network with two hidden layers, a linear embedding layer and a linear classifier on it.
 
     Parameters
     ----------
@@ -139,6 +139,7 @@ def measure(group: Sequence[Mapping[str, Any]], device: str) -> list[Arrays]:
 
 
 def _measure_one(settings: Mapping[str, Any], device: str) -> Arrays:
+    """Train the network of one run, and return its accuracies and recalls by name."""
     source = SOURCES[check_choice(settings["data"], "data", SOURCES)]
     x, y, held_x, held_y = source()
     train, test = _split(x, y, device), _split(held_x, held_y, device)
@@ -188,7 +189,11 @@ def _ordered(model: Classifier, x: Tensor) -> Classifier:
 def _evaluate(
     name: str, model: Classifier, train: Split, test: Split, dims: Sequence[int]
 ) -> Arrays:
-    """Return accuracy and recall of the first dimensions of a network's embeddings."""
+    """Return accuracy and recall with the first dimensions of a network's embeddings.
+
+    Embeddings of the images `test` are classified, and compared with those of the images `train`.
+    `dims` are the numbers of dimensions, and `name` ends the names of the two returned arrays.
+    """
     stored, queries = model(train[0]), model(test[0])
     accuracy = [_accuracy(model, _padded(queries, b), test[1]) for b in dims]
     recall = [_recall(stored[:, :b], train[1], queries[:, :b], test[1]) for b in dims]
@@ -198,7 +203,8 @@ def _evaluate(
 def _evaluate_pca(model: Classifier, train: Split, test: Split, dims: Sequence[int]) -> Arrays:
     """Return accuracy and recall of the first principal components of a network's embeddings.
 
-    The classifier of the network is applied to the embeddings that the components reconstruct.
+    The classifier of the network is applied to the embeddings that the components reconstruct. The
+    components are those of the images `train`; `dims` are the numbers of components.
     """
     stored, queries = model(train[0]), model(test[0])
     rotation = LinearAutoencoder(max(dims), solver="exact").fit(stored.cpu().numpy())

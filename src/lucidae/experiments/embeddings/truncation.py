@@ -56,7 +56,7 @@ class Truncation:
     data : {"digits", "mnist"}
         Name of the data.
     dims : tuple of int
-        Numbers of dimensions that are kept; the largest is the width of the embedding.
+        Dimensions of the truncated embeddings; the largest is that of the whole embedding.
     hidden : int
         Units of each of the two hidden layers.
     epochs, batch_size : int
@@ -169,7 +169,10 @@ STATEMENTS = {
 
 
 def _better(first: str, second: str, at: int, margin: float, quantity: str = "accuracy") -> Ordered:
-    """Return the verdict that one method exceeds another by `margin` with `at` dimensions kept."""
+    """Return the verdict that the method `first` exceeds the method `second` by `margin`.
+
+    They are compared by `quantity`, accuracy or recall, with the first `at` dimensions.
+    """
     says = f"{QUANTITIES[quantity]}: {NAMES[first]} minus {NAMES[second]}"
     return Ordered((f"{quantity}/{first}", f"{quantity}/{second}"), at, margin, says)
 

@@ -99,7 +99,10 @@ def measure(settings: Settings) -> Arrays:
 
 
 def exceeds_bound(series: str, bound: str, words: str) -> Outweighs:
-    """Return the comparison that a condition number is at least its lower bound at every size."""
+    """Return the verdict that a condition number is never below its lower bound.
+
+    `series` and `bound` are the names of the two curves, and `words` describes the objective.
+    """
     says = f"ratio of the condition number of the Hessian to its lower bound, {words}"
     return Outweighs(series, bound, 1.0, at="everywhere", says=says)
 

@@ -26,8 +26,7 @@ from lucidae.experiments.declaration import (
     own,
     work,
 )
-from lucidae.experiments.labels import NAMES
-from lucidae.experiments.verdicts import AtLeast, AtMost, Ordered, Reported, Where
+from lucidae.experiments.verdicts import LABELS, AtLeast, AtMost, Ordered, Reported, Where
 from lucidae.iteration import limited_blas
 from lucidae.linear.counting import count_components
 from lucidae.sampling import WishartSpectra
@@ -44,7 +43,11 @@ HORN_SIMULATIONS = 199
 
 
 def by_criterion(name: str, noise_variance: float | None = None) -> Callable[[Floats, int], int]:
-    """Return the function that counts components by a criterion of `count_components`."""
+    """Return a function that counts components by the criterion `name` of `count_components`.
+
+    The function takes the eigenvalues of the covariance and the number of rows; `noise_variance` is
+    the variance of the noise if it is known.
+    """
 
     def count(values: Floats, n: int) -> int:
         return count_components(values, n, name, noise_variance=noise_variance).n_components
@@ -61,10 +64,10 @@ def by_share(values: Floats, n: int) -> int:  # noqa: ARG001
 
 
 def by_horn(values: Floats, n: int) -> int:
-    """Return the number of eigenvalues above those of noise of the mean variance (Horn 1965).
+    """Return the number of leading eigenvalues that are larger than those of noise (Horn 1965).
 
-    Eigenvalue j is compared with the 99 % quantile of eigenvalue j of white noise whose variance is
-    the mean of all eigenvalues; no component is removed.
+    `values` are the eigenvalues of the covariance of n rows. Eigenvalue j is compared with the 99 %
+    quantile of eigenvalue j of white noise whose variance is the mean of all eigenvalues.
     """
     levels = _horn_levels(len(values), n) * np.sum(values)
     below = values[: len(levels)] <= levels
@@ -73,9 +76,10 @@ def by_horn(values: Floats, n: int) -> int:
 
 @lru_cache(maxsize=64)
 def _horn_levels(m: int, n: int) -> Floats:
-    """Return 99 % quantiles of the eigenvalues of a covariance of white noise, over their sum.
+    """Return 99 % quantiles of the eigenvalues of a covariance of white noise.
 
-    The noise has n rows and m features; there is one quantile for each eigenvalue, descending.
+    The noise has n rows and m features. Each eigenvalue is divided by the sum of all; there is one
+    quantile for each, in descending order.
     """
     null = WishartSpectra(min(m, n - 1), float(max(m, n - 1)), HORN_SIMULATIONS)
     diagonal = null.diagonal.copy()
@@ -227,6 +231,11 @@ def drawn_rows(settings: Settings, seed: int) -> Floats:
         Settings of a run; optional ones are ``"largest"``, ``"spread"`` and ``"freedom"``.
     seed : int
         Seed of the random numbers.
+
+    Returns
+    -------
+    ndarray of shape (n_rows, n_features)
+        The rows; their number is the ratio of rows to features in the settings times the features.
     """
     rng = np.random.default_rng(seed)
     m, r = settings["n_features"], settings["signals"]
@@ -279,8 +288,8 @@ def rate(panel: str, name: str) -> str:
         "tails": " if the noise has heavy tails",
     }
     if panel == "none":
-        return f"share of data sets without signals in which a component is found: {NAMES[name]}"
-    return f"share of data sets in which all signals are counted{words[panel]}: {NAMES[name]}"
+        return f"share of data sets without signals in which a component is found: {LABELS[name]}"
+    return f"share of data sets in which all signals are counted{words[panel]}: {LABELS[name]}"
 
 
 def _least(panel: str, name: str, bound: float, at: Where) -> AtLeast:
@@ -293,7 +302,7 @@ def _most(panel: str, name: str, bound: float, at: Where) -> AtMost:
 
 def _too_many(panel: str, name: str, bound: float, at: Where) -> AtLeast:
     words = "if the noise of the features differs" if panel == "spread" else "for heavy tails"
-    says = f"mean number of components that are found for five signals, {words}: {NAMES[name]}"
+    says = f"mean number of components that are found for five signals, {words}: {LABELS[name]}"
     return AtLeast(f"mean/{panel}/{name}", bound, at, says)
 
 
@@ -340,7 +349,7 @@ def expect(strong: Where, slack: float) -> dict[str, Any]:
                     ("tails/hard_threshold", f"tails/{name}"),
                     3.0,
                     0.1,
-                    f"{robust}: {NAMES['hard_threshold']} minus {NAMES[name]}",
+                    f"{robust}: {LABELS['hard_threshold']} minus {LABELS[name]}",
                 )
                 for name in ("mle", "parallel_analysis")
             ),
@@ -419,5 +428,5 @@ EXPERIMENT = Experiment(
             REPORTED,
         ),
     },
-    draw=Drawing("counts", "counts"),
+    draw=Drawing("recovery", "counts"),
 )

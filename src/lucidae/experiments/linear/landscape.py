@@ -183,6 +183,7 @@ def measure(settings: Settings) -> Arrays:
 
 
 def _path(plane: Plane, settings: Settings) -> Vector:
+    """Return the points of a gradient descent on the plane, as `settings` say."""
     solution = iterate(
         lambda point: point - settings["rate"] * plane.slope(point),
         np.array(settings["start"]),

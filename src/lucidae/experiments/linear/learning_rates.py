@@ -19,9 +19,8 @@ from lucidae.experiments.declaration import (
     Statement,
     own,
 )
-from lucidae.experiments.labels import label
 from lucidae.experiments.linear.training import DIGITS, MNIST, Baseline, TrainingRuns
-from lucidae.experiments.verdicts import AtMost
+from lucidae.experiments.verdicts import AtMost, label
 
 # Bao et al. 2020, Table 2, without stochastic nested dropout, whose expectation is searched.
 PAPER_SEARCH = {

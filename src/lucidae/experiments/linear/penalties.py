@@ -116,10 +116,11 @@ class Penalties:
         return {**curves, **trained}
 
     def _slowdown(self, trained: Curves, rate: float) -> float:
-        """Return how much farther from the principal axes the penalties of eq. 16 are at `EARLY`.
+        """Return by how much two choices of penalties differ in the distance to the principal axes.
 
         It is the distance at the epoch `EARLY` with the penalties of Bao et al. 2020, eq. 16, minus
-        the distance with equally spaced penalties, at the learning rate `rate`.
+        that with equally spaced penalties, both at the learning rate `rate`; `trained` has the
+        curves of all training runs.
         """
         ours, usual = (trained[f"alignment/{name}/{rate:g}"] for name in ("paper", "spaced"))
         return float((ours.y - usual.y)[ours.x == EARLY][0])

@@ -24,9 +24,16 @@ from lucidae.experiments.declaration import (
     own,
     work,
 )
-from lucidae.experiments.labels import NAMES, label
 from lucidae.experiments.linear.training import START, START_WORDS, STOCHASTIC, plan_of, run_of
-from lucidae.experiments.verdicts import AtLeast, AtMost, Ordered, Outweighs, Reported
+from lucidae.experiments.verdicts import (
+    LABELS,
+    AtLeast,
+    AtMost,
+    Ordered,
+    Outweighs,
+    Reported,
+    label,
+)
 from lucidae.linear.simulation import epochs_to_alignment
 
 REACH = 128
@@ -70,6 +77,7 @@ class EpochsToAlignment:
         ]
 
     def _settings(self, method: str, optimizer: str, k: int) -> dict[str, Any]:
+        """Return the settings of the run of a method with an optimizer and k latents."""
         return {
             "method": method,
             "optimizer": optimizer,
@@ -86,6 +94,7 @@ class EpochsToAlignment:
         }
 
     def _cost(self, method: str, optimizer: str, k: int) -> float:
+        """Return the approximate seconds of a run on one core."""
         m = DATA[self.data].n_features
         if method in STOCHASTIC:
             epoch = 4e-4 + DATA[self.data].n_samples * m * min(k, REACH) * 1e-9
@@ -182,7 +191,7 @@ def slower(method: str, factor: float, at: int) -> Outweighs:
         factor,
         at=at,
         says="epochs to the target distance (the limit, if it is not reached): ratio of "
-        f"{NAMES[model]} with {optimizer.capitalize()} to rotation-augmented gradient (RAG) with "
+        f"{LABELS[model]} with {optimizer.capitalize()} to rotation-augmented gradient (RAG) with "
         "Nesterov",
     )
 

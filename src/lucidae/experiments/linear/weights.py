@@ -21,9 +21,8 @@ from lucidae.experiments.declaration import (
     listed,
     own,
 )
-from lucidae.experiments.labels import NAMES
 from lucidae.experiments.linear.training import DIGITS, MNIST, Baseline, TrainingRuns
-from lucidae.experiments.verdicts import AtLeast, AtMost
+from lucidae.experiments.verdicts import LABELS, AtLeast, AtMost
 
 METHODS = (
     "uniform_l2",
@@ -70,7 +69,8 @@ class Snapshots:
         """Return the cosines between principal directions and decoder columns, shape (k, k).
 
         k is the number of latents. Rows belong to principal directions, columns to decoder columns.
-        The cosines of a decoder column that is nearly zero are 0.
+        The cosines of a decoder column that is nearly zero are 0. The decoder is that of the run of
+        `method` with `epoch` epochs.
         """
         atoms = results.one(method=method, n_epochs=epoch).arrays["atoms"]
         lengths = np.linalg.norm(atoms, axis=1, keepdims=True)
@@ -126,19 +126,19 @@ def expect(rag: float, nested: float, uniform: float, start: float) -> dict[str,
     best = "mean over the principal directions of the largest squared cosine with a decoder column"
     return {
         "ordered": (
-            AtLeast("ordered/rag", rag, says=f"{diagonal}, {NAMES['rag']}"),
+            AtLeast("ordered/rag", rag, says=f"{diagonal}, {LABELS['rag']}"),
             AtLeast(
                 "ordered/expected_nested_dropout",
                 nested,
-                says=f"{diagonal}, {NAMES['expected_nested_dropout']}",
+                says=f"{diagonal}, {LABELS['expected_nested_dropout']}",
             ),
         ),
         "permuted": (
-            AtLeast("matched/linear_vae", 0.9, says=f"{best}, {NAMES['linear_vae']}"),
-            AtMost("ordered/linear_vae", 0.5, says=f"{diagonal}, {NAMES['linear_vae']}"),
+            AtLeast("matched/linear_vae", 0.9, says=f"{best}, {LABELS['linear_vae']}"),
+            AtMost("ordered/linear_vae", 0.5, says=f"{diagonal}, {LABELS['linear_vae']}"),
         ),
-        "uniform": (AtMost("matched/uniform_l2", uniform, says=f"{best}, {NAMES['uniform_l2']}"),),
-        "start": (AtMost("matched/rag", start, at=0, says=f"{best}, {NAMES['rag']}"),),
+        "uniform": (AtMost("matched/uniform_l2", uniform, says=f"{best}, {LABELS['uniform_l2']}"),),
+        "start": (AtMost("matched/rag", start, at=0, says=f"{best}, {LABELS['rag']}"),),
     }
 
 

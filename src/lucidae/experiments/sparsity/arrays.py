@@ -25,9 +25,8 @@ from lucidae.experiments.declaration import (
     own,
     work,
 )
-from lucidae.experiments.labels import NAMES
 from lucidae.experiments.sparsity.methods import group_lasso
-from lucidae.experiments.verdicts import AtLeast, AtMost, Ordered, Reported, Where
+from lucidae.experiments.verdicts import LABELS, AtLeast, AtMost, Ordered, Reported, Where
 from lucidae.iteration import limited_blas
 from lucidae.sparsity import solve_batch
 
@@ -42,7 +41,8 @@ WIDEST = 20.0
 def beamforming(A: Any, X: Any, noise: float, count: int) -> Floats:  # noqa: ARG001
     """Return the power ‖aᴴX‖²/(n‖a‖⁴) that conventional beamforming assigns to each direction.
 
-    The columns a of `A` are the steering vectors, and X are n snapshots.
+    The columns a of `A` are the steering vectors, and X are n snapshots. The other arguments, the
+    noise variance and the number of sources, are not used.
     """
     squares = np.sum(np.abs(A) ** 2, axis=0)
     return np.asarray(np.mean(np.abs(A.conj().T @ X) ** 2, axis=1) / squares**2)
@@ -53,7 +53,7 @@ def music(A: Any, X: Any, noise: float, count: int) -> Floats:  # noqa: ARG001
 
     E are the eigenvectors of the covariance of the snapshots X that belong to its smallest
     eigenvalues, all but `count`, the number of sources. The columns a of `A` are the steering
-    vectors.
+    vectors. The noise variance is not used.
     """
     _, vectors = np.linalg.eigh(X @ X.conj().T)
     outside = vectors[:, : A.shape[0] - count].conj().T @ A
@@ -64,7 +64,9 @@ def music(A: Any, X: Any, noise: float, count: int) -> Floats:  # noqa: ARG001
 def lasso(A: Any, X: Any, noise: float, count: int) -> Floats:  # noqa: ARG001
     """Return the powers of the complex group lasso (Malioutov et al. 2005) for each direction.
 
-    It minimises ½‖X − AU‖² + λ Σⱼ‖uⱼ‖ over the rows uⱼ of U, with steering vectors A of unit norm.
+    It minimises ½‖X − AU‖² + λ Σⱼ‖uⱼ‖ over the rows uⱼ of U, for the snapshots X, steering vectors
+    A scaled to unit norm, and the penalty λ of `lasso_strength`, which depends on the noise
+    variance `noise`. The number of sources (`count`) is not used.
     """
     unit = A / np.linalg.norm(A, axis=0)
     strength = lasso_strength(noise, A.shape[1], X.shape[1])
@@ -82,7 +84,11 @@ def lasso_strength(noise: float, directions: int, snapshots: int) -> float:
 
 
 def full(A: Any, X: Any, noise: float, count: int) -> Floats:  # noqa: ARG001
-    """Return the relevance (prior variance) of each direction in the full-covariance VAE."""
+    """Return the relevance (prior variance) of each direction in the full-covariance VAE.
+
+    The columns of `A` are the steering vectors, X are the snapshots and `noise` is the noise
+    variance. The number of sources (`count`) is not used.
+    """
     found = solve_batch(A[None], X[None], noise_variance=noise, tol=1e-4)
     return np.asarray(found.value.relevance[0])
 
@@ -171,6 +177,7 @@ class ArrayStudy:
         return [self._cell(*run) for run in runs]
 
     def _cell(self, panel: str, sources: str, point: float, changed: Settings) -> Cell:
+        """Return the run at one point of a panel; `changed` are the settings that vary there."""
         problem = {
             "n_sensors": self.sensors,
             "angles": self.grid,
@@ -262,7 +269,7 @@ def rate(panel: str, method: str) -> str:
 
 def _named(method: str) -> str:
     """Return the name of a method, with an article if needed, for use in a sentence."""
-    return f"the {NAMES[method]}" if method in ("full", "group lasso") else NAMES[method]
+    return f"the {LABELS[method]}" if method in ("full", "group lasso") else LABELS[method]
 
 
 def _above(panel: str, other: str, at: Where, margin: float) -> Ordered:

@@ -59,9 +59,11 @@ def full(Phi: Array, X: Array, noise: Array, **limits: Any) -> Solved:
 
 
 def _not_sparse(Phi: Array, X: Array, noise: Array, value: SparseBatch) -> np.ndarray[Any, Any]:
-    """Return the indices of problems without noise whose estimate has too many nonzero rows.
+    """Return the indices of problems without noise whose estimate is not sparse.
 
-    Their number is compared with `CROWDED` times the number of rows of the dictionary.
+    An estimate is not sparse if it uses more than the share `CROWDED` of the rows of the
+    dictionary. `Phi` are the dictionaries, `X` the responses, `noise` the noise variances and
+    `value` the estimates of all problems.
     """
     xp, rows = namespace(X), X.shape[-2]
     factor, _ = cholesky(covariance(Phi, value.relevance, noise))
@@ -100,7 +102,8 @@ def _lower(first: Solved, second: Solved, index: np.ndarray[Any, Any]) -> Solved
 def diagonal(Phi: Array, X: Array, noise: Array, **limits: Any) -> Solved:
     """Return the minimisers of the energy of the diagonal-covariance VAE (Wipf 2023, eq. 50).
 
-    The energy is the loss that is minimised.
+    The energy is the loss that is minimised. `Phi` are the dictionaries, `X` the responses and
+    `noise` the noise variances of many problems.
     """
     return solve_batch(Phi, X, posterior="diagonal", noise_variance=noise, **limits)
 
@@ -108,7 +111,8 @@ def diagonal(Phi: Array, X: Array, noise: Array, **limits: Any) -> Solved:
 def autoencoder(Phi: Array, X: Array, noise: Array, **limits: Any) -> Solved:
     """Return the minimisers of the autoencoder's training loss with a log penalty on row norms.
 
-    This is the deterministic model of Wipf 2023, eq. 48.
+    This is the deterministic model of Wipf 2023, eq. 48. `Phi` are the dictionaries, `X` the
+    responses and `noise` the noise variances of many problems.
     """
     return solve_batch(Phi, X, posterior="point", noise_variance=noise, **limits)
 

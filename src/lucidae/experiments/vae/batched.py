@@ -210,8 +210,8 @@ class Draws:
 def initial_weights(run: VaeRun, entries: int, hidden: int) -> dict[str, Tensor]:
     """Return the initial weights of one run by name.
 
-    Weights of a layer have the shape (number of inputs, number of outputs) and biases (1, number of
-    outputs).
+    A sample has `entries` entries, and hidden layers have `hidden` units. Weights of a layer have
+    the shape (number of inputs, number of outputs) and biases (1, number of outputs).
 
     Linear layers are initialised as in torch, and the layers of the covariance as in
     `GaussianHead`. The numbers depend on seed, sizes and number of latents, and not on the kind of
@@ -337,7 +337,7 @@ class VaeStack:
         return error, posterior.kl()
 
     def train(self, records: int = 16) -> Tensor:
-        """Train all runs; return the mean loss of each in `records` equal parts of the training."""
+        """Train all R runs; return the mean losses of equal parts of the training, (records, R)."""
         design = self.design
         optimizer = torch.optim.Adam(list(self.weights.values()), fused=self.device != "cpu")
         seeds = [run.seed for run in self.runs]
@@ -479,7 +479,10 @@ class VaeStack:
     def _figures(
         self, index: int, sums: Tensor, covariance: Tensor, mean: Tensor, variance: Tensor
     ) -> dict[str, np.ndarray[Any, Any]]:
-        """Return the measured values of the run `index` by name, as zero-dimensional arrays."""
+        """Return the measured values of the run `index` by name, as zero-dimensional arrays.
+
+        They follow from the four tensors that `_measure` returns, taken at this run.
+        """
         k, noise = self.runs[index].latents, self.noise_variance[index, 0].cpu().double()
         error, sampled, kl = sums
         loss = float(negative_log_likelihood(sampled, self.entries, noise) + kl)

@@ -18,20 +18,18 @@ from lucidae.experiments.declaration import (
     Scale,
     listed,
 )
-from lucidae.experiments.vae.manifold_costs import (
+from lucidae.experiments.vae.manifold_verdicts import (
     ARMS,
+    PARTS,
+    STATEMENTS,
+    Noise,
     best_rates,
     compared,
     compared_best,
     deep_bounds,
     digits_best,
-    low_and_high,
-)
-from lucidae.experiments.vae.manifold_verdicts import (
-    PARTS,
-    STATEMENTS,
-    Noise,
     expected,
+    low_and_high,
     reported,
 )
 from lucidae.validation import install_command
@@ -190,6 +188,10 @@ class Manifold:
         ]
 
     def _pair(self, source: str, r: int, ratio: int, noise: Noise, seed: int) -> dict[str, Any]:
+        """Return the settings of a pair of VAEs, with full and with diagonal covariance.
+
+        The data have r dimensions, and the VAEs `ratio` times as many latents.
+        """
         return {
             "source": source,
             "dimension": r,
@@ -201,6 +203,7 @@ class Manifold:
         }
 
     def _random(self) -> list[Cell]:
+        """Return the runs on data of random generators."""
         measure = self._runs().measure
         return [
             Cell(
@@ -215,6 +218,7 @@ class Manifold:
         ]
 
     def _images(self) -> list[Cell]:
+        """Return the runs on images of trained generators."""
         measure = self._runs().measure
         added = {
             "rows": self.rows,
@@ -234,6 +238,7 @@ class Manifold:
         ]
 
     def _parts(self) -> list[Cell]:
+        """Return the runs of the ablations, which are trained on images of the data set."""
         measure = self._runs().measure
         settings = {
             "source": "rows",

@@ -24,7 +24,7 @@ Settings = Mapping[str, Any]
 Arrays = dict[str, np.ndarray[Any, Any]]
 
 N_IMAGES = 8
-"""Number of generated images that are kept for the page."""
+"""Number of generated images that are stored for the HTML page."""
 
 
 @work("vae.manifold/1")
@@ -108,7 +108,8 @@ def random_generators(
 
     A and B are the weights of a random network. The entries of A have the variance 1/r, and B is
     scaled such that the entries of x have the mean variance 1. The number of entries of x and an
-    empty dictionary for each of the settings are returned, too.
+    empty dictionary for each of the settings in `group` are returned, too. `copies` are the indices
+    in `group` of the settings of each VAE.
     """
     each = [random_generator(one["seed"], one["dimension"], one["entries"]) for one in group]
     inner, outer = (padded([each[index][part] for index in copies]).to(device) for part in (0, 1))
@@ -121,7 +122,10 @@ def random_generators(
 
 
 def random_generator(seed: int, dimension: int, entries: int) -> tuple[Tensor, Tensor]:
-    """Return the two matrices of a random network, see `random_generators`."""
+    """Return the matrices A and B of a random network, whose samples are tanh(u A) B for random u.
+
+    u has `dimension` entries, and the samples have `entries` entries.
+    """
     rng = np.random.default_rng([seed, dimension, entries])
     inner = rng.standard_normal((dimension, entries)) / np.sqrt(dimension)
     outer = rng.standard_normal((entries, entries))
@@ -136,7 +140,8 @@ def image_generators(
     """Return a source of images from trained generators, their size, and sample images.
 
     The generators are the decoders of VAEs with as many latents as the dimension of the data. These
-    VAEs have a diagonal covariance and are trained on the images ``rows`` first.
+    VAEs have a diagonal covariance and are trained on the images ``rows`` first. `copies` are the
+    indices of the settings of each VAE in `group`.
     """
     design = Design(**group[0]["design"])
     design = replace(design, steps=group[0]["generator_steps"])

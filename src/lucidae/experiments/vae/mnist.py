@@ -1,4 +1,4 @@
-"""Experiment: deep VAEs of images with a full and with a diagonal posterior covariance."""
+"""Experiments: deep VAEs of images with a full and with a diagonal posterior covariance."""
 
 from __future__ import annotations
 
@@ -172,5 +172,18 @@ EXPERIMENT = Experiment(
     about=ABOUT,
     statements=STATEMENTS,
     scales=scales("learn", "learn"),
+    draw=Drawing("recovery", "covariances"),
+)
+
+
+FIXED_NOISE = Experiment(
+    name="vae-mnist-fixed",
+    title="Full against diagonal covariance in deep VAEs of equal noise variance",
+    reference="Wipf 2023, Section 5.2",
+    shows="error and number of used latents of deep VAEs at one fixed noise variance",
+    about=f"{ABOUT} Here the noise variance γ is the same fixed number for both models, so that "
+    "both have the same trade-off between the error and the KL divergence.",
+    statements=STATEMENTS,
+    scales=scales(0.05, 0.02),
     draw=Drawing("recovery", "covariances"),
 )

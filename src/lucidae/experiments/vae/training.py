@@ -117,6 +117,7 @@ class Training:
     held_out : tensor of shape (n', …)
         Data for the evaluation after each epoch.
     settings : TrainingSettings
+        Settings of the training.
     n_steps : int, default=0
         Number of steps taken so far.
     records : list of dict
@@ -193,12 +194,14 @@ class Training:
         self.sums = torch.zeros_like(self.sums)
 
     def _set_schedules(self) -> None:
+        """Set the learning rate and the coupling of the latents for the next step."""
         for group in self.optimizer.param_groups:
             group["lr"] = self.settings.rate(self.n_steps, self.total_steps)
         for head in self.heads:
             head.coupling.fill_(self.settings.coupling(self.n_steps, self.total_steps))
 
     def _arithmetic(self) -> AbstractContextManager[Any]:
+        """Return a context in which layers compute in the precision of the settings."""
         dtype = PRECISIONS[self.settings.precision]
         context: AbstractContextManager[Any] = torch.autocast(
             self.images.device.type, dtype=dtype or torch.bfloat16, enabled=dtype is not None
@@ -206,6 +209,7 @@ class Training:
         return context
 
     def _accumulate(self, evidence: Any, batch: Tensor) -> None:
+        """Add loss, error and KL divergence of one step to the sums of the epoch."""
         # The sums stay on the device: reading a number would wait for it after every step.
         entries = math.prod(batch.shape[1:])
         figures = (evidence.loss, evidence.squared_error.mean() / entries, evidence.kl.mean())
@@ -246,6 +250,7 @@ def train(
     images, held_out : tensors
         Training data and data for the evaluation, on the model's device.
     settings : TrainingSettings
+        Settings of the training.
     checkpoint : path, optional
         File to which the state is written, and from which the training is continued if it exists.
     callbacks : sequence of callable

@@ -44,9 +44,10 @@ def _laboratory(_table: Table, _clock: Clock) -> list[Block]:
 
 
 def commands_for(table: Table) -> str:
-    """Return commands for the file of a table, or for a file of the reader, with comments.
+    """Return shell commands with comments, one per line, for the file from which a table was read.
 
-    The names of the file and of a column are quoted as a shell needs it.
+    If the table was not read from a file, the commands name an example file. Names of files and
+    columns are quoted as a shell needs it.
     """
     is_file = Path(table.name).suffix.lower() in SUFFIXES
     file = quote(table.name) if is_file else "my-data.csv"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from lucidae.io.tables import Table, some
+from lucidae.io.tables import Table
+from lucidae.io.text import some
 from lucidae.moments import SecondMoment
 from lucidae.report import figures
 from lucidae.report.blocks import Block, Clock, Facts, Note, Plot, Prose, Section, count
@@ -16,9 +17,8 @@ SAMPLE = 20
 """Number of rows that are drawn as images."""
 
 UNEVEN = 100.0
-"""Ratio of the largest to the smallest standard deviation of columns that calls for a remark.
-
-Above this ratio the report advises to standardise the columns."""
+"""Ratio of the largest to the smallest standard deviation of the columns above which the report
+advises to standardise them."""
 
 LARGEST_WIDTH = 4000
 """Largest number of columns that the report accepts; the spectrum of more would take minutes."""
@@ -66,7 +66,7 @@ def _remarks(table: Table, moment: SecondMoment) -> list[Block]:
     """Return paragraphs on the header, and on columns left out, constant or of different scale."""
     remarks: list[Block] = []
     if table.header:
-        remarks.append(Prose(f"As the file was read, {table.header}."))
+        remarks.append(Prose(f"How the file was read: {table.header}."))
     if table.left_out:
         names = some([f"{name} ({why})" for name, why in table.left_out.items()], 8)
         remarks.append(Note(f"Columns left out: {names}."))

@@ -58,7 +58,10 @@ def _shrinkage(model: Any) -> Plot:
 
 
 def _path(table: Table, width: int, clock: Clock) -> Plot:
-    """Return a plot of rank and error of the optimal network against the dropout rate."""
+    """Return a plot of rank and error of the optimal network against the dropout rate.
+
+    `width` is the number of hidden units.
+    """
     rates = np.linspace(0.0, 0.98, 99)
     with clock(f"dropout: the optimum at {len(rates)} dropout rates"):
         problem = LinearProblem.autoencoder(moment_of(table))

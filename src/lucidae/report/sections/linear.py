@@ -85,7 +85,10 @@ def _components(table: Table, model: Any) -> Plot:
 
 
 def _reconstructions(table: Table, shape: tuple[int, int], exact: Any, clock: Clock) -> Plot:
-    """Return a plot of a few rows and of their reconstructions from codes of increasing length."""
+    """Return a plot of a few rows and of their reconstructions from codes of increasing length.
+
+    The rows are images of the given shape, and `exact` is the fitted exact autoencoder.
+    """
     rows = np.linspace(0, len(table.values) - 1, num=min(10, len(table.values)), dtype=int)
     originals = table.values[rows]
     drawn = {"original": originals}
@@ -106,7 +109,10 @@ def _reconstructions(table: Table, shape: tuple[int, int], exact: Any, clock: Cl
 
 
 def _training(table: Table, exact: Any, clock: Clock) -> list[Block]:
-    """Return the parts on training by plain gradient descent and rotation-augmented gradients."""
+    """Return the parts on training by plain gradient descent and rotation-augmented gradients.
+
+    `exact` is the exact autoencoder, with which the trained ones are compared.
+    """
     k = min(TRAINED, exact.n_components_)
     models = {}
     for name, method in METHODS.items():
@@ -137,7 +143,10 @@ def _trained(table: Table, k: int, method: str, **settings: Any) -> Any:
 
 
 def _agreement(exact: Any, models: dict[str, Any]) -> Plot:
-    """Return a plot of squared cosines between trained latents and principal components."""
+    """Return a plot of squared cosines between trained latents and principal components.
+
+    `exact` is the exact autoencoder, and `models` are the trained ones by name.
+    """
     panels = {
         name: (model.components_ @ exact.components_[: len(model.components_)].T) ** 2
         for name, model in models.items()

@@ -1,21 +1,24 @@
-"""Write one self-contained HTML page with the statements, figures, verdicts and settings."""
+"""Pages on finished experiments: one self-contained HTML page, and notes in Markdown."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 
+from lucidae.certificate import Claim
 from lucidae.experiments.declaration import VerdictKind
 from lucidae.experiments.engine import count, duration
-from lucidae.experiments.outcomes import MARKS, Counts, Outcome
+from lucidae.experiments.outcomes import MARKS, WORDS, Counts, Judgement, Outcome
 from lucidae.experiments.verdicts import measured
 from lucidae.io.atomic import atomic_path
-from lucidae.report.blocks import Block, Card, Facts, Grid, Note, Prose
+from lucidae.report.blocks import Block, Card, Facts, Grid, Note, Plot, Prose
 from lucidae.report.page import Chapter, fill_page
+from lucidae.report.style import LIGHT
 
-__all__ = ["write_page"]
+__all__ = ["write_notes", "write_page"]
 
 LEAD = (
     "Figures and tables of three papers on autoencoders whose optimum is known, measured again: "
@@ -52,7 +55,7 @@ class VerdictTable:
         if self.outcome.reported:
             rows.append(_heading("Reported without a verdict"))
             rows += [
-                _row(None, VerdictKind.REPORTED.value, claim.statement, measured(claim))
+                _html_row(None, VerdictKind.REPORTED.value, claim.statement, measured(claim))
                 for claim in self.outcome.reported
             ]
         names = ("", "verdict", "statement", "measured")
@@ -63,12 +66,15 @@ class VerdictTable:
         )
 
     def _of_kind(self, kind: VerdictKind) -> list[str]:
+        """Return the rows on all statements of a kind: claims of the paper, or own findings."""
         judgements = self.outcome.of_kind(kind)
         rows = [_heading(HEADINGS[kind])] if judgements else []
         for one in judgements:
-            rows.append(_row(one.holds, one.verdict, one.statement.words, one.why, strong=True))
+            rows.append(
+                _html_row(one.holds, one.verdict, one.statement.words, one.why, strong=True)
+            )
             rows += [
-                _row(claim.holds, "", claim.statement, measured(claim)) for claim in one.claims
+                _html_row(claim.holds, "", claim.statement, measured(claim)) for claim in one.claims
             ]
         return rows
 
@@ -77,9 +83,10 @@ def _heading(words: str) -> str:
     return f'<tr><th colspan="4" scope="rowgroup" style="text-align:left">{words}</th></tr>'
 
 
-def _row(
+def _html_row(
     holds: bool | None, verdict: str, statement: str, measured: str, strong: bool = False
 ) -> str:
+    """Return one row of the HTML table of verdicts; `strong` makes the statement bold."""
     text = escape(statement)
     wrap = 'style="white-space:normal"'
     return (
@@ -118,7 +125,10 @@ def write_page(outcomes: Sequence[Outcome], target: Path, seconds: float, note: 
 
 
 def summary(outcomes: Sequence[Outcome], note: str = "") -> Chapter:
-    """Return the first chapter: how many claims and findings each experiment confirms."""
+    """Return the first chapter: how many claims and findings each of the `outcomes` confirms.
+
+    If `note` is not empty, it is added as the last line.
+    """
     counts = Counts.of(outcomes)
     rows = tuple(_counted(outcome) for outcome in outcomes)
     names = ("experiment", "paper", "its claims", "our findings", "work")
@@ -149,6 +159,7 @@ def summary(outcomes: Sequence[Outcome], note: str = "") -> Chapter:
 
 
 def _counted(outcome: Outcome) -> tuple[str, ...]:
+    """Return the row of an experiment in the table of the summary."""
     counts = outcome.counts
     paper = f"{counts.seen} of {counts.claims} seen" if counts.claims else "–"
     ours = f"{counts.held} of {counts.findings} hold" if counts.findings else "–"
@@ -191,3 +202,127 @@ def chapter(outcome: Outcome) -> Chapter:
         ),
     ]
     return Chapter(experiment.name, experiment.title, blocks)
+
+
+LARGEST_FIGURE = 1_000_000
+"""Largest size of an SVG figure in bytes; larger figures are not written."""
+
+NAMESPACES = 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
+_DIGITS = re.compile(r"(\.\d\d)\d+")
+INTRODUCTION = """# Results
+
+Results of `lucidae reproduce`, with their settings and machines. Each page has three kinds of
+verdict: a claim of the paper was *seen* or *not seen*, a finding of our own *holds* or *does not
+hold*, and a measured value that is only *reported* has no verdict.
+"""
+
+
+def write_notes(outcomes: Sequence[Outcome], folder: Path) -> Path:
+    """Write ``NAME.md`` and its figures for each experiment, and an index of the whole folder.
+
+    Parameters
+    ----------
+    outcomes : sequence of Outcome
+        Finished experiments.
+    folder : path
+        Folder of the notes; notes of other experiments are not changed.
+
+    Returns
+    -------
+    Path
+        The index of the folder, ``index.md``.
+    """
+    for outcome in outcomes:
+        figures = _figures(outcome, folder)
+        _write(folder / f"{outcome.experiment.name}.md", _note(outcome, figures))
+    titles = {path.stem: _title(path) for path in sorted(folder.glob("*.md"))}
+    lines = [f"* [{name}]({name}.md): {title}" for name, title in titles.items() if name != "index"]
+    return _write(folder / "index.md", "\n".join([INTRODUCTION, *lines, ""]))
+
+
+def _figures(outcome: Outcome, folder: Path) -> list[tuple[str, str]]:
+    """Write the figures of an outcome as SVG files; return (file name, caption) for each."""
+    blocks = outcome.experiment.draw(outcome)
+    plots = [block for block in blocks if isinstance(block, Plot)]
+    written = []
+    for plot in plots:
+        text = standalone(plot.svg)
+        if len(text) <= LARGEST_FIGURE:
+            name = f"{plot.name}-{outcome.scale}.svg"
+            _write(folder / name, text)
+            written.append((name, plot.caption))
+    return written
+
+
+def standalone(svg: str) -> str:
+    """Return the SVG text of a figure of the HTML page in a form that can be a file by itself.
+
+    XML namespaces and a white background are added, and CSS variables are replaced by colours.
+    Coordinates are cut to two decimals, which halves the file.
+
+    Examples
+    --------
+    >>> standalone('<svg viewBox="0 0 9 9"><path fill="var(--blue)"/></svg>').count("var(")
+    0
+    """
+    for name, colour in LIGHT.items():
+        svg = svg.replace(f"var(--{name})", colour)
+    svg = re.sub(r' d="[^"]*"', lambda path: _DIGITS.sub(r"\1", path[0]), svg)
+    background = '<rect width="100%" height="100%" fill="#ffffff"/>'
+    return re.sub(r"<svg ([^>]*)>", rf"<svg {NAMESPACES} \1>{background}", svg, count=1) + "\n"
+
+
+def _note(outcome: Outcome, figures: Sequence[tuple[str, str]]) -> str:
+    """Return the Markdown page on an experiment; `figures` are pairs (file name, caption)."""
+    experiment = outcome.experiment
+    images = [f"![{experiment.title}]({name})\n\n{caption}\n" for name, caption in figures]
+    versions = outcome.to_dict()["versions"]
+    return "\n".join(
+        [
+            f"# {experiment.title}\n",
+            f"`{experiment.name}`, {outcome.scale} scale. {experiment.reference}.\n",
+            f"{experiment.about}\n",
+            f"{outcome.counts}.\n",
+            *(f"* {one.prose}" for one in outcome.judgements),
+            "",
+            *images,
+            "| statement | measured | verdict |\n|---|---|---|",
+            *(row for one in outcome.judgements for row in _markdown_rows(one)),
+            *(_markdown_row(claim, VerdictKind.REPORTED.value) for claim in outcome.reported),
+            "\n| setting | |\n|---|---|",
+            *(f"| {name} | {value} |" for name, value in outcome.setting.facts().items()),
+            f"| machine | {'; '.join(outcome.machines)} |",
+            f"| work | {count(len(outcome.results.cells))}, {duration(outcome.results.seconds)} |",
+            f"| versions | {', '.join(f'{name} {value}' for name, value in versions.items())} |",
+            "",
+        ]
+    )
+
+
+def _markdown_rows(judgement: Judgement) -> list[str]:
+    """Return the rows of a Markdown table on one statement: one for each measured value."""
+    kind = judgement.statement.kind.value
+    if not judgement.claims:
+        return [f"| {judgement.statement.words} | | {kind}: {judgement.verdict} |"]
+    return [
+        _markdown_row(claim, f"{kind}: {_verdict(judgement, claim)}") for claim in judgement.claims
+    ]
+
+
+def _verdict(judgement: Judgement, claim: Claim) -> str:
+    words = WORDS[judgement.statement.kind, bool(claim.holds)]
+    return words if claim.holds else f"**{words}**"
+
+
+def _markdown_row(claim: Claim, verdict: str) -> str:
+    return f"| {claim.statement} | {measured(claim)} | {verdict} |"
+
+
+def _title(path: Path) -> str:
+    return path.read_text(encoding="utf-8").partition("\n")[0].lstrip("# ")
+
+
+def _write(path: Path, text: str) -> Path:
+    with atomic_path(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+    return path

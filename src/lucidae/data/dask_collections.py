@@ -1,10 +1,11 @@
-"""Results of an estimator's methods on Dask collections: lazy, with the same chunks of rows."""
+"""Lazy Dask collections: rows of a file, and results of an estimator's methods for a collection."""
 
 from __future__ import annotations
 
 import math
 import pickle
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import dask
@@ -14,7 +15,7 @@ import scipy.sparse
 
 from lucidae.arrays import is_array, namespace, to_numpy
 from lucidae.data import blocks as sizes
-from lucidae.data.blocks import LARGEST_BLOCK, RowBlock, floating_rows, located
+from lucidae.data.blocks import LARGEST_BLOCK, RowBlock, concatenated, floating_rows, located
 from lucidae.data.dask_blocks import (
     IN_CHUNK,
     array_reference,
@@ -22,14 +23,16 @@ from lucidae.data.dask_blocks import (
     one_column_chunk,
     row_lengths,
 )
+from lucidae.data.files import ParquetBlocks, blocks_of_file
 
-__all__ = ["mapped"]
+__all__ = ["dask_of_file", "mapped"]
 
 
 def mapped(estimator: Any, X: Any, method: str) -> Any:
-    """Return the results of a method as a lazy Dask collection with the same chunks of rows.
+    """Return what a method of an estimator returns for the rows of a Dask collection X.
 
-    The estimator is copied, so that fitting it again does not change results computed later.
+    The result is a lazy Dask collection with the same chunks of rows; `method` is the name of the
+    method. The estimator is copied, so that fitting it again does not change the result.
     """
     copy = pickle.loads(pickle.dumps(estimator))
     if is_frame(X):
@@ -78,8 +81,9 @@ def _in_blocks(X: Any, row_bytes: int) -> Any:
 def _transformed_columns(estimator: Any, X: Any) -> Any:
     """Return the codes of rows whose columns are in several chunks.
 
-    Codes are an affine function of the rows, t(x) = t(0) + Lx. So those of x are t(0) plus the sum
-    of t(xⱼ) − t(0) over the chunks xⱼ of the columns, which are zero elsewhere.
+    The codes t(x) of a row x are an affine function of it, t(x) = t(0) + Lx with a matrix L. So
+    t(x) is t(0) plus the sum of t(xⱼ) − t(0) over the chunks j of columns, where xⱼ equals x in the
+    columns of the chunk and is zero in all others.
     """
     ends = np.cumsum(X.chunks[1]).tolist()
     n_columns = int(X.shape[1])
@@ -109,8 +113,9 @@ def _part_codes(
 ) -> Any:
     """Return t(xⱼ) − t(0), where t(x) are the codes of rows x.
 
-    xⱼ are the rows of a chunk with zeros in all columns except those of the chunk, and `at_zero` is
-    t(0).
+    xⱼ are the rows of a chunk (`raw`) with zeros in all columns except those of the chunk, which
+    begin at `first_column` of `n_columns`. `at_zero` is t(0); `index` and `first_row` are the
+    numbers of the chunk and of its first row, for messages.
     """
     rows = floating_rows(raw, "X", index, first_row)
     if not scipy.sparse.issparse(rows):
@@ -158,7 +163,10 @@ def _applied_rows(method: str, rows: Any, estimator: Any, index: int) -> Any:
 
 
 def _mapped_frame(estimator: Any, X: Any, method: str) -> Any:
-    """Return the results of `method` as a data frame or a series with the index of X."""
+    """Return what a method of an estimator returns for a Dask data frame X, with the index of X.
+
+    The result is a lazy data frame or a lazy series; `method` is the name of the method.
+    """
     import pandas as pd
 
     zeros = pd.DataFrame(np.zeros((1, len(X.columns))), columns=list(X._meta.columns))
@@ -184,6 +192,7 @@ def _output_names(estimator: Any, method: str, count: int) -> list[Any]:
 
 
 def _labelled(values: Any, index: Any, columns: list[Any] | None) -> Any:
+    """Return values as a data frame with the given columns, or as a series if `columns` is None."""
     import pandas as pd
 
     if columns is None:
@@ -194,8 +203,91 @@ def _labelled(values: Any, index: Any, columns: list[Any] | None) -> Any:
 def _applied_partition(
     method: str, columns: Any, frame: Any, estimator: Any, partition_info: Any = None
 ) -> Any:
+    """Return the result of a method for one partition (`frame`) of a data frame, on a worker.
+
+    `columns` are the names of the columns of the result, or None if it is a vector.
+    """
     if not len(frame):
         width = () if columns is None else (len(columns),)
         return _labelled(np.empty((0, *width)), frame.index, columns)
     index = 0 if partition_info is None else partition_info["number"]
     return _labelled(_applied_rows(method, frame, estimator, index), frame.index, columns)
+
+
+def dask_of_file(path: Any, options: Any = None) -> Any:
+    """Return the rows of a file as a lazy Dask collection; every worker must be able to read it.
+
+    Parameters
+    ----------
+    path : path-like
+        A file that `lucidae.data.row_blocks` reads.
+    options : lucidae.io.tables.ReadOptions, optional
+        The columns to read and, for a text file, its header and decimal separator.
+
+    Returns
+    -------
+    dask.array.Array or dask.dataframe.DataFrame
+        A data frame for Parquet and text, whose row groups or parts of the text are its
+        partitions; else an array, whose chunks are the blocks of the file.
+    """
+    file = Path(path).resolve()
+    data = blocks_of_file(file, options=options)
+    if isinstance(data, ParquetBlocks):
+        import dask.dataframe as dd
+
+        columns = list(data.feature_names or ())
+        return dd.read_parquet(file, columns=columns, index=False).astype(data.dtype)
+    if hasattr(data, "layout"):
+        return _frame_of_text(data)
+    assert data.n_rows is not None, "arrays in files have a shape"
+    starts = range(0, data.n_rows, data.rows_per_block)
+    read = dask.delayed(_rows_of_file, pure=True)
+    chunks = []
+    for start in starts:
+        count = min(data.rows_per_block, data.n_rows - start)
+        block = read(str(file), start, count, options)
+        chunks.append(da.from_delayed(block, (count, data.n_features), data.dtype))
+    return da.concatenate(chunks, axis=0)
+
+
+def _frame_of_text(data: Any) -> Any:
+    """Return the columns of numbers of a text file as a lazy data frame.
+
+    `data` are the blocks of the file. The workers read parts of the file as text and convert them
+    to numbers: Dask would take the type of a column from its first rows, and then refuse a part
+    with whole numbers in a column of other numbers.
+    """
+    import dask.dataframe as dd
+    import pandas as pd
+
+    from lucidae.io.text import AS_TEXT, parsing
+
+    names, columns = list(data.all_names), list(data.feature_names)
+    cells = dd.read_csv(
+        data.file, blocksize=sizes.BLOCK_BYTES, names=names, **parsing(data.layout), **AS_TEXT
+    )
+    meta = pd.DataFrame(np.empty((0, len(columns))), columns=columns)
+    return cells.map_partitions(partial(_numbers_of_text, data), meta=meta)
+
+
+def _numbers_of_text(data: Any, cells: Any) -> Any:
+    """Return the columns of numbers of one part of a text file, on a Dask worker.
+
+    `data` are the blocks of the file, and `cells` is the part as a data frame of text.
+    """
+    import pandas as pd
+
+    from lucidae.io.text import parse_text
+
+    parsed = parse_text(cells.set_axis(range(cells.shape[1]), axis=1), data.layout.decimal)
+    return pd.DataFrame(data.numbers(parsed), columns=list(data.feature_names), index=parsed.index)
+
+
+def _rows_of_file(path: str, start: int, count: int, options: Any) -> Any:
+    """Return `count` rows of a file from row `start` on; this function runs on a Dask worker."""
+    held: list[Any] = []
+    for rows in blocks_of_file(path, first_row=start, options=options):
+        held.append(rows)
+        if sum(len(part) for part in held) >= count:
+            break
+    return concatenated(held)[:count]

@@ -1,4 +1,4 @@
-"""Checks of loaded estimators: required fields, shapes of arrays that agree, and a test row.
+"""What a saved file may contain: scikit-learn's types, required fields, shapes, usable estimators.
 
 A file can be undamaged and still describe an object that no fit produces. The checks here refuse
 the file when it is loaded, instead of failing when the estimator is first used.
@@ -9,6 +9,8 @@ from __future__ import annotations
 import dataclasses
 import warnings
 from collections.abc import Mapping
+from functools import cache
+from importlib import import_module
 from numbers import Integral
 from typing import Any
 
@@ -16,7 +18,14 @@ import numpy as np
 
 from lucidae.io.atomic import reason_of
 
-__all__ = ["check_estimator", "check_fields", "check_shapes"]
+__all__ = [
+    "KINDS",
+    "check_estimator",
+    "check_fields",
+    "check_plain",
+    "check_shapes",
+    "scikit_kinds",
+]
 
 SHAPES: dict[str, dict[str, str]] = {
     "lucidae.moment": {"squares": "mm", "center": "m", "offset": "m"},
@@ -67,7 +76,7 @@ def check_fields(kind: type, fields: Mapping[str, Any]) -> None:
     for field in dataclasses.fields(kind):
         needed = field.init and field.default is absent and field.default_factory is absent
         if needed and field.name not in fields:
-            raise ValueError(f"{kind.__name__} lacks the required field {field.name!r}.")
+            raise ValueError(f"{kind.__name__} has no value for the required field {field.name!r}.")
 
 
 def check_shapes(tag: str, record: Any) -> None:
@@ -90,8 +99,9 @@ def _compare(
 ) -> None:
     """Raise ValueError if one of the arrays `values` does not have its expected shape.
 
-    `owner` is the name of the type in the message, `expected` has the shapes as letters (see
-    `SHAPES`), and `sizes` has the known sizes by letter; sizes found on the way are added to it.
+    `owner` is the name of the type for the message. `expected` has one letter for each axis of each
+    array, and equal letters mean equal sizes. `sizes` has the known sizes by letter; the sizes of
+    the arrays are added to it.
     """
     for name, letters in expected.items():
         shape = getattr(values[name], "shape", None)
@@ -107,7 +117,7 @@ def _compare(
 
 
 def check_estimator(estimator: Any, most: int) -> None:
-    """Raise ValueError if a loaded estimator is inconsistent or cannot process a row of zeros.
+    """Raise ValueError if attributes of a loaded estimator disagree or it cannot process a row.
 
     Parameters
     ----------
@@ -141,10 +151,53 @@ class _Values(dict[str, Any]):
 
 
 def _check_row(estimator: Any, row: Any) -> None:
-    """Raise an error if the estimator cannot transform, or predict from, one row."""
+    """Raise an error unless `transform` or `predict` of the estimator returns one row for `row`."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the row has no names of features
         use = estimator.transform if hasattr(estimator, "transform") else estimator.predict
         output = use(row)
     if output.shape[0] != 1:
         raise ValueError(f"for one row of data the estimator returns {output.shape[0]} rows.")
+
+
+KINDS = (
+    "sklearn.decomposition:PCA",
+    "sklearn.feature_selection:VarianceThreshold",
+    "sklearn.impute:SimpleImputer",
+    "sklearn.pipeline:FeatureUnion",
+    "sklearn.pipeline:Pipeline",
+    "sklearn.preprocessing:MaxAbsScaler",
+    "sklearn.preprocessing:MinMaxScaler",
+    "sklearn.preprocessing:Normalizer",
+    "sklearn.preprocessing:RobustScaler",
+    "sklearn.preprocessing:StandardScaler",
+)
+"""Module and name of each type of scikit-learn that can be written.
+
+Their attributes are numbers, text, arrays and other estimators of this list or of lucidae. No
+attribute is a function, so a file cannot choose code to be executed."""
+
+
+@cache
+def scikit_kinds() -> dict[str, type]:
+    """Return the types of scikit-learn that can be written, by their tag in the file.
+
+    Examples
+    --------
+    >>> scikit_kinds()["sklearn.StandardScaler/1"].__name__
+    'StandardScaler'
+    """
+    pairs = (kind.split(":") for kind in KINDS)
+    return {f"sklearn.{name}/1": getattr(import_module(module), name) for module, name in pairs}
+
+
+def check_plain(estimator: Any) -> None:
+    """Raise an error if a loaded pipeline has a cache, because its `fit` would read pickles.
+
+    The folder of the cache is chosen by the file, so reading pickles from it is not safe.
+    """
+    if getattr(estimator, "memory", None) is not None and hasattr(estimator, "steps"):
+        raise ValueError(
+            "a pipeline with a cache cannot be written to a file or read from one; remove the "
+            "cache by set_params(memory=None)."
+        )
