@@ -61,7 +61,14 @@ def significant(value: float) -> str:
     return f"{value:.{digits}f}"
 
 
+PAUSE = 0.05
+"""Seconds before each timed call. The BLAS threads of the call before have then stopped waiting for
+work (OpenBLAS: about 0.03 s), so that they do not disturb a call that uses another BLAS library."""
+
+
 def seconds(work: Work) -> float:
+    """Return the seconds that a call of `work` takes, after a short pause."""
+    time.sleep(PAUSE)
     begin = time.perf_counter()
     work()
     return time.perf_counter() - begin

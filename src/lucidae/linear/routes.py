@@ -560,7 +560,8 @@ def vector_eigenpairs(
     scale = roots / unit
 
     def forth(v: Array) -> Array:
-        return scale * (X @ v - mean @ v)
+        # BLAS would start threads for so short a product of vectors.
+        return scale * (X @ v - np.sum(mean * v))
 
     def back(u: Array) -> Array:
         codes = scale * u
