@@ -194,3 +194,15 @@ def test_mirrored_reads_the_lower_triangle_alone(xp, size):
     A = np.random.default_rng(0).standard_normal((size, size))
     expected = np.tril(A) + np.tril(A, -1).T
     assert_array_equal(to_numpy(mirrored(xp.asarray(A))), expected)
+
+
+@pytest.mark.parametrize("k", [5, 60, 120])
+@pytest.mark.parametrize("size", [450, 700])
+def test_every_algorithm_for_a_stored_matrix_finds_the_leading_pairs(size, k):
+    rng = np.random.default_rng(size + k)
+    basis, _ = np.linalg.qr(rng.standard_normal((size, size)))
+    values = np.linspace(3.0, 0.0, size) ** 2
+    matrix = (basis * values) @ basis.T
+    found, vectors = eigen.leading_eigenpairs((matrix + matrix.T) / 2, k)
+    assert_allclose(found, values[:k], rtol=0, atol=1e-12)
+    assert_allclose(np.abs(np.sum(vectors * basis[:, :k], axis=0)), 1.0, rtol=0, atol=1e-9)

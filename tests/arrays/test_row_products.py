@@ -48,3 +48,20 @@ def test_small_rows_and_rows_of_other_types_are_not_read_in_pieces():
     assert not has_fast_products(np.ones((1000, 1000), dtype=int), 4)
     assert not has_fast_products(np.ones((2, 500_000)), 4)
     assert has_fast_products(np.ones((1000, 1000)), 4)
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_few_wide_rows_are_multiplied_in_pieces_of_columns(monkeypatch, threads, weighted):
+    monkeypatch.setattr(row_products, "blas_threads", lambda: threads)
+    monkeypatch.setattr(row_products, "THREADED_PASS", 0)
+    monkeypatch.setattr(row_products, "CACHED_BYTES", 5000)
+    rng = np.random.default_rng(3)
+    X = (rng.standard_normal((7, 2001)) + 5).astype(np.float32)
+    vectors, shares = rng.standard_normal((3, 2001)), rng.random(7)
+    shares = shares / shares.sum() if weighted else np.full(7, 1 / 7)
+    mean = shares @ X
+    centred = X.astype(np.float64) - mean
+    expected = (vectors @ centred.T * shares) @ centred
+    found = moment_product(vectors, X, mean, shares)
+    assert np.abs(found - expected).max() < 1e-13 * np.abs(expected).max()

@@ -25,6 +25,9 @@ __all__ = ["blas_threads", "in_threads", "one_scipy_thread", "one_thread"]
 _LIMITED = Lock()
 """Lock that is held while a number of threads is limited to one."""
 
+_PERMITTED: list[int] = []
+"""The number of threads before the present limit; empty if there is no limit."""
+
 
 @cache
 def _controller() -> ThreadpoolController:
@@ -78,15 +81,20 @@ def _limited(controller: ThreadpoolController) -> Iterator[None]:
         yield
         return
     try:
-        with controller.limit(limits=1, user_api="blas"):
+        with controller.limit(limits=1, user_api="blas") as limiter:
+            before = limiter.get_original_num_threads()["blas"]
+            _PERMITTED[:] = [] if before is None else [before]
             yield
     finally:
+        _PERMITTED.clear()
         _LIMITED.release()
 
 
 def blas_threads() -> int:
-    """Return the number of threads that all BLAS libraries may use at present."""
-    found = [library["num_threads"] for library in _controller().info()]
+    """Return the number of threads that BLAS may use, or might before `one_thread` was entered."""
+    if _PERMITTED:
+        return max(1, *_PERMITTED)
+    found = [x["num_threads"] for x in _controller().info() if x["user_api"] == "blas"]
     return max(1, min(found, default=1))
 
 

@@ -7,6 +7,7 @@ The classes ending in ``Source`` store the data and return their mean, products 
 from __future__ import annotations
 
 import math
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -27,8 +28,9 @@ from lucidae.arrays import (
     zeros_like_shape,
 )
 from lucidae.arrays.eigen import ARPACK_FEATURES, ITERATIVE_SHARE, fix_signs
-from lucidae.arrays.krylov import krylov_eigenpairs
+from lucidae.arrays.krylov import EXTRA, krylov_eigenpairs
 from lucidae.arrays.row_products import has_fast_products
+from lucidae.arrays.threads import one_thread
 from lucidae.linear.covariances import DenseCovariance, StreamCovariance, copied_rows
 from lucidae.linear.routes import (
     ARPACK_ENTRIES,
@@ -238,9 +240,13 @@ class RowsSource:
             )
             if found is not None:
                 return found
-        pairs = krylov_eigenpairs(
-            self._double_covariance.apply, k, self.mean, passes=cost.most, widest=cost.widest
-        )
+        covariance = self._double_covariance
+        # Products of narrow blocks use Python threads, which those of BLAS would disturb.
+        narrow = has_fast_products(covariance.rows, min(k + EXTRA, cost.widest))
+        with one_thread() if narrow else nullcontext():
+            pairs = krylov_eigenpairs(
+                covariance.apply, k, self.mean, passes=cost.most, widest=cost.widest
+            )
         return None if pairs is None else Spectrum(pairs[0], fix_signs(pairs[1]), self.trace)
 
     @cached_property

@@ -35,7 +35,7 @@ from lucidae.arrays import Array, as_double, device, eigh_descending, eye_like, 
 from lucidae.arrays.eigen import arpack_eigenpairs, fix_signs, leading_eigenpairs
 from lucidae.arrays.krylov import EXTRA, WIDEST, krylov_eigenpairs
 from lucidae.arrays.row_products import moment_product
-from lucidae.arrays.threads import blas_threads, in_threads
+from lucidae.arrays.threads import blas_threads, in_threads, one_thread
 from lucidae.linear.spectrum import Spectrum
 
 EXACT_FEATURES = 8192
@@ -128,6 +128,9 @@ those with a block of vectors are faster."""
 
 ARPACK_PRODUCTS = 4000
 """Number of products with vectors after which ARPACK is given up."""
+
+SINGLE_COLUMNS = 2**14
+"""Number of columns of float32 rows whose products are added in single precision."""
 
 COLUMNS = 4096
 """Number of columns of X that are copied and centred at a time."""
@@ -355,14 +358,15 @@ def single_eigenpairs(
         def apply(rows: Array) -> Array:
             return moment_product(rows, *single, shares, single=True)
 
-        pairs = krylov_eigenpairs(
-            apply,
-            k,
-            mean,
-            passes=cost.most,
-            widest=cost.widest,
-            residual=SINGLE_RESIDUAL,
-        )
+        with one_thread():  # the products use Python threads, which those of BLAS would disturb
+            pairs = krylov_eigenpairs(
+                apply,
+                k,
+                mean,
+                passes=cost.most,
+                widest=cost.widest,
+                residual=SINGLE_RESIDUAL,
+            )
         vectors = None if pairs is None else pairs[1]
     if vectors is None and cost.gram <= cost.moment:
         vectors = _single_gram_vectors(*single, shares, k)
@@ -379,8 +383,8 @@ def _single_gram_vectors(X: Array, mean: Array, shares: Array, k: int) -> Array 
     """
     (n, m), roots = X.shape, np.sqrt(shares)[:, None]
     gram = np.zeros((n, n))
-    for start in range(0, m, COLUMNS):
-        block = X[:, start : start + COLUMNS]
+    for start in range(0, m, SINGLE_COLUMNS):
+        block = X[:, start : start + SINGLE_COLUMNS]
         gram += block @ block.T
     # The mean is small, or X was centred, so that subtracting its products loses no digit.
     projected = X @ mean.astype(np.float32)

@@ -1,0 +1,95 @@
+"""Numbers of threads: what is limited, what is not, and what is restored."""
+
+import threading
+
+import numpy as np
+import pytest
+from numpy.testing import assert_array_equal
+from threadpoolctl import ThreadpoolController, threadpool_info
+
+from lucidae.arrays import threads
+from lucidae.arrays.threads import blas_threads, in_threads, one_scipy_thread, one_thread
+
+
+def numbers():
+    """Return the number of threads of each BLAS library, by its path."""
+    pools = [pool for pool in threadpool_info() if pool["user_api"] == "blas"]
+    return {pool["filepath"]: pool["num_threads"] for pool in pools}
+
+
+@pytest.fixture
+def two():
+    with ThreadpoolController().limit(limits=2, user_api="blas"):
+        yield
+
+
+@pytest.mark.usefixtures("two")
+def test_scipy_alone_is_limited_and_restored():
+    before = numbers()
+    with one_scipy_thread():
+        during = numbers()
+    assert numbers() == before
+    alone = threads._scipy_alone()
+    limited = set() if alone is None else {x["filepath"] for x in alone.info()}
+    assert {path for path in before if during[path] == 1} == limited
+    assert len(limited) < len(before)
+
+
+@pytest.mark.usefixtures("two")
+def test_nothing_is_limited_unless_wanted():
+    before = numbers()
+    with one_scipy_thread(False):
+        assert numbers() == before
+
+
+@pytest.mark.usefixtures("two")
+@pytest.mark.parametrize("first", [one_thread, one_scipy_thread])
+@pytest.mark.parametrize("second", [one_thread, one_scipy_thread])
+def test_nested_limits_restore_the_numbers(first, second):
+    before = numbers()
+    with pytest.raises(RuntimeError, match="inside"), first(), second():
+        raise RuntimeError("inside")
+    assert numbers() == before
+
+
+@pytest.mark.usefixtures("two")
+def test_a_limit_that_ends_in_another_thread_first_restores_the_numbers():
+    before, entered, leave = numbers(), threading.Event(), threading.Event()
+
+    def hold():
+        with one_scipy_thread():
+            entered.set()
+            leave.wait(10)
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    entered.wait(10)
+    with one_thread():
+        leave.set()
+        holder.join(10)
+    assert numbers() == before
+
+
+@pytest.mark.usefixtures("two")
+def test_the_permitted_number_is_that_before_the_limit():
+    assert blas_threads() == 2
+    with one_thread():
+        assert set(numbers().values()) == {1}
+        assert blas_threads() == 2
+    with ThreadpoolController().limit(limits=1, user_api="blas"):
+        assert blas_threads() == 1
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 50])
+def test_ranges_cover_all_rows_in_order(count):
+    parts = in_threads(lambda first, last: np.arange(first, last), 17, count)
+    assert len(parts) == min(count, 17)
+    assert_array_equal(np.concatenate(parts), np.arange(17))
+
+
+def test_an_error_in_a_thread_is_raised():
+    def fail(first, last):
+        raise ValueError(f"rows {first} to {last}")
+
+    with pytest.raises(ValueError, match="rows 0 to 2"):
+        in_threads(fail, 4, 2)
