@@ -50,6 +50,9 @@ def read_problem(
     The data are read once. If their second moment is ill-conditioned, they are read again and a QR
     factorisation is computed block by block, as `lucidae.dropout.moments.row_problem` does with
     rows in memory. An iterator can be read once only, so that its moment alone is used.
+
+    If `centered`, the mean is subtracted from the rows. `start` is the second moment of rows that
+    were read before, to which the new rows are added, and `verbose` shows the progress.
     """
     moment = read_moment(data, joint_moment, start=start, verbose=verbose)
     problem = LinearProblem.from_moment(moment, data.rows.n_features, centered=centered)
@@ -65,13 +68,15 @@ def read_problem(
 def _block_root(moment: SecondMoment, centered: bool, X: Any, Y: Any, weights: Any) -> Array:
     """Return the triangular factor of a QR factorisation of the rows [x | y] of one block.
 
-    The rows are centred and scaled by the second moment of all rows.
+    The block has the inputs `X`, the outputs `Y` and the weights `weights` of its rows. `moment` is
+    the second moment of the rows of all blocks: the rows are divided by the square root of its
+    total weight and, if `centered`, its mean is subtracted.
     """
     return row_root(X, Y, weights, moment, centered=centered)
 
 
 def _stacked_root(first: Array, second: Array) -> Array:
-    """Return the factor R of a QR factorisation of `first` stacked on `second`."""
+    """Return the triangular factor R of a QR factorisation of `first` stacked on `second`."""
     xp = namespace(first)
     _, triangle = xp.linalg.qr(xp.concat([first, second], axis=0))
     return triangle
@@ -82,7 +87,8 @@ def loaded_or_problem(
 ) -> LoadedRows | BlockProblem:
     """Return the rows if they fit into one block, else the second moments of the data.
 
-    If y is None, the targets are the inputs X.
+    If y is None, the targets are the inputs X. If `centered`, the second moments are those about
+    the mean.
     """
     data = aligned_blocks(X, y, sample_weight, with_targets=y is not None)
     small = data.load()

@@ -100,9 +100,8 @@ class Factors(NamedTuple):
     def balanced(self) -> tuple[Factors, Matrix]:
         """Return balanced factors of the same product ABᵀ, and its singular values, descending.
 
-        Balanced factors are the singular vectors times the square roots of the singular values.
-
-        Singular values that count as zero are removed.
+        Balanced factors are the singular vectors of the product times the square roots of its
+        singular values. Singular values that count as zero are removed.
         """
         Q1, R1 = np.linalg.qr(self.left)
         Q2, R2 = np.linalg.qr(self.right)
@@ -133,18 +132,21 @@ class CompletionObjective:
     penalty: float
 
     def residual(self, factors: Factors) -> Matrix:
-        """Return the observed entries of M − ABᵀ, for the matrix M and its factors A and B."""
+        """Return the observed entries of M − ABᵀ, for the given matrix M and `factors` A and B."""
         return self.entries.values - self.entries.product(*factors)
 
     def value(self, residual: Matrix, norm: float) -> float:
-        """Return the loss ‖residual‖² + μ · norm², from observed residuals and a nuclear norm."""
+        """Return the loss ‖residual‖² + μ · norm², from observed residuals and a nuclear norm.
+
+        μ is the factor of the penalty, the field `penalty`.
+        """
         return float(residual @ residual) + self.penalty * norm * norm
 
     def gradient(self, factors: Factors, residual: Any, norm: float) -> Factors:
-        """Return half of the gradient of the loss F with respect to the factors A and B.
+        """Return half of the gradient of the completion loss with respect to its factors A and B.
 
-        `residual` is the sparse matrix of the observed entries of M − ABᵀ, and `norm` is (‖A‖² +
-        ‖B‖²)/2.
+        `residual` is the sparse matrix of the observed entries of M − ABᵀ, for the given matrix M,
+        and `norm` is (‖A‖² + ‖B‖²)/2.
         """
         level = self.penalty * norm
         return Factors(
@@ -153,11 +155,11 @@ class CompletionObjective:
         )
 
     def hessian(self, factors: Factors, residual: Any, norm: float) -> Callable[[Factors], Factors]:
-        """Return a function that multiplies a direction by half of the Hessian of the loss F.
+        """Return a function that multiplies a direction by half of the Hessian of the loss.
 
-        The product is the derivative of half of the gradient along directions A' and B'. Along them
-        the residual changes by −P_Ω(A'Bᵀ + AB'ᵀ), where P_Ω selects the observed entries, and the
-        nuclear norm changes by ⟨A, A'⟩ + ⟨B, B'⟩.
+        A direction consists of changes A' and B' of the factors A and B, and the product is the
+        derivative of half of the gradient along it. The residual changes by −P_Ω(A'Bᵀ + AB'ᵀ),
+        where P_Ω selects the observed entries, and the nuclear norm by ⟨A, A'⟩ + ⟨B, B'⟩.
         """
         level, entries = self.penalty * norm, self.entries
 
@@ -182,7 +184,10 @@ class CompletionObjective:
         return apply
 
     def curvatures(self, factors: Factors, norm: float) -> Factors:
-        """Return a positive approximation to the diagonal of half of the Hessian of the loss F."""
+        """Return a positive approximation to the diagonal of half of the loss's Hessian.
+
+        It has the shape of the factors A and B; `norm` is (‖A‖² + ‖B‖²)/2.
+        """
         mask = self.entries.sparse(np.ones(self.entries.count))
         level = self.penalty * norm
         return Factors(
@@ -191,10 +196,11 @@ class CompletionObjective:
         )
 
     def lower_bound(self, residual: Matrix, spectral: float) -> float:
-        """Return a lower bound of the smallest loss: the dual value D(tG) for the best factor t.
+        """Return a lower bound of the smallest loss over all matrices, from the dual problem.
 
-        D is the dual function in the docstring of this module, G the residual of the current matrix
-        on the observed entries (`residual`), and `spectral` its largest singular value ‖G‖₂.
+        It is the dual value D(tG) for the best factor t (see the docstring of this module). G is
+        the residual of the current matrix on the observed entries (`residual`), and `spectral` is
+        its largest singular value ‖G‖₂.
         """
         along = float(residual @ self.entries.values)
         if along <= 0.0:
@@ -271,10 +277,12 @@ def _spectral_norm(residual: Any, span: Factors, outside: float) -> float:
 class _Iterate:
     """State of the iteration: balanced factors A and B of X, their loss, and a lower bound.
 
-    Symbols are those of the docstring of this module. `slope` is the norm of the gradient relative
-    to μ‖X‖*‖(A, B)‖, `excess` the last measured ‖G‖₂/(μ‖X‖*) − 1, `bound` the largest lower bound
-    so far, and `limited` whether the factors are stationary, while the optimum of the convex
-    problem has a larger rank than allowed.
+    X = ABᵀ is the current matrix with the singular values `values`, G (`residual`) contains its
+    residuals on the observed entries, and μ is the factor of the penalty μ‖X‖*² with the nuclear
+    norm ‖X‖*. `slope` is the norm of the gradient relative to μ‖X‖*‖(A, B)‖, `excess` the last
+    measured ‖G‖₂/(μ‖X‖*) − 1, and `bound` the largest lower bound so far. `limited` says whether
+    the factors are stationary although the optimum of the convex problem has a larger rank than is
+    allowed.
     """
 
     factors: Factors
@@ -311,7 +319,8 @@ class _Solver:
     def measured(self, factors: Factors, before: _Iterate | None = None) -> _Iterate:
         """Return the state of balanced `factors`, with its loss and the norm of its gradient.
 
-        The lower bound (`bound`) and `excess` are copied from the state `before`, if it is given.
+        The lower bound on the loss (`bound`) and `excess` are copied from the state `before`, if it
+        is given.
         """
         factors, values = factors.balanced()
         norm, residual = float(values.sum()), self.objective.residual(factors)
@@ -338,7 +347,10 @@ class _Solver:
         return self.searched(state) if state.slope <= due else state
 
     def newton(self, state: _Iterate) -> Factors:
-        """Return the factors A and B after one damped Newton step, with as many columns."""
+        """Return factors after one damped Newton step from `state`.
+
+        The numbers of their columns do not change.
+        """
         objective, factors = self.objective, state.factors
         norm, residual = float(state.values.sum()), self.entries.sparse(state.residual)
         gradient = objective.gradient(factors, residual, norm)
@@ -373,7 +385,10 @@ class _Solver:
         return float(real[np.argmin(np.polyval(polynomial, real))])
 
     def searched(self, state: _Iterate) -> _Iterate:
-        """Return the state with a new lower bound, and with new columns if they reduce the loss."""
+        """Return the state with a new lower bound, and with new columns if they reduce the loss.
+
+        New columns of the factors are searched for along leading singular vectors of the residual.
+        """
         residual, span = self.entries.sparse(state.residual), state.span
         level = self.objective.penalty * float(state.values.sum())
         count = max(NEW_COLUMNS, state.rank)
@@ -394,10 +409,11 @@ class _Solver:
         """Return factors with `new` further columns along singular vectors of the residual.
 
         X is the current matrix with the nuclear norm ‖X‖*, M the matrix to be completed, P_Ω
-        selects its observed entries, and μ is the factor of the penalty in the loss F. With the
-        singular values σᵢ and vectors pᵢ, qᵢ of the residual and α = μ‖X‖*, the matrix X changes by
-        t Σᵢ (σᵢ − α) pᵢqᵢᵀ. Along this line F has an upper bound that is quadratic in t, ‖P_Ω(M −
-        X)‖² + μ(‖X‖* + tS)², where S is the sum of all σᵢ − α; its minimum gives t.
+        selects its observed entries, and the loss is ‖P_Ω(M − X)‖² + μ‖X‖*². With the singular
+        values σᵢ and vectors pᵢ, qᵢ of the residual (`found`) and α = μ‖X‖*, the matrix X changes
+        by t Σᵢ (σᵢ − α) pᵢqᵢᵀ. Along this line the loss has an upper bound that is quadratic in t,
+        since the nuclear norm is at most ‖X‖* + tS with the sum S of all σᵢ − α; its minimum gives
+        t.
         """
         P, values, Q = found.left[:, :new], found.values[:new], found.right[:, :new]
         level = self.objective.penalty * float(state.values.sum())
@@ -414,8 +430,9 @@ class _Solver:
     def exchanged(self, state: _Iterate, found: _Triples, new: int) -> _Iterate:
         """Return a state of the largest allowed rank with a smaller loss.
 
-        New columns are added and optimised, and the smallest singular values removed again. If this
-        does not reduce the loss, the given state is returned with `limited` set.
+        `new` columns along the singular triples `found` of the residual are added and optimised,
+        and then the smallest singular values are removed. If this does not reduce the loss, the
+        given state is returned with `limited` set to True.
         """
         wider = self.measured(self.extended(state, found, min(new, NEW_COLUMNS)), state)
         for _ in range(5):
@@ -540,7 +557,8 @@ def complete(
     Returns
     -------
     Solution
-        With the `Completion` as its value.
+        Its ``value`` is the completed matrix, a `Completion`; it also has the number of steps and
+        the status.
 
     Examples
     --------
@@ -594,9 +612,9 @@ def complete(
 def _started(solver: _Solver, start: Completion | None, unit: float) -> _Iterate:
     """Return the first state: that of a given solution, or the best multiple of a rank-one matrix.
 
-    Without a start, the first matrix is a multiple of the product of the leading left and right
-    singular vectors of the matrix in which missing entries are zero; `unit` is the unit of its
-    entries.
+    If `start` is None, the first matrix is a multiple of the product of the leading left and right
+    singular vectors of the matrix in which missing entries are zero. `unit` is the number by which
+    its entries have been divided.
     """
     if start is not None and start.rank:
         count = min(start.rank, solver.width)

@@ -201,9 +201,10 @@ SELECTIONS: dict[str, Callable[[CrossValidation], float]] = {
 class NetworkChoice(NamedTuple):
     """Moment of all rows [x | y], the settings of the network, and how they were chosen.
 
-    If there are fewer rows than features, `moment` contains only the mean. `dropout` is the
-    probability of dropping a hidden unit, `width` the number of hidden units, and `cv` contains the
-    errors on held-out rows, or is None if both were given.
+    A row contains inputs x and targets y side by side. If there are fewer rows than features,
+    `moment` contains only their mean. `dropout` is the probability of dropping a hidden unit and
+    `width` the number of hidden units. `cv` contains the errors on held-out rows by which one of
+    these was chosen; None if both were given.
     """
 
     moment: SecondMoment | RowMean
@@ -244,9 +245,14 @@ def cross_validate(
         Ridge penalty on the coefficients, for the sum of squared errors of the training rows.
     callbacks : sequence of callables
         As in `lucidae.iteration.iterate`; a step is a fold, and the distance is the number of
-        folds that are left.
+        folds that have not yet been computed.
     n_jobs : int, optional
         Number of folds that are solved at a time, as in scikit-learn.
+
+    Returns
+    -------
+    CrossValidation
+        The mean squared error on the held-out rows of each fold, for every dropout rate or rank.
     """
     errors = of_each(
         _fold_errors,
@@ -259,7 +265,11 @@ def cross_validate(
 
 
 def _compared(strengths: Vector | None, errors: Vector, weights: Vector) -> CrossValidation:
-    """Return the errors on held-out rows with the dropout rates or the ranks they belong to."""
+    """Return the `CrossValidation` of held-out errors for strengths of dropout, or for ranks.
+
+    If `strengths` is None, the columns of `errors` belong to the ranks 0, 1, …; `weights` are the
+    total weights of the rows that each fold held out.
+    """
     if strengths is None:
         ranks = np.arange(errors.shape[1])
         return CrossValidation(np.zeros(len(ranks)), errors, weights, ranks)
@@ -281,9 +291,9 @@ def cross_validate_rows(
 ) -> CrossValidation:
     """Return held-out errors for every strength or rank, without forming second moments.
 
-    It is the result of `cross_validate` for data with fewer rows than features: each fold works on
-    its training rows (see `lucidae.dropout.wide.row_factor`). The arguments are those of
-    `fold_moments` and `cross_validate`.
+    The result equals that of `cross_validate`. It is used for data with fewer rows than features:
+    each fold works on its training rows (see `lucidae.dropout.wide.row_factor`). The arguments are
+    those of `fold_moments` and `cross_validate`.
     """
     splits = checked_splits(cv, X.shape[0], weights)
     parts = [tuple(_taken(X, Y, weights, rows) for rows in split) for split in splits]
@@ -438,7 +448,7 @@ def fold_moments(
 def checked_splits(cv: Any, n_rows: int, weights: Array | None) -> list[tuple[Vector, Vector]]:
     """Return the folds of `cv` as pairs of row indices (training rows, held-out rows).
 
-    A part without rows of positive weight is an error.
+    A fold that trains on, or holds out, only rows of weight zero (`weights`) is an error.
     """
     # scikit-learn would unpack a list of folds itself, with an error that does not name cv.
     # A zero-dimensional array is an instance of Iterable, but cannot be iterated over.
@@ -449,8 +459,8 @@ def checked_splits(cv: Any, n_rows: int, weights: Array | None) -> list[tuple[Ve
         cv = 5 if cv is None else check_integer(cv, "cv", low=2, others=others)
         if cv > n_rows:
             raise ValueError(
-                f"cv={cv} folds were asked for, but X has n_samples={n_rows}, and every fold needs "
-                "a row: give more rows, a smaller cv, or a number instead of 'cv' and 'cv_1se'."
+                f"cv={cv} folds were given, but X has n_samples={n_rows}, and every fold needs a "
+                "row: give more rows, a smaller cv, or a number instead of 'cv' and 'cv_1se'."
             )
     given = cv if listed else check_cv(cv, classifier=False).split(np.empty((n_rows, 1)))
     splits = [_pair_of_rows(split, n_rows, number) for number, split in enumerate(given)]

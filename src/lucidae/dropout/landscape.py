@@ -201,8 +201,8 @@ def _saddle(
 def escape_directions(objective: DropoutObjective, factor: Array) -> dict[str, Array]:
     """Return the unit directions of possible negative curvature at tied weights U, by name.
 
-    U is `factor`; both layers share it. They are the directions of the proof in
-    `lucidae.dropout.theory`; those that do not exist at U are left out.
+    Both layers share the weights U (`factor`). The directions are those of the proof in
+    `lucidae.dropout.theory`; a direction that does not exist at U is missing in the result.
     """
     found = {name: make(objective, factor) for name, make in ESCAPES.items()}
     return {name: _unit(way) for name, way in found.items() if scalar(squared_norm(way)) > 0}
@@ -399,8 +399,8 @@ def _point(
     """Return the critical point that is spanned by the chosen eigenvectors; None if none exists.
 
     It is a critical point of the dropout loss of tied weights for a target M. `eigenvalues`
-    (descending) and `vectors` are the eigenvalues and eigenvectors of M, `chosen` contains indices
-    of eigenvectors, `strength` is the strength λ of dropout and `width` the number of hidden units.
+    (descending) and `vectors` are those of M, and `chosen` contains the indices of some of them.
+    `strength` is the strength λ of dropout and `width` the number of hidden units.
     """
     members = list(chosen)
     used, left = eigenvalues[members], np.delete(eigenvalues, members)
@@ -469,7 +469,10 @@ def _hessian(objective: DropoutObjective, weights: Weights, tied: bool) -> Linea
 
 
 def _unpack(vector: Matrix, weights: Weights, tied: bool) -> Weights:
-    """Return a vector of all weights as two layers with the shapes of `weights`; equal if tied."""
+    """Return the weights of both layers from one vector of all weights.
+
+    They have the shapes of `weights`. If `tied`, both layers are equal.
+    """
     flat = np.asarray(vector).reshape(-1)
     split = int(np.prod(weights.left.shape))
     left = like(flat[:split].reshape(weights.left.shape), weights.left)

@@ -31,7 +31,10 @@ BLOCK = 2**22
 
 
 def check_missing_values(value: Any) -> bool:
-    """Return whether entries that a sparse matrix does not store are missing; check `value`.
+    """Return True if the setting `missing_values` is "absent", and False if it is NaN.
+
+    With "absent", the entries that a sparse matrix does not store are missing; with NaN they are
+    zeros. Any other value is an error.
 
     Examples
     --------

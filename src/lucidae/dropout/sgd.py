@@ -49,7 +49,8 @@ class ExampleSource(Protocol):
     def draw(self, rng: Rng, n_runs: int, batch_size: int, ref: Array) -> tuple[Array, Array]:
         """Return random inputs (n_runs, batch_size, d2) and their outputs (n_runs, batch_size, d1).
 
-        The arrays have the library, dtype and device of `ref`.
+        d2 and d1 are the numbers of inputs and outputs of a network. The arrays have the library,
+        dtype and device of `ref`.
         """
 
 
@@ -198,7 +199,11 @@ def first_runs(
 
 
 def _random_runs(rng: Rng, matrix: Array, keep: Array, width: int, scale: float) -> Runs:
-    """Return networks (runs) with small random weights, `scale` times as large as the optimum."""
+    """Return networks (runs) with small random weights, `scale` times as large as the optimum.
+
+    `matrix` is the linear map that the networks are to learn, `keep` the probability of keeping a
+    hidden unit in each run, and `width` the number of hidden units.
+    """
     n_runs, (outputs, features) = keep.shape[0], matrix.shape
     # The optimal weights are of order √‖M‖ for the target M, and shrink with the square root of
     # the probability of keeping a unit; so does the start.
@@ -263,7 +268,7 @@ def stable_rates(
 
 
 def constant(time: Array, _limit: int) -> Array:
-    """Return the factor 1 by which the learning rate of every network is multiplied at any step."""
+    """Return the factor 1 of the learning rate, for every network and every step."""
     return 0.0 * time + 1.0
 
 

@@ -227,10 +227,11 @@ def _product_at(data: _Observed, U: Matrix, V: Matrix) -> Matrix:
 
 
 def _dual_value(along: float, residual: Matrix, spectral: float, penalty: float) -> float:
-    """Return a lower bound on the smallest loss over all matrices.
+    """Return a lower bound on the smallest loss over all matrices, from the dual problem.
 
-    It is the largest value of 2t⟨G, M⟩ − t²(‖G‖² + ‖G‖₂²/μ) over t, with symbols as in
-    `CompletionFigures`.
+    It is the largest value of 2t⟨G, M⟩ − t²(‖G‖² + ‖G‖₂²/μ) over t, with the given matrix M and the
+    residual G on the observed entries. `along` is ⟨G, M⟩, `spectral` the largest singular value
+    ‖G‖₂, and `penalty` the factor μ of the penalty.
     """
     if along <= 0.0:
         return 0.0
@@ -383,11 +384,11 @@ _AGAIN = "The iteration has not converged, or the factors belong to other data. 
 
 
 def _limited(figures: CompletionFigures, tolerance: float) -> bool:
-    """Tell whether stationary factors use all columns, so that the convex bound need not be tight.
+    """Tell whether the factors are stationary and use all columns, so that more may be needed.
 
-    The convex bound is the smallest loss over matrices of any rank. If a column of the factors were
-    zero, the loss at a stationary point with a residual of too large spectral norm could be
-    decreased by this column.
+    The lower bound on the loss holds for matrices of any rank, so that factors with a limited
+    number of columns may be optimal without attaining it. If a column were zero, the loss could be
+    decreased by this column, unless the bound is attained.
     """
     return figures.rank >= figures.width and figures.stationarity <= math.sqrt(tolerance)
 
@@ -426,7 +427,10 @@ def _spectral(figures: CompletionFigures, tolerance: float) -> Claim:
     level = math.sqrt(tolerance)
     value = figures.spectral
     if value > level and _limited(figures, tolerance):
-        why = "The factors use all of their columns; the best ones need not meet this condition."
+        why = (
+            "All columns of the factors are used. The best factors with this number of columns "
+            "need not meet this condition; it is meant for matrices of any rank."
+        )
         return undecided("spectral_norm", statement, _DUALITY, why, value, level)
     if value > level >= figures.smallest_spectral:
         why = "Only a bound on the spectral norm of the residual is known, and it is too large."

@@ -423,11 +423,9 @@ def _distance(case: Case, allowed: float) -> float | None:
     """Return ‖X − X*‖ / ‖X*‖ for the product X of the weights and the optimal product X*.
 
     If X* is zero, the distance is divided by ‖M‖, with the least-squares map M for white inputs (of
-    identity second moment).
-
-    The result is None if the optimum is not known, or if the r-th and the next singular value of M
-    are so close that another product has the minimal loss up to `allowed`; r is the number of
-    hidden units.
+    identity second moment). The result is None if the optimum is not known, or if it is not unique:
+    if the r-th and the next singular value of M, with r hidden units, are so close that another
+    product has the minimal loss up to `allowed`.
     """
     optimum, width = case.optimum, case.width
     if optimum is None:

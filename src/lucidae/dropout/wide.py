@@ -78,7 +78,7 @@ class RowMean:
         return int(self.center.shape[0])
 
     def merge(self, other: Any) -> Any:
-        """Raise an error: without the second moment the fit cannot continue with other rows."""
+        """Raise an error: a fit without the second moment cannot continue with other rows."""
         del other
         raise ValueError(
             f"fit does not store the second moment of {self.n_features} features, so partial_fit "
@@ -150,9 +150,10 @@ def autoencoder_loss(
 ) -> tuple[float, float]:
     """Return the expected dropout loss of an autoencoder on rows, and the total variance of these.
 
-    With the covariance C of the rows and the columns uᵢ and vᵢ of U (`left`) and V (`right`) the
-    loss is tr C − 2 tr UᵀCV + tr(UᵀU VᵀCV) + λ Σᵢ ‖uᵢ‖² vᵢᵀC vᵢ. C is not formed. If another
-    `center` than the mean of the rows is given, C is the second moment about it.
+    With the covariance C of the rows, the columns uᵢ and vᵢ of the weights U (`left`) and V
+    (`right`), and the strength λ of dropout, the loss is tr C − 2 tr UᵀCV + tr(UᵀU VᵀCV) + λ Σᵢ
+    ‖uᵢ‖² vᵢᵀC vᵢ. C is not formed. If another `center` than the mean of the rows is given, C is the
+    second moment about it.
     """
     xp = namespace(left)
     inward, total = source.covariance.apply(right.mT).mT, source.trace

@@ -16,7 +16,7 @@ __all__ = ["AutoencoderBatchesMixin", "RegressorBatchesMixin"]
 
 
 class _BatchesMixin:
-    """Fit a dropout estimator to data that are read in blocks of rows."""
+    """Base class of the mixins that fit a dropout estimator to data read in blocks of rows."""
 
     fit: Any
     _keep: Any
@@ -28,8 +28,8 @@ class _BatchesMixin:
     ) -> Self:
         """Fit to rows that are loaded if they fit into one block, else to their second moment.
 
-        `start` is the moment of rows that were read before, or None; `kind` are arguments of
-        `aligned_blocks`.
+        `start` is the moment of rows that were read before, or None; `kind` are keyword arguments
+        of `lucidae.data.kinds.aligned_blocks`.
         """
         settings = SgdSettings.of(self)  # refuses wrong settings, which this solver does not use
         data = aligned_blocks(batches, y, sample_weight, **kind)

@@ -137,7 +137,11 @@ class CompletionState(FittedState):
         return completion_certificate(title, self.figures, self.tolerance)
 
     def measured(self, X: Any, attributes: Mapping[str, Any], weights: Any) -> CompletionFigures:
-        """Return the values that the certificate needs, measured from attributes and a matrix X."""
+        """Return the values that the certificate needs, measured from attributes and a matrix X.
+
+        `attributes` are the fitted attributes by name, and `weights` the frequencies of the rows or
+        None.
+        """
         factors = weights_of(attributes)
         return measure_completion(
             X,
@@ -152,7 +156,11 @@ class CompletionState(FittedState):
 
 
 def reported_attributes(attributes: Mapping[str, Any], state: Any) -> ReportedAttributes:
-    """Return the fitted attributes that the certificate compares with the factorised matrix."""
+    """Return the fitted attributes that the certificate compares with the factorised matrix.
+
+    `attributes` are the fitted attributes by name, and `state` is the fitted state of the
+    estimator.
+    """
     ref, dropout = state.ref, dropout_of(state.strength)
     return ReportedAttributes(
         attributes["objective_"],

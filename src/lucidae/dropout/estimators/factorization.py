@@ -146,8 +146,9 @@ def _returned(
 ) -> Any:
     """Return a solution with its factors rounded to the dtype of `ref`, and the loss of these.
 
-    `problem` contains the rows, multiplied by `roots` (the square roots of their weights) if these
-    are not None. The rows of the returned factor U are the codes of the rows without these weights.
+    `rows` is the factorised matrix; `problem` contains it with its rows multiplied by `roots`, the
+    square roots of their weights, unless these are None. `strength` is the strength of dropout. The
+    rows of the returned factor U are the codes of `rows`.
     """
     left, right = solution.weights
     right = like(representable(right, ref, "right_"), problem.cross)
@@ -409,7 +410,10 @@ class DropoutFactorization(
         return check_choice(self.handle_missing, "handle_missing", HANDLE_MISSING) == "complete"
 
     def _validated(self, X: Any, *, reset: bool) -> Any:
-        """Return a validated matrix; missing entries are an error unless they are allowed."""
+        """Return a validated matrix; missing entries are an error unless they are allowed.
+
+        If `reset`, the number of features is stored; otherwise it is compared with the stored one.
+        """
         if not self._completes:
             if scipy.sparse.issparse(X):
                 raise ValueError(
@@ -578,7 +582,12 @@ class DropoutFactorization(
 def _factorised(
     X: Array, weights: Array | None, width: int, dropout: float, cv: CrossValidation | None
 ) -> FactorizationState:
-    """Return the fitted state for a matrix without missing entries, from its singular values."""
+    """Return the fitted state for a matrix X without missing entries, from its singular values.
+
+    `weights` are the frequencies of the rows or None, `width` is the number of columns of the
+    factors, `dropout` the probability of dropping a column, and `cv` contains the errors on
+    held-out entries by which it was chosen, or is None.
+    """
     strength, rows, ref = strength_of(dropout), as_double(X), reference_array(X)
     roots = None if weights is None else like(namespace(weights).sqrt(weights), rows)
     problem = LinearProblem.from_matrix(rows if roots is None else rows * roots[:, None])
@@ -606,7 +615,10 @@ def _check_shape(rows: Any, attributes: Mapping[str, Any]) -> None:
 
 
 def _difference(now: Mapping[str, Any], fitted: Mapping[str, Any]) -> float:
-    """Return the largest relative difference of attributes between now and the end of `fit`."""
+    """Return the largest relative difference between two sets of fitted attributes.
+
+    `now` are the present attributes by name, and `fitted` those at the end of `fit`.
+    """
     differences = [0.0]
     for name, expected in fitted.items():
         if same_values(now[name], expected):

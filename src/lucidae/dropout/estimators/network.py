@@ -317,7 +317,7 @@ class NetworkState(FittedState):
 
     @property
     def penalty(self) -> float:
-        """Factor of the ridge penalty: of ‖coefficients‖², added to the sum of squared errors."""
+        """Factor of ‖coefficients‖² in the ridge penalty on the sum of squared errors."""
         return 0.0
 
     @property
@@ -326,7 +326,11 @@ class NetworkState(FittedState):
         return ATTRIBUTES_CLAIM
 
     def judge(self, figures: DropoutFigures, tolerance: float) -> tuple[Claim, ...]:
-        """Return the claims about the weights that follow from the values measured on the data."""
+        """Return the claims about the weights that follow from the values measured on the data.
+
+        `figures` are the measured values, and `tolerance` the largest accepted loss minus its
+        minimum, divided by the part of the mean squared output that least squares explains.
+        """
         return claims(figures, tolerance)
 
     def chosen(self) -> dict[str, Any]:
@@ -486,7 +490,11 @@ class NetworkState(FittedState):
         )
 
     def reported(self, attributes: Mapping[str, Any], moment: Any) -> ReportedAttributes:
-        """Return the attributes that the certificate compares with data whose moment is given."""
+        """Return the attributes that the certificate compares with data whose moment is given.
+
+        `attributes` are the fitted attributes by name, and `moment` is the second moment of the
+        rows, or their mean.
+        """
         del moment  # the means are compared by the estimators that have them
         return ReportedAttributes(
             attributes["objective_"],
@@ -590,7 +598,10 @@ class NetworkMixin(CertifiedMixin):
 
 
 def _changed_claim(state: NetworkState, why: str) -> Claim:
-    """Return the failed claim about attributes that were changed after the fit."""
+    """Return the failed claim about attributes that were changed after the fit.
+
+    `state` is the fitted state, and `why` the sentence that the claim gives as advice.
+    """
     return Claim(*state.attributes_claim, math.inf, ATTRIBUTES, False, why)
 
 

@@ -506,7 +506,10 @@ class DropoutRegressor(
         return hidden_width(self.n_components, most, others)
 
     def _fixed_network(self, moment: Any) -> NetworkChoice:
-        """Return the settings of a network whose dropout rate and width are given."""
+        """Return the settings of a network whose dropout rate and width are given by the user.
+
+        `moment` is the second moment of the rows of inputs and targets, or their mean.
+        """
         dropout = checked_dropout(self.dropout, ", 'cv' or 'cv_1se'") if self.shrink else 0.0
         n_features = self.n_features_in_
         return NetworkChoice(
@@ -547,7 +550,11 @@ class DropoutRegressor(
         return self._chosen_network(total, found, width)
 
     def _chosen_network(self, moment: Any, found: CrossValidation, width: int) -> NetworkChoice:
-        """Return the network's dropout rate and width, chosen by the errors on held-out rows."""
+        """Return the network's dropout rate and width, chosen by the errors on held-out rows.
+
+        `found` contains these errors, `width` is the largest number of hidden units, and `moment`
+        the second moment of the rows, or their mean, which is passed on.
+        """
         selected = SELECTIONS[str(self._cross_validated)](found)
         if self.shrink:
             return NetworkChoice(moment, selected, width, found)
