@@ -1,7 +1,7 @@
 """Torch layers, posteriors, optimizers and diagnostics for deep networks (extra ``torch``).
 
-`lucidae.nn.callbacks` has monitors of collapse, certificates and prefix losses, for Lightning and
-for plain loops (extra ``lightning``); it has to be imported by its name.
+`lucidae.nn.callbacks` has monitors of collapse, certificates and prefix losses, for plain loops and
+for Lightning (extra ``lightning``); it has to be imported by its name.
 """
 
 from __future__ import annotations

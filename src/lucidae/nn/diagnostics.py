@@ -165,8 +165,8 @@ class CollapseReport:
     def notes(self) -> tuple[str, ...]:
         """Sentences on active latents, on the comparison with a linear VAE, and the advice.
 
-        If the Hadamard gap of the decoder was computed, the last one says whether a full posterior
-        covariance would help.
+        If the Hadamard gap of the decoder was computed, the last sentence says whether a full
+        posterior covariance would help.
         """
         meaning = (
             f"Active: mean posterior variance < {self.max_variance:g} and variance of the mean > "
@@ -177,7 +177,7 @@ class CollapseReport:
 
     @property
     def _comparison(self) -> str:
-        """One or two sentences that compare the model with a linear VAE."""
+        """One or two sentences that compare the model with a linear VAE of equal noise variance."""
         if self._linear is None:
             unknown = "the noise variance is not known, or there are too many features"
             return f"No comparison with a linear VAE: {unknown}."
@@ -191,10 +191,10 @@ class CollapseReport:
 
     @property
     def _linear(self) -> int | None:
-        """Number of latents of the best linear VAE, not limited by the number k of this model.
+        """Number of latents of the best linear VAE of this noise; None if it is not known.
 
-        Reports of earlier versions contain only the limited number, which is then returned. The
-        result is None if neither is known.
+        It is not limited by the number of latents of the model. Reports of earlier versions contain
+        only the limited number, which is then returned.
         """
         return self.linear_active if self.linear_latents is None else self.linear_latents
 
@@ -222,13 +222,12 @@ class CollapseReport:
                 "justified. Train longer, or with a smaller noise variance at first."
             )
         left = total - used
-        rest = "other direction" if left == 1 else f"other {left} directions"
-        rest = f"{used}: the {rest} of {total} {'carries' if left == 1 else 'carry'} nothing."
-        rest += others
+        rest = "other direction carries" if left == 1 else f"other {left} directions carry"
+        rest = f"{used} of {total}: the {rest} no information.{others}"
         if linear is not None and used < linear:
             rest += (
-                " The decoder describes the data with fewer, or training has not found the others: "
-                "compare with a run that starts with a smaller noise variance."
+                " The decoder describes the data with fewer directions, or training has not found "
+                "the others: compare with a run that starts with a smaller noise variance."
             )
         return rest
 
@@ -514,7 +513,10 @@ def active_directions(
     check_tensor(covariance, "covariance", (mean.shape[1], mean.shape[1]))
     for name, values in (("mean", mean), ("covariance", covariance)):
         if not torch.isfinite(values).all():
-            raise ValueError(f"{name} contains NaN or infinity: the training has diverged.")
+            raise ValueError(
+                f"{name} contains NaN or infinity: the training has diverged. Train again with a "
+                "smaller learning rate."
+            )
     variances, axes = torch.linalg.eigh(covariance.double())
     rotated = mean.double() @ axes
     spread = rotated.var(0, correction=0)
@@ -600,9 +602,10 @@ def _linear_comparison(
     """Return the likelihood ratio of each latent, and how many latents a linear VAE would use.
 
     A ratio above 1 means that using the latent would increase the likelihood (see
-    `CollapseReport.gains`); the ratios are None unless the decoder is linear. The linear VAE has
-    the noise variance of the model. Both are None if that is not known, or if there are too many
-    features.
+    `CollapseReport.gains`); the ratios are None unless the decoder is linear. `found` contains the
+    posteriors of all samples, `active` says which latents are active, and `noise` is the noise
+    variance of the model and of the linear VAE. Both results are None if the noise variance is not
+    known, or if there are too many features.
     """
     if found.moment is None or noise is None:
         return None, None

@@ -40,7 +40,10 @@ def check_bottleneck(first: Any, second: Any, names: tuple[str, str]) -> tuple[A
     check_pair(first, second, names)
     for layer, name in zip((first, second), names, strict=True):
         if not torch.isfinite(layer.weight).all():
-            raise ValueError(f"{name}.weight contains NaN or infinity: the training has diverged.")
+            raise ValueError(
+                f"{name}.weight contains NaN or infinity: the training has diverged. Train again "
+                "with a smaller learning rate."
+            )
     return first, second
 
 
@@ -97,7 +100,7 @@ def check_tensor(x: Any, name: str, shape: tuple[Any, ...], reference: Any = Non
     if x.is_complex():
         raise ValueError(f"{name} is complex ({x.dtype}), expected real numbers.")
     if x.is_meta and reference is None:
-        raise ValueError(f"{name} is on the device 'meta', which has no data.")
+        raise ValueError(f"{name} is on the device 'meta', expected a device that holds data.")
     sizes = shape[1:] if shape[0] is ... else shape
     fits = x.ndim >= len(sizes) if shape[0] is ... else x.ndim == len(sizes)
     last = x.shape[x.ndim - len(sizes) :] if fits else ()
@@ -160,7 +163,7 @@ def _finite_batch(batch: Any, name: str) -> Tensor:
     if batch.is_complex():
         raise ValueError(f"{name} is complex ({batch.dtype}), expected real numbers.")
     if batch.is_meta:
-        raise ValueError(f"{name} is on the device 'meta', which has no data.")
+        raise ValueError(f"{name} is on the device 'meta', expected a device that holds data.")
     if not torch.isfinite(batch).all():
         raise ValueError(f"{name} contains NaN or infinity. Remove or impute those entries first.")
     return batch

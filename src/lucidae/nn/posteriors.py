@@ -362,7 +362,7 @@ class GaussianHead(nn.Module):
 def _diagonal(_: Any, mean: Tensor, scale: Tensor, __: Tensor) -> DiagonalGaussian:
     """Return the Gaussian posterior with the given means and standard deviations, uncorrelated.
 
-    The other two arguments are ignored; they exist because `_full` needs them.
+    The first and the last argument are ignored: `_full` and `_low_rank` have the same signature.
     """
     return DiagonalGaussian(mean, scale)
 

@@ -281,6 +281,7 @@ class VAE(nn.Module):
         Returns
         -------
         VAE
+            The model, with random initial weights.
         """
         size = {"width": width, "blocks": blocks, "stages": stages}
         encoder = ResNetEncoder(image_shape(shape), features, **size)
