@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
-from lucidae.arrays import Array, namespace, scalar
+from lucidae.arrays import Array, as_double, namespace, scalar
 from lucidae.data import in_memory
 from lucidae.data.kinds import AlignedBlocks, LoadedRows, aligned_blocks
 from lucidae.data.passes import fold, read_moment
@@ -20,9 +20,11 @@ from lucidae.validation import check_rows, check_weights
 __all__ = [
     "BlockProblem",
     "check_features",
+    "check_problem",
     "check_streamed",
     "data_problem",
     "loaded_or_problem",
+    "matrix_problem",
     "read_problem",
 ]
 
@@ -169,3 +171,27 @@ def check_features(X: Any, layer: Any) -> None:
             f"the data have {X.shape[1]} features, but the weights U or V have {layer.shape[0]} "
             "rows: give the data to which these weights belong."
         )
+
+
+def check_problem(problem: LinearProblem, weights: Weights) -> None:
+    """Raise an error unless the weights fit the numbers of outputs and inputs of the data.
+
+    `problem` contains the second moments of the data.
+    """
+    given = (weights.left.shape[0], weights.right.shape[0])
+    if tuple(problem.cross.shape) != given:
+        raise ValueError(
+            f"the data have {problem.cross.shape[0]} outputs and {problem.cross.shape[1]} inputs, "
+            f"but the outgoing weights U have {given[0]} rows and the incoming weights V have "
+            f"{given[1]}: give the data to which these weights belong."
+        )
+
+
+def matrix_problem(matrix: Any) -> LinearProblem:
+    """Return the second moments that make dropout training a factorisation of a matrix as U Vᵀ.
+
+    The inputs have the identity as second moment, and the matrix is the linear map to be learned.
+    It is checked and converted to float64.
+    """
+    rows = check_rows(matrix, accept_sparse=False, name="matrix")
+    return LinearProblem.from_matrix(as_double(rows))

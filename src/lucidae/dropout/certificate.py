@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from lucidae.arrays import as_double, is_array, like, to_numpy
+from lucidae.arrays import is_array, like, to_numpy
 from lucidae.certificate import (
     Certificate,
     Claim,
@@ -20,7 +20,7 @@ from lucidae.certificate import (
     reported,
     undecided,
 )
-from lucidae.dropout.batches import data_problem
+from lucidae.dropout.batches import check_problem, data_problem, matrix_problem
 from lucidae.dropout.figures import ATTRIBUTES, DropoutFigures, ReportedAttributes
 from lucidae.dropout.landscape import classify
 from lucidae.dropout.objectives import SINGLE, LinearProblem, Weights, check_hidden_units
@@ -507,20 +507,6 @@ def _explained(
     return replace(figures, reason=reason)
 
 
-def check_problem(problem: LinearProblem, weights: Weights) -> None:
-    """Raise an error unless the weights fit the numbers of outputs and inputs of the data.
-
-    `problem` contains the second moments of the data.
-    """
-    given = (weights.left.shape[0], weights.right.shape[0])
-    if tuple(problem.cross.shape) != given:
-        raise ValueError(
-            f"the data have {problem.cross.shape[0]} outputs and {problem.cross.shape[1]} inputs, "
-            f"but the outgoing weights U have {given[0]} rows and the incoming weights V have "
-            f"{given[1]}: give the data to which these weights belong."
-        )
-
-
 @certifies("dropout")
 def certify_weights(
     U: Any,
@@ -608,13 +594,3 @@ def _layer(weights: Any, name: str) -> np.ndarray[Any, Any]:
     """Return the weights of a layer as a float64 NumPy array, without their gradient history."""
     host = to_numpy(weights) if is_array(weights) else np.asarray(weights)
     return np.asarray(check_rows(host, accept_sparse=False, name=name), dtype=np.float64)
-
-
-def matrix_problem(matrix: Any) -> LinearProblem:
-    """Return the second moments that make dropout training a factorisation of a matrix as U Vᵀ.
-
-    The inputs have the identity as second moment, and the matrix is the linear map to be learned.
-    It is checked and converted to float64.
-    """
-    rows = check_rows(matrix, accept_sparse=False, name="matrix")
-    return LinearProblem.from_matrix(as_double(rows))

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from lucidae.certificate import Certificate, certify
-from lucidae.nn.diagnostics import CollapseReport
+from lucidae.nn.collapse import CollapseReport
 from lucidae.nn.layers import Tensor, check_bottleneck, check_tensor
 from lucidae.nn.prefixes import PrefixLoss
 from lucidae.validation import install_command

@@ -26,23 +26,24 @@ from lucidae.base import (
 from lucidae.certificate import Certificate
 from lucidae.data import by_blocks, in_memory
 from lucidae.dropout.attributes import deviations_away
-from lucidae.dropout.batches import BlockProblem, check_features, loaded_or_problem
-from lucidae.dropout.certificate import check_problem, claims
-from lucidae.dropout.estimators.blocks import AutoencoderBatchesMixin
+from lucidae.dropout.batches import BlockProblem, check_features, check_problem, loaded_or_problem
+from lucidae.dropout.certificate import claims
+from lucidae.dropout.estimators.blocks import AutoencoderBatchesMixin, merges_moments
+from lucidae.dropout.estimators.fitted_arrays import (
+    beside_rows,
+    finite_output,
+    representable,
+    weights_of,
+)
 from lucidae.dropout.estimators.network import (
     NetworkMixin,
     NetworkState,
     SgdSettings,
     TrainedNetwork,
-    beside_rows,
     exact_network,
-    finite_output,
     hidden_width,
-    merges_moments,
-    representable,
     upgraded_network,
     upgraded_sgd_estimator,
-    weights_of,
 )
 from lucidae.dropout.figures import MEAN_ERROR, DropoutFigures, ReportedAttributes
 from lucidae.dropout.moments import principal_problem

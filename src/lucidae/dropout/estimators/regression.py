@@ -1,4 +1,4 @@
-"""Fitted state of `DropoutRegressor`: its problem, weights, predictions and certificate."""
+"""Fitted state of `DropoutRegressor`, with its predictions and certificate, and its checks."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import scipy.sparse
 from lucidae.arrays import Array, as_float, beside, is_array, like, machine_epsilon, namespace
 from lucidae.base import reference_array
 from lucidae.certificate import Certificate, Claim
+from lucidae.dropout.estimators.fitted_arrays import beside_rows, representable
 from lucidae.dropout.estimators.network import (
     NetworkState,
     TrainedNetwork,
-    beside_rows,
     exact_network,
-    representable,
     upgraded_network,
+    upgraded_sgd_estimator,
 )
 from lucidae.dropout.figures import MEAN_ERROR, DropoutFigures, ReportedAttributes
 from lucidae.dropout.held_out import CrossValidation
@@ -39,7 +39,7 @@ from lucidae.io.models import saved_as
 from lucidae.moments import SecondMoment
 from lucidae.validation import real_array
 
-__all__ = ["RegressionState", "checked_targets"]
+__all__ = ["RegressionState", "checked_targets", "upgraded_regressor"]
 
 
 def _upgraded_regression(fields: dict[str, Any]) -> dict[str, Any]:
@@ -315,3 +315,8 @@ def checked_targets(y: Any, X: Array) -> Array:
     if not bool(xp.all(xp.isfinite(y))):
         raise ValueError("y contains NaN or infinity. Remove or impute those entries first.")
     return y
+
+
+def upgraded_regressor(fields: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of a `DropoutRegressor` from those that an earlier version saved."""
+    return {"n_jobs": None, "shrink": True, "alpha": 0.0} | upgraded_sgd_estimator(fields)

@@ -16,20 +16,19 @@ from lucidae.arrays import Array, is_array, is_numpy, to_numpy
 from lucidae.base import Fitted, reference_array, restored_on_failure, validated_rows
 from lucidae.certificate import Certificate
 from lucidae.data import by_blocks, in_memory, loaded
-from lucidae.dropout.batches import BlockProblem, loaded_or_problem
-from lucidae.dropout.certificate import check_problem
-from lucidae.dropout.estimators.blocks import RegressorBatchesMixin
+from lucidae.dropout.batches import BlockProblem, check_problem, loaded_or_problem
+from lucidae.dropout.estimators.blocks import RegressorBatchesMixin, merges_regression
+from lucidae.dropout.estimators.fitted_arrays import finite_output, same_values, weights_of
 from lucidae.dropout.estimators.network import (
     NetworkMixin,
     SgdSettings,
-    finite_output,
     hidden_width,
-    merges_moments,
-    same_values,
-    upgraded_sgd_estimator,
-    weights_of,
 )
-from lucidae.dropout.estimators.regression import RegressionState, checked_targets
+from lucidae.dropout.estimators.regression import (
+    RegressionState,
+    checked_targets,
+    upgraded_regressor,
+)
 from lucidae.dropout.held_out import (
     GRID,
     SELECTIONS,
@@ -60,26 +59,6 @@ UNUSED_DROPOUT = 0.5
 """The default of `dropout`, which is not used if ``shrink=False``."""
 
 
-def _streams(estimator: Any) -> bool:
-    """Return True if `partial_fit` is available; otherwise raise an AttributeError.
-
-    scikit-learn calls this function to decide whether the estimator has the method. `partial_fit`
-    is not available for cross-validation and for SGD.
-    """
-    for name in ("dropout", "n_components"):
-        value = getattr(estimator, name)
-        if isinstance(value, str) and value in SELECTIONS:
-            raise AttributeError(
-                f"partial_fit is not available for {name}={value!r}: give a number."
-            )
-    return merges_moments(estimator)
-
-
-def _upgraded_regressor(fields: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields of a `DropoutRegressor` from those that an earlier version saved."""
-    return {"n_jobs": None, "shrink": True, "alpha": 0.0} | upgraded_sgd_estimator(fields)
-
-
 @saved_as(
     "lucidae.DropoutRegressor/3",
     formerly=(
@@ -87,7 +66,7 @@ def _upgraded_regressor(fields: dict[str, Any]) -> dict[str, Any]:
         "lucidae.DropoutRegressor/1",
         "lucidae.DropoutRegressor/2",
     ),
-    upgrade=_upgraded_regressor,
+    upgrade=upgraded_regressor,
 )
 class DropoutRegressor(
     RegressorBatchesMixin, NetworkMixin, MultiOutputMixin, RegressorMixin, BaseEstimator
@@ -331,7 +310,7 @@ class DropoutRegressor(
         self._keep(state)
         return self
 
-    @available_if(_streams)
+    @available_if(merges_regression)
     @restored_on_failure
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Update the fit with further rows; after the last batch it equals `fit` on all rows.

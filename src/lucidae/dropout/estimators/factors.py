@@ -1,34 +1,158 @@
-"""Fitted state of `DropoutFactorization` for a matrix with missing entries."""
+"""Fitted states of `DropoutFactorization`, for complete matrices and for missing entries.
+
+They contain the factors U and V of the matrix, not the matrix itself.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from lucidae.arrays import Array, machine_epsilon
-from lucidae.base import FittedState
+from lucidae.arrays import Array, as_double, like, machine_epsilon, namespace
+from lucidae.base import FittedState, reference_array
 from lucidae.certificate import Certificate
+from lucidae.dropout.certificate import CERTIFIED, claims
 from lucidae.dropout.completion import Completion
 from lucidae.dropout.equalize import equalized_factors, product_svd
-from lucidae.dropout.estimators.network import representable, shown, weights_of
-from lucidae.dropout.figures import ReportedAttributes
+from lucidae.dropout.estimators.fitted_arrays import representable, shown, weights_of
+from lucidae.dropout.figures import DropoutFigures, ReportedAttributes
 from lucidae.dropout.held_out import CrossValidation
-from lucidae.dropout.objectives import Weights
+from lucidae.dropout.objectives import DropoutObjective, LinearProblem, Weights
 from lucidae.dropout.observed import ObservedEntries, observed_codes
+from lucidae.dropout.projection import UnprojectedError
 from lucidae.dropout.reduction import host
-from lucidae.dropout.theory import dropout_of
+from lucidae.dropout.solvers import ExactSolution, solve
+from lucidae.dropout.theory import code_map, dropout_of, strength_of
 from lucidae.dropout.verified_completion import (
     ZERO,
     CompletionFigures,
     completion_certificate,
     measure_completion,
 )
+from lucidae.dropout.verifier import measure
 from lucidae.io.models import saved_as
 
-__all__ = ["CompletionState", "reported_attributes"]
+__all__ = [
+    "CompletionState",
+    "FactorizationState",
+    "factorised_state",
+    "reported_attributes",
+    "weighted_factors",
+]
+
+
+@saved_as(
+    "lucidae.dropout.factorization.fitted/1",
+    formerly="lucidae.dropout.estimators._factorization:Factorization",
+)
+@dataclass(eq=False)
+class FactorizationState(FittedState):
+    """Fitted state of `DropoutFactorization`: the factors and measured values, not the matrix.
+
+    Parameters
+    ----------
+    solution : ExactSolution
+        The factors U and V, rounded to the dtype of the matrix.
+    figures : DropoutFigures or None
+        Values measured for the certificate at the end of `fit`.
+    strength : float
+        Strength λ = dropout / (1 − dropout) of dropout.
+    ref : array
+        An empty array of the library, dtype and device in which attributes are returned.
+    dropout : float or None
+        Probability of dropping a column; None in files of earlier versions.
+    cv : CrossValidation or None
+        Errors on held-out entries by which that probability was chosen; None if it was given.
+    """
+
+    solution: ExactSolution
+    figures: DropoutFigures | None
+    strength: float
+    ref: Array
+    dropout: float | None = None
+    cv: CrossValidation | None = None
+
+    def compute_attributes(self) -> dict[str, Any]:
+        """Return the fitted attributes (such as ``left_`` and ``rank_``) by name."""
+        left, right = self.solution.weights
+        return {
+            "left_": shown(left, self.ref),
+            "right_": shown(right, self.ref),
+            "rank_": self.solution.rank,
+            "threshold_": self.solution.threshold,
+            "singular_values_": shown(self.solution.singular_values, self.ref),
+            "objective_": self.solution.value,
+            "n_components_": int(right.shape[1]),
+            "dropout_": dropout_of(self.strength) if self.dropout is None else self.dropout,
+            "cv_": self.cv,
+            "n_iter_": 1,
+        }
+
+    def compute_certificate(self, title: str) -> Certificate:
+        """Return the certificate of the factors; `title` is its heading."""
+        if self.figures is None:
+            raise ValueError(
+                "no certificate was computed by fit: call lucidae.certify(estimator, X)."
+            )
+        return Certificate(title, claims(self.figures, CERTIFIED), self.figures.evidence)
+
+
+def factorised_state(
+    X: Array, weights: Array | None, width: int, dropout: float, cv: CrossValidation | None
+) -> FactorizationState:
+    """Return the fitted state for a matrix X without missing entries, from its singular values.
+
+    `weights` are the frequencies of the rows or None, `width` is the number of columns of the
+    factors, `dropout` the probability of dropping a column, and `cv` contains the errors on
+    held-out entries by which it was chosen, or is None.
+    """
+    strength, rows, ref = strength_of(dropout), as_double(X), reference_array(X)
+    roots = None if weights is None else like(namespace(weights).sqrt(weights), rows)
+    problem = LinearProblem.from_matrix(rows if roots is None else rows * roots[:, None])
+    # Of the transposed matrix, so that the signs depend on V alone, which weights do not scale.
+    solution = solve(LinearProblem.from_matrix(problem.cross.mT), strength, width)
+    solution = replace(solution, weights=Weights(solution.weights.right, solution.weights.left))
+    solution = _returned(solution, problem, strength, ref, rows, roots)
+    state = FactorizationState(solution, None, strength, ref, dropout, cv)
+    reported = reported_attributes(state.attributes, state)
+    with suppress(UnprojectedError):  # the certificate is then undecided
+        left, right = solution.weights
+        factors = weighted_factors(left, right, roots)
+        state.figures = measure(problem, factors, strength, reported=reported)
+    return state
+
+
+def _returned(
+    solution: ExactSolution,
+    problem: LinearProblem,
+    strength: float,
+    ref: Array,
+    rows: Array,
+    roots: Array | None,
+) -> Any:
+    """Return a solution with its factors rounded to the dtype of `ref`, and the loss of these.
+
+    `rows` is the factorised matrix; `problem` contains it with its rows multiplied by `roots`, the
+    square roots of their weights, unless these are None. `strength` is the strength of dropout. The
+    rows of the returned factor U are the codes of `rows`.
+    """
+    left, right = solution.weights
+    right = like(representable(right, ref, "right_"), problem.cross)
+    if roots is not None:
+        left = rows @ code_map(right, strength)
+    left = like(representable(left, ref, "left_"), problem.cross)
+    representable(solution.singular_values, ref, "singular_values_")
+    value = float(DropoutObjective(problem, strength).value(weighted_factors(left, right, roots)))
+    return replace(solution, weights=Weights(left, right), value=value)
+
+
+def weighted_factors(left: Array, right: Array, roots: Array | None) -> Weights:
+    """Return the factors U and V, the rows of U multiplied by `roots` unless that is None."""
+    return Weights(left if roots is None else left * roots[:, None], right)
 
 
 @saved_as("lucidae.dropout.completion.fitted/1")
