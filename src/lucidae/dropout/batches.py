@@ -139,10 +139,11 @@ def data_problem(
 ) -> tuple[LinearProblem, Weights]:
     """Return second moments for predicting Y from X, or reconstructing X if Y is None; and weights.
 
-    `weights` are the weights of the network that is to be judged, and `strength` is the strength λ
-    = dropout / (1 − dropout) of dropout. The weights are returned in the coordinates of the second
-    moments: for an autoencoder with many features both are projected on a few directions (see
-    `lucidae.dropout.projection`).
+    `weights` are the weights of the network that is to be judged, `strength` is the strength λ =
+    dropout / (1 − dropout) of dropout, and `tied` says whether both layers share their weights. If
+    `fit_intercept`, the means are subtracted; `sample_weight` are frequencies of the rows. The
+    weights are returned in the coordinates of the second moments: for an autoencoder with many
+    features both are projected on a few directions (see `lucidae.dropout.projection`).
     """
     if not (in_memory(X) and in_memory(Y) and in_memory(sample_weight)):
         found = loaded_or_problem(X, Y, sample_weight, centered=fit_intercept)
@@ -162,7 +163,7 @@ def data_problem(
 
 
 def check_features(X: Any, layer: Any) -> None:
-    """Raise an error unless the data have the number of features that the weights are for.
+    """Raise an error unless the rows X have the number of features that the weights are for.
 
     The weights U or V of a layer (`layer`) have one row per feature.
     """

@@ -314,12 +314,12 @@ def _row_fold_errors(
     """Return the mean squared errors on the held-out rows of a fold, and these rows' total weight.
 
     There is one error for each strength of dropout in `strengths`; if that is None, one for each
-    rank from 0 to `width`.
+    rank from 0 to `width`. `alpha` is the ridge penalty.
 
     The network is x ↦ P diag(ŝ) Q'ᵀx, where P and Q' contain the singular vectors of the
-    least-squares map of the training rows, and ŝ its shrunk singular values. Its error is E‖y‖² − 2
-    Σᵢ ŝᵢ E[pᵢᵀy q'ᵢᵀx] + Σᵢ ŝᵢ² E[(q'ᵢᵀx)²], with the columns pᵢ of P, which are orthonormal, and
-    q'ᵢ of Q'. x and y are centred at the means of the training rows.
+    least-squares map of the rows `training`, and ŝ its shrunk singular values. Its error is E‖y‖² −
+    2 Σᵢ ŝᵢ E[pᵢᵀy q'ᵢᵀx] + Σᵢ ŝᵢ² E[(q'ᵢᵀx)²], with the columns pᵢ of P, which are orthonormal, and
+    q'ᵢ of Q'. If `centered`, x and y are centred at the means of the training rows.
     """
     X, Y, weights = training
     n_features = X.shape[1]
@@ -383,11 +383,15 @@ def _fold_errors(
 ) -> Vector:
     """Return mean squared errors on a fold's held-out rows, for each strength of dropout or rank.
 
+    If `strengths` is None, there is one error for each rank from 0 to `width`. A row contains
+    `n_features` inputs x and the outputs y, minus their means if `centered`, and `alpha` is the
+    ridge penalty.
+
     The network is x ↦ P diag(ŝ) Q'ᵀx, with the singular vectors P and Q' of the least-squares map
     of the training rows (Q' for the original inputs x) and its singular values ŝ, shrunk by
-    dropout. With the outputs y, A = E[yxᵀ] and C = E[xxᵀ] of the held-out rows the error equals
-    E‖y‖² − 2 Σᵢ ŝᵢ (PᵀAQ')ᵢᵢ + Σᵢⱼ ŝᵢŝⱼ (PᵀP)ᵢⱼ(Q'ᵀCQ')ᵢⱼ. As P has orthonormal columns, only the
-    diagonal of Q'ᵀCQ' remains, and each strength costs O(r) for r hidden units.
+    dropout. With A = E[yxᵀ] and C = E[xxᵀ] of the held-out rows the error equals E‖y‖² − 2 Σᵢ ŝᵢ
+    (PᵀAQ')ᵢᵢ + Σᵢⱼ ŝᵢŝⱼ (PᵀP)ᵢⱼ(Q'ᵀCQ')ᵢⱼ. As P has orthonormal columns, only the diagonal of
+    Q'ᵀCQ' remains, and each strength costs O(r) for r hidden units.
     """
     with limited_blas(n_features):
         problem = LinearProblem.from_moment(fold.training, n_features, centered=centered)
@@ -423,9 +427,10 @@ def fold_moments(
 ) -> Folds:
     """Return the second moments of every fold's training rows and held-out rows.
 
-    If every row is held out exactly once, as in k-fold cross-validation, one pass over the rows is
-    enough: the moment of the training rows of a fold is the merge of the other folds' moments. `cv`
-    and `n_jobs` are arguments as in scikit-learn.
+    The rows have the inputs X, the outputs Y and the frequencies `weights`. If every row is held
+    out exactly once, as in k-fold cross-validation, one pass over the rows is enough: the moment of
+    the training rows of a fold is the merge of the other folds' moments. `cv` and `n_jobs` are
+    arguments as in scikit-learn, and `callbacks` are those of `lucidae.iteration.iterate`.
     """
     n_rows = X.shape[0]
     splits = checked_splits(cv, n_rows, weights)
@@ -479,7 +484,11 @@ def checked_splits(cv: Any, n_rows: int, weights: Array | None) -> list[tuple[Ve
 
 
 def _pair_of_rows(split: Any, n_rows: int, number: int) -> tuple[Vector, Vector]:
-    """Return the indices of the rows of a fold to train on, and of those to hold out."""
+    """Return the indices of the rows of a fold to train on, and of those to hold out.
+
+    `split` is the fold as the user or scikit-learn gives it, `n_rows` the number of all rows, and
+    `number` the number of the fold in error messages.
+    """
     parts = list(split) if isinstance(split, Iterable) else []
     if len(parts) != 2:
         raise ValueError(
@@ -525,9 +534,9 @@ def _moment(X: Any, Y: Array, weights: Array | None, rows: Vector) -> SecondMome
 def _complementary_folds(held_out: Sequence[SecondMoment]) -> list[MomentFold]:
     """Return one fold for each second moment, which trains on the merge of all other moments.
 
-    The moments belong to disjoint sets of rows. Fold i trains on before[i − 1] merged with after[i
-    + 1], the running merges from both ends, so that the cost is linear in the number of folds.
-    Subtracting a fold from the total would be as cheap, but would cancel digits.
+    The moments `held_out` belong to disjoint sets of rows. Fold i trains on before[i − 1] merged
+    with after[i + 1], the running merges from both ends, so that the cost is linear in the number
+    of folds. Subtracting a fold from the total would be as cheap, but would cancel digits.
     """
     before: list[SecondMoment] = list(accumulate(held_out, SecondMoment.merge))
     after: list[SecondMoment] = list(accumulate(reversed(held_out), SecondMoment.merge))[::-1]

@@ -2,8 +2,8 @@
 
 The tied problem (both layers share their weights U) is to minimise f(U) = ‖M − UUᵀ‖² + λΣᵢ‖uᵢ‖⁴ for
 a symmetric target M and the strength λ of dropout (Mianjy et al. 2018, Problem 4). The docstring of
-`lucidae.dropout.theory` proves that all its local minima are global; the three directions of
-negative curvature of that proof are the functions in `ESCAPES`.
+`lucidae.dropout.theory` proves that all its local minima are global. The functions in `ESCAPES`
+compute the three directions of negative curvature of that proof.
 """
 
 from __future__ import annotations
@@ -184,8 +184,9 @@ def _saddle(
 ) -> Classification:
     """Return the classification of a strict saddle, with its direction of most negative curvature.
 
-    `factor` are the weights U. The direction is the best of those that the functions in `ESCAPES`
-    return.
+    `factor` are the tied weights U, `gap` is their loss minus its minimum, and `stationarity` the
+    relative norm of the gradient. The direction is the best of those that the functions in
+    `ESCAPES` return.
     """
     found = {
         name: (_curvature_along(objective, factor, direction), direction)

@@ -125,8 +125,9 @@ def checked_columns(X: Any, Y: Any) -> Array:
 def _refuse_underflow(moment: SecondMoment, X: Any, Y: Array, weights: Array | None) -> None:
     """Raise an error if a column is not constant, but the squares of its entries underflow.
 
-    `SecondMoment` itself tests only the sum over all columns, in which one column may be
-    negligible.
+    The columns are those of the inputs X and the outputs Y, and `moment` is the second moment of
+    their rows with the frequencies `weights`. `SecondMoment` itself tests only the sum over all
+    columns, in which one column may be negligible.
     """
     tiny = np.flatnonzero(to_numpy(diagonal(moment.squares)) < SMALLEST_ENERGY)
     mean = to_numpy(moment.mean)

@@ -172,7 +172,8 @@ class LinearProblem:
 
         The first `n_features` columns of a row are the inputs x. If `centered`, the mean is
         subtracted from the rows. This corresponds to a network with a bias in both layers: the
-        optimal biases remove the means of the hidden units and of the outputs.
+        optimal biases remove the means of the hidden units and of the outputs. `root` is the
+        triangular factor of the rows, if it was computed.
         """
         problem = cls.from_second(_second(moment, centered), n_features)
         return replace(problem, root=root, n_rows=moment.weight - centered)
@@ -191,7 +192,10 @@ class LinearProblem:
 
     @classmethod
     def autoencoder(cls, moment: SecondMoment, *, centered: bool = True) -> Self:
-        """Return the `LinearProblem` whose output is its input x, from the second moment of x."""
+        """Return the `LinearProblem` whose output is its input x, from the second moment of x.
+
+        If `centered`, the mean of x is subtracted.
+        """
         second = _second(moment, centered)
         return cls(second, second, scalar(trace(second)), n_rows=moment.weight - centered)
 
@@ -406,7 +410,7 @@ class DropoutObjective:
         return on_left + on_right
 
     def tied_hessian_product(self, factor: Array, direction: Array) -> Array:
-        """Return the Hessian of the loss f(U, U) of tied weights times a direction."""
+        """Return the Hessian of the loss f(U, U) of tied weights U (`factor`) times a direction."""
         on_left, on_right = self.hessian_product(
             Weights(factor, factor), Weights(direction, direction)
         )

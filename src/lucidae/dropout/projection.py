@@ -223,7 +223,8 @@ def projected_rows(
 def _rows(X: Any, sample_weight: Array | None, centered: bool) -> tuple[_Operator, Matrix, float]:
     """Return the weighted and centred rows A, the diagonal of AᵀA, and the sum of the weights.
 
-    Sparse rows stay sparse: the mean is subtracted from the products.
+    X are the rows and `sample_weight` their weights; the mean is subtracted only if `centered`. A
+    is an operator. Sparse rows stay sparse: the mean is subtracted from the products.
     """
     n, m = X.shape
     given = np.ones(n) if sample_weight is None else to_numpy(sample_weight)
@@ -328,7 +329,8 @@ def _by_lanczos(gram: Gram, count: int, strength: float, width: int) -> Found:
     """Return the `count` leading eigenvectors of a Gram matrix by Lanczos iteration, with bounds.
 
     If the bounds show that eigenvectors were missed, such as those of equal eigenvalues, the
-    iteration starts again from a vector that contains them.
+    iteration starts again from a vector that contains them. Which of them matter depends on the
+    strength of dropout (`strength`) and on the number of hidden units (`width`).
     """
     size = gram.size
     operator = LinearOperator(

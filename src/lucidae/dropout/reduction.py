@@ -532,7 +532,7 @@ def _summed(
 ) -> tuple[float, float]:
     """Return the dropout loss and a bound on its rounding error, from two passes over the rows.
 
-    `total` is the sum of the weights of the rows.
+    The arguments are those of `row_objective`; `total` is the sum of the weights of the rows.
     """
     left, right = weights
     xp = namespace(left)

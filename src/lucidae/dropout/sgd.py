@@ -253,13 +253,14 @@ def stable_rates(
 ) -> Array:
     """Return a learning rate for each run at which dropout SGD is stable, for white inputs.
 
-    Let M be the target matrix. The Hessian of the loss at the optimum is of order ‖M‖/√(1 + λ),
-    since the weights shrink as the strength λ of dropout grows. The Hessian of the loss on a batch
-    of b examples exceeds its mean: the squared length of the d₂ inputs contributes d₂/b, and the
-    masks of the r hidden units contribute r(1 + λ)/b. The part of the outputs that no network
-    explains, of size `noise`, adds gradient noise in proportion to its size, so it sets the scale
-    if it is larger than ‖M‖. The constant `RATE` was tuned on inputs of 1 to 80 dimensions with λ
-    from 0 to 100. White inputs have the identity as second moment.
+    Let M be the target (`matrix`). The Hessian of the loss at the optimum is of order ‖M‖/√(1 + λ),
+    since the weights shrink as the strength λ of dropout (`strengths`, one per run) grows. The
+    Hessian of the loss on a batch of b examples (`batch_size`) exceeds its mean: the squared length
+    of the d₂ inputs contributes d₂/b, and the masks of the r hidden units (`width`) contribute r(1
+    + λ)/b. The part of the outputs that no network explains, of size `noise`, adds gradient noise
+    in proportion to its size, so it sets the scale if it is larger than ‖M‖. The constant `RATE`
+    was tuned on inputs of 1 to 80 dimensions with λ from 0 to 100. White inputs have the identity
+    as second moment.
     """
     loaded = 1.0 + strengths
     spread = 1.0 + (matrix.shape[1] + width * loaded) / batch_size

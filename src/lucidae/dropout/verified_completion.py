@@ -255,13 +255,14 @@ def _stationarity(matrix: Any, U: Matrix, V: Matrix, strength: float) -> float:
 def _spectral_norm(
     matrix: Any, U: Matrix, V: Matrix, rank: int, level: float
 ) -> tuple[float, float]:
-    """Return a lower and an upper bound on the spectral norm of the residual G.
+    """Return a lower and an upper bound on the spectral norm of the residual G (`matrix`).
 
-    The completed matrix is UVᵀ. For large matrices the bounds come from the Gram matrix K of the
-    rows or columns of G, whichever are fewer. Let S be an orthonormal basis of the columns of the
-    corresponding factor (U for rows, V for columns): at the optimum the singular vectors of the
-    largest singular values lie in its span. If the eigenvalues of K outside of the span are at most
-    β, the norm of K is at most that of the 2 × 2 matrix of ‖SᵀKS‖, ‖(I − SSᵀ)KS‖ (twice) and β.
+    The completed matrix is UVᵀ, of the given rank. For large matrices the bounds come from the Gram
+    matrix K of the rows or columns of G, whichever are fewer. Let S be an orthonormal basis of the
+    columns of the corresponding factor (U for rows, V for columns): at the optimum the singular
+    vectors of the largest singular values lie in its span. If the eigenvalues of K outside of the
+    span are at most β, the norm of K is at most that of the 2 × 2 matrix of ‖SᵀKS‖, ‖(I − SSᵀ)KS‖
+    (twice) and β. The search for β ends when it is below the square of `level`.
     """
     n, m = matrix.shape
     if n * m <= DENSE:
@@ -291,7 +292,11 @@ def _spectral_norm(
 def _difference(
     reported: ReportedAttributes, value: float, rank: int, level: float, sizes: Matrix
 ) -> float:
-    """Return the largest relative difference between fitted attributes and measured values."""
+    """Return the largest relative difference between fitted attributes and measured values.
+
+    `reported` are the fitted attributes. The measured values are the loss (`value`), the rank, the
+    threshold (`level`) and the singular values of the completed matrix (`sizes`).
+    """
     given = np.asarray(reported.singular_values, dtype=float)
     count = int(reported.rank)
     # A singular value close to the limit may count as zero or not.

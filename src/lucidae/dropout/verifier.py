@@ -264,8 +264,8 @@ def _value(
     """Return the dropout loss, a bound on its rounding error, and the score of every hidden unit.
 
     The score is the importance ‖uᵢ‖ √(vᵢᵀC vᵢ), with the outgoing and incoming weights uᵢ and vᵢ of
-    the unit and the second moment C of the inputs. The error bound is the sum of the absolute
-    values of all terms, times the rounding unit and the number of terms.
+    the unit, columns of `left` and `right`, and the second moment C of the inputs. The error bound
+    is the sum of the absolute values of all terms, times the rounding unit and the number of terms.
     """
     noise = (sum(data.cross.shape) + left.shape[1] + 10) * EPSILON
     outgoing = (left**2).sum(axis=0)
@@ -574,7 +574,10 @@ def _paper_bound(target: Matrix, width: int) -> float:
 
 
 def _evidence(value: float, scores: Matrix, case: Case) -> dict[str, Any]:
-    """Return numbers by name from which the measured values can be computed again by hand."""
+    """Return numbers by name from which the measured values can be computed again by hand.
+
+    `value` is the loss of the weights and `scores` are the importance scores of the hidden units.
+    """
     reduced, optimum, unit = case.reduced, case.optimum, case.units.outputs
     found = {
         "strength": case.strength,

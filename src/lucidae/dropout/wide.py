@@ -89,8 +89,9 @@ class RowMean:
 def leading_source(X: Any, weights: Array | None, width: int) -> RowsSource | None:
     """Return the rows as a source of principal components; None if the second moment is better.
 
+    X are the rows, `weights` their frequencies or None, and `width` is the number of hidden units.
     The second moment is better for data with few features, from which `partial_fit` can then
-    continue, and for data with many more rows than features. `width` is the number of hidden units.
+    continue, and for data with many more rows than features.
     """
     if X.shape[1] <= STORED_FEATURES:
         return None
@@ -233,7 +234,8 @@ def rows_problem(
 ) -> tuple[LinearProblem, SecondMoment | RowMean]:
     """Return a `LinearProblem` for predicting Y from X, and the moment or mean of rows [x | y].
 
-    If there are fewer rows than features (see `is_wide`), the second moment is not formed.
+    `weights` are the frequencies of the rows, or None, and the mean is subtracted if `centered`. If
+    there are fewer rows than features (see `is_wide`), the second moment is not formed.
     """
     if is_wide(X):
         mean, factor = row_factor(X, Y, weights, centered=centered)

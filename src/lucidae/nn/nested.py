@@ -279,8 +279,9 @@ def _stacked_prefix_losses(
 ) -> Tensor:
     """Return the loss of each prefix length, from one call of the decoder on all prefixes.
 
-    The prefix of length b consists of the first b latents; the others are zero. The prefixes of all
-    samples are joined along the batch axis.
+    The prefix of length b, an entry of `lengths`, consists of the first b latents in `codes`; the
+    others are zero. The prefixes of all samples are joined along the batch axis, and the decoded
+    ones are compared with `target`.
     """
     count, (size, dim) = len(lengths), codes.shape
     cut = torch.tensor(lengths, device=codes.device)[:, None, None]

@@ -335,7 +335,10 @@ class RotationAugmented(torch.optim.Optimizer):
 def _rebuild(
     optimizer: Any, encoder: Any, decoder: Any, settings: dict[str, Any]
 ) -> RotationAugmented:
-    """Return a new `RotationAugmented` from the parts of a copied or unpickled object."""
+    """Return a new `RotationAugmented` from the parts of a copied or unpickled object.
+
+    `settings` are the keyword arguments with which it is made.
+    """
     return RotationAugmented(optimizer, encoder, decoder, **settings)
 
 

@@ -64,8 +64,9 @@ class _BatchesMixin:
     ) -> Self:
         """Fit to rows that are loaded if they fit into one block, else to their second moment.
 
-        `start` is the moment of rows that were read before, or None; `kind` are keyword arguments
-        of `lucidae.data.kinds.aligned_blocks`.
+        `batches`, `y` and `sample_weight` are the arguments of `fit_batches`, `start` is the moment
+        of rows that were read before, or None, and `kind` are keyword arguments of
+        `lucidae.data.kinds.aligned_blocks`.
         """
         settings = SgdSettings.of(self)  # refuses wrong settings, which this solver does not use
         data = aligned_blocks(batches, y, sample_weight, **kind)

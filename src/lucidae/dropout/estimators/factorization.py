@@ -271,7 +271,9 @@ class DropoutFactorization(
         """Return the fitted state for a matrix with missing entries.
 
         `rows` is the matrix, `observed` are its observed entries, and `roots` are the square roots
-        of the weights of its rows.
+        of the weights of its rows. `width` is the number of columns of the factors and `dropout`
+        the probability of dropping one. `cv` contains the errors on held-out entries by which it
+        was chosen, or is None, and `ref` has the dtype and device of the matrix.
         """
         strength = strength_of(dropout)
         if not observed.count:

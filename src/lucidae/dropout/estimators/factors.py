@@ -151,7 +151,10 @@ def _returned(
 
 
 def weighted_factors(left: Array, right: Array, roots: Array | None) -> Weights:
-    """Return the factors U and V, the rows of U multiplied by `roots` unless that is None."""
+    """Return the factors U and V, the rows of U multiplied by `roots` unless that is None.
+
+    U is `left` and V is `right`; `roots` are the square roots of the weights of the rows.
+    """
     return Weights(left if roots is None else left * roots[:, None], right)
 
 
@@ -207,10 +210,11 @@ class CompletionState(FittedState):
     ) -> CompletionState:
         """Return the fitted state of a completed matrix: factors U and V, columns of equal norm.
 
-        V is rounded to the dtype of the data, and the rows of U are the codes that `transform`
-        computes with this V from the observed entries. `roots` are square roots of the weights of
-        the rows, by which `found` has been multiplied, and `entries` are the observed entries
-        without these weights.
+        V, with `width` columns, is rounded to the dtype of `ref`. The rows of U are the codes that
+        `transform` computes with this V from the observed entries, for the strength λ of dropout
+        (`strength`). `roots` are square roots of the weights of the rows, by which `found` has been
+        multiplied, and `entries` are the observed entries without these weights. `settings` are
+        further fields of the state.
         """
         _, V = equalized_factors(found.left, found.values, found.right, width)
         V = np.asarray(host(representable(V, ref, "right_")), dtype=float)

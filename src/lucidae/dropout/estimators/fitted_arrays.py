@@ -42,7 +42,7 @@ class UnrepresentableError(ValueError, AttributeError):
 
 
 def representable(values: Array, ref: Array, name: str, *, factor: bool = True) -> Array:
-    """Return a fitted array in the dtype of `ref`; an overflow or underflow is an error.
+    """Return the fitted array `values` in the dtype of `ref`; an overflow or underflow is an error.
 
     Underflow is an error only for an array by which rows are multiplied (`factor`). `name` is the
     attribute's name in the message.
@@ -68,10 +68,11 @@ def shown(values: Array, ref: Array) -> Array:
 
 
 def same_values(found: Any, expected: Any) -> bool:
-    """Tell whether an attribute has the fitted value, and was neither assigned nor changed.
+    """Tell whether an attribute (`found`) has the fitted value `expected`.
 
-    Values that are neither arrays nor numbers are records of the fit, such as ``history_``, from
-    which nothing is computed; they are not compared.
+    It has not if a user has assigned another value, or written into the array. Values that are
+    neither arrays nor numbers are records of the fit, such as ``history_``, from which nothing is
+    computed; they are not compared.
     """
     if not is_array(expected) and not isinstance(expected, int | float | np.generic):
         return True

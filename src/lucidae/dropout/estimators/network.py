@@ -154,7 +154,10 @@ class SgdSettings:
         )
 
     def bars(self, description: str) -> tuple[Callable[..., Any], ...]:
-        """Return callbacks that show the progress of a loop; an empty tuple unless `verbose`."""
+        """Return callbacks that show the progress of a loop; an empty tuple unless `verbose`.
+
+        `description` is the text in front of the progress bar.
+        """
         return (ProgressBar(description),) if self.verbose else ()
 
 
@@ -164,7 +167,8 @@ def _whitened_start(
     """Return the weights from which SGD starts, for white inputs; None means random weights.
 
     White inputs have the identity as second moment. The weights `start` of the last fit are
-    transformed to them. If their shapes do not fit, a warning is given.
+    transformed to them. If their shapes do not fit the second moments of the new data (`problem`)
+    and the number of hidden units (`width`), a warning is given.
     """
     if start is None:
         return None
@@ -282,7 +286,9 @@ class NetworkState(FittedState):
     def train(self, X: Any, Y: Any, sample_weight: Array | None, settings: SgdSettings) -> None:
         """Train the network by SGD as in Mianjy et al. 2018, Algorithm 1.
 
-        The inputs are whitened: transformed so that their second moment is the identity.
+        X are the inputs, Y the outputs and `sample_weight` the frequencies of the training rows.
+        The inputs are whitened: transformed so that their second moment is the identity. The result
+        is stored in the field `trained`.
         """
         problem, strength, width = self.problem, self.strength, self.width
         white = whiten(problem)
@@ -413,8 +419,9 @@ class NetworkState(FittedState):
     ) -> tuple[float, float] | None:
         """Return the dropout loss of weights measured on rows, and a bound on its rounding error.
 
-        The weights are those in `attributes`, by default the fitted ones. The result is None if the
-        rows have more than `PROBED_ENTRIES` entries.
+        The rows have the inputs X, the outputs Y and the frequencies `sample_weight`; their means
+        are subtracted if `centered`. The weights are those in `attributes`, by default the fitted
+        ones. The result is None if the rows have more than `PROBED_ENTRIES` entries.
         """
         if X.shape[0] * (X.shape[1] + Y.shape[1]) > PROBED_ENTRIES:
             return None
@@ -493,7 +500,8 @@ class NetworkMixin(CertifiedMixin):
     def _certificate_on_blocks(self, found: BlockProblem) -> Certificate:
         """Return the certificate on data that were read in blocks.
 
-        The loss is not measured on the rows themselves, because there are too many of them.
+        `found` contains their second moments. The loss is not measured on the rows themselves,
+        because there are too many of them.
         """
         problem, moment = found
         attributes = self._attributes_now()

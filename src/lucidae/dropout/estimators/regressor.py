@@ -505,8 +505,10 @@ class DropoutRegressor(
     ) -> NetworkChoice:
         """Return the second moment of inputs and targets, and the network's dropout rate and width.
 
-        If there are fewer rows than features, `mean`, the mean of the rows, is given; the second
-        moment is then not computed, and the result contains the mean in its place.
+        Rate or width are chosen by cross-validation of the rows X and y with the frequencies
+        `weights` if the settings say so; `callbacks` show its progress. If there are fewer rows
+        than features, `mean`, the mean of the rows, is given; the second moment is then not
+        computed, and the result contains the mean in its place.
         """
         jobs, columns = check_jobs(self.n_jobs), as_columns(y)
         if self._cross_validated is None:
