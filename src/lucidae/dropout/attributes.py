@@ -30,7 +30,7 @@ def worst_attribute(
     Parameters
     ----------
     reported : ReportedAttributes or None
-        Attributes of the estimator, in the units of the data; None if there are none.
+        Attributes of the estimator, in the units of the data; None if none were given.
     value, value_error : float
         The expected dropout loss of the weights in the units of `case`, and a bound on its rounding
         error.

@@ -383,9 +383,9 @@ ATTRIBUTES_CLAIM = (
 
 
 def _attributes(figures: DropoutFigures) -> tuple[Claim, ...]:
-    """Return the claim that the estimator's attributes agree with the weights and the data.
+    """Return a tuple with the claim that the fitted attributes agree with weights and data.
 
-    The result is empty if no attributes were compared.
+    The tuple is empty if no attributes were compared.
     """
     if figures.attributes is None:
         return ()
@@ -431,10 +431,10 @@ def _conditioning(figures: DropoutFigures, tolerance: float) -> Claim:
 
 
 def _small_dropout(figures: DropoutFigures) -> tuple[Claim, ...]:
-    """Return a claim that reports below which strength of dropout tied weights have full rank.
+    """Return a tuple with a claim: up to which strength of dropout tied weights have full rank.
 
     The rank is that of the optimal product. Tied weights are shared by both layers; the condition
-    is that of Mianjy et al. 2018, Theorem 4.3. The result is empty if weights are not tied.
+    is that of Mianjy et al. 2018, Theorem 4.3. The tuple is empty if weights are not tied.
     """
     if figures.paper_bound is None:
         return ()
@@ -591,6 +591,9 @@ def certify_weights(
 
 
 def _layer(weights: Any, name: str) -> np.ndarray[Any, Any]:
-    """Return the weights of a layer as a float64 NumPy array, without their gradient history."""
+    """Return the weights of a layer as a float64 NumPy array, without their gradient history.
+
+    `name` is the name of the layer in error messages.
+    """
     host = to_numpy(weights) if is_array(weights) else np.asarray(weights)
     return np.asarray(check_rows(host, accept_sparse=False, name=name), dtype=np.float64)

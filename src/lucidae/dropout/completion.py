@@ -26,7 +26,7 @@ gap, an upper bound on what could be gained. It is zero if and only if ‖G‖�
 λ Σₖ Σ_{(i,j)∈Ω} uᵢₖ²vⱼₖ², which counts observed pairs only; that problem is not convex in X. The
 theorems of Mianjy et al. 2018 hold for it only if nothing is missing.
 
-*Solver.* X = ABᵀ is kept in balanced factors A = P diag(s)^½ and B = Q diag(s)^½ of its singular
+*Solver.* X = ABᵀ is stored as balanced factors A = P diag(s)^½ and B = Q diag(s)^½ of its singular
 value decomposition, for which ‖X‖* = (‖A‖² + ‖B‖²)/2. For a fixed number of columns this is a
 smooth problem, on which damped Newton steps are made (conjugate gradients, preconditioned by the
 diagonal; exact line search, since the loss along a line is a polynomial of degree four). Columns
@@ -207,7 +207,11 @@ class _Solver:
         return (state.value - state.bound) / self.energy
 
     def step(self, state: _Iterate, tolerance: float) -> _Iterate:
-        """Return the state after one Newton step, with more columns if the factors need them."""
+        """Return the state after one Newton step, with further columns if these reduce the loss.
+
+        Further columns are searched for only when the gradient is small. `tolerance` is the
+        relative duality gap at which the iteration ends.
+        """
         state = self.measured(self.newton(state), state)
         due = min(LOOSE * max(state.excess, tolerance), 0.1)
         if state.rank >= self.width and state.excess > tolerance:

@@ -92,7 +92,10 @@ class CrossValidation:
 
     @property
     def mean(self) -> Vector:
-        """Mean squared error on held-out rows at every rate or rank, folds weighted by rows."""
+        """Mean squared error on held-out rows at every rate or rank.
+
+        Each fold counts with the total weight of the rows that it held out.
+        """
         share = self.weights / self.weights.sum()
         return np.asarray(np.sum(share[:, None] * self.errors, axis=0))
 

@@ -389,7 +389,7 @@ def rank_path(
 
 
 def _columns(y: Any) -> Any:
-    """Return one-dimensional targets as a matrix of one column; others unchanged."""
+    """Return one-dimensional targets as a matrix of one column, and any other targets unchanged."""
     shape = getattr(y, "shape", None)
     y = np.asarray(y) if shape is None else y
     if y.ndim != 1:

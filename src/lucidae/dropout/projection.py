@@ -131,8 +131,9 @@ def is_large(shape: tuple[int, ...], width: int) -> bool:
 def has_many_features(shape: tuple[int, ...], width: int) -> bool:
     """Tell whether rows of this shape are projected to judge an autoencoder of the given width.
 
-    Otherwise the second moment of all features is used, which has few entries, or not many more
-    than that of the projected rows.
+    They are projected if they have more than `SMALL` features, and either fewer rows than features
+    or many more features than there are hidden units (`width`). Otherwise the second moment of all
+    features is used.
     """
     n, m = shape
     return m > SMALL and (n < m or FEW * (width + 1) <= m)

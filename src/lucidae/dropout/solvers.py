@@ -301,5 +301,5 @@ def _signs(vectors: Array) -> Array:
 
 
 def value_after(values: Array, width: int) -> float:
-    """Return the singular value after the first `width` values; 0 if there is none."""
+    """Return the singular value after the first `width` values; 0 if there are not more of them."""
     return scalar(values[width]) if values.shape[0] > width else 0.0

@@ -4,17 +4,17 @@ The targets are y = B₀x + e with independent errors e of covariance S, and the
 count as fixed. In white coordinates w = Lᵀx (of identity second moment, if there is no ridge
 penalty) the least-squares map is M = PsQᵀ (singular value decomposition), and its sampling error N
 has the covariance S/n ⊗ G, with the second moment G of w. The fit replaces the singular values s by
-f: the first k without change, or sᵢ − α for the threshold α of dropout. To first order the fitted
-map changes by P(A∘Ñ + B∘Ñᵀ)Qᵀ with Ñ = PᵀNQ and the elementwise product ∘, where A = (D + E)/2,
-B = (D − E)/2, Dᵢⱼ = (fᵢ − fⱼ)/(sᵢ − sⱼ) (1 if both values are kept) and
-Eᵢⱼ = (fᵢ + fⱼ)/(sᵢ + sⱼ); and by the change of α, which is κ Σ Ñᵢᵢ over the kept values, with
-κ = λ/(r + λρ) for the strength λ of dropout, r hidden units and the rank ρ. For a target of exact
-rank k and no shrinkage this is the asymptotic covariance of reduced-rank regression (Anderson 1951;
-Izenman 1975): N − (I − PPᵀ)N(I − QQᵀ).
+f: it keeps the first k without change, or as sᵢ − α for the threshold α of dropout, and sets the
+others to zero. To first order the fitted map changes by P(A∘Ñ + B∘Ñᵀ)Qᵀ with Ñ = PᵀNQ and the
+elementwise product ∘, where A = (D + E)/2, B = (D − E)/2, Dᵢⱼ = (fᵢ − fⱼ)/(sᵢ − sⱼ) (1 if both
+values are kept) and Eᵢⱼ = (fᵢ + fⱼ)/(sᵢ + sⱼ); and by the change of α, which is κ Σ Ñᵢᵢ over the
+kept values, with κ = λ/(r + λρ) for the strength λ of dropout, r hidden units and the rank ρ. For a
+target of exact rank k and no shrinkage this is the asymptotic covariance of reduced-rank regression
+(Anderson 1951; Izenman 1975): N − (I − PPᵀ)N(I − QQᵀ).
 
 If the rank is limited, the first order is valid if the last kept singular value is clearly larger
-than the next one. With dropout alone it is valid if no singular value is close to the threshold.
-S is estimated from the residuals of least squares.
+than the next one. With dropout alone it is valid if no singular value is close to the threshold. S
+is estimated from the residuals of least squares.
 """
 
 from __future__ import annotations

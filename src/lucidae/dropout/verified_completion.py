@@ -338,7 +338,8 @@ def completion_claims(figures: CompletionFigures, tolerance: float) -> tuple[Cla
         _spectral(figures, tolerance),
         at_most(
             "complementarity",
-            "the inner product of residual and X = U Vᵀ is (λ/r)‖X‖*² (‖·‖*: nuclear norm)",
+            "the inner product of residual and U Vᵀ is λ/r times the squared nuclear norm of U Vᵀ "
+            "(λ = dropout / (1 − dropout), r columns)",
             _DUALITY,
             figures.complementarity,
             math.sqrt(tolerance),
@@ -367,7 +368,7 @@ def completion_claims(figures: CompletionFigures, tolerance: float) -> tuple[Cla
         reported(
             "observed_share",
             "share of the entries of the matrix that are observed",
-            "number of observed entries / (n m)",
+            "number of observed entries divided by the number of all entries",
             figures.share,
             note,
         ),
@@ -427,7 +428,8 @@ def _spectral(figures: CompletionFigures, tolerance: float) -> Claim:
     columns of the factors.
     """
     statement = (
-        "the residual's largest singular value is at most λ/r times the nuclear norm of U Vᵀ"
+        "the residual's largest singular value is at most λ/r times the nuclear norm of U Vᵀ "
+        "(λ = dropout / (1 − dropout), r columns)"
     )
     level = math.sqrt(tolerance)
     value = figures.spectral

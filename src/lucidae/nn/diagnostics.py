@@ -308,9 +308,9 @@ def _dtype_of(model: Any, batch: Tensor) -> Any:
 
 
 def _posterior(model: Any, x: Tensor) -> Any:
-    """Return the posterior of a batch from ``model.encode``; an unsuitable one is an error.
+    """Return the posterior of a batch x from ``model.encode``.
 
-    It must be a Gaussian over latents of shape (B, k).
+    An error is raised unless it is a Gaussian over k latents with a mean of shape (B, k).
     """
     posterior = as_gaussian(model.encode(x))
     needed = ("mean", "variance", "covariance", "kl", "marginal_kl")
@@ -384,10 +384,11 @@ def free_gain(decoder: Tensor, noise: float, sigma: Tensor) -> Tensor:
     """Return the largest variance of the data outside the decoder's range, relative to the noise.
 
     A latent that has collapsed to its prior, but whose decoder column can be chosen freely, would
-    increase the likelihood if the result exceeds 1. Outside the range of the decoder the model
-    covariance is C = γI with the noise variance γ, so that vᵀC⁻¹ΣC⁻¹v / vᵀC⁻¹v = vᵀΣv/(γ vᵀv) for a
-    direction v and the data covariance Σ (`sigma`). Its maximum is the largest eigenvalue of the
-    restricted Σ divided by γ.
+    increase the likelihood if the result exceeds 1. Outside the range of the decoder's matrix
+    (`decoder`) the model covariance is C = γI with the noise variance γ (`noise`), so that
+    vᵀC⁻¹ΣC⁻¹v / vᵀC⁻¹v = vᵀΣv/(γ vᵀv) for a direction v and the data covariance Σ (`sigma`). Its
+    maximum is the largest eigenvalue of Σ, restricted to the complement of that range, divided by
+    γ.
     """
     basis = torch.linalg.svd(decoder, full_matrices=True)[0][:, decoder.shape[1] :]
     outside = basis.mT @ sigma.to(basis) @ basis
@@ -398,8 +399,9 @@ def column_gains(decoder: Tensor, noise: float, sigma: Tensor, dictionary: Tenso
     """Return the ratio vᵀC⁻¹ΣC⁻¹v / vᵀC⁻¹v for each column v of a dictionary.
 
     If the ratio exceeds 1, using a latent with this fixed column would increase the likelihood. C
-    is the covariance of the model and Σ that of the data (`sigma`). The log-likelihood −½(log|C| +
-    tr C⁻¹Σ) along C + t vvᵀ has the derivative ½(vᵀC⁻¹ΣC⁻¹v − vᵀC⁻¹v) at t = 0.
+    is the covariance of the model, from its matrix `decoder` and its noise variance `noise`, and Σ
+    that of the data (`sigma`). The log-likelihood −½(log|C| + tr C⁻¹Σ) along C + t vvᵀ has the
+    derivative ½(vᵀC⁻¹ΣC⁻¹v − vᵀC⁻¹v) at t = 0.
     """
     identity = torch.eye(decoder.shape[0], dtype=decoder.dtype, device=decoder.device)
     model_covariance = decoder @ decoder.mT + noise * identity

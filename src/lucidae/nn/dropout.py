@@ -140,7 +140,7 @@ def _carry_bias(linear1: Any, linear2: Any, shift: Tensor, left: Tensor) -> None
 
     The old hidden bias b added U b (`shift`) to the output, with the old weight U of `linear2`.
     With the new weight U' (`left`) and its pseudoinverse U'⁺, the hidden bias U'⁺U b reproduces the
-    part of the shift in the range of U'; the rest is added to the output bias.
+    part of the shift in the range of U'; the remaining part is added to the output bias.
     """
     hidden = torch.linalg.pinv(left) @ shift
     rest = shift - left @ hidden

@@ -206,7 +206,7 @@ def hadamard_gap(
         if jacobian == "sketch" and n_projections < k:
             raise ValueError(
                 f"n_projections={n_projections} was given for {k} latents, expected at least as "
-                "many projections as latents: with fewer, the sketch has no determinant."
+                "many projections as latents: with fewer, the determinant of the sketch is zero."
             )
         rng = torch.Generator(latents.device).manual_seed(random_state)
         settings = {"count": n_projections, "rng": rng}
@@ -287,7 +287,7 @@ def _decoder_and_codes(model: Any, x: Any, codes: Any) -> tuple[Callable[[Tensor
             "a model such as lucidae.nn.VAE, or a decoder together with codes and noise_variance."
         )
     if not callable(decode):
-        decode = check_module(model, "model", "from latents (n, k) to means (n, …)")
+        decode = check_module(model, "model", "that maps latents (n, k) to means (n, …)")
     if codes is None:
         codes = _posterior_mean(encode(_inputs(x)))
     codes = _finite(check_tensor(codes, "codes", ("n", "k")).detach())

@@ -235,7 +235,7 @@ def scalars_figure(history: Sequence[Mapping[str, float]], title: str = "") -> A
     """
     if not history or not any(name != "epoch" for row in history for name in row):
         raise ValueError(
-            "history contains no scalar, expected at least one measurement: measure first."
+            "history contains no scalar, expected at least one measurement: call measure first."
         )
     try:
         from lucidae.report.style import drawing, new_figure

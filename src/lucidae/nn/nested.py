@@ -225,7 +225,7 @@ def prefix_losses(
             f"codes have shape {tuple(codes.shape)} and target {tuple(target.shape)}, expected "
             "(B, k) and (B, …): one target for each row of the codes."
         )
-    check_module(decoder, "decoder", "from latents (B, k) to the shape of the target")
+    check_module(decoder, "decoder", "that maps latents (B, k) to the shape of the target")
     if loss is not None:
         check_module(loss, "loss", "or a function of a prediction and a target")
     dim = codes.shape[1]

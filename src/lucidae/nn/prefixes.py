@@ -301,8 +301,9 @@ class PrefixLoss(nn.Module):
             names = [name for name in self.embeddings if name in keywords]
         if missing:
             raise ValueError(
-                f"{missing} of the embeddings {self.embeddings!r} are missing in the call, "
-                "expected positional arguments for a number, and keyword arguments for names."
+                f"embeddings={self.embeddings!r} was given, but {missing} of these arguments are "
+                "missing in the call: pass as many positional arguments as the number says, or "
+                "keyword arguments of the given names."
             )
         tensors = []
         for name, value in zip(names, given, strict=True):
@@ -355,7 +356,10 @@ def _is_whole(value: Any) -> bool:
 
 
 def _check_weights(weights: Any, count: int) -> np.ndarray[Any, Any]:
-    """Return the weights of `count` prefixes; None gives ones, and unsuitable ones are an error."""
+    """Return the weights of `count` prefixes as an array; ones if `weights` is None.
+
+    Weights of another number, negative, infinite or all zero are an error.
+    """
     if weights is None:
         return np.ones(count)
     try:
