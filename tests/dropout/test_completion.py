@@ -14,10 +14,10 @@ import lucidae
 from extras import require
 from lucidae import DropoutFactorization, certify
 from lucidae.dropout import completion_path
-from lucidae.dropout.completion import CompletionObjective, complete
+from lucidae.dropout.completion import complete
 from lucidae.dropout.completion_path import cross_validate_entries
 from lucidae.dropout.objectives import LinearProblem
-from lucidae.dropout.observed import ObservedEntries, observed_codes
+from lucidae.dropout.observed import CompletionObjective, ObservedEntries, observed_codes
 from lucidae.dropout.solvers import solve
 
 

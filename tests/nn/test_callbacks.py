@@ -1,4 +1,4 @@
-"""Lightning callbacks: they log what the plain functions return, and need Lightning alone."""
+"""Monitors: they log what the plain functions return, in Lightning and in plain loops."""
 
 import subprocess
 import sys
@@ -18,7 +18,12 @@ from lucidae.nn import (
     collapse_report,
     collapse_scalars,
 )
-from lucidae.nn.callbacks import CertificateMonitor, CollapseMonitor, PrefixMonitor
+from lucidae.nn.callbacks import (
+    CertificateMonitor,
+    CollapseMonitor,
+    PrefixMonitor,
+    ScalarMonitor,
+)
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*does not have many workers"),
@@ -218,21 +223,23 @@ class Absent:
 import lucidae.nn
 print("lightning" in sys.modules)
 sys.meta_path.insert(0, Absent())
-try:
-    import lucidae.nn.callbacks
-except ImportError as error:
-    print(error)
+import torch
+from lucidae.nn import DictionaryVAE
+from lucidae.nn.callbacks import CollapseMonitor
+
+monitor = CollapseMonitor(torch.randn(50, 2))
+print(monitor.measure(DictionaryVAE(torch.eye(2), noise_variance=1.0))["active"])
+print(len(monitor.history), "lightning" in sys.modules)
 """
 
 
-def test_only_the_callbacks_need_lightning():
+def test_plain_loops_do_not_need_lightning():
     result = subprocess.run(
         [sys.executable, "-c", WITHOUT_LIGHTNING], capture_output=True, text=True, check=True
     )
-    assert result.stdout.splitlines() == [
-        "False",
-        (
-            "lucidae.nn.callbacks needs Lightning, which is not installed: "
-            'pip install "lucidae[lightning]", or in a clone of lucidae pip install ".[lightning]".'
-        ),
-    ]
+    assert result.stdout.splitlines() == ["False", "0.0", "1 False"]
+
+
+def test_a_monitor_without_scalars_cannot_be_made():
+    with pytest.raises(TypeError, match="_scalars"):
+        ScalarMonitor("name")

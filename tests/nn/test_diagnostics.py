@@ -272,8 +272,8 @@ def test_advice_says_how_many_latents_are_needed():
     assert advice(8, 8, 20).startswith("More than 8 may help: all are used. A linear VAE of this")
     assert advice(8, 8, 8).startswith("8: all are used.")
     assert advice(8, 8, None) == "More than 8 may help: all are used."
-    assert advice(3, 8, None) == "3: the other 5 directions of 8 carry nothing."
-    assert advice(3, 4, None) == "3: the other direction of 4 carries nothing."
+    assert advice(3, 8, None) == "3 of 8: the other 5 directions carry no information."
+    assert advice(3, 4, None) == "3 of 4: the other direction carries no information."
     assert "training has not found" in advice(3, 8, 5)
     assert advice(3, 8, 5, gains=4.0).startswith("5: the model uses 3")
     assert "would use 2." in advice(3, 8, 2)

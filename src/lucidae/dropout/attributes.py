@@ -15,7 +15,7 @@ Matrix = np.ndarray[Any, Any]
 
 CLEAR = 1e3
 """The range of the inputs (the directions in which they vary) counts as known if the smallest pivot
-of its triangular factorisation exceeds the rounding errors by this factor."""
+of their triangular factorisation exceeds the rounding errors by this factor."""
 
 
 def worst_attribute(
@@ -30,7 +30,7 @@ def worst_attribute(
     Parameters
     ----------
     reported : ReportedAttributes or None
-        Attributes of the estimator, in the units of the data; None if there are none.
+        Attributes of the estimator, in the units of the data; None if none were given.
     value, value_error : float
         The expected dropout loss of the weights in the units of `case`, and a bound on its rounding
         error.
@@ -58,10 +58,10 @@ def worst_attribute(
 def _solution_differences(given: ReportedAttributes, case: Case) -> list[tuple[float, float]]:
     """Return relative errors of ``singular_values_``, ``threshold_`` and ``rank_``, with bounds.
 
-    There is a pair for each attribute: the difference between it and the value computed from the
+    Each pair consists of the difference between a reported value and the one computed from the
     data, relative to the largest singular value, and a bound on its rounding error. The reported
-    threshold α and rank ρ must also fit the singular values s of the data: α < s_ρ and, unless ρ is
-    the number of hidden units, s_{ρ+1} ≤ α.
+    threshold α and rank ρ must also fit the singular values s₁ ≥ s₂ ≥ … of the least-squares map: α
+    < s_ρ and, unless ρ is the number of hidden units, s_{ρ+1} ≤ α.
     """
     optimum, width = case.bound, case.width
     values, reported = optimum.singular_values, host(given.singular_values)
@@ -91,8 +91,8 @@ def _function_differences(given: ReportedAttributes, case: Case) -> list[tuple[f
     """Return relative errors of ``coef_``, mean prediction and ``mean_``, with error bounds.
 
     The attributes are compared with values computed from the weights and the data. Each attribute
-    gives a pair: the relative difference and a bound on its rounding error. Attributes that the
-    estimator does not have are left out.
+    gives a pair: the relative difference and a bound on its rounding error. An attribute that the
+    estimator does not have gives no pair.
     """
     deviations, size = case.data.deviations, math.sqrt(case.scale)
     pairs = [] if given.coef is None else _coefficient_differences(given, case, deviations)

@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
-from lucidae.arrays import Array, namespace, scalar
+from lucidae.arrays import Array, as_double, namespace, scalar
 from lucidae.data import in_memory
 from lucidae.data.kinds import AlignedBlocks, LoadedRows, aligned_blocks
 from lucidae.data.passes import fold, read_moment
@@ -20,9 +20,11 @@ from lucidae.validation import check_rows, check_weights
 __all__ = [
     "BlockProblem",
     "check_features",
+    "check_problem",
     "check_streamed",
     "data_problem",
     "loaded_or_problem",
+    "matrix_problem",
     "read_problem",
 ]
 
@@ -50,6 +52,9 @@ def read_problem(
     The data are read once. If their second moment is ill-conditioned, they are read again and a QR
     factorisation is computed block by block, as `lucidae.dropout.moments.row_problem` does with
     rows in memory. An iterator can be read once only, so that its moment alone is used.
+
+    If `centered`, the mean is subtracted from the rows. `start` is the second moment of rows that
+    were read before, to which the new rows are added, and `verbose` shows the progress.
     """
     moment = read_moment(data, joint_moment, start=start, verbose=verbose)
     problem = LinearProblem.from_moment(moment, data.rows.n_features, centered=centered)
@@ -65,13 +70,15 @@ def read_problem(
 def _block_root(moment: SecondMoment, centered: bool, X: Any, Y: Any, weights: Any) -> Array:
     """Return the triangular factor of a QR factorisation of the rows [x | y] of one block.
 
-    The rows are centred and scaled by the second moment of all rows.
+    The block has the inputs `X`, the outputs `Y` and the weights `weights` of its rows. `moment` is
+    the second moment of the rows of all blocks: the rows are divided by the square root of its
+    total weight and, if `centered`, its mean is subtracted.
     """
     return row_root(X, Y, weights, moment, centered=centered)
 
 
 def _stacked_root(first: Array, second: Array) -> Array:
-    """Return the factor R of a QR factorisation of `first` stacked on `second`."""
+    """Return the triangular factor R of a QR factorisation of `first` stacked on `second`."""
     xp = namespace(first)
     _, triangle = xp.linalg.qr(xp.concat([first, second], axis=0))
     return triangle
@@ -82,7 +89,8 @@ def loaded_or_problem(
 ) -> LoadedRows | BlockProblem:
     """Return the rows if they fit into one block, else the second moments of the data.
 
-    If y is None, the targets are the inputs X.
+    If y is None, the targets are the inputs X. If `centered`, the second moments are those about
+    the mean.
     """
     data = aligned_blocks(X, y, sample_weight, with_targets=y is not None)
     small = data.load()
@@ -131,10 +139,11 @@ def data_problem(
 ) -> tuple[LinearProblem, Weights]:
     """Return second moments for predicting Y from X, or reconstructing X if Y is None; and weights.
 
-    `weights` are the weights of the network that is to be judged, and `strength` is the strength λ
-    = dropout / (1 − dropout) of dropout. The weights are returned in the coordinates of the second
-    moments: for an autoencoder with many features both are projected on a few directions (see
-    `lucidae.dropout.projection`).
+    `weights` are the weights of the network that is to be judged, `strength` is the strength λ =
+    dropout / (1 − dropout) of dropout, and `tied` says whether both layers share their weights. If
+    `fit_intercept`, the means are subtracted; `sample_weight` are frequencies of the rows. The
+    weights are returned in the coordinates of the second moments: for an autoencoder with many
+    features both are projected on a few directions (see `lucidae.dropout.projection`).
     """
     if not (in_memory(X) and in_memory(Y) and in_memory(sample_weight)):
         found = loaded_or_problem(X, Y, sample_weight, centered=fit_intercept)
@@ -154,7 +163,7 @@ def data_problem(
 
 
 def check_features(X: Any, layer: Any) -> None:
-    """Raise an error unless the data have the number of features that the weights are for.
+    """Raise an error unless the rows X have the number of features that the weights are for.
 
     The weights U or V of a layer (`layer`) have one row per feature.
     """
@@ -163,3 +172,27 @@ def check_features(X: Any, layer: Any) -> None:
             f"the data have {X.shape[1]} features, but the weights U or V have {layer.shape[0]} "
             "rows: give the data to which these weights belong."
         )
+
+
+def check_problem(problem: LinearProblem, weights: Weights) -> None:
+    """Raise an error unless the weights fit the numbers of outputs and inputs of the data.
+
+    `problem` contains the second moments of the data.
+    """
+    given = (weights.left.shape[0], weights.right.shape[0])
+    if tuple(problem.cross.shape) != given:
+        raise ValueError(
+            f"the data have {problem.cross.shape[0]} outputs and {problem.cross.shape[1]} inputs, "
+            f"but the outgoing weights U have {given[0]} rows and the incoming weights V have "
+            f"{given[1]}: give the data to which these weights belong."
+        )
+
+
+def matrix_problem(matrix: Any) -> LinearProblem:
+    """Return the second moments that make dropout training a factorisation of a matrix as U Vᵀ.
+
+    The inputs have the identity as second moment, and the matrix is the linear map to be learned.
+    It is checked and converted to float64.
+    """
+    rows = check_rows(matrix, accept_sparse=False, name="matrix")
+    return LinearProblem.from_matrix(as_double(rows))

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from lucidae.arrays import as_double, is_array, like, to_numpy
+from lucidae.arrays import is_array, like, to_numpy
 from lucidae.certificate import (
     Certificate,
     Claim,
@@ -20,7 +20,7 @@ from lucidae.certificate import (
     reported,
     undecided,
 )
-from lucidae.dropout.batches import data_problem
+from lucidae.dropout.batches import check_problem, data_problem, matrix_problem
 from lucidae.dropout.figures import ATTRIBUTES, DropoutFigures, ReportedAttributes
 from lucidae.dropout.landscape import classify
 from lucidae.dropout.objectives import SINGLE, LinearProblem, Weights, check_hidden_units
@@ -38,7 +38,7 @@ larger gap are not called optimal."""
 CONSISTENT = 1e-9
 """Largest difference between the second moment of the rows and that of their triangular factor (of
 a QR factorisation), in units of standard deviations. It exceeds the rounding errors of 10⁶ rows
-and is smaller than any error that changes a certified gap to the minimum."""
+and is smaller than any difference that could change the verdict of a claim."""
 
 UNCERTAIN_CURVATURE = 4.0
 """If the relative norm of the gradient is g, the Hessian differs from that of the nearest critical
@@ -185,7 +185,7 @@ def _lost(figures: DropoutFigures) -> str:
     """
     if figures.missed > figures.gap_error / 2:
         return (
-            "only the leading singular values of the data were computed, and the bounds on the "
+            "Only the leading singular values of the data were computed, and the bounds on the "
             f"others leave open whether the minimum is smaller by {figures.missed:.1g} times "
             f"{_PART}: the singular values near the last one that {figures.width} hidden units "
             "can represent are too close to each other. More dropout, or another number of hidden "
@@ -249,7 +249,7 @@ def _product(figures: DropoutFigures, tolerance: float) -> Claim:
             _NOT_KNOWN
             if figures.optimum is None
             else "The optimal function is not unique: the last singular value of the least-squares "
-            "map that fits into the hidden layer equals the next one within the tolerance."
+            "map that the hidden units can represent equals the next one within the tolerance."
         )
         return does_not_apply("product", statement, reference, why)
     return at_most(
@@ -309,7 +309,7 @@ def _error_of_square(figure: float, error: float) -> float:
 
 
 def _why_not_equalized(figures: DropoutFigures) -> str:
-    """Return a sentence on why optimal hidden units may have unequal norms; "" if they may not."""
+    """Return why the hidden units of an optimum may have unequal norms; "" if they are equal."""
     if figures.strength == 0:
         return _NO_DROPOUT
     return _CORRELATED if figures.tied and not figures.white else ""
@@ -383,9 +383,9 @@ ATTRIBUTES_CLAIM = (
 
 
 def _attributes(figures: DropoutFigures) -> tuple[Claim, ...]:
-    """Return the claim that the estimator's attributes agree with the weights and the data.
+    """Return a tuple with the claim that the fitted attributes agree with weights and data.
 
-    The result is empty if no attributes were compared.
+    The tuple is empty if no attributes were compared.
     """
     if figures.attributes is None:
         return ()
@@ -411,7 +411,10 @@ def _conditioning(figures: DropoutFigures, tolerance: float) -> Claim:
     statement = "rounding errors of the loss minus its minimum are below the tolerance"
     reference = "Higham 2002, sections 10.3 and 19.4"
     if figures.inconsistency > CONSISTENT:
-        why = "The second moment of the rows differs from the stored one, so one of them is wrong."
+        why = (
+            "The second moment of the rows differs from the second moment that is stored with "
+            "them, so that one of the two is wrong. Call fit again with the rows."
+        )
         value = figures.inconsistency
         return Claim("conditioning", statement, reference, value, CONSISTENT, False, why)
     share = figures.gap_error
@@ -428,10 +431,10 @@ def _conditioning(figures: DropoutFigures, tolerance: float) -> Claim:
 
 
 def _small_dropout(figures: DropoutFigures) -> tuple[Claim, ...]:
-    """Return a claim that reports below which strength of dropout tied weights have full rank.
+    """Return a tuple with a claim: up to which strength of dropout tied weights have full rank.
 
     The rank is that of the optimal product. Tied weights are shared by both layers; the condition
-    is that of Mianjy et al. 2018, Theorem 4.3. The result is empty if weights are not tied.
+    is that of Mianjy et al. 2018, Theorem 4.3. The tuple is empty if weights are not tied.
     """
     if figures.paper_bound is None:
         return ()
@@ -454,7 +457,7 @@ def _small_dropout(figures: DropoutFigures) -> tuple[Claim, ...]:
 
 
 def _sampling(figures: DropoutFigures) -> Claim:
-    """Return a claim that reports how many components of the data exceed the sampling noise."""
+    """Return a claim that reports how many singular values of the data exceed sampling noise."""
     statement = "number of leading singular directions of the data that exceed sampling noise"
     reference = "Bunea, She & Wegkamp 2011 (regression); Johnstone 2001 (autoencoder)"
     if figures.separated is None:
@@ -476,8 +479,8 @@ def certificate_of(
 ) -> Certificate:
     """Return the certificate of weights, judged on second moments of data, with the title `title`.
 
-    `judge` makes the claims from the measured values and the tolerance. The other arguments are
-    those of `lucidae.dropout.verifier.measure`.
+    `judge` is a function that makes the claims from the measured values and the tolerance. The
+    other arguments are those of `lucidae.dropout.verifier.measure`.
     """
     check_problem(problem, weights)
     weights = Weights(*(like(part, problem.cross) for part in weights))
@@ -492,7 +495,7 @@ def _explained(
     """Return the measured values with a reason added if tied weights are at a strict saddle.
 
     The reason is the sentence of `lucidae.dropout.landscape.classify` on how to leave the saddle.
-    No number changes.
+    It replaces the field `reason`; all other fields stay the same.
     """
     at_saddle = figures.curvature is not None and figures.curvature < -math.sqrt(tolerance)
     if not (figures.tied and figures.white and at_saddle):
@@ -502,20 +505,6 @@ def _explained(
     )
     reason = f"{verdict.reason} lucidae.dropout.classify returns the direction of descent."
     return replace(figures, reason=reason)
-
-
-def check_problem(problem: LinearProblem, weights: Weights) -> None:
-    """Raise an error unless the weights fit the numbers of outputs and inputs of the data.
-
-    `problem` contains the second moments of the data.
-    """
-    given = (weights.left.shape[0], weights.right.shape[0])
-    if tuple(problem.cross.shape) != given:
-        raise ValueError(
-            f"the data have {problem.cross.shape[0]} outputs and {problem.cross.shape[1]} inputs, "
-            f"but the outgoing weights U have {given[0]} rows and the incoming weights V have "
-            f"{given[1]}: give the data to which these weights belong."
-        )
 
 
 @certifies("dropout")
@@ -602,16 +591,9 @@ def certify_weights(
 
 
 def _layer(weights: Any, name: str) -> np.ndarray[Any, Any]:
-    """Return the weights of a layer as a float64 NumPy array, without their gradient history."""
+    """Return the weights of a layer as a float64 NumPy array, without their gradient history.
+
+    `name` is the name of the layer in error messages.
+    """
     host = to_numpy(weights) if is_array(weights) else np.asarray(weights)
     return np.asarray(check_rows(host, accept_sparse=False, name=name), dtype=np.float64)
-
-
-def matrix_problem(matrix: Any) -> LinearProblem:
-    """Return the second moments that make dropout training a factorisation of a matrix as U Vᵀ.
-
-    The inputs have the identity as second moment, and the matrix is the linear map to be learned.
-    It is checked and converted to float64.
-    """
-    rows = check_rows(matrix, accept_sparse=False, name="matrix")
-    return LinearProblem.from_matrix(as_double(rows))

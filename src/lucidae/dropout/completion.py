@@ -26,7 +26,7 @@ gap, an upper bound on what could be gained. It is zero if and only if ‖G‖�
 λ Σₖ Σ_{(i,j)∈Ω} uᵢₖ²vⱼₖ², which counts observed pairs only; that problem is not convex in X. The
 theorems of Mianjy et al. 2018 hold for it only if nothing is missing.
 
-*Solver.* X = ABᵀ is kept in balanced factors A = P diag(s)^½ and B = Q diag(s)^½ of its singular
+*Solver.* X = ABᵀ is stored as balanced factors A = P diag(s)^½ and B = Q diag(s)^½ of its singular
 value decomposition, for which ‖X‖* = (‖A‖² + ‖B‖²)/2. For a fixed number of columns this is a
 smooth problem, on which damped Newton steps are made (conjugate gradients, preconditioned by the
 diagonal; exact line search, since the loss along a line is a polynomial of degree four). Columns
@@ -46,10 +46,10 @@ import numpy as np
 import scipy.sparse.linalg
 
 from lucidae.arrays.eigen import column_signs
-from lucidae.dropout.observed import ObservedEntries
+from lucidae.dropout.observed import CompletionObjective, Factors, ObservedEntries
 from lucidae.iteration import Below, Solution, Status, iterate
 
-__all__ = ["Completion", "CompletionObjective", "complete"]
+__all__ = ["Completion", "complete"]
 
 Matrix = np.ndarray[Any, Any]
 
@@ -60,8 +60,6 @@ NEW_COLUMNS = 6
 """Largest number of columns that are added at once to factors with fewer columns than this; to
 factors with more columns, at most as many are added as they have."""
 
-VANISHED = 1e-11
-"""Singular values of the completed matrix below this multiple of the largest are set to zero."""
 
 NEWTON_FORCING = 0.1
 """Largest norm of the residual of the Newton equations, relative to that of the gradient."""
@@ -77,130 +75,6 @@ residual on the observed entries, and μ the factor of the penalty."""
 GAIN = 1e-9
 """Smallest decrease of the loss, relative to the sum of squares of the observed entries, for which
 columns of the factors are replaced by others."""
-
-
-class Factors(NamedTuple):
-    """Factors A (n × ρ) and B (m × ρ) of a matrix X = ABᵀ."""
-
-    left: Matrix
-    right: Matrix
-
-    def dot(self, other: Factors) -> float:
-        """Return the sum of the products of corresponding entries of these and other factors."""
-        return float(np.vdot(self.left, other.left) + np.vdot(self.right, other.right))
-
-    def plus(self, other: Factors, scale: float) -> Factors:
-        """Return these factors plus `scale` times other factors, entry by entry."""
-        return Factors(self.left + scale * other.left, self.right + scale * other.right)
-
-    def times(self, scale: float) -> Factors:
-        """Return the factors, each multiplied by `scale`."""
-        return Factors(scale * self.left, scale * self.right)
-
-    def balanced(self) -> tuple[Factors, Matrix]:
-        """Return balanced factors of the same product ABᵀ, and its singular values, descending.
-
-        Balanced factors are the singular vectors times the square roots of the singular values.
-
-        Singular values that count as zero are removed.
-        """
-        Q1, R1 = np.linalg.qr(self.left)
-        Q2, R2 = np.linalg.qr(self.right)
-        P, values, Qt = np.linalg.svd(R1 @ R2.T)
-        kept = values > VANISHED * values.max(initial=0.0)
-        roots = np.sqrt(values[kept])
-        found = Factors(Q1 @ (P[:, kept] * roots), Q2 @ (Qt[kept].T * roots))
-        return found, values[kept]
-
-
-@dataclass(frozen=True)
-class CompletionObjective:
-    """The loss F(ABᵀ) = ‖P_Ω(M − ABᵀ)‖² + μ((‖A‖² + ‖B‖²)/2)² of factors A and B.
-
-    M is the matrix that is to be completed, and P_Ω sets the missing entries to zero. F(ABᵀ) is at
-    least the loss ‖P_Ω(M − X)‖² + μ‖X‖*² of the product X = ABᵀ with the nuclear norm ‖X‖*, and
-    equals it if the factors are balanced (AᵀA = BᵀB is diagonal).
-
-    Parameters
-    ----------
-    entries : ObservedEntries
-        The observed entries of M.
-    penalty : float
-        The factor μ = λ/r, for the strength λ of dropout and r columns of the factors U and V.
-    """
-
-    entries: ObservedEntries
-    penalty: float
-
-    def residual(self, factors: Factors) -> Matrix:
-        """Return the observed entries of M − ABᵀ, for the matrix M and its factors A and B."""
-        return self.entries.values - self.entries.product(*factors)
-
-    def value(self, residual: Matrix, norm: float) -> float:
-        """Return the loss ‖residual‖² + μ · norm², from observed residuals and a nuclear norm."""
-        return float(residual @ residual) + self.penalty * norm * norm
-
-    def gradient(self, factors: Factors, residual: Any, norm: float) -> Factors:
-        """Return half of the gradient of the loss F with respect to the factors A and B.
-
-        `residual` is the sparse matrix of the observed entries of M − ABᵀ, and `norm` is (‖A‖² +
-        ‖B‖²)/2.
-        """
-        level = self.penalty * norm
-        return Factors(
-            level * factors.left - residual @ factors.right,
-            level * factors.right - residual.T @ factors.left,
-        )
-
-    def hessian(self, factors: Factors, residual: Any, norm: float) -> Callable[[Factors], Factors]:
-        """Return a function that multiplies a direction by half of the Hessian of the loss F.
-
-        The product is the derivative of half of the gradient along directions A' and B'. Along them
-        the residual changes by −P_Ω(A'Bᵀ + AB'ᵀ), where P_Ω selects the observed entries, and the
-        nuclear norm changes by ⟨A, A'⟩ + ⟨B, B'⟩.
-        """
-        level, entries = self.penalty * norm, self.entries
-
-        def apply(direction: Factors) -> Factors:
-            change = entries.product(
-                np.hstack([direction.left, factors.left]),
-                np.hstack([factors.right, direction.right]),
-            )
-            moved = entries.sparse(change)
-            turned = self.penalty * factors.dot(direction)
-            return Factors(
-                level * direction.left
-                + turned * factors.left
-                + moved @ factors.right
-                - residual @ direction.right,
-                level * direction.right
-                + turned * factors.right
-                + moved.T @ factors.left
-                - residual.T @ direction.left,
-            )
-
-        return apply
-
-    def curvatures(self, factors: Factors, norm: float) -> Factors:
-        """Return a positive approximation to the diagonal of half of the Hessian of the loss F."""
-        mask = self.entries.sparse(np.ones(self.entries.count))
-        level = self.penalty * norm
-        return Factors(
-            mask @ (factors.right * factors.right) + level,
-            mask.T @ (factors.left * factors.left) + level,
-        )
-
-    def lower_bound(self, residual: Matrix, spectral: float) -> float:
-        """Return a lower bound of the smallest loss: the dual value D(tG) for the best factor t.
-
-        D is the dual function in the docstring of this module, G the residual of the current matrix
-        on the observed entries (`residual`), and `spectral` its largest singular value ‖G‖₂.
-        """
-        along = float(residual @ self.entries.values)
-        if along <= 0.0:
-            return 0.0
-        curvature = float(residual @ residual) + spectral * spectral / self.penalty
-        return along * along / curvature
 
 
 class _Triples(NamedTuple):
@@ -271,10 +145,12 @@ def _spectral_norm(residual: Any, span: Factors, outside: float) -> float:
 class _Iterate:
     """State of the iteration: balanced factors A and B of X, their loss, and a lower bound.
 
-    Symbols are those of the docstring of this module. `slope` is the norm of the gradient relative
-    to μ‖X‖*‖(A, B)‖, `excess` the last measured ‖G‖₂/(μ‖X‖*) − 1, `bound` the largest lower bound
-    so far, and `limited` whether the factors are stationary, while the optimum of the convex
-    problem has a larger rank than allowed.
+    X = ABᵀ is the current matrix with the singular values `values`, G (`residual`) contains its
+    residuals on the observed entries, and μ is the factor of the penalty μ‖X‖*² with the nuclear
+    norm ‖X‖*. `slope` is the norm of the gradient relative to μ‖X‖*‖(A, B)‖, `excess` the last
+    measured ‖G‖₂/(μ‖X‖*) − 1, and `bound` the largest lower bound so far. `limited` says whether
+    the factors are stationary although the optimum of the convex problem has a larger rank than is
+    allowed.
     """
 
     factors: Factors
@@ -311,7 +187,8 @@ class _Solver:
     def measured(self, factors: Factors, before: _Iterate | None = None) -> _Iterate:
         """Return the state of balanced `factors`, with its loss and the norm of its gradient.
 
-        The lower bound (`bound`) and `excess` are copied from the state `before`, if it is given.
+        The lower bound on the loss (`bound`) and `excess` are copied from the state `before`, if it
+        is given.
         """
         factors, values = factors.balanced()
         norm, residual = float(values.sum()), self.objective.residual(factors)
@@ -330,7 +207,11 @@ class _Solver:
         return (state.value - state.bound) / self.energy
 
     def step(self, state: _Iterate, tolerance: float) -> _Iterate:
-        """Return the state after one Newton step, with more columns if the factors need them."""
+        """Return the state after one Newton step, with further columns if these reduce the loss.
+
+        Further columns are searched for only when the gradient is small. `tolerance` is the
+        relative duality gap at which the iteration ends.
+        """
         state = self.measured(self.newton(state), state)
         due = min(LOOSE * max(state.excess, tolerance), 0.1)
         if state.rank >= self.width and state.excess > tolerance:
@@ -338,7 +219,10 @@ class _Solver:
         return self.searched(state) if state.slope <= due else state
 
     def newton(self, state: _Iterate) -> Factors:
-        """Return the factors A and B after one damped Newton step, with as many columns."""
+        """Return factors after one damped Newton step from `state`.
+
+        The numbers of their columns do not change.
+        """
         objective, factors = self.objective, state.factors
         norm, residual = float(state.values.sum()), self.entries.sparse(state.residual)
         gradient = objective.gradient(factors, residual, norm)
@@ -373,7 +257,10 @@ class _Solver:
         return float(real[np.argmin(np.polyval(polynomial, real))])
 
     def searched(self, state: _Iterate) -> _Iterate:
-        """Return the state with a new lower bound, and with new columns if they reduce the loss."""
+        """Return the state with a new lower bound, and with new columns if they reduce the loss.
+
+        New columns of the factors are searched for along leading singular vectors of the residual.
+        """
         residual, span = self.entries.sparse(state.residual), state.span
         level = self.objective.penalty * float(state.values.sum())
         count = max(NEW_COLUMNS, state.rank)
@@ -394,10 +281,11 @@ class _Solver:
         """Return factors with `new` further columns along singular vectors of the residual.
 
         X is the current matrix with the nuclear norm ‖X‖*, M the matrix to be completed, P_Ω
-        selects its observed entries, and μ is the factor of the penalty in the loss F. With the
-        singular values σᵢ and vectors pᵢ, qᵢ of the residual and α = μ‖X‖*, the matrix X changes by
-        t Σᵢ (σᵢ − α) pᵢqᵢᵀ. Along this line F has an upper bound that is quadratic in t, ‖P_Ω(M −
-        X)‖² + μ(‖X‖* + tS)², where S is the sum of all σᵢ − α; its minimum gives t.
+        selects its observed entries, and the loss is ‖P_Ω(M − X)‖² + μ‖X‖*². With the singular
+        values σᵢ and vectors pᵢ, qᵢ of the residual (`found`) and α = μ‖X‖*, the matrix X changes
+        by t Σᵢ (σᵢ − α) pᵢqᵢᵀ. Along this line the loss has an upper bound that is quadratic in t,
+        since the nuclear norm is at most ‖X‖* + tS with the sum S of all σᵢ − α; its minimum gives
+        t.
         """
         P, values, Q = found.left[:, :new], found.values[:new], found.right[:, :new]
         level = self.objective.penalty * float(state.values.sum())
@@ -414,8 +302,9 @@ class _Solver:
     def exchanged(self, state: _Iterate, found: _Triples, new: int) -> _Iterate:
         """Return a state of the largest allowed rank with a smaller loss.
 
-        New columns are added and optimised, and the smallest singular values removed again. If this
-        does not reduce the loss, the given state is returned with `limited` set.
+        `new` columns along the singular triples `found` of the residual are added and optimised,
+        and then the smallest singular values are removed. If this does not reduce the loss, the
+        given state is returned with `limited` set to True.
         """
         wider = self.measured(self.extended(state, found, min(new, NEW_COLUMNS)), state)
         for _ in range(5):
@@ -540,7 +429,8 @@ def complete(
     Returns
     -------
     Solution
-        With the `Completion` as its value.
+        Its ``value`` is the completed matrix, a `Completion`; it also has the number of steps and
+        the status.
 
     Examples
     --------
@@ -594,9 +484,9 @@ def complete(
 def _started(solver: _Solver, start: Completion | None, unit: float) -> _Iterate:
     """Return the first state: that of a given solution, or the best multiple of a rank-one matrix.
 
-    Without a start, the first matrix is a multiple of the product of the leading left and right
-    singular vectors of the matrix in which missing entries are zero; `unit` is the unit of its
-    entries.
+    If `start` is None, the first matrix is a multiple of the product of the leading left and right
+    singular vectors of the matrix in which missing entries are zero. `unit` is the number by which
+    its entries have been divided.
     """
     if start is not None and start.rank:
         count = min(start.rank, solver.width)

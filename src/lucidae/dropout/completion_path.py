@@ -91,7 +91,8 @@ def completion_path(
 ) -> CompletionPath:
     """Return rank, error and loss of the completed matrix for several dropout rates.
 
-    The largest rate is solved first, and each other one starts from the solution before it.
+    The problem of the largest rate is solved first; the others start from the solution for the next
+    larger rate.
 
     Parameters
     ----------
@@ -100,7 +101,7 @@ def completion_path(
     n_components : int or None, default=None
         Number r of columns of the factors; None means the number of features.
     dropouts : sequence of float, optional
-        Rates in (0, 1); by default 29 rates on which log(dropout/(1 − dropout)) is equally spaced.
+        Rates in (0, 1); by default 29 rates for which log(dropout/(1 − dropout)) is equally spaced.
     missing_values : nan or "absent", default=nan
         What marks a missing entry, as in `DropoutFactorization`.
     tol : float, default=1e-6

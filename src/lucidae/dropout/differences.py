@@ -35,6 +35,8 @@ DESCENT_WORK = 4e9
 FEW_WEIGHTS = 2000
 """Up to this number of weights `decrease` also descends from random weights."""
 
+_DIRECTION = "lucidae.dropout.smallest_curvature returns the direction of smallest curvature."
+
 
 class Slope(NamedTuple):
     """The expected dropout loss and its gradient as functions of a vector of weights.
@@ -89,8 +91,7 @@ class Slope(NamedTuple):
     def value(self, flat: Matrix) -> float:
         """Return the expected dropout loss minus E‖y‖², y being the outputs, at given weights.
 
-        They are one vector, which joins the flattened weights of both layers; leading batch axes
-        are allowed.
+        `flat` is one vector that joins the flattened weights of both layers.
         """
         U, V = self._layers(flat)
         seen = V if self.inputs is None else self.inputs @ V
@@ -98,9 +99,10 @@ class Slope(NamedTuple):
         return float(fitted + self.strength * (U**2).sum(axis=0) @ (V * seen).sum(axis=0))
 
     def __call__(self, flat: Matrix) -> Matrix:
-        """Return the gradient of the loss as a vector, for weights given as one vector.
+        """Return the gradient of the expected dropout loss as a vector, at given weights.
 
-        Leading batch axes are allowed.
+        `flat` is one vector that joins the flattened weights of both layers; leading batch axes are
+        allowed.
         """
         U, V = self._layers(flat)
         stack = flat.shape[:-1]
@@ -121,9 +123,10 @@ class Slope(NamedTuple):
     def curvature_along(self, directions: Matrix) -> Matrix:
         """Return the products of the Hessian of the loss at `point` with directions (last axis).
 
-        The gradient g is a polynomial of degree three in the weights. Its difference of fourth
-        order, (8(g(h) − g(−h)) − (g(2h) − g(−2h)))/12h, is therefore exact for every step h; a step
-        of the size of the optimal weights has the smallest rounding errors.
+        The gradient g is a polynomial of degree three in the weights. Its difference quotient of
+        fourth order, (8(g(h) − g(−h)) − (g(2h) − g(−2h)))/12h with g(h) at `point` plus h times the
+        direction, is therefore exact for every step h. A step of the size of the optimal weights
+        has the smallest rounding errors.
         """
         lengths = np.linalg.norm(directions, axis=-1, keepdims=True)
         step = math.sqrt(self.size) / np.where(lengths > 0, lengths, 1.0)
@@ -173,7 +176,7 @@ def smallest_curvature(
         smallest = _lanczos(slope)
         if math.isnan(smallest):
             return None, "Not measured: the Lanczos iteration did not converge."
-    return smallest / slope.size, "lucidae.dropout.smallest_curvature returns its direction."
+    return smallest / slope.size, _DIRECTION
 
 
 def _lanczos(slope: Slope) -> float:

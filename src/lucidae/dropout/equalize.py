@@ -278,7 +278,10 @@ def _weights(U: Any, name: str) -> Array:
         )
     xp = namespace(matrix)
     if not bool(xp.all(xp.isfinite(matrix))):
-        raise ValueError(f"{name} contains NaN or infinity, expected finite weights.")
+        raise ValueError(
+            f"{name} contains NaN or infinity, expected finite weights: check the "
+            "training that produced them."
+        )
     return matrix
 
 

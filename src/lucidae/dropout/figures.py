@@ -249,17 +249,17 @@ class DropoutFigures:
 
     @property
     def gap(self) -> float | None:
-        """Loss minus its global minimum, divided by the mean square that least squares explains.
+        """Loss minus its global minimum, divided by the part of E‖y‖² that least squares explains.
 
-        This is the part of the mean square of the outputs that the least-squares fit explains. The
-        gap is None if the minimum is not known.
+        E‖y‖² is the mean squared norm of the outputs y. The gap is None if the minimum is not
+        known.
         """
         return None if self.optimum is None else self.share(self.excess)
 
     def share(self, loss: float) -> float:
-        """Return a difference of losses, divided by the explained part of E‖y‖².
+        """Return `loss`, a difference of losses, divided by the explained part of E‖y‖².
 
-        y are the outputs, and the part is that which least squares explains. The difference is not
-        divided if this part is zero.
+        E‖y‖² is the mean squared norm of the outputs y, and the explained part is what least
+        squares explains of it. If that part is zero, the difference is returned undivided.
         """
         return loss / (self.explainable if self.explainable > 0 else 1.0)

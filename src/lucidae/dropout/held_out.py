@@ -92,7 +92,10 @@ class CrossValidation:
 
     @property
     def mean(self) -> Vector:
-        """Mean squared error on held-out rows at every rate or rank, folds weighted by rows."""
+        """Mean squared error on held-out rows at every rate or rank.
+
+        Each fold counts with the total weight of the rows that it held out.
+        """
         share = self.weights / self.weights.sum()
         return np.asarray(np.sum(share[:, None] * self.errors, axis=0))
 
@@ -201,9 +204,10 @@ SELECTIONS: dict[str, Callable[[CrossValidation], float]] = {
 class NetworkChoice(NamedTuple):
     """Moment of all rows [x | y], the settings of the network, and how they were chosen.
 
-    If there are fewer rows than features, `moment` contains only the mean. `dropout` is the
-    probability of dropping a hidden unit, `width` the number of hidden units, and `cv` contains the
-    errors on held-out rows, or is None if both were given.
+    A row contains inputs x and targets y side by side. If there are fewer rows than features,
+    `moment` contains only their mean. `dropout` is the probability of dropping a hidden unit and
+    `width` the number of hidden units. `cv` contains the errors on held-out rows by which one of
+    these was chosen; None if both were given.
     """
 
     moment: SecondMoment | RowMean
@@ -244,9 +248,14 @@ def cross_validate(
         Ridge penalty on the coefficients, for the sum of squared errors of the training rows.
     callbacks : sequence of callables
         As in `lucidae.iteration.iterate`; a step is a fold, and the distance is the number of
-        folds that are left.
+        folds that have not yet been computed.
     n_jobs : int, optional
         Number of folds that are solved at a time, as in scikit-learn.
+
+    Returns
+    -------
+    CrossValidation
+        The mean squared error on the held-out rows of each fold, for every dropout rate or rank.
     """
     errors = of_each(
         _fold_errors,
@@ -259,7 +268,11 @@ def cross_validate(
 
 
 def _compared(strengths: Vector | None, errors: Vector, weights: Vector) -> CrossValidation:
-    """Return the errors on held-out rows with the dropout rates or the ranks they belong to."""
+    """Return the `CrossValidation` of held-out errors for strengths of dropout, or for ranks.
+
+    If `strengths` is None, the columns of `errors` belong to the ranks 0, 1, …; `weights` are the
+    total weights of the rows that each fold held out.
+    """
     if strengths is None:
         ranks = np.arange(errors.shape[1])
         return CrossValidation(np.zeros(len(ranks)), errors, weights, ranks)
@@ -281,9 +294,9 @@ def cross_validate_rows(
 ) -> CrossValidation:
     """Return held-out errors for every strength or rank, without forming second moments.
 
-    It is the result of `cross_validate` for data with fewer rows than features: each fold works on
-    its training rows (see `lucidae.dropout.wide.row_factor`). The arguments are those of
-    `fold_moments` and `cross_validate`.
+    The result equals that of `cross_validate`. It is used for data with fewer rows than features:
+    each fold works on its training rows (see `lucidae.dropout.wide.row_factor`). The arguments are
+    those of `fold_moments` and `cross_validate`.
     """
     splits = checked_splits(cv, X.shape[0], weights)
     parts = [tuple(_taken(X, Y, weights, rows) for rows in split) for split in splits]
@@ -304,12 +317,12 @@ def _row_fold_errors(
     """Return the mean squared errors on the held-out rows of a fold, and these rows' total weight.
 
     There is one error for each strength of dropout in `strengths`; if that is None, one for each
-    rank from 0 to `width`.
+    rank from 0 to `width`. `alpha` is the ridge penalty.
 
     The network is x ↦ P diag(ŝ) Q'ᵀx, where P and Q' contain the singular vectors of the
-    least-squares map of the training rows, and ŝ its shrunk singular values. Its error is E‖y‖² − 2
-    Σᵢ ŝᵢ E[pᵢᵀy q'ᵢᵀx] + Σᵢ ŝᵢ² E[(q'ᵢᵀx)²], with the columns pᵢ of P, which are orthonormal, and
-    q'ᵢ of Q'. x and y are centred at the means of the training rows.
+    least-squares map of the rows `training`, and ŝ its shrunk singular values. Its error is E‖y‖² −
+    2 Σᵢ ŝᵢ E[pᵢᵀy q'ᵢᵀx] + Σᵢ ŝᵢ² E[(q'ᵢᵀx)²], with the columns pᵢ of P, which are orthonormal, and
+    q'ᵢ of Q'. If `centered`, x and y are centred at the means of the training rows.
     """
     X, Y, weights = training
     n_features = X.shape[1]
@@ -373,11 +386,15 @@ def _fold_errors(
 ) -> Vector:
     """Return mean squared errors on a fold's held-out rows, for each strength of dropout or rank.
 
+    If `strengths` is None, there is one error for each rank from 0 to `width`. A row contains
+    `n_features` inputs x and the outputs y, minus their means if `centered`, and `alpha` is the
+    ridge penalty.
+
     The network is x ↦ P diag(ŝ) Q'ᵀx, with the singular vectors P and Q' of the least-squares map
     of the training rows (Q' for the original inputs x) and its singular values ŝ, shrunk by
-    dropout. With the outputs y, A = E[yxᵀ] and C = E[xxᵀ] of the held-out rows the error equals
-    E‖y‖² − 2 Σᵢ ŝᵢ (PᵀAQ')ᵢᵢ + Σᵢⱼ ŝᵢŝⱼ (PᵀP)ᵢⱼ(Q'ᵀCQ')ᵢⱼ. As P has orthonormal columns, only the
-    diagonal of Q'ᵀCQ' remains, and each strength costs O(r) for r hidden units.
+    dropout. With A = E[yxᵀ] and C = E[xxᵀ] of the held-out rows the error equals E‖y‖² − 2 Σᵢ ŝᵢ
+    (PᵀAQ')ᵢᵢ + Σᵢⱼ ŝᵢŝⱼ (PᵀP)ᵢⱼ(Q'ᵀCQ')ᵢⱼ. As P has orthonormal columns, only the diagonal of
+    Q'ᵀCQ' remains, and each strength costs O(r) for r hidden units.
     """
     with limited_blas(n_features):
         problem = LinearProblem.from_moment(fold.training, n_features, centered=centered)
@@ -413,9 +430,10 @@ def fold_moments(
 ) -> Folds:
     """Return the second moments of every fold's training rows and held-out rows.
 
-    If every row is held out exactly once, as in k-fold cross-validation, one pass over the rows is
-    enough: the moment of the training rows of a fold is the merge of the other folds' moments. `cv`
-    and `n_jobs` are arguments as in scikit-learn.
+    The rows have the inputs X, the outputs Y and the frequencies `weights`. If every row is held
+    out exactly once, as in k-fold cross-validation, one pass over the rows is enough: the moment of
+    the training rows of a fold is the merge of the other folds' moments. `cv` and `n_jobs` are
+    arguments as in scikit-learn, and `callbacks` are those of `lucidae.iteration.iterate`.
     """
     n_rows = X.shape[0]
     splits = checked_splits(cv, n_rows, weights)
@@ -438,7 +456,7 @@ def fold_moments(
 def checked_splits(cv: Any, n_rows: int, weights: Array | None) -> list[tuple[Vector, Vector]]:
     """Return the folds of `cv` as pairs of row indices (training rows, held-out rows).
 
-    A part without rows of positive weight is an error.
+    A fold that trains on, or holds out, only rows of weight zero (`weights`) is an error.
     """
     # scikit-learn would unpack a list of folds itself, with an error that does not name cv.
     # A zero-dimensional array is an instance of Iterable, but cannot be iterated over.
@@ -449,8 +467,8 @@ def checked_splits(cv: Any, n_rows: int, weights: Array | None) -> list[tuple[Ve
         cv = 5 if cv is None else check_integer(cv, "cv", low=2, others=others)
         if cv > n_rows:
             raise ValueError(
-                f"cv={cv} folds were asked for, but X has n_samples={n_rows}, and every fold needs "
-                "a row: give more rows, a smaller cv, or a number instead of 'cv' and 'cv_1se'."
+                f"cv={cv} folds were given, but X has n_samples={n_rows}, and every fold needs a "
+                "row: give more rows, a smaller cv, or a number instead of 'cv' and 'cv_1se'."
             )
     given = cv if listed else check_cv(cv, classifier=False).split(np.empty((n_rows, 1)))
     splits = [_pair_of_rows(split, n_rows, number) for number, split in enumerate(given)]
@@ -469,7 +487,11 @@ def checked_splits(cv: Any, n_rows: int, weights: Array | None) -> list[tuple[Ve
 
 
 def _pair_of_rows(split: Any, n_rows: int, number: int) -> tuple[Vector, Vector]:
-    """Return the indices of the rows of a fold to train on, and of those to hold out."""
+    """Return the indices of the rows of a fold to train on, and of those to hold out.
+
+    `split` is the fold as the user or scikit-learn gives it, `n_rows` the number of all rows, and
+    `number` the number of the fold in error messages.
+    """
     parts = list(split) if isinstance(split, Iterable) else []
     if len(parts) != 2:
         raise ValueError(
@@ -515,9 +537,9 @@ def _moment(X: Any, Y: Array, weights: Array | None, rows: Vector) -> SecondMome
 def _complementary_folds(held_out: Sequence[SecondMoment]) -> list[MomentFold]:
     """Return one fold for each second moment, which trains on the merge of all other moments.
 
-    The moments belong to disjoint sets of rows. Fold i trains on before[i − 1] merged with after[i
-    + 1], the running merges from both ends, so that the cost is linear in the number of folds.
-    Subtracting a fold from the total would be as cheap, but would cancel digits.
+    The moments `held_out` belong to disjoint sets of rows. Fold i trains on before[i − 1] merged
+    with after[i + 1], the running merges from both ends, so that the cost is linear in the number
+    of folds. Subtracting a fold from the total would be as cheap, but would cancel digits.
     """
     before: list[SecondMoment] = list(accumulate(held_out, SecondMoment.merge))
     after: list[SecondMoment] = list(accumulate(reversed(held_out), SecondMoment.merge))[::-1]

@@ -2,8 +2,8 @@
 
 The tied problem (both layers share their weights U) is to minimise f(U) = ‖M − UUᵀ‖² + λΣᵢ‖uᵢ‖⁴ for
 a symmetric target M and the strength λ of dropout (Mianjy et al. 2018, Problem 4). The docstring of
-`lucidae.dropout.theory` proves that all its local minima are global; the three directions of
-negative curvature of that proof are the functions in `ESCAPES`.
+`lucidae.dropout.theory` proves that all its local minima are global. The functions in `ESCAPES`
+compute the three directions of negative curvature of that proof.
 """
 
 from __future__ import annotations
@@ -184,8 +184,9 @@ def _saddle(
 ) -> Classification:
     """Return the classification of a strict saddle, with its direction of most negative curvature.
 
-    `factor` are the weights U. The direction is the best of those that the functions in `ESCAPES`
-    return.
+    `factor` are the tied weights U, `gap` is their loss minus its minimum, and `stationarity` the
+    relative norm of the gradient. The direction is the best of those that the functions in
+    `ESCAPES` return.
     """
     found = {
         name: (_curvature_along(objective, factor, direction), direction)
@@ -201,8 +202,8 @@ def _saddle(
 def escape_directions(objective: DropoutObjective, factor: Array) -> dict[str, Array]:
     """Return the unit directions of possible negative curvature at tied weights U, by name.
 
-    U is `factor`; both layers share it. They are the directions of the proof in
-    `lucidae.dropout.theory`; those that do not exist at U are left out.
+    Both layers share the weights U (`factor`). The directions are those of the proof in
+    `lucidae.dropout.theory`; a direction that does not exist at U is missing in the result.
     """
     found = {name: make(objective, factor) for name, make in ESCAPES.items()}
     return {name: _unit(way) for name, way in found.items() if scalar(squared_norm(way)) > 0}
@@ -399,8 +400,8 @@ def _point(
     """Return the critical point that is spanned by the chosen eigenvectors; None if none exists.
 
     It is a critical point of the dropout loss of tied weights for a target M. `eigenvalues`
-    (descending) and `vectors` are the eigenvalues and eigenvectors of M, `chosen` contains indices
-    of eigenvectors, `strength` is the strength λ of dropout and `width` the number of hidden units.
+    (descending) and `vectors` are those of M, and `chosen` contains the indices of some of them.
+    `strength` is the strength λ of dropout and `width` the number of hidden units.
     """
     members = list(chosen)
     used, left = eigenvalues[members], np.delete(eigenvalues, members)
@@ -469,7 +470,10 @@ def _hessian(objective: DropoutObjective, weights: Weights, tied: bool) -> Linea
 
 
 def _unpack(vector: Matrix, weights: Weights, tied: bool) -> Weights:
-    """Return a vector of all weights as two layers with the shapes of `weights`; equal if tied."""
+    """Return the weights of both layers from one vector of all weights.
+
+    They have the shapes of `weights`. If `tied`, both layers are equal.
+    """
     flat = np.asarray(vector).reshape(-1)
     split = int(np.prod(weights.left.shape))
     left = like(flat[:split].reshape(weights.left.shape), weights.left)

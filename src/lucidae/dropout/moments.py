@@ -103,7 +103,11 @@ def joint_moment(X: Any, Y: Any, weights: Array | None = None) -> SecondMoment:
 
 
 def checked_columns(X: Any, Y: Any) -> Array:
-    """Return the targets Y as columns; an error if their number is wrong or squares overflow."""
+    """Return the targets Y as columns of numbers.
+
+    An error is raised if Y does not have as many rows as X, or if the squares of its entries
+    overflow.
+    """
     Y = as_columns(Y)
     if Y.shape[0] != X.shape[0]:
         raise ValueError(
@@ -121,8 +125,9 @@ def checked_columns(X: Any, Y: Any) -> Array:
 def _refuse_underflow(moment: SecondMoment, X: Any, Y: Array, weights: Array | None) -> None:
     """Raise an error if a column is not constant, but the squares of its entries underflow.
 
-    `SecondMoment` itself tests only the sum over all columns, in which one column may be
-    negligible.
+    The columns are those of the inputs X and the outputs Y, and `moment` is the second moment of
+    their rows with the frequencies `weights`. `SecondMoment` itself tests only the sum over all
+    columns, in which one column may be negligible.
     """
     tiny = np.flatnonzero(to_numpy(diagonal(moment.squares)) < SMALLEST_ENERGY)
     mean = to_numpy(moment.mean)
@@ -191,6 +196,8 @@ def row_problem(
     Returns
     -------
     LinearProblem
+        The second moments, and the triangular factor of the rows in its field `root`, or None
+        there if it is not needed.
 
     Examples
     --------
@@ -212,10 +219,11 @@ def row_problem(
 def resolved(
     problem: LinearProblem, moment: Any, precision: float, *, centered: bool
 ) -> LinearProblem:
-    """Return a problem whose field `resolution` is the size of the rounding errors of its inputs.
+    """Return second moments with the size of the rounding errors of their inputs (`resolution`).
 
-    `precision` is the rounding unit of the dtype of the inputs, and `moment` the second moment of
-    the rows [x | y], or their mean (`lucidae.dropout.wide.RowMean`).
+    `problem` are the second moments, `precision` is the rounding unit of the dtype of the inputs,
+    and `moment` the second moment of the rows [x | y], or their mean
+    (`lucidae.dropout.wide.RowMean`). If `centered`, the mean was subtracted from the rows.
     """
     xp, size = namespace(moment.mean), problem.cross.shape[1]
     mean = moment.mean if centered else 0.0 * moment.mean
@@ -261,7 +269,7 @@ def ridged(problem: LinearProblem, penalty: float) -> LinearProblem:
 
 
 def squares_of_columns(problem: LinearProblem) -> Array:
-    """Return the mean square of each input, from the second moments of a problem."""
+    """Return the mean square of each input, from the second moments of inputs and outputs."""
     if problem.inputs is not None:
         return diagonal(problem.inputs)
     assert problem.root is not None
@@ -376,8 +384,8 @@ class Whitened:
 def whiten(problem: LinearProblem) -> Whitened:
     """Return a problem with its inputs transformed so that their second moment is the identity.
 
-    If the inputs do not vary in some direction, that direction is left out. A constant input has
-    the weight zero.
+    Directions in which the inputs do not vary are removed, and a constant input has the weight
+    zero.
 
     Examples
     --------
@@ -424,7 +432,8 @@ def _whiten_standardised(problem: LinearProblem) -> Whitened:
 
     White inputs have the identity as second moment. An entry cᵢⱼ of the second moment of the
     original inputs has an error of the order ε√(cᵢᵢcⱼⱼ), with the rounding unit ε. For standardised
-    features all errors have the same size, and no feature is lost beside one of larger scale.
+    features all errors have the same size, so that a feature of small scale is as accurate as one
+    of large scale.
     """
     xp, inputs = namespace(problem.inputs), problem.inputs
     deviations = xp.sqrt(xp.clip(diagonal(inputs), 0.0, None))
@@ -540,10 +549,11 @@ def principal_problem(inputs: Array) -> tuple[Whitened, tuple[Array, Array, Arra
 
 
 def principal_map(scales: Array, directions: Array) -> tuple[Whitened, tuple[Array, Array, Array]]:
-    """Return the problem and the SVD of `principal_problem`, from standard deviations and axes.
+    """Return an autoencoder's problem for white inputs and the SVD of its least-squares map.
 
-    `scales` are the standard deviations along the leading principal axes, the columns of
-    `directions`.
+    White inputs have the identity as second moment. `scales` are the standard deviations of the
+    rows along their leading principal axes, which are the columns of `directions`. The SVD is a
+    triple of left singular vectors, singular values, and transposed right singular vectors.
     """
     matrix = directions * scales
     white = Whitened(matrix, directions / _nonzero(scales), matrix, 0.0)

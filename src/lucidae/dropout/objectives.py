@@ -140,6 +140,7 @@ class LinearProblem:
         Returns
         -------
         LinearProblem
+            With ``cross`` equal to M, and None as ``inputs``.
         """
         checked = as_double(check_rows(matrix, accept_sparse=False, name="matrix"))
         return cls(checked, None, _checked_energy(checked))
@@ -171,7 +172,8 @@ class LinearProblem:
 
         The first `n_features` columns of a row are the inputs x. If `centered`, the mean is
         subtracted from the rows. This corresponds to a network with a bias in both layers: the
-        optimal biases remove the means of the hidden units and of the outputs.
+        optimal biases remove the means of the hidden units and of the outputs. `root` is the
+        triangular factor of the rows, if it was computed.
         """
         problem = cls.from_second(_second(moment, centered), n_features)
         return replace(problem, root=root, n_rows=moment.weight - centered)
@@ -190,7 +192,10 @@ class LinearProblem:
 
     @classmethod
     def autoencoder(cls, moment: SecondMoment, *, centered: bool = True) -> Self:
-        """Return the `LinearProblem` whose output is its input x, from the second moment of x."""
+        """Return the `LinearProblem` whose output is its input x, from the second moment of x.
+
+        If `centered`, the mean of x is subtracted.
+        """
         second = _second(moment, centered)
         return cls(second, second, scalar(trace(second)), n_rows=moment.weight - centered)
 
@@ -366,7 +371,11 @@ class DropoutObjective:
         return Weights(2 * on_left, 2 * on_right)
 
     def hessian_product(self, weights: Weights, direction: Weights) -> Weights:
-        """Return the product of the Hessian of the expected dropout loss with a direction."""
+        """Return the product of the Hessian of the expected dropout loss with a direction.
+
+        The Hessian is taken at `weights`; the direction and the product have the shapes of the
+        weights.
+        """
         # The derivative of the gradient U·D(VᵀCV) − E[yxᵀ]V along (Z_U, Z_V), by the product
         # rule; D(G) = G + λ diag(G) is linear, so the change of a Gram matrix VᵀCV, which is
         # VᵀCZ_V + (VᵀCZ_V)ᵀ, passes through D like the matrix itself. The other part is the same
@@ -401,7 +410,7 @@ class DropoutObjective:
         return on_left + on_right
 
     def tied_hessian_product(self, factor: Array, direction: Array) -> Array:
-        """Return the Hessian of the loss f(U, U) of tied weights times a direction."""
+        """Return the Hessian of the loss f(U, U) of tied weights U (`factor`) times a direction."""
         on_left, on_right = self.hessian_product(
             Weights(factor, factor), Weights(direction, direction)
         )
@@ -444,7 +453,7 @@ class DropoutObjective:
 
         F_x are the columns of F that belong to the inputs. The squared norm of column i of the
         result is vᵢᵀC vᵢ, with the incoming weights vᵢ of unit i and the second moment C = F_xᵀF_x
-        of the inputs. It is more accurate than from C, because F is not squared.
+        of the inputs. This is more accurate than computing it from C, because F is not squared.
         """
         root = self.problem.root
         assert root is not None
@@ -460,7 +469,10 @@ class DropoutObjective:
 
 
 def draw_masks(rng: np.random.RandomState, shape: tuple[int, ...], keep: Array) -> Array:
-    """Return random masks of zeros and ones; `keep` is the probability of a one and broadcasts."""
+    """Return random masks of zeros and ones; `keep` is the probability of a one.
+
+    `keep` is an array that broadcasts to `shape`, the shape of the masks.
+    """
     uniform = like(rng.random_sample(shape), keep)
     return namespace(keep).astype(uniform < keep, keep.dtype)
 
@@ -486,9 +498,9 @@ def sampled_gradient(weights: Weights, X: Array, Y: Array, masks: Array, keep: A
 def paper_direction(weights: Weights, X: Array, Y: Array, masks: Array, keep: Any) -> Weights:
     """Return the direction that Mianjy et al. 2018, Algorithm 1 subtracts from the weights.
 
-    The direction is the mean over the batch X, Y for the given masks, without the factor of the
-    learning rate. It equals θ/2 times `sampled_gradient`, with the probability θ (`keep`) of
-    keeping a unit.
+    It is the mean over the rows of a batch with inputs X, outputs Y and the given masks of the
+    hidden units, without the factor of the learning rate. It equals θ/2 times `sampled_gradient`,
+    with the probability θ (`keep`) of keeping a unit.
     """
     exact = sampled_gradient(weights, X, Y, masks, keep)
     return Weights(exact.left * (keep / 2), exact.right * (keep / 2))

@@ -1,10 +1,15 @@
-"""Observed entries of a matrix with missing entries, and codes of incomplete rows."""
+"""Observed entries of a matrix with missing entries, and the loss of factors on them.
+
+The loss and its derivatives are those that `lucidae.dropout.completion` minimises; its docstring
+derives them. `observed_codes` returns the codes of incomplete rows.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse
@@ -30,8 +35,15 @@ BLOCK = 2**22
 """Largest number of entries of temporary arrays in the computation of entries of products."""
 
 
+VANISHED = 1e-11
+"""Singular values of the completed matrix below this multiple of the largest are set to zero."""
+
+
 def check_missing_values(value: Any) -> bool:
-    """Return whether entries that a sparse matrix does not store are missing; check `value`.
+    """Return True if the setting `missing_values` is "absent", and False if it is NaN.
+
+    With "absent", the entries that a sparse matrix does not store are missing; with NaN they are
+    zeros. Any other value is an error.
 
     Examples
     --------
@@ -254,3 +266,133 @@ def observed_codes(entries: ObservedEntries, right: Matrix, strength: float) -> 
         grams += strength * np.eye(basis.shape[1])
         codes[part] = np.linalg.solve(grams, images)[:, :, 0] @ back
     return codes
+
+
+class Factors(NamedTuple):
+    """Factors A (n × ρ) and B (m × ρ) of a matrix X = ABᵀ."""
+
+    left: Matrix
+    right: Matrix
+
+    def dot(self, other: Factors) -> float:
+        """Return the sum of the products of corresponding entries of these and other factors."""
+        return float(np.vdot(self.left, other.left) + np.vdot(self.right, other.right))
+
+    def plus(self, other: Factors, scale: float) -> Factors:
+        """Return these factors plus `scale` times other factors, entry by entry."""
+        return Factors(self.left + scale * other.left, self.right + scale * other.right)
+
+    def times(self, scale: float) -> Factors:
+        """Return the factors, each multiplied by `scale`."""
+        return Factors(scale * self.left, scale * self.right)
+
+    def balanced(self) -> tuple[Factors, Matrix]:
+        """Return balanced factors of the same product ABᵀ, and its singular values, descending.
+
+        Balanced factors are the singular vectors of the product times the square roots of its
+        singular values. Singular values that count as zero are removed.
+        """
+        Q1, R1 = np.linalg.qr(self.left)
+        Q2, R2 = np.linalg.qr(self.right)
+        P, values, Qt = np.linalg.svd(R1 @ R2.T)
+        kept = values > VANISHED * values.max(initial=0.0)
+        roots = np.sqrt(values[kept])
+        found = Factors(Q1 @ (P[:, kept] * roots), Q2 @ (Qt[kept].T * roots))
+        return found, values[kept]
+
+
+@dataclass(frozen=True)
+class CompletionObjective:
+    """The loss F(ABᵀ) = ‖P_Ω(M − ABᵀ)‖² + μ((‖A‖² + ‖B‖²)/2)² of factors A and B.
+
+    M is the matrix that is to be completed, and P_Ω sets the missing entries to zero. F(ABᵀ) is at
+    least the loss ‖P_Ω(M − X)‖² + μ‖X‖*² of the product X = ABᵀ with the nuclear norm ‖X‖*, and
+    equals it if the factors are balanced (AᵀA = BᵀB is diagonal).
+
+    Parameters
+    ----------
+    entries : ObservedEntries
+        The observed entries of M.
+    penalty : float
+        The factor μ = λ/r, for the strength λ of dropout and r columns of the factors U and V.
+    """
+
+    entries: ObservedEntries
+    penalty: float
+
+    def residual(self, factors: Factors) -> Matrix:
+        """Return the observed entries of M − ABᵀ, for the given matrix M and `factors` A and B."""
+        return self.entries.values - self.entries.product(*factors)
+
+    def value(self, residual: Matrix, norm: float) -> float:
+        """Return the loss ‖residual‖² + μ · norm², from observed residuals and a nuclear norm.
+
+        μ is the factor of the penalty, the field `penalty`.
+        """
+        return float(residual @ residual) + self.penalty * norm * norm
+
+    def gradient(self, factors: Factors, residual: Any, norm: float) -> Factors:
+        """Return half of the gradient of the completion loss with respect to its factors A and B.
+
+        `residual` is the sparse matrix of the observed entries of M − ABᵀ, for the given matrix M,
+        and `norm` is (‖A‖² + ‖B‖²)/2.
+        """
+        level = self.penalty * norm
+        return Factors(
+            level * factors.left - residual @ factors.right,
+            level * factors.right - residual.T @ factors.left,
+        )
+
+    def hessian(self, factors: Factors, residual: Any, norm: float) -> Callable[[Factors], Factors]:
+        """Return a function that multiplies a direction by half of the Hessian of the loss.
+
+        A direction consists of changes A' and B' of the factors A and B, and the product is the
+        derivative of half of the gradient along it. The residual changes by −P_Ω(A'Bᵀ + AB'ᵀ),
+        where P_Ω selects the observed entries, and the nuclear norm by ⟨A, A'⟩ + ⟨B, B'⟩.
+        """
+        level, entries = self.penalty * norm, self.entries
+
+        def apply(direction: Factors) -> Factors:
+            change = entries.product(
+                np.hstack([direction.left, factors.left]),
+                np.hstack([factors.right, direction.right]),
+            )
+            moved = entries.sparse(change)
+            turned = self.penalty * factors.dot(direction)
+            return Factors(
+                level * direction.left
+                + turned * factors.left
+                + moved @ factors.right
+                - residual @ direction.right,
+                level * direction.right
+                + turned * factors.right
+                + moved.T @ factors.left
+                - residual.T @ direction.left,
+            )
+
+        return apply
+
+    def curvatures(self, factors: Factors, norm: float) -> Factors:
+        """Return a positive approximation to the diagonal of half of the loss's Hessian.
+
+        It has the shape of the factors A and B; `norm` is (‖A‖² + ‖B‖²)/2.
+        """
+        mask = self.entries.sparse(np.ones(self.entries.count))
+        level = self.penalty * norm
+        return Factors(
+            mask @ (factors.right * factors.right) + level,
+            mask.T @ (factors.left * factors.left) + level,
+        )
+
+    def lower_bound(self, residual: Matrix, spectral: float) -> float:
+        """Return a lower bound of the smallest loss over all matrices, from the dual problem.
+
+        It is the dual value D(tG) for the best factor t (see the docstring of this module). G is
+        the residual of the current matrix on the observed entries (`residual`), and `spectral` is
+        its largest singular value ‖G‖₂.
+        """
+        along = float(residual @ self.entries.values)
+        if along <= 0.0:
+            return 0.0
+        curvature = float(residual @ residual) + spectral * spectral / self.penalty
+        return along * along / curvature

@@ -43,7 +43,7 @@ Vector = np.ndarray[Any, Any]
 
 
 class PathOfRates:
-    """What the paths of dropout rates share: their drawing, and their table in notebooks."""
+    """Base class of results for several dropout rates, with a plot, and a table for notebooks."""
 
     __slots__ = ()
 
@@ -73,7 +73,7 @@ class PathOfRates:
         return DropoutPathDisplay.from_path(self, ax=ax, **line)
 
     def _table(self, title: str, **further: Vector) -> str:
-        """Return the path as an HTML table, with `further` columns at the end."""
+        """Return the results for all rates as an HTML table, with `further` columns at the end."""
         names = ("dropout", "rank", "threshold", "error", "objective")
         return card(title, table({name: getattr(self, name) for name in names} | further))
 
@@ -389,7 +389,7 @@ def rank_path(
 
 
 def _columns(y: Any) -> Any:
-    """Return one-dimensional targets as a matrix of one column; others unchanged."""
+    """Return one-dimensional targets as a matrix of one column, and any other targets unchanged."""
     shape = getattr(y, "shape", None)
     y = np.asarray(y) if shape is None else y
     if y.ndim != 1:

@@ -36,14 +36,14 @@ from lucidae.linear.eigenvalue_bounds import digest_of, drawn_after
 Matrix = np.ndarray[Any, Any]
 
 SMALL = 1024
-"""A matrix is projected if its smaller dimension is larger than this, and rows if they have more
-features."""
+"""A matrix is projected if its smaller dimension is larger than this; the rows of an autoencoder
+are projected if they have more features than this."""
 
 FEW = 8
 """Singular vectors are computed by Lanczos iteration if fewer than 1/FEW of them are needed."""
 
 LARGEST_GRAM = 8192
-"""Largest Gram matrix that is decomposed if Lanczos iteration does not converge."""
+"""Largest dimension of a Gram matrix that is decomposed if Lanczos iteration does not converge."""
 
 CONSTANT = 4 * EPSILON
 """All rows count as equal if the square root of their total variance is at most this times the norm
@@ -121,7 +121,7 @@ class _Operator(NamedTuple):
 
 
 def is_large(shape: tuple[int, ...], width: int) -> bool:
-    """Tell whether a matrix of this shape is projected before a fit of given width is judged.
+    """Tell whether a matrix of this shape is projected before its factors are judged.
 
     `width` is the number of columns of the factors.
     """
@@ -131,8 +131,9 @@ def is_large(shape: tuple[int, ...], width: int) -> bool:
 def has_many_features(shape: tuple[int, ...], width: int) -> bool:
     """Tell whether rows of this shape are projected to judge an autoencoder of the given width.
 
-    Otherwise the second moment of all features is used, which has few entries, or not many more
-    than that of the projected rows.
+    They are projected if they have more than `SMALL` features, and either fewer rows than features
+    or many more features than there are hidden units (`width`). Otherwise the second moment of all
+    features is used.
     """
     n, m = shape
     return m > SMALL and (n < m or FEW * (width + 1) <= m)
@@ -223,7 +224,8 @@ def projected_rows(
 def _rows(X: Any, sample_weight: Array | None, centered: bool) -> tuple[_Operator, Matrix, float]:
     """Return the weighted and centred rows A, the diagonal of AᵀA, and the sum of the weights.
 
-    Sparse rows stay sparse: the mean is subtracted from the products.
+    X are the rows and `sample_weight` their weights; the mean is subtracted only if `centered`. A
+    is an operator. Sparse rows stay sparse: the mean is subtracted from the products.
     """
     n, m = X.shape
     given = np.ones(n) if sample_weight is None else to_numpy(sample_weight)
@@ -277,9 +279,10 @@ def _leading(
 ) -> tuple[Matrix, Matrix, Found]:
     """Return leading left and right singular vectors of a matrix A, and bounds on singular values.
 
-    The vectors are orthonormal columns: eigenvectors of AAᵀ or AᵀA, whichever is smaller, and their
-    images. There is one more of them than hidden units (`width`). Vectors of singular values that
-    are zero up to rounding errors are left out. A is divided by `unit`.
+    The vectors are orthonormal columns: eigenvectors of AAᵀ or AᵀA, whichever is smaller, and the
+    normalised products of Aᵀ or A with them. Their number is one more than that of the hidden units
+    (`width`), less those of singular values that are zero up to rounding errors. A is divided by
+    `unit`, and `strength` is the strength of dropout.
     """
     n, m = operator.shape
     gram = operator.gram(unit)
@@ -307,7 +310,8 @@ def _eigenvectors(gram: Gram, strength: float, width: int) -> Found:
                 raise UnprojectedError(
                     f"the {count} leading singular values of the data were not found by "
                     f"{RESTARTS} restarts of the Lanczos iteration, because they are too close to "
-                    "each other: the weights cannot be judged."
+                    "each other: the weights cannot be judged. With another number of hidden "
+                    "units the values may be found."
                 ) from error
     whole = gram.dense()
     try:
@@ -326,7 +330,8 @@ def _by_lanczos(gram: Gram, count: int, strength: float, width: int) -> Found:
     """Return the `count` leading eigenvectors of a Gram matrix by Lanczos iteration, with bounds.
 
     If the bounds show that eigenvectors were missed, such as those of equal eigenvalues, the
-    iteration starts again from a vector that contains them.
+    iteration starts again from a vector that contains them. Which of them matter depends on the
+    strength of dropout (`strength`) and on the number of hidden units (`width`).
     """
     size = gram.size
     operator = LinearOperator(

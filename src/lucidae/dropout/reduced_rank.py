@@ -97,7 +97,7 @@ REDUCED_RANK_ATTRIBUTES = (*ATTRIBUTES_CLAIM[:2], "Izenman 1975")
 
 _TIED_VALUES = (
     "The optimal coefficients are not unique: the last singular value of the least-squares map "
-    "that is kept equals the next one within the tolerance."
+    "that the rank allows equals the next one within the tolerance."
 )
 _OTHER = (
     "These are not the coefficients of reduced-rank least squares for these rows: they belong to "
@@ -127,7 +127,7 @@ def reduced_rank_claims(figures: DropoutFigures, tolerance: float) -> tuple[Clai
     words = {
         "gap": (f"no coefficients of rank at most {rank} have a smaller squared error", _LOW_RANK),
         "subgradient": (
-            "the fit minus least squares is orthogonal to the fit and has no larger singular value",
+            "least squares minus fit is orthogonal to the fit, whose singular values are larger",
             "Eckart & Young 1936",
         ),
         "product": (
@@ -171,7 +171,7 @@ def ridge_claims(found: tuple[Claim, ...], alpha: float) -> tuple[Claim, ...]:
     if alpha == 0.0:
         return found
     included = f", with the ridge penalty alpha={alpha:g} included"
-    fewer = " With a ridge penalty this number is a lower bound."
+    fewer = " With a ridge penalty the number of components above the noise may be larger."
     changes = {
         "gap": lambda claim: replace(
             claim,

@@ -203,10 +203,10 @@ class Reduced(NamedTuple):
 
 
 class Product(NamedTuple):
-    """The decomposition U V'ᵀ = left · diag(values) · rightᵀ of the product of the weights.
+    """Singular value decomposition U V'ᵀ = left · diag(values) · rightᵀ of the weights' product.
 
-    It is the singular value decomposition. U are the outgoing weights and V' the incoming weights
-    for white inputs (of identity second moment).
+    U are the outgoing weights and V' the incoming weights for white inputs (of identity second
+    moment).
     """
 
     left: Matrix
@@ -246,11 +246,11 @@ class Optimum(NamedTuple):
 class Case(NamedTuple):
     """The weights of one network and the data on which they are judged, in units of order one.
 
-    `left` are the outgoing weights U, `right` the incoming weights V, `inner` the incoming weights
-    V' for white inputs (of identity second moment), `product` is the singular value decomposition
-    of U V'ᵀ, and `target` the matrix that this product approximates. `optimum` is the minimum of
-    the dropout loss; None if it is not known. `bound` is the minimum for separate layers, which
-    bounds the loss from below.
+    `left` are the outgoing weights U, `right` the incoming weights V, and `inner` the incoming
+    weights V' for white inputs (of identity second moment). `product` is the singular value
+    decomposition of U V'ᵀ, and `target` the matrix that this product approximates. `optimum` is the
+    minimum of the dropout loss; None if it is not known. `bound` is the minimum for separate
+    layers, which bounds the loss from below.
     """
 
     units: DataUnits
@@ -284,8 +284,8 @@ class Case(NamedTuple):
     def explainable(self) -> float:
         """The part of E‖y‖² that least squares explains, for outputs y; E‖y‖² if this part is zero.
 
-        Losses minus their minimum are relative to it: no weights change the rest of the loss,
-        however large it is.
+        Losses minus their minimum are divided by it. The other part of E‖y‖² is the same for all
+        weights and may be much larger.
         """
         return float((self.reduced.matrix**2).sum()) + self.reduced.rest or self.scale
 
@@ -368,10 +368,12 @@ def _reduce_rows(data: Moments, root: Matrix) -> Reduced:
     the inputs are factorised by QR with pivoting, with a triangular factor R. F has errors of
     relative size η, of the order of the rounding unit, which turn column j of the orthonormal
     factor by η/Rⱼⱼ. The errors are proportional to the condition number, and not to its square as
-    for the second moment. Directions whose pivot is too small are dropped. The rows themselves
-    contain no more than rounding errors along them, so that nothing is lost. Directions that are
-    dropped because the rows were rounded to single precision (`Moments.resolution`) explain a known
-    part of the outputs, by which the minimum may be smaller.
+    for the second moment.
+
+    Directions whose pivot is too small are dropped. Along them the rows contain only rounding
+    errors, so that the minimum does not change. Directions that are dropped because the rows were
+    rounded to single precision (`Moments.resolution`) explain a known part of the outputs, by which
+    the minimum may be smaller.
     """
     size = data.cross.shape[1]
     inward, outward = root[:, :size], root[:, size:]
@@ -530,7 +532,7 @@ def _summed(
 ) -> tuple[float, float]:
     """Return the dropout loss and a bound on its rounding error, from two passes over the rows.
 
-    `total` is the sum of the weights of the rows.
+    The arguments are those of `row_objective`; `total` is the sum of the weights of the rows.
     """
     left, right = weights
     xp = namespace(left)

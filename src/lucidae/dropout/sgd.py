@@ -49,7 +49,8 @@ class ExampleSource(Protocol):
     def draw(self, rng: Rng, n_runs: int, batch_size: int, ref: Array) -> tuple[Array, Array]:
         """Return random inputs (n_runs, batch_size, d2) and their outputs (n_runs, batch_size, d1).
 
-        The arrays have the library, dtype and device of `ref`.
+        d2 and d1 are the numbers of inputs and outputs of a network. The arrays have the library,
+        dtype and device of `ref`.
         """
 
 
@@ -198,7 +199,11 @@ def first_runs(
 
 
 def _random_runs(rng: Rng, matrix: Array, keep: Array, width: int, scale: float) -> Runs:
-    """Return networks (runs) with small random weights, `scale` times as large as the optimum."""
+    """Return networks (runs) with small random weights, `scale` times as large as the optimum.
+
+    `matrix` is the linear map that the networks are to learn, `keep` the probability of keeping a
+    hidden unit in each run, and `width` the number of hidden units.
+    """
     n_runs, (outputs, features) = keep.shape[0], matrix.shape
     # The optimal weights are of order √‖M‖ for the target M, and shrink with the square root of
     # the probability of keeping a unit; so does the start.
@@ -248,13 +253,14 @@ def stable_rates(
 ) -> Array:
     """Return a learning rate for each run at which dropout SGD is stable, for white inputs.
 
-    Let M be the target matrix. The Hessian of the loss at the optimum is of order ‖M‖/√(1 + λ),
-    since the weights shrink as the strength λ of dropout grows. The Hessian of the loss on a batch
-    of b examples exceeds its mean: the squared length of the d₂ inputs contributes d₂/b, and the
-    masks of the r hidden units contribute r(1 + λ)/b. The part of the outputs that no network
-    explains, of size `noise`, adds gradient noise in proportion to its size, so it sets the scale
-    if it is larger than ‖M‖. The constant `RATE` was tuned on inputs of 1 to 80 dimensions with λ
-    from 0 to 100. White inputs have the identity as second moment.
+    Let M be the target (`matrix`). The Hessian of the loss at the optimum is of order ‖M‖/√(1 + λ),
+    since the weights shrink as the strength λ of dropout (`strengths`, one per run) grows. The
+    Hessian of the loss on a batch of b examples (`batch_size`) exceeds its mean: the squared length
+    of the d₂ inputs contributes d₂/b, and the masks of the r hidden units (`width`) contribute r(1
+    + λ)/b. The part of the outputs that no network explains, of size `noise`, adds gradient noise
+    in proportion to its size, so it sets the scale if it is larger than ‖M‖. The constant `RATE`
+    was tuned on inputs of 1 to 80 dimensions with λ from 0 to 100. White inputs have the identity
+    as second moment.
     """
     loaded = 1.0 + strengths
     spread = 1.0 + (matrix.shape[1] + width * loaded) / batch_size
@@ -263,7 +269,7 @@ def stable_rates(
 
 
 def constant(time: Array, _limit: int) -> Array:
-    """Return the factor 1 by which the learning rate of every network is multiplied at any step."""
+    """Return the factor 1 of the learning rate, for every network and every step."""
     return 0.0 * time + 1.0
 
 

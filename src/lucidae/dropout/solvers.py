@@ -147,10 +147,10 @@ def assemble(
     """Return the optimum from leading singular triples of the least-squares map for white inputs.
 
     `triple` contains left singular vectors P, descending singular values s and transposed right
-    singular vectors Qᵀ. The singular values are shrunk as dropout does and distributed evenly over
-    the hidden units; then the weights are transformed to the original inputs. `total` is the
-    squared norm of the least-squares map; it is needed if `white.matrix` is only the part of this
-    map that belongs to the given singular values.
+    singular vectors Qᵀ. The singular values are shrunk as dropout of the given strength does, and
+    distributed evenly over `width` hidden units; then the weights are transformed to the original
+    inputs. `total` is the squared norm of the least-squares map; it is needed if `white.matrix` is
+    only the part of this map that belongs to the given singular values.
     """
     P, values, Qt = triple
     shrunk = shrink(values, strength, width)
@@ -275,7 +275,7 @@ def _gram_svd(matrix: Array, count: int) -> Triple:
 
 
 def _krylov_directions(matrix: Array, count: int) -> Array | None:
-    """Return the leading eigenvectors of AᵀA for a matrix A, from products with A alone.
+    """Return the `count` leading eigenvectors of AᵀA for a matrix A, from products with A alone.
 
     The result is None if forming AᵀA is expected to cost less.
     """
@@ -301,5 +301,5 @@ def _signs(vectors: Array) -> Array:
 
 
 def value_after(values: Array, width: int) -> float:
-    """Return the singular value after the first `width` values; 0 if there is none."""
+    """Return the singular value after the first `width` values; 0 if there are not more of them."""
     return scalar(values[width]) if values.shape[0] > width else 0.0

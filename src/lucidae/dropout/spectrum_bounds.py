@@ -38,7 +38,7 @@ multiplications."""
 
 
 class Found(NamedTuple):
-    """Leading eigenvalues of a Gram matrix G, and what is known of the others.
+    """Leading eigenvectors of a Gram matrix G, and bounds on the singular values of the data.
 
     Attributes
     ----------
@@ -135,7 +135,9 @@ def possible_saving(
 
 
 def with_bounds(gram: Gram, values: Matrix, vectors: Matrix, strength: float, width: int) -> Found:
-    """Return upper bounds on the r leading singular values of data from eigenpairs of G.
+    """Return eigenvectors of a Gram matrix G, and upper bounds on the data's singular values.
+
+    The bounds are on the r largest singular values, for r hidden units.
 
     Parameters
     ----------

@@ -4,17 +4,17 @@ The targets are y = B₀x + e with independent errors e of covariance S, and the
 count as fixed. In white coordinates w = Lᵀx (of identity second moment, if there is no ridge
 penalty) the least-squares map is M = PsQᵀ (singular value decomposition), and its sampling error N
 has the covariance S/n ⊗ G, with the second moment G of w. The fit replaces the singular values s by
-f: the first k without change, or sᵢ − α for the threshold α of dropout. To first order the fitted
-map changes by P(A∘Ñ + B∘Ñᵀ)Qᵀ with Ñ = PᵀNQ and the elementwise product ∘, where A = (D + E)/2,
-B = (D − E)/2, Dᵢⱼ = (fᵢ − fⱼ)/(sᵢ − sⱼ) (1 if both values are kept) and
-Eᵢⱼ = (fᵢ + fⱼ)/(sᵢ + sⱼ); and by the change of α, which is κ Σ Ñᵢᵢ over the kept values, with
-κ = λ/(r + λρ) for the strength λ of dropout, r hidden units and the rank ρ. For a target of exact
-rank k and no shrinkage this is the asymptotic covariance of reduced-rank regression (Anderson 1951;
-Izenman 1975): N − (I − PPᵀ)N(I − QQᵀ).
+f: it keeps the first k without change, or as sᵢ − α for the threshold α of dropout, and sets the
+others to zero. To first order the fitted map changes by P(A∘Ñ + B∘Ñᵀ)Qᵀ with Ñ = PᵀNQ and the
+elementwise product ∘, where A = (D + E)/2, B = (D − E)/2, Dᵢⱼ = (fᵢ − fⱼ)/(sᵢ − sⱼ) (1 if both
+values are kept) and Eᵢⱼ = (fᵢ + fⱼ)/(sᵢ + sⱼ); and by the change of α, which is κ Σ Ñᵢᵢ over the
+kept values, with κ = λ/(r + λρ) for the strength λ of dropout, r hidden units and the rank ρ. For a
+target of exact rank k and no shrinkage this is the asymptotic covariance of reduced-rank regression
+(Anderson 1951; Izenman 1975): N − (I − PPᵀ)N(I − QQᵀ).
 
 If the rank is limited, the first order is valid if the last kept singular value is clearly larger
-than the next one. With dropout alone it is valid if no singular value is close to the threshold.
-S is estimated from the residuals of least squares.
+than the next one. With dropout alone it is valid if no singular value is close to the threshold. S
+is estimated from the residuals of least squares.
 """
 
 from __future__ import annotations
@@ -67,15 +67,16 @@ class FittedValueErrors:
     left, right : arrays of shapes (d1, m) and (q, m)
         Singular vectors P and Q of the least-squares map M for white inputs.
     straight, crossed : arrays of shape (m, m)
-        The matrices A and B of the docstring of this module.
+        Matrices A and B: a small change N of M, in coordinates Ñ = PᵀNQ, changes the fitted map by
+        P(A∘Ñ + B∘Ñᵀ)Qᵀ, with the elementwise product ∘, apart from the change of the threshold.
     ratios : array of shape (m,)
-        Quotients f / s of the singular values after and before shrinking.
+        Quotients of the singular values of the fitted map and of M.
     kept : int
         Rank ρ of the fitted map.
     coupling : float
         The number κ: derivative of the threshold with respect to each kept singular value.
     noise : array of shape (d1, d1)
-        S/n, the covariance of the mean target.
+        Covariance of the mean of the targets: that of their errors, divided by the number of rows.
     gram : array of shape (q, q) or None
         Second moment G of the white inputs; None if it is the identity.
     intercept : bool
@@ -149,10 +150,11 @@ class FittedValueErrors:
         return found
 
     def _target_noise(self) -> Matrix:
-        """Return the covariance of the noise along P and along the rest of each target's axis.
+        """Return the covariance of the noise along the columns of P and one further direction.
 
-        P contains the left singular vectors of the least-squares map; the rest is the part of the
-        unit vector of a target outside of the span of P.
+        The noise is that of the targets. P contains the left singular vectors of the least-squares
+        map. The further direction, one for each target, is the part of the target's unit vector
+        outside of the span of P.
         """
         P, m = self.left, self.left.shape[1]
         complement = np.eye(len(P)) - P @ P.T
@@ -177,7 +179,12 @@ def noise_covariance(problem: LinearProblem, weight: float) -> tuple[Matrix, flo
     weight : float
         Total weight (or number) of the rows.
 
-    Returns ------- covariance : array of shape (d1, d1) degrees : float
+    Returns
+    -------
+    covariance : array of shape (d1, d1)
+        The covariance S of the errors of the d1 targets.
+    degrees : float
+        The degrees of freedom.
 
     Examples
     --------
@@ -230,6 +237,7 @@ def fitted_value_errors(
     Returns
     -------
     FittedValueErrors
+        Its method `of` returns the standard errors for given inputs.
     """
     covariance, degrees = noise_covariance(plain, weight)
     noise, white = covariance / weight, whiten(problem)
@@ -253,7 +261,7 @@ def fitted_value_errors(
     if degrees < FEW_DEGREES:
         warn_user(
             f"the noise of the targets is estimated with {degrees:g} degrees of freedom, so that "
-            "the standard errors are unreliable: they need more rows."
+            "the standard errors are unreliable: give more rows."
         )
     straight, crossed = _derivatives(s, f, kept)
     ratios = np.divide(f, s, out=np.zeros_like(s), where=s > 0)
@@ -263,10 +271,12 @@ def fitted_value_errors(
 
 
 def _derivatives(s: Matrix, f: Matrix, kept: int) -> tuple[Matrix, Matrix]:
-    """Return the matrices A and B of the docstring of this module, for singular values s and f.
+    """Return the matrices A and B that define the first-order change of the fitted map.
 
     s are the singular values of the least-squares map and f those of the fitted map, of which the
-    first `kept` are not zero. A and B define the first-order change of the fitted map.
+    first `kept` are not zero. A change N of the least-squares map, in the coordinates Ñ of its
+    singular vectors, changes the fitted map by A∘Ñ + B∘Ñᵀ in these coordinates, with the
+    elementwise product ∘ (see the docstring of this module).
     """
     inside = np.arange(len(s)) < kept
     both, one = np.outer(inside, inside), inside[:, None] != inside
@@ -277,9 +287,11 @@ def _derivatives(s: Matrix, f: Matrix, kept: int) -> tuple[Matrix, Matrix]:
 
 
 def _check_cut(s: Matrix, kept: int, spread: Matrix) -> None:
-    """Warn if another sample may keep other components; an error if two have equal values.
+    """Warn if the choice of components is uncertain; raise an error if it is arbitrary.
 
-    `s` are the singular values, of which `kept` are kept, and `spread` are their standard errors.
+    The fit uses the first `kept` of the singular values `s`, whose standard errors are `spread`.
+    The choice is arbitrary if the last of these equals the next one, and uncertain if the two
+    differ by few standard errors.
     """
     gap, error = s[kept - 1] - s[kept], math.hypot(spread[kept - 1], spread[kept])
     if gap <= TIE * s[0]:
@@ -289,14 +301,15 @@ def _check_cut(s: Matrix, kept: int, spread: Matrix) -> None:
         )
     if gap < SEPARATED * error:
         warn_user(
-            f"components {kept} and {kept + 1} differ by {gap / error:.1g} standard errors only: "
-            "another sample may keep another component, and the standard errors of the predictions "
-            "may be too small. Use another n_components."
+            f"components {kept} and {kept + 1} differ by only {gap / error:.1g} standard errors of "
+            f"their singular values: a fit to another sample may use component {kept + 1} instead "
+            f"of {kept}, so that the standard errors of the predictions may be too small. "
+            "Use another n_components."
         )
 
 
 def _check_threshold(s: Matrix, threshold: float, kept: int, spread: Matrix) -> None:
-    """Warn if another sample may have another rank; raise an error if a value is at the threshold.
+    """Warn if the rank of the fit is uncertain; raise an error if a value is at the threshold.
 
     `s` are the singular values, of which `kept` exceed the `threshold` of dropout, and `spread` are
     their standard errors.

@@ -227,10 +227,11 @@ def _product_at(data: _Observed, U: Matrix, V: Matrix) -> Matrix:
 
 
 def _dual_value(along: float, residual: Matrix, spectral: float, penalty: float) -> float:
-    """Return a lower bound on the smallest loss over all matrices.
+    """Return a lower bound on the smallest loss over all matrices, from the dual problem.
 
-    It is the largest value of 2t⟨G, M⟩ − t²(‖G‖² + ‖G‖₂²/μ) over t, with symbols as in
-    `CompletionFigures`.
+    It is the largest value of 2t⟨G, M⟩ − t²(‖G‖² + ‖G‖₂²/μ) over t, with the given matrix M and the
+    residual G on the observed entries. `along` is ⟨G, M⟩, `spectral` the largest singular value
+    ‖G‖₂, and `penalty` the factor μ of the penalty.
     """
     if along <= 0.0:
         return 0.0
@@ -254,13 +255,14 @@ def _stationarity(matrix: Any, U: Matrix, V: Matrix, strength: float) -> float:
 def _spectral_norm(
     matrix: Any, U: Matrix, V: Matrix, rank: int, level: float
 ) -> tuple[float, float]:
-    """Return a lower and an upper bound on the spectral norm of the residual G.
+    """Return a lower and an upper bound on the spectral norm of the residual G (`matrix`).
 
-    The completed matrix is UVᵀ. For large matrices the bounds come from the Gram matrix K of the
-    rows or columns of G, whichever are fewer. Let S be an orthonormal basis of the columns of the
-    corresponding factor (U for rows, V for columns): at the optimum the singular vectors of the
-    largest singular values lie in its span. If the eigenvalues of K outside of the span are at most
-    β, the norm of K is at most that of the 2 × 2 matrix of ‖SᵀKS‖, ‖(I − SSᵀ)KS‖ (twice) and β.
+    The completed matrix is UVᵀ, of the given rank. For large matrices the bounds come from the Gram
+    matrix K of the rows or columns of G, whichever are fewer. Let S be an orthonormal basis of the
+    columns of the corresponding factor (U for rows, V for columns): at the optimum the singular
+    vectors of the largest singular values lie in its span. If the eigenvalues of K outside of the
+    span are at most β, the norm of K is at most that of the 2 × 2 matrix of ‖SᵀKS‖, ‖(I − SSᵀ)KS‖
+    (twice) and β. The search for β ends when it is below the square of `level`.
     """
     n, m = matrix.shape
     if n * m <= DENSE:
@@ -290,7 +292,11 @@ def _spectral_norm(
 def _difference(
     reported: ReportedAttributes, value: float, rank: int, level: float, sizes: Matrix
 ) -> float:
-    """Return the largest relative difference between fitted attributes and measured values."""
+    """Return the largest relative difference between fitted attributes and measured values.
+
+    `reported` are the fitted attributes. The measured values are the loss (`value`), the rank, the
+    threshold (`level`) and the singular values of the completed matrix (`sizes`).
+    """
     given = np.asarray(reported.singular_values, dtype=float)
     count = int(reported.rank)
     # A singular value close to the limit may count as zero or not.
@@ -332,7 +338,8 @@ def completion_claims(figures: CompletionFigures, tolerance: float) -> tuple[Cla
         _spectral(figures, tolerance),
         at_most(
             "complementarity",
-            "the inner product of residual and X = U Vᵀ is (λ/r)‖X‖*² (‖·‖*: nuclear norm)",
+            "the inner product of residual and U Vᵀ is λ/r times the squared nuclear norm of U Vᵀ "
+            "(λ = dropout / (1 − dropout), r columns)",
             _DUALITY,
             figures.complementarity,
             math.sqrt(tolerance),
@@ -361,7 +368,7 @@ def completion_claims(figures: CompletionFigures, tolerance: float) -> tuple[Cla
         reported(
             "observed_share",
             "share of the entries of the matrix that are observed",
-            "number of observed entries / (n m)",
+            "number of observed entries divided by the number of all entries",
             figures.share,
             note,
         ),
@@ -383,11 +390,11 @@ _AGAIN = "The iteration has not converged, or the factors belong to other data. 
 
 
 def _limited(figures: CompletionFigures, tolerance: float) -> bool:
-    """Tell whether stationary factors use all columns, so that the convex bound need not be tight.
+    """Tell whether the factors are stationary and use all columns, so that more may be needed.
 
-    The convex bound is the smallest loss over matrices of any rank. If a column of the factors were
-    zero, the loss at a stationary point with a residual of too large spectral norm could be
-    decreased by this column.
+    The lower bound on the loss holds for matrices of any rank, so that factors with a limited
+    number of columns may be optimal without attaining it. If a column were zero, the loss could be
+    decreased by this column, unless the bound is attained.
     """
     return figures.rank >= figures.width and figures.stationarity <= math.sqrt(tolerance)
 
@@ -421,12 +428,16 @@ def _spectral(figures: CompletionFigures, tolerance: float) -> Claim:
     columns of the factors.
     """
     statement = (
-        "the residual's largest singular value is at most λ/r times the nuclear norm of U Vᵀ"
+        "the residual's largest singular value is at most λ/r times the nuclear norm of U Vᵀ "
+        "(λ = dropout / (1 − dropout), r columns)"
     )
     level = math.sqrt(tolerance)
     value = figures.spectral
     if value > level and _limited(figures, tolerance):
-        why = "The factors use all of their columns; the best ones need not meet this condition."
+        why = (
+            "All columns of the factors are used. The best factors with this number of columns "
+            "need not meet this condition; it is meant for matrices of any rank."
+        )
         return undecided("spectral_norm", statement, _DUALITY, why, value, level)
     if value > level >= figures.smallest_spectral:
         why = "Only a bound on the spectral norm of the residual is known, and it is too large."

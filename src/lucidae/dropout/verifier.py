@@ -78,7 +78,7 @@ def measure(
         Whether both layers share their weights.
     tolerance : float, default=1e-6
         Weights count as optimal if their loss minus the global minimum is at most this multiple of
-        the part of E‖y‖² that least squares explains, the mean squared norm of the outputs y.
+        the part of E‖y‖², the mean squared norm of the outputs y, that least squares explains.
     reported : ReportedAttributes, optional
         Fitted attributes of the estimator that found the weights, which are compared with the
         data.
@@ -107,39 +107,46 @@ def measure(
     negligible = 0.0 if _is_learned(case) else level * math.sqrt(case.explainable)
     rank = _count(case.product.values, level, negligible)
     known, squared = case.optimum is not None, case.units.outputs**2
-    separation = _separation(case)
     return DropoutFigures(
         strength=strength,
         width=case.width,
         tied=tied,
         value=value * squared,
-        energy=case.data.energy * squared,
         excess=excess * squared,
-        explainable=case.explainable * squared,
         stationarity=stationarity,
         relative_variance=_relative_variance(scores, negligible),
         path_excess=_path_excess(scores, case.product.values, negligible),
         rank=rank,
         curvature=curvature,
         reason=reason,
-        white=case.white,
         attributes=None if attributes is None else attributes[0],
         attributes_error=0.0 if attributes is None else attributes[1],
         gap_error=gap_error,
         error=_inner_error(case),
         undecided=undecided,
-        condition=case.reduced.condition,
-        dropped=case.reduced.dropped,
-        from_rows=case.data.root is not None,
-        inconsistency=case.reduced.inconsistency,
         decrease=None if known or optimal else _decrease(slope, case) * squared,
-        separated=separation.number,
-        sampling=separation.sentence,
         precision=EPSILON if reported is None else reported.precision,
         evidence=_evidence(value, scores, case),
         missed=missed,
+        **_of_data(case),
         **_against_optimum(case, tolerance, negligible, rank),
     )
+
+
+def _of_data(case: Case) -> dict[str, Any]:
+    """Return the values that depend on the data alone, by field of `DropoutFigures`."""
+    squared, separation = case.units.outputs**2, _separation(case)
+    return {
+        "energy": case.data.energy * squared,
+        "explainable": case.explainable * squared,
+        "white": case.white,
+        "condition": case.reduced.condition,
+        "dropped": case.reduced.dropped,
+        "from_rows": case.data.root is not None,
+        "inconsistency": case.reduced.inconsistency,
+        "separated": separation.number,
+        "sampling": separation.sentence,
+    }
 
 
 def _against_optimum(case: Case, tolerance: float, negligible: float, rank: int) -> dict[str, Any]:
@@ -257,8 +264,8 @@ def _value(
     """Return the dropout loss, a bound on its rounding error, and the score of every hidden unit.
 
     The score is the importance ‖uᵢ‖ √(vᵢᵀC vᵢ), with the outgoing and incoming weights uᵢ and vᵢ of
-    the unit and the second moment C of the inputs. The error bound is the sum of the absolute
-    values of all terms, times the rounding unit and the number of terms.
+    the unit, columns of `left` and `right`, and the second moment C of the inputs. The error bound
+    is the sum of the absolute values of all terms, times the rounding unit and the number of terms.
     """
     noise = (sum(data.cross.shape) + left.shape[1] + 10) * EPSILON
     outgoing = (left**2).sum(axis=0)
@@ -423,11 +430,9 @@ def _distance(case: Case, allowed: float) -> float | None:
     """Return ‖X − X*‖ / ‖X*‖ for the product X of the weights and the optimal product X*.
 
     If X* is zero, the distance is divided by ‖M‖, with the least-squares map M for white inputs (of
-    identity second moment).
-
-    The result is None if the optimum is not known, or if the r-th and the next singular value of M
-    are so close that another product has the minimal loss up to `allowed`; r is the number of
-    hidden units.
+    identity second moment). The result is None if the optimum is not known, or if it is not unique:
+    if the r-th and the next singular value of M, with r hidden units, are so close that another
+    product has the minimal loss up to `allowed`.
     """
     optimum, width = case.optimum, case.width
     if optimum is None:
@@ -569,7 +574,10 @@ def _paper_bound(target: Matrix, width: int) -> float:
 
 
 def _evidence(value: float, scores: Matrix, case: Case) -> dict[str, Any]:
-    """Return numbers by name from which the measured values can be computed again by hand."""
+    """Return numbers by name from which the measured values can be computed again by hand.
+
+    `value` is the loss of the weights and `scores` are the importance scores of the hidden units.
+    """
     reduced, optimum, unit = case.reduced, case.optimum, case.units.outputs
     found = {
         "strength": case.strength,

@@ -78,7 +78,7 @@ class RowMean:
         return int(self.center.shape[0])
 
     def merge(self, other: Any) -> Any:
-        """Raise an error: without the second moment the fit cannot continue with other rows."""
+        """Raise an error: a fit without the second moment cannot continue with other rows."""
         del other
         raise ValueError(
             f"fit does not store the second moment of {self.n_features} features, so partial_fit "
@@ -89,8 +89,9 @@ class RowMean:
 def leading_source(X: Any, weights: Array | None, width: int) -> RowsSource | None:
     """Return the rows as a source of principal components; None if the second moment is better.
 
+    X are the rows, `weights` their frequencies or None, and `width` is the number of hidden units.
     The second moment is better for data with few features, from which `partial_fit` can then
-    continue, and for data with many more rows than features. `width` is the number of hidden units.
+    continue, and for data with many more rows than features.
     """
     if X.shape[1] <= STORED_FEATURES:
         return None
@@ -150,9 +151,10 @@ def autoencoder_loss(
 ) -> tuple[float, float]:
     """Return the expected dropout loss of an autoencoder on rows, and the total variance of these.
 
-    With the covariance C of the rows and the columns uᵢ and vᵢ of U (`left`) and V (`right`) the
-    loss is tr C − 2 tr UᵀCV + tr(UᵀU VᵀCV) + λ Σᵢ ‖uᵢ‖² vᵢᵀC vᵢ. C is not formed. If another
-    `center` than the mean of the rows is given, C is the second moment about it.
+    With the covariance C of the rows, the columns uᵢ and vᵢ of the weights U (`left`) and V
+    (`right`), and the strength λ of dropout, the loss is tr C − 2 tr UᵀCV + tr(UᵀU VᵀCV) + λ Σᵢ
+    ‖uᵢ‖² vᵢᵀC vᵢ. C is not formed. If another `center` than the mean of the rows is given, C is the
+    second moment about it.
     """
     xp = namespace(left)
     inward, total = source.covariance.apply(right.mT).mT, source.trace
@@ -232,7 +234,8 @@ def rows_problem(
 ) -> tuple[LinearProblem, SecondMoment | RowMean]:
     """Return a `LinearProblem` for predicting Y from X, and the moment or mean of rows [x | y].
 
-    If there are fewer rows than features (see `is_wide`), the second moment is not formed.
+    `weights` are the frequencies of the rows, or None, and the mean is subtracted if `centered`. If
+    there are fewer rows than features (see `is_wide`), the second moment is not formed.
     """
     if is_wide(X):
         mean, factor = row_factor(X, Y, weights, centered=centered)

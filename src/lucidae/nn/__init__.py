@@ -1,7 +1,7 @@
 """Torch layers, posteriors, optimizers and diagnostics for deep networks (extra ``torch``).
 
-`lucidae.nn.callbacks` has monitors of collapse, certificates and prefix losses, for Lightning and
-for plain loops (extra ``lightning``); it has to be imported by its name.
+`lucidae.nn.callbacks` has monitors of collapse, certificates and prefix losses, for plain loops and
+for Lightning (extra ``lightning``); it has to be imported by its name.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ except ModuleNotFoundError as error:
         f"lucidae.nn needs PyTorch, which is not installed: {install_command('torch')}."
     ) from error
 
-from lucidae.nn.diagnostics import CollapseReport, active_directions, collapse_report
+from lucidae.nn.collapse import CollapseReport
+from lucidae.nn.diagnostics import active_directions, collapse_report
 from lucidae.nn.dropout import DropoutPenalty, certify_dropout, equalize_layers
 from lucidae.nn.hadamard import HadamardGap, hadamard_gap
 from lucidae.nn.layers import ResidualBlock, ResNetDecoder, ResNetEncoder

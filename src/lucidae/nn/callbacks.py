@@ -1,29 +1,21 @@
-"""Lightning callbacks that log collapse, certificates and prefix losses (extra ``lightning``).
+"""Monitors of collapse, certificates and prefix losses, for Lightning and for plain loops.
 
-In a loop without a trainer, call ``measure(module)`` once per epoch: it returns the scalars and
-keeps them in ``history``. Each callback calls plain functions of `lucidae.nn`.
+Give a monitor to Lightning's ``Trainer`` as a callback (extra ``lightning``): it logs its scalars
+after each epoch. In a loop of your own, which does not need Lightning, call ``measure(module)``
+once per epoch: it returns the scalars and appends them to ``history``. The scalars come from plain
+functions of `lucidae.nn`.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any
 
 import torch
 
-from lucidae.validation import check_choice, check_integer, install_command
-
-try:
-    from lightning.pytorch import Callback
-except ModuleNotFoundError as error:
-    if (error.name or "").partition(".")[0] != "lightning":
-        raise
-    raise ImportError(
-        "lucidae.nn.callbacks needs Lightning, which is not installed: "
-        f"{install_command('lightning')}."
-    ) from error
-
-from lucidae.nn.diagnostics import CollapseReport, collapse_report
+from lucidae.nn.collapse import CollapseReport
+from lucidae.nn.diagnostics import collapse_report
 from lucidae.nn.dropout import certify_dropout
 from lucidae.nn.layers import Tensor
 from lucidae.nn.monitoring import (
@@ -35,18 +27,28 @@ from lucidae.nn.monitoring import (
     prefix_scalars,
     scalars_figure,
 )
+from lucidae.validation import check_choice, check_integer
+
+try:
+    from lightning.pytorch import Callback
+except ModuleNotFoundError as error:
+    if (error.name or "").partition(".")[0] != "lightning":
+        raise
+    # Without Lightning there is no Trainer either, and plain loops need no base class.
+    Callback = object
 
 __all__ = ["CertificateMonitor", "CollapseMonitor", "PrefixMonitor"]
 
 FAMILIES = ("dropout", "linear")
 
 
-class ScalarMonitor(Callback):
-    """Base class: measure scalars after each epoch, log them, and keep their history.
+class ScalarMonitor(ABC, Callback):
+    """Base class of the monitors, which measure, log and store scalars after each epoch.
 
     Scalars are measured after the validation of an epoch, or after the training epoch if there is
     no validation, in every process, and logged by the first one. At the end of ``fit`` a figure of
-    the history is given to each logger that takes figures, such as TensorBoard.
+    the history is given to each logger that takes figures, such as TensorBoard. A subclass defines
+    `_scalars`, the function that measures the scalars of a module.
 
     Parameters
     ----------
@@ -113,7 +115,8 @@ class ScalarMonitor(Callback):
         Returns
         -------
         dict
-            The scalars by their names; empty, and not in the history, if there was none to read.
+            The scalars by their names. If nothing could be measured, the dictionary is empty and
+            not added to the history.
         """
         if not isinstance(module, torch.nn.Module):
             raise ValueError(
@@ -127,9 +130,12 @@ class ScalarMonitor(Callback):
             self.history.append({"epoch": float(epoch)} | scalars)
         return scalars
 
+    @abstractmethod
     def _scalars(self, module: Any, trainer: Any) -> Scalars:
-        """Return the scalars that are logged for a module; `trainer` is None if there is none."""
-        raise NotImplementedError
+        """Return the scalars of a module by name; a subclass defines which they are.
+
+        `trainer` is that of Lightning, or None in a loop of your own.
+        """
 
     def figure(self) -> Any:
         """Return a figure of the measured scalars; see `lucidae.nn.scalars_figure`."""
@@ -150,7 +156,8 @@ class ScalarMonitor(Callback):
 class CollapseMonitor(ScalarMonitor):
     """Log how many latents of a variational autoencoder are used during its training.
 
-    The scalars are those of `lucidae.nn.collapse_scalars`. The last full report is kept.
+    The scalars are those of `lucidae.nn.collapse_scalars`. The attribute `report` contains the last
+    full report.
 
     Parameters
     ----------
@@ -207,7 +214,8 @@ class CollapseMonitor(ScalarMonitor):
 class CertificateMonitor(ScalarMonitor):
     """Log how far two linear layers of a network are from their known optimum.
 
-    The scalars are those of `lucidae.nn.certificate_scalars`. The last certificate is kept.
+    The scalars are those of `lucidae.nn.certificate_scalars`. The attribute `certificate`
+    contains the last certificate.
 
     Parameters
     ----------
@@ -352,7 +360,7 @@ class PrefixMonitor(ScalarMonitor):
     def _scalars(self, _module: Any, trainer: Any) -> Scalars:
         """Return the mean loss of each prefix of the embeddings since the epoch began.
 
-        Without a trainer, an epoch ends with its measurement.
+        `trainer` is None in a loop of your own, where an epoch ends with the call of ``measure``.
         """
         found = mean_scalars(self._rows)
         if trainer is None:
@@ -367,8 +375,14 @@ def _validates(trainer: Any) -> bool:
 
 
 def _loader(trainer: Any) -> Any:
-    """Return the validation data of a trainer, or its training data if there are none."""
+    """Return the validation data of a trainer, or its training data if there are none.
+
+    `trainer` is None outside of a training with Lightning, which is an error.
+    """
     if trainer is None:
-        raise ValueError("data is None outside of a training, expected the inputs of the model.")
+        raise ValueError(
+            "data is None and measure was called outside of a training with Lightning, expected "
+            "the inputs of the model: give data to CollapseMonitor."
+        )
     loader = trainer.val_dataloaders if _validates(trainer) else trainer.train_dataloader
     return loader[0] if isinstance(loader, list | tuple) else loader

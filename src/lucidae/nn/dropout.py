@@ -140,7 +140,7 @@ def _carry_bias(linear1: Any, linear2: Any, shift: Tensor, left: Tensor) -> None
 
     The old hidden bias b added U b (`shift`) to the output, with the old weight U of `linear2`.
     With the new weight U' (`left`) and its pseudoinverse U'⁺, the hidden bias U'⁺U b reproduces the
-    part of the shift in the range of U'; the rest is added to the output bias.
+    part of the shift in the range of U'; the remaining part is added to the output bias.
     """
     hidden = torch.linalg.pinv(left) @ shift
     rest = shift - left @ hidden
@@ -233,11 +233,13 @@ def certify_dropout(
 def _bias_claim(
     linear1: Any, linear2: Any, inputs: Tensor, outputs: Tensor, strength: float, tolerance: float
 ) -> Claim:
-    """Return the claim that the biases add nothing to the loss on centred data.
+    """Return the claim that the biases of two layers add nothing to the loss on centred data.
 
     The expected dropout loss is that on centred data plus ‖ȳ − ŷ‖² + λ Σᵢ ‖uᵢ‖² h̄ᵢ², with the mean
     target ȳ, the mean output ŷ, the strength λ of dropout, the columns uᵢ of the second weight and
-    the means h̄ᵢ of the hidden units. Both terms are zero for the best biases.
+    the means h̄ᵢ of the hidden units. Both terms are zero for the best biases. `inputs` and
+    `outputs` are the data, and the claim fails if the sum exceeds `tolerance`, relative to the
+    total variance of the targets.
     """
     with torch.no_grad():
         first, second = linear1.weight.double(), linear2.weight.double()

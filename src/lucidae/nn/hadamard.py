@@ -72,9 +72,10 @@ class HadamardGap:
 
     @property
     def _shown(self) -> str:
-        """Value and standard error as text; without the error of one sample, 0 below `NEGLIGIBLE`.
+        """Value and standard error as text; for one sample, the value alone.
 
-        For a linear decoder the gaps of all samples are equal up to rounding.
+        Amounts below `NEGLIGIBLE` are shown as 0: for a linear decoder the gaps of all samples are
+        equal up to rounding.
         """
         value, error = (
             0.0 if abs(amount) < NEGLIGIBLE else amount
@@ -205,7 +206,7 @@ def hadamard_gap(
         if jacobian == "sketch" and n_projections < k:
             raise ValueError(
                 f"n_projections={n_projections} was given for {k} latents, expected at least as "
-                "many projections as latents: with fewer, the sketch has no determinant."
+                "many projections as latents: with fewer, the determinant of the sketch is zero."
             )
         rng = torch.Generator(latents.device).manual_seed(random_state)
         settings = {"count": n_projections, "rng": rng}
@@ -214,7 +215,10 @@ def hadamard_gap(
         gaps = [gap_of_gram(_GRAMS[jacobian](decode, z, **settings) / noise) for z in chunks]
     samples = to_numpy(torch.cat(gaps))
     if not np.isfinite(samples).all():
-        raise ValueError("the Jacobian of the decoder is not finite: the training has diverged.")
+        raise ValueError(
+            "the Jacobian of the decoder contains NaN or infinity: the training has diverged. "
+            "Train again with a smaller learning rate."
+        )
     error = float(np.std(samples, ddof=1) / math.sqrt(len(samples))) if len(samples) > 1 else np.nan
     bias = sketch_bias(k, n_projections) if jacobian == "sketch" else 0.0
     return HadamardGap(float(samples.mean()), error, samples, noise, jacobian, bias)
@@ -240,11 +244,10 @@ def gap_of_gram(gram: Tensor) -> Tensor:
 
 
 def sketch_bias(k: int, count: int) -> float:
-    """Return by how much a random sketch of `count` rows overestimates the Hadamard gap.
+    """Return by how much a random sketch of `count` rows overestimates the Hadamard gap, in nats.
 
-    k is the number of latents that the decoder uses.
-
-    See the notes of `hadamard_gap`.
+    k is the number of latents that the decoder uses. The formula is derived in the notes of
+    `hadamard_gap`.
 
     Examples
     --------
@@ -257,7 +260,10 @@ def sketch_bias(k: int, count: int) -> float:
 
 
 def _noise_variance(model: Any, given: float | None) -> float:
-    """Return the given noise variance or, if it is None, the attribute of the model."""
+    """Return the noise variance `given` or, if it is None, the attribute of the model.
+
+    A model without the attribute ``noise_variance`` is then an error.
+    """
     found = getattr(model, "noise_variance", None) if given is None else given
     if found is None:
         raise ValueError(
@@ -268,7 +274,11 @@ def _noise_variance(model: Any, given: float | None) -> float:
 
 
 def _decoder_and_codes(model: Any, x: Any, codes: Any) -> tuple[Callable[[Tensor], Tensor], Tensor]:
-    """Return the function that decodes latents, and the latents, of shape (n, k)."""
+    """Return the function that decodes latents, and the latents, of shape (n, k).
+
+    They come from the arguments of `hadamard_gap` of the same names: the latents are `codes` or, if
+    that is None, the posterior means of the inputs `x`.
+    """
     encode: Any = getattr(model, "encode", None)
     decode: Any = getattr(model, "decode", None)
     if callable(encode) != callable(decode) or (codes is None and not callable(encode)):
@@ -277,7 +287,7 @@ def _decoder_and_codes(model: Any, x: Any, codes: Any) -> tuple[Callable[[Tensor
             "a model such as lucidae.nn.VAE, or a decoder together with codes and noise_variance."
         )
     if not callable(decode):
-        decode = check_module(model, "model", "from latents (n, k) to means (n, …)")
+        decode = check_module(model, "model", "that maps latents (n, k) to means (n, …)")
     if codes is None:
         codes = _posterior_mean(encode(_inputs(x)))
     codes = _finite(check_tensor(codes, "codes", ("n", "k")).detach())
@@ -324,9 +334,10 @@ def _finite(codes: Tensor) -> Tensor:
 
 
 def _gram_forward(decode: Callable[[Tensor], Tensor], z: Tensor, **_: Any) -> Tensor:
-    """Return JᵀJ for each row of latents z, shape (n, k, k), by one tangent per latent.
+    """Return JᵀJ for each row of latents z, shape (n, k, k), by forward-mode differentiation.
 
-    J is the Jacobian of the decoder `decode` at this row, and k is the number of latents.
+    J is the Jacobian of the decoder `decode` at this row, and k is the number of latents. One
+    product with a tangent is computed for each latent.
     """
     columns = [column.flatten(1).double() for column in jacobian_columns(decode, z)]
     jacobian = torch.stack(columns, -1)

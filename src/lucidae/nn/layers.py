@@ -35,12 +35,15 @@ Tensor: TypeAlias = Any
 def check_bottleneck(first: Any, second: Any, names: tuple[str, str]) -> tuple[Any, Any]:
     """Return two linear layers if the second can follow the first and their weights are finite.
 
-    Otherwise raise an error, in which the layers are called `names`.
+    Otherwise raise an error; `names` are the names of the layers in the message.
     """
     check_pair(first, second, names)
     for layer, name in zip((first, second), names, strict=True):
         if not torch.isfinite(layer.weight).all():
-            raise ValueError(f"{name}.weight contains NaN or infinity: the training has diverged.")
+            raise ValueError(
+                f"{name}.weight contains NaN or infinity: the training has diverged. Train again "
+                "with a smaller learning rate."
+            )
     return first, second
 
 
@@ -67,7 +70,8 @@ def check_pair(first: Any, second: Any, names: tuple[str, str]) -> None:
 def check_module(module: Any, name: str, what: str) -> Any:
     """Return `module` if it can be called like a network; otherwise raise an error.
 
-    `name` is its name in the message, and `what` says what it should map.
+    `name` is its name in the message, and `what` says there what it should map, such as ``"that
+    maps a batch to features"``.
     """
     if isinstance(module, type) or not callable(module):
         raise ValueError(f"{name} is {_kind(module)}, expected an nn.Module {what}.")
@@ -97,7 +101,7 @@ def check_tensor(x: Any, name: str, shape: tuple[Any, ...], reference: Any = Non
     if x.is_complex():
         raise ValueError(f"{name} is complex ({x.dtype}), expected real numbers.")
     if x.is_meta and reference is None:
-        raise ValueError(f"{name} is on the device 'meta', which has no data.")
+        raise ValueError(f"{name} is on the device 'meta', expected a device that holds data.")
     sizes = shape[1:] if shape[0] is ... else shape
     fits = x.ndim >= len(sizes) if shape[0] is ... else x.ndim == len(sizes)
     last = x.shape[x.ndim - len(sizes) :] if fits else ()
@@ -129,7 +133,8 @@ def _kind(x: Any) -> str:
 def batches(data: Any, name: str = "data") -> Iterator[Tensor]:
     """Yield batches of inputs from a tensor, or from a loader of tensors or (tensor, …) tuples.
 
-    A tensor is one batch; of a tuple the first entry is the batch. Unsuitable batches are an error.
+    A tensor is one batch; of a tuple the first entry is the batch. A batch that is not a non-empty
+    tensor of finite real numbers is an error, in which the data are called `name`.
     """
     if isinstance(data, torch.Tensor):
         yield _finite_batch(data, name)
@@ -160,7 +165,7 @@ def _finite_batch(batch: Any, name: str) -> Tensor:
     if batch.is_complex():
         raise ValueError(f"{name} is complex ({batch.dtype}), expected real numbers.")
     if batch.is_meta:
-        raise ValueError(f"{name} is on the device 'meta', which has no data.")
+        raise ValueError(f"{name} is on the device 'meta', expected a device that holds data.")
     if not torch.isfinite(batch).all():
         raise ValueError(f"{name} contains NaN or infinity. Remove or impute those entries first.")
     return batch
@@ -260,7 +265,7 @@ class ResidualBlock(nn.Module):
     ----------
     channels : int
         Number of input and output channels. Channels are normalised in groups, so that the output
-        of a sample does not depend on the rest of its batch.
+        of a sample does not depend on the other samples of its batch.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Scalars that can be logged during training, and a figure of them, for loops and for callbacks.
+"""Scalars that can be logged during training, and a figure of them, for any training loop.
 
 A log, such as that of TensorBoard, takes a flat dictionary from names to numbers.
 """
@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from lucidae.certificate import Certificate, certify
-from lucidae.nn.diagnostics import CollapseReport
+from lucidae.nn.collapse import CollapseReport
 from lucidae.nn.layers import Tensor, check_bottleneck, check_tensor
 from lucidae.nn.prefixes import PrefixLoss
 from lucidae.validation import install_command
@@ -234,7 +234,9 @@ def scalars_figure(history: Sequence[Mapping[str, float]], title: str = "") -> A
     1
     """
     if not history or not any(name != "epoch" for row in history for name in row):
-        raise ValueError("history contains no scalar, expected at least one measurement.")
+        raise ValueError(
+            "history contains no scalar, expected at least one measurement: call measure first."
+        )
     try:
         from lucidae.report.style import drawing, new_figure
     except ImportError as error:
@@ -269,7 +271,10 @@ def _panels(history: Sequence[Mapping[str, float]]) -> dict[str, dict[str, str]]
 def _draw_panel(
     axes: Any, title: str, members: Mapping[str, str], history: Sequence[Mapping[str, float]]
 ) -> None:
-    """Draw the curves of one panel; those of prefixes get darker with their length."""
+    """Draw the curves of one panel; those of prefixes get darker with their length.
+
+    `members` contains the name and the label of each curve, and `history` the measured scalars.
+    """
     import matplotlib as mpl
 
     shades = mpl.colormaps["viridis_r"]
@@ -290,6 +295,9 @@ def _draw_panel(
 
 
 def _expect(value: Any, kind: type, name: str, words: str) -> None:
-    """Raise an error unless `value` is of the type `kind`, described by `words`."""
+    """Raise an error unless `value` is of the type `kind`, described by `words`.
+
+    `name` is the name of the argument in the message.
+    """
     if not isinstance(value, kind):
         raise ValueError(f"{name} is of type {type(value).__name__}, expected {words}.")

@@ -225,7 +225,7 @@ def prefix_losses(
             f"codes have shape {tuple(codes.shape)} and target {tuple(target.shape)}, expected "
             "(B, k) and (B, …): one target for each row of the codes."
         )
-    check_module(decoder, "decoder", "from latents (B, k) to the shape of the target")
+    check_module(decoder, "decoder", "that maps latents (B, k) to the shape of the target")
     if loss is not None:
         check_module(loss, "loss", "or a function of a prediction and a target")
     dim = codes.shape[1]
@@ -279,8 +279,9 @@ def _stacked_prefix_losses(
 ) -> Tensor:
     """Return the loss of each prefix length, from one call of the decoder on all prefixes.
 
-    The prefix of length b consists of the first b latents; the others are zero. The prefixes of all
-    samples are joined along the batch axis.
+    The prefix of length b, an entry of `lengths`, consists of the first b latents in `codes`; the
+    others are zero. The prefixes of all samples are joined along the batch axis, and the decoded
+    ones are compared with `target`.
     """
     count, (size, dim) = len(lengths), codes.shape
     cut = torch.tensor(lengths, device=codes.device)[:, None, None]

@@ -224,10 +224,11 @@ initialisation. It is small, so that all kinds of covariance start near the iden
 
 
 def as_gaussian(posterior: Any) -> Any:
-    """Convert the output of an encoder to a Gaussian of this package; return others unchanged.
+    """Convert the output of an encoder to a Gaussian of this package, if it is of a known kind.
 
     A Normal (also inside Independent) and a MultivariateNormal of `torch.distributions` are
-    converted, and so is a pair (mean, log-variance) of tensors of equal shape.
+    converted, and so is a pair (mean, log-variance) of tensors of equal shape. Any other object is
+    returned unchanged.
     """
     if hasattr(posterior, "marginal_kl"):
         return posterior
@@ -362,7 +363,7 @@ class GaussianHead(nn.Module):
 def _diagonal(_: Any, mean: Tensor, scale: Tensor, __: Tensor) -> DiagonalGaussian:
     """Return the Gaussian posterior with the given means and standard deviations, uncorrelated.
 
-    The other two arguments are ignored; they exist because `_full` needs them.
+    The first and the last argument are ignored: `_full` and `_low_rank` have the same signature.
     """
     return DiagonalGaussian(mean, scale)
 

@@ -215,7 +215,10 @@ class PrefixLoss(nn.Module):
         return self
 
     def _choose(self, device: Any) -> tuple[Tensor, Tensor]:
-        """Return the lengths of the prefixes that this call evaluates, and a factor per loss."""
+        """Return the lengths of the prefixes that this call evaluates, and a factor for each.
+
+        The loss of each prefix is multiplied by its factor, and the products are added.
+        """
         lengths, weights, prior = (
             part.to(device) for part in (self.lengths, self.weights, self.prior)
         )
@@ -261,7 +264,7 @@ class PrefixLoss(nn.Module):
         return full_precision(value)
 
     def _truncated(self, cut: Any, arguments: Any, keywords: Any) -> tuple[list[Any], Any]:
-        """Return the arguments of the loss with all embeddings cut to their first dimensions."""
+        """Return the arguments of the loss with each embedding cut to `cut` dimensions."""
         if isinstance(self.embeddings, int):
             count = self.embeddings
             head = [self._cut(argument, cut) for argument in arguments[:count]]
@@ -284,7 +287,10 @@ class PrefixLoss(nn.Module):
         return nn.functional.normalize(prefix, dim=self.axis) if self.normalize else prefix
 
     def _places(self, arguments: Any, keywords: Any) -> list[Tensor]:
-        """Return all embeddings among the arguments of a call; missing ones are an error."""
+        """Return all embeddings among the arguments of a call; missing ones are an error.
+
+        The setting `embeddings` says which arguments are embeddings.
+        """
         if isinstance(self.embeddings, int):
             given: Any = arguments[: self.embeddings]
             missing = self.embeddings - len(given)
@@ -295,8 +301,9 @@ class PrefixLoss(nn.Module):
             names = [name for name in self.embeddings if name in keywords]
         if missing:
             raise ValueError(
-                f"{missing} of the embeddings {self.embeddings!r} are missing in the call, "
-                "expected positional arguments for a number, and keyword arguments for names."
+                f"embeddings={self.embeddings!r} was given, but {missing} of these arguments are "
+                "missing in the call: pass as many positional arguments as the number says, or "
+                "keyword arguments of the given names."
             )
         tensors = []
         for name, value in zip(names, given, strict=True):
@@ -349,7 +356,10 @@ def _is_whole(value: Any) -> bool:
 
 
 def _check_weights(weights: Any, count: int) -> np.ndarray[Any, Any]:
-    """Return the weights of `count` prefixes; None gives ones, and unsuitable ones are an error."""
+    """Return the weights of `count` prefixes as an array; ones if `weights` is None.
+
+    Weights of another number, negative, infinite or all zero are an error.
+    """
     if weights is None:
         return np.ones(count)
     try:

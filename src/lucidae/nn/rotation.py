@@ -26,8 +26,8 @@ class CodeRecorder:
     Forward passes without a backward pass, such as an evaluation between two steps, are therefore
     not counted, and the order of ``zero_grad`` and the forward pass does not matter.
 
-    A copy of the encoder has a copy of this hook, which must not record anything for the original:
-    copies are not connected.
+    If the encoder is copied, its hooks are copied too. The recorder of a copy is not connected to
+    any encoder and records nothing.
 
     Parameters
     ----------
@@ -68,11 +68,11 @@ class CodeRecorder:
             self._arriving.append(kept)
 
     def _arrive(self, kept: Tensor, _gradient: Tensor) -> None:
-        # A graph that is retained may be traversed more than once.
         """Record the codes (outputs of the encoder) that ``backward`` has reached, once.
 
         This is the hook that torch calls with the gradient of the codes.
         """
+        # A graph that is retained may be traversed more than once.
         if not any(kept is other for other in (*self.codes, *self._arriving)):
             self._arriving.append(kept)
 
@@ -207,7 +207,8 @@ class RotationAugmented(torch.optim.Optimizer):
 
         Returns
         -------
-        The loss that the closure returned, or None.
+        object or None
+            The loss that the closure returned; None without a closure.
         """
         loss = None
         if closure is not None:
@@ -265,9 +266,7 @@ class RotationAugmented(torch.optim.Optimizer):
     def _code_moment(self) -> Tensor:
         """Return the second moment of the codes from which the gradients were computed, (k, k).
 
-        The codes are the k outputs of the encoder.
-
-        Their mean is subtracted first if `centered`.
+        The codes are the k outputs of the encoder. Their mean is subtracted first if `centered`.
         """
         if not self._recorder.codes:
             raise RuntimeError(
@@ -336,7 +335,10 @@ class RotationAugmented(torch.optim.Optimizer):
 def _rebuild(
     optimizer: Any, encoder: Any, decoder: Any, settings: dict[str, Any]
 ) -> RotationAugmented:
-    """Return a new `RotationAugmented` from the parts of a copied or unpickled object."""
+    """Return a new `RotationAugmented` from the parts of a copied or unpickled object.
+
+    `settings` are the keyword arguments with which it is made.
+    """
     return RotationAugmented(optimizer, encoder, decoder, **settings)
 
 

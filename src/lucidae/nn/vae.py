@@ -241,8 +241,8 @@ class VAE(nn.Module):
         super().__init__()
         if not isinstance(head, GaussianHead):
             raise ValueError(f"head is of type {type(head).__name__}, expected a GaussianHead.")
-        check_module(encoder, "encoder", "from a batch to features")
-        check_module(decoder, "decoder", "from latents to means of the shape of a batch")
+        check_module(encoder, "encoder", "that maps a batch to features")
+        check_module(decoder, "decoder", "that maps latents to means of the shape of a batch")
         self.encoder, self.decoder, self.head = encoder, decoder, head
         self.noise = NoiseVariance(noise_variance)
 
@@ -281,6 +281,7 @@ class VAE(nn.Module):
         Returns
         -------
         VAE
+            The model, with random initial weights.
         """
         size = {"width": width, "blocks": blocks, "stages": stages}
         encoder = ResNetEncoder(image_shape(shape), features, **size)

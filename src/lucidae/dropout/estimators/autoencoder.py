@@ -26,23 +26,24 @@ from lucidae.base import (
 from lucidae.certificate import Certificate
 from lucidae.data import by_blocks, in_memory
 from lucidae.dropout.attributes import deviations_away
-from lucidae.dropout.batches import BlockProblem, check_features, loaded_or_problem
-from lucidae.dropout.certificate import check_problem, claims
-from lucidae.dropout.estimators.blocks import AutoencoderBatchesMixin
+from lucidae.dropout.batches import BlockProblem, check_features, check_problem, loaded_or_problem
+from lucidae.dropout.certificate import claims
+from lucidae.dropout.estimators.blocks import AutoencoderBatchesMixin, merges_moments
+from lucidae.dropout.estimators.fitted_arrays import (
+    beside_rows,
+    finite_output,
+    representable,
+    weights_of,
+)
 from lucidae.dropout.estimators.network import (
     NetworkMixin,
     NetworkState,
     SgdSettings,
     TrainedNetwork,
-    beside_rows,
     exact_network,
-    finite_output,
     hidden_width,
-    merges_moments,
-    representable,
     upgraded_network,
     upgraded_sgd_estimator,
-    weights_of,
 )
 from lucidae.dropout.figures import MEAN_ERROR, DropoutFigures, ReportedAttributes
 from lucidae.dropout.moments import principal_problem
@@ -104,7 +105,11 @@ class AutoencoderState(NetworkState):
         }
 
     def reported(self, attributes: Mapping[str, Any], moment: Any) -> ReportedAttributes:
-        """Return the attributes that the certificate compares with data whose moment is given."""
+        """Return the attributes that the certificate compares with data whose moment is given.
+
+        `attributes` are the fitted attributes by name, and `moment` is the second moment of the
+        rows, or their mean.
+        """
         found = super().reported(attributes, moment)
         mean, center, offset = map(host, (attributes["mean_"], moment.center, moment.offset))
         if mean.shape != center.shape:
@@ -120,7 +125,10 @@ class AutoencoderState(NetworkState):
     def measured(
         self, X: Any, sample_weight: Array | None, attributes: Mapping[str, Any]
     ) -> DropoutFigures:
-        """Return the values for a certificate, measured on rows without their second moment."""
+        """Return the values for a certificate of the weights in `attributes`, measured on rows X.
+
+        The second moment of the features is not formed; the rows are projected on a few directions.
+        """
         found = projected_rows(X, sample_weight, weights_of(attributes), self.strength)
         source = RowsSource.of(X, sample_weight)
         given = self.reported(attributes, mean_of(source))
@@ -307,7 +315,10 @@ class DropoutAutoencoder(
         return self
 
     def _fit_rows(self, source: RowsSource, sample_weight: Array | None) -> Self:
-        """Fit to rows without forming their second moment, and measure the certificate's values."""
+        """Fit to rows without forming their second moment, and measure the certificate's values.
+
+        `source` contains the rows and their frequencies, which are also given as `sample_weight`.
+        """
         X = source.rows
         state = self._unsolved(mean_of(source), reference_array(X))
         optimum = leading_optimum(source, state.strength, state.width)
@@ -441,7 +452,11 @@ class DropoutAutoencoder(
         return int(self.left_.shape[1])
 
     def _unsolved(self, moment: SecondMoment | RowMean, ref: Array) -> AutoencoderState:
-        """Return the fitted state of a moment; attributes are computed when they are first read."""
+        """Return a fitted state with the given second moment, or mean, of the rows.
+
+        The fitted attributes are computed when they are first read. `ref` is an array of the
+        library, dtype and device in which they are returned.
+        """
         width = hidden_width(self.n_components, moment.n_features)
         strength = strength_of(self.dropout)
         tolerance = self._chosen_solver.allowed_gap(self.tol)

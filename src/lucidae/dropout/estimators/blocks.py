@@ -1,4 +1,4 @@
-"""The method `fit_batches` of the dropout estimators, which reads data in blocks of rows."""
+"""The method `fit_batches` of the dropout estimators, and whether they have `partial_fit`."""
 
 from __future__ import annotations
 
@@ -8,15 +8,51 @@ from lucidae.base import restored_on_failure
 from lucidae.data import aligned_blocks, read_moment, store_features
 from lucidae.data.passes import given_moment
 from lucidae.dropout.batches import check_streamed, read_problem
-from lucidae.dropout.estimators.network import SgdSettings
+from lucidae.dropout.estimators.network import SOLVERS, SgdSettings
+from lucidae.dropout.held_out import SELECTIONS
 from lucidae.moments import SecondMoment
 from lucidae.validation import check_flag
 
-__all__ = ["AutoencoderBatchesMixin", "RegressorBatchesMixin"]
+__all__ = [
+    "AutoencoderBatchesMixin",
+    "RegressorBatchesMixin",
+    "merges_moments",
+    "merges_regression",
+]
+
+
+def merges_moments(estimator: Any) -> bool:
+    """Return True if an estimator has `partial_fit`; otherwise raise an AttributeError.
+
+    scikit-learn calls this function to decide whether the method exists. It does for solvers that
+    need second moments only. It also does for an unknown solver, so that a call of `partial_fit`
+    reports the wrong name.
+    """
+    if any(name == estimator.solver and solver.needs_rows for name, solver in SOLVERS.items()):
+        raise AttributeError(
+            f"partial_fit is not available for solver={estimator.solver!r}, which needs all rows "
+            "at once: use solver='exact'."
+        )
+    return True
+
+
+def merges_regression(estimator: Any) -> bool:
+    """Return True if a `DropoutRegressor` has `partial_fit`; otherwise raise an AttributeError.
+
+    scikit-learn calls this function to decide whether the method exists. It does not if the solver
+    is SGD, or if a setting is chosen by cross-validation.
+    """
+    for name in ("dropout", "n_components"):
+        value = getattr(estimator, name)
+        if isinstance(value, str) and value in SELECTIONS:
+            raise AttributeError(
+                f"partial_fit is not available for {name}={value!r}: give a number."
+            )
+    return merges_moments(estimator)
 
 
 class _BatchesMixin:
-    """Fit a dropout estimator to data that are read in blocks of rows."""
+    """Base class of the mixins that fit a dropout estimator to data read in blocks of rows."""
 
     fit: Any
     _keep: Any
@@ -28,8 +64,9 @@ class _BatchesMixin:
     ) -> Self:
         """Fit to rows that are loaded if they fit into one block, else to their second moment.
 
-        `start` is the moment of rows that were read before, or None; `kind` are arguments of
-        `aligned_blocks`.
+        `batches`, `y` and `sample_weight` are the arguments of `fit_batches`, `start` is the moment
+        of rows that were read before, or None, and `kind` are keyword arguments of
+        `lucidae.data.kinds.aligned_blocks`.
         """
         settings = SgdSettings.of(self)  # refuses wrong settings, which this solver does not use
         data = aligned_blocks(batches, y, sample_weight, **kind)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from contextlib import suppress
-from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import numpy as np
@@ -19,7 +17,6 @@ from lucidae.arrays import Array, as_double, beside, like, namespace, to_numpy
 from lucidae.base import (
     CertifiedMixin,
     Fitted,
-    FittedState,
     checked_codes,
     reference_array,
     restored_on_failure,
@@ -27,31 +24,28 @@ from lucidae.base import (
     validated_rows,
 )
 from lucidae.certificate import Certificate, Claim
+from lucidae.dropout.batches import check_problem, matrix_problem
 from lucidae.dropout.certificate import (
     ATTRIBUTES_CLAIM,
     CERTIFIED,
     LARGEST_GAP,
-    DropoutFigures,
     certificate_of,
-    check_problem,
-    claims,
-    matrix_problem,
-    measure,
 )
 from lucidae.dropout.completion import complete
 from lucidae.dropout.completion_path import cross_validate_entries
-from lucidae.dropout.estimators.completed import CompletionState, reported_attributes
+from lucidae.dropout.estimators.factors import (
+    CompletionState,
+    factorised_state,
+    reported_attributes,
+    weighted_factors,
+)
+from lucidae.dropout.estimators.fitted_arrays import finite_output, same_values, weights_of
 from lucidae.dropout.estimators.network import (
-    finite_output,
     hidden_width,
-    representable,
-    same_values,
-    shown,
-    weights_of,
 )
 from lucidae.dropout.figures import ATTRIBUTES
 from lucidae.dropout.held_out import SELECTIONS, CrossValidation
-from lucidae.dropout.objectives import DropoutObjective, LinearProblem, Weights
+from lucidae.dropout.objectives import LinearProblem
 from lucidae.dropout.observed import (
     ABSENT,
     ObservedEntries,
@@ -59,10 +53,8 @@ from lucidae.dropout.observed import (
     marked,
     observed_codes,
 )
-from lucidae.dropout.projection import UnprojectedError
 from lucidae.dropout.reduction import host, relative_distance
-from lucidae.dropout.solvers import ExactSolution, solve
-from lucidae.dropout.theory import checked_dropout, code_map, dropout_of, strength_of
+from lucidae.dropout.theory import checked_dropout, code_map, strength_of
 from lucidae.dropout.verified_completion import (
     completion_certificate,
 )
@@ -78,90 +70,6 @@ from lucidae.validation import (
 
 HANDLE_MISSING = ("error", "complete")
 """What `DropoutFactorization` does with missing entries: refuse them, or complete the matrix."""
-
-
-@saved_as(
-    "lucidae.dropout.factorization.fitted/1",
-    formerly="lucidae.dropout.estimators._factorization:Factorization",
-)
-@dataclass(eq=False)
-class FactorizationState(FittedState):
-    """Fitted state of `DropoutFactorization`: the factors and measured values, not the matrix.
-
-    Parameters
-    ----------
-    solution : ExactSolution
-        The factors U and V, rounded to the dtype of the matrix.
-    figures : DropoutFigures or None
-        Values measured for the certificate at the end of `fit`.
-    strength : float
-        Strength λ = dropout / (1 − dropout) of dropout.
-    ref : array
-        An empty array of the library, dtype and device in which attributes are returned.
-    dropout : float or None
-        Probability of dropping a column; None in files of earlier versions.
-    cv : CrossValidation or None
-        Errors on held-out entries by which that probability was chosen; None if it was given.
-    """
-
-    solution: ExactSolution
-    figures: DropoutFigures | None
-    strength: float
-    ref: Array
-    dropout: float | None = None
-    cv: CrossValidation | None = None
-
-    def compute_attributes(self) -> dict[str, Any]:
-        """Return the fitted attributes (such as ``left_`` and ``rank_``) by name."""
-        left, right = self.solution.weights
-        return {
-            "left_": shown(left, self.ref),
-            "right_": shown(right, self.ref),
-            "rank_": self.solution.rank,
-            "threshold_": self.solution.threshold,
-            "singular_values_": shown(self.solution.singular_values, self.ref),
-            "objective_": self.solution.value,
-            "n_components_": int(right.shape[1]),
-            "dropout_": dropout_of(self.strength) if self.dropout is None else self.dropout,
-            "cv_": self.cv,
-            "n_iter_": 1,
-        }
-
-    def compute_certificate(self, title: str) -> Certificate:
-        """Return the certificate of the factors; `title` is its heading."""
-        if self.figures is None:
-            raise ValueError(
-                "no certificate was computed by fit: call lucidae.certify(estimator, X)."
-            )
-        return Certificate(title, claims(self.figures, CERTIFIED), self.figures.evidence)
-
-
-def _returned(
-    solution: ExactSolution,
-    problem: LinearProblem,
-    strength: float,
-    ref: Array,
-    rows: Array,
-    roots: Array | None,
-) -> Any:
-    """Return a solution with its factors rounded to the dtype of `ref`, and the loss of these.
-
-    `problem` contains the rows, multiplied by `roots` (the square roots of their weights) if these
-    are not None. The rows of the returned factor U are the codes of the rows without these weights.
-    """
-    left, right = solution.weights
-    right = like(representable(right, ref, "right_"), problem.cross)
-    if roots is not None:
-        left = rows @ code_map(right, strength)
-    left = like(representable(left, ref, "left_"), problem.cross)
-    representable(solution.singular_values, ref, "singular_values_")
-    value = float(DropoutObjective(problem, strength).value(_weighted(left, right, roots)))
-    return replace(solution, weights=Weights(left, right), value=value)
-
-
-def _weighted(left: Array, right: Array, roots: Array | None) -> Weights:
-    """Return the factors U and V, the rows of U multiplied by `roots` unless that is None."""
-    return Weights(left if roots is None else left * roots[:, None], right)
 
 
 def _upgraded(fields: dict[str, Any]) -> dict[str, Any]:
@@ -343,7 +251,7 @@ class DropoutFactorization(
         if observed.complete:
             if scipy.sparse.issparse(X):
                 X = np.asarray(rows.toarray() if scipy.sparse.issparse(rows) else rows)
-            self._state = _factorised(X, weights, width, dropout, cv)
+            self._state = factorised_state(X, weights, width, dropout, cv)
         else:
             self._state = self._completed(
                 rows, observed, roots, width, dropout, cv, reference_array(X)
@@ -363,7 +271,9 @@ class DropoutFactorization(
         """Return the fitted state for a matrix with missing entries.
 
         `rows` is the matrix, `observed` are its observed entries, and `roots` are the square roots
-        of the weights of its rows.
+        of the weights of its rows. `width` is the number of columns of the factors and `dropout`
+        the probability of dropping one. `cv` contains the errors on held-out entries by which it
+        was chosen, or is None, and `ref` has the dtype and device of the matrix.
         """
         strength = strength_of(dropout)
         if not observed.count:
@@ -409,7 +319,10 @@ class DropoutFactorization(
         return check_choice(self.handle_missing, "handle_missing", HANDLE_MISSING) == "complete"
 
     def _validated(self, X: Any, *, reset: bool) -> Any:
-        """Return a validated matrix; missing entries are an error unless they are allowed."""
+        """Return a validated matrix; missing entries are an error unless they are allowed.
+
+        If `reset`, the number of features is stored; otherwise it is compared with the stored one.
+        """
         if not self._completes:
             if scipy.sparse.issparse(X):
                 raise ValueError(
@@ -557,7 +470,7 @@ class DropoutFactorization(
             roots = namespace(weights).sqrt(weights)
             check_problem(problem, factors)
             problem = LinearProblem.from_matrix(problem.cross * roots[:, None])
-            factors = _weighted(like(factors.left, problem.cross), factors.right, roots)
+            factors = weighted_factors(like(factors.left, problem.cross), factors.right, roots)
         return certificate_of(
             problem,
             factors,
@@ -575,26 +488,6 @@ class DropoutFactorization(
         return tags
 
 
-def _factorised(
-    X: Array, weights: Array | None, width: int, dropout: float, cv: CrossValidation | None
-) -> FactorizationState:
-    """Return the fitted state for a matrix without missing entries, from its singular values."""
-    strength, rows, ref = strength_of(dropout), as_double(X), reference_array(X)
-    roots = None if weights is None else like(namespace(weights).sqrt(weights), rows)
-    problem = LinearProblem.from_matrix(rows if roots is None else rows * roots[:, None])
-    # Of the transposed matrix, so that the signs depend on V alone, which weights do not scale.
-    solution = solve(LinearProblem.from_matrix(problem.cross.mT), strength, width)
-    solution = replace(solution, weights=Weights(solution.weights.right, solution.weights.left))
-    solution = _returned(solution, problem, strength, ref, rows, roots)
-    state = FactorizationState(solution, None, strength, ref, dropout, cv)
-    reported = reported_attributes(state.attributes, state)
-    with suppress(UnprojectedError):  # the certificate is then undecided
-        left, right = solution.weights
-        factors = _weighted(left, right, roots)
-        state.figures = measure(problem, factors, strength, reported=reported)
-    return state
-
-
 def _check_shape(rows: Any, attributes: Mapping[str, Any]) -> None:
     """Raise an error unless a matrix has the shape of the product U Vᵀ of the fitted factors."""
     fitted = (attributes["left_"].shape[0], attributes["right_"].shape[0])
@@ -606,7 +499,10 @@ def _check_shape(rows: Any, attributes: Mapping[str, Any]) -> None:
 
 
 def _difference(now: Mapping[str, Any], fitted: Mapping[str, Any]) -> float:
-    """Return the largest relative difference of attributes between now and the end of `fit`."""
+    """Return the largest relative difference between two sets of fitted attributes.
+
+    `now` are the present attributes by name, and `fitted` those at the end of `fit`.
+    """
     differences = [0.0]
     for name, expected in fitted.items():
         if same_values(now[name], expected):

@@ -9,16 +9,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
-import scipy.sparse
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from lucidae.arrays import (
     Array,
-    beside,
     diagonal,
-    is_array,
     largest,
     like,
     machine_epsilon,
@@ -27,16 +24,21 @@ from lucidae.arrays import (
 )
 from lucidae.base import PROBED_ENTRIES, CertifiedMixin, Fitted, FittedState, upgraded_estimator
 from lucidae.certificate import Certificate, Claim
-from lucidae.dropout.batches import BlockProblem
+from lucidae.dropout.batches import BlockProblem, check_problem
 from lucidae.dropout.certificate import (
     ATTRIBUTES_CLAIM,
     CERTIFIED,
     LARGEST_GAP,
     certificate_of,
-    check_problem,
     claims,
 )
 from lucidae.dropout.equalize import check_width
+from lucidae.dropout.estimators.fitted_arrays import (
+    UnrepresentableError,
+    representable,
+    same_values,
+    weights_of,
+)
 from lucidae.dropout.figures import ATTRIBUTES, DropoutFigures, ReportedAttributes
 from lucidae.dropout.moments import Whitened, whiten
 from lucidae.dropout.objectives import DropoutObjective, LinearProblem, Weights
@@ -51,7 +53,6 @@ from lucidae.validation import (
     check_flag,
     check_integer,
     check_number,
-    check_rows,
     check_seed,
     check_verbose,
     warn_user,
@@ -153,7 +154,10 @@ class SgdSettings:
         )
 
     def bars(self, description: str) -> tuple[Callable[..., Any], ...]:
-        """Return callbacks that show the progress of a loop; an empty tuple unless `verbose`."""
+        """Return callbacks that show the progress of a loop; an empty tuple unless `verbose`.
+
+        `description` is the text in front of the progress bar.
+        """
         return (ProgressBar(description),) if self.verbose else ()
 
 
@@ -163,7 +167,8 @@ def _whitened_start(
     """Return the weights from which SGD starts, for white inputs; None means random weights.
 
     White inputs have the identity as second moment. The weights `start` of the last fit are
-    transformed to them. If their shapes do not fit, a warning is given.
+    transformed to them. If their shapes do not fit the second moments of the new data (`problem`)
+    and the number of hidden units (`width`), a warning is given.
     """
     if start is None:
         return None
@@ -189,72 +194,6 @@ def hidden_width(n_components: Any, default: int, others: str = " or None") -> i
     if n_components is None:
         return default
     return check_width(n_components, "n_components", default, others=others)
-
-
-def beside_rows(fitted: Array, X: Any) -> Array:
-    """Return a fitted array in the library and on the device of rows X; NumPy if X is sparse."""
-    return to_numpy(fitted) if scipy.sparse.issparse(X) else beside(fitted, X)
-
-
-class UnrepresentableError(ValueError, AttributeError):
-    """Error for a fitted attribute that overflows or underflows its dtype.
-
-    Like scikit-learn's NotFittedError it is an AttributeError too, so that `hasattr` and `dir` work
-    after `partial_fit`, whose attributes are computed when they are first read.
-    """
-
-
-def representable(values: Array, ref: Array, name: str, *, factor: bool = True) -> Array:
-    """Return a fitted array in the dtype of `ref`; an overflow or underflow is an error.
-
-    Underflow is an error only for an array by which rows are multiplied (`factor`). `name` is the
-    attribute's name in the message.
-    """
-    limits, size = namespace(ref).finfo(ref.dtype), largest(values)
-    vanishes = factor and 0.0 < size < float(limits.smallest_normal)
-    if not size <= float(limits.max) or vanishes:
-        raise UnrepresentableError(
-            f"{name} has entries of the size {size:.3g}, which {ref.dtype} cannot represent. "
-            "Divide X or y by a constant, so that both have entries of similar size"
-            f"{', or give X as float64' if machine_epsilon(ref) > 1e-10 else ''}."
-        )
-    return shown(values, ref)
-
-
-def shown(values: Array, ref: Array) -> Array:
-    """Return a copy of `values` in the library, dtype and on the device of `ref`.
-
-    Because it is a copy, a user who writes into an attribute does not change the fitted state.
-    """
-    converted = like(values, ref)
-    return namespace(converted).asarray(converted, copy=True)
-
-
-def same_values(found: Any, expected: Any) -> bool:
-    """Tell whether an attribute has the fitted value, and was neither assigned nor changed.
-
-    Values that are neither arrays nor numbers are records of the fit, such as ``history_``, from
-    which nothing is computed; they are not compared.
-    """
-    if not is_array(expected) and not isinstance(expected, int | float | np.generic):
-        return True
-    try:
-        return np.array_equal(host(found), host(expected))
-    except (TypeError, ValueError):
-        return False
-
-
-def finite_output(values: Array, name: str) -> Array:
-    """Return the output `values` of an estimator; an entry that is not finite is an error.
-
-    The inputs are finite, so that this means an overflow. `name` says what the values are.
-    """
-    if not bool(namespace(values).all(namespace(values).isfinite(values))):
-        raise ValueError(
-            f"the {name} overflow {values.dtype}: X is too large for the fitted weights. Give X "
-            "as float64, or in the units of the data passed to fit."
-        )
-    return values
 
 
 @dataclass(eq=False)
@@ -317,7 +256,7 @@ class NetworkState(FittedState):
 
     @property
     def penalty(self) -> float:
-        """Factor of the ridge penalty: of ‖coefficients‖², added to the sum of squared errors."""
+        """Factor of ‖coefficients‖² in the ridge penalty on the sum of squared errors."""
         return 0.0
 
     @property
@@ -326,7 +265,11 @@ class NetworkState(FittedState):
         return ATTRIBUTES_CLAIM
 
     def judge(self, figures: DropoutFigures, tolerance: float) -> tuple[Claim, ...]:
-        """Return the claims about the weights that follow from the values measured on the data."""
+        """Return the claims about the weights that follow from the values measured on the data.
+
+        `figures` are the measured values, and `tolerance` the largest accepted loss minus its
+        minimum, divided by the part of the mean squared output that least squares explains.
+        """
         return claims(figures, tolerance)
 
     def chosen(self) -> dict[str, Any]:
@@ -343,7 +286,9 @@ class NetworkState(FittedState):
     def train(self, X: Any, Y: Any, sample_weight: Array | None, settings: SgdSettings) -> None:
         """Train the network by SGD as in Mianjy et al. 2018, Algorithm 1.
 
-        The inputs are whitened: transformed so that their second moment is the identity.
+        X are the inputs, Y the outputs and `sample_weight` the frequencies of the training rows.
+        The inputs are whitened: transformed so that their second moment is the identity. The result
+        is stored in the field `trained`.
         """
         problem, strength, width = self.problem, self.strength, self.width
         white = whiten(problem)
@@ -474,8 +419,9 @@ class NetworkState(FittedState):
     ) -> tuple[float, float] | None:
         """Return the dropout loss of weights measured on rows, and a bound on its rounding error.
 
-        The weights are those in `attributes`, by default the fitted ones. The result is None if the
-        rows have more than `PROBED_ENTRIES` entries.
+        The rows have the inputs X, the outputs Y and the frequencies `sample_weight`; their means
+        are subtracted if `centered`. The weights are those in `attributes`, by default the fitted
+        ones. The result is None if the rows have more than `PROBED_ENTRIES` entries.
         """
         if X.shape[0] * (X.shape[1] + Y.shape[1]) > PROBED_ENTRIES:
             return None
@@ -486,7 +432,11 @@ class NetworkState(FittedState):
         )
 
     def reported(self, attributes: Mapping[str, Any], moment: Any) -> ReportedAttributes:
-        """Return the attributes that the certificate compares with data whose moment is given."""
+        """Return the attributes that the certificate compares with data whose moment is given.
+
+        `attributes` are the fitted attributes by name, and `moment` is the second moment of the
+        rows, or their mean.
+        """
         del moment  # the means are compared by the estimators that have them
         return ReportedAttributes(
             attributes["objective_"],
@@ -495,16 +445,6 @@ class NetworkState(FittedState):
             attributes["singular_values_"],
             precision=machine_epsilon(self.ref),
         )
-
-
-def weights_of(attributes: Mapping[str, Any]) -> Weights:
-    """Return the weights U (``left_``) and V (``right_``) among attributes, after checking them.
-
-    A user may have assigned them.
-    """
-    return Weights(
-        *(check_rows(attributes[name], name=name) for name in ("left_", "right_")),
-    )
 
 
 class NetworkMixin(CertifiedMixin):
@@ -560,7 +500,8 @@ class NetworkMixin(CertifiedMixin):
     def _certificate_on_blocks(self, found: BlockProblem) -> Certificate:
         """Return the certificate on data that were read in blocks.
 
-        The loss is not measured on the rows themselves, because there are too many of them.
+        `found` contains their second moments. The loss is not measured on the rows themselves,
+        because there are too many of them.
         """
         problem, moment = found
         attributes = self._attributes_now()
@@ -590,22 +531,11 @@ class NetworkMixin(CertifiedMixin):
 
 
 def _changed_claim(state: NetworkState, why: str) -> Claim:
-    """Return the failed claim about attributes that were changed after the fit."""
-    return Claim(*state.attributes_claim, math.inf, ATTRIBUTES, False, why)
+    """Return the failed claim about attributes that were changed after the fit.
 
-
-def merges_moments(estimator: Any) -> bool:
-    """Return True if `partial_fit` is available; otherwise raise an AttributeError.
-
-    It is available for solvers that need second moments only. An unknown solver does not hide it,
-    so that a call of `partial_fit` reports the wrong name.
+    `state` is the fitted state, and `why` the sentence that the claim gives as advice.
     """
-    if any(name == estimator.solver and solver.needs_rows for name, solver in SOLVERS.items()):
-        raise AttributeError(
-            f"partial_fit is not available for solver={estimator.solver!r}, which needs all rows "
-            "at once: use solver='exact'."
-        )
-    return True
+    return Claim(*state.attributes_claim, math.inf, ATTRIBUTES, False, why)
 
 
 def upgraded_sgd_estimator(fields: dict[str, Any]) -> dict[str, Any]:

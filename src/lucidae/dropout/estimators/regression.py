@@ -1,4 +1,4 @@
-"""Fitted state of `DropoutRegressor`: its problem, weights, predictions and certificate."""
+"""Fitted state of `DropoutRegressor`, with its predictions and certificate, and its checks."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import scipy.sparse
 from lucidae.arrays import Array, as_float, beside, is_array, like, machine_epsilon, namespace
 from lucidae.base import reference_array
 from lucidae.certificate import Certificate, Claim
+from lucidae.dropout.estimators.fitted_arrays import beside_rows, representable
 from lucidae.dropout.estimators.network import (
     NetworkState,
     TrainedNetwork,
-    beside_rows,
     exact_network,
-    representable,
     upgraded_network,
+    upgraded_sgd_estimator,
 )
 from lucidae.dropout.figures import MEAN_ERROR, DropoutFigures, ReportedAttributes
 from lucidae.dropout.held_out import CrossValidation
@@ -39,7 +39,7 @@ from lucidae.io.models import saved_as
 from lucidae.moments import SecondMoment
 from lucidae.validation import real_array
 
-__all__ = ["RegressionState", "checked_targets"]
+__all__ = ["RegressionState", "checked_targets", "upgraded_regressor"]
 
 
 def _upgraded_regression(fields: dict[str, Any]) -> dict[str, Any]:
@@ -113,7 +113,7 @@ class RegressionState(NetworkState):
 
     @property
     def penalty(self) -> float:
-        """Factor of the ridge penalty: of ‖coefficients‖², added to the sum of squared errors."""
+        """Factor of ‖coefficients‖² in the ridge penalty on the sum of squared errors."""
         return self.alpha
 
     def _resolved(self, problem: LinearProblem, moment: Any) -> LinearProblem:
@@ -157,7 +157,11 @@ class RegressionState(NetworkState):
         return super().attributes_claim if self.shrink else REDUCED_RANK_ATTRIBUTES
 
     def judge(self, figures: DropoutFigures, tolerance: float) -> tuple[Claim, ...]:
-        """Return the claims about the weights that follow from the values measured on the data."""
+        """Return the claims about the weights that follow from the values measured on the data.
+
+        `figures` are the measured values, and `tolerance` the largest accepted loss minus its
+        minimum, divided by the part of the mean squared target that least squares explains.
+        """
         if self.shrink:
             return ridge_claims(super().judge(figures, tolerance), self.alpha)
         return ridge_claims(reduced_rank_claims(figures, tolerance), self.alpha)
@@ -186,7 +190,11 @@ class RegressionState(NetworkState):
         return settings | {"cv_": self.cv, "cv_results_": results}
 
     def reported(self, attributes: Mapping[str, Any], moment: Any) -> ReportedAttributes:
-        """Return the attributes that the certificate compares with data whose moment is given."""
+        """Return the attributes that the certificate compares with data whose moment is given.
+
+        `attributes` are the fitted attributes by name, and `moment` is the second moment of the
+        rows [x | y] of inputs and targets, or their mean.
+        """
         found = super().reported(attributes, moment)
         coef, bias = self.function(attributes["coef_"], attributes["intercept_"])
         means = [host(part) for part in (moment.center, moment.offset)]
@@ -280,7 +288,10 @@ class RegressionState(NetworkState):
 
 
 def _spread(moment: SecondMoment | RowMean) -> np.ndarray[Any, Any]:
-    """Return the square root of the mean square of every column, about a point near its mean."""
+    """Return the square root of the mean square of every column, about a point near its mean.
+
+    `moment` is the second moment of the rows, or their mean and deviations.
+    """
     if isinstance(moment, RowMean):
         return host(moment.deviations)
     squares = np.clip(np.diag(host(moment.squares)), 0.0, None)
@@ -304,3 +315,8 @@ def checked_targets(y: Any, X: Array) -> Array:
     if not bool(xp.all(xp.isfinite(y))):
         raise ValueError("y contains NaN or infinity. Remove or impute those entries first.")
     return y
+
+
+def upgraded_regressor(fields: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of a `DropoutRegressor` from those that an earlier version saved."""
+    return {"n_jobs": None, "shrink": True, "alpha": 0.0} | upgraded_sgd_estimator(fields)

@@ -16,20 +16,19 @@ from lucidae.arrays import Array, is_array, is_numpy, to_numpy
 from lucidae.base import Fitted, reference_array, restored_on_failure, validated_rows
 from lucidae.certificate import Certificate
 from lucidae.data import by_blocks, in_memory, loaded
-from lucidae.dropout.batches import BlockProblem, loaded_or_problem
-from lucidae.dropout.certificate import check_problem
-from lucidae.dropout.estimators.blocks import RegressorBatchesMixin
+from lucidae.dropout.batches import BlockProblem, check_problem, loaded_or_problem
+from lucidae.dropout.estimators.blocks import RegressorBatchesMixin, merges_regression
+from lucidae.dropout.estimators.fitted_arrays import finite_output, same_values, weights_of
 from lucidae.dropout.estimators.network import (
     NetworkMixin,
     SgdSettings,
-    finite_output,
     hidden_width,
-    merges_moments,
-    same_values,
-    upgraded_sgd_estimator,
-    weights_of,
 )
-from lucidae.dropout.estimators.regression import RegressionState, checked_targets
+from lucidae.dropout.estimators.regression import (
+    RegressionState,
+    checked_targets,
+    upgraded_regressor,
+)
 from lucidae.dropout.held_out import (
     GRID,
     SELECTIONS,
@@ -60,26 +59,6 @@ UNUSED_DROPOUT = 0.5
 """The default of `dropout`, which is not used if ``shrink=False``."""
 
 
-def _streams(estimator: Any) -> bool:
-    """Return True if `partial_fit` is available; otherwise raise an AttributeError.
-
-    scikit-learn calls this function to decide whether the estimator has the method. `partial_fit`
-    is not available for cross-validation and for SGD.
-    """
-    for name in ("dropout", "n_components"):
-        value = getattr(estimator, name)
-        if isinstance(value, str) and value in SELECTIONS:
-            raise AttributeError(
-                f"partial_fit is not available for {name}={value!r}: give a number."
-            )
-    return merges_moments(estimator)
-
-
-def _upgraded_regressor(fields: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields of a `DropoutRegressor` from those that an earlier version saved."""
-    return {"n_jobs": None, "shrink": True, "alpha": 0.0} | upgraded_sgd_estimator(fields)
-
-
 @saved_as(
     "lucidae.DropoutRegressor/3",
     formerly=(
@@ -87,7 +66,7 @@ def _upgraded_regressor(fields: dict[str, Any]) -> dict[str, Any]:
         "lucidae.DropoutRegressor/1",
         "lucidae.DropoutRegressor/2",
     ),
-    upgrade=_upgraded_regressor,
+    upgrade=upgraded_regressor,
 )
 class DropoutRegressor(
     RegressorBatchesMixin, NetworkMixin, MultiOutputMixin, RegressorMixin, BaseEstimator
@@ -331,7 +310,7 @@ class DropoutRegressor(
         self._keep(state)
         return self
 
-    @available_if(_streams)
+    @available_if(merges_regression)
     @restored_on_failure
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Update the fit with further rows; after the last batch it equals `fit` on all rows.
@@ -506,7 +485,10 @@ class DropoutRegressor(
         return hidden_width(self.n_components, most, others)
 
     def _fixed_network(self, moment: Any) -> NetworkChoice:
-        """Return the settings of a network whose dropout rate and width are given."""
+        """Return the settings of a network whose dropout rate and width are given by the user.
+
+        `moment` is the second moment of the rows of inputs and targets, or their mean.
+        """
         dropout = checked_dropout(self.dropout, ", 'cv' or 'cv_1se'") if self.shrink else 0.0
         n_features = self.n_features_in_
         return NetworkChoice(
@@ -523,8 +505,10 @@ class DropoutRegressor(
     ) -> NetworkChoice:
         """Return the second moment of inputs and targets, and the network's dropout rate and width.
 
-        If there are fewer rows than features, `mean`, the mean of the rows, is given; the second
-        moment is then not computed, and the result contains the mean in its place.
+        Rate or width are chosen by cross-validation of the rows X and y with the frequencies
+        `weights` if the settings say so; `callbacks` show its progress. If there are fewer rows
+        than features, `mean`, the mean of the rows, is given; the second moment is then not
+        computed, and the result contains the mean in its place.
         """
         jobs, columns = check_jobs(self.n_jobs), as_columns(y)
         if self._cross_validated is None:
@@ -547,7 +531,11 @@ class DropoutRegressor(
         return self._chosen_network(total, found, width)
 
     def _chosen_network(self, moment: Any, found: CrossValidation, width: int) -> NetworkChoice:
-        """Return the network's dropout rate and width, chosen by the errors on held-out rows."""
+        """Return the network's dropout rate and width, chosen by the errors on held-out rows.
+
+        `found` contains these errors, `width` is the largest number of hidden units, and `moment`
+        the second moment of the rows, or their mean, which is passed on.
+        """
         selected = SELECTIONS[str(self._cross_validated)](found)
         if self.shrink:
             return NetworkChoice(moment, selected, width, found)
