@@ -1,5 +1,7 @@
 """Data with many features: the same optimum and the same verdicts as from the second moment."""
 
+import pickle
+
 import numpy as np
 import pytest
 import scipy.sparse
@@ -16,7 +18,7 @@ from lucidae import (
     load,
     save,
 )
-from lucidae.dropout import LinearProblem, Weights, projection, solvers, verifier, wide
+from lucidae.dropout import LinearProblem, Weights, moments, projection, solvers, verifier, wide
 from lucidae.dropout.estimators import autoencoder, regressor
 from lucidae.dropout.moments import joint_moment, row_problem
 from lucidae.dropout.solvers import leading_svd, solve
@@ -74,7 +76,7 @@ def test_autoencoder_equals_that_of_the_moment(shape, sparse, weighted, dropout,
         return DropoutAutoencoder(4, dropout=dropout).fit(X, sample_weight=weights)
 
     found, expected = fit(), by_moment(monkeypatch, fit)
-    assert found._state.figures is not None
+    assert found._state.rows is not None
     assert isinstance(expected._state.moment, SecondMoment)
     scale = np.linalg.norm(expected.left_ @ expected.right_.T)
     assert_allclose(
@@ -90,6 +92,82 @@ def test_autoencoder_equals_that_of_the_moment(shape, sparse, weighted, dropout,
     score = found.score(others)
     monkeypatch.setattr(autoencoder, "has_many_features", lambda *_: False)
     assert_allclose(score, expected.score(others), rtol=1e-9, atol=1e-9)
+
+
+def by_name(certificate):
+    """Return the value of every claim by its name."""
+    return {claim.name: (claim.holds, claim.value) for claim in certificate}
+
+
+def test_the_certificate_is_measured_when_it_is_first_read(monkeypatch):
+    X = rows(30, 60)
+    lazy = DropoutAutoencoder(4, dropout=0.3).fit(X)
+    assert lazy._state.figures is None
+    assert lazy._state.rows.rows is X
+    with monkeypatch.context() as patch:  # as for rows that take too much memory
+        patch.setattr(autoencoder.TrainingRows, "referenced", lambda *_: None)
+        eager = DropoutAutoencoder(4, dropout=0.3).fit(X)
+    assert eager._state.figures is not None
+    assert by_name(lazy.certificate_) == by_name(eager.certificate_)
+    assert lazy._state.rows is None
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_rows_changed_before_the_certificate_is_read_leave_it_undecided(sparse):
+    X = rows(30, 60, sparse)
+    model = DropoutAutoencoder(4).fit(X)
+    if sparse:
+        X.data[3] += 1.0
+    else:
+        X[3, 5] += 1.0
+    (claim,) = model.certificate_
+    assert claim.holds is None
+    assert "changed in place" in claim.advice
+    assert model._state.rows is None
+
+
+def test_a_saved_model_has_the_certificate_and_not_the_rows(tmp_path):
+    X = rows(30, 60)
+    expected = by_name(DropoutAutoencoder(4).fit(X).certificate_)
+    model = DropoutAutoencoder(4).fit(X)
+    save(model, tmp_path / "model.npz")
+    again = pickle.loads(pickle.dumps(DropoutAutoencoder(4).fit(X)))
+    X[:] = 0.0
+    for found in (load(tmp_path / "model.npz"), again, model):
+        assert found._state.rows is None
+        assert by_name(found.certificate_) == expected
+
+
+def test_attributes_changed_by_a_user_do_not_enter_the_certificate_of_the_fit():
+    X = rows(30, 60)
+    model = DropoutAutoencoder(4).fit(X)
+    model.left_ *= 2.0
+    assert not certify(model, X).holds
+
+
+@pytest.mark.parametrize("width", [3, 20])
+@pytest.mark.parametrize("dropout", [0.0, 0.4])
+def test_leading_components_of_a_moment_give_the_optimum_of_all(width, dropout, monkeypatch):
+    X = rows(700, 500)[:, :LIMIT]
+    wide_rows = np.hstack([X * scale for scale in np.geomspace(1, 0.1, 12)])
+    wide_rows += 0.1 * np.random.default_rng(2).standard_normal(wide_rows.shape)
+
+    def fit():
+        return DropoutAutoencoder(width, dropout=dropout).fit(wide_rows)
+
+    found = by_moment(monkeypatch, fit)
+    monkeypatch.setattr(moments, "leading_eigenpairs", None)
+    original = moments.input_range
+    monkeypatch.setattr(
+        moments, "input_range", lambda inputs, resolution=0.0, leading=None: original(inputs)
+    )
+    expected = by_moment(monkeypatch, fit)
+    assert_allclose(found.objective_, expected.objective_, rtol=1e-12)
+    assert_allclose(found.singular_values_, expected.singular_values_, rtol=1e-12)
+    assert_allclose(found.threshold_, expected.threshold_, rtol=1e-12)
+    product = expected.left_ @ expected.right_.T
+    assert_allclose(found.left_ @ found.right_.T, product, atol=1e-9 * np.linalg.norm(product))
+    assert found.certificate_.holds
 
 
 @pytest.mark.parametrize("width", [1, 30, 44, 60, None])

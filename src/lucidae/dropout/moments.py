@@ -45,6 +45,7 @@ from lucidae.arrays import (
     to_numpy,
     where_set,
 )
+from lucidae.arrays.eigen import leading_eigenpairs
 from lucidae.dropout.objectives import (
     SMALLEST_ENERGY,
     LinearProblem,
@@ -519,15 +520,21 @@ def _gram_svd(rows: Array) -> tuple[Array, Array, Array] | None:
     return P, scales, rows.mT @ (P / scales)
 
 
-def input_range(inputs: Array, resolution: float = 0.0) -> tuple[Array, Array]:
+def input_range(
+    inputs: Array, resolution: float = 0.0, leading: int | None = None
+) -> tuple[Array, Array]:
     """Return standard deviations of the inputs x along principal axes of their range, and the axes.
 
     The range is spanned by the directions in which x varies. The deviations are descending. The
     range of constant inputs is empty; it is represented by one axis of standard deviation zero, so
-    that all shapes stay positive. Standard deviations of at most `resolution` count as zero.
+    that all shapes stay positive. Standard deviations of at most `resolution` count as zero. If
+    `leading` is given, at most this number of axes is returned, those of the largest deviations.
     """
     xp = namespace(inputs)
-    variances, directions = eigh_descending(inputs)
+    if leading is None or leading >= inputs.shape[0]:
+        variances, directions = eigh_descending(inputs)
+    else:
+        variances, directions = leading_eigenpairs(inputs, leading)
     level = RANGE_FACTOR * inputs.shape[0] * machine_epsilon(inputs) * largest(variances[:1])
     positive = variances > max(level, resolution**2)
     count = max(int(xp.sum(xp.astype(positive, xp.int64))), 1)
@@ -535,16 +542,19 @@ def input_range(inputs: Array, resolution: float = 0.0) -> tuple[Array, Array]:
     return xp.sqrt(kept), directions[:, :count]
 
 
-def principal_problem(inputs: Array) -> tuple[Whitened, tuple[Array, Array, Array]]:
+def principal_problem(
+    inputs: Array, leading: int | None = None
+) -> tuple[Whitened, tuple[Array, Array, Array]]:
     """Return an autoencoder's problem for white inputs, and the SVD of its least-squares map M.
 
     White inputs have the identity as second moment, and M maps them to the outputs, which are the
     original inputs x. The SVD is returned as a triple: left singular vectors, singular values, and
     right singular vectors transposed. With the eigendecomposition C = E[xxᵀ] = QΛQᵀ the map is M =
     QΛ^½: its left singular vectors are the eigenvectors of C, its singular values the standard
-    deviations, so that one eigendecomposition is enough.
+    deviations, so that one eigendecomposition is enough. If `leading` is given, M is replaced by
+    its part that belongs to this number of leading singular values.
     """
-    scales, directions = input_range(inputs)
+    scales, directions = input_range(inputs, leading=leading)
     return principal_map(scales, _without_constants(directions, diagonal(inputs)))
 
 

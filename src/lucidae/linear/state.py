@@ -39,7 +39,7 @@ from lucidae.linear.solvers import solve
 from lucidae.linear.spectrum import Spectrum
 from lucidae.linear.streaming import StreamFit
 from lucidae.linear.sums import BlocksSource
-from lucidae.linear.training_rows import TrainingRows
+from lucidae.linear.training_rows import CHANGED_ROWS, TrainingRows
 from lucidae.linear.verified_blocks import data_of_passes
 from lucidae.linear.verified_data import Data, data_of
 from lucidae.linear.verified_missing import (
@@ -446,10 +446,7 @@ class LinearState(FittedState):
         )
         if rows is not None:
             self._rows = None
-            why = (
-                "X was changed in place after fit, before certificate_ was read: call "
-                "lucidae.certify(estimator, X) with the rows that were given to fit."
-            )
+            why = CHANGED_ROWS
         claim = undecided("optimum", "the fitted weights are optimal", "", why)
         return Certificate(title, (claim,))
 

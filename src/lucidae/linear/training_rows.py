@@ -19,7 +19,13 @@ from lucidae.arrays import Array, is_numpy, to_numpy
 from lucidae.arrays.threads import blas_threads, in_threads
 from lucidae.linear.verified_gram import FEW_ROWS
 
-__all__ = ["TrainingRows"]
+__all__ = ["CHANGED_ROWS", "TrainingRows"]
+
+CHANGED_ROWS = (
+    "X was changed in place after fit, before certificate_ was read: call "
+    "lucidae.certify(estimator, X) with the rows that were given to fit."
+)
+"""Advice of a certificate whose training rows were changed before it was computed."""
 
 Vector = np.ndarray[Any, Any]
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from threading import RLock
 from typing import Any, Self
 
 import numpy as np
@@ -23,7 +24,7 @@ from lucidae.base import (
     restored_on_failure,
     validated_rows,
 )
-from lucidae.certificate import Certificate
+from lucidae.certificate import Certificate, undecided
 from lucidae.data import by_blocks, in_memory
 from lucidae.dropout.attributes import deviations_away
 from lucidae.dropout.batches import BlockProblem, check_features, check_problem, loaded_or_problem
@@ -62,8 +63,13 @@ from lucidae.dropout.wide import (
 )
 from lucidae.io.models import saved_as
 from lucidae.linear.data import RowsSource
+from lucidae.linear.training_rows import CHANGED_ROWS, TrainingRows
 from lucidae.moments import SecondMoment
 from lucidae.validation import check_rows, check_weights
+
+_READING = RLock()
+"""Lock that is held while the values of a certificate are measured: another thread that reads the
+certificate at the same time must wait."""
 
 
 @saved_as(
@@ -76,7 +82,13 @@ from lucidae.validation import check_rows, check_weights
 )
 @dataclass(eq=False)
 class AutoencoderState(NetworkState):
-    """Fitted state of `DropoutAutoencoder`: second moment of the rows, settings and weights."""
+    """Fitted state of `DropoutAutoencoder`: second moment of the rows, settings and weights.
+
+    `rows` are the training rows until the certificate's values are measured on them; None if they
+    were measured by `fit`, or if the second moment is stored.
+    """
+
+    rows: TrainingRows | None = field(default=None, kw_only=True)
 
     @property
     def problem(self) -> LinearProblem:
@@ -94,8 +106,55 @@ class AutoencoderState(NetworkState):
 
     def solve(self) -> TrainedNetwork:
         """Return the network at the global minimum of the expected dropout loss."""
-        white, triple = principal_problem(self.problem.inputs)
-        return exact_network(assemble(white, triple, self.strength, self.width))
+        inputs: Array = self.problem.inputs
+        leading = self.width + 1
+        white, triple = principal_problem(inputs, leading)
+        partial = leading < inputs.shape[0] and len(triple[1]) == leading
+        total = scalar(trace(inputs)) if partial else None
+        return exact_network(assemble(white, triple, self.strength, self.width, total))
+
+    def saved_fields(self) -> dict[str, Any]:
+        """Return the attributes that `lucidae.save` and pickle write, by name.
+
+        Training rows are not written: the values of the certificate are measured on them first.
+        """
+        with suppress(UnprojectedError):
+            self._measure()
+        fields = super().saved_fields()
+        fields.pop("rows", None)
+        return fields
+
+    def compute_certificate(self, title: str) -> Certificate:
+        """Return the certificate of the weights on the training rows; `title` is its heading.
+
+        Its values are measured on the rows first if `fit` has referred to them. If the rows were
+        changed in the meantime, the only claim is undecided and says what to do.
+        """
+        with suppress(UnprojectedError):  # the certificate is then undecided
+            if not self._measure():
+                return Certificate(
+                    title,
+                    (undecided("optimum", "the fitted weights are optimal", "", CHANGED_ROWS),),
+                )
+        return super().compute_certificate(title)
+
+    def _measure(self) -> bool:
+        """Measure the values of the certificate on the training rows, if these are referred to.
+
+        Returns False if the rows were changed since `fit`, and nothing was measured. An
+        `UnprojectedError` is raised if the rows cannot be projected on a few directions.
+        """
+        with _READING:
+            rows, self.rows = self.rows, None
+            if rows is None:
+                return True
+            found = None
+            if rows.unchanged:
+                found = self.measured(rows.rows, rows.weights, self.compute_attributes())
+            same = rows.unchanged  # also while the values were measured
+            if same:
+                self.figures = found
+            return same
 
     def compute_attributes(self) -> dict[str, Any]:
         """Return the fitted attributes (such as ``left_`` and ``mean_``) by name."""
@@ -325,8 +384,10 @@ class DropoutAutoencoder(
         state.trained = exact_network(optimum)
         left, right = (like(like(part, state.ref), source.mean) for part in optimum.weights)
         state.objective, _ = autoencoder_loss(source, left, right, state.strength)
-        with suppress(UnprojectedError):  # the certificate is then undecided
-            state.figures = state.measured(X, sample_weight, state.attributes)
+        state.rows = TrainingRows.referenced(X, sample_weight, type(self).__name__, None)
+        if state.rows is None:
+            with suppress(UnprojectedError):  # the certificate is then undecided
+                state.figures = state.measured(X, sample_weight, state.attributes)
         self._keep(state)
         return self
 
