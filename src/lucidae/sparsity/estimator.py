@@ -590,10 +590,12 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         if spectrum is not None:
             del settings["method"]
             minimise = partial(solve_correlated, spectrum=spectrum, learn_noise=learn, **settings)
-        if learn and spectrum is not None:
-            return minimise(problem.with_noise(first_noise(problem)), objective), None
         if learn:
-            learned = learn_noise(problem, objective, **settings)
+            learned = (
+                learn_noise(problem, objective, **settings)
+                if spectrum is None
+                else minimise(problem.with_noise(first_noise(problem)), objective)
+            )
             warn_if_collapsed(learned)
             return learned, None
         trace = guide.trace if guide else None
