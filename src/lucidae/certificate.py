@@ -442,7 +442,7 @@ def certify(subject: Any, X: Any = None, y: Any = None, **settings: Any) -> Cert
     Parameters
     ----------
     subject : estimator, pair of arrays, or array
-        A fitted estimator of this package; any fitted object with ``components_`` and optionally
+        A fitted estimator of this package, or a result of `solve_joint`; any fitted object with ``components_`` and optionally
         ``mean_`` and ``explained_variance_``, such as scikit-learn's ``PCA``, ``IncrementalPCA``
         and ``TruncatedSVD``; a pair of weights, ``(encoder, decoder)`` with ``family="linear"`` or
         ``(U, V)`` with ``family="dropout"``; or the coefficients of a sparse regression, shaped as
