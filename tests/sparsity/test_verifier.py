@@ -26,6 +26,7 @@ from lucidae.sparsity import (
     theory,
     uniqueness,
     verified_groups,
+    verified_joint,
     verifier,
 )
 from lucidae.sparsity.certificate import claims
@@ -276,7 +277,7 @@ def test_the_coherence_bound_has_a_margin_for_rounding():
     "module",
     [
         verifier, evaluation, figures, theory, attributes, uniqueness, columns,
-        correlated_evaluation, generalised, verified_groups,
+        correlated_evaluation, generalised, verified_groups, verified_joint,
     ],
 )  # fmt: skip
 def test_the_verifier_shares_no_code_with_the_solvers(module):
@@ -288,7 +289,7 @@ def test_the_verifier_shares_no_code_with_the_solvers(module):
     }
     allowed = {
         "attributes", "columns", "correlated_evaluation", "evaluation", "figures", "generalised",
-        "theory", "uniqueness", "verified_groups",
+        "theory", "uniqueness", "verified_groups", "verifier",
     }  # fmt: skip
     assert imported <= {f"lucidae.sparsity.{name}" for name in allowed} | {
         "lucidae.arrays",
