@@ -19,7 +19,6 @@ from lucidae.datasets import make_sparse_regression
 from lucidae.sparsity import (
     attributes,
     columns,
-    correlated_evaluation,
     evaluation,
     figures,
     generalised,
@@ -277,7 +276,7 @@ def test_the_coherence_bound_has_a_margin_for_rounding():
     "module",
     [
         verifier, evaluation, figures, theory, attributes, uniqueness, columns,
-        correlated_evaluation, generalised, verified_groups, verified_joint,
+        generalised, verified_groups, verified_joint,
     ],
 )  # fmt: skip
 def test_the_verifier_shares_no_code_with_the_solvers(module):
@@ -288,7 +287,7 @@ def test_the_verifier_shares_no_code_with_the_solvers(module):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("lucidae")
     }
     allowed = {
-        "attributes", "columns", "correlated_evaluation", "evaluation", "figures", "generalised",
+        "attributes", "columns", "evaluation", "figures", "generalised",
         "theory", "uniqueness", "verified_groups", "verifier",
     }  # fmt: skip
     assert imported <= {f"lucidae.sparsity.{name}" for name in allowed} | {

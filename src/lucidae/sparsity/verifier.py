@@ -24,11 +24,12 @@ from lucidae.sparsity.attributes import (
     variance_distance,
 )
 from lucidae.sparsity.columns import column_lengths
-from lucidae.sparsity.correlated_evaluation import correlation_gain, evaluate_correlated
 from lucidae.sparsity.evaluation import (
     Evaluation,
     Sample,
     Weighted,
+    correlation_gain,
+    evaluate_correlated,
     evaluate_relevances,
     largest_in,
     squares,
