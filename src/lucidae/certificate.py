@@ -448,11 +448,11 @@ def certify(subject: Any, X: Any = None, y: Any = None, **settings: Any) -> Cert
     Parameters
     ----------
     subject : estimator, pair of arrays, or array
-        A fitted estimator of this package; any fitted object with ``components_`` and optionally
-        ``mean_`` and ``explained_variance_``, such as scikit-learn's ``PCA``, ``IncrementalPCA``
-        and ``TruncatedSVD``; a pair of weights, ``(encoder, decoder)`` with ``family="linear"`` or
-        ``(U, V)`` with ``family="dropout"``; or the coefficients of a sparse regression, shaped as
-        ``coef_``.
+        A fitted estimator of this package, or a result of `lucidae.sparsity.solve_joint`; any
+        fitted object with ``components_`` and optionally ``mean_`` and ``explained_variance_``,
+        such as scikit-learn's ``PCA``, ``IncrementalPCA`` and ``TruncatedSVD``; a pair of weights,
+        ``(encoder, decoder)`` with ``family="linear"`` or ``(U, V)`` with ``family="dropout"``; or
+        the coefficients of a sparse regression, shaped as ``coef_``.
     X : array-like, optional
         The rows of data on which the fit is judged. For the coefficients of a sparse regression,
         the dictionary: d rows, and one column per coefficient. If X is None, an estimator is judged

@@ -242,3 +242,86 @@ def test_groups_of_columns_are_those_of_single_fits(posterior, solver):
         assert_allclose(solution.value.relevance[index], one.relevance_, atol=1e-4)
     with pytest.raises(ValueError, match="divides the number of columns"):
         solve_batch(X, y, groups=5, noise_variance=0.01)
+
+
+def grouped(kind, count=3, n=6):
+    """Return a stack of problems in which the coefficients of one group are correlated."""
+    rng = np.random.default_rng(0)
+
+    def normal(*shape):
+        real = rng.standard_normal(shape)
+        return real + 1j * rng.standard_normal(shape) if kind is complex else real
+
+    X, U = normal(count, 20, 24), np.zeros((count, 24, n), dtype=kind)
+    U[:, 3:6] = normal(count, 3, 3) @ normal(count, 3, n)
+    U[:, 9:12] = normal(count, 3, 1) * normal(count, 1, n)
+    return X, X @ U + 0.1 * normal(count, 20, n)
+
+
+@pytest.mark.parametrize("kind", [float, complex])
+@pytest.mark.parametrize(
+    ("noise", "solver", "labels"),
+    [
+        (0.01, "auto", 3),
+        ([0.01, 0.02, 0.05], "mm", 3),
+        (0.01, "auto", [0, 0, 1, *[2] * 3, *[3] * 3, *[4] * 3, *range(5, 17)]),
+        ("learn", "auto", 3),
+    ],
+)
+def test_covariances_of_groups_are_those_of_single_fits(kind, noise, solver, labels):
+    X, y = grouped(kind)
+    X = X[:, :, :12] if noise == "learn" else X
+    options = {"solver": solver, "groups": labels, "group_covariance": "full"}
+    # The estimator sorts the rows, which changes rounding errors; learning stops at `tol`.
+    error = 1e-7 if noise == "learn" else 1e-8
+    found = solve_batch(X, y, noise_variance=noise, **options)
+    assert found.converged.all()
+    for index in range(3):
+        level = noise[index] if isinstance(noise, list) else noise
+        one = SparseVAE(fit_intercept=False, noise_variance=level, **options)
+        one.fit(X[index], y[index])
+        value = found[index].value
+        assert_allclose(value.energy, one.energy_, rtol=1e-8)
+        for name in ("coef", "relevance", "noise_variance", "group_covariances"):
+            expected = getattr(one, f"{name}_")
+            assert_allclose(getattr(value, name), expected, atol=error, err_msg=name)
+
+
+def test_covariances_of_groups_are_the_same_in_processes_and_in_single_precision(processes):
+    X, y = grouped(float)
+    options = {"groups": 3, "group_covariance": "full", "noise_variance": 0.01}
+    one, two = (solve_batch(X, y, n_jobs=jobs, **options).value for jobs in (1, 2))
+    for first, second in zip(one, two, strict=True):
+        assert_allclose(first, second, atol=1e-12)
+    narrow = solve_batch(X.astype(np.float32), y.astype(np.float32), **options).value
+    assert narrow.coef.dtype == narrow.relevance.dtype == np.float32
+    assert narrow.group_covariances.dtype == np.float64  # small eigenvalues are not rounded
+    assert_allclose(narrow.group_covariances, one.group_covariances, atol=1e-3)
+
+
+@pytest.mark.parametrize("kind", [float, complex])
+def test_covariances_of_groups_are_found_on_every_library_alike(xp, kind):
+    X, y = grouped(kind, count=2)
+    options = {"groups": 3, "group_covariance": "full", "noise_variance": 0.01}
+    found = solve_batch(xp.asarray(X), xp.asarray(y), **options)
+    plain = solve_batch(X, y, **options)
+    assert found.status == plain.status
+    for moved, expected in zip(found.value, plain.value, strict=True):
+        assert type(moved) is type(xp.asarray(X))
+        assert_allclose(np.asarray(moved), expected, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"groups": None}, "needs groups of columns"),
+        ({"posterior": "diagonal"}, "posterior='diagonal'"),
+        ({"group_covariance": "diagonal"}, "group_covariance='diagonal' was given"),
+        ({"solver": "em"}, "solver='em' needs"),
+    ],
+)
+def test_covariances_of_groups_that_cannot_be_found_are_refused(options, message):
+    X, y = grouped(float)
+    given = {"groups": 3, "group_covariance": "full", "noise_variance": 0.01} | options
+    with pytest.raises(ValueError, match=message):
+        solve_batch(X, y, **given)

@@ -271,3 +271,52 @@ def test_sweeps_that_lower_neither_energy_nor_distance_end_with_advice(monkeypat
     with pytest.warns(ConvergenceWarning, match=r"Stalled.*noise variance is 0.* larger one"):
         model.fit(X, y)
     assert model.n_iter_ < 60  # of 1000
+
+
+@pytest.mark.parametrize(
+    ("seed", "spread", "noise"), [(0, 1e-5, 1e-10), (1, 1e-5, 1e-10), (2, 1e-4, 1e-8)]
+)
+@pytest.mark.parametrize("method", ["mm", "coordinate", "spherical"])
+def test_the_energy_does_not_rise_if_columns_are_nearly_dependent(seed, spread, noise, method):
+    """The energy falls up to the error ε/γ of the log-determinant of an ill-conditioned Σ."""
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal((12, 4)) @ rng.standard_normal((4, 45))
+    X = X + spread * rng.standard_normal(X.shape)
+    y = X[:, :6] @ rng.standard_normal((6, 4)) + noise**0.5 * rng.standard_normal((12, 4))
+    groups = Groups.of(3, 45)
+    problem, _ = normalise(X, y, groups=groups)
+    problem = problem.with_noise(noise)
+    if method == "spherical":
+        solution = solve(problem, FullCovariance(groups), tolerance=1e-6, limit=100)
+    else:
+        settings = {"method": method, "start": None, "tolerance": 1e-6, "limit": 100}
+        solution = solve_groups(problem, GroupCovariance(groups), **settings)
+    energies = np.asarray(solution.history["energy"])
+    rounding = 32 * np.finfo(float).eps / noise * np.abs(energies[-1])
+    assert np.isfinite(energies).all()
+    assert (np.diff(energies) <= rounding).all()
+
+
+def test_a_move_that_raises_the_energy_is_undone():
+    problem, groups = draw(3, noise=1e-6)
+    start = [np.zeros((len(each), each.shape[1], each.shape[1])) for _, each in groups.by_size()]
+    none = evaluate_groups(problem, groups, np.zeros(groups.labels.size))
+    moved = GroupWorkspace.of(none, groups, start, full_moves)
+    moved.make(lambda: moved.move_all() and None)
+    covariances = [covariance + 0.0 for covariance in moved.covariances]
+    workspace = GroupWorkspace.of(moved._evaluated(), groups, moved.covariances, full_moves)
+    energy, last = workspace.energy, len(covariances) - 1
+    place = int(np.argmax(covariances[last].any(axis=(1, 2))))
+
+    def far_too_large():
+        workspace.move(last, place, 1e6 * np.eye(covariances[last].shape[1]))
+
+    workspace.make(far_too_large)
+    for found, expected in zip(workspace.covariances, covariances, strict=True):
+        assert_array_equal(found, expected)
+    assert workspace.energy == energy
+    assert workspace.fixed[last][place]
+    assert workspace.best_moves()[last][1][place] == 0.0  # the group does not move again
+    workspace.move_all()
+    assert_array_equal(workspace.covariances[last][place], covariances[last][place])
+    assert workspace.energy < energy

@@ -139,12 +139,125 @@ def test_several_frequencies_find_sources_that_one_does_not():
     assert hits["one"] <= 4
 
 
+NOISE = [0.09, 0.2, 0.05]
+
+
+@pytest.mark.parametrize("complex_data", [True, False])
+@pytest.mark.parametrize("noise", ["learn", NOISE])
+def test_the_certificate_holds_and_its_numbers_follow_from_the_data(complex_data, noise):
+    X, y = draw(11, rows=(60, 70, 55), complex_data=complex_data)
+    found = solve_joint(X, y, noise_variance=noise).value
+    certificate = found.certificate
+    assert certificate.holds, certificate
+    assert certify(found) is certificate
+    again = certify(found, X, y)
+    assert again == certificate
+    evidence = again.evidence
+    levels, w = np.asarray(found.noise_variance), found.relevance
+    assert_allclose(evidence["energy"], energy(X, y, w, levels), rtol=1e-12)
+    slopes = np.zeros((2, 25))
+    for dictionary, responses, level in zip(X, y, levels, strict=True):
+        sigma = dictionary * w @ dictionary.conj().T + level * np.eye(len(dictionary))
+        precise = np.linalg.solve(sigma, dictionary)
+        n = responses.shape[1]
+        slopes[0] += n * (dictionary.conj() * precise).sum(axis=0).real
+        slopes[1] += (np.abs(precise.conj().T @ responses) ** 2).sum(axis=1)
+    ratio = slopes[1] / slopes[0]
+    assert_allclose(evidence["ratio"], ratio[evidence["active"]], rtol=1e-9)
+    assert_allclose(evidence["largest_ratio_outside"], np.delete(ratio, evidence["active"]).max())
+    count = sum(responses.shape[1] for responses in y)
+    distance = max((w * np.abs(slopes[1] - slopes[0])).max() / count, (ratio - 1.0).max())
+    assert_allclose(evidence["violation"], distance, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "claims"),
+    [
+        ("relevance", lambda w: w * 1.001, ("stationarity", "posterior_mean", "energy")),
+        ("relevance", lambda w: w * 0.0, ("stationarity", "posterior_collapse")),
+        ("relevance", lambda w: -w, ("stationarity", "energy")),
+        ("relevance", lambda w: w * np.nan, ("stationarity", "posterior_mean")),
+        ("coef", lambda U: [U[0], U[1], U[2] * 1.001], ("posterior_mean",)),
+        ("coef", lambda U: [U[0], U[1] + 1e-5, U[2]], ("posterior_mean",)),
+        ("noise_variance", lambda g: g * [1.0, 1.0, 1.001], ("noise_variance", "energy")),
+        ("energy", lambda e: e + 1e-4, ("energy",)),
+        ("support", lambda s: s[1:], ("support",)),
+        ("support", lambda s: np.append(s, 5), ("support",)),
+        ("support", lambda s: np.append(s, 1000), ("support",)),
+    ],
+)
+@pytest.mark.parametrize("noise", ["learn", NOISE])
+def test_wrong_numbers_fail_their_claims(name, change, claims, noise):
+    X, y = draw(12, rows=(60, 70, 55))
+    found = solve_joint(X, y, noise_variance=noise).value
+    assert found.certificate.holds
+    wrong = found._replace(**{name: change(getattr(found, name))})
+    certificate = certify(wrong, X, y)
+    for claim in claims:
+        assert certificate[claim].holds is False, claim
+
+
+def test_the_certificate_of_one_part_is_that_of_the_estimator():
+    X, y = draw(13)
+    joint = solve_joint(X[1:2], y[1:2], noise_variance=0.2).value
+    model = SparseVAE(noise_variance=0.2, fit_intercept=False).fit(X[1], y[1])
+    model.relevance_, model.coef_ = joint.relevance, joint.coef[0]
+    model.energy_, model.support_ = joint.energy, joint.support
+    single = certify(model, X[1], y[1])
+    for claim in joint.certificate:
+        assert claim.verdict == single[claim.name].verdict, claim
+        if claim.value is not None:
+            assert_allclose(claim.value, single[claim.name].value, atol=1e-12, err_msg=claim.name)
+
+
+def test_units_of_columns_and_responses_change_no_verdict():
+    X, y = draw(14)
+    plain = solve_joint(X, y, noise_variance=NOISE).value
+    factors = 10.0 ** np.linspace(-9, 9, 25)
+    scaled = [1e5 * part for part in y]
+    moved = solve_joint(
+        [part * factors for part in X], scaled, noise_variance=[1e10 * g for g in NOISE]
+    )
+    assert_array_equal(moved.value.support, plain.support)
+    for claim in moved.value.certificate:
+        assert claim.verdict == plain.certificate[claim.name].verdict, claim
+
+
+def test_a_solver_that_stops_early_and_a_noise_variance_at_its_limit_are_told():
+    X, y = draw(15)
+    early = solve_joint(X, y, noise_variance=NOISE, max_iter=2)
+    assert not early.status.ok
+    assert early.value.certificate["stationarity"].holds is False
+    rng = np.random.default_rng(15)
+    X = [rng.standard_normal((30, 8)), rng.standard_normal((20, 8))]
+    y = [part[:, :2] @ rng.standard_normal((2, 5)) for part in X]  # no noise
+    claim = solve_joint(X, y).value.certificate["noise_variance"]
+    assert claim.holds is None
+    assert "no minimum" in claim.advice
+
+
+def test_the_result_shows_its_certificate_and_refuses_other_data():
+    X, y = draw(16)
+    found = solve_joint(X, y, noise_variance=NOISE).value
+    page = found._repr_html_()
+    assert "lucidae-certificate" in page
+    assert "stationarity" in page
+    with pytest.raises(ValueError, match="give the data of the fit"):
+        certify(found, X[:2], y[:2])
+    with pytest.raises(ValueError, match="give X and y"):
+        certify(found, X)
+    with pytest.raises(ValueError, match="has no certificate"):
+        certify(found._replace(certificate=None))
+    assert certify(found._replace(certificate=None), X, y)["stationarity"].holds
+
+
 def test_a_column_may_be_zero_in_one_part():
     X, y = draw(7)
     X[0][:, 11], X[1][:, 5], X[2][:, 5], X[0][:, 5] = 0.0, 0.0, 0.0, 0.0
     found = solve_joint(X, y, noise_variance=0.5)
     assert found.status.ok
     assert found.value.relevance[5] == 0.0
+    assert found.value.certificate.holds
     assert 11 in found.value.support
 
 
@@ -159,6 +272,7 @@ def test_torch_solves_as_numpy_does():
     assert_allclose(moved.relevance.numpy(), plain.relevance, atol=1e-5)
     assert_allclose(moved.coef[1].numpy(), plain.coef[1], atol=1e-5)
     assert_array_equal(moved.support, plain.support)
+    assert moved.certificate.holds
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 from numpy.testing import assert_allclose
+from sklearn.exceptions import ConvergenceWarning
 
 import lucidae
 from lucidae import SparseVAE, certify
@@ -211,3 +212,16 @@ def test_complex_responses_are_refused():
     X, y, _, _ = series(8, n=4)
     with pytest.raises(ValueError, match="complex data"):
         SparseVAE(noise_variance=0.1, response_covariance="learn").fit(X, 1j * y)
+
+
+@pytest.mark.parametrize("covariance", [None, "learn", autoregressive(0.8, 5)])
+def test_a_learned_noise_variance_that_falls_to_its_limit_is_said(covariance):
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((20, 6))
+    y = X[:, :2] @ rng.standard_normal((2, 5))  # no noise at all
+    model = SparseVAE(noise_variance="learn", response_covariance=covariance, fit_intercept=False)
+    with pytest.warns(ConvergenceWarning, match="smallest value that is allowed"):
+        model.fit(X, y)
+    claim = model.certificate_["noise_variance"]
+    assert claim.holds is None
+    assert "no minimum" in claim.advice

@@ -1,6 +1,6 @@
 """Sparse regression of several responses on a fixed dictionary: VAEs, autoencoder, group lasso."""
 
-from lucidae.sparsity.batch import SparseBatch, solve_batch
+from lucidae.sparsity.batch import SparseBatch, SparseGroupBatch, solve_batch
 from lucidae.sparsity.certificate import certify_coefficients
 from lucidae.sparsity.estimator import SparseVAE
 from lucidae.sparsity.group_lasso import group_lasso, noise_free_group_lasso
@@ -12,6 +12,7 @@ __all__ = [
     "Energy",
     "NoisePath",
     "SparseBatch",
+    "SparseGroupBatch",
     "SparseJoint",
     "SparseVAE",
     "certify_coefficients",

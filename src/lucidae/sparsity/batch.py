@@ -29,6 +29,7 @@ from lucidae.arrays import (
     on_host,
     real_part,
     replayable,
+    scalar,
     solve_lower,
     to_numpy,
 )
@@ -41,12 +42,13 @@ from lucidae.iteration import (
     limited_blas,
     of_each,
 )
+from lucidae.sparsity.group_covariance import GroupCovariance, axes_of, objective_of
 from lucidae.sparsity.groups import Groups
 from lucidae.sparsity.inputs import refuse_extremes
 from lucidae.sparsity.noise import FALLBACK, check_learnable, learn_noise
-from lucidae.sparsity.objectives import Energy, Marginal, make_objective
+from lucidae.sparsity.objectives import Energy, Marginal
 from lucidae.sparsity.penalties import as_penalty
-from lucidae.sparsity.posterior import ILL_CONDITIONED
+from lucidae.sparsity.posterior import ILL_CONDITIONED, ActiveFactor
 from lucidae.sparsity.prediction import check_kept, narrowed
 from lucidae.sparsity.problem import (
     Problem,
@@ -61,6 +63,7 @@ from lucidae.sparsity.solvers import (
     BASIN,
     FEW_RESPONSES,
     basin_limit,
+    check_suited,
     em_steps,
     solve,
     without_vanishing,
@@ -70,7 +73,7 @@ from lucidae.sparsity.updates import SMALLEST_LEARNED, UPDATES, learned_noise
 from lucidae.sparsity.working_set import NewtonPoint, newton_step
 from lucidae.validation import check_choice, check_integer, check_jobs, check_number, real_array
 
-__all__ = ["SparseBatch", "solve_batch"]
+__all__ = ["SparseBatch", "SparseGroupBatch", "solve_batch"]
 
 NEWTON_COLUMNS = 10
 """Largest ratio of columns to rows of a dictionary for which Newton steps are taken.
@@ -121,6 +124,25 @@ class SparseBatch(NamedTuple):
     energy: Array
 
 
+class SparseGroupBatch(NamedTuple):
+    """The solutions of B sparse problems whose groups of columns have covariances of their own.
+
+    Parameters
+    ----------
+    coef, relevance, noise_variance, energy : array
+        As in `SparseBatch`. The relevances are the diagonals of the covariances.
+    group_covariances : array of shape (B, g, m, m)
+        Prior covariance of the coefficients of each of the g groups, in double precision. Groups
+        are in the order of their labels, and padded with zeros to the size m of the largest.
+    """
+
+    coef: Array
+    relevance: Array
+    noise_variance: Array
+    energy: Array
+    group_covariances: Array
+
+
 class BatchSettings(NamedTuple):
     """The settings of `solve_batch` after they have been checked."""
 
@@ -139,11 +161,12 @@ def solve_batch(
     noise_variance: Any = "learn",
     solver: str = "auto",
     groups: Any = None,
+    group_covariance: str = "spherical",
     penalty: Any = "log",
     tol: float = 1e-6,
     max_iter: int = 1000,
     n_jobs: int | None = None,
-) -> BatchSolution[SparseBatch]:
+) -> BatchSolution[Any]:
     """Solve many sparse regression problems of equal shape at once, as `SparseVAE` solves one.
 
     The iteration of each problem stops by itself. The model has no intercept.
@@ -169,7 +192,12 @@ def solve_batch(
         it updates all of them at once: by EM for one or two responses, by MacKay's rule for more.
     groups : int or array-like of int of shape (κ,), optional
         Group label of each column, the same for all problems, or the number of consecutive columns
-        in each group. Columns of a group share one relevance.
+        in each group.
+    group_covariance : {"spherical", "full"}, default="spherical"
+        Prior covariance of the coefficients of a group. "spherical": the columns of a group share
+        one relevance. "full": each group has a covariance matrix of its own; this needs `groups`,
+        ``posterior="full"`` and ``solver="auto"`` or "mm", and the problems are solved one after
+        the other on every device.
     penalty : {"log", "power", "arctan"} or object, default="log"
         Concave penalty of the point estimate: a name, or an object with the methods ``value`` and
         ``supergradient``.
@@ -186,7 +214,8 @@ def solve_batch(
     Returns
     -------
     BatchSolution
-        ``value`` is a `SparseBatch` with the solutions. ``status`` (how the iteration ended),
+        ``value`` is a `SparseBatch` with the solutions, and with ``group_covariance="full"`` a
+        `SparseGroupBatch`. ``status`` (how the iteration ended),
         ``n_iter`` and ``distance`` (to the optimality conditions) have one entry per problem.
 
     Examples
@@ -205,7 +234,9 @@ def solve_batch(
     check_number(tol, "tol", low=0.0)
     check_integer(max_iter, "max_iter", low=1)
     partition = None if groups is None else Groups.of(groups, X.shape[-1])
-    objective = make_objective(posterior, as_penalty(penalty), partition)
+    objective = objective_of(posterior, as_penalty(penalty), partition, group_covariance)
+    if isinstance(objective, GroupCovariance):
+        check_suited(solver, objective)
     noise = _checked_noise(noise_variance, y, objective)
     settings = BatchSettings(objective, solver, tol, max_iter)
     # None means one job, or as many as a `joblib.parallel_config` context around this call says.
@@ -297,6 +328,8 @@ def _solve_stack(X: Array, y: Array, noise: Any, settings: BatchSettings) -> Bat
     """Return the solutions of checked problems, in one process and in the precision of y."""
     objective = settings.objective
     dictionary, responses = as_double(X), as_double(y)
+    if isinstance(objective, GroupCovariance):
+        return _solve_groups(dictionary, responses, noise, settings, objective, y)
     with limited_blas(dictionary.shape[-2]):
         problem, units = normalise(dictionary, responses, groups=objective.groups)
         learn = isinstance(noise, str)
@@ -305,28 +338,92 @@ def _solve_stack(X: Array, y: Array, noise: Any, settings: BatchSettings) -> Bat
         solved = _solve_one_by_one if one_by_one else _solve_together
         solution = solved(problem._replace(noise=level), settings, learn)
         value = _in_units(dictionary, responses, solution.value, units, objective)
-    narrow = _narrowed(value, units, y)
+    return _reported(solution, value, units.norms, y)
+
+
+def _solve_groups(
+    X: Array,
+    y: Array,
+    noise: Any,
+    settings: BatchSettings,
+    objective: GroupCovariance,
+    given: Array,
+) -> BatchSolution[Any]:
+    """Return the solutions of problems in which every group of columns has its own covariance.
+
+    X and y are in double precision, and `given` are the responses as they were passed, whose dtype
+    the solutions have. Moves and Newton steps change a few groups at a time, which are others in
+    every problem.
+    """
+    xp, groups = namespace(y), objective.groups
+    assert groups is not None
+    limits: dict[str, Any] = {
+        "method": settings.solver,
+        "tolerance": settings.tol,
+        "limit": settings.max_iter,
+    }
+    ended, values, norms = [], [], []
+    with limited_blas(X.shape[-2]):
+        for index in range(y.shape[0]):
+            problem, units = normalise(X[index, ...], y[index, ...], groups=groups)
+            if isinstance(noise, str):
+                solution = learn_noise(problem, objective, **limits)
+            else:
+                level = scalar(units.normalised_noise(noise[index]))
+                solution = solve(problem.with_noise(level), objective, **limits)
+            ended.append(solution)
+            values.append(
+                _of_groups(X[index, ...], y[index, ...], solution.value, units, objective)
+            )
+            norms.append(units.norms)
+    stacked = SparseGroupBatch(*(xp.stack(parts) for parts in zip(*values, strict=True)))
+    return _reported(_gathered(ended, None), stacked, xp.stack(norms), given)
+
+
+def _of_groups(
+    X: Array, y: Array, state: State, units: Units, objective: GroupCovariance
+) -> tuple[Array, ...]:
+    """Return the fields of `SparseGroupBatch` for one problem.
+
+    The energy is the loss that is minimised.
+    """
+    axes, groups = axes_of(state), objective.groups
+    assert axes is not None
+    assert groups is not None
+    relevance, noise = units.relevance(state.relevance), units.noise(state.noise)
+    coef = ActiveFactor.of(X, relevance, scalar(noise), axes).mean(y).mT
+    covariances = axes.covariances(relevance, groups)
+    energy = objective.in_units(objective.value(state), units)
+    return coef, groups.spread(real_part(diagonal(covariances))), noise, energy, covariances
+
+
+def _reported(
+    solution: BatchSolution[Any], value: Any, norms: Array, y: Array
+) -> BatchSolution[Any]:
+    """Return the solutions with values in the dtype of y; `norms` are those of the columns."""
     ended = (solution.n_iter, solution.distance, solution.tolerance)
-    return BatchSolution(narrow, _finite_status(solution, value), *ended)
+    return BatchSolution(_narrowed(value, norms, y), _finite_status(solution, value), *ended)
 
 
-def _narrowed(value: SparseBatch, units: Units, y: Array) -> SparseBatch:
+def _narrowed(value: Any, norms: Array, y: Array) -> Any:
     """Return the solutions as arrays of the library and the dtype of y.
 
-    Raise an error if a number is outside the range of this dtype, or if a coefficient that
-    contributes much to the fit is too small for it.
+    `norms` are those of the columns. Raise an error if a number is outside the range of this dtype,
+    or if a coefficient that contributes much to the fit is too small for it. Rounding the
+    covariance of a group would change its small eigenvalues: it is not rounded.
     """
     xp = namespace(value.coef)
-    for name, part in zip(value._fields, value, strict=True):
+    parts = {name: getattr(value, name) for name in SparseBatch._fields}
+    for name, part in parts.items():
         # Problems that diverged are told by their status, and do not stop the others.
         narrowed(xp.where(xp.isfinite(part), part, xp.zeros_like(part)), y, name)
-    narrow = SparseBatch(*(matched(part, y) for part in value))
-    sizes = xp.abs(value.coef) * units.norms[:, None, :]
+    narrow = value._replace(**{name: matched(part, y) for name, part in parts.items()})
+    sizes = xp.abs(value.coef) * norms[:, None, :]
     check_kept(value.coef, as_double(narrow.coef), sizes, "coef")
     return narrow
 
 
-def _finite_status(solution: BatchSolution[State], value: SparseBatch) -> tuple[Status, ...]:
+def _finite_status(solution: BatchSolution[State], value: Any) -> tuple[Status, ...]:
     """Return the status of each problem: DIVERGED if its coefficients or energy are not finite.
 
     All other problems keep the status of `solution`. The energy is the loss that is minimised.
@@ -370,8 +467,13 @@ def _solve_one_by_one(
     ended = [solved(index) for index in range(problem.dictionary.shape[0])]
     xp = namespace(problem.dictionary)
     fields = zip(*(solution.value.compact() for solution in ended), strict=True)
+    return _gathered(ended, State(*(xp.stack([xp.asarray(x) for x in parts]) for parts in fields)))
+
+
+def _gathered(ended: list[Solution[Any]], value: Any) -> BatchSolution[Any]:
+    """Return how single problems ended as the result of a batch with the given value."""
     return BatchSolution(
-        State(*(xp.stack([xp.asarray(part) for part in parts]) for parts in fields)),
+        value,
         tuple(solution.status for solution in ended),
         np.array([solution.n_iter for solution in ended]),
         np.array([solution.distance for solution in ended]),
@@ -553,10 +655,11 @@ def _means_by_qr(X: Array, y: Array, relevance: Array, noise: Array) -> Array:
     return xp.matrix_transpose(latent) * roots[:, None, :]
 
 
-def _concatenated(solved: list[BatchSolution[Any]]) -> BatchSolution[SparseBatch]:
+def _concatenated(solved: list[BatchSolution[Any]]) -> BatchSolution[Any]:
     """Return the solutions of several lists of problems as one `BatchSolution`, in their order."""
     xp = namespace(*solved[0].value)
-    value = SparseBatch(*(xp.concat([part.value[i] for part in solved], axis=0) for i in range(4)))
+    fields = zip(*(part.value for part in solved), strict=True)
+    value = type(solved[0].value)(*(xp.concat(list(parts), axis=0) for parts in fields))
     return BatchSolution(
         value,
         tuple(status for part in solved for status in part.status),

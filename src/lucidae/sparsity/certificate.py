@@ -7,6 +7,7 @@ the same thresholds.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -98,6 +99,35 @@ def claims(figures: SparseFigures) -> tuple[Claim, ...]:
         *_noise_covariance(figures),
         *_response_covariance(figures),
     )  # fmt: skip
+
+
+UNIQUE = ("unique_in_general_position", "unique_by_coherence")
+JOINT_STATEMENTS = {
+    "stationarity": "the energy of all parts is stationary in the relevances (KKT conditions)",
+    "posterior_mean": "the coefficients of every part are the posterior mean",
+    "noise_variance": "the noise variance of every part is the one asked for, or is stationary",
+    "energy": "the reported energy is the sum of the energies of all parts",
+    "support": "support contains exactly the statistically significant columns",
+}
+"""Statements about several dictionaries, where they differ from those about one."""
+
+
+def joint_certificate(figures: SparseFigures) -> Certificate:
+    """Return the certificate of a fit of several dictionaries with one set of relevances.
+
+    The relevance of a column is the prior variance of its coefficients. There are no predictions,
+    and no claims about uniqueness.
+    """
+    found = tuple(
+        replace(
+            claim,
+            statement=JOINT_STATEMENTS.get(claim.name, claim.statement),
+            advice=claim.advice.replace("use noise_variance='cv' or give a number", "give numbers"),
+        )
+        for claim in claims(figures)
+        if claim.name not in ("predictive_variance", "path_stability", *UNIQUE)
+    )
+    return Certificate("solve_joint, full posterior", found, figures.evidence)
 
 
 def _path_stability(figures: SparseFigures) -> tuple[Claim, ...]:

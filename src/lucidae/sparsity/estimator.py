@@ -46,7 +46,7 @@ from lucidae.sparsity.certificate import certificate_of, with_changes
 from lucidae.sparsity.evaluation import Sample
 from lucidae.sparsity.figures import SparseFigures
 from lucidae.sparsity.fitted import CERTIFIED_PARAMETERS, SparseState
-from lucidae.sparsity.group_covariance import GroupCovariance, axes_of
+from lucidae.sparsity.group_covariance import GroupCovariance, axes_of, objective_of
 from lucidae.sparsity.groups import Groups
 from lucidae.sparsity.held_out import (
     RULES,
@@ -72,7 +72,7 @@ from lucidae.sparsity.noise import (
     noise_rule,
     warn_if_collapsed,
 )
-from lucidae.sparsity.objectives import Energy, make_objective
+from lucidae.sparsity.objectives import Energy
 from lucidae.sparsity.penalties import as_penalty
 from lucidae.sparsity.posterior import ActiveFactor
 from lucidae.sparsity.prediction import check_kept, determination, narrowed
@@ -92,7 +92,6 @@ from lucidae.sparsity.support import significant_columns
 from lucidae.sparsity.verifier import EnergyKind, Fit, measure
 from lucidae.sparsity.whitening import NoiseCovariance, prepared_rows
 from lucidae.validation import (
-    check_choice,
     check_flag,
     check_integer,
     check_jobs,
@@ -520,17 +519,7 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
 
     def _objective(self, n_columns: int) -> Energy:
         groups = None if self.groups is None else Groups.of(self.groups, n_columns)
-        kind = check_choice(self.group_covariance, "group_covariance", ("spherical", "full"))
-        objective = make_objective(self.posterior, as_penalty(self.penalty), groups)
-        if kind == "spherical":
-            return objective
-        if groups is None or self.posterior != "full":
-            raise ValueError(
-                "group_covariance='full' needs groups of columns and posterior='full', but "
-                f"groups={'None' if groups is None else 'labels'} and "
-                f"posterior={self.posterior!r} were given."
-            )
-        return GroupCovariance(groups)
+        return objective_of(self.posterior, as_penalty(self.penalty), groups, self.group_covariance)
 
     def _fit(
         self, X: Array, y: Array, weights: Array | None, objective: Energy,
@@ -591,10 +580,12 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         if spectrum is not None:
             del settings["method"]
             minimise = partial(solve_correlated, spectrum=spectrum, learn_noise=learn, **settings)
-        if learn and spectrum is not None:
-            return minimise(problem.with_noise(first_noise(problem)), objective), None
         if learn:
-            learned = learn_noise(problem, objective, **settings)
+            learned = (
+                learn_noise(problem, objective, **settings)
+                if spectrum is None
+                else minimise(problem.with_noise(first_noise(problem)), objective)
+            )
             warn_if_collapsed(learned)
             return learned, None
         trace = guide.trace if guide else None

@@ -41,9 +41,11 @@ from lucidae.sparsity.group_moves import (
     square_root,
 )
 from lucidae.sparsity.groups import Groups
-from lucidae.sparsity.objectives import FullCovariance
+from lucidae.sparsity.objectives import Energy, FullCovariance, make_objective
+from lucidae.sparsity.penalties import Penalty
 from lucidae.sparsity.problem import Problem
 from lucidae.sparsity.state import State, evaluate, evaluate_from
+from lucidae.validation import check_choice
 
 
 @saved_as("lucidae.sparsity.axes/1")
@@ -379,6 +381,26 @@ class GroupCovariance(FullCovariance):
         The only rule is "mm", majorise–minimise.
         """
         return majorize_minimize_groups
+
+
+def objective_of(
+    posterior: Any, penalty: Penalty, groups: Groups | None, group_covariance: Any
+) -> Energy:
+    """Return the energy (loss) that belongs to arguments of `SparseVAE` with these names.
+
+    Raise an error if an argument is unknown, or if they do not work together.
+    """
+    kind = check_choice(group_covariance, "group_covariance", ("spherical", "full"))
+    objective = make_objective(posterior, penalty, groups)
+    if kind == "spherical":
+        return objective
+    if groups is None or posterior != "full":
+        raise ValueError(
+            "group_covariance='full' needs groups of columns and posterior='full', but "
+            f"groups={'None' if groups is None else 'labels'} and posterior={posterior!r} were "
+            "given."
+        )
+    return GroupCovariance(groups)
 
 
 def majorize_minimize_groups(state: State) -> Any:

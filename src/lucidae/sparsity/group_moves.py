@@ -18,11 +18,12 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from lucidae.arrays import adjoint, device, namespace, to_numpy
+from lucidae.arrays import adjoint, device, matched, namespace, scalar, to_numpy
 from lucidae.iteration import Below, iterate
 from lucidae.sparsity.dictionary import is_sparse
 from lucidae.sparsity.groups import Groups
-from lucidae.sparsity.state import State
+from lucidae.sparsity.problem import Problem, rounding_distance
+from lucidae.sparsity.state import State, evaluate
 
 Matrices: TypeAlias = np.ndarray[Any, Any]
 MoveRule: TypeAlias = Callable[[Matrices, Matrices, Matrices], tuple[Matrices, Matrices]]
@@ -58,6 +59,12 @@ AT_REST = 1e-12
 S and Q are the metric and the explained moment of the group (see `Blocks`), and the pivots are
 those of Gaussian elimination, divided by the diagonal of S. They have errors of the order of
 rounding, so groups with smaller pivots are examined by their eigenvalues."""
+
+ILL_CONDITIONED = 1e-4
+"""Noise variance, in normalised units, below which the energy after the moves is computed.
+
+The gain of a move depends on I − TᵀST for a covariance TTᵀ and a metric S. The smallest eigenvalue
+of this matrix is of the order of the noise variance, and its error is that of S."""
 
 MANY = 500
 """Number of groups from which on their Gram matrices are computed entry by entry.
@@ -460,12 +467,22 @@ class GroupWorkspace:
         The prior covariances of these groups.
     rule : callable
         `spherical_moves` or `full_moves`.
+    problem : Problem
+        The problem with these columns alone.
+    energy : float
+        The energy (loss) per response, up to a constant, when `gram` was last computed.
+    fixed : list of ndarray of bool of shape (k,), optional
+        The groups that do not move any more, for each size of groups. If it is given, each move is
+        followed by a new factorisation, and undone if the energy rises.
     """
 
     gram: Matrices
     members: list[Matrices]
     covariances: list[Matrices]
     rule: MoveRule
+    problem: Problem
+    energy: float
+    fixed: list[Matrices] | None = None
 
     @classmethod
     def of(
@@ -476,9 +493,8 @@ class GroupWorkspace:
         These two fields are products of the dictionary with the inverse covariance of a response.
         `covariances` are in the order of ``groups.by_size()``.
         """
-        whitened, loading = to_numpy(state.whitened), to_numpy(state.loading)
-        gram = np.hstack([adjoint(whitened) @ whitened, loading])
-        return cls(gram, [members for _, members in groups.by_size()], covariances, rule)
+        members = [members for _, members in groups.by_size()]
+        return cls(_gram(state), members, covariances, rule, state.problem, _energy(state))
 
     def best_moves(self) -> list[tuple[Matrices, Matrices]]:
         """Return, for each size of groups, the best covariances of these groups and their gains.
@@ -493,6 +509,9 @@ class GroupWorkspace:
             metric = self.gram[members[:, :, None], members[:, None, :]]
             loading = self.gram[members, columns:]
             found.append(self.rule(covariance, metric, loading @ adjoint(loading)))
+        if self.fixed is not None:
+            pairs = zip(found, self.fixed, strict=True)
+            found = [(moved, np.where(fixed, 0.0, gains)) for (moved, gains), fixed in pairs]
         return found
 
     def slopes(self, members: Matrices) -> Matrices:
@@ -513,6 +532,9 @@ class GroupWorkspace:
         """
         # Woodbury's identity: with Γ changed by Δ, Σ⁻¹ loses Σ⁻¹Φ_g(I + ΔS)⁻¹ΔΦ_gᵀΣ⁻¹. Multiplied
         # by Φᵀ and [Φ, Y], this takes a product of columns and rows from the buffer.
+        if self.fixed is not None:
+            self._move_if_lower(size, place, covariance)
+            return
         index = self.members[size][place]
         change = covariance - self.covariances[size][place]
         rows = self.gram[index, :]
@@ -535,10 +557,70 @@ class GroupWorkspace:
                     self.gram[np.ix_(index, index)][None],
                     (loading @ adjoint(loading))[None],
                 )
-                if gain[0] > 0.0:
+                if gain[0] > 0.0 and not (self.fixed and self.fixed[size][place]):
                     self.move(size, place, moved[0])
                     total += float(gain[0])
         return total
+
+    def _move_if_lower(self, size: int, place: int, covariance: Matrices) -> None:
+        """Change the covariance of one group only if this lowers the energy (loss).
+
+        The energy and `gram` are computed from a new factorisation. If the energy rises, the group
+        is fixed, because the gain of its move is smaller than rounding errors.
+        """
+        assert self.fixed is not None
+        before = self.covariances[size][place] + 0.0
+        self.covariances[size][place] = covariance
+        state = self._evaluated()
+        if _energy(state) <= self.energy:
+            self.gram, self.energy = _gram(state), _energy(state)
+        else:
+            self.covariances[size][place], self.fixed[size][place] = before, True
+
+    def make(self, moves: Callable[[], None]) -> None:
+        """Call `moves`, which moves groups, and call it again with more care if the energy rose.
+
+        The updates of `gram` accumulate rounding errors, and for a tiny noise variance a move that
+        is computed from them may raise the energy (loss). The moves are then undone and repeated,
+        each with a factorisation of its own.
+        """
+        if scalar(self.problem.noise) >= ILL_CONDITIONED:
+            moves()
+            return
+        before = [covariance + 0.0 for covariance in self.covariances]
+        try:
+            moves()
+            lower = _energy(self._evaluated()) <= self.energy + rounding_distance(self.problem)
+        except np.linalg.LinAlgError:  # I + ΔS is singular up to rounding
+            lower = False
+        if lower:
+            return
+        self.covariances = before
+        self.gram = _gram(self._evaluated())
+        self.fixed = [np.zeros(len(members), dtype=bool) for members in self.members]
+        moves()
+
+    def _evaluated(self) -> State:
+        """Return the state at the present covariances; its field `relevance` has no meaning."""
+        columns, parts = to_numpy(self.problem.dictionary), []
+        for members, covariance in zip(self.members, self.covariances, strict=True):
+            turned = np.moveaxis(columns[:, members], 0, 1) @ square_root(covariance)
+            parts.append(np.moveaxis(turned, 0, 1).reshape(len(columns), -1))
+        scaled = matched(np.hstack(parts), self.problem.dictionary)
+        ones = matched(np.ones(scaled.shape[1]), self.problem.noise)
+        factor = evaluate(self.problem._replace(dictionary=scaled), ones).factor
+        return evaluate(self.problem, ones, factor=factor, columns=True)
+
+
+def _gram(state: State) -> Matrices:
+    """Return [ΦᵀΣ⁻¹Φ | ΦᵀΣ⁻¹Y] for columns Φ, responses Y and the covariance Σ of a response."""
+    whitened, loading = to_numpy(state.whitened), to_numpy(state.loading)
+    return np.hstack([adjoint(whitened) @ whitened, loading])
+
+
+def _energy(state: State) -> float:
+    """Return the full energy (loss) per response of a state, up to a constant."""
+    return scalar(state.energy_of_fit + state.log_determinant)
 
 
 def descend_groups(workspace: GroupWorkspace, *, share: float, floor: float, limit: int) -> None:
@@ -549,6 +631,11 @@ def descend_groups(workspace: GroupWorkspace, *, share: float, floor: float, lim
     gain at the start, and at the latest after `limit` moves. The arrays of the workspace are
     overwritten.
     """
+    workspace.make(lambda: _descend(workspace, share, floor, limit))
+
+
+def _descend(workspace: GroupWorkspace, share: float, floor: float, limit: int) -> None:
+    """Make the moves of `descend_groups` without a check of the energy (loss) after them."""
     found = workspace.best_moves()
 
     def largest_gain(_: int = 0) -> float:

@@ -220,9 +220,11 @@ def _sweeps(
     progress = _SweepProgress(objective, rounding_distance(problem))
 
     def step(state: PrincipalState) -> PrincipalState:
-        if progress.since_distance >= SLOW and progress.since_distance % 2:
-            return move_groups(problem, state)
-        return improve_groups(problem, state, tolerance)
+        alone = progress.since_distance >= SLOW and progress.since_distance % 2
+        trial = move_groups(problem, state) if alone else improve_groups(problem, state, tolerance)
+        energy = scalar(objective.value(state))
+        allowed = energy + progress.rounding * max(abs(energy), 1.0)
+        return trial if scalar(objective.value(trial)) <= allowed else state
 
     solution: Solution[PrincipalState] = iterate(
         step,
@@ -261,9 +263,13 @@ def move_groups(problem: Problem, state: PrincipalState) -> PrincipalState:
     """
     if (working := _WorkingSet.of(state)) is None:
         return state
-    for _ in range(EXACT_ROUNDS):
-        if working.workspace.move_all() <= NO_GAIN:
-            break
+
+    def rounds() -> None:
+        for _ in range(EXACT_ROUNDS):
+            if working.workspace.move_all() <= NO_GAIN:
+                break
+
+    working.workspace.make(rounds)
     return working.state(problem, working.workspace.covariances)
 
 

@@ -37,7 +37,11 @@ from lucidae.arrays import (
     to_numpy,
     zeros_like_shape,
 )
+from lucidae.cards import Html, card, facts
+from lucidae.certificate import Certificate
 from lucidae.iteration import Below, Solution, Status, iterate, limited_blas
+from lucidae.sparsity.certificate import joint_certificate
+from lucidae.sparsity.evaluation import Sample
 from lucidae.sparsity.inputs import check_row_count, refuse_extremes
 from lucidae.sparsity.noise import FALLBACK
 from lucidae.sparsity.objectives import FullCovariance
@@ -54,6 +58,7 @@ from lucidae.sparsity.solvers import BASIN, BASIN_LIMIT, FEW_RESPONSES, joined
 from lucidae.sparsity.state import State, complementarity, evaluate, flat_start, positive
 from lucidae.sparsity.support import leave_one_out, significance_threshold
 from lucidae.sparsity.updates import SMALLEST_LEARNED, UPDATES, learned_noise
+from lucidae.sparsity.verified_joint import JointFit, measure_joint
 from lucidae.validation import check_choice, check_integer, check_number, check_rows, check_vector
 
 __all__ = ["SparseJoint", "joint_blocks", "solve_joint"]
@@ -79,6 +84,14 @@ class SparseJoint(NamedTuple):
         The minimised energy (loss), summed over all parts and responses.
     support : ndarray of int
         Indices of the columns whose relevance is statistically significant, in ascending order.
+    certificate : Certificate
+        Claims about this solution (optimality, posterior means, energy, support), each with a
+        verdict. They are measured by the verifier, without code of the solver.
+
+    Notes
+    -----
+    Notebooks show the certificate. ``lucidae.certify(solution, X, y)`` certifies the fields as they
+    are now on given data, with the settings of `solve_joint`.
     """
 
     coef: list[Array]
@@ -86,6 +99,44 @@ class SparseJoint(NamedTuple):
     noise_variance: Array
     energy: float
     support: Any
+    certificate: Any = None
+
+    @property
+    def certificate_(self) -> Certificate:
+        """The certificate, under the name that it has in estimators."""
+        if self.certificate is None:
+            raise ValueError(
+                "this SparseJoint has no certificate: call certify(solution, X, y), or take the "
+                "value of a solution of solve_joint."
+            )
+        found: Certificate = self.certificate
+        return found
+
+    def _certify_on(self, X: Any, y: Any = None) -> Certificate:
+        """Return a certificate of the fields as they are now, with the settings of the fit."""
+        if y is None:
+            raise ValueError("y is missing: to certify a SparseJoint on data, give X and y.")
+        kept = {} if self.certificate is None else self.certificate.evidence
+        names = ("given_noise", "tolerance", "significance")
+        parts = _checked_parts(X, y)
+        expected = [(int(p.responses.shape[1]), int(p.dictionary.shape[1])) for p in parts]
+        if [tuple(np.shape(to_numpy(part))) for part in self.coef] != expected:
+            raise ValueError(
+                f"X and y have {len(parts)} parts with coefficients of shape {expected}, which "
+                "does not suit the coefficients of this SparseJoint: give the data of the fit."
+            )
+        return _certified(self, parts, **{name: kept[name] for name in names if name in kept})
+
+    def _repr_html_(self) -> str:
+        names = {
+            "parts": len(self.coef),
+            "columns": int(self.relevance.shape[0]),
+            "support": np.asarray(self.support),
+            "noise variances": to_numpy(self.noise_variance),
+            "energy": self.energy,
+        }
+        claims = "" if self.certificate is None else self.certificate._folded_html()
+        return card("Several dictionaries with one support", facts(names), Html(claims))
 
 
 class JointState(NamedTuple):
@@ -193,7 +244,7 @@ def solve_joint(
     -----
     The parts need not have the same number of rows or responses. If they have the same number of
     responses and one noise variance, `joint_blocks` gives a single dictionary with groups for which
-    `lucidae.SparseVAE` minimises the same energy and makes a certificate, at a higher cost.
+    `lucidae.SparseVAE` minimises the same energy, at a higher cost.
 
     Examples
     --------
@@ -202,6 +253,8 @@ def solve_joint(
     >>> found = solve_joint(data.dictionary, data.responses, noise_variance=data.noise_variance)
     >>> data.angles[found.value.support]
     array([-10.,  15.])
+    >>> found.value.certificate.holds
+    True
     """
     parts = _checked_parts(X, y)
     check_choice(solver, "solver", ("auto", *UPDATES))
@@ -219,7 +272,10 @@ def solve_joint(
             ]
             fixed = [problem.with_noise(g) for problem, g in zip(problems, levels, strict=True)]
             solution = _solved(fixed, parts, solver, tol, max_iter)
-        return _with_value(solution, _in_units(solution.value, parts, units, significance))
+        found = _in_units(solution.value, parts, units, significance)
+        settings = {"given_noise": noise, "tolerance": tol, "significance": significance}
+        found = found._replace(certificate=_certified(found, parts, **settings))
+        return _with_value(solution, found)
 
 
 @takes_dictionary_and_responses
@@ -518,6 +574,20 @@ def _learned(
     return _with_value(learned, learned.value.solution.value)
 
 
+def _certified(found: SparseJoint, parts: Sequence[Rows], **settings: Any) -> Certificate:
+    """Return the certificate of a solution on the given parts; `settings` are as in `JointFit`."""
+    samples = [Sample(to_numpy(part.dictionary), to_numpy(part.responses)) for part in parts]
+    fit = JointFit(
+        [to_numpy(coef).T for coef in found.coef],
+        to_numpy(found.relevance),
+        to_numpy(found.noise_variance),
+        found.energy,
+        to_numpy(found.support),
+        **settings,
+    )
+    return joint_certificate(measure_joint(samples, fit))
+
+
 def _with_value(solution: Solution[Any], value: Any) -> Solution[Any]:
     """Return a copy of `solution` whose value is `value`."""
     return replace(solution, value=value)
@@ -530,7 +600,6 @@ def _in_units(
 
     The relevances are prior variances, and the energy is the loss.
     """
-    xp = namespace(joint.relevance)
     relevance = units[0].relevance(joint.relevance)
     noise = [
         scalar(unit.noise(state.noise)) for unit, state in zip(units, joint.states, strict=True)
@@ -541,7 +610,7 @@ def _in_units(
     ]
     pairs = zip(joint.states, units, strict=True)
     energy = sum(scalar(unit.energy(FULL.value(state))) for state, unit in pairs)
-    values = matched(xp.asarray(noise), relevance)
+    values = matched(np.asarray(noise), relevance)  # torch would make float32 of a list
     return SparseJoint(coef, relevance, values, energy, _support(joint, parts, significance))
 
 

@@ -207,7 +207,7 @@ def _learn_by_updates(
     return joined(solution, again)
 
 
-def warn_if_collapsed(solution: Solution[State]) -> None:
+def warn_if_collapsed(solution: Solution[Any]) -> None:
     """Warn if learning ended at the smallest noise variance that is allowed."""
     if scalar(solution.value.noise) <= 1.01 * SMALLEST_LEARNED:
         warn_user(

@@ -24,11 +24,12 @@ from lucidae.sparsity.attributes import (
     variance_distance,
 )
 from lucidae.sparsity.columns import column_lengths
-from lucidae.sparsity.correlated_evaluation import correlation_gain, evaluate_correlated
 from lucidae.sparsity.evaluation import (
     Evaluation,
     Sample,
     Weighted,
+    correlation_gain,
+    evaluate_correlated,
     evaluate_relevances,
     largest_in,
     squares,
@@ -399,10 +400,7 @@ def _judged(
     """
     w, z, Q = at.relevance, at.curvature, at.alignment
     n_used = int((w > 0).sum())
-    # A perturbation E of A changes φᵀΣ⁻¹φ by at most 2z‖E‖/√γ and ‖φᵀΣ⁻¹X‖/√n by at most
-    # 2√(z fit)‖E‖/√γ, where fit = tr(XXᵀΣ⁻¹)/n.
-    shift = 2.0 * at.rounding * np.sqrt(z * at.fit)
-    slope_error = 2.0 * at.rounding * z + 2.0 * np.sqrt(Q) * shift + shift**2
+    slope_error, shift = slope_errors(at)
     excess = excess_of_groups(at, model.labels) if model.full_groups else None
     violation, violation_error = _violation(rows, at, model, slope_error, excess)
     # An evaluation that is worse than this has lost its meaning, and so have the relevances.
@@ -442,6 +440,19 @@ def _judged(
             "violation": violation, "mean_distance": mean_distance, "n_responses": n,
         },
     )  # fmt: skip
+
+
+def slope_errors(at: Evaluation) -> tuple[Any, Any]:
+    """Return bounds on the rounding errors of Q − z and of √Q, one for each column.
+
+    z = φᵀΣ⁻¹φ and Q = ‖φᵀΣ⁻¹X‖²/n are the derivatives of the terms of the energy (loss) in the
+    relevance (prior variance) of a column φ, for n responses X with covariance Σ.
+    """
+    # A perturbation E of A changes φᵀΣ⁻¹φ by at most 2z‖E‖/√γ and ‖φᵀΣ⁻¹X‖/√n by at most
+    # 2√(z fit)‖E‖/√γ, where fit = tr(XXᵀΣ⁻¹)/n.
+    z, Q = at.curvature, at.alignment
+    shift = 2.0 * at.rounding * np.sqrt(z * at.fit)
+    return 2.0 * at.rounding * z + 2.0 * np.sqrt(Q) * shift + shift**2, shift
 
 
 def _ratio(values: Any, sizes: Any) -> Any:
