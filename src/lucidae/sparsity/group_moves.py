@@ -53,6 +53,12 @@ AT_REST = 1e-12
 S and Q are the metric and the explained moment of the group. Pivots have errors of the order of
 rounding; groups with smaller pivots are examined by their eigenvalues."""
 
+WELL_CONDITIONED = 1e-6
+"""Squared pivot of a Cholesky factor, relative to the diagonal, above which few digits are lost."""
+
+FEW = 200
+"""Number of groups below which a test which groups are at rest takes more time than it saves."""
+
 MANY = 500
 """Number of groups from which their Gram matrices are computed entry by entry."""
 
@@ -304,6 +310,8 @@ def full_moves(
     gain : ndarray of shape (k,)
         Decrease of the energy per response if this group moves alone.
     """
+    if len(metric) < FEW:
+        return _best_covariances(covariance, metric, explained)
     moving = covariance.any(axis=(1, 2)) | ~at_rest(metric, explained)
     return _moves_of(_best_covariances, moving, covariance, metric, explained)
 
@@ -312,6 +320,86 @@ def _best_covariances(
     covariance: Matrices, metric: Matrices, explained: Matrices
 ) -> tuple[Matrices, Matrices]:
     """Return what `full_moves` returns, without a test which groups are at rest."""
+    pairs = metric.shape[1] == 2 and not np.iscomplexobj(metric)
+    fast = _of_pairs if pairs and not np.iscomplexobj(explained) else _by_triangles
+    try:
+        return fast(covariance, metric, explained)
+    except np.linalg.LinAlgError:  # a metric is singular up to rounding
+        return _by_eigenvalues(covariance, metric, explained)
+
+
+# The three functions below compute the same. Let S₋ and Q₋ be the metric and the explained moment
+# without the group. Woodbury's identity gives S₋ = S(S − SΓS)⁻¹S, Q₋ = (I − SΓ)⁻¹Q(I − ΓS)⁻¹. With
+# N = S − SΓS = BBᵀ and R = BᵀS⁻¹, therefore RS₋Rᵀ = I and RQ₋Rᵀ = B⁻¹QB⁻ᵀ = U diag(λ) Uᵀ = F. The
+# minimiser is RᵀU diag(max(λ − 1, 0)) UᵀR, and the present Γ saves log|N| − log|S| + tr(F − S⁻¹Q).
+
+
+def _of_pairs(
+    covariance: Matrices, metric: Matrices, explained: Matrices
+) -> tuple[Matrices, Matrices]:
+    """Return the best covariances and their gains for groups of two real columns.
+
+    Most of the time of many small moves is that of calls, and closed forms need the fewest. A
+    `LinAlgError` is raised if digits would be lost.
+    """
+    coupled = metric @ covariance
+    left = metric - coupled @ metric
+    first, share = left[:, 0, 0], left[:, 0, 1] / left[:, 0, 0]
+    second = left[:, 1, 1] - share * left[:, 0, 1]
+    a, b, c = metric[:, 0, 0], metric[:, 0, 1], metric[:, 1, 1]
+    volume = a * c - b * b
+    safe = (first > WELL_CONDITIONED * a) & (second > WELL_CONDITIONED * c)
+    if not (safe & (volume > WELL_CONDITIONED * a * c)).all():
+        raise np.linalg.LinAlgError
+    # B has the columns (β, share·β) and (0, δ), and F = B⁻¹QB⁻ᵀ the entries `top`, `side`, `bottom`.
+    p, q, r = explained[:, 0, 0], explained[:, 0, 1], explained[:, 1, 1]
+    beta, delta = np.sqrt(first), np.sqrt(second)
+    middle = q - share * p
+    top, bottom, side = p / first, (r - share * (q + middle)) / second, middle / (beta * delta)
+    half, gap = 0.5 * (top + bottom), 0.5 * (top - bottom)
+    radius, turn = np.hypot(gap, side), 0.5 * np.arctan2(side, gap)
+    excess = np.maximum(np.stack([half + radius, half - radius]) - 1.0, 0.0)
+    roots = np.sqrt(excess)
+    # Columns of B times those of U, the eigenvectors (cos, sin) and (−sin, cos), then of S⁻¹.
+    upper = roots * np.stack([np.cos(turn), -np.sin(turn)])
+    under = roots * np.stack([np.sin(turn), np.cos(turn)])
+    upper, under = beta * upper, share * beta * upper + delta * under
+    upper, under = (c * upper - b * under) / volume, (a * under - b * upper) / volume
+    factor = np.stack([upper, under], axis=1).transpose(2, 1, 0)
+    saved = np.log(first * second / volume) + top + bottom
+    saved -= (c * p - 2.0 * b * q + a * r) / volume
+    gain = (excess - np.log1p(excess)).sum(axis=0) - saved
+    return factor @ adjoint(factor), np.where(np.isfinite(gain), gain, 0.0)
+
+
+def _by_triangles(
+    covariance: Matrices, metric: Matrices, explained: Matrices
+) -> tuple[Matrices, Matrices]:
+    """Return the best covariances and their gains from the Cholesky factors of N and S.
+
+    A `LinAlgError` is raised if digits would be lost.
+    """
+    sizes = np.diagonal(metric, axis1=1, axis2=2).real
+    left = metric - metric @ covariance @ metric
+    whole, root = np.linalg.cholesky(np.stack([metric, left]))
+    pivots = np.diagonal(root, axis1=1, axis2=2).real
+    others = np.diagonal(whole, axis1=1, axis2=2).real
+    if not (np.minimum(pivots, others) ** 2 > WELL_CONDITIONED * sizes).all():
+        raise np.linalg.LinAlgError
+    inverse, inner = np.linalg.inv(metric), np.linalg.inv(root)
+    ratios, axes = np.linalg.eigh(inner @ explained @ adjoint(inner))
+    excess = np.maximum(ratios - 1.0, 0.0)
+    half = inverse @ root @ (axes * np.sqrt(excess)[:, None, :])
+    saved = ratios + 2.0 * np.log(pivots / others)
+    traces = (inverse * np.conj(explained)).sum(axis=(1, 2)).real
+    gain = (excess - np.log1p(excess) - saved).sum(axis=1) + traces
+    return half @ adjoint(half), np.where(np.isfinite(gain), gain, 0.0)
+
+
+def _by_eigenvalues(
+    covariance: Matrices, metric: Matrices, explained: Matrices
+) -> tuple[Matrices, Matrices]:
+    """Return the best covariances and their gains from eigenvalues, also for singular metrics."""
     # With t = 1 + Δs, log t + q(1/t − 1)/s is minimal at t = q/s for one direction. For a matrix,
     # T = I + S^½ΓS^½ ⪰ I minimises log|T| + tr(Q̃T⁻¹) with Q̃ = S^{-½}QS^{-½}: T has the eigenvectors
     # of Q̃ and the eigenvalues max(λ, 1).
