@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -119,23 +120,27 @@ def _products(state: State, members: Matrices) -> tuple[Matrices, Matrices]:
     count, size = members.shape
     if isinstance(columns, np.ndarray) and count >= MANY and not np.iscomplexobj(columns):
         loading = np.asarray(loading).reshape(count, size, -1)
-        return _metrics(columns.reshape(-1, count, size)), loading @ adjoint(loading)
+        return _metrics(columns, size), loading @ adjoint(loading)
     columns = xp.permute_dims(xp.reshape(columns, (-1, count, size)), (1, 0, 2))
     loading = xp.reshape(loading, (count, size, -1))
     return to_numpy(adjoint(columns) @ columns), to_numpy(loading @ adjoint(loading))
 
 
-def _metrics(columns: Matrices) -> Matrices:
-    """Return the Gram matrices of real columns of shape (d, k, m), one m × m matrix for each k.
+def _metrics(columns: Matrices, size: int) -> Matrices:
+    """Return the Gram matrices of groups of `size` consecutive columns of a real matrix.
 
-    For many groups, a product over all groups for each entry is faster than one for each group.
+    For many groups, products over all groups are faster than one product for each group.
     """
-    _, count, size = columns.shape
-    found = np.empty((count, size, size))
-    for row in range(size):
-        for column in range(row + 1):
-            entry = np.einsum("dk,dk->k", columns[:, :, row], columns[:, :, column])
-            found[:, row, column] = found[:, column, row] = entry
+    total = columns.shape[1]
+    found = np.empty((total // size, size, size))
+    # Products with columns further to the right are computed for all columns, because strided
+    # access would take longer; those with columns of the next group are not used.
+    for distance in range(size):
+        left, right = columns[:, : total - distance], columns[:, distance:]
+        entries = np.zeros(total)
+        entries[: total - distance] = np.einsum("dk,dk->k", left, right)
+        for row in range(size - distance):
+            found[:, row, row + distance] = found[:, row + distance, row] = entries[row::size]
     return found
 
 
@@ -161,7 +166,7 @@ def multiples_of_identity(weights: Matrices, size: int) -> Matrices:
 
 
 def spherical_moves(
-    covariance: Matrices, metric: Matrices, explained: Matrices
+    covariance: Matrices, metric: Matrices, explained: Matrices, most: int | None = None
 ) -> tuple[Matrices, Matrices]:
     """Return the best covariance wI of each group, with all other groups fixed, and its gain.
 
@@ -176,6 +181,9 @@ def spherical_moves(
         The present covariances wI of the k groups, which are part of the covariance of a response.
     metric, explained : ndarray of shape (k, m, m)
         The matrices S and Q of each group, as in `Blocks`.
+    most : int, optional
+        If it is given, only the moves of groups that are not zero, and those of the `most` others
+        with the largest gains, are needed; further groups may get no move and the gain zero.
 
     Returns
     -------
@@ -185,11 +193,12 @@ def spherical_moves(
         Decrease of the energy per response if this group moves alone.
     """
     moving = (covariance[:, 0, 0].real > 0) | ~at_rest(metric, explained)
-    return _moves_of(_best_multiples, moving, covariance, metric, explained)
+    rule = partial(_best_multiples, most=most)
+    return _moves_of(rule, moving, covariance, metric, explained)
 
 
 def _best_multiples(
-    covariance: Matrices, metric: Matrices, explained: Matrices
+    covariance: Matrices, metric: Matrices, explained: Matrices, most: int | None = None
 ) -> tuple[Matrices, Matrices]:
     """Return what `spherical_moves` returns, without a test which groups are at rest."""
     weights = covariance[:, 0, 0].real
@@ -199,14 +208,43 @@ def _best_multiples(
     s, q = np.where(flat, 0.0, s), np.where(flat, 0.0, np.maximum(q, 0.0))
     change, gain = np.zeros_like(weights), np.zeros_like(weights)
     moving = (weights > 0) | (q > s).any(axis=1)
-    if moving.any():
-        with np.errstate(divide="ignore", invalid="ignore"):
-            change[moving], gain[moving] = _best_changes(weights[moving], s[moving], q[moving])
+    with np.errstate(divide="ignore", invalid="ignore"):
+        for part in _searched(moving, weights, s, q, gain, most):
+            change[part], gain[part] = _best_changes(weights[part], s[part], q[part])
     # If rounding errors make a metric indefinite, the energy is not a number and nothing moves.
     sound = np.isfinite(gain) & np.isfinite(change)
     change, gain = np.where(sound, change, 0.0), np.where(sound, gain, 0.0)
     moved = np.where(change <= -weights, 0.0, weights + change)
     return multiples_of_identity(moved, metric.shape[1]), gain
+
+
+def _searched(
+    moving: Matrices, weights: Matrices, s: Matrices, q: Matrices, gain: Matrices, most: int | None
+) -> Iterator[Matrices]:
+    """Yield the indices of groups whose best relevance is searched for, in one or two parts.
+
+    The arguments are those of `_best_multiples`, and a mask of the groups that may move. The caller
+    writes the gains of each part into `gain` before it asks for the next one.
+    """
+    inside = np.flatnonzero(moving)
+    active = weights[inside] > 0
+    if most is None or np.count_nonzero(~active) <= 4 * most:
+        if inside.size:
+            yield inside
+        return
+    # A term of the energy of a group of relevance zero falls by at most ρ − 1 − log ρ, with
+    # ρ = qᵢ/sᵢ, where it falls at all, and the gain is at most their sum. Groups whose bound is
+    # below the gains of enough others need no search.
+    ratios = np.maximum(q[inside], s[inside]) / np.where(s[inside] > 0, s[inside], np.inf)
+    ratios = np.maximum(ratios, 1.0)
+    bounds = (ratios - 1.0 - np.log(ratios)).sum(axis=1)
+    cut = np.partition(bounds[~active], -2 * most)[-2 * most]
+    yield inside[active | (bounds >= cut)]
+    known = gain[inside[~active & (bounds >= cut)]]
+    enough = np.partition(known, -most)[-most]
+    rest = inside[~active & (bounds < cut) & (bounds > enough)]
+    if rest.size:
+        yield rest
 
 
 def _moves_of(
@@ -342,16 +380,16 @@ def _of_pairs(
     Most of the time of many small moves is that of calls, and closed forms need the fewest. A
     `LinAlgError` is raised if digits would be lost.
     """
-    coupled = metric @ covariance
-    left = metric - coupled @ metric
-    first, share = left[:, 0, 0], left[:, 0, 1] / left[:, 0, 0]
-    second = left[:, 1, 1] - share * left[:, 0, 1]
+    left = metric - metric @ covariance @ metric
     a, b, c = metric[:, 0, 0], metric[:, 0, 1], metric[:, 1, 1]
-    volume = a * c - b * b
-    safe = (first > WELL_CONDITIONED * a) & (second > WELL_CONDITIONED * c)
-    if not (safe & (volume > WELL_CONDITIONED * a * c)).all():
+    first, volume = left[:, 0, 0], a * c - b * b
+    if not ((first > WELL_CONDITIONED * a) & (volume > WELL_CONDITIONED * a * c)).all():
         raise np.linalg.LinAlgError
-    # B has the columns (β, share·β) and (0, δ), and F = B⁻¹QB⁻ᵀ the entries `top`, `side`, `bottom`.
+    share = left[:, 0, 1] / first
+    second = left[:, 1, 1] - share * left[:, 0, 1]
+    if not (second > WELL_CONDITIONED * c).all():
+        raise np.linalg.LinAlgError
+    # B has the columns (β, share·β) and (0, δ); F = B⁻¹QB⁻ᵀ the entries `top`, `side` and `bottom`.
     p, q, r = explained[:, 0, 0], explained[:, 0, 1], explained[:, 1, 1]
     beta, delta = np.sqrt(first), np.sqrt(second)
     middle = q - share * p
@@ -379,6 +417,9 @@ def _by_triangles(
 
     A `LinAlgError` is raised if digits would be lost.
     """
+    used = np.diagonal(metric, axis1=1, axis2=2).real > 0
+    if not used.all():  # columns of zeros get no variance, and their unit does not matter
+        metric = metric + ~used[:, :, None] * np.eye(used.shape[1])
     sizes = np.diagonal(metric, axis1=1, axis2=2).real
     left = metric - metric @ covariance @ metric
     whole, root = np.linalg.cholesky(np.stack([metric, left]))
@@ -389,7 +430,7 @@ def _by_triangles(
     inverse, inner = np.linalg.inv(metric), np.linalg.inv(root)
     ratios, axes = np.linalg.eigh(inner @ explained @ adjoint(inner))
     excess = np.maximum(ratios - 1.0, 0.0)
-    half = inverse @ root @ (axes * np.sqrt(excess)[:, None, :])
+    half = used[:, :, None] * (inverse @ root @ (axes * np.sqrt(excess)[:, None, :]))
     saved = ratios + 2.0 * np.log(pivots / others)
     traces = (inverse * np.conj(explained)).sum(axis=(1, 2)).real
     gain = (excess - np.log1p(excess) - saved).sum(axis=1) + traces
@@ -483,17 +524,18 @@ class Ranking(NamedTuple):
     vanishes: Matrices
 
 
-def rank_groups(state: State, groups: Groups) -> Ranking:
+def rank_groups(state: State, groups: Groups, most: int | None = None) -> Ranking:
     """Return the gain of the best move of every group that shares one relevance (prior variance).
 
     The state must store its fields `whitened` and `loading`, products of the dictionary with the
-    inverse covariance of a response.
+    inverse covariance of a response. If `most` is given, only the gains of groups of positive
+    relevance and the `most` largest ones of the other groups are needed; further ones may be zero.
     """
     relevance = to_numpy(state.relevance)
     gains, vanishes = np.zeros(groups.count), np.zeros(groups.count, dtype=bool)
     for numbers, members, metric, explained in group_blocks(state, groups):
         present = multiples_of_identity(relevance[members[:, 0]], members.shape[1])
-        moved, gains[numbers] = spherical_moves(present, metric, explained)
+        moved, gains[numbers] = spherical_moves(present, metric, explained, most)
         vanishes[numbers] = moved[:, 0, 0] == 0.0
     return Ranking(gains, vanishes)
 
