@@ -3,11 +3,13 @@
 import importlib
 import inspect
 import json
+import pickle
 import sys
 
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
+from sklearn.base import clone
 
 from extras import require
 
@@ -446,6 +448,21 @@ def test_source_estimate_works_with_the_methods_of_mne(tmp_path):
     stc = sparse_vae(volume.evoked, volume.forward, volume.cov, verbose=False)
     stc.save(tmp_path / "volume-vl.stc", verbose=False)
     assert stc.get_peak()[0] in stc.vertices[0]
+
+
+def test_the_certificate_is_computed_when_it_is_first_read_and_is_that_of_the_fit():
+    result = localised(simulated("surface", "mag", noise=0.5))
+    model, estimate = result.model, result.estimate
+    assert callable(model._state.figures)
+    eager = clone(model).fit(estimate.gain, estimate.responses)
+    assert not callable(eager._state.figures)
+    copied = pickle.loads(pickle.dumps(model))
+    model.tol = 1e3  # a parameter that is changed after the fit is not that of the fit
+    for certificate in (copied.certificate_, result.certificate):
+        for claim, expected in zip(certificate.claims, eager.certificate_.claims, strict=True):
+            assert (claim.name, claim.holds) == (expected.name, expected.holds)
+            assert claim.threshold == expected.threshold
+    assert not callable(model._state.figures)
 
 
 def test_result_describes_itself():

@@ -7,7 +7,7 @@ from scipy.optimize import minimize
 from sklearn.exceptions import ConvergenceWarning
 
 from lucidae import SparseVAE
-from lucidae.sparsity import group_solver
+from lucidae.sparsity import group_moves, group_solver
 from lucidae.sparsity.group_covariance import GroupCovariance, evaluate_groups
 from lucidae.sparsity.group_moves import (
     GroupWorkspace,
@@ -320,3 +320,81 @@ def test_a_move_that_raises_the_energy_is_undone():
     workspace.move_all()
     assert_array_equal(workspace.covariances[last][place], covariances[last][place])
     assert workspace.energy < energy
+
+
+def stacks(seed, size, rank, kind=float, count=60):
+    """Return covariances, metrics and explained moments of groups; every third is inactive."""
+    rng = np.random.default_rng(seed)
+
+    def normal(*shape):
+        real = rng.standard_normal(shape)
+        return real + 1j * rng.standard_normal(shape) if kind is complex else real
+
+    half, other = normal(count, size, 2 * size), normal(count, size, 2 * size)
+    other = 2.0 * other * rng.random((count, 1, 1))
+    S, Q = half @ half.conj().mT, other @ other.conj().mT
+    inverse = np.linalg.inv(np.linalg.cholesky(S))
+    part = normal(count, size, rank)
+    part = part @ part.conj().mT
+    part = part / np.linalg.eigvalsh(part)[:, -1:, None] * rng.random((count, 1, 1))
+    covariance = inverse.conj().mT @ part @ inverse
+    covariance[::3] = 0.0
+    return covariance, S, Q
+
+
+@pytest.mark.parametrize("kind", [float, complex])
+@pytest.mark.parametrize(("size", "rank"), [(1, 1), (2, 1), (2, 2), (3, 1), (3, 3), (5, 2)])
+def test_fast_moves_are_those_by_eigenvalues(size, rank, kind):
+    blocks = stacks(0, size, rank, kind)
+    moved, gains = group_moves._by_eigenvalues(*blocks)
+    fast = [group_moves._by_triangles]
+    if size == 2 and kind is float:
+        fast.append(group_moves._of_pairs)
+    for rule in fast:
+        found, gained = rule(*blocks)
+        assert_allclose(found, moved, atol=1e-10 * np.abs(moved).max())
+        assert_allclose(gained, gains, rtol=1e-9, atol=1e-10)
+        # What the best covariance leaves out is left out exactly: no axis has a variance of
+        # rounding errors.
+        assert_array_equal(np.linalg.matrix_rank(found), np.linalg.matrix_rank(moved))
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_fast_moves_give_columns_of_zeros_no_variance_and_lose_no_digits(size):
+    covariance, S, Q = stacks(1, size, size)
+    for each in (covariance, S, Q):
+        each[:, 1] = each[:, :, 1] = 0.0
+    moved, gains = full_moves(covariance, S, Q)
+    expected = group_moves._by_eigenvalues(covariance, S, Q)
+    assert not moved[:, 1].any()
+    assert_allclose(moved, expected[0], atol=1e-10)
+    assert_allclose(gains, expected[1], atol=1e-10)
+    nearly = S + 0.0  # two columns that are dependent up to rounding errors
+    nearly[:, 1], nearly[:, :, 1] = nearly[:, 0], nearly[:, :, 0]
+    with pytest.raises(np.linalg.LinAlgError):
+        group_moves._by_triangles(0.0 * S, nearly, Q)
+    assert np.isfinite(full_moves(0.0 * S, nearly, nearly)[1]).all()
+
+
+@pytest.mark.parametrize("most", [5, 20])
+def test_a_ranking_of_the_best_groups_has_the_largest_gains_of_all(most):
+    rng = np.random.default_rng(0)
+    half, other = rng.standard_normal((2, 400, 3, 6))
+    other = other * rng.uniform(0.2, 3.0, (400, 1, 1))
+    S, Q = half @ half.mT, other @ other.mT
+    weights = np.where(rng.random(400) < 0.05, 0.1 / np.linalg.eigvalsh(S)[:, -1], 0.0)
+    present = multiples_of_identity(weights, 3)
+    _, every = spherical_moves(present, S, Q)
+    _, best = spherical_moves(present, S, Q, most)
+    active = weights > 0
+    assert_allclose(best[active], every[active])
+    order = np.argsort(-np.where(active, 0.0, every))[:most]
+    assert_allclose(best[order], every[order])
+    assert (best <= every + 1e-12).all()
+    assert np.count_nonzero(best) < np.count_nonzero(every)
+
+
+def test_many_groups_of_consecutive_columns_have_the_same_metric():
+    columns = np.random.default_rng(0).standard_normal((7, 1800))
+    expected = np.einsum("dki,dkj->kij", *[columns.reshape(7, 600, 3)] * 2)
+    assert_allclose(group_moves._metrics(columns, 3), expected, atol=1e-12)

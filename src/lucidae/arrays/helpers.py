@@ -147,7 +147,7 @@ def matched(x: Array, ref: Array) -> Array:
 
 def is_complex(x: Array) -> bool:
     """Tell whether `x` has a complex dtype."""
-    if type(x) is np.ndarray:
+    if type(x) is np.ndarray or isinstance(x, np.generic):
         return bool(x.dtype.kind == "c")
     if compat.is_torch_array(x):  # the standard's test takes longer than a small product
         return bool(x.is_complex())
@@ -398,8 +398,9 @@ def squared_norms(A: Array, axis: int) -> Array:
 
     No array of the size of `A` is allocated.
     """
-    if is_numpy(A) and A.ndim == 2 and axis == -2 and not is_complex(A):
-        return np.einsum("ij,ij->j", A, A)  # vecdot copies A to bring this axis to the end
+    if is_numpy(A) and A.ndim == 2 and not is_complex(A):
+        # vecdot copies A to bring the first axis to the end, and is slower for small matrices.
+        return np.einsum("ij,ij->j" if axis == -2 else "ij,ij->i", A, A)
     return real_part(namespace(A).vecdot(A, A, axis=axis))
 
 

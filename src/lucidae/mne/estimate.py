@@ -165,7 +165,7 @@ class GroupEstimate:
             fit_intercept=False,
             **settings,
         )
-        model = template.fit(gain, responses)
+        model = template._fit_on(gain, responses, None, None, deferred=True)
         columns = np.flatnonzero(np.isin(labels, labels[np.asarray(model.relevance_) > 0]))
         found = cls(model, gain, responses, labels, columns, _prior_of(model, labels, columns))
         return found if significance is None else found._without_insignificant(level)
@@ -213,32 +213,37 @@ class GroupEstimate:
         replace each other: neither is significant while both are present, but one of them is when
         it is alone.
         """
-        labels, n_responses = self.labels[self.columns], self.responses.shape[1]
-        kept, thresholds = np.arange(self.columns.size), self._thresholds(significance)
+        if not self.columns.size:
+            return self.columns
+        groups = Groups.of(self.labels[self.columns], self.columns.size)
+        n_responses, thresholds = self.responses.shape[1], self._thresholds(significance)
         # With D = ΦB, P = DᵀΣ⁻¹D and Q = DᵀΣ⁻¹M/√n, a group costs log|I − P| + tr(Qᵀ(I − P)⁻¹Q) on
         # its own rows and columns. By Woodbury's identity I − P is the posterior covariance of the
         # latents, and Q their posterior mean divided by √n.
-        left = self._factor.posterior(self.noise_variance).covariance(kept)
+        left = self._factor.posterior(self.noise_variance).covariance(np.arange(groups.labels.size))
         loading = self._factor.mean(self.responses) / np.sqrt(n_responses)
-        while kept.size:
-            excess = {}
-            for label in np.unique(labels[kept]):
-                here = np.flatnonzero(labels[kept] == label)
-                lost = removal_cost(left[np.ix_(here, here)], loading[here], 1.0)
-                excess[label] = n_responses * lost - thresholds[label]
-            least = min(excess, key=lambda label: excess[label])
+        kept, sizes = np.ones(groups.count, dtype=bool), groups.by_size()
+        while kept.any():
+            excess = np.full(groups.count, np.inf)
+            for numbers, members in sizes:
+                here = kept[numbers]
+                index = members[here]
+                blocks = left[index[:, :, None], index[:, None, :]]
+                lost = removal_cost(blocks, loading[index], 1.0)
+                excess[numbers[here]] = n_responses * lost - thresholds[numbers[here]]
+            least = int(excess.argmin())
             if excess[least] > 0.0:
                 break
             # The inverse of `left` is the posterior precision. Removing a group deletes its rows
             # and columns there, which is a Schur complement here.
-            gone = labels[kept] == least
-            share = np.linalg.solve(left[np.ix_(gone, gone)], left[np.ix_(gone, ~gone)]).T
-            loading = loading[~gone] - share @ loading[gone]
-            left = left[np.ix_(~gone, ~gone)] - share @ left[np.ix_(gone, ~gone)]
-            kept = kept[~gone]
-        return np.asarray(self.columns[kept])
+            kept[least] = False
+            gone = np.flatnonzero(groups.labels == least)
+            share = np.linalg.solve(left[np.ix_(gone, gone)], left[gone]).T
+            loading = loading - share @ loading[gone]
+            left = left - share @ left[gone]
+        return np.asarray(self.columns[kept[groups.labels]])
 
-    def _thresholds(self, significance: float) -> dict[Any, float]:
+    def _thresholds(self, significance: float) -> Floats:
         """Return, for each selected group, the evidence that it must exceed to be significant.
 
         The evidence of a group is twice the decrease of the log-likelihood without this group.
@@ -251,7 +256,7 @@ class GroupEstimate:
             else significance_threshold(significance, count)
             for size in np.unique(sizes)
         }
-        return {label: by_size[size] for label, size in zip(self.groups, sizes, strict=True)}
+        return np.array([by_size[size] for size in sizes])
 
     def _restricted(self, columns: Floats) -> GroupEstimate:
         """Return the estimate for fewer `columns`; their prior covariances are fitted again."""

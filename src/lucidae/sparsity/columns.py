@@ -159,6 +159,10 @@ class Transformed(NamedTuple):
         return self.function(self.columns[:, index])
 
 
+LEADING = 4
+"""Number of columns of the dictionary that are compared first when rows are compared."""
+
+
 def column_blocks(dictionary: Any) -> Iterator[tuple[slice, Any]]:
     """Return pairs of a slice of the columns and these columns as a dense array.
 
@@ -173,12 +177,17 @@ def column_lengths(dictionary: Any) -> Any:
     """Return the norms of the columns of a dense or sparse dictionary."""
     if isinstance(dictionary, SparseColumns):
         return dictionary.lengths
-    return np.linalg.norm(dictionary, axis=0)
+    if np.iscomplexobj(dictionary):
+        return np.linalg.norm(dictionary, axis=0)
+    return np.sqrt(np.einsum("ij,ij->j", dictionary, dictionary))  # allocates no such array
 
 
 def row_keys(dictionary: Any, responses: Any) -> list[bytes]:
     """Return byte strings that are equal exactly for equal rows of dictionary and responses."""
     if not scipy.sparse.issparse(dictionary):
+        first = [row.tobytes() for row in np.ascontiguousarray(dictionary[:, :LEADING]) + 0.0]
+        if len(set(first)) == len(first):  # rows whose first entries differ are different
+            return first
         return [row.tobytes() for row in np.hstack([dictionary, responses]) + 0.0]
     matrix = scipy.sparse.csr_array(dictionary, copy=True)
     matrix.sum_duplicates()

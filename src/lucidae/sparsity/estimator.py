@@ -55,7 +55,7 @@ from lucidae.sparsity.held_out import (
     coarse_trace,
     folds,
     held_out_errors,
-    with_stability,
+    path_stability,
 )
 from lucidae.sparsity.inputs import (
     checked_attributes,
@@ -374,11 +374,13 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         return self._fit_on(X, y, sample_weight, noise_cov)
 
     def _fit_on(
-        self, X: Any, y: Any, sample_weight: Any, noise_cov: Any, guide: Guide | None = None
-    ) -> Self:
+        self, X: Any, y: Any, sample_weight: Any, noise_cov: Any, guide: Guide | None = None,
+        deferred: bool = False,
+    ) -> Self:  # fmt: skip
         """Check the data and fit to them, starting from `guide` if it is given.
 
-        A guide is a solution of `noise_path`, with the path to which it belongs.
+        A guide is a solution of `noise_path`, with the path to which it belongs. If `deferred`, the
+        certificate is computed when it is first read. Until then the estimator holds the data.
         """
         X, y = validated_pair(self, X, y)
         objective = self._checked_objective(X.shape[1])
@@ -392,7 +394,7 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
             X, y = to_numpy(X), to_numpy(y)
             weights = None if weights is None else to_numpy(weights)
         with limited_blas(X.shape[0]):
-            solution = self._fit(X, y, weights, objective, cov, guide)
+            solution = self._fit(X, y, weights, objective, cov, guide, deferred)
         if device_array is not None:
             self._state.move_beside(device_array)
         if not solution.status.ok:
@@ -523,11 +525,12 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
 
     def _fit(
         self, X: Array, y: Array, weights: Array | None, objective: Energy,
-        cov: NoiseCovariance | None, guide: Guide | None,
+        cov: NoiseCovariance | None, guide: Guide | None, deferred: bool,
     ) -> Solution[State]:  # fmt: skip
         """Minimise the energy on checked data, store the fitted state and return the solution.
 
-        The energy is the loss that is minimised.
+        The energy is the loss that is minimised. If `deferred`, the fitted values are verified
+        when the certificate is first read.
         """
         targets = as_double(y if y.ndim == 2 else y[:, None])
         given = rows_of(X, targets, weights, bool(self.fit_intercept))
@@ -547,8 +550,15 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         state.add_noise(cov, weights)
         shapes = X.shape[1], units.n_responses
         fitted = checked_attributes(state.results, *shapes)
-        state.figures = self._verified(state, fitted, given, rows, objective, rule, cov)
-        state.figures = with_stability(state.figures, trace, solution.value, units, objective)
+        stability = path_stability(trace, solution.value, units, objective)
+        then = copy(self)  # with the parameters of this fit, which a user may change later
+
+        def verified() -> SparseFigures:
+            with limited_blas(X.shape[0]):
+                figures = then._verified(state, fitted, given, rows, objective, rule, cov)
+            return figures if stability is None else replace(figures, path=stability)
+
+        state.figures = verified if deferred else verified()
         groups = None if objective.groups is None else objective.groups.labels
         state.parameters = {name: getattr(self, name) for name in CERTIFIED_PARAMETERS}
         state.parameters |= {"groups": groups}  # a copy, since a user may write into an array
@@ -830,12 +840,12 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         attributes = {name: getattr(self, name) for name in names}
         fitted = checked_attributes(attributes, dictionary.shape[1], outputs)
         fitted.pop("noise_variances_", None)  # they belong to the training rows
-        rule: str | float = self._state.figures.noise_rule.replace("floor", "learn")
+        rule: str | float = self._state.measured.noise_rule.replace("floor", "learn")
         if not rule or not isinstance(then.noise_variance, str):
             rule = noise_rule(then.noise_variance, objective, rows.count, dictionary.shape[1])
         with limited_blas(dictionary.shape[0]), np.errstate(all="ignore"):
             figures = then._verified(self._state, fitted, given, rows, objective, rule, cov)
-        figures = replace(figures, path=self._state.figures.path)
+        figures = replace(figures, path=self._state.measured.path)
         found = certificate_of(figures, f"{type(self).__name__}, {figures.title}")
         # No other claim depends on the noise variances of the training rows.
         shown = {name: attributes[name] for name in ("noise_variances_",) if name in attributes}

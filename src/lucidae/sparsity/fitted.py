@@ -58,8 +58,9 @@ class SparseState(FittedState):
         Posterior covariance of the coefficients on the active columns.
     center : array of shape (n_features,)
         Weighted mean of the training rows, rounded to float64; zero without an intercept.
-    figures : SparseFigures
-        The measured values that the certificate judges.
+    figures : SparseFigures or callable
+        The measured values that the certificate judges, or a function that computes them when
+        they are first read (see `measured`).
     rest : array of shape (n_features,), optional
         Difference between the exact weighted mean of the training rows and `center`.
     level : array of shape (n_outputs,), optional
@@ -78,6 +79,13 @@ class SparseState(FittedState):
     level: Array | None = None
     parameters: dict[str, Any] | None = None
     noise_level: float = 1.0
+
+    @property
+    def measured(self) -> Any:
+        """The measured values that the certificate judges; they are computed at most once."""
+        if callable(self.figures):
+            self.figures = self.figures()
+        return self.figures
 
     def move_beside(self, ref: Array) -> None:
         """Move fitted attributes and posterior to the library and the device of the array `ref`."""
@@ -104,7 +112,7 @@ class SparseState(FittedState):
 
     def learned_noise(self, n_rows: int) -> NoiseCovariance | None:
         """Return the learned covariance of the noise of `n_rows` rows; None if none was learned."""
-        if self.figures.noise_rule != "learn_diagonal":
+        if self.measured.noise_rule != "learn_diagonal":
             return None
         variances = self.results["noise_variances_"]
         if len(variances) != n_rows:
@@ -172,14 +180,16 @@ class SparseState(FittedState):
     def saved_fields(self) -> dict[str, Any]:
         """Return what `lucidae.save` and pickle write, with attributes that were changed in place.
 
-        `predict` uses these attributes, so that a loaded estimator must have them too.
+        `predict` uses these attributes, so that a loaded estimator must have them too. Measured
+        values that were not yet read are computed first, because the data are not saved.
         """
+        assert self.measured is not None
         changed = {"_attributes": self._attributes} if self.changed_attributes({}) else {}
         return super().saved_fields() | changed
 
     def compute_certificate(self, title: str) -> Certificate:
         """Return the certificate with all claims, judged by the measured values."""
-        return certificate_of(self.figures, f"{title}, {self.figures.title}")
+        return certificate_of(self.measured, f"{title}, {self.measured.title}")
 
 
 @reads("lucidae.sparsity.estimators:Fitted")

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -65,6 +66,12 @@ ILL_CONDITIONED = 1e-4
 
 The gain of a move depends on I − TᵀST for a covariance TTᵀ and a metric S. The smallest eigenvalue
 of this matrix is of the order of the noise variance, and its error is that of S."""
+
+WELL_CONDITIONED = 1e-6
+"""Squared pivot of a Cholesky factor, relative to the diagonal, above which few digits are lost."""
+
+FEW = 200
+"""Number of groups below which a test which groups are at rest takes more time than it saves."""
 
 MANY = 500
 """Number of groups from which on their Gram matrices are computed entry by entry.
@@ -132,24 +139,27 @@ def _products(state: State, members: Matrices) -> tuple[Matrices, Matrices]:
     count, size = members.shape
     if isinstance(columns, np.ndarray) and count >= MANY and not np.iscomplexobj(columns):
         loading = np.asarray(loading).reshape(count, size, -1)
-        return _metrics(columns.reshape(-1, count, size)), loading @ adjoint(loading)
+        return _metrics(columns, size), loading @ adjoint(loading)
     columns = xp.permute_dims(xp.reshape(columns, (-1, count, size)), (1, 0, 2))
     loading = xp.reshape(loading, (count, size, -1))
     return to_numpy(adjoint(columns) @ columns), to_numpy(loading @ adjoint(loading))
 
 
-def _metrics(columns: Matrices) -> Matrices:
-    """Return the Gram matrices of k groups of m real columns, of shape (k, m, m).
+def _metrics(columns: Matrices, size: int) -> Matrices:
+    """Return the Gram matrices of groups of `size` consecutive columns of a real matrix.
 
-    `columns` has shape (d, k, m) for d rows. For many groups it is faster to compute one entry of
-    all matrices at a time than one matrix at a time.
+    For many groups, products over all groups are faster than one product for each group.
     """
-    _, count, size = columns.shape
-    found = np.empty((count, size, size))
-    for row in range(size):
-        for column in range(row + 1):
-            entry = np.einsum("dk,dk->k", columns[:, :, row], columns[:, :, column])
-            found[:, row, column] = found[:, column, row] = entry
+    total = columns.shape[1]
+    found = np.empty((total // size, size, size))
+    # Products with columns further to the right are computed for all columns, because strided
+    # access would take longer; those with columns of the next group are not used.
+    for distance in range(size):
+        left, right = columns[:, : total - distance], columns[:, distance:]
+        entries = np.zeros(total)
+        entries[: total - distance] = np.einsum("dk,dk->k", left, right)
+        for row in range(size - distance):
+            found[:, row, row + distance] = found[:, row + distance, row] = entries[row::size]
     return found
 
 
@@ -176,7 +186,7 @@ def multiples_of_identity(weights: Matrices, size: int) -> Matrices:
 
 
 def spherical_moves(
-    covariance: Matrices, metric: Matrices, explained: Matrices
+    covariance: Matrices, metric: Matrices, explained: Matrices, most: int | None = None
 ) -> tuple[Matrices, Matrices]:
     """Return the best covariance wI of each group, with all other groups fixed, and its gain.
 
@@ -192,6 +202,9 @@ def spherical_moves(
         The present covariances wI of the k groups, which are part of the covariance of a response.
     metric, explained : ndarray of shape (k, m, m)
         The matrices S and Q of each group, as in `Blocks`.
+    most : int, optional
+        If it is given, only the moves of groups that are not zero, and those of the `most` others
+        with the largest gains, are needed; further groups may get no move and the gain zero.
 
     Returns
     -------
@@ -201,11 +214,12 @@ def spherical_moves(
         Decrease of the energy per response if this group moves alone.
     """
     moving = (covariance[:, 0, 0].real > 0) | ~at_rest(metric, explained)
-    return _moves_of(_best_multiples, moving, covariance, metric, explained)
+    rule = partial(_best_multiples, most=most)
+    return _moves_of(rule, moving, covariance, metric, explained)
 
 
 def _best_multiples(
-    covariance: Matrices, metric: Matrices, explained: Matrices
+    covariance: Matrices, metric: Matrices, explained: Matrices, most: int | None = None
 ) -> tuple[Matrices, Matrices]:
     """Return the best covariance wI of each group, with all other groups fixed, and its gain.
 
@@ -219,14 +233,43 @@ def _best_multiples(
     s, q = np.where(flat, 0.0, s), np.where(flat, 0.0, np.maximum(q, 0.0))
     change, gain = np.zeros_like(weights), np.zeros_like(weights)
     moving = (weights > 0) | (q > s).any(axis=1)
-    if moving.any():
-        with np.errstate(divide="ignore", invalid="ignore"):
-            change[moving], gain[moving] = _best_changes(weights[moving], s[moving], q[moving])
+    with np.errstate(divide="ignore", invalid="ignore"):
+        for part in _searched(moving, weights, s, q, gain, most):
+            change[part], gain[part] = _best_changes(weights[part], s[part], q[part])
     # If rounding errors make a metric indefinite, the energy is not a number and nothing moves.
     sound = np.isfinite(gain) & np.isfinite(change)
     change, gain = np.where(sound, change, 0.0), np.where(sound, gain, 0.0)
     moved = np.where(change <= -weights, 0.0, weights + change)
     return multiples_of_identity(moved, metric.shape[1]), gain
+
+
+def _searched(
+    moving: Matrices, weights: Matrices, s: Matrices, q: Matrices, gain: Matrices, most: int | None
+) -> Iterator[Matrices]:
+    """Yield the indices of groups whose best relevance is searched for, in one or two parts.
+
+    The arguments are those of `_best_multiples`, and a mask of the groups that may move. The caller
+    writes the gains of each part into `gain` before it asks for the next one.
+    """
+    inside = np.flatnonzero(moving)
+    active = weights[inside] > 0
+    if most is None or np.count_nonzero(~active) <= 4 * most:
+        if inside.size:
+            yield inside
+        return
+    # A term of the energy of a group of relevance zero falls by at most ρ − 1 − log ρ, with
+    # ρ = qᵢ/sᵢ, where it falls at all, and the gain is at most their sum. Groups whose bound is
+    # below the gains of enough others need no search.
+    ratios = np.maximum(q[inside], s[inside]) / np.where(s[inside] > 0, s[inside], np.inf)
+    ratios = np.maximum(ratios, 1.0)
+    bounds = (ratios - 1.0 - np.log(ratios)).sum(axis=1)
+    cut = np.partition(bounds[~active], -2 * most)[-2 * most]
+    yield inside[active | (bounds >= cut)]
+    known = gain[inside[~active & (bounds >= cut)]]
+    enough = np.partition(known, -most)[-most]
+    rest = inside[~active & (bounds < cut) & (bounds > enough)]
+    if rest.size:
+        yield rest
 
 
 def _moves_of(
@@ -336,6 +379,8 @@ def full_moves(
     gain : ndarray of shape (k,)
         Decrease of the energy per response if this group moves alone.
     """
+    if len(metric) < FEW:
+        return _best_covariances(covariance, metric, explained)
     moving = covariance.any(axis=(1, 2)) | ~at_rest(metric, explained)
     return _moves_of(_best_covariances, moving, covariance, metric, explained)
 
@@ -348,6 +393,89 @@ def _best_covariances(
     `full_moves`, which explains the arguments, calls this function for those groups whose best
     covariance is not obviously zero.
     """
+    pairs = metric.shape[1] == 2 and not np.iscomplexobj(metric)
+    fast = _of_pairs if pairs and not np.iscomplexobj(explained) else _by_triangles
+    try:
+        return fast(covariance, metric, explained)
+    except np.linalg.LinAlgError:  # a metric is singular up to rounding
+        return _by_eigenvalues(covariance, metric, explained)
+
+
+# The three functions below compute the same. Let S₋ and Q₋ be the metric and the explained moment
+# without the group. Woodbury's identity gives S₋ = S(S − SΓS)⁻¹S, Q₋ = (I − SΓ)⁻¹Q(I − ΓS)⁻¹. With
+# N = S − SΓS = BBᵀ and R = BᵀS⁻¹, therefore RS₋Rᵀ = I and RQ₋Rᵀ = B⁻¹QB⁻ᵀ = U diag(λ) Uᵀ = F. The
+# minimiser is RᵀU diag(max(λ − 1, 0)) UᵀR, and the present Γ saves log|N| − log|S| + tr(F − S⁻¹Q).
+
+
+def _of_pairs(
+    covariance: Matrices, metric: Matrices, explained: Matrices
+) -> tuple[Matrices, Matrices]:
+    """Return the best covariances and their gains for groups of two real columns.
+
+    Most of the time of many small moves is that of calls, and closed forms need the fewest. A
+    `LinAlgError` is raised if digits would be lost.
+    """
+    left = metric - metric @ covariance @ metric
+    a, b, c = metric[:, 0, 0], metric[:, 0, 1], metric[:, 1, 1]
+    first, volume = left[:, 0, 0], a * c - b * b
+    if not ((first > WELL_CONDITIONED * a) & (volume > WELL_CONDITIONED * a * c)).all():
+        raise np.linalg.LinAlgError
+    share = left[:, 0, 1] / first
+    second = left[:, 1, 1] - share * left[:, 0, 1]
+    if not (second > WELL_CONDITIONED * c).all():
+        raise np.linalg.LinAlgError
+    # B has the columns (β, share·β) and (0, δ); F = B⁻¹QB⁻ᵀ the entries `top`, `side` and `bottom`.
+    p, q, r = explained[:, 0, 0], explained[:, 0, 1], explained[:, 1, 1]
+    beta, delta = np.sqrt(first), np.sqrt(second)
+    middle = q - share * p
+    top, bottom, side = p / first, (r - share * (q + middle)) / second, middle / (beta * delta)
+    half, gap = 0.5 * (top + bottom), 0.5 * (top - bottom)
+    radius, turn = np.hypot(gap, side), 0.5 * np.arctan2(side, gap)
+    excess = np.maximum(np.stack([half + radius, half - radius]) - 1.0, 0.0)
+    roots = np.sqrt(excess)
+    # Columns of B times those of U, the eigenvectors (cos, sin) and (−sin, cos), then of S⁻¹.
+    upper = roots * np.stack([np.cos(turn), -np.sin(turn)])
+    under = roots * np.stack([np.sin(turn), np.cos(turn)])
+    upper, under = beta * upper, share * beta * upper + delta * under
+    upper, under = (c * upper - b * under) / volume, (a * under - b * upper) / volume
+    factor = np.stack([upper, under], axis=1).transpose(2, 1, 0)
+    saved = np.log(first * second / volume) + top + bottom
+    saved -= (c * p - 2.0 * b * q + a * r) / volume
+    gain = (excess - np.log1p(excess)).sum(axis=0) - saved
+    return factor @ adjoint(factor), np.where(np.isfinite(gain), gain, 0.0)
+
+
+def _by_triangles(
+    covariance: Matrices, metric: Matrices, explained: Matrices
+) -> tuple[Matrices, Matrices]:
+    """Return the best covariances and their gains from the Cholesky factors of N and S.
+
+    A `LinAlgError` is raised if digits would be lost.
+    """
+    used = np.diagonal(metric, axis1=1, axis2=2).real > 0
+    if not used.all():  # columns of zeros get no variance, and their unit does not matter
+        metric = metric + ~used[:, :, None] * np.eye(used.shape[1])
+    sizes = np.diagonal(metric, axis1=1, axis2=2).real
+    left = metric - metric @ covariance @ metric
+    whole, root = np.linalg.cholesky(np.stack([metric, left]))
+    pivots = np.diagonal(root, axis1=1, axis2=2).real
+    others = np.diagonal(whole, axis1=1, axis2=2).real
+    if not (np.minimum(pivots, others) ** 2 > WELL_CONDITIONED * sizes).all():
+        raise np.linalg.LinAlgError
+    inverse, inner = np.linalg.inv(metric), np.linalg.inv(root)
+    ratios, axes = np.linalg.eigh(inner @ explained @ adjoint(inner))
+    excess = np.maximum(ratios - 1.0, 0.0)
+    half = used[:, :, None] * (inverse @ root @ (axes * np.sqrt(excess)[:, None, :]))
+    saved = ratios + 2.0 * np.log(pivots / others)
+    traces = (inverse * np.conj(explained)).sum(axis=(1, 2)).real
+    gain = (excess - np.log1p(excess) - saved).sum(axis=1) + traces
+    return half @ adjoint(half), np.where(np.isfinite(gain), gain, 0.0)
+
+
+def _by_eigenvalues(
+    covariance: Matrices, metric: Matrices, explained: Matrices
+) -> tuple[Matrices, Matrices]:
+    """Return the best covariances and their gains from eigenvalues, also for singular metrics."""
     # With t = 1 + Δs, log t + q(1/t − 1)/s is minimal at t = q/s for one direction. For a matrix,
     # T = I + S^½ΓS^½ ⪰ I minimises log|T| + tr(Q̃T⁻¹) with Q̃ = S^{-½}QS^{-½}: T has the eigenvectors
     # of Q̃ and the eigenvalues max(λ, 1).
@@ -434,18 +562,19 @@ class Ranking(NamedTuple):
     vanishes: Matrices
 
 
-def rank_groups(state: State, groups: Groups) -> Ranking:
+def rank_groups(state: State, groups: Groups, most: int | None = None) -> Ranking:
     """Return the gain of the best move of every group; the columns of a group share one relevance.
 
     A move replaces the relevance (prior variance) of one group by the one of lowest energy (loss).
     The state must store its fields `whitened` and `loading`, products of the dictionary with the
-    inverse covariance of a response.
+    inverse covariance of a response. If `most` is given, only the gains of groups of positive
+    relevance and the `most` largest ones of the other groups are needed; further ones may be zero.
     """
     relevance = to_numpy(state.relevance)
     gains, vanishes = np.zeros(groups.count), np.zeros(groups.count, dtype=bool)
     for numbers, members, metric, explained in group_blocks(state, groups):
         present = multiples_of_identity(relevance[members[:, 0]], members.shape[1])
-        moved, gains[numbers] = spherical_moves(present, metric, explained)
+        moved, gains[numbers] = spherical_moves(present, metric, explained, most)
         vanishes[numbers] = moved[:, 0, 0] == 0.0
     return Ranking(gains, vanishes)
 

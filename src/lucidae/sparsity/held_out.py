@@ -39,7 +39,6 @@ from lucidae.sparsity.dictionary import (
     dense_columns,
     norms_after,
 )
-from lucidae.sparsity.figures import SparseFigures
 from lucidae.sparsity.group_covariance import axes_of
 from lucidae.sparsity.objectives import Energy, Marginal
 from lucidae.sparsity.posterior import posterior_mean
@@ -395,17 +394,17 @@ def column_powers(state: State, objective: Energy) -> Any:
     return to_numpy(powers if objective.groups is None else objective.groups.share(powers))
 
 
-def with_stability(
-    figures: SparseFigures, trace: PathTrace | None, state: State, units: Units, objective: Energy
-) -> SparseFigures:
-    """Return `figures` with a measure of how the columns in use change with the noise variance.
+def path_stability(
+    trace: PathTrace | None, state: State, units: Units, objective: Energy
+) -> dict[str, Any] | None:
+    """Return measures of how the columns in use change with the noise variance.
 
-    `trace` is the path of noise variances; if it is None, `figures` are returned unchanged.
+    `trace` is the path of noise variances; None is returned if it is None.
     """
     if trace is None:
-        return figures
+        return None
     noise, powers = scalar(units.noise(state.noise)), column_powers(state, objective)
-    return replace(figures, path=trace.stability(noise, powers, explained_share(state)))
+    return trace.stability(noise, powers, explained_share(state))
 
 
 def explained_share(state: State) -> float:

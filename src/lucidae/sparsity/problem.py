@@ -483,6 +483,8 @@ class Rows:
         Columns that vary by rounding errors only become exactly zero. Without an intercept both are
         returned unchanged.
         """
+        if not self.intercept:
+            return self.dictionary, self.responses
         return self._without_mean(self.dictionary, self.offsets[0]), self.centred_responses()
 
     def centred_responses(self) -> Array:
@@ -500,8 +502,11 @@ class Rows:
     @cached_property
     def weighted(self) -> tuple[Array, Array]:
         """Centred dictionary and responses, each row times the square root of its weight."""
-        roots = namespace(self.weights).sqrt(self.weights)[:, None]
+        xp = namespace(self.weights)
         dictionary, responses = self.centred()
+        if bool(xp.all(self.weights == 1.0)):
+            return dictionary, responses
+        roots = xp.sqrt(self.weights)[:, None]
         return dictionary * roots, responses * roots
 
     def normalised(self, groups: Groups | None, compress: bool = True) -> tuple[Problem, Units]:
@@ -549,15 +554,21 @@ class Rows:
         return scalar(namespace(errors).sum(errors))
 
 
+LEADING = 4
+"""Number of columns of the dictionary that are compared first when rows are sorted."""
+
+
 def canonical(dictionary: Array, responses: Array, weights: Array | None, intercept: bool) -> Rows:
     """Return the distinct rows of positive weight, sorted, with the total weight of each.
 
     Results of a fit then do not depend on the order of the rows.
     """
     xp = namespace(dictionary)
-    joint = to_numpy(xp.concat([dictionary, responses], axis=1)) + 0.0  # no negative zeros
-    frequencies = np.ones(joint.shape[0]) if weights is None else to_numpy(weights)
-    keys = sortable(joint)
+    frequencies = np.ones(dictionary.shape[0]) if weights is None else to_numpy(weights)
+    # If the first columns differ in all rows, they decide about the order of the rows.
+    keys = sortable(to_numpy(dictionary[:, :LEADING]) + 0.0)  # no negative zeros
+    if len({key.tobytes() for key in keys}) < len(keys):
+        keys = sortable(to_numpy(xp.concat([dictionary, responses], axis=1)) + 0.0)
     totals: dict[bytes, float] = {}
     places: dict[bytes, int] = {}
     for place in np.flatnonzero(frequencies > 0):

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import scipy.optimize
-import scipy.stats
+import scipy.special
 
 from lucidae.arrays import Array, is_complex, machine_epsilon, namespace, to_numpy
 from lucidae.sparsity.group_covariance import PrincipalState
@@ -58,7 +58,7 @@ def significance_threshold(significance: float, n_columns: int) -> float:
     the χ² distribution with one degree of freedom at one minus the significance divided by the
     number of columns (or groups).
     """
-    return float(scipy.stats.chi2.isf(significance / n_columns, 1))
+    return float(scipy.special.chdtri(1, significance / n_columns))
 
 
 def significant_columns(
@@ -104,19 +104,21 @@ def group_evidence(state: State, groups: Groups, n_responses: int) -> Any:
     return n_responses * gains
 
 
-def removal_cost(left: Any, loading: Any, weight: float) -> float:
+def removal_cost(left: Any, loading: Any, weight: float) -> Any:
     """Return the increase of the energy (loss) per response when a group of columns is removed.
 
     It is log|M| + w tr(BᵀM⁻¹B), where M = I − wG is `left`, B is `loading` and w is `weight` (see
-    `group_evidence`), or infinity if M is not positive definite.
+    `group_evidence`), or infinity if M is not positive definite. For stacks of matrices, the result
+    has one entry for each group.
     """
     # Σ₋g = Σ − wΦ_gΦ_gᵀ. The determinant lemma gives |Σ₋g| = |Σ||I − wG|, Woodbury's identity
     # Σ₋g⁻¹ = Σ⁻¹ + wΣ⁻¹Φ_g(I − wG)⁻¹Φ_gᵀΣ⁻¹; both are read off the eigenvalues of M.
     values, vectors = np.linalg.eigh(left)
-    if values[0] <= 0:
-        return float("inf")
-    rotated = np.abs(vectors.conj().T @ loading)
-    return float(np.log(values).sum() + weight * ((rotated**2).sum(axis=1) / values).sum())
+    definite = values[..., :1] > 0
+    values = np.where(definite, values, 1.0)
+    powers = (np.abs(np.swapaxes(vectors.conj(), -1, -2) @ loading) ** 2).sum(axis=-1)
+    cost = (np.log(values) + weight * powers / values).sum(axis=-1)
+    return np.where(definite[..., 0], cost, np.inf)
 
 
 BOUNDARY_WEIGHTS = {
@@ -164,14 +166,14 @@ def covariance_threshold(significance: float, n_groups: int, size: int, parts: i
     """
     level = significance / n_groups
     dof = size * (size + 1) // 2 if parts == 1 else size**2
-    highest = float(scipy.stats.chi2.isf(level, dof))
+    highest = float(scipy.special.chdtri(dof, level))
     weights = BOUNDARY_WEIGHTS.get(size) if parts == 1 else None
     if weights is None:
         return highest
     degrees = np.arange(1, dof + 1)
 
     def excess(evidence: float) -> float:
-        tails = scipy.stats.chi2.sf(evidence, degrees)
+        tails = scipy.special.chdtrc(degrees, evidence)
         return float(np.dot(weights[1:], tails)) - level
 
     if excess(0.0) <= 0.0:  # the level exceeds the probability of any evidence

@@ -129,11 +129,12 @@ def in_principal_axes(
         worst = max(
             worst, _share_outside(part.outside, given), _share_outside(part.outside, amounts)
         )
-        worn = before[before > WORN * scale]
-        lost = max(lost, 4.0 * UNIT * float(size) * float(worn.max(initial=0.0)))
+        rounding = np.where(before > WORN * scale, 4.0 * UNIT * float(size) * before, 0.0)
+        lost = max(lost, float(rounding.max(initial=0.0)))
         values, vectors = np.linalg.eigh(0.5 * (inside + _adjoint(inside)))
         negative = np.maximum(-values[:, 0], 0.0)
-        worst = max(worst, float((negative / np.where(scale > 0, scale, 1.0)).max()))
+        beyond = np.maximum(negative - rounding, 0.0)  # more than the stored numbers explain
+        worst = max(worst, float((beyond / np.where(scale > 0, scale, 1.0)).max()))
         clipped = max(clipped, float(negative.max()))
         w[members] = np.where(values > UNIT * scale[:, None], values, 0.0)
         Phi[:, members] = np.moveaxis(part.basis @ vectors, 0, 1)

@@ -394,7 +394,8 @@ def working_set(
         rising = to_numpy(marginal.gradient(state)) < 0
         return np.flatnonzero((relevance > 0) | rising)
     if marginal.groups is not None:
-        ranking = rank_groups(state, marginal.groups) if ranking is None else ranking
+        if ranking is None:
+            ranking = rank_groups(state, marginal.groups, GROUP_CANDIDATES)
         active = relevance[marginal.groups.members[:, 0]] > 0
         return marginal.groups.columns(candidates(active, ranking.gains, GROUP_CANDIDATES))
     curvature = positive(state.curvature)  # zero columns align with nothing and gain nothing
@@ -545,7 +546,7 @@ def solve_working_set(
         if groups is None:
             return None
         if not ranked or ranked[0][0] is not state:
-            ranked[:] = [(state, rank_groups(state, groups))]
+            ranked[:] = [(state, rank_groups(state, groups, GROUP_CANDIDATES))]
         return ranked[0][1]
 
     def distance(state: State) -> float:
