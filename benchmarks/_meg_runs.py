@@ -432,7 +432,9 @@ def peaks(recording: Recording, loose: float, method: str) -> Estimate:
 def champagne(recording: Recording, loose: float) -> Estimate:
     """Return the sources of Champagne of invertmeeg, which takes fixed orientations only.
 
-    Sources below one percent of the largest amplitude are left out, because it prunes none.
+    It gets no noise covariance, because it takes the noise as white, as it is in this cell; version
+    1.1.0 misses most sources if the covariance is given. Sources below one percent of the largest
+    amplitude are left out, because it prunes none.
     """
     import mne
     from invert import Solver
