@@ -224,23 +224,36 @@ def table(results: Results, cells: Iterable[Cell] = CELLS) -> str:
     return markdown(HEADER, rows)
 
 
-def better_peers(results: Results) -> list[str]:
+def better_peers(results: Results, own: str = OURS) -> list[str]:
     """Return a sentence for each cell and peer that is better by more than two standard errors.
 
-    It says, too, by how much the peer is better than `CAUTIOUS`, if this was run.
+    `own` is the method of ours that is compared. If it is the default, the sentence says by how
+    much the peer is better than `CAUTIOUS`, too.
     """
     found = []
     for (cell, name), runs in results.items():
-        ours, cautious = (results.get((cell, own), {}) for own in (OURS, CAUTIOUS))
+        ours, cautious = (results.get((cell, each), {}) for each in (own, CAUTIOUS))
         for figure in BETTER:
             if name in PEERS and is_better(ours, runs, figure):
                 gain, error = advantage(ours, runs, figure)
-                text = f"{cell}: {name}, {FIGURES[figure]}, by {gain:.2g} ± {error:.1g}"
-                if set(cautious) & set(runs):
+                text = f"{cell}: {name}, {FIGURES[figure]}, by {gain:.2f} ± {error:.2f}"
+                if own == OURS and set(cautious) & set(runs):
                     gain, error = advantage(cautious, runs, figure)
-                    text += f" (than with γ = 3: by {gain:.2g} ± {error:.1g})"
+                    text += f" (than with γ = 3: by {gain:.2f} ± {error:.2f})"
                 found.append(text)
     return sorted(found)
+
+
+def verdict(results: Results, own: str) -> list[str]:
+    """Return lines that name the cells in which a peer is better than a method of ours."""
+    peers = better_peers(results, own)
+    total = len({cell for cell, name in results if name == own})
+    count = len({peer.split(": ")[0] for peer in peers})
+    sentence = (
+        f"**A peer is better than `{own}` by more than two standard errors in {count} of {total} "
+        "cells.**"
+    )
+    return [sentence, "", *(f"* {peer}." for peer in peers), *([""] if peers else [])]
 
 
 # Times of gamma_map.
@@ -310,7 +323,6 @@ def summary(
     results: Results, errors: Sequence[dict[str, Any]], cells: Iterable[Cell] = CELLS
 ) -> str:
     """Return the sentences below the table."""
-    peers = better_peers(results)
     about = (
         "Mean ± standard error over the seeds; median of the seconds. A peer's localisation or F1 "
         "is in bold letters if it is better than that of `lucidae` on the same seeds by more than "
@@ -321,10 +333,8 @@ def summary(
         "",
         *(f"* {name}: {method.note}." for name, method in METHODS.items() if method.note),
         "",
-        f"**Cells in which a peer is better by more than two standard errors: {len(peers)}.**",
-        "",
-        *(f"* {peer}." for peer in peers),
-        *([""] if peers else []),
+        *verdict(results, OURS),
+        *(verdict(results, CAUTIOUS) if any(name == CAUTIOUS for _, name in results) else []),
         speed(results, cells),
     ]
     if errors:

@@ -164,10 +164,11 @@ def test_a_peer_is_better_beyond_two_standard_errors_of_the_difference():
     results = {("base", "lucidae"): ours, ("base", "gamma_map 1"): theirs}
     assert meg.better_peers(results) == ["base: gamma_map 1, F1, by 0.15 ± 0.03"]
     results["base", meg.CAUTIOUS] = runs(0.7, 0.7, 0.7, 0.7)
-    cautious = "base: gamma_map 1, F1, by 0.15 ± 0.03 (than with γ = 3: by 0 ± 0)"
+    cautious = "base: gamma_map 1, F1, by 0.15 ± 0.03 (than with γ = 3: by 0.00 ± 0.00)"
     assert meg.better_peers(results) == [cautious]
     verdict = meg.summary(results, [])
-    assert "**Cells in which a peer is better by more than two standard errors: 1.**" in verdict
+    assert "better than `lucidae` by more than two standard errors in 1 of 1 cells" in verdict
+    assert f"better than `{meg.CAUTIOUS}` by more than two standard errors in 0 of 1" in verdict
     assert f"* {cautious}." in verdict
 
 
