@@ -163,7 +163,46 @@ def test_a_peer_is_better_beyond_two_standard_errors_of_the_difference():
     assert not meg.is_better(ours, runs(0.5, 0.9, 0.1, 0.9), "f1")
     results = {("base", "lucidae"): ours, ("base", "gamma_map 1"): theirs}
     assert meg.better_peers(results) == ["base: gamma_map 1, F1, by 0.15 ± 0.03"]
-    assert "gamma_map 1 takes 1 times as long" in meg.speed(results, "gamma_map 1")
+    results["base", meg.CAUTIOUS] = runs(0.7, 0.7, 0.7, 0.7)
+    cautious = "base: gamma_map 1, F1, by 0.15 ± 0.03 (than with γ = 3: by 0.00 ± 0.00)"
+    assert meg.better_peers(results) == [cautious]
+    verdict = meg.summary(results, [])
+    assert "better than `lucidae` by more than two standard errors in 1 of 1 cells" in verdict
+    assert f"better than `{meg.CAUTIOUS}` by more than two standard errors in 0 of 1" in verdict
+    assert f"* {cautious}." in verdict
+
+
+def test_times_of_gamma_map_are_compared_at_free_orientation_with_two_penalties():
+    def theirs(best, one):
+        trials = [{"setting": [0.3, 1], "seconds": best}, {"setting": [1.0, 1], "seconds": one}]
+        return {"seconds": best, "tried": trials}
+
+    ours = {seed: {"seconds": 0.5} for seed in range(3)}
+    peers = {0: theirs(4.0, 6.0), 1: theirs(5.0, 7.0), 2: {}, 9: theirs(1.0, 1.0)}
+    results = {
+        (cell, name): runs
+        for cell in ("base", "surface, fixed orientation")
+        for name, runs in (("lucidae", ours), ("gamma_map 1", peers))
+    }
+    # Medians of 8 and 10, and of 12 and 14; the seeds 2 and 9 have no pair of times.
+    assert meg.ratio(results, "base", "gamma_map 1", None) == 9.0
+    assert meg.ratio(results, "base", "gamma_map 1", 1.0) == 13.0
+    assert np.isnan(meg.ratio(results, "base", "gamma_map 1", 3.0))
+    shown = meg.speed(results)
+    assert "| base | 9 | 13 | – | – |\n| median of the cells | 9 | 13 | – | – |" in shown
+    assert "gamma_map 1, best α: 0 of 1 cells, median 9" in shown
+    assert "gamma_map 1, α = 1: 1 of 1 cells, median 13" in shown
+    assert "gamma_map 2, α = 1: not measured" in shown
+    assert meg.speed({}) == "gamma_map was not run at free orientation."
+
+
+def test_all_settings_of_a_method_are_kept_and_the_best_one_is_the_result(lead_field):
+    cell = Cell("x", "x", model=str(lead_field), sources=1)
+    result = _meg_runs.measured(cell, 0, "gamma_map 1", "")
+    assert [one["setting"][0] for one in result["tried"]] == list(_meg_runs.ALPHAS)
+    best = next(one for one in result["tried"] if one["setting"] == result["setting"])
+    assert all(best[key] == result[key] for key in ("f1", "localisation", "seconds"))
+    assert result["f1"] == max(one["f1"] for one in result["tried"])
 
 
 def test_cells_change_one_factor_of_the_base():

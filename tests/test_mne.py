@@ -91,33 +91,92 @@ def test_residual_is_the_evoked_minus_the_field_of_the_source_estimate(debias, f
     )
 
 
-def test_evoked_with_bad_channels_and_projections_equals_the_cleaned_one():
-    given = simulated("surface", "both", noise=0.3)
-    evoked = given.evoked
+def spoiled(evoked):
+    """Add artefacts: a pattern that a projection removes, another EEG reference, bad channels."""
     rng = np.random.default_rng(5)
-    names = [name for name in evoked.ch_names if name.startswith("MEG")]
-    pattern = rng.standard_normal((1, len(names)))
-    pattern /= np.linalg.norm(pattern)
-    vector = {
-        "col_names": names, "row_names": None, "data": pattern, "nrow": 1, "ncol": len(names),
-    }  # fmt: skip
-    evoked.add_proj(mne.Projection(active=False, data=vector, desc="ECG"), verbose=False)
-    artefact = 5e-12 * pattern.T @ rng.standard_normal((1, len(evoked.times)))
-    evoked.data[: len(names)] += artefact
-    evoked.data[len(names) :] += 1e-5  # the reference
-    bads = [names[3], evoked.ch_names[-2]]
+    kinds = evoked.get_channel_types()
+    bads = []
+    for kind in sorted(set(kinds)):
+        names = [name for name, other in zip(evoked.ch_names, kinds, strict=True) if other == kind]
+        rows = [evoked.ch_names.index(name) for name in names]
+        if kind == "mag":
+            pattern = rng.standard_normal((1, len(names)))
+            pattern /= np.linalg.norm(pattern)
+            vector = {
+                "col_names": names, "row_names": None, "data": pattern, "nrow": 1,
+                "ncol": len(names),
+            }  # fmt: skip
+            evoked.add_proj(mne.Projection(active=False, data=vector, desc="ECG"), verbose=False)
+            evoked.data[rows] += 5e-12 * pattern.T @ rng.standard_normal((1, len(evoked.times)))
+        else:
+            evoked.data[rows] += 1e-5 * rng.standard_normal(len(evoked.times))
+        bads += [names[3], names[-2]]
     evoked.data[[evoked.ch_names.index(name) for name in bads]] = 1.0
     evoked.info["bads"] = bads
-    raw = localised(given)
+    return evoked
+
+
+SPOILED = [("surface", "both", "auto"), ("scattered", "eeg", 1.0), ("mixed", "both", 0.0)]
+
+
+@pytest.mark.parametrize(("space", "kind", "loose"), SPOILED)
+def test_evoked_with_bad_channels_and_projections_equals_the_cleaned_one(space, kind, loose):
+    given = simulated(space, kind, noise=0.3, fixed=loose == 0.0)
+    evoked = spoiled(given.evoked)
+    raw = localised(given, loose=loose)
     assert_array_equal(raw.sources, given.sources)
     given.evoked = evoked.copy().apply_proj(verbose=False)
-    applied = localised(given)
-    given.evoked = evoked.copy().drop_channels(bads).apply_proj(verbose=False)
-    clean = localised(given)
+    applied = localised(given, loose=loose)
+    given.evoked = evoked.copy().drop_channels(evoked.info["bads"]).apply_proj(verbose=False)
+    clean = localised(given, loose=loose)
     for other in (applied, clean):
         assert_array_equal(other.sources, raw.sources)
         assert_allclose(other.amplitudes, raw.amplitudes, rtol=1e-6, atol=1e-14)
         assert_allclose(other.goodness_of_fit, raw.goodness_of_fit, rtol=1e-6)
+
+
+def attributes(given):
+    """Return the type of what a solver of MNE returns, and the attributes that tell its form."""
+    if isinstance(given, tuple | list):
+        return type(given), [attributes(one) for one in given[:2]]
+    names = {
+        mne.EvokedArray: ("ch_names", "nave", "comment", "kind", "baseline", "proj"),
+        mne.Dipole: ("name", "khi2", "conf"),
+    }.get(type(given), ("subject", "tmin", "tstep"))
+    found = {name: getattr(given, name) for name in names}
+    if isinstance(given, mne.Evoked):
+        found["projs"] = [(proj["desc"], proj["active"]) for proj in given.info["projs"]]
+        found["bads"] = given.info["bads"]
+    elif isinstance(given, mne.Dipole):
+        arrays = (given.pos, given.ori, given.amplitude, given.gof)
+        found["shapes"] = [(array.shape, array.dtype) for array in arrays]
+        found["signed"] = bool(np.any(given.amplitude < 0))
+    else:
+        found["vertices"] = [np.asarray(part).dtype for part in given.vertices]
+        found["data"] = (given.data.shape[1:], given.data.dtype, bool(np.any(given.data < 0)))
+    return type(given), sorted(vars(given)), np.round(given.times, 9).tolist(), found
+
+
+OPTIONS = [
+    {"pick_ori": "vector", "return_residual": True},
+    {"return_as_dipoles": True, "return_residual": True},
+    {"return_residual": True},
+]
+
+
+@pytest.mark.parametrize("option", OPTIONS)
+@pytest.mark.parametrize(("space", "kind", "loose"), [*SPOILED, ("surface", "mag", 0.2)])
+def test_returned_objects_have_the_attributes_of_those_of_gamma_map(space, kind, loose, option):
+    if loose == 0.0 and "pick_ori" in option:
+        option = {}
+    data = simulated(space, kind, noise=0.3, fixed=loose == 0.0)
+    given = (data.evoked, data.forward, data.cov)
+    theirs = mne.inverse_sparse.gamma_map(
+        *given, alpha=1.0, xyz_same_gamma=True, loose=loose, verbose=False, **option
+    )
+    assert attributes(sparse_vae(*given, loose=loose, verbose=False, **option)) == attributes(
+        theirs
+    )
 
 
 def test_average_of_n_epochs_has_the_covariance_of_one_epoch_divided_by_n():

@@ -312,11 +312,12 @@ class SourceDisplay(Display):
         returned, for the colour bar.
         """
         places, values = 1e3 * self.positions[:, pair], self.strengths
-        shown = {"cmap": "viridis_r", "vmin": 0.0, "vmax": largest, "edgecolors": "black", **style}
+        # Outlines in the colour of the labels, which pages replace by their own in the dark theme.
+        ink = axes.xaxis.label.get_color()
+        shown = {"cmap": "viridis_r", "vmin": 0.0, "vmax": largest, "edgecolors": ink, **style}
         points = axes.scatter(
             *places.T, s=30.0 + 170.0 * values / largest, c=values, zorder=3, **shown
         )
-        ink = axes.xaxis.label.get_color()
         for number, source in enumerate(self.order_, start=1):
             axes.annotate(
                 str(number), places[source], xytext=(7, 6), textcoords="offset points", zorder=4
