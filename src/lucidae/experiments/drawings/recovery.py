@@ -187,7 +187,8 @@ def covariances(outcome: Outcome) -> Sequence[Block]:
             Plot.of(
                 f"{outcome.experiment.name}-images",
                 image_rows(rows),
-                "Reconstructions of the same ten images, and samples from the prior, by model.",
+                "For each model: reconstructions of the same ten images, and images decoded from "
+                "samples of the prior.",
                 numbers(outcome.curves, ["active"]),
             ),
         ]
