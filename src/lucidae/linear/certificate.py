@@ -321,7 +321,8 @@ def _gap_claim(figures: LinearFigures) -> Claim:
     objective = figures.method.objective
     statement = objective.gap_statement
     reference = _MINIMA.get(
-        type(objective), "the value and the minimum that the objective itself returns"
+        type(objective),
+        "value and global minimum as the methods of the registered objective return them",
     )
     if figures.gap is None:
         why = _NO_NOISE

@@ -136,9 +136,10 @@ ATTRIBUTES = (
 
 
 def _upgraded(fields: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields of an estimator saved by an earlier version in the present format.
+    """Convert the fields of an estimator that an earlier version saved to the present format.
 
-    lucidae 0.1.0 saved the fitted attributes beside the state.
+    lucidae 0.1.0 saved the fitted attributes as fields of the estimator; now they are fields of its
+    fitted state. Parameters that an earlier version did not have get their default values.
     """
     added = {"warm_start": False, "verbose": False, "n_jobs": None, "response_covariance": None}
     fields = added | upgraded_estimator(fields)

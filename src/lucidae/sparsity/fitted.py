@@ -110,7 +110,7 @@ class SparseState(FittedState):
         if len(variances) != n_rows:
             raise ValueError(
                 f"The noise variances of {len(variances)} rows were learned, but {n_rows} rows "
-                "were given: give the rows of the fit, or noise_cov."
+                "were given: give as many rows as fit had, or their noise as noise_cov."
             )
         return NoiseCovariance(variances / self.results["noise_variance_"])
 
@@ -170,9 +170,10 @@ class SparseState(FittedState):
         return changed_attributes(known, self.results)
 
     def saved_fields(self) -> dict[str, Any]:
-        """Return what `lucidae.save` and pickle write, with attributes that were changed in place.
+        """Return the fields of this state, by name, that `lucidae.save` and pickle write.
 
-        `predict` uses these attributes, so that a loaded estimator must have them too.
+        If a user changed entries of a fitted attribute such as ``coef_``, the fields include the
+        changed attributes: `predict` uses them, so that a loaded estimator must have them too.
         """
         changed = {"_attributes": self._attributes} if self.changed_attributes({}) else {}
         return super().saved_fields() | changed
