@@ -147,13 +147,17 @@ def test_assigned_values_are_what_predict_uses():
 @pytest.mark.parametrize(
     ("name", "value", "words"),
     [
-        ("coef_", np.ones((3, 5)), r"coef_ has shape \(3, 5\), expected \(3, 16\)"),
+        ("coef_", np.ones((3, 5)), r"coef_ was overwritten .* shape \(3, 5\), expected \(3, 16\)"),
         ("relevance_", np.full(16, 1j), "relevance_ contains values of dtype complex128"),
-        ("relevance_", np.ones(3), r"relevance_ has shape \(3,\), expected \(16,\)"),
+        ("relevance_", np.ones(3), r"relevance_ was overwritten .* shape \(3,\), expected \(16,\)"),
         ("relevance_", ["a"] * 16, "relevance_ contains values of dtype"),
-        ("intercept_", np.ones(2), r"intercept_ has shape \(2,\), expected \(3,\) or a number"),
-        ("noise_variance_", "small", "noise_variance_='small' was given, expected a real number"),
-        ("energy_", None, "energy_=None was given, expected a real number"),
+        ("intercept_", np.ones(2), r"intercept_ was overwritten .* shape \(2,\), expected \(3,\)"),
+        (
+            "noise_variance_",
+            "small",
+            "noise_variance_ was overwritten with 'small', expected a real",
+        ),
+        ("energy_", None, "energy_ was overwritten with None, expected a real number"),
         ("support_", [0.5], r"expected different integers in \[0, 15\]"),
         ("support_", [16], r"expected different integers in \[0, 15\]"),
         ("support_", [1, 1], r"expected different integers in \[0, 15\]"),

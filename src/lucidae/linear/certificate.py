@@ -327,7 +327,10 @@ def _gap_claim(figures: LinearFigures) -> Claim:
     if figures.gap is None:
         why = _NO_NOISE
         if figures.declared:
-            why = "The global minimum of this objective is not known, so the gap is not either."
+            why = (
+                "The global minimum of this objective is not known, so that the gap cannot be "
+                "computed."
+            )
         return undecided("gap", statement, reference, why)
     value, error = figures.gap
     if value < -GAP:

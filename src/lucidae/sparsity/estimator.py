@@ -658,7 +658,7 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
             tolerance=self.tol,
             limit=self.max_iter,
             start=None if last is None else units.relevance(last),
-            callbacks=self._callbacks("learning the noise of the rows"),
+            callbacks=self._callbacks("learning the noise variances of the rows"),
         )
         return learned.rows, learned.units, learned.solution, learned.covariance
 

@@ -117,7 +117,7 @@ def validated_weights(sample_weight: Any, X: Array, y: Array) -> Array | None:
         for values, name in ((X, "X"), (y, "y")):
             sparse = scipy.sparse.issparse(values)
             weighted = values.multiply(roots) if sparse else as_double(values) * roots
-            refuse_extremes(weighted, f"{name} times the roots of sample_weight")
+            refuse_extremes(weighted, f"{name} times the square roots of sample_weight")
         total = scalar(xp.sum(weights))
         if total > LARGEST_WEIGHT:
             raise ValueError(
