@@ -299,7 +299,7 @@ def test_a_tolerance_that_is_loosened_after_the_fit_changes_no_verdict():
 @pytest.mark.parametrize("size", [1e300, 1e200, 1e-200, 1e-300])
 def test_weights_whose_squares_leave_the_range_of_doubles_are_refused(size):
     model, X, y = fitted()
-    words = "X times the roots of sample_weight has a column whose largest absolute value"
+    words = "X times the square roots of sample_weight has a column whose largest absolute value"
     with pytest.raises(ValueError, match=words):
         certify(model, X, y, sample_weight=np.full(len(X), size))
     with pytest.raises(ValueError, match=words):
