@@ -276,7 +276,7 @@ LAYOUTS = {
     "one column with decimal commas": (
         "kg\n60,5\n55,5\n",
         None,
-        "1 names.*2 columns; if the comma.*--decimal ,",
+        "1 names.*2 columns: .*; if the comma.*--decimal ,",
     ),
     "comment": ("# numbers\n60,5\n55,5\n", None, "1 names in its header but 2 columns"),
     "quoted names": ('"a, b","2"\n1,2\n3,4\n', ("a, b", "2"), 2),
