@@ -104,7 +104,7 @@ def test_no_source_is_a_page_with_advice(run, tmp_path):
 
 
 ERRORS = {
-    "--noise-variance 0": "--noise-variance 0 was given, expected a finite number above 0, cv",
+    "--noise-variance 0": "--noise-variance 0 was given, expected one of cv",
     "--loose 2": "--loose 2 was given, expected a number from 0 to 1, or auto.",
     "--loose 0.2 --fixed": "--fixed and --loose 0.2 were given: omit one of them.",
     "--condition left": "but a-ave.fif has the evoked responses 'simulated'",

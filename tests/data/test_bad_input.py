@@ -222,7 +222,7 @@ def test_hdf5_and_zarr_files_with_several_tables_are_refused(tmp_path):
     for name in "ab":
         group.create_array(name, shape=(4, 3), dtype="f8")
     for name in ("x.h5", "x.zarr"):
-        with pytest.raises(ValueError, match="contains 2 tables, expected one"):
+        with pytest.raises(ValueError, match="contains 2 tables, expected exactly one"):
             LinearAutoencoder(1).fit(tmp_path / name)
 
 

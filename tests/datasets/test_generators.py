@@ -175,7 +175,7 @@ def test_given_dictionary_is_used_as_it_is():
         (
             "make_meg_leadfield",
             {"sensors": ([[0, 0, 1e200]], [[0, 0, 1]]), "n_sources": 2},
-            "range of float64 or vanishes",
+            "too large or too small for float64",
         ),
         ("make_sparse_regression", {"snr_db": -4000}, r"makes the noise variance 10\^39\d"),
         ("make_sparse_regression", {"snr_db": 4000}, r"from 1e-300 to 1e300"),

@@ -58,7 +58,7 @@ def test_scikit_learn_and_few_rows():
 def test_estimators_without_all_eigenvalues_are_refused():
     stream = LinearAutoencoder(2, solver="stochastic").partial_fit(X)
     for fitted in (PCA(2).fit(X), stream, DropoutAutoencoder(2).fit(X)):
-        with pytest.raises(ValueError, match="does not know all eigenvalues"):
+        with pytest.raises(ValueError, match="did not compute all eigenvalues"):
             ComponentCountDisplay.from_estimator(fitted)
 
 

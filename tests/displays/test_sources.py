@@ -170,7 +170,7 @@ def test_it_draws_on_given_axes_and_refuses_other_numbers_of_them(points):
     _, axes = plt.subplots(1, 3)
     assert SourceDisplay(points[:1], [1.0]).plot(ax=axes, alpha=0.5).ax_[0] is axes[0]
     assert len(plt.get_fignums()) == 1
-    with pytest.raises(ValueError, match=r"ax has 2 axes, expected 3: three projections\."):
+    with pytest.raises(ValueError, match=r"ax has 2 axes, expected 3, for three projections\."):
         SourceDisplay(points[:1], [1.0]).plot(ax=axes[:2])
 
 

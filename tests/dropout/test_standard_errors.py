@@ -135,7 +135,7 @@ def test_libraries_dtypes_and_shapes():
 def test_invalid_standard_errors_are_refused():
     X, signal, factor = low_rank()
     Y = signal + np.random.default_rng(2).standard_normal(signal.shape) @ factor.T
-    with pytest.raises(ValueError, match="more rows than inputs"):
+    with pytest.raises(ValueError, match="more rows than columns"):
         DropoutRegressor(1, shrink=False).fit(X[:5], Y[:5]).predict(X, return_std=True)
     with pytest.warns(UserWarning, match="degrees of freedom"):
         DropoutRegressor(shrink=False).fit(X[:9], Y[:9]).predict(X, return_std=True)

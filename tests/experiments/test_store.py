@@ -222,7 +222,7 @@ def test_a_pack_with_one_damaged_member_stores_nothing(store, tmp_path):
 
 def test_a_pack_that_claims_too_much_is_refused_before_it_is_read(store, tmp_path):
     bombs = {
-        "zeros.zip": (zipfile.ZIP_DEFLATED, bytes(40_000_000), "states a content of 40 MB"),
+        "zeros.zip": (zipfile.ZIP_DEFLATED, bytes(40_000_000), "states that it contains 40 MB"),
         "lzma.zip": (zipfile.ZIP_LZMA, bytes(4000), "a method other than deflate"),
     }
     for name, (method, content, words) in bombs.items():

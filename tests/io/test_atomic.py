@@ -159,7 +159,7 @@ def test_an_array_that_claims_more_than_the_file_has_is_refused_before_it_is_rea
     claim = {"descr": "<f8", "fortran_order": False, "shape": (10**12,)}
     np.lib.format.write_array_header_1_0(header, claim)
     path = archive_with(tmp_path / "lie.npz", "a.npy", header.getvalue() + b"0" * 64)
-    with pytest.raises(ValueError, match="states a content of 8 TB, expected at most"):
+    with pytest.raises(ValueError, match="states that it contains 8 TB, expected at most"):
         load_arrays(path, "a test")
 
 
@@ -194,7 +194,7 @@ def test_entries_that_share_their_bytes_are_refused(tmp_path):
     with zipfile.ZipFile(path, "w") as bundle:
         bundle.writestr("a.npy", plain.getvalue())
         bundle.filelist.extend([bundle.filelist[0]] * 1000)
-    with pytest.raises(ValueError, match="states a content of 801 MB, expected at most"):
+    with pytest.raises(ValueError, match="states that it contains 801 MB, expected at most"):
         load_arrays(path, "a test")
 
 

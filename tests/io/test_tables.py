@@ -276,7 +276,7 @@ LAYOUTS = {
     "one column with decimal commas": (
         "kg\n60,5\n55,5\n",
         None,
-        "1 names.*2 columns; if the comma.*--decimal ,",
+        "1 names.*2 columns: .*; if the comma.*--decimal ,",
     ),
     "comment": ("# numbers\n60,5\n55,5\n", None, "1 names in its header but 2 columns"),
     "quoted names": ('"a, b","2"\n1,2\n3,4\n', ("a, b", "2"), 2),
@@ -417,13 +417,13 @@ def header_of(shape):
 def bombs(folder):
     """Yield small files that claim to contain much more than they may."""
     (folder / "lie.npy").write_bytes(header_of((10**7, 100)) + bytes(800))
-    yield folder / "lie.npy", "states a content of 8 GB"
+    yield folder / "lie.npy", "states that it contains 8 GB"
     with zipfile.ZipFile(folder / "lie.npz", "w") as archive:
         archive.writestr("X.npy", header_of((10**7, 100)) + bytes(800))
-    yield folder / "lie.npz", "states a content of 8 GB"
+    yield folder / "lie.npz", "states that it contains 8 GB"
     with zipfile.ZipFile(folder / "big.npz", "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("X.npy", header_of((10**5, 10)) + bytes(8 * 10**6))
-    yield folder / "big.npz", "states a content of 8 MB"
+    yield folder / "big.npz", "states that it contains 8 MB"
     with zipfile.ZipFile(folder / "lzma.npz", "w", zipfile.ZIP_LZMA) as archive:
         archive.writestr("X.npy", header_of((10, 10)) + bytes(800))
     yield folder / "lzma.npz", "a method other than deflate"
@@ -432,7 +432,7 @@ def bombs(folder):
     require("pyarrow")
     frame = require("pandas").DataFrame({"a": np.zeros(10**5), "b": np.zeros(10**5)})
     frame.to_parquet(folder / "runs.parquet")
-    yield folder / "runs.parquet", "states a content of 1.6 MB"
+    yield folder / "runs.parquet", "states that it contains 1.6 MB"
 
 
 def test_files_that_claim_too_much_are_refused_before_they_are_read(tmp_path, monkeypatch):

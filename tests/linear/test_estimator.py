@@ -347,7 +347,7 @@ def test_a_warm_start_goes_on(X):
     assert warm.n_iter_ == cold.n_iter_
     warm.fit(X)
     assert warm.n_iter_ < cold.n_iter_ / 5
-    with pytest.warns(UserWarning, match=r"shape \(3, 8\), but \(2, 8\) is expected"):
+    with pytest.warns(UserWarning, match=r"shape \(3, 8\), expected \(2, 8\)"):
         assert warm.set_params(n_components=2).fit(X).n_components_ == 2
 
 

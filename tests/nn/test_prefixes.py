@@ -274,7 +274,7 @@ JUNK = {
     "named prior without lengths": ({"prior": "uniform"}, "lengths of the prefixes"),
     "text": ({"dims": "8"}, "expected lengths"),
     "zero": ({"dims": [0, 2]}, "dims=0"),
-    "twice": ({"dims": [2, 2]}, "each once"),
+    "twice": ({"dims": [2, 2]}, "no length twice"),
     "empty": ({"dims": []}, "at least one length"),
     "fraction": ({"dims": 2.5}, "expected lengths"),
     "prior of other length": ({"dims": [1, 2], "prior": [0.2, 0.3, 0.5]}, r"shape \(3,\)"),

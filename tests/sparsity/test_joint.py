@@ -278,7 +278,7 @@ def test_torch_solves_as_numpy_does():
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda X, y: {"X": X, "y": y[:2]}, "X has 3 dictionaries and y has 2 parts"),
+        (lambda X, y: {"X": X, "y": y[:2]}, "X contains 3 dictionaries and y contains 2 arrays"),
         (lambda X, y: {"X": [], "y": []}, "expected at least one"),
         (lambda X, y: {"X": [X[0], X[1][:, :5], X[2]], "y": y}, "with 5 and 25 columns"),
         (lambda X, y: {"X": [X[0][:3], *X[1:]], "y": y}, "X has 3 rows and y has 10"),
@@ -295,5 +295,5 @@ def test_parts_that_do_not_belong_together_are_refused(change, words):
 
 
 def test_blocks_need_equally_many_responses():
-    with pytest.raises(ValueError, match="parts with 3 and 4 and 6 responses"):
+    with pytest.raises(ValueError, match="arrays of y have 3 and 4 and 6 responses"):
         joint_blocks(*draw(10))

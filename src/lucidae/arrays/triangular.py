@@ -130,7 +130,8 @@ def _solve_lower_once(L: Array, B: Array, transpose: bool) -> Array:
     solved, info = solve(L.T, B.conj() if conjugated else B, lower=0, trans=0 if transpose else 1)
     if info > 0:
         raise np.linalg.LinAlgError(
-            f"the triangular matrix has a zero on its diagonal, in row {info - 1}, and is singular."
+            f"the triangular matrix has a zero on its diagonal, in row {info - 1}, so that it is "
+            "singular and the linear system has no unique solution."
         )
     return solved.conj() if conjugated else solved
 
@@ -173,6 +174,7 @@ def _inverse_lower_once(L: Array) -> Array:
     inverse, info = invert(L.T, lower=0)
     if info > 0:
         raise np.linalg.LinAlgError(
-            f"the triangular matrix has a zero on its diagonal, in row {info - 1}, and is singular."
+            f"the triangular matrix has a zero on its diagonal, in row {info - 1}, so that it is "
+            "singular and the linear system has no unique solution."
         )
     return inverse.T

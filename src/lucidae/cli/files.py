@@ -38,7 +38,7 @@ Columns = Annotated[
     typer.Option(
         metavar="NAME,…",
         help="The columns to use, as names or 0-based indices separated by commas; by default all "
-        "numeric columns except an index of the rows.",
+        "numeric columns except one that only numbers the rows.",
     ),
 ]
 Decimal = Annotated[

@@ -141,9 +141,10 @@ def linear(
     components: Annotated[
         str | None,
         typer.Option(
-            help="Number of components, or share of the variance to be explained, such as 0.95, or "
-            "a criterion that chooses the number: mle, parallel_analysis, hard_threshold, or "
-            "hard_threshold:V for noise of the known variance V; by default the rank of the data."
+            help="Number of components, or share of the variance to be explained, such as 0.95, "
+            "or the name of a criterion that chooses the number: mle, parallel_analysis, "
+            "hard_threshold, or hard_threshold:V for noise of the known variance V; by "
+            "default the rank of the data."
         ),
     ] = None,
     method: Annotated[
@@ -248,13 +249,14 @@ def sparse(
         str,
         typer.Option(
             help="Noise variance of the target: a number above 0, learn (with the coefficients), "
-            "cv (by cross-validation), or auto (learn or cv, by the data)."
+            "cv (by cross-validation), or auto (chooses learn or cv, depending on the data)."
         ),
     ] = "auto",
     posterior: Annotated[
         str,
         typer.Option(
-            help="Posterior covariance of the coefficients: full, diagonal or point (none)."
+            help="Posterior covariance of the coefficients: full, diagonal, or point (a point "
+            "estimate without covariance)."
         ),
     ] = "full",
     solver: Annotated[

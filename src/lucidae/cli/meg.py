@@ -35,7 +35,8 @@ Condition = Annotated[
 NoiseVariance = Annotated[
     str,
     typer.Option(
-        help="Factor of the noise covariance: a number above 0, learn, cv, cv_1se or auto."
+        help="Number above 0 by which the noise covariance is multiplied, or how it is chosen: "
+        "learn, cv, cv_1se or auto."
     ),
 ]
 Loose = Annotated[
@@ -77,11 +78,17 @@ WithPath = Annotated[
 ]
 Page = Annotated[
     Path | None,
-    typer.Option(help="Path of the HTML page; by default the name of EVOKED with -sources."),
+    typer.Option(
+        help="Path of the HTML page; by default my-sources.html in the current folder "
+        "for an EVOKED file my.fif."
+    ),
 ]
 EstimatePrefix = Annotated[
     str | None,
-    typer.Option(metavar="PREFIX", help="Save the source estimate with this prefix."),
+    typer.Option(
+        metavar="PREFIX",
+        help="Save the source estimate in files whose names begin with this prefix.",
+    ),
 ]
 
 
@@ -167,8 +174,8 @@ def _noise_of(text: str) -> float | str:
     if 0 < number < float("inf"):
         return number
     raise ValueError(
-        f"--noise-variance {text} was given, expected a finite number above 0, {', '.join(NOISE)}; "
-        "1 is the noise covariance itself."
+        f"--noise-variance {text} was given, expected one of {', '.join(NOISE)}, or a finite "
+        "number above 0, by which the noise covariance is multiplied; 1 leaves it unchanged."
     )
 
 

@@ -148,7 +148,9 @@ class RawBlocks(RowBlocks):
                 f"{name} has shape {shape}, expected rows and columns: two dimensions."
             )
         if dtype.kind not in "buif":
-            raise ValueError(f"{name} contains values of type {dtype}, expected real numbers.")
+            raise ValueError(
+                f"{name} contains values of type {dtype}, expected real numbers. Convert it first."
+            )
         super().__init__(
             name,
             1 if is_vector else shape[1],
@@ -424,8 +426,8 @@ def _only(arrays: list[Any], file: Path, advice: str) -> Any:
     """
     if len(arrays) != 1:
         raise ValueError(
-            f"{file.name!r} contains {len(arrays)} tables, expected one: give the array itself, "
-            f"{advice}."
+            f"{file.name!r} contains {len(arrays)} tables, expected exactly one: give the array to "
+            f"be read instead of the file, {advice}."
         )
     return arrays[0]
 

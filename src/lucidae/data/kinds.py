@@ -149,7 +149,9 @@ def _opened(
         from lucidae.data.files import blocks_of_file
 
         if not Path(X).exists():
-            raise ValueError(f"There is no file {os.fspath(X)!r}, which was given as {name}.")
+            raise ValueError(
+                f"There is no file {os.fspath(X)!r}, which was given as {name}: check the path."
+            )
         return blocks_of_file(X, flat=flat, first_row=first_row)
     if isinstance(X, np.memmap):
         from lucidae.data.files import blocks_of_map

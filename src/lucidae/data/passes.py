@@ -96,7 +96,10 @@ def read_moment(
     found: SecondMoment | None
     found = fold(data, leaf or _moment_of_rows, SecondMoment.merge, start=start, verbose=verbose)
     if found is None:
-        raise ValueError("sample_weight sums to 0, expected a positive number.")
+        raise ValueError(
+            "sample_weight sums to 0, expected a positive sum: give a positive "
+            "weight to at least one row."
+        )
     return found
 
 
@@ -304,12 +307,15 @@ class Passes(Shown):
         merge = leaf.merge if hasattr(self.data, "fold") else leaf.merge_into
         found = fold(self.data, leaf, merge, shown=self)
         if found is None:
-            raise ValueError("sample_weight sums to 0, expected a positive number.")
+            raise ValueError(
+                "sample_weight sums to 0, expected a positive sum: give a positive "
+                "weight to at least one row."
+            )
         if self._weight is not None and abs(found[0] - self._weight) > 1e-9 * self._weight:
             raise ValueError(
-                f"{self.data.rows.name} had rows of weight {self._weight:g} in the first pass over "
-                f"it, but of weight {found[0]:g} in pass {self.count}: it must not change while it "
-                "is read."
+                f"{self.data.rows.name} had rows with a total weight of {self._weight:g} in the "
+                f"first pass over it, but of {found[0]:g} in pass {self.count}: it has changed "
+                "while it was read. Fit again when nobody writes to it."
             )
         self._weight = float(found[0])
         return found
@@ -375,8 +381,8 @@ def by_blocks(method: Method) -> Method:
             return method(self, X, *options, **named)
         if any(options) or any(named.values()):
             raise ValueError(
-                f"{method.__name__} was given options, but X is read in blocks, for which it has "
-                "none: omit the options, or give X as an array."
+                f"{method.__name__} was called with options, but accepts none for an X that is "
+                "read in blocks: omit the options, or give X as an array."
             )
         if is_dask(X):
             from lucidae.data.dask_collections import mapped

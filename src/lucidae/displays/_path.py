@@ -69,7 +69,7 @@ class NoisePathDisplay(Display):
         if self.contributions.shape != expected:
             raise ValueError(
                 f"contributions has shape {self.contributions.shape}, expected {expected}: one row "
-                "per column and one entry per noise variance."
+                "per column of the dictionary, with one entry per noise variance."
             )
         self.marks = dict(marks or {})
         self.names = [str(column) for column in self.columns] if names is None else list(names)

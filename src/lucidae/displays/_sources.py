@@ -224,8 +224,8 @@ class SourceDisplay(Display):
         axes = np.asarray(ax, dtype=object).reshape(-1)
         if axes.size != wanted:
             raise ValueError(
-                f"ax has {axes.size} axes, expected {wanted}: three projections"
-                f"{' and the path of noise variances' if wanted == 4 else ''}."
+                f"ax has {axes.size} axes, expected {wanted}, for three "
+                f"projections{' and the path of noise variances' if wanted == 4 else ''}."
             )
         self.ax_, self.figure_ = axes, axes[0].figure
         self._draw(axes, style)

@@ -111,14 +111,14 @@ def check_streamed(estimator: Any, data: AlignedBlocks, start: SecondMoment | No
     if estimator._chosen_solver.needs_rows:
         raise ValueError(
             f"solver={estimator.solver!r} draws rows in random order, but X is read in blocks: use "
-            "solver='exact', or give an array or a memory map."
+            "solver='exact', or give X as an array or a memory map."
         )
     for name in ("dropout", "n_components"):
         value = getattr(estimator, name)
         if isinstance(value, str):
             raise ValueError(
-                f"{name}={value!r} divides the rows into folds, but X is read in blocks: give a "
-                "number, or an array or a memory map."
+                f"{name}={value!r} divides the rows into folds, but X is read in blocks: give "
+                f"{name} as a number, or X as an array or a memory map."
             )
     if start is not None and start.n_features < data.rows.n_features:
         raise ValueError(

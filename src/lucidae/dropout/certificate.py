@@ -576,8 +576,9 @@ def certify_weights(
     check_hidden_units(*weights)
     if (X is None) == (matrix is None):
         raise ValueError(
-            "X and matrix were both given, or neither of them. Give either data (X, and Y unless "
-            "the network is an autoencoder) or matrix=M, the matrix that U Vᵀ approximates."
+            f"{'neither X nor matrix was' if X is None else 'X and matrix were both'} given. Give "
+            "either data (X, and Y unless the network is an autoencoder) or matrix=M, the matrix "
+            "that U Vᵀ approximates."
         )
     if matrix is None:
         problem, weights = data_problem(

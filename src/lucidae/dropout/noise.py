@@ -81,12 +81,14 @@ def separated_from_noise(
         count = int((spectrum[:judged] > noise_level(residual, n_inputs, n_rows)).sum())
     else:
         why = (
-            f"The rows have {n_rows:g} degrees of freedom, too few to estimate the effects of "
-            f"{n_inputs} inputs and the variance of the noise."
+            f"The number of rows (less one, if the mean was estimated) is {n_rows:g}, too few to "
+            f"estimate the effects of {n_inputs} inputs and the variance of the noise."
         )
         return Separation(None, why)
     return Separation(
-        count, f"{count} of the {judged} leading components exceed the noise of {n_rows:g} rows."
+        count,
+        f"{count} of the {judged} leading components are larger than noise alone would make "
+        f"them with {n_rows:g} rows.",
     )
 
 

@@ -56,8 +56,8 @@ def check_missing_values(value: Any) -> bool:
         return False
     raise ValueError(
         f"missing_values={value!r} was given, expected numpy.nan (entries that are NaN are "
-        "missing, and entries that a sparse matrix does not store are zeros) or 'absent' (they are "
-        "missing)."
+        "missing, and entries that a sparse matrix does not store are zeros) or 'absent' (entries "
+        "that a sparse matrix does not store are missing)."
     )
 
 

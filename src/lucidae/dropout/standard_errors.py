@@ -200,9 +200,10 @@ def noise_covariance(problem: LinearProblem, weight: float) -> tuple[Matrix, flo
     degrees = problem.n_rows - matrix.shape[1]
     if degrees < 1:
         raise ValueError(
-            f"the rows have {problem.n_rows:g} degrees of freedom and {matrix.shape[1]} linearly "
-            "independent inputs, so that the noise of the targets cannot be estimated: standard "
-            "errors need more rows than inputs."
+            f"the number of rows (less one, if the mean was estimated) is {problem.n_rows:g}, and "
+            f"X has {matrix.shape[1]} linearly independent columns, so that the variance of the "
+            "noise of the targets cannot be estimated: standard errors need more rows than "
+            "columns."
         )
     residual = host(problem.outputs) - matrix @ matrix.T
     values, vectors = np.linalg.eigh(residual)
@@ -260,7 +261,8 @@ def fitted_value_errors(
         _check_threshold(s, threshold, kept, spread)
     if degrees < FEW_DEGREES:
         warn_user(
-            f"the noise of the targets is estimated with {degrees:g} degrees of freedom, so that "
+            f"the variance of the noise of the targets is estimated with only {degrees:g} degrees "
+            "of freedom, so that "
             "the standard errors are unreliable: give more rows."
         )
     straight, crossed = _derivatives(s, f, kept)

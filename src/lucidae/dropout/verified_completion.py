@@ -348,7 +348,8 @@ def completion_claims(figures: CompletionFigures, tolerance: float) -> tuple[Cla
         ),
         at_most(
             "equalized",
-            "no factors of the same product U Vᵀ have a smaller penalty Σ‖uᵢ‖²‖vᵢ‖²",
+            "of all factors with the same product U Vᵀ, these have the smallest penalty "
+            "Σ‖uᵢ‖²‖vᵢ‖²",
             "Srebro, Rennie & Jaakkola 2004, and the Cauchy–Schwarz inequality",
             figures.excess_penalty,
             math.sqrt(tolerance),

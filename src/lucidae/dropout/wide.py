@@ -141,7 +141,11 @@ def _refined(source: RowsSource, vectors: Array) -> tuple[Array, Array]:
 
 
 def mean_of(source: RowsSource) -> RowMean:
-    """Return the mean of the rows of a source as a `RowMean`, whose deviations are zeros."""
+    """Return weight and mean of the rows of a source as a `RowMean`.
+
+    The other fields of the `RowMean` (`offset`, and the standard deviations of the features, which
+    are not computed here) are zeros.
+    """
     zeros = 0.0 * source.mean
     return RowMean(source.weight, source.mean, zeros, zeros)
 
@@ -225,7 +229,8 @@ def _refuse_underflow(rows: Array, squares: Array, center: Array) -> None:
         if size > 1e-15 * abs(scalar(center[int(column)])):
             raise ValueError(
                 f"the squares of column {column} of [X | y] underflow double precision: its "
-                f"largest scaled entry is {size:.3g}. Multiply the column by a constant first."
+                f"largest entry, times the square root of its weight, is {size:.3g}. Multiply the "
+                "column by a constant first."
             )
 
 

@@ -57,7 +57,9 @@ def _parser() -> argparse.ArgumentParser:
     lister = commands.add_parser("list", help="list the experiments, one per line")
     lister.set_defaults(command=_list)
     runner = commands.add_parser(
-        "run", help="do the runs that have no stored result, then judge the claims"
+        "run",
+        help="compute the runs whose results are not stored yet, then judge the claims of "
+        "the experiments",
     )
     runner.add_argument(
         "names", nargs="*", metavar="NAME", help="name of an experiment; default: all"
@@ -89,7 +91,9 @@ def _parser() -> argparse.ArgumentParser:
         default=[],
         help="first read finished runs from this file, which --pack wrote",
     )
-    runner.add_argument("--pack", type=Path, help="write all finished runs to this file")
+    runner.add_argument(
+        "--pack", type=Path, help="write all finished runs to this file, which --take reads"
+    )
     runner.set_defaults(command=_run)
     return parser
 

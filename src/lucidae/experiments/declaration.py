@@ -82,7 +82,7 @@ class Work:
     def __init__(self, identifier: str, measure: Measure) -> None:
         if not WORK_NAME.fullmatch(identifier):
             raise ValueError(
-                f"the function that does runs is called {identifier!r}, expected a name and a "
+                f"the function that computes runs is called {identifier!r}, expected a name and a "
                 "version such as 'linear.training/1'."
             )
         functools.update_wrapper(self, measure)
@@ -104,7 +104,7 @@ class Work:
     def __reduce__(self) -> str:
         if self.__module__ == "__main__":
             raise ValueError(
-                f"the function {str(self)!r}, which does runs, is defined in the main script, "
+                f"the function {str(self)!r}, which computes runs, is defined in the main script, "
                 "expected a module that worker processes can import: move it to a module, or use "
                 "jobs=1."
             )
@@ -394,7 +394,7 @@ class Statement:
         if self.kind is VerdictKind.REPORTED:
             raise ValueError(
                 "the kind REPORTED was given, expected PAPER or OWN: a value without a verdict "
-                "belongs into `Scale.reported`, not into a Statement."
+                "belongs in `Scale.reported`, not in a Statement."
             )
 
 

@@ -87,7 +87,9 @@ def figures(curves: Curves, name: str, at: Where) -> Any:
     else:
         inside = curve.x == at
     if not inside.any():
-        raise ValueError(f"curve {name!r} has no point at {at}; its grid is {curve.x.tolist()}.")
+        raise ValueError(
+            f"curve {name!r} has no point at {at}, expected one of {curve.x.tolist()}."
+        )
     return np.array([np.mean(curve.y[inside])])
 
 

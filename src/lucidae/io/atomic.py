@@ -280,8 +280,8 @@ def require_size(claimed: int, limit: int) -> None:
     """Raise ValueError if the size `claimed` that a file states is above `limit`, both in bytes."""
     if claimed > limit:
         raise ValueError(
-            f"the file states a content of {size_in_words(claimed)}, expected at most "
-            f"{size_in_words(limit)} for a file of this size"
+            f"the header of the file states that it contains {size_in_words(claimed)}, expected at "
+            f"most {size_in_words(limit)} for a file of this size"
         )
 
 

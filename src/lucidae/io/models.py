@@ -443,7 +443,8 @@ def _checked_array(array: Any, tree: Mapping[str, Any]) -> Any:
     if stated and stated != _layout(array):
         raise ValueError(
             f"the array {tree['array']} has the shape {array.shape} and the dtype "
-            f"{array.dtype.str}, but the header of the file states {stated}"
+            f"{array.dtype.str}, but the header of the file states {stated}: the file is damaged; "
+            "save the estimator again"
         )
     return array
 

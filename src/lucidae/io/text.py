@@ -451,7 +451,7 @@ def check_width(file: Path, frame: Any, layout: TextLayout) -> None:
         hint = "; if the comma is the decimal separator, give --decimal ,"
         raise ValueError(
             f"{file.name!r} has {len(layout.first)} names in its header but {frame.shape[1]} "
-            f"columns{hint if layout.delimiter == ',' else ''}."
+            f"columns: give one name for each column{hint if layout.delimiter == ',' else ''}."
         )
 
 

@@ -71,8 +71,8 @@ def check_streamed(options: Options, n_features: int, start: SecondMoment | None
     if options.reads.batches:
         raise ValueError(
             f"solver={options.solver!r} with method={options.method!r} draws rows in random order, "
-            "but X is read in blocks: use solver='exact', give an array or a memory map, or call "
-            "partial_fit with each batch."
+            "but X is read in blocks: use solver='exact', give X as an array or a memory map, or "
+            "call partial_fit with each batch."
         )
     if isinstance(options.n_components, int) and options.n_components > n_features:
         raise ValueError(
@@ -83,8 +83,8 @@ def check_streamed(options: Options, n_features: int, start: SecondMoment | None
         _check_wide(options, n_features, start)
     elif start is not None and start.n_features != n_features:
         raise ValueError(
-            f"start has {start.n_features} features, but X has {n_features}: it must be the moment "
-            "of earlier rows of the same data."
+            f"start has {start.n_features} features, but X has {n_features}: start must be the "
+            "second moment of earlier rows of the same data."
         )
 
 

@@ -321,12 +321,16 @@ def _gap_claim(figures: LinearFigures) -> Claim:
     objective = figures.method.objective
     statement = objective.gap_statement
     reference = _MINIMA.get(
-        type(objective), "the value and the minimum that the objective itself returns"
+        type(objective),
+        "value and global minimum as the methods of the registered objective return them",
     )
     if figures.gap is None:
         why = _NO_NOISE
         if figures.declared:
-            why = "The global minimum of this objective is not known, so the gap is not either."
+            why = (
+                "The global minimum of this objective is not known, so that the gap cannot be "
+                "computed."
+            )
         return undecided("gap", statement, reference, why)
     value, error = figures.gap
     if value < -GAP:

@@ -172,8 +172,8 @@ def comparable(previous: ObservedGaussian, X: Array) -> ObservedGaussian | None:
     if previous.mean.shape[0] == X.shape[1]:
         return previous
     warn_user(
-        f"The last fit has {previous.mean.shape[0]} features, but X has {X.shape[1]}: the fit "
-        "starts anew."
+        f"warm_start=True was given, but the last fit has {previous.mean.shape[0]} features and X "
+        f"has {X.shape[1]}: the fit starts anew."
     )
     return None
 
@@ -187,7 +187,8 @@ def latents_of(wanted: Any, m: int) -> int:
     if not isinstance(wanted, int):
         raise ValueError(
             f"n_components={wanted!r} was given to partial_fit, and X has missing entries, for "
-            "which the number of components must be known before all rows are: give an integer."
+            "which the number of components must be known before all rows have been read: give an "
+            "integer."
         )
     check_features(wanted, m)
     return wanted

@@ -330,8 +330,8 @@ def _warm_start(method: Method, previous: Any, start: Any) -> Any:
     old, new = previous.encoder, start.encoder
     if old.shape != new.shape:
         warn_user(
-            f"The weights of the last fit have shape {tuple(old.shape)}, but {tuple(new.shape)} is "
-            "expected: training starts from random weights."
+            "warm_start=True was given, but the weights of the last fit have shape "
+            f"{tuple(old.shape)}, expected {tuple(new.shape)}: training starts from random weights."
         )
         return start
     return method.adopt(map_fields(lambda rows: like(rows, new), previous))

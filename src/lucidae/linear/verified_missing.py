@@ -459,7 +459,11 @@ def _identifiability_claim(seen: ObservedFigures | None) -> Claim:
     )
     claim = at_most(name, statement, reference, float(seen.free), 0.0, why)
     if claim.holds and len(seen.never):
-        return replace(claim, advice=f"{named}: their covariance follows from the model alone.")
+        return replace(
+            claim,
+            advice=f"{named}: the covariance of these columns is an assumption "
+            "of the model that no row confirms.",
+        )
     return claim
 
 

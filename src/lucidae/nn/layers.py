@@ -101,7 +101,10 @@ def check_tensor(x: Any, name: str, shape: tuple[Any, ...], reference: Any = Non
     if x.is_complex():
         raise ValueError(f"{name} is complex ({x.dtype}), expected real numbers.")
     if x.is_meta and reference is None:
-        raise ValueError(f"{name} is on the device 'meta', expected a device that holds data.")
+        raise ValueError(
+            f"{name} is on the device 'meta', which stores no numbers, expected a "
+            "device such as 'cpu' or 'cuda': create the tensor there."
+        )
     sizes = shape[1:] if shape[0] is ... else shape
     fits = x.ndim >= len(sizes) if shape[0] is ... else x.ndim == len(sizes)
     last = x.shape[x.ndim - len(sizes) :] if fits else ()
@@ -165,7 +168,10 @@ def _finite_batch(batch: Any, name: str) -> Tensor:
     if batch.is_complex():
         raise ValueError(f"{name} is complex ({batch.dtype}), expected real numbers.")
     if batch.is_meta:
-        raise ValueError(f"{name} is on the device 'meta', expected a device that holds data.")
+        raise ValueError(
+            f"{name} is on the device 'meta', which stores no numbers, expected a "
+            "device such as 'cpu' or 'cuda': create the tensor there."
+        )
     if not torch.isfinite(batch).all():
         raise ValueError(f"{name} contains NaN or infinity. Remove or impute those entries first.")
     return batch

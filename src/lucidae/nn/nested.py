@@ -355,7 +355,7 @@ def order_dimensions(encoder: Any, decoder: Any, data: Any, *, center: bool = Fa
     if center and (encoder.bias is None or decoder.bias is None):
         raise ValueError(
             "center=True was given, but a layer has no bias, expected a bias in both layers: the "
-            "mean of the codes moves from the one to the other."
+            "mean of the codes is moved from the bias of the encoder to that of the decoder."
         )
     inputs = _input_moment(encoder, data)
     weight = encoder.weight.detach().double()

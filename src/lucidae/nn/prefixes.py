@@ -301,9 +301,9 @@ class PrefixLoss(nn.Module):
             names = [name for name in self.embeddings if name in keywords]
         if missing:
             raise ValueError(
-                f"embeddings={self.embeddings!r} was given, but {missing} of these arguments are "
-                "missing in the call: pass as many positional arguments as the number says, or "
-                "keyword arguments of the given names."
+                f"embeddings={self.embeddings!r} was given, but {missing} of these embeddings are "
+                "missing in the call of the loss: pass them as its first positional arguments if "
+                "embeddings is a number, or as keyword arguments if it is a list of names."
             )
         tensors = []
         for name, value in zip(names, given, strict=True):
@@ -346,7 +346,9 @@ def _lengths(dims: Any, prior: Any) -> list[int]:
         return list(range(1, check_integer(dims, "dims", low=1) + 1))
     lengths = [check_integer(length, "dims", low=1) for length in dims]
     if not lengths or len(set(lengths)) < len(lengths):
-        raise ValueError(f"dims={lengths} was given, expected at least one length, each once.")
+        raise ValueError(
+            f"dims={lengths} was given, expected at least one length, and no length twice."
+        )
     return lengths
 
 

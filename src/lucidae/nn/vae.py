@@ -354,7 +354,7 @@ def _as_tensor(dictionary: Any) -> Tensor:
     if columns.is_complex() or columns.is_meta:
         raise ValueError(
             f"dictionary has the dtype {columns.dtype} on the device {str(columns.device)!r}, "
-            "expected real numbers on a device that holds data (not 'meta')."
+            "expected real numbers on a device that stores them (not 'meta')."
         )
     return columns
 
@@ -404,9 +404,11 @@ class DictionaryVAE(nn.Module):
         columns = _as_tensor(dictionary)
         columns = columns if columns.is_floating_point() else columns.double()
         if columns.ndim != 2 or not columns.numel() or not torch.isfinite(columns).all():
+            matrix = columns.ndim == 2 and columns.numel()
+            fault = "contains NaN or infinity" if matrix else f"has shape {tuple(columns.shape)}"
             raise ValueError(
-                f"dictionary has shape {tuple(columns.shape)} or is not finite, expected a finite "
-                "matrix with one row per feature and one column per latent."
+                f"dictionary {fault}, expected a finite matrix with one row per feature and one "
+                "column per latent."
             )
         gamma = check_number(noise_variance, "noise_variance", low=0.0, open_low=True)
         self.covariance = check_choice(covariance, "covariance", ("full", "diagonal"))

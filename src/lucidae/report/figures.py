@@ -33,7 +33,7 @@ def spectrum(variances: Series, shares: Series, chosen: int) -> Figure:
         left.semilogy(order, variances, marker="o", color=LIGHT["blue"])
         left.set(title="Variance of each component", xlabel="component", ylabel="variance")
         right.plot(order + 1, np.cumsum(shares), marker="o", color=LIGHT["blue"])
-        right.set(title="Variance explained by the first k", xlabel="k", ylim=(0, 1.03))
+        right.set(title="Variance explained by the first k components", xlabel="k", ylim=(0, 1.03))
         right.yaxis.set_major_formatter(PercentFormatter(1.0))
         for axes, place in ((left, chosen - 0.5), (right, chosen)):
             axes.axvline(place, color=LIGHT["orange"], linestyle="--", linewidth=1.3)

@@ -135,9 +135,10 @@ ATTRIBUTES = (
 
 
 def _upgraded(fields: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields of an estimator saved by an earlier version in the present format.
+    """Convert the fields of an estimator that an earlier version saved to the present format.
 
-    lucidae 0.1.0 saved the fitted attributes beside the state.
+    lucidae 0.1.0 saved the fitted attributes as fields of the estimator; now they are fields of its
+    fitted state. Parameters that an earlier version did not have get their default values.
     """
     added = {"warm_start": False, "verbose": False, "n_jobs": None, "response_covariance": None}
     fields = added | upgraded_estimator(fields)
@@ -658,7 +659,7 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
             tolerance=self.tol,
             limit=self.max_iter,
             start=None if last is None else units.relevance(last),
-            callbacks=self._callbacks("learning the noise of the rows"),
+            callbacks=self._callbacks("learning the noise variances of the rows"),
         )
         return learned.rows, learned.units, learned.solution, learned.covariance
 

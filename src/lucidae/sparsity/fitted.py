@@ -118,7 +118,7 @@ class SparseState(FittedState):
         if len(variances) != n_rows:
             raise ValueError(
                 f"The noise variances of {len(variances)} rows were learned, but {n_rows} rows "
-                "were given: give the rows of the fit, or noise_cov."
+                "were given: give as many rows as fit had, or their noise as noise_cov."
             )
         return NoiseCovariance(variances / self.results["noise_variance_"])
 
@@ -178,10 +178,15 @@ class SparseState(FittedState):
         return changed_attributes(known, self.results)
 
     def saved_fields(self) -> dict[str, Any]:
-        """Return what `lucidae.save` and pickle write, with attributes that were changed in place.
+        """Return the fields of this state, by name, that `lucidae.save` and pickle write.
 
+<<<<<<< HEAD
         `predict` uses these attributes, so that a loaded estimator must have them too. Measured
         values that were not yet read are computed first, because the data are not saved.
+=======
+        If a user changed entries of a fitted attribute such as ``coef_``, the fields include the
+        changed attributes: `predict` uses them, so that a loaded estimator must have them too.
+>>>>>>> s9-wmsg
         """
         assert self.measured is not None
         changed = {"_attributes": self._attributes} if self.changed_attributes({}) else {}

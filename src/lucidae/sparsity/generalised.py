@@ -108,10 +108,11 @@ def _shares(sample: Sample) -> Any:
 
 
 def whitened_sample(sample: Sample, labels: Any) -> Weighted:
-    """Return rows whose noise has a covariance R, centred, whitened and divided by powers of two.
+    """Return a dictionary Φ and responses X as a problem whose noise is white.
 
-    The whitened rows of the dictionary Φ and the responses X are TΦ and TX, for a matrix T with
-    TRTᵀ = I. `labels` are the groups of the columns, if there are any.
+    `sample` contains Φ, X and the covariance R of the noise of their rows. Both are centred if the
+    model has an intercept, replaced by TΦ and TX for a matrix T with TRTᵀ = I, and scaled by powers
+    of two. `labels` are the group labels of the columns of Φ; None if there are no groups.
     """
     weights = np.ones(sample.dictionary.shape[0]) if sample.weights is None else sample.weights
     Phi, X = sample.dictionary, sample.responses

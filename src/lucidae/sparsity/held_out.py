@@ -553,7 +553,7 @@ def held_out_errors(
     if not weights.sum() > 0.0 or not all(train.total_weight > 0.0 for train, _ in pairs):
         raise ValueError(
             "In a fold of cv, the training rows or the test rows all have weight zero. Give other "
-            "folds in cv or other sample_weight."
+            "folds as cv, or another sample_weight."
         )
     if scale == 0.0:
         nothing = np.zeros((1, len(pairs)))

@@ -117,7 +117,7 @@ def validated_weights(sample_weight: Any, X: Array, y: Array) -> Array | None:
         for values, name in ((X, "X"), (y, "y")):
             sparse = scipy.sparse.issparse(values)
             weighted = values.multiply(roots) if sparse else as_double(values) * roots
-            refuse_extremes(weighted, f"{name} times the roots of sample_weight")
+            refuse_extremes(weighted, f"{name} times the square roots of sample_weight")
         total = scalar(xp.sum(weights))
         if total > LARGEST_WEIGHT:
             raise ValueError(
@@ -148,8 +148,8 @@ def refuse_extremes(values: Array, name: str) -> None:
         worst = scalar(xp.min(peaks[tiny])) if bool(xp.any(tiny)) else scalar(xp.max(peaks))
         raise ValueError(
             f"{name} has a column whose largest absolute value is {worst:.3g}; the squares of such "
-            "numbers leave the range of float64. Rescale the column so that this value lies "
-            f"between {1 / LARGEST:g} and {LARGEST:g}."
+            "numbers are too large or too small for float64. Rescale the column so that this "
+            f"value lies between {1 / LARGEST:g} and {LARGEST:g}."
         )
 
 
@@ -199,24 +199,27 @@ def checked_attributes(fitted: dict[str, Any], n_columns: int, n_outputs: int) -
         values = real_array(fitted[name], name, accept_complex=name == "coef_")
         if tuple(values.shape) != shape:
             raise ValueError(
-                f"{name} has shape {tuple(values.shape)}, expected {shape}: fit again, or assign "
-                "an array of this shape."
+                f"the fitted attribute {name} was overwritten with an array of shape "
+                f"{tuple(values.shape)}, expected {shape}: fit again, or assign an array of this "
+                "shape."
             )
         checked[name] = values
     if "group_covariances_" in checked:
         given = to_numpy(fitted["group_covariances_"])
         if given.ndim != 3 or given.dtype.kind not in "iufc":
             raise ValueError(
-                f"group_covariances_ has shape {given.shape} and dtype {given.dtype}, expected "
-                "numbers of shape (n_groups, m, m), for groups of at most m columns: fit again."
+                "the fitted attribute group_covariances_ was overwritten with an array of shape "
+                f"{given.shape} and dtype {given.dtype}, expected numbers of shape (n_groups, m, "
+                "m), for groups of at most m columns: fit again."
             )
         checked["group_covariances_"] = given
     checked["coef_"] = checked["coef_"][None, :] if flat else checked["coef_"]
     intercept = real_array(fitted["intercept_"], "intercept_", accept_complex=True)
     if tuple(intercept.shape) not in ((), (n_outputs,)):
         raise ValueError(
-            f"intercept_ has shape {tuple(intercept.shape)}, expected ({n_outputs},) or a number: "
-            "fit again, or assign an array of this shape."
+            "the fitted attribute intercept_ was overwritten with an array of shape "
+            f"{tuple(intercept.shape)}, expected ({n_outputs},) or a number: fit again, or assign "
+            "an array of this shape."
         )
     checked["intercept_"] = intercept
     for name in ("noise_variance_", "energy_"):
@@ -237,7 +240,8 @@ def _as_number(value: Any, name: str) -> float:
         return float(value)
     except (TypeError, ValueError) as error:
         raise ValueError(
-            f"{name}={value!r} was given, expected a real number: fit again, or assign one."
+            f"the fitted attribute {name} was overwritten with {value!r}, expected a real number: "
+            "fit again, or assign a number."
         ) from error
 
 
@@ -249,8 +253,9 @@ def _as_indices(values: Any, n_columns: int) -> Any:
     inside = whole and (not given.size or (given.min() >= 0 and given.max() < n_columns))
     if not inside or np.unique(given).size != given.size:
         raise ValueError(
-            f"support_={values!r} was given, expected different integers in [0, {n_columns - 1}], "
-            "the indices of columns: fit again, or assign such indices."
+            f"the fitted attribute support_ was overwritten with {values!r}, expected different "
+            f"integers in [0, {n_columns - 1}], the indices of columns: fit again, or assign such "
+            "indices."
         )
     return given
 

@@ -314,8 +314,9 @@ def joint_blocks(X: Sequence[Any], y: Sequence[Any]) -> tuple[Any, Any, Any]:
     counts = {int(part.responses.shape[1]) for part in parts}
     if len(counts) > 1:
         raise ValueError(
-            f"y has parts with {' and '.join(map(str, sorted(counts)))} responses, expected the "
-            "same number in all parts: use solve_joint."
+            f"the arrays of y have {' and '.join(map(str, sorted(counts)))} responses (columns), "
+            "expected the same number in all of them: use solve_joint, which accepts different "
+            "numbers."
         )
     columns = int(parts[0].dictionary.shape[1])
     pairs = [(to_numpy(part.dictionary), to_numpy(part.responses)) for part in parts]
@@ -333,8 +334,8 @@ def _checked_parts(X: Any, y: Any) -> list[Rows]:
     """Return the checked dictionary and responses of each part, in double precision."""
     if len(X) != len(y) or not len(X):
         raise ValueError(
-            f"X has {len(X)} dictionaries and y has {len(y)} parts, expected at least one, and as "
-            "many responses as dictionaries."
+            f"X contains {len(X)} dictionaries and y contains {len(y)} arrays of responses, "
+            "expected at least one dictionary, and one array of responses for each dictionary."
         )
     parts = []
     for index in range(len(X)):
@@ -440,9 +441,11 @@ def _solved(
 
 
 def _polished(start: JointState, tolerance: float, limit: int) -> Solution[JointState]:
-    """Minimise the joint energy (loss) by damped Newton steps from a point near a minimum.
+    """Minimise the joint energy (loss of all dictionaries) by damped Newton steps.
 
-    `start` has the relevances (prior variances) of that point.
+    `start` contains the relevances (prior variances) at which the steps start, near a minimum. The
+    steps end when the distance to the optimality (KKT) conditions is at most `tolerance`, and at
+    the latest after `limit` steps.
     """
     return iterate(
         _newton_step,

@@ -124,7 +124,8 @@ class Energy(ABC):
     def in_units(self, per_response: Array, units: Units) -> Array:
         """Return the energy (loss) of all responses in the units of the data.
 
-        `per_response` is the energy of the normalised problem, as `value` returns it.
+        `per_response` is the energy per response, as `value` returns it for the scaled dictionary
+        and responses, and `units` contains the scales and the number of responses.
         """
         return units.n_responses * per_response
 
@@ -225,8 +226,9 @@ class Marginal(Energy):
     def in_units(self, per_response: Array, units: Units) -> Array:
         """Return the energy (loss) of all responses in the units of the data.
 
-        `per_response` is the energy of the normalised problem. Its log-volume, the term without the
-        responses, is corrected for the scale of the responses.
+        `per_response` is the energy per response after dictionary and responses were scaled. The
+        scaling shifts the log-volume, the term of the energy without the responses, by a constant;
+        `units` contains the scales, and this shift is undone.
         """
         return units.energy(per_response)
 

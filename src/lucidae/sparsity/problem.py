@@ -85,8 +85,8 @@ def takes_dictionary_and_responses(function: Function) -> Function:
             name = function.__name__
             given = ", ".join(f"{word}=..." for word in (*former, *(["X"] * ("X" in options))))
             raise TypeError(
-                f"{name}({given}) is the call of an earlier version. Write {name}(X=..., y=...), "
-                "where X is the dictionary and y are the responses."
+                f"{name}({given}) is a call in the form of an earlier version of lucidae. Write "
+                f"{name}(X=..., y=...), where X is the dictionary and y are the responses."
             )
         return function(*args, **options)
 

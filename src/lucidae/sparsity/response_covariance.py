@@ -143,10 +143,10 @@ def checked_spectrum(
         matrix = np.asarray(to_numpy(real_array(wanted, name)), dtype=float)
     except (TypeError, ValueError) as error:
         raise ValueError(f"{name}={wanted!r} was given, expected {others}.") from error
-    if matrix.shape != (count, count) or not np.isfinite(matrix).all():
-        raise ValueError(
-            f"{name} has shape {matrix.shape} or entries that are not finite, expected {others}."
-        )
+    if matrix.shape != (count, count):
+        raise ValueError(f"{name} has shape {matrix.shape}, expected {others}.")
+    if not np.isfinite(matrix).all():
+        raise ValueError(f"{name} contains NaN or infinity, expected {others}.")
     size = float(np.abs(matrix).max())
     values = np.linalg.eigvalsh((matrix + matrix.T) / 2.0)
     if np.abs(matrix - matrix.T).max() > 1e-8 * size or values[0] < -1e-8 * size or size == 0.0:

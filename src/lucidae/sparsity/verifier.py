@@ -264,7 +264,10 @@ def _evaluated(
     if covariance is None:
         return evaluate_relevances(rows, w, noise)
     if not _is_covariance(covariance, rows.responses.shape[1]):
-        raise np.linalg.LinAlgError("response_covariance_ is not a covariance matrix.")
+        raise np.linalg.LinAlgError(
+            "the fitted attribute response_covariance_ was overwritten "
+            "with an array that is not a covariance matrix: fit again."
+        )
     return evaluate_correlated(rows, w, noise, covariance, model.labels)
 
 

@@ -385,7 +385,7 @@ def whitened_rows(rows: Rows, noise: NoiseCovariance) -> WhitenedRows:
         rows.offsets, log_volume,
     )  # fmt: skip
     for values, name in ((found.dictionary, "X"), (found.responses, "y")):
-        refuse_extremes(values, f"{name} divided by the root of noise_cov")
+        refuse_extremes(values, f"{name} divided by the square root of noise_cov")
     return found
 
 

@@ -95,8 +95,9 @@ class AutoencoderState(NetworkState):
         """The second moments of inputs and targets, both of which are the rows."""
         if isinstance(self.moment, RowMean):
             raise ValueError(
-                f"fit does not store the second moment of {self.moment.n_features} features: call "
-                "lucidae.certify(estimator, X) with the rows X."
+                f"fit does not store the second moment of as many as {self.moment.n_features} "
+                "features, which the certificate needs: call lucidae.certify(estimator, X) with "
+                "the rows X."
             )
         return LinearProblem.autoencoder(self.moment)
 

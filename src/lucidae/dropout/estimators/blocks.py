@@ -46,7 +46,7 @@ def merges_regression(estimator: Any) -> bool:
         value = getattr(estimator, name)
         if isinstance(value, str) and value in SELECTIONS:
             raise AttributeError(
-                f"partial_fit is not available for {name}={value!r}: give a number."
+                f"partial_fit is not available for {name}={value!r}: give {name} as a number."
             )
     return merges_moments(estimator)
 

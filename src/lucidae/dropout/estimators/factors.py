@@ -284,10 +284,11 @@ class CompletionState(FittedState):
 
 
 def reported_attributes(attributes: Mapping[str, Any], state: Any) -> ReportedAttributes:
-    """Return the fitted attributes that the certificate compares with the factorised matrix.
+    """Return the fitted attributes that the certificate checks, such as ``objective_``.
 
-    `attributes` are the fitted attributes by name, and `state` is the fitted state of the
-    estimator.
+    The certificate computes them again from the fitted factors and the matrix X that was given to
+    `fit`, and compares. `attributes` are the fitted attributes by name, and `state` is the fitted
+    state of the estimator.
     """
     ref, dropout = state.ref, dropout_of(state.strength)
     return ReportedAttributes(

@@ -387,8 +387,9 @@ class DropoutRegressor(
         """
         if self._chosen_solver.needs_rows:
             raise ValueError(
-                f"return_std=True was given with solver={self.solver!r}, whose weights depend on "
-                "random numbers too: use solver='exact'."
+                f"return_std=True was given with solver={self.solver!r}, whose weights also depend "
+                "on random numbers, so that their standard errors are not known: use "
+                "solver='exact'."
             )
         fitted = self._state.attributes
         if not all(

@@ -46,52 +46,61 @@ def costs(outcome: Outcome) -> Sequence[Block]:
             Plot.of(
                 name,
                 _costs(outcome, "random"),
-                "Cost of a diagonal covariance, −ELBO with diagonal minus −ELBO with full "
-                "covariance, with its standard error over the seeds, against the dimension r of "
-                "the data. The band extends from the Hadamard gap of the decoder that was trained "
-                "with a diagonal covariance to that of the one with a full covariance.",
+                "Cost of a diagonal posterior covariance (−ELBO of the diagonal-covariance VAE "
+                "minus −ELBO of the full-covariance VAE), with its standard error over the seeds, "
+                "against the dimension r of the data. The grey band extends from the Hadamard gap "
+                "of the decoder that was trained with a diagonal covariance to the Hadamard gap "
+                "of the decoder that was trained with a full covariance.",
                 numbers(curves, ("difference", "gap_")),
             ),
             Plot.of(
                 f"{name}-best",
                 _best(outcome),
-                "Longer runs. Left and middle: cost of a diagonal covariance with the best "
-                "posterior of each sample and with the posteriors of the encoders. The band "
-                "extends from what the best full posteriors gain with the decoder that was trained "
-                "with a diagonal covariance to what they gain with the other. Right: excess of "
-                "−ELBO with the posteriors of the encoder over that with the best ones.",
+                "Runs of twice as many steps, against the dimension r of the data. Left and "
+                "middle, by number of latents k: cost of a diagonal posterior covariance (−ELBO "
+                "of the diagonal-covariance VAE minus −ELBO of the full-covariance VAE), once "
+                "with the best posterior of each sample and once with the posteriors that the "
+                "encoders predict. With a given decoder, the best full posteriors have a lower "
+                "−ELBO than the best diagonal ones; the grey band extends from this gain with the "
+                "decoder trained with diagonal covariance to this gain with the decoder trained "
+                "with full covariance. Right: −ELBO with the posteriors of the encoder minus "
+                "−ELBO with the best posteriors.",
                 numbers(curves, ("best_difference", "gain_", "encoder_")),
             ),
             Plot.of(
                 f"{name}-errors",
                 _errors(outcome),
-                "Left: error from posterior means with diagonal covariance, divided by that with "
-                "full covariance; bars are standard errors. Right: number of active directions "
-                "of the latent space; the grey line is the dimension r of the data. All values are "
-                "means over the seeds.",
+                "Left: reconstruction error (from posterior means) of the diagonal-covariance "
+                "VAE, divided by that of the full-covariance VAE; bars are standard errors. "
+                "Right: number of active directions of the latent space; the grey line is the "
+                "dimension r of the data. All values are means over the seeds.",
                 numbers(curves, ("mse_ratio", "active_directions")),
             ),
             Plot.of(
                 f"{name}-images",
                 _costs(outcome, "images"),
-                "Cost of a diagonal covariance, as in the first figure, on images of generators "
-                "that were trained on images of digits.",
+                "Cost of a diagonal posterior covariance (−ELBO of the diagonal-covariance VAE "
+                "minus −ELBO of the full-covariance VAE), on images from generators that were "
+                "trained on images of digits. The grey band extends from the Hadamard gap of the "
+                "decoder that was trained with a diagonal covariance to that of the decoder "
+                "trained with a full covariance.",
                 numbers(curves, ("difference/images", "gap_")),
             ),
             Plot.of(
                 f"{name}-generators",
                 _generated(outcome),
-                "Images of the generators, for random latents; one row of images for each "
+                "Images that the generators make from random latents; one row of images for each "
                 "dimension r of the data.",
                 numbers(curves, ("gap_full/images",)),
             ),
             Plot.of(
                 f"{name}-parts",
                 _parts(outcome),
-                "Training of VAEs whose full covariance differs from GaussianHead. Left: −ELBO "
-                "on the training data minus that of the full covariance as in GaussianHead, over "
-                "the steps; the vertical lines mark where its latents begin to be coupled and are "
-                "coupled fully. Right: the same at the end, on new posterior samples.",
+                "Training of VAEs whose full posterior covariance is parametrised or trained "
+                "otherwise than in GaussianHead. Left: −ELBO on the training data minus that of "
+                "the VAE with GaussianHead, over the steps. The latents of GaussianHead are "
+                "independent up to the first vertical line and fully coupled from the second one "
+                "on. Right: the same difference after the last step, on new posterior samples.",
                 numbers(curves, ("course", "worse", "directions")),
             ),
         ]
@@ -136,7 +145,7 @@ def _cost(axes: Any, curves: Any, panel: str) -> None:
     axes.fill_between(low.x, low.y, high.y, color=LIGHT["muted"], alpha=0.25, linewidth=0)
     for arm, curve in (("diagonal", low), ("full", high)):
         style = {**look(arm), "linestyle": "--" if arm == "diagonal" else "-", "markevery": 1}
-        axes.plot(curve.x, curve.y, label=f"gap of the {arm} decoder", **style)
+        axes.plot(curve.x, curve.y, label=f"Hadamard gap, {arm} decoder", **style)
     shown = {"color": LIGHT["orange"], "linestyle": "", "marker": "s", "capsize": 3}
     axes.errorbar(cost.x, cost.y, error.y, label="cost of a diagonal covariance", **shown)
 
@@ -166,7 +175,7 @@ def _best(outcome: Outcome) -> Any:
         axes.fill_between(low.x, low.y, high.y, color=LIGHT["muted"], alpha=0.25, linewidth=0)
         for arm, curve in (("diagonal", low), ("full", high)):
             style = {**look(arm), "linestyle": "--" if arm == "diagonal" else "-", "markevery": 1}
-            axes.plot(curve.x, curve.y, label=f"gain with the {arm} decoder", **style)
+            axes.plot(curve.x, curve.y, label=f"gain of a full covariance, {arm} decoder", **style)
         shown = {"linestyle": "", "capsize": 3}
         axes.errorbar(
             best.x, best.y, error.y, color=LIGHT["orange"], marker="s", label="cost, best", **shown

@@ -116,7 +116,7 @@ def _spectra(axes: Any, outcome: Outcome, methods: Sequence[str]) -> None:
         axes.plot(angles[chosen], decibels[chosen], **style)
     axes.plot(sources, [3.0, 3.0], marker="v", linestyle="", color=LIGHT["ink"], markersize=7)
     ratio = shown.settings["problem"]["snr_db"]
-    axes.set(title=f"One pair, coherent, {ratio:g} dB", xlabel="direction (degrees)")
+    axes.set(title=f"One pair of coherent sources, {ratio:g} dB", xlabel="direction (degrees)")
     axes.set(ylabel="power (dB)", ylim=(-40.0, 6.0))
 
 
@@ -187,7 +187,8 @@ def covariances(outcome: Outcome) -> Sequence[Block]:
             Plot.of(
                 f"{outcome.experiment.name}-images",
                 image_rows(rows),
-                "Reconstructions of the same ten images, and samples from the prior, by model.",
+                "For each model: reconstructions of the same ten images, and images decoded from "
+                "samples of the prior.",
                 numbers(outcome.curves, ["active"]),
             ),
         ]

@@ -173,7 +173,7 @@ def scaling(outcome: Outcome) -> Sequence[Block]:
         shared_legend(figure, axes, 3)
         caption = (
             "Solid: Nesterov, dashed: Adam. A large cross marks the largest number of latents at "
-            "which a model reached the target."
+            "which a model reached an axis-alignment distance of 0.3."
         )
         return [Plot.of("lae-scaling", figure, caption, numbers(outcome.curves, ["epochs/"]))]
 

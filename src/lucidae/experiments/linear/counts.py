@@ -378,8 +378,8 @@ EXPERIMENT = Experiment(
             "eigenvalues (Baik et al. 2005)."
         ),
         "hidden": Statement(
-            "In Horn's procedure a large signal hides smaller ones; if components that were found "
-            "are removed, it does not (Dobriban & Owen 2019)."
+            "In Horn's procedure a large signal hides smaller ones. It does not if each component "
+            "is removed from the data before the next one is tested (Dobriban & Owen 2019)."
         ),
         "reconstruction": Statement(
             "The hard threshold counts only signals that lower the error of reconstruction. Such "

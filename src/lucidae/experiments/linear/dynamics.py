@@ -230,19 +230,21 @@ MINIBATCH = Experiment(
     title="Learning dynamics with mini-batches",
     reference="Bao et al. 2020, Figures 7 and 8",
     shows="distances to the principal axes and subspace over the epochs, two batch sizes",
-    about="The training of the experiment lae-dynamics with mini-batches of two sizes. Bao et al. "
-    "2020 report results similar to those of the full batch, with additional noise.",
+    about="Six linear autoencoders are trained as in the experiment lae-dynamics, but with "
+    "mini-batches of two sizes instead of the full batch. Bao et al. 2020 report results "
+    "similar to those of the full batch, with additional noise.",
     statements={
         "rag": Statement(
-            "As with the full batch, the rotation-augmented gradient (RAG) finds the principal "
-            "axes."
+            "With mini-batches, as with the full batch, the rotation-augmented gradient (RAG) "
+            "finds the principal axes."
         ),
         "slower": Statement(
-            "As with the full batch, the non-uniform ℓ₂ penalty is slower than the "
-            "rotation-augmented gradient (RAG)."
+            "With mini-batches, as with the full batch, the non-uniform ℓ₂ penalty is slower than "
+            "the rotation-augmented gradient (RAG)."
         ),
         "nested": Statement(
-            "As with the full batch, expected nested dropout finds the principal axes."
+            "With mini-batches, as with the full batch, expected nested dropout finds the "
+            "principal axes."
         ),
     },
     scales={

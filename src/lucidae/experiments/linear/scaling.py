@@ -190,9 +190,9 @@ def slower(method: str, factor: float, at: int) -> Outweighs:
         "epochs/rag/nesterov",
         factor,
         at=at,
-        says="epochs to the target distance (the limit, if it is not reached): ratio of "
-        f"{LABELS[model]} with {optimizer.capitalize()} to rotation-augmented gradient (RAG) with "
-        "Nesterov",
+        says="number of epochs until the distance to the principal axes is at most 0.3 (or the "
+        f"limit of epochs, if it stays above 0.3): ratio of {LABELS[model]} with "
+        f"{optimizer.capitalize()} to rotation-augmented gradient (RAG) with Nesterov",
     )
 
 
@@ -202,7 +202,10 @@ def fails(method: str, at: int, limit: int) -> AtLeast:
     The target is an axis-alignment distance of the decoder; `at` is the number of latents.
     """
     name = label(*method.split("/"))
-    words = f"epochs that {name} needs to the target (the limit, if it does not reach it)"
+    words = (
+        "number of epochs until the distance to the principal axes is at most 0.3 (or the "
+        f"limit of epochs, if it stays above 0.3), {name}"
+    )
     return AtLeast(f"epochs at least/{method}", limit, at=at, says=words)
 
 
@@ -220,14 +223,14 @@ STATEMENTS = {
         "with Adam either."
     ),
     "rag": own(
-        "The rotation-augmented gradient (RAG) reaches the target distance at every number of "
-        "latents."
+        "With the rotation-augmented gradient (RAG) the distance to the principal axes falls to "
+        "0.3 at every number of latents."
     ),
 }
 EXPONENT = Reported(
     "exponent/rag/nesterov",
-    says="exponent of the number k of latents in a power law of epochs, "
-    "rotation-augmented gradient (RAG)",
+    says="exponent a of a power law, number of epochs ∝ kᵃ for k latents: rotation-augmented "
+    "gradient (RAG)",
 )
 
 
@@ -243,7 +246,7 @@ def expect(limit: int, size: int) -> dict[str, Any]:
             Ordered(
                 ("exponent/expected_nested_dropout/nesterov", "exponent/rag/nesterov"),
                 margin=0.2,
-                says="exponent of the number k of latents in a power law of epochs: expected "
+                says="exponent a of a power law, number of epochs ∝ kᵃ for k latents: expected "
                 "nested dropout minus rotation-augmented gradient (RAG)",
             ),
         ),
@@ -252,8 +255,8 @@ def expect(limit: int, size: int) -> dict[str, Any]:
                 "epochs/rag/nesterov",
                 limit,
                 at="everywhere",
-                says="epochs that the rotation-augmented gradient (RAG) needs to the target "
-                "distance",
+                says="number of epochs until the distance to the principal axes is at most 0.3, "
+                "rotation-augmented gradient (RAG)",
             ),
         ),
     }

@@ -430,8 +430,8 @@ LEADFIELD = Experiment(
     "are strongly correlated.",
     statements={
         "others": Statement(
-            "The success rates of the group lasso, the autoencoder and the diagonal-covariance VAE "
-            "fall at small numbers of active sources already."
+            "The success rates of the group lasso, the autoencoder and the diagonal-covariance "
+            "VAE fall already at small numbers of active sources."
         ),
         "full": Statement(
             "The full-covariance VAE keeps a high success rate with many active sources."
@@ -472,8 +472,8 @@ NOISY = Experiment(
             "With noise the autoencoder has a higher success rate than the group lasso."
         ),
         "rate": own(
-            "The full-covariance VAE recovers nearly all supports of 0.6 d rows, where d is the "
-            "number of rows of the dictionary."
+            "The full-covariance VAE recovers nearly all supports (sets of nonzero rows) of size "
+            "0.6 d, where d is the number of rows of the dictionary."
         ),
     },
     scales=scales(

@@ -482,12 +482,14 @@ EXPERIMENT = Experiment(
     name="vae-manifold",
     title="Full against diagonal covariance on manifolds of known dimension",
     reference="Wipf 2023, Section 5.2",
-    shows="cost of a diagonal covariance and Hadamard gaps of the decoders, by dimension",
-    about="Pairs of variational autoencoders (VAE), with full and with diagonal posterior "
-    "covariance, trained alike on data without noise from generators of r dimensions. The cost of "
-    "a diagonal covariance is −ELBO with diagonal minus −ELBO with full covariance. The Hadamard "
-    "gap of a decoder is what the best full posterior would gain over the best diagonal one with "
-    "this decoder, to first order.",
+    shows="increase of −ELBO by a diagonal posterior covariance, and its bounds, by dimension of "
+    "the data",
+    about="Pairs of variational autoencoders (VAE), one with a full and one with a diagonal "
+    "posterior covariance, are trained alike on data without noise from generators of r "
+    "dimensions. The cost of a diagonal covariance is −ELBO of the diagonal-covariance VAE "
+    "minus −ELBO of the full-covariance VAE. The Hadamard gap of a decoder is the "
+    "difference of −ELBO between the best diagonal and the best full posteriors with this "
+    "decoder, to first order; it follows from Hadamard's inequality.",
     statements=STATEMENTS,
     scales={
         "smoke": Scale(

@@ -44,7 +44,7 @@ PARTS = ("coupled from the start", "not divided by √k", "absolute", "absolute 
 """Ablations: VAEs with a full posterior covariance that is not parametrised and trained in all
 respects as in `GaussianHead`. The names are those of `batched.ARMS`."""
 
-ABOVE_METHOD = "−ELBO minus that of the full covariance as in GaussianHead, in nats"
+ABOVE_METHOD = "−ELBO minus that of a VAE with the full covariance of GaussianHead, in nats"
 """Name of the quantity that compares the ablations with `GaussianHead`."""
 
 SOME = 0.5
@@ -53,48 +53,62 @@ SOME = 0.5
 Noise = str | float
 
 STATEMENTS = {
-    "error": Statement("On a manifold, the VAE with full covariance has the lower error."),
-    "latents": Statement("The VAE with full covariance uses fewer latents."),
+    "error": Statement(
+        "On data from a manifold, the VAE with a full posterior covariance has a "
+        "lower reconstruction error than the VAE with a diagonal one."
+    ),
+    "latents": Statement(
+        "The VAE with a full posterior covariance uses fewer latents than the "
+        "VAE with a diagonal one."
+    ),
     "needed": Statement(
-        "The VAE with full covariance uses as many latents as the manifold has dimensions."
+        "The VAE with a full posterior covariance uses as many latents as the manifold has "
+        "dimensions."
     ),
     "bounds": own(
-        "With as many latents as dimensions, the cost of a diagonal covariance lies between the "
-        "Hadamard gaps of the two decoders."
+        "With as many latents as data dimensions, a diagonal instead of a full posterior "
+        "covariance raises −ELBO by an amount between two bounds: the Hadamard gaps of the "
+        "decoders trained with diagonal and with full covariance."
     ),
     "bounds_wide": own(
-        "With two to four times as many latents as dimensions, the cost of a diagonal covariance "
-        "lies between the Hadamard gaps of the two decoders, too."
+        "Also with two to four times as many latents as data dimensions, a diagonal instead of a "
+        "full posterior covariance raises −ELBO by an amount between two bounds: the Hadamard "
+        "gaps of the decoders trained with diagonal and with full covariance."
     ),
     "bounds_learned": own(
-        "With a learned noise variance, the cost of a diagonal covariance lies between the "
-        "Hadamard gaps of the two decoders, too."
+        "Also with a learned noise variance, a diagonal instead of a full posterior covariance "
+        "raises −ELBO by an amount between two bounds: the Hadamard gaps of the decoders trained "
+        "with diagonal and with full covariance."
     ),
     "dimension": own(
-        "A diagonal covariance costs more for data of r ≥ 4 dimensions than for r ≤ 3."
+        "A diagonal instead of a full posterior covariance raises −ELBO by more for data of r ≥ 4 "
+        "dimensions than for r ≤ 3."
     ),
     "images": own(
-        "On images of a generator, the cost of a diagonal covariance lies between the Hadamard "
-        "gaps of the two decoders."
+        "On generated images, a diagonal instead of a full posterior covariance raises −ELBO by "
+        "an amount between two bounds: the Hadamard gaps of the decoders trained with diagonal "
+        "and with full covariance."
     ),
     "deep": own(
-        "For the models of the experiment vae-mnist, the cost of a diagonal covariance lies "
-        "between the Hadamard gaps of the two decoders."
+        "In the experiment vae-mnist, a diagonal instead of a full posterior covariance raises "
+        "−ELBO by an amount between two bounds: the Hadamard gaps of the decoders trained with "
+        "diagonal and with full covariance."
     ),
     "tuned": own(
-        "With training of twice the length, the best learning rate for each covariance and as "
-        "many latents as dimensions, the cost of a diagonal covariance lies between the Hadamard "
-        "gaps of the two decoders."
+        "After training with twice as many steps, with the best learning rate for each covariance "
+        "and as many latents as data dimensions, a diagonal instead of a full posterior "
+        "covariance raises −ELBO by an amount between two bounds: the Hadamard gaps of the "
+        "decoders trained with diagonal and with full covariance."
     ),
     "best": own(
-        "With the best posterior of each sample, instead of the one that the encoder predicts, the "
-        "cost of a diagonal covariance lies between the gains of a full covariance with each of "
-        "the two decoders."
+        "If each sample has its best posterior, instead of the one that the encoder predicts, a "
+        "diagonal instead of a full posterior covariance raises −ELBO by an amount between two "
+        "bounds: what a full covariance gains over a diagonal one with each of the two decoders."
     ),
     "parts": own(
-        "The training of a full covariance needs three measures together: off-diagonal entries "
-        "that are predicted relative to the standard deviations, their division by √k for k "
-        "latents, and latents that are independent at first."
+        "A full posterior covariance trains well only with three measures together: off-diagonal "
+        "entries that are predicted relative to the standard deviations, their division by √k for "
+        "k latents, and latents that are independent in the first steps."
     ),
 }
 
@@ -112,15 +126,19 @@ def _bounds(panels: Sequence[tuple[str, str]]) -> tuple[Any, ...]:
                 f"lower/{panel}",
                 0.0,
                 at="everywhere",
-                says="cost of a diagonal covariance minus Hadamard gap of the decoder trained with "
-                f"diagonal covariance, in nats, plus {ALLOWED:g} standard errors, {words}",
+                says="increase of −ELBO (nats) by a diagonal instead of a full posterior "
+                "covariance, minus its lower bound, the Hadamard gap of the decoder trained "
+                f"with diagonal covariance, plus {ALLOWED:g} standard errors over the seeds, "
+                f"{words}",
             ),
             AtLeast(
                 f"upper/{panel}",
                 0.0,
                 at="everywhere",
-                says="Hadamard gap of the decoder trained with full covariance minus cost of a "
-                f"diagonal covariance, in nats, plus {ALLOWED:g} standard errors, {words}",
+                says="upper bound of the increase of −ELBO (nats) by a diagonal instead of a full "
+                "posterior covariance, the Hadamard gap of the decoder trained with full "
+                f"covariance, minus this increase, plus {ALLOWED:g} standard errors over the "
+                f"seeds, {words}",
             ),
         ]
     return tuple(verdicts)
@@ -149,9 +167,10 @@ def _best_bounds(panels: Sequence[tuple[str, str]]) -> tuple[Any, ...]:
                     f"better_{kind}/{panel}",
                     0.0,
                     at="everywhere",
-                    says=f"−ELBO with the best {kind}-covariance posteriors, in nats: decoder "
-                    f"trained with {other} covariance minus that trained with {kind} covariance, "
-                    f"plus {ALLOWED:g} standard errors, {words}",
+                    says=f"−ELBO (nats) if each sample has its best {kind}-covariance posterior: "
+                    f"decoder trained with {other} covariance minus decoder trained with "
+                    f"{kind} covariance, plus {ALLOWED:g} standard errors over the seeds, "
+                    f"{words}",
                 )
             )
     return tuple(verdicts)
@@ -183,8 +202,8 @@ def _errors(panels: Sequence[tuple[str, str]], low: int, high: int) -> tuple[Any
             f"mse_ratio/{panel}",
             1.0,
             at=(low, high),
-            says="reconstruction error from posterior means: ratio of diagonal to full "
-            f"covariance, {words}",
+            says="reconstruction error from posterior means: ratio of the diagonal-covariance VAE "
+            f"to the full-covariance VAE, {words}",
         )
         for panel, words in panels
     )
@@ -197,7 +216,8 @@ def _latents(panels: Sequence[tuple[str, str]]) -> tuple[Any, ...]:
             (f"active_directions_diagonal/{panel}", f"active_directions_full/{panel}"),
             at="mean",
             margin=SOME,
-            says=f"number of active latent directions: diagonal minus full covariance, {words}",
+            says="number of active latent directions: diagonal-covariance VAE minus "
+            f"full-covariance VAE, {words}",
         )
         for panel, words in panels
     )
@@ -210,8 +230,8 @@ def _needed(panels: Sequence[tuple[str, str]]) -> tuple[Any, ...]:
             f"excess/{panel}",
             SOME,
             at="everywhere",
-            says="absolute difference between the number of active latent directions with full "
-            f"covariance and the dimension r of the data, {words}",
+            says="absolute difference between the number of active latent directions of the "
+            f"full-covariance VAE and the dimension r of the data, {words}",
         )
         for panel, words in panels
     )
@@ -235,8 +255,8 @@ def expected(setting: Manifold) -> dict[str, tuple[Any, ...]]:
             AtLeast(
                 f"step/{panel}",
                 0.0,
-                says="mean cost of a diagonal covariance for data of r ≥ 4 dimensions minus that "
-                f"for r ≤ 3, {words}",
+                says="mean increase of −ELBO (nats) by a diagonal instead of a full posterior "
+                f"covariance: for data of r ≥ 4 dimensions minus that for r ≤ 3, {words}",
             )
             for panel, words in _panels("random", (1,), fixed)
         ),
@@ -258,7 +278,8 @@ def reported(setting: Manifold) -> tuple[Any, ...]:
         Reported(
             f"difference/random/1/{noise}",
             at=float(r),
-            says=f"cost of a diagonal covariance in nats, {panel_words(1, noise)}",
+            says="increase of −ELBO (nats) by a diagonal instead of a full posterior covariance, "
+            f"{panel_words(1, noise)}",
         )
         for r in low
     ]
@@ -267,14 +288,17 @@ def reported(setting: Manifold) -> tuple[Any, ...]:
             found.append(
                 Reported(
                     f"active_directions_{arm}/random/{ratio}/{noise}",
-                    says=f"number of active latent directions with {arm} covariance, "
+                    says=f"number of active latent directions of the {arm}-covariance VAE, "
                     f"{panel_words(ratio, noise)}",
                 )
             )
     found += [
-        Reported(f"{name}/deep", says=f"models of vae-mnist: {words}, in nats")
+        Reported(f"{name}/deep", says=f"trained VAEs of the experiment vae-mnist: {words}, in nats")
         for name, words in (
-            ("difference", "cost of a diagonal covariance"),
+            (
+                "difference",
+                "increase of −ELBO by a diagonal instead of a full posterior covariance",
+            ),
             ("gap_diagonal", "Hadamard gap of the decoder trained with diagonal covariance"),
             ("gap_full", "Hadamard gap of the decoder trained with full covariance"),
         )
@@ -283,22 +307,40 @@ def reported(setting: Manifold) -> tuple[Any, ...]:
         Reported(f"{name}/{panel}", says=f"{words}, in nats, {where}")
         for panel, where in [*_tuned_panels(setting.tuned), ("digits", "images of digits")]
         for name, words in (
-            ("best_difference", "cost of a diagonal covariance with the best posteriors"),
+            (
+                "best_difference",
+                (
+                    "increase of −ELBO by a diagonal instead of a full covariance, "
+                    "with the best posterior of each sample"
+                ),
+            ),
             (
                 "gain_diagonal",
-                "−ELBO of best diagonal minus best full posteriors, decoder of diagonal covariance",
+                (
+                    "−ELBO with the best diagonal-covariance posteriors minus that with the best "
+                    "full-covariance posteriors, decoder trained with diagonal covariance"
+                ),
             ),
             (
                 "gain_full",
-                "−ELBO of best diagonal minus best full posteriors, decoder of full covariance",
+                (
+                    "−ELBO with the best diagonal-covariance posteriors minus that with the best "
+                    "full-covariance posteriors, decoder trained with full covariance"
+                ),
             ),
             (
                 "encoder_diagonal",
-                "−ELBO with the encoder minus that with the best posteriors, diagonal covariance",
+                (
+                    "−ELBO with the posteriors of the encoder minus that with the best posteriors, "
+                    "diagonal-covariance VAE"
+                ),
             ),
             (
                 "encoder_full",
-                "−ELBO with the encoder minus that with the best posteriors, full covariance",
+                (
+                    "−ELBO with the posteriors of the encoder minus that with the best posteriors, "
+                    "full-covariance VAE"
+                ),
             ),
         )
     ]

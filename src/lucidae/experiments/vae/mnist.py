@@ -99,9 +99,18 @@ class Comparison:
 
 
 STATEMENTS = {
-    "error": Statement("The VAE with full covariance has the lower reconstruction error."),
-    "latents": Statement("The VAE with full covariance uses fewer latents."),
-    "evidence": own("The VAE with full covariance has the better evidence lower bound (ELBO)."),
+    "error": Statement(
+        "The VAE with a full posterior covariance has a lower reconstruction error "
+        "than the VAE with a diagonal one."
+    ),
+    "latents": Statement(
+        "The VAE with a full posterior covariance uses fewer latents than the "
+        "VAE with a diagonal one."
+    ),
+    "evidence": own(
+        "The VAE with a full posterior covariance has a higher evidence lower bound "
+        "(ELBO) than the VAE with a diagonal one."
+    ),
 }
 EXPECT = {
     "error": (

@@ -34,12 +34,16 @@ def _laboratory(_table: Table, _clock: Clock) -> list[Block]:
     """Return the section on the laboratory, with the whole laboratory behind a link."""
     return [
         Prose(
-            "The laboratory shows why these models have a known optimum: loss landscapes of the "
-            "three families that you can turn, with sliders for penalty, dropout and noise, the "
-            "critical points, and a descent from any start."
+            "The laboratory is an interactive page that shows why these models have a known "
+            "optimum: loss landscapes of the three families of models, which you can rotate, with "
+            "sliders for penalty, dropout and noise, the critical points, and a gradient descent "
+            "from any start."
         ),
         Download("Save the laboratory, then open it in a browser", FILE_NAME, laboratory_page()),
-        Prose("This page contains the laboratory; the saved file works without a network."),
+        Prose(
+            "The laboratory is stored in this report: the link saves it as a file, which works "
+            "without an internet connection."
+        ),
     ]
 
 

@@ -17,7 +17,11 @@ RATE = 0.5
 
 
 def build(table: Table, clock: Clock) -> list[Block]:
-    """Return the parts of the section: the optimum at one dropout rate and at many rates."""
+    """Return the texts and figures of the section on dropout in the report.
+
+    They show the optimal network for the data in `table` at one dropout rate and at many rates.
+    `clock` measures the time of each computation.
+    """
     width = min(WIDTH, len(table.columns))
     with clock(f"dropout: exact autoencoder of width {width}"):
         model = fitted(DropoutAutoencoder(width, dropout=RATE), table)
