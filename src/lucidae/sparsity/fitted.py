@@ -180,13 +180,9 @@ class SparseState(FittedState):
     def saved_fields(self) -> dict[str, Any]:
         """Return the fields of this state, by name, that `lucidae.save` and pickle write.
 
-<<<<<<< HEAD
-        `predict` uses these attributes, so that a loaded estimator must have them too. Measured
-        values that were not yet read are computed first, because the data are not saved.
-=======
         If a user changed entries of a fitted attribute such as ``coef_``, the fields include the
         changed attributes: `predict` uses them, so that a loaded estimator must have them too.
->>>>>>> s9-wmsg
+        Measured values that were not yet read are computed first, because the data are not saved.
         """
         assert self.measured is not None
         changed = {"_attributes": self._attributes} if self.changed_attributes({}) else {}
