@@ -324,7 +324,7 @@ BAD = {
     "one axis": (lambda X, y: (X[:, 0], y), "must have two dimensions"),
     "no rows": (lambda X, y: (X[:0], y[:0]), "is empty"),
     "other number of rows": (lambda X, y: (X[:5], y), "X has 5 rows and y has 20"),
-    "huge": (lambda X, y: (X, 1e80j * y), "leave the range of float64"),
+    "huge": (lambda X, y: (X, 1e80j * y), "too large or too small for float64"),
 }
 
 

@@ -149,7 +149,8 @@ class RawBlocks(RowBlocks):
             )
         if dtype.kind not in "buif":
             raise ValueError(
-                f"{name} contains values of type {dtype}, expected real numbers. Convert it first."
+                f"{name} contains values of type {dtype}, expected real numbers. Convert them "
+                "first."
             )
         super().__init__(
             name,

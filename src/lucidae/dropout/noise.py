@@ -87,8 +87,7 @@ def separated_from_noise(
         return Separation(None, why)
     return Separation(
         count,
-        f"{count} of the {judged} leading components are larger than noise alone would make "
-        f"them with {n_rows:g} rows.",
+        f"{count} of the {judged} leading components exceed the sampling noise of {n_rows:g} rows.",
     )
 
 

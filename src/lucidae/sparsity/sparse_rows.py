@@ -37,8 +37,8 @@ def rows_of(X: Any, responses: Array, weights: Array | None, intercept: bool) ->
     if min(X.shape) > LARGEST_SIDE:
         raise ValueError(
             f"X is a sparse matrix of shape {tuple(X.shape)}, expected at most {LARGEST_SIDE} rows "
-            "or at most as many columns, because a dense square matrix of the smaller size is "
-            "factorised. Leave out rows or columns."
+            f"or at most {LARGEST_SIDE} columns, because a dense square matrix of the smaller size "
+            "is factorised. Leave out rows or columns."
         )
     matrix = scipy.sparse.csr_array(X, dtype=np.float64)
     if not matrix.has_canonical_format or (matrix.data == 0).any():

@@ -156,7 +156,10 @@ STATEMENTS = {
         "With two dimensions, a network trained with the losses of all prefixes is more accurate "
         "than one trained at full width whose embedding is then rotated (by either rotation)."
     ),
-    "nested": own("Short prefixes classify better with nested dropout than without."),
+    "nested": own(
+        "Short prefixes of embeddings classify better after training with nested "
+        "dropout than after training without it."
+    ),
     "sampled": own(
         "Training with the loss of one random prefix per step is nearly as accurate as training "
         "with those of all prefixes, for the same number of steps."

@@ -81,9 +81,12 @@ STATEMENTS = {
         "nested dropout does."
     ),
     "adam": Statement(
-        "Adam speeds up the training with the non-uniform ℓ₂ penalty and with nested dropout."
+        "Compared with Nesterov momentum, Adam speeds up the training with the non-uniform ℓ₂ "
+        "penalty and with nested dropout."
     ),
-    "adam_vae": Statement("Adam speeds up the training of the linear VAE."),
+    "adam_vae": Statement(
+        "Compared with Nesterov momentum, Adam speeds up the training of the linear VAE."
+    ),
     "subspace": own(
         "The rotation-augmented gradient (RAG) and the uniform ℓ₂ penalty find the principal "
         "subspace."

@@ -338,8 +338,8 @@ EXPERIMENT = Experiment(
             "independent sources than the other three methods."
         ),
         "few snapshots": own(
-            "From few snapshots the full-covariance VAE resolves more pairs than the other three "
-            "methods."
+            "From few snapshots the full-covariance VAE resolves more pairs of close sources than "
+            "the other three methods."
         ),
         "coherent": own(
             "The full-covariance VAE resolves most pairs of coherent sources with a random phase "

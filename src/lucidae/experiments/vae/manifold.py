@@ -489,7 +489,7 @@ EXPERIMENT = Experiment(
     "dimensions. The cost of a diagonal covariance is −ELBO of the diagonal-covariance VAE "
     "minus −ELBO of the full-covariance VAE. The Hadamard gap of a decoder is the "
     "difference of −ELBO between the best diagonal and the best full posteriors with this "
-    "decoder, to first order; it follows from Hadamard's inequality.",
+    "decoder, to first order; by Hadamard's inequality it is not negative.",
     statements=STATEMENTS,
     scales={
         "smoke": Scale(
