@@ -328,7 +328,7 @@ def test_warm_starts_continue_also_with_another_number_of_components():
         warm, cold = model.set_params(n_components=k).fit(X), em(k).fit(X)
         assert_allclose(warm.score(X), cold.score(X), atol=1e-6)
         assert warm.components_.shape == (k, 12)
-    with pytest.warns(UserWarning, match="last fit has 12 features, but X has 6"):
+    with pytest.warns(UserWarning, match="last fit has 12 features and X has 6"):
         model.fit(X[:, :6])
     assert_allclose(model.score(X[:, :6]), em(4).fit(X[:, :6]).score(X[:, :6]), atol=1e-6)
 

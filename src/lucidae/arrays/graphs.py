@@ -105,9 +105,10 @@ class Replay:
         self.recorded: dict[tuple[Any, ...], Work] = {}
 
     def __call__(self, state: Any, *given: Any, **settings: Any) -> Any:
-        """Return the next state; the inputs are copied to the fixed arrays before the replay.
+        """Return the state after one step, computed by replaying the recorded CUDA graph.
 
-        The step is recorded first if it was not yet recorded with these settings.
+        A graph reads and writes fixed arrays, into which `state` and `given` are copied first. The
+        step is recorded now if it was not yet recorded with these keyword arguments (`settings`).
         """
         if not self._fits(state, given):
             self.own, self.given, self.recorded = copied(state), copied(given), {}

@@ -85,7 +85,9 @@ def finite(name: str) -> Callable[[AnyMethod], AnyMethod]:
 def attribute_difference(
     model: Model | None, weights: Any, data: Data, leading: Leading, wanted: Any, running: bool
 ) -> float | None:
-    """Return the largest relative difference between a model's attributes and its weights and data.
+    """Return the largest relative difference of a model's attributes to their recomputed values.
+
+    The values are computed anew from the weights and the data.
 
     Parameters
     ----------

@@ -258,10 +258,11 @@ class ProductPass(ColumnLeaf):
         return to_numpy(self._codes(*self._centred(rows)))
 
     def sums(self, rows: Any, codes: Any, weights: Any) -> ProductSums:
-        """Return the `ProductSums` of some columns of a block of rows.
+        """Return the sums over a block of rows that give the products of Σ with vectors v.
 
-        `codes` are the inner products ⟨v, x − c⟩, over all columns, of each row x and each of the
-        vectors v, with the centre c.
+        Σ is the second moment of all rows. `rows` are the columns of the block for which the
+        products are wanted. `codes` are the inner products ⟨v, x − c⟩, over all columns, of each
+        row x and each v, with the centre c.
         """
         centred, left = self._centred(rows)
         codes = codes if scipy.sparse.issparse(centred) else like(codes, centred)

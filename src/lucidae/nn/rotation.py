@@ -318,7 +318,11 @@ class RotationAugmented(torch.optim.Optimizer):
         # is subtracted. As (I − ηA)(I + ηA) = I − η²A², the product W₂W₁ changes by O(η²) only,
         # and I + ηA is a rotation to first order because A is skew. The bias of the encoder is
         # part of the codes and is multiplied by the same matrix.
-        """Add the rotation with the skew matrix `generator` to the gradients of both layers."""
+        """Add terms to the gradients of both layers, by which a step also rotates the latents.
+
+        The terms are −AW₁ for the encoder W₁ and W₂A for the decoder W₂, with the skew-symmetric
+        matrix A, `generator`. They do not change the product W₂W₁, to first order.
+        """
         if self.tied:
             # With W₂ = W₁ᵀ the decoder's step is the transpose of the encoder's, Aᵀ = −A; both
             # follow the mean of the two loss gradients, so that rounding cannot separate them.

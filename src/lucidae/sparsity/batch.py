@@ -400,7 +400,11 @@ def _of_groups(
 def _reported(
     solution: BatchSolution[Any], value: Any, norms: Array, y: Array
 ) -> BatchSolution[Any]:
-    """Return the solutions with values in the dtype of y; `norms` are those of the columns."""
+    """Return the solutions in the dtype of the responses y, with their status and iterations.
+
+    `value` are the solutions in double precision, `solution` tells how the iterations ended, and
+    `norms` are the norms of the columns, from which the size of a contribution is computed.
+    """
     ended = (solution.n_iter, solution.distance, solution.tolerance)
     return BatchSolution(_narrowed(value, norms, y), _finite_status(solution, value), *ended)
 

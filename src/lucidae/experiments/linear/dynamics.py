@@ -48,7 +48,7 @@ def subspace(method: str) -> dict[str, str]:
 
 
 def sooner(first: tuple[str, str], second: tuple[str, str], level: float) -> Sooner:
-    """Return the verdict that the first of two runs reaches a distance 1.2 times sooner.
+    """Return the verdict that the second run needs 1.2 times as many epochs as the first.
 
     Parameters
     ----------
@@ -77,8 +77,8 @@ STATEMENTS = {
         "non-uniform ℓ₂ penalty does."
     ),
     "rag_nested": Statement(
-        "The rotation-augmented gradient (RAG) finds the principal axes sooner than expected "
-        "nested dropout does."
+        "The rotation-augmented gradient (RAG) finds the principal axes sooner than nested dropout "
+        "whose loss is computed as an expectation."
     ),
     "adam": Statement(
         "Compared with Nesterov momentum, Adam speeds up the training with the non-uniform ℓ₂ "

@@ -506,7 +506,8 @@ def deep_bounds(results: Results) -> dict[str, Curve]:
 def digits_best(results: Results) -> dict[str, Curve]:
     """Return curves that compare VAEs of digits with full and with diagonal covariance.
 
-    They are the values of `compared_best`, and the Hadamard gaps of the decoders.
+    Each curve has one point: a difference of −ELBO between the two VAEs, with the best posterior of
+    each sample (`compared_best`), or the mean Hadamard gap of a decoder, which is a bound on it.
     """
     arms = {}
     for arm in ARMS:
