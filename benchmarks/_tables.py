@@ -66,9 +66,9 @@ PAUSE = 0.05
 work (OpenBLAS: about 0.03 s), so that they do not disturb a call that uses another BLAS library."""
 
 
-def seconds(work: Work) -> float:
+def seconds(work: Work, pause: float = PAUSE) -> float:
     """Return the seconds that a call of `work` takes, after a short pause."""
-    time.sleep(PAUSE)
+    time.sleep(pause)
     begin = time.perf_counter()
     work()
     return time.perf_counter() - begin

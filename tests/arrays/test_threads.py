@@ -8,7 +8,13 @@ from numpy.testing import assert_array_equal
 from threadpoolctl import ThreadpoolController, threadpool_info
 
 from lucidae.arrays import threads
-from lucidae.arrays.threads import blas_threads, in_threads, one_scipy_thread, one_thread
+from lucidae.arrays.threads import (
+    blas_threads,
+    in_threads,
+    one_scipy_thread,
+    one_thread,
+    threads_for,
+)
 
 
 def numbers():
@@ -93,3 +99,14 @@ def test_an_error_in_a_thread_is_raised():
 
     with pytest.raises(ValueError, match="rows 0 to 2"):
         in_threads(fail, 4, 2)
+
+
+@pytest.mark.usefixtures("two")
+@pytest.mark.parametrize(
+    ("shape", "limited"), [((100, 10), False), ((100, 100), True), ((1000, 1000), False)]
+)
+def test_small_rows_are_multiplied_by_one_thread(shape, limited):
+    before = numbers()
+    with threads_for(shape):
+        assert (set(numbers().values()) == {1}) is limited
+    assert numbers() == before

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
 from pathlib import PurePath
 from threading import Lock
@@ -20,7 +20,14 @@ from threadpoolctl import ThreadpoolController
 
 Result = TypeVar("Result")
 
-__all__ = ["blas_threads", "in_threads", "one_scipy_thread", "one_thread"]
+__all__ = ["blas_threads", "in_threads", "one_scipy_thread", "one_thread", "threads_for"]
+
+FEWEST_PRODUCTS = 10**5
+"""Number of multiplications in a product of rows with themselves above which BLAS may use several
+threads."""
+
+FEW_PRODUCTS = 10**8
+"""Largest number of such multiplications for which one thread is used; they take about 2 ms."""
 
 _LIMITED = Lock()
 """Lock that is held while a number of threads is limited to one."""
@@ -57,6 +64,18 @@ def one_thread() -> Iterator[None]:
     """
     with _limited(_controller()):
         yield
+
+
+def threads_for(shape: tuple[int, ...]) -> AbstractContextManager[None]:
+    """Return a context manager in which BLAS uses one thread if rows of this shape are few.
+
+    `shape` is (n, m) for n rows of m features. BLAS would start several threads for products of
+    rows that take less time than waking up a thread, which may have to wait for a processor. For
+    tiny rows nothing is changed: BLAS uses one thread for them anyway.
+    """
+    n, m = shape
+    few = FEWEST_PRODUCTS < n * m * min(n, m) <= FEW_PRODUCTS
+    return one_thread() if few else nullcontext()
 
 
 @contextmanager

@@ -11,6 +11,7 @@ from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, Transfo
 from sklearn.utils.validation import check_is_fitted
 
 from lucidae.arrays import Array, as_double, like, namespace, scalar
+from lucidae.arrays.threads import threads_for
 from lucidae.base import (
     CertifiedMixin,
     Fitted,
@@ -340,13 +341,14 @@ class LinearAutoencoder(
             if self._has_missing(X):
                 self._fit_observed(options, X, weights)
                 return self
-        source = source_of(X, weights, options.reads, options.n_components)
-        _check_weight(source.weight)
-        state = LinearState(options, reference_array(X))
-        if self.warm_start and hasattr(self, "_state"):
-            state.previous = self._state.last_weights
-        state.solve(source, X, weights, type(self).__name__)
-        state.check_range()
+        with threads_for(X.shape):
+            source = source_of(X, weights, options.reads, options.n_components)
+            _check_weight(source.weight)
+            state = LinearState(options, reference_array(X))
+            if self.warm_start and hasattr(self, "_state"):
+                state.previous = self._state.last_weights
+            state.solve(source, X, weights, type(self).__name__)
+            state.check_range()
         self._state = state
         return self
 
