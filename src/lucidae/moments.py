@@ -82,7 +82,7 @@ eigenvalue; it is larger for entries of few distinct values, whose rounding erro
 sign, and is therefore measured (`SecondMoment.rounding`). Fewer entries take little time in double
 precision."""
 
-SINGLE_BLOCK = 1024
+SINGLE_BLOCK = 3072
 """Number of rows whose products are computed in single precision at a time."""
 
 MEASURED_BLOCKS = 4

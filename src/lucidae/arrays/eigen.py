@@ -51,7 +51,7 @@ ARPACK_PAIRS = 64
 """Largest number of wanted eigenpairs for which ARPACK is tried. It orthogonalises one vector at a
 time, which takes most of the time if there are more."""
 
-ARPACK_SHARE = 0.08
+ARPACK_SHARE = 0.1
 """ARPACK is given up after this number times the number of rows in products with vectors, which
 then have taken half of the time of the dense solver."""
 
