@@ -475,7 +475,10 @@ def _solve_one_by_one(
 
 
 def _gathered(ended: list[Solution[Any]], value: Any) -> BatchSolution[Any]:
-    """Return how single problems ended as the result of a batch with the given value."""
+    """Return one result for problems that were solved one by one.
+
+    `ended` tells how each iteration ended, and `value` are the solutions of all problems.
+    """
     return BatchSolution(
         value,
         tuple(solution.status for solution in ended),

@@ -377,7 +377,8 @@ SCALED_ROWS = Experiment(
             "a dictionary of d rows, which is the limit of any method."
         ),
         "degrades": Statement(
-            "The success rate of the autoencoder falls to low values if the row norms differ."
+            "The success rate of the autoencoder falls to low values if the rows of the "
+            "coefficients have different norms."
         ),
         "others": Statement(
             "The full-covariance VAE has the highest success rate of the four methods."
