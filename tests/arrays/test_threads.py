@@ -110,3 +110,15 @@ def test_small_rows_are_multiplied_by_one_thread(shape, limited):
     with threads_for(shape):
         assert (set(numbers().values()) == {1}) is limited
     assert numbers() == before
+
+
+def test_libraries_with_other_numbers_of_threads_are_restored_without_a_warning():
+    libraries = threads._controller().select(user_api="blas").lib_controllers
+    if len(libraries) < 2:
+        pytest.skip("NumPy and SciPy share one BLAS library")
+    with ThreadpoolController().limit(limits=2, user_api="blas"):
+        libraries[0].set_num_threads(1)
+        before = numbers()
+        with one_thread():
+            assert blas_threads() == 1
+        assert numbers() == before

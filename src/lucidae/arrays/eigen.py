@@ -26,8 +26,8 @@ from lucidae.arrays.threads import one_scipy_thread
 
 ITERATIVE_FEATURES = 3000
 """Smallest number of rows of a matrix for which block Krylov iteration is used. On two cores the
-dense solver takes 0.27 s for 50 eigenpairs of 2000 rows, 1.0 s for 3000 and 3.0 s for 4000, and
-this iteration 0.3 to 0.8 s, 0.3 to 0.9 s and less than 1 s."""
+dense solver takes 0.27 s for 50 eigenpairs of 2000 rows, 1.0 s for 20 of 3000 and 3.0 s for 50 of
+4000; this iteration takes 0.3 to 0.8 s for the first and 0.3 to 0.9 s for the second."""
 
 ITERATIVE_ON_DEVICE = 8192
 """Smallest number of rows of a matrix on a GPU for which block Krylov iteration is used. Its dense

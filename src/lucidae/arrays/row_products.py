@@ -64,7 +64,7 @@ def moment_product(
     X : ndarray of shape (n, m)
         The rows, not centred, float32 or float64.
     mean : ndarray of shape (m,)
-        The mean μ of the rows, float64.
+        The vector μ that is subtracted from the rows, such as their mean, float64.
     shares : ndarray of shape (n,) or None
         The weights p of the rows, of sum 1; None for 1/n each.
     single : bool
@@ -87,8 +87,9 @@ def moment_product(
     """
     (n, m), dtype = X.shape, np.float32 if single and X.dtype == np.float32 else np.float64
     vectors, converted = np.ascontiguousarray(vectors, dtype=dtype), X.dtype != dtype
-    if shares is not None and np.all(shares == shares[0]):
+    if shares is not None and np.all(shares == 1.0 / n):
         shares = None
+    shift = (vectors @ mean)[:, None].astype(dtype)
     size = _piece(m, len(vectors), np.dtype(dtype).itemsize)
     threads = blas_threads() if n * m * len(vectors) >= THREADED_PASS else 1
     if size < FEWEST_ROWS:
@@ -96,8 +97,8 @@ def moment_product(
             return _wide_product(vectors, X, mean, shares, threads)
         size = max(1, LARGE_PIECE // m)
 
-    def summed(first: int, last: int) -> Vector:
-        total = np.zeros((len(vectors), m))
+    def summed(first: int, last: int) -> tuple[Vector, Vector]:
+        total, spread = np.zeros((len(vectors), m)), np.zeros(len(vectors))
         buffer = np.empty((min(size, last - first), m), dtype=dtype)
         for start in range(first, last, size):
             rows = X[start : min(start + size, last)]
@@ -108,18 +109,20 @@ def moment_product(
                 buffer[: len(rows)] = rows
                 rows = buffer[: len(rows)]
             codes = vectors @ rows.T
+            if not converted:
+                codes -= shift
             if shares is not None:
                 codes *= shares[start : start + len(rows)].astype(dtype, copy=False)
+            spread += codes.sum(axis=1)
             total += codes @ rows
-        return total
+        return total, spread
 
     parts = in_threads(summed, n, threads)
-    total = sum(parts[1:], parts[0])
+    total, spread = (sum(terms[1:], terms[0]) for terms in zip(*parts, strict=True))
+    if not converted:
+        total -= spread[:, None] * mean
     if shares is None:
         total /= n
-    if not converted:
-        # V Σ p (x − μ)(x − μ)ᵀ = V Σ p x xᵀ − Vμμᵀ
-        total -= (vectors @ mean)[:, None] * mean
     return np.asarray(total)
 
 

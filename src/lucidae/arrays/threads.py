@@ -100,9 +100,8 @@ def _limited(controller: ThreadpoolController) -> Iterator[None]:
         yield
         return
     try:
-        with controller.limit(limits=1, user_api="blas") as limiter:
-            before = limiter.get_original_num_threads()["blas"]
-            _PERMITTED[:] = [] if before is None else [before]
+        _PERMITTED[:] = [blas_threads()]
+        with controller.limit(limits=1, user_api="blas"):
             yield
     finally:
         _PERMITTED.clear()
@@ -112,9 +111,9 @@ def _limited(controller: ThreadpoolController) -> Iterator[None]:
 def blas_threads() -> int:
     """Return the number of threads that BLAS may use, or might before `one_thread` was entered."""
     if _PERMITTED:
-        return max(1, *_PERMITTED)
-    found = [x["num_threads"] for x in _controller().info() if x["user_api"] == "blas"]
-    return max(1, min(found, default=1))
+        return _PERMITTED[0]
+    libraries = _controller().select(user_api="blas").lib_controllers
+    return max(1, min((library.num_threads for library in libraries), default=1))
 
 
 def in_threads(part: Callable[[int, int], Result], n_rows: int, threads: int) -> list[Result]:
