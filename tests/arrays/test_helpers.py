@@ -20,6 +20,7 @@ from lucidae.arrays import (
     diagonal,
     eigh_descending,
     eye_like,
+    helpers,
     is_array,
     is_numpy,
     largest,
@@ -286,3 +287,22 @@ def test_gram_matrices_of_blocks_add_up(xp, dtype):
     expected = np.einsum("bni,bnj->ij", blocks, blocks)
     found = to_numpy(total).astype(float)
     assert_allclose(np.tril(found), np.tril(expected), atol=1e-4 if dtype == "float32" else 1e-12)
+
+
+def test_arrays_that_follow_each_other_in_memory_are_not_copied():
+    torch = require("torch")
+    memory = torch.arange(12.0)
+    first, second = memory[2:8].view(2, 3), memory[8:11]
+    block = helpers._in_one_block([first, second])
+    assert block.data_ptr() == first.data_ptr()
+    assert_array_equal(block, memory[2:11])
+    others = {
+        "gap": [memory[:3], memory[4:6]],
+        "order": [second, first],
+        "strides": [first.mT, second],
+        "memory": [first, second.clone()],
+    }
+    for arrays in others.values():
+        copy = helpers._in_one_block(arrays)
+        assert copy.data_ptr() != arrays[0].data_ptr()
+        assert_array_equal(copy, np.concatenate([x.numpy().ravel() for x in arrays]))

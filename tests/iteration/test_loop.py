@@ -313,6 +313,22 @@ def test_a_logarithmic_grid_rises_from_zero_to_the_limit(limit, per_decade):
     assert len(grid) <= per_decade * max(math.log10(max(limit, 1)), 1) + 3
 
 
+@given(st.integers(0, 10**5), st.integers(1, 30))
+def test_late_numbers_of_a_logarithmic_grid_are_multiples_of_the_stride(limit, stride):
+    plain, grid = log_grid(limit), log_grid(limit, stride=stride)
+    assert grid[0] == 0
+    assert grid[-1] == limit
+    assert [*grid] == sorted(set(grid))
+    assert len(grid) <= len(plain)
+    early = [number for number in plain if number <= 10 * stride]
+    assert [number for number in grid if number < 10 * stride] == [
+        number for number in early if number < 10 * stride
+    ]
+    assert all(n % stride == 0 or n <= 10 * stride or n == limit for n in grid)
+    for number in plain:  # nothing is moved by more than half a stride
+        assert min(abs(number - other) for other in grid) <= max(stride / 2, 1)
+
+
 # Threads and invalid settings.
 
 

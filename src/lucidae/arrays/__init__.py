@@ -6,6 +6,7 @@ The other subpackages call these functions and need not know the array library o
 from lucidae.arrays.graphs import (
     MeasuredState,
     Steps,
+    concurrently,
     copied,
     keeper,
     leaves,
@@ -87,6 +88,7 @@ __all__ = [
     "beside",
     "cholesky",
     "clamped",
+    "concurrently",
     "conjugate",
     "copied",
     "device",

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import array_api_compat as compat
 
-from lucidae.arrays.helpers import namespace
+from lucidae.arrays.helpers import ONE_BLOCK, namespace
 
 Work = Callable[[], Any]
 Recorder = Callable[[Work, Work], Work]
@@ -35,8 +35,18 @@ def leaves(state: Any) -> list[Any]:
 
 
 def copied(state: Any) -> Any:
-    """Return the nested tuples `state` with every array replaced by a copy."""
-    return _rebuilt(state, (namespace(x).asarray(x, copy=True) for x in leaves(state)))
+    """Return the nested tuples `state` with every array replaced by a copy.
+
+    The copies of small CUDA arrays are views of one block of memory, made by one kernel.
+    """
+    arrays = leaves(state)
+    if len({x.dtype for x in arrays}) == 1 and all(map(_on_cuda, arrays)):
+        sizes = [x.numel() for x in arrays]
+        if sum(sizes) <= ONE_BLOCK:
+            block = namespace(arrays[0]).concat([x.reshape(-1) for x in arrays])
+            parts = zip(block.split(sizes), arrays, strict=True)
+            return _rebuilt(state, (part.view(x.shape) for part, x in parts))
+    return _rebuilt(state, (namespace(x).asarray(x, copy=True) for x in arrays))
 
 
 def replayable(step: Callable[..., Any], example: Any) -> Callable[..., Any]:
@@ -110,11 +120,12 @@ class Replay:
         A graph reads and writes fixed arrays, into which `state` and `given` are copied first. The
         step is recorded now if it was not yet recorded with these keyword arguments (`settings`).
         """
-        if not self._fits(state, given):
-            self.own, self.given, self.recorded = copied(state), copied(given), {}
-            self.written, self.lent = set(), False
-        _overwrite(self.own, state)
-        _overwrite(self.given, given)
+        if state is not self.own or given:  # most states are the last result, which is in place
+            if not self._fits(state, given):
+                self.own, self.given, self.recorded = copied(state), copied(given), {}
+                self.written, self.lent = set(), False
+            _overwrite(self.own, state)
+            _overwrite(self.given, given)
         key = tuple(sorted(settings.items()))
         if key not in self.recorded:
             self.recorded[key] = self._recording(settings)
@@ -148,8 +159,10 @@ class Replay:
         if state is not self.own:
             return state
         self.lent = True
-        arrays = enumerate(leaves(state))
-        return _rebuilt(state, iter([copied(x) if i in self.written else x for i, x in arrays]))
+        arrays = leaves(state)
+        copies = iter(copied(tuple(x for i, x in enumerate(arrays) if i in self.written)))
+        kept = [next(copies) if i in self.written else x for i, x in enumerate(arrays)]
+        return _rebuilt(state, iter(kept))
 
 
 def recorder(example: Any) -> Recorder | None:
@@ -176,10 +189,10 @@ class MeasuredState(NamedTuple):
 class Steps:
     """Repeats a step, and then measures the distance of the last state to optimality.
 
-    With torch arrays on CUDA, up to three graphs are recorded: of `stride` steps, of one step, and
-    of the measurement. The computed states are the same as without graphs, and only the code that
-    reads the distance waits for the device. If torch cannot record one of its functions, the steps
-    are made without graphs.
+    With torch arrays on CUDA, up to four graphs are recorded: of `stride` steps and of one step,
+    each with the measurement after them and without it. The computed states are the same as without
+    graphs, and only the code that reads the distance waits for the device. If torch cannot record
+    one of its functions, the steps are made without graphs.
 
     Parameters
     ----------
@@ -197,8 +210,8 @@ class Steps:
     Attributes
     ----------
     advance : callable
-        Called with a `MeasuredState` and the keyword ``times``. It makes this number of steps
-        without computing the distance again; for ``times=0`` it only computes the distance.
+        Called with a `MeasuredState` and the keywords ``times``, the number of steps, and
+        ``measured``, which tells whether the distance is computed after them.
     """
 
     def __init__(
@@ -225,14 +238,16 @@ class Steps:
         if not times:
             return current
         whole, rest = divmod(times, self.stride)
-        for size in (*[self.stride] * whole, *[1] * rest, 0):
+        sizes = (*[self.stride] * whole, *[1] * rest)
+        for position, size in enumerate(sizes):
+            settings: dict[str, Any] = {"times": size, "measured": position == len(sizes) - 1}
             try:
-                current = self.advance(current, times=size)
+                current = self.advance(current, **settings)
             except RuntimeError:  # torch's class of errors while recording
                 if not isinstance(self.advance, Replay):
                     raise
                 self.advance = self._advance
-                current = self.advance(current, times=size)
+                current = self.advance(current, **settings)
         return current
 
     @property
@@ -240,11 +255,11 @@ class Steps:
         """Function that copies a state before a later step overwrites it; None if not needed."""
         return keeper(self.advance)
 
-    def _advance(self, current: MeasuredState, *, times: int) -> MeasuredState:
+    def _advance(self, current: MeasuredState, *, times: int, measured: bool) -> MeasuredState:
         state = current.state
         for _ in range(times):
             state = self.step(state)
-        return MeasuredState(state, current.distance if times else self.measure(state))
+        return MeasuredState(state, self.measure(state) if measured else current.distance)
 
 
 def _shapes(state: Any) -> list[tuple[int, ...]]:
@@ -306,6 +321,44 @@ def own_stream(example: Any) -> Iterator[None]:
             _STREAMS.own.synchronize()
     with torch.cuda.stream(_STREAMS.own):
         yield
+
+
+def concurrently(work: Callable[[], Any], example: Any) -> Callable[[], Any]:
+    """Start `work` and return a function that returns its result.
+
+    While a CUDA graph is recorded, the kernels of `work` become a branch of the graph, which runs
+    beside those that are recorded until the result is asked for. It must be asked for before any
+    array that `work` reads is deleted. Otherwise `work` is done at once.
+
+    Parameters
+    ----------
+    work : callable
+        Called without arguments, once.
+    example : array
+        An array that `work` reads, from which library and device are known.
+    """
+    if not _on_cuda(example):
+        return _constant(work())
+    import torch
+
+    if not hasattr(_STREAMS, "branch"):
+        _STREAMS.branch = torch.cuda.Stream()
+    if not torch.cuda.is_current_stream_capturing():
+        return _constant(work())
+    current, branch = torch.cuda.current_stream(), _STREAMS.branch
+    branch.wait_stream(current)
+    with torch.cuda.stream(branch):
+        result = work()
+
+    def joined() -> Any:
+        current.wait_stream(branch)
+        return result
+
+    return joined
+
+
+def _constant(value: Any) -> Callable[[], Any]:
+    return lambda: value
 
 
 def _on_cuda(x: Any) -> bool:

@@ -338,17 +338,44 @@ def rank_one_(A: Array, x: Array, y: Array, scale: float) -> Array:
     return A
 
 
+ONE_BLOCK = 2**20
+"""Number of entries up to which `add_scaled` adds CUDA arrays as one block of memory."""
+
+
+def _in_one_block(arrays: Sequence[Array]) -> Array:
+    """Return torch arrays one after the other as one vector, without a copy if they are stored so.
+
+    All arrays must have the same dtype and be on the same device.
+    """
+    import torch
+
+    first, offset = arrays[0], arrays[0].storage_offset()
+    memory = first.untyped_storage().data_ptr()
+    for array in arrays:
+        adjacent = array.is_contiguous() and array.storage_offset() == offset
+        if not adjacent or array.untyped_storage().data_ptr() != memory:
+            return torch.cat([x.reshape(-1) for x in arrays])
+        offset += array.numel()
+    return first.as_strided((offset - first.storage_offset(),), (1,))
+
+
 def add_scaled(
     xs: Sequence[Array], ys: Sequence[Array], scale: Any, *, overwrite: bool = False
 ) -> list[Array]:
     """Return the sums x + scale · y of the arrays in two sequences of equal length.
 
-    With torch and a number `scale`, one CUDA kernel computes all of them. If `overwrite` is true,
+    With torch on CUDA and a number `scale`, one kernel computes all sums of small arrays, and they
+    are views of one block of memory: the next sum with them needs no copy. If `overwrite` is true,
     the arrays `ys` may be overwritten, which saves memory.
     """
     if compat.is_torch_array(xs[0]) and not is_array(scale):
         import torch
 
+        sizes = [x.numel() for x in xs]
+        if xs[0].is_cuda and sum(sizes) <= ONE_BLOCK:
+            # Kernels for lists of arrays use one thread block for each small array: too few.
+            total = torch.add(_in_one_block(xs), _in_one_block(ys), alpha=float(scale))
+            return [part.view(x.shape) for part, x in zip(total.split(sizes), xs, strict=True)]
         return list(torch._foreach_add(list(xs), list(ys), alpha=float(scale)))
     sums = []
     for x, y in zip(xs, ys, strict=True):
@@ -361,13 +388,13 @@ def add_scaled(
     return sums
 
 
-def scaled_residual(A: Array, B: Array, C: Array, scale: float, weight: float = 1.0) -> Array:
-    """Return scale · (A B − weight · C) for matrices (…, n, k), (…, k, m) and (…, n, m)."""
+def scaled_residual(A: Array, B: Array, C: Array, scale: float) -> Array:
+    """Return scale · (A B − C) for matrices A (…, n, k), B (…, k, m) and C (…, n, m)."""
     if compat.is_torch_array(A) and A.ndim == 2:
-        return namespace(A).addmm(C, A, B, beta=-scale * weight, alpha=scale)
+        return namespace(A).addmm(C, A, B, beta=-scale, alpha=scale)
     # In place: at the sizes of a training step, a new array costs more than the arithmetic.
     residual = A @ B
-    residual -= C if weight == 1.0 else weight * C
+    residual -= C
     residual *= scale
     return residual
 

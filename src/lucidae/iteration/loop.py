@@ -334,21 +334,26 @@ def limited_blas(size: int | None) -> AbstractContextManager[None]:
     return nullcontext() if size is None or size >= SMALL_PROBLEM else one_thread()
 
 
-def log_grid(limit: int, per_decade: int = 20) -> tuple[int, ...]:
+def log_grid(limit: int, per_decade: int = 20, *, stride: int = 1) -> tuple[int, ...]:
     """Return the numbers of steps 0, 1, …, `limit` to record, evenly spaced in their logarithm.
 
-    There are about `per_decade` numbers between a number and its tenfold.
+    There are about `per_decade` numbers between a number and its tenfold. Those above ten times
+    `stride` are rounded to multiples of `stride`, except `limit`.
 
     Examples
     --------
     >>> log_grid(100, per_decade=2)
     (0, 1, 3, 10, 32, 100)
+    >>> log_grid(100, per_decade=2, stride=3)
+    (0, 1, 3, 10, 33, 100)
     """
     if limit < 1:
         return (0,)
     count = max(2, round(per_decade * np.log10(limit)) + 1)
-    grid = np.unique(np.rint(np.geomspace(1, limit, count)).astype(int))
-    return (0, *(int(point) for point in grid))
+    grid = np.rint(np.geomspace(1, limit, count)).astype(int)
+    whole = stride * ((grid + stride // 2) // stride)
+    grid = np.unique(np.where((grid > 10 * stride) & (grid < limit), whole, grid))
+    return (0, *(int(point) for point in grid if point <= limit))
 
 
 def of_each(

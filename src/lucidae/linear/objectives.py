@@ -17,16 +17,17 @@ from lucidae.arrays import (
     Array,
     add_diagonal,
     clamped,
+    concurrently,
     diagonal,
     eye_like,
     largest,
     like,
     namespace,
     scalar,
-    scaled_residual,
     solve_positive,
     squared_norm,
     to_numpy,
+    trace,
     where_set,
     zeros_like_shape,
 )
@@ -555,26 +556,36 @@ class LinearVAE(Objective):
         for V and Wᵀ − B⁻¹VΣ for Wᵀ. They are 1 − s²/(DᵢAᵢᵢ) for log Dᵢ, and 1 − misfit/(ms²) for
         log s², where misfit = tr Σ + tr W(BWᵀ − 2VΣ) is the expected squared error.
         """
-        # A and B are one array with axes (2, k, k), and s² and D likewise: fewer CUDA kernels.
+        # On a GPU, a step takes as long as its longest chain of kernels. So A and B are one array
+        # with axes (2, k, k), as are s² and D, one product gives WᵀW, VΣVᵀ and VΣW, and the steps
+        # of the logarithms are computed beside those of the layers.
         xp, (encoder, atoms) = namespace(weights.encoder), weights[:2]
-        encoded = covariance.apply(encoder)
-        grams = xp.stack([atoms @ atoms.mT, encoded @ encoder.mT], axis=-3)
+        *runs, k, m = encoder.shape
         log_noise = xp.broadcast_to(self._log_noise(weights), weights.log_variances.shape)
-        spread = xp.exp(xp.stack([log_noise, weights.log_variances], axis=-3))
-        noise, variances = spread[..., 0, :1, :], spread[..., 1, :, :]
-        inner_outer = add_diagonal(grams, spread[..., 0], overwrite=True)
-        inner, outer = inner_outer[..., 0, :, :], inner_outer[..., 1, :, :]
-        best = solve_positive(inner_outer, xp.stack([atoms, encoded], axis=-3))
-        power = variances * diagonal(inner)[..., :, None]
-        change = atoms * scaled_residual(outer, atoms, encoded, 1.0, weight=2.0)
-        total = covariance.trace + xp.sum(change, axis=(-2, -1), keepdims=True)
-        misfit = total / (noise * encoder.shape[-1])
-        return VariationalWeights(
-            encoder - best[..., 0, :, :],
-            atoms - best[..., 1, :, :],
-            clamped(1 - noise / power, -1.0, 1.0),
-            clamped(1 - misfit, -1.0, 1.0) if self.noise is None else 0.0 * misfit,
+        spread = xp.exp(xp.concat([log_noise, weights.log_variances], axis=-1).mT)
+        layers = xp.concat([encoder, atoms], axis=-2)
+        sides = xp.concat([atoms, covariance.apply(encoder)], axis=-2)
+        crossed = sides @ layers.mT
+        gram = crossed[..., :k, k:]
+        inner_outer = add_diagonal(
+            xp.stack([gram, crossed[..., k:, :k]], axis=-3), spread, overwrite=True
         )
+
+        def logarithms() -> tuple[Array, Array]:
+            noise, variances = spread[..., :1, :1], spread[..., 1, :, None]
+            inner, outer = inner_outer[..., 0, :, :], inner_outer[..., 1, :, :]
+            fitted = xp.sum(outer * gram, axis=(-2, -1)) - 2.0 * trace(crossed[..., k:, k:])
+            misfit = (covariance.trace + fitted[..., None, None]) / (noise * m)
+            power = variances * diagonal(inner)[..., :, None]
+            return (
+                clamped(1 - noise / power, -1.0, 1.0),
+                clamped(1 - misfit, -1.0, 1.0) if self.noise is None else 0.0 * misfit,
+            )
+
+        ready = concurrently(logarithms, encoder)
+        best = solve_positive(inner_outer, sides.reshape((*runs, 2, k, m)))
+        change = layers - best.reshape((*runs, 2 * k, m))
+        return VariationalWeights(change[..., :k, :], change[..., k:, :], *ready())
 
     def preconditioned_curvature(self, spectrum: Spectrum) -> float:  # noqa: ARG002
         """Return 2, a bound on the curvature of the loss after preconditioning.

@@ -45,6 +45,10 @@ from lucidae.validation import warn_user
 CHECK_EVERY = 20
 """Number of steps between two evaluations of the stopping rule."""
 
+RECORDED = 10
+"""Number of steps per CUDA graph. The device begins after the launch of the first graph, which
+takes longer for more steps."""
+
 DEFAULT_BATCH = 256
 """Default number of rows per step of the stochastic solver."""
 
@@ -472,7 +476,7 @@ def solve_gradient(
         return relative_direction(rule, state.weights, covariance, stiff.scale)
 
     first = optimizer.start(start)
-    steps = Steps(step, distance, first, stride=CHECK_EVERY, recorded=rule.recordable)
+    steps = Steps(step, distance, first, stride=RECORDED, recorded=rule.recordable)
     solution = iterate(
         steps,
         steps.start(first),
@@ -480,7 +484,7 @@ def solve_gradient(
         limit=training.max_iter,
         check_every=CHECK_EVERY,
         record={"loss": lambda current: objective.value(current.state.weights, covariance)},
-        record_at=log_grid(training.max_iter),
+        record_at=log_grid(training.max_iter, stride=CHECK_EVERY),
         callbacks=training.callbacks,
         copy=steps.keep,
         size=covariance.n_features,
