@@ -282,7 +282,7 @@ def recording(table: Table, library: Library) -> None:
                                 5,
                                 solver="gradient",
                                 max_iter=250,
-                                tol=0.0,  # steps come in strides of 20 only after the 200th
+                                tol=0.0,  # after the 200th step, records are 20 steps apart
                                 random_state=0,
                                 **arguments,
                             ).fit(X)
@@ -290,9 +290,9 @@ def recording(table: Table, library: Library) -> None:
                 apart = difference(fits[0].encoder_, fits[1].encoder_)
                 if errors:
                     raise RuntimeError(errors[0])
-                fine = len(made) == 3 and apart <= 1e-12
+                fine = 2 <= len(made) <= 4 and apart <= 1e-12
                 text = f"{len(made)} graphs, difference {apart:.1e}"
-                return text, "3 graphs, steps one by one", fine
+                return text, "2 to 4 graphs, steps one by one", fine
 
             table.row(f"recorded steps, {library.name}, {method}, {optimizer}", check)
 
