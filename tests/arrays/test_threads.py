@@ -1,5 +1,8 @@
 """Numbers of threads: what is limited, what is not, and what is restored."""
 
+import os
+import subprocess
+import sys
 import threading
 
 import numpy as np
@@ -122,3 +125,32 @@ def test_libraries_with_other_numbers_of_threads_are_restored_without_a_warning(
         with one_thread():
             assert blas_threads() == 1
         assert numbers() == before
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
+def test_a_lock_that_another_thread_holds_is_free_in_a_forked_process():
+    script = """
+import os, threading
+from lucidae.arrays.threads import fork_safe
+
+for make in (threading.Lock, threading.RLock):
+    lock, held, done = fork_safe(make()), threading.Event(), threading.Event()
+
+    def hold():
+        with lock:
+            held.set()
+            done.wait()
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    held.wait()
+    child = os.fork()
+    if not child:
+        os._exit(0 if lock.acquire(timeout=5) else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert not lock.acquire(blocking=False), "the lock of the parent is still held"
+    done.set()
+    thread.join()
+"""
+    command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", script]
+    subprocess.run(command, check=True, timeout=60)

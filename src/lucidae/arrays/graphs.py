@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import array_api_compat as compat
 
 from lucidae.arrays.helpers import ONE_BLOCK, namespace
+from lucidae.arrays.threads import fork_safe
 
 Work = Callable[[], Any]
 Recorder = Callable[[Work, Work], Work]
@@ -291,7 +292,7 @@ def _overwrite(mine: Any, given: Any) -> set[int]:
     return positions
 
 
-_RECORDING = threading.Lock()
+_RECORDING = fork_safe(threading.Lock())
 """Lock that is held while a CUDA graph is recorded or a CUDA library is initialised, because both
 wait for the device."""
 

@@ -8,19 +8,27 @@ processor time from the other, and small problems take several times as long as 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
 from pathlib import PurePath
 from threading import Lock
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from threadpoolctl import ThreadpoolController
 
 Result = TypeVar("Result")
 
-__all__ = ["blas_threads", "in_threads", "one_scipy_thread", "one_thread", "threads_for"]
+__all__ = [
+    "blas_threads",
+    "fork_safe",
+    "in_threads",
+    "one_scipy_thread",
+    "one_thread",
+    "threads_for",
+]
 
 FEWEST_PRODUCTS = 10**5
 """Number of multiplications in a product of rows with themselves above which BLAS may use several
@@ -29,7 +37,19 @@ threads."""
 FEW_PRODUCTS = 10**8
 """Largest number of such multiplications for which one thread is used; they take about 2 ms."""
 
-_LIMITED = Lock()
+
+def fork_safe(lock: Any) -> Any:
+    """Return `lock`, a lock of `threading`, which is free in every process forked from now on.
+
+    A forked process has only the thread that called ``fork``. A lock that another thread held at
+    this moment would stay locked there for ever.
+    """
+    if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork
+        os.register_at_fork(after_in_child=lock._at_fork_reinit)
+    return lock
+
+
+_LIMITED = fork_safe(Lock())
 """Lock that is held while a number of threads is limited to one."""
 
 _PERMITTED: list[int] = []

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from lucidae.arrays import Array, as_double, like, namespace, to_numpy
+from lucidae.arrays.threads import fork_safe
 from lucidae.base import FittedState, changed_attributes
 from lucidae.certificate import Certificate, undecided
 from lucidae.io.models import saved_as
@@ -55,7 +56,7 @@ CERTIFIED_STREAM_FEATURES = 256
 """Largest number of features for which training on a stream of batches also stores the second
 moment of all rows, for the certificate; the matrix then takes half a mebibyte."""
 
-_READING = threading.RLock()
+_READING = fork_safe(threading.RLock())
 """Lock under which moments and certificates are computed from training rows, which are released
 afterwards: another thread that reads at the same time must wait."""
 

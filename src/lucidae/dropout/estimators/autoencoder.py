@@ -17,6 +17,7 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
 from lucidae.arrays import Array, beside, like, machine_epsilon, scalar, trace
+from lucidae.arrays.threads import fork_safe
 from lucidae.base import (
     Fitted,
     checked_codes,
@@ -67,7 +68,7 @@ from lucidae.linear.training_rows import CHANGED_ROWS, TrainingRows
 from lucidae.moments import SecondMoment
 from lucidae.validation import check_rows, check_weights
 
-_READING = RLock()
+_READING = fork_safe(RLock())
 """Lock that is held while the values of a certificate are measured: another thread that reads the
 certificate at the same time must wait."""
 
