@@ -178,7 +178,7 @@ def krylov_eigenpairs(
             return _ritz(space, values, turn, k)
         if math.isfinite(excess):
             seen.append((space.steps, excess))
-        hopeless = space.steps >= passes / 4 and space.steps + _steps_left(seen) > passes
+        hopeless = space.steps >= passes / 4 and space.steps + steps_left(seen) > passes
         if hopeless or space.steps >= passes:
             return None
         if search.begins or not block.shape[0]:
@@ -278,7 +278,7 @@ def _excess(
     return float(np.max(residuals / tolerances))
 
 
-def _steps_left(seen: list[tuple[int, float]]) -> float:
+def steps_left(seen: list[tuple[int, float]]) -> float:
     """Return a prediction of the number of steps until convergence.
 
     `seen` has, for each step, its number and the largest ratio of a residual to its tolerance. The
