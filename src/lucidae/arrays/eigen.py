@@ -39,7 +39,7 @@ ITERATIVE_SHARE = 20
 """Block Krylov iteration is used if the number of rows of the matrix divided by the number of
 wanted eigenpairs is at least this number."""
 
-LANCZOS_FEATURES = 400
+LANCZOS_FEATURES = 300
 """Smallest number of rows of a matrix for which the Lanczos method is tried before the dense
 solver. With eigenvalues that decay it takes less than a quarter of the time."""
 
@@ -53,10 +53,13 @@ LANCZOS_PAIRS = 64
 orthogonalises one vector at a time, which takes most of the time if there are more."""
 
 LANCZOS_SHARE = 0.1
-"""The Lanczos method is given up after this number times the number of rows in products with
-vectors, which then have taken half of the time of the dense solver."""
+"""The Lanczos method is given up after this number times the number of rows of a matrix, plus
+`LANCZOS_LEAST`, in products with vectors. They then have taken about as long as the dense solver
+would."""
 
-LANCZOS_STEPS = 400
+LANCZOS_LEAST = 30
+
+LANCZOS_STEPS = 600
 """Largest number of vectors that the Lanczos method stores."""
 
 ARPACK_VECTORS = 30
@@ -146,7 +149,7 @@ def _dense_lanczos(matrix: Array, k: int) -> tuple[Array, Array] | None:
     unit = float(np.trace(matrix))
     if matrix.dtype != np.float64 or not 0.0 < unit < np.inf:
         return None
-    steps = int(LANCZOS_SHARE * matrix.shape[0])
+    steps = LANCZOS_LEAST + int(LANCZOS_SHARE * matrix.shape[0])
     found = iterated_eigenpairs(lambda v: (matrix @ v) / unit, matrix.shape[0], k, steps)
     return None if found is None else (found[0] * unit, found[1])
 

@@ -67,8 +67,8 @@ def lanczos_eigenpairs(
     k : int
         Number of eigenpairs, less than `size`.
     steps : int
-        Largest number of products. The iteration ends earlier if its convergence rate predicts
-        that it would need more.
+        Largest number of products. After half of them the iteration ends if its convergence rate
+        predicts that it needs more than `steps` others.
     rough : bool
         Whether the last of several pairs need not be accurate.
 
@@ -101,9 +101,10 @@ def lanczos_eigenpairs(
         if excess <= 1.0 and residuals[-1] <= max(LAST_RESIDUAL, CONVERGED):
             return values, _orthonormalised(space.basis.T @ turn)
         seen.append((space.count, excess))
-        if 4 * space.count >= steps and space.count + steps_left(seen) > steps:
+        # Residuals stay large for a while, before they fall faster and faster.
+        if 2 * space.count >= steps and steps_left(seen) > steps:
             return None
-        check = space.count + max(2, space.count // 10)
+        check = space.count + max(3, int(min(space.count // 10, 2 * steps_left(seen[-4:]))))
     return None
 
 
