@@ -54,6 +54,16 @@ __all__ = ["SecondMoment"]
 PLAIN_ROWS = 16_384
 """Number of rows multiplied at a time if they need no centring, weighting or conversion."""
 
+SHARED_FEATURES = 2048
+"""Largest number of features for which Python threads share the products of rows. Each thread has a
+matrix of its own, and for more features the products take almost all of the time."""
+
+SHARED_ROWS = 256
+"""Smallest number of rows for each of these threads."""
+
+SHARED_PRODUCTS = 2**28
+"""Smallest number of multiplications for which such threads are started."""
+
 SCATTER_ROWS = 64
 """Number of rows of the scatter from which the part of the mean is subtracted at a time, so that
 they stay in the cache."""
@@ -86,10 +96,6 @@ precision."""
 
 SINGLE_BLOCK = 3072
 """Number of rows whose products are computed in single precision at a time."""
-
-SINGLE_FEATURES = 2048
-"""Largest number of features for which Python threads share these products. Each thread has
-matrices of its own, and for more features the products take almost all of the time."""
 
 MEASURED_BLOCKS = 4
 """Smallest number of blocks, spread over the rows, whose products are compared with those in double
@@ -571,14 +577,45 @@ def _sums_about(center: Array, X: Array, weights: Array | None) -> Sums:
         sums = _single_sums(center, X)
         if sums is not None:
             return sums
+    total = float(X.shape[0]) if weights is None else scalar(namespace(X).sum(weights))
+    threads = _sharing_threads(X)
+
+    def part(first: int, last: int) -> tuple[Array, Array]:
+        own = None if weights is None else weights[first:last]
+        return _double_part(center, X[first:last, :], own, total)
+
+    with one_thread() if threads > 1 else nullcontext():
+        parts = in_threads(part, X.shape[0], threads)
+    squares, mean = parts[0]
+    for others in parts[1:]:
+        squares += others[0]
+        mean = mean + others[1]
+    return total, squares, center, mean, 0.0
+
+
+def _double_part(
+    center: Array, X: Array, weights: Array | None, total: float
+) -> tuple[Array, Array]:
+    """Return the squares of weighted rows about a centre, and their sum divided by `total`."""
     xp, squares, mean = namespace(X), None, 0.0 * center
-    total = float(X.shape[0]) if weights is None else scalar(xp.sum(weights))
     for rows, part in _blocks(center, X, weights):
         mean = mean + weighted_sum(part, rows) / total
         if part is not None:
             rows *= xp.sqrt(part)[:, None]
         squares = add_gram_(squares, rows)
-    return total, squares, center, mean, 0.0
+    return squares, mean
+
+
+def _sharing_threads(X: Array) -> int:
+    """Return the number of Python threads that share the products of rows X (n, m).
+
+    Each of them needs a matrix (m, m) of its own, which should take at most as much memory as twice
+    its rows. Threads of BLAS would wait actively for some time after the products, and slow down
+    those of SciPy.
+    """
+    (n, m), threads = X.shape, blas_threads() if is_numpy(X) else 1
+    large = n >= max(SHARED_ROWS, m // 2) * threads and n * m * m >= SHARED_PRODUCTS
+    return threads if large and m <= SHARED_FEATURES else 1
 
 
 def _in_single_precision(X: Array) -> bool:
@@ -593,12 +630,12 @@ def _single_sums(center: Array, X: Array) -> Sums | None:
     result is None if float32 cannot represent the centre exactly, or if squares are outside the
     range of single precision.
     """
-    rounded, (n, m) = center.astype(np.float32), X.shape
+    rounded, n = center.astype(np.float32), X.shape[0]
     if not np.array_equal(rounded, center):
         return None
     # Python threads also share the work between the products, during which the threads of BLAS
     # would wait; but each of them needs matrices of its own.
-    threads = blas_threads() if m <= SINGLE_FEATURES else 1
+    threads = _sharing_threads(X)
 
     def part(first: int, last: int) -> tuple[Array, Array, float, float]:
         return _single_part(rounded, X[first:last], -(-MEASURED_BLOCKS // threads))
