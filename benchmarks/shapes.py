@@ -4,8 +4,8 @@
 
 All solvers are run in one process and in turn, with the default number of threads. After a first
 round of all solvers, ours and the peers that may be the fastest are repeated, and medians are
-compared. Fits that take less than a second are not counted in the first round. Fits of
-milliseconds are repeated more often, and three times in a row, of which the median counts. The
+compared. Fits that take less than a second are not counted in the first round. Short fits are
+repeated more often, those of milliseconds three times in a row, of which the median counts. The
 required ratio is 1.1 if the peer takes 20 ms or more, and 2 below.
 
 **Data.** All rows have a mean that is not zero. With n rows and m features, the rows are
@@ -410,8 +410,8 @@ def measure(shape: Shape, limits: Limits) -> dict[str, Result]:
 
 
 def rounds_of(longest: float, repeats: int) -> int:
-    """Return the number of rounds: more than `repeats` if the longest fit takes milliseconds."""
-    return max(repeats, min(7 * repeats, int(0.5 / max(longest, 1e-9)))) if repeats > 1 else 1
+    """Return the number of rounds: more than `repeats` if the longest fit takes below 0.5 s."""
+    return max(repeats, min(7 * repeats, int(1.5 / max(longest, 1e-9)))) if repeats > 1 else 1
 
 
 def run(

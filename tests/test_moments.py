@@ -605,3 +605,21 @@ def test_nan_in_many_float32_rows_is_refused():
     X[7000, 3] = np.nan
     with pytest.raises(ValueError, match="NaN"):
         SecondMoment.of(X)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_threads_that_share_rows_give_the_same_moment(monkeypatch, dtype, weighted):
+    rng = np.random.default_rng(0)
+    X = (rng.standard_normal((3001, 20)) + 3.0 * rng.random(20)).astype(dtype)
+    weights = rng.random(3001) if weighted else None
+    alone = SecondMoment.of(X, weights)
+    monkeypatch.setattr(moments, "SHARED_PRODUCTS", 1)
+    monkeypatch.setattr(moments, "SINGLE_ENTRIES", 1)
+    monkeypatch.setattr(moments, "blas_threads", lambda: 3)
+    shared = SecondMoment.of(X, weights)
+    close = 1e-6 if dtype == "float32" and not weighted else 1e-13
+    assert_allclose(shared.mean, alone.mean, rtol=close)
+    assert_allclose(shared.covariance, alone.covariance, atol=close)
+    assert shared.weight == alone.weight
+    assert (shared.rounding > 0) == (dtype == "float32" and not weighted)

@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, Self, cast
 
@@ -42,6 +43,7 @@ from lucidae.arrays import (
     weighted_sum,
 )
 from lucidae.arrays.eigen import fix_signs, leading_eigenpairs
+from lucidae.arrays.threads import blas_threads, in_threads, one_thread
 from lucidae.cards import card, facts
 from lucidae.io.atomic import load_arrays, save_arrays
 from lucidae.io.models import saved_as
@@ -51,6 +53,16 @@ __all__ = ["SecondMoment"]
 
 PLAIN_ROWS = 16_384
 """Number of rows multiplied at a time if they need no centring, weighting or conversion."""
+
+SHARED_FEATURES = 2048
+"""Largest number of features for which Python threads share the products of rows. Each thread has a
+matrix of its own, and for more features the products take almost all of the time."""
+
+SHARED_ROWS = 256
+"""Smallest number of rows for each of these threads."""
+
+SHARED_PRODUCTS = 2**28
+"""Smallest number of multiplications for which such threads are started."""
 
 SCATTER_ROWS = 64
 """Number of rows of the scatter from which the part of the mean is subtracted at a time, so that
@@ -86,7 +98,12 @@ SINGLE_BLOCK = 3072
 """Number of rows whose products are computed in single precision at a time."""
 
 MEASURED_BLOCKS = 4
-"""Number of blocks, spread over the rows, whose products are compared with double precision."""
+"""Smallest number of blocks, spread over the rows, whose products are compared with those in double
+precision."""
+
+MEASURED_ROWS = 128
+"""Number of rows that are converted to double precision for it at a time; they stay in the cache.
+"""
 
 MEASURED_DIRECTIONS = 8
 """Number of random vectors by which this error is multiplied, to estimate its Frobenius norm."""
@@ -560,14 +577,45 @@ def _sums_about(center: Array, X: Array, weights: Array | None) -> Sums:
         sums = _single_sums(center, X)
         if sums is not None:
             return sums
+    total = float(X.shape[0]) if weights is None else scalar(namespace(X).sum(weights))
+    threads = _sharing_threads(X)
+
+    def part(first: int, last: int) -> tuple[Array, Array]:
+        own = None if weights is None else weights[first:last]
+        return _double_part(center, X[first:last, :], own, total)
+
+    with one_thread() if threads > 1 else nullcontext():
+        parts = in_threads(part, X.shape[0], threads)
+    squares, mean = parts[0]
+    for others in parts[1:]:
+        squares += others[0]
+        mean = mean + others[1]
+    return total, squares, center, mean, 0.0
+
+
+def _double_part(
+    center: Array, X: Array, weights: Array | None, total: float
+) -> tuple[Array, Array]:
+    """Return the squares of weighted rows about a centre, and their sum divided by `total`."""
     xp, squares, mean = namespace(X), None, 0.0 * center
-    total = float(X.shape[0]) if weights is None else scalar(xp.sum(weights))
     for rows, part in _blocks(center, X, weights):
         mean = mean + weighted_sum(part, rows) / total
         if part is not None:
             rows *= xp.sqrt(part)[:, None]
         squares = add_gram_(squares, rows)
-    return total, squares, center, mean, 0.0
+    return squares, mean
+
+
+def _sharing_threads(X: Array) -> int:
+    """Return the number of Python threads that share the products of rows X (n, m).
+
+    Each of them needs a matrix (m, m) of its own, which should take at most as much memory as twice
+    its rows. Threads of BLAS would wait actively for some time after the products, and slow down
+    those of SciPy.
+    """
+    (n, m), threads = X.shape, blas_threads() if is_numpy(X) else 1
+    large = n >= max(SHARED_ROWS, m // 2) * threads and n * m * m >= SHARED_PRODUCTS
+    return threads if large and m <= SHARED_FEATURES else 1
 
 
 def _in_single_precision(X: Array) -> bool:
@@ -582,21 +630,18 @@ def _single_sums(center: Array, X: Array) -> Sums | None:
     result is None if float32 cannot represent the centre exactly, or if squares are outside the
     range of single precision.
     """
-    rounded, (n, m) = center.astype(np.float32), X.shape
+    rounded, n = center.astype(np.float32), X.shape[0]
     if not np.array_equal(rounded, center):
         return None
-    squares, total, errors, sizes = np.zeros((m, m)), np.zeros(m), 0.0, 0.0
-    step = -(-n // (MEASURED_BLOCKS * SINGLE_BLOCK)) * SINGLE_BLOCK
-    buffer = np.empty((min(SINGLE_BLOCK, n), m), dtype=np.float32)
-    for block in _slices(n, SINGLE_BLOCK):
-        rows = np.subtract(X[block], rounded, out=buffer[: block.stop - block.start])
-        for part in _slices(len(rows), SINGLE_ROWS):
-            total += np.sum(rows[part], axis=0)
-        product = rows.T @ rows  # NumPy computes one triangle of it and copies the other
-        squares += product
-        if block.start % step == 0:
-            errors += _single_error(product, X[block] - center)
-            sizes += float(np.trace(product))
+    # Python threads also share the work between the products, during which the threads of BLAS
+    # would wait; but each of them needs matrices of its own.
+    threads = _sharing_threads(X)
+
+    def part(first: int, last: int) -> tuple[Array, Array, float, float]:
+        return _single_part(rounded, X[first:last], -(-MEASURED_BLOCKS // threads))
+
+    with one_thread() if threads > 1 else nullcontext():
+        squares, total, errors, sizes = map(sum, zip(*in_threads(part, n, threads), strict=True))
     size = float(np.trace(squares)) / X.size
     if not 1.0 / SINGLE_RANGE < size < SINGLE_RANGE:
         return None
@@ -604,15 +649,41 @@ def _single_sums(center: Array, X: Array) -> Sums | None:
     return float(n), squares, center, total / n, rounding
 
 
-def _single_error(product: Array, rows: Array) -> float:
-    """Return an estimate of the Frobenius norm of the error of `product`, which is rowsᵀrows.
+def _single_part(center: Array, X: Array, measured: int) -> tuple[Array, Array, float, float]:
+    """Return sums of float32 rows X (n, m) minus a float32 centre, and the error of their squares.
 
-    `product` was computed in single precision, and `rows` are float64. The error matrix E is
-    multiplied with random vectors g, because the mean of ‖Eg‖² over standard normal vectors g is
-    the squared Frobenius norm of E.
+    These are the sum of the outer products, the sum of the rows, and the sums, over `measured`
+    blocks that are spread over the rows, of the error of the outer products and of their trace.
     """
-    random = np.random.default_rng(0).standard_normal((rows.shape[1], MEASURED_DIRECTIONS))
-    error = product.astype(np.float64) @ random - rows.T @ (rows @ random)
+    n, m = X.shape
+    squares, total, errors, sizes = np.zeros((m, m)), np.zeros(m), 0.0, 0.0
+    step = -(-n // (measured * SINGLE_BLOCK)) * SINGLE_BLOCK
+    buffer = np.empty((min(SINGLE_BLOCK, n), m), dtype=np.float32)
+    for block in _slices(n, SINGLE_BLOCK):
+        given, rows = X[block], buffer[: block.stop - block.start]
+        for piece in _slices(len(rows), SINGLE_ROWS):  # which stays in the cache
+            np.subtract(given[piece], center, out=rows[piece])
+            total += np.sum(rows[piece], axis=0)
+        product = rows.T @ rows  # NumPy computes one triangle of it and copies the other
+        squares += product
+        if block.start % step == 0:
+            errors += _single_error(product, given, center)
+            sizes += float(np.trace(product))
+    return squares, total, errors, sizes
+
+
+def _single_error(product: Array, X: Array, center: Array) -> float:
+    """Return an estimate of the Frobenius norm of the error of `product` in single precision.
+
+    It was computed from the rows X minus `center`; its exact value is (X − center)ᵀ(X − center).
+    The error matrix E is multiplied with random vectors g, because the mean of ‖Eg‖² over standard
+    normal vectors g is the squared Frobenius norm of E.
+    """
+    random = np.random.default_rng(0).standard_normal((X.shape[1], MEASURED_DIRECTIONS))
+    error, exact = product.astype(np.float64) @ random, center.astype(np.float64)
+    for piece in _slices(len(X), MEASURED_ROWS):
+        rows = X[piece] - exact
+        error -= rows.T @ (rows @ random)
     return float(np.linalg.norm(error)) / math.sqrt(MEASURED_DIRECTIONS)
 
 

@@ -147,25 +147,27 @@ def test_eigenvectors_that_are_not_orthonormal_are_replaced(monkeypatch, xp):
 
 @pytest.mark.parametrize("name", SPECTRA)
 @pytest.mark.parametrize("k", [1, 2, 3])
-def test_arpack_gives_the_dense_spectrum(monkeypatch, name, k):
+def test_the_lanczos_method_gives_the_dense_spectrum(monkeypatch, name, k):
     matrix = symmetric(SPECTRA[name])
     dense_values, _ = moment_with(matrix).spectrum(k)
-    monkeypatch.setattr(eigen, "ARPACK_FEATURES", SIZE)
+    monkeypatch.setattr(eigen, "LANCZOS_FEATURES", SIZE)
+    monkeypatch.setattr(eigen, "LANCZOS_SHARE", 1.0)
     values, vectors = moment_with(matrix).spectrum(k)
     assert_leading(values, vectors, matrix, SPECTRA[name])
     assert_allclose(values, dense_values, atol=1e-12 * max(dense_values[0], 1e-300))
 
 
 @pytest.mark.parametrize("scale", [1e-150, 1e-30, 1.0, 1e30, 1e150])
-def test_arpack_is_as_accurate_in_any_units(monkeypatch, scale):
+def test_the_lanczos_method_is_as_accurate_in_any_units(monkeypatch, scale):
     matrix = scale * symmetric(SPECTRA["steep"])
-    monkeypatch.setattr(eigen, "subset_eigenpairs", None)  # ARPACK alone
-    monkeypatch.setattr(eigen, "ARPACK_FEATURES", SIZE)
+    monkeypatch.setattr(eigen, "subset_eigenpairs", None)  # no dense solver
+    monkeypatch.setattr(eigen, "LANCZOS_FEATURES", SIZE)
+    monkeypatch.setattr(eigen, "LANCZOS_SHARE", 1.0)
     values, vectors = eigen.leading_eigenpairs(matrix, 3)
     assert_leading(values / scale, vectors, matrix / scale, SPECTRA["steep"])
 
 
-def test_arpack_gives_up_after_its_products():
+def test_iterations_give_up_after_their_products():
     matrix = symmetric(np.linspace(1.0, 0.999, SIZE))
     calls = []
 
@@ -173,20 +175,35 @@ def test_arpack_gives_up_after_its_products():
         calls.append(1)
         return matrix @ v / SIZE
 
-    assert eigen.arpack_eigenpairs(apply, SIZE, 2, products=1) is None
-    assert len(calls) < 2 * eigen.ARPACK_VECTORS
+    assert eigen.iterated_eigenpairs(apply, SIZE, 2, products=10) is None
+    assert len(calls) <= 10
+    assert eigen.iterated_eigenpairs(apply, SIZE, 2, products=10, restarts=True) is None
+    assert len(calls) < 10 + 3 * eigen.ARPACK_VECTORS
 
 
-def test_a_copy_that_arpack_misses_is_noticed(monkeypatch):
+@pytest.mark.parametrize("rough", [False, True])
+def test_arpack_takes_over_where_too_many_vectors_would_be_stored(monkeypatch, rough):
+    matrix = symmetric(SPECTRA["distinct"]) / SPECTRA["distinct"].sum()
+    expected = np.sort(SPECTRA["distinct"])[::-1][:3] / SPECTRA["distinct"].sum()
+    monkeypatch.setattr(eigen, "LANCZOS_STEPS", 8)
+    assert eigen.iterated_eigenpairs(lambda v: matrix @ v, SIZE, 3, 500) is None
+    values, vectors = eigen.iterated_eigenpairs(
+        lambda v: matrix @ v, SIZE, 3, 500, rough=rough, restarts=True
+    )
+    assert_allclose(values[:2], expected[:2], rtol=1e-12)
+    assert 0.8 * expected[2] < values[2] <= expected[2] * (1 + 1e-12)
+    assert_allclose(vectors.T @ vectors, np.eye(3), atol=1e-12)
+
+
+@pytest.mark.parametrize("solver", ["lanczos_eigenpairs", "_arpack_eigenpairs"])
+def test_a_missed_copy_is_noticed(monkeypatch, solver):
     matrix = symmetric(np.r_[2.0, 2.0, np.linspace(1.0, 0.1, SIZE - 2)])
     _, vectors = np.linalg.eigh(matrix)
-    without = vectors[:, [-2, -3]][:, ::-1]  # one copy of the eigenvalue 2, and the next one
-
-    def missing(*_, **__):
-        return np.array([1.0, 2.0]), without
-
-    monkeypatch.setattr(eigen, "eigsh", missing)
-    assert eigen.arpack_eigenpairs(lambda v: matrix @ v, SIZE, 2, products=100) is None
+    without = vectors[:, [-2, -3]]  # one copy of the eigenvalue 2, and the next one
+    monkeypatch.setattr(eigen, "lanczos_eigenpairs", lambda *_, **__: None)
+    monkeypatch.setattr(eigen, solver, lambda *_, **__: (np.array([2.0, 1.0]), without))
+    found = eigen.iterated_eigenpairs(lambda v: matrix @ v, SIZE, 2, 100, restarts=True)
+    assert found is None
 
 
 @pytest.mark.parametrize("size", [1, 63, 64, 65, 130])

@@ -1,4 +1,4 @@
-"""Leading eigenpairs of a symmetric matrix, by a dense solver or by block Krylov iteration."""
+"""Leading eigenpairs of a symmetric matrix, by a dense solver or by iterations."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from lucidae.arrays import (
     to_numpy,
 )
 from lucidae.arrays.krylov import EXTRA, RESIDUAL, WIDEST, krylov_eigenpairs
+from lucidae.arrays.lanczos import lanczos_eigenpairs
 from lucidae.arrays.threads import one_scipy_thread
 
 ITERATIVE_FEATURES = 3000
@@ -38,22 +39,28 @@ ITERATIVE_SHARE = 20
 """Block Krylov iteration is used if the number of rows of the matrix divided by the number of
 wanted eigenpairs is at least this number."""
 
-ARPACK_FEATURES = 400
-"""Smallest number of rows of a matrix for which ARPACK is tried before the dense solver. With
-eigenvalues that decay it takes a quarter of the time from there on, and a sixth for 1000 rows."""
+LANCZOS_FEATURES = 300
+"""Smallest number of rows of a matrix for which the Lanczos method is tried before the dense
+solver. With eigenvalues that decay it takes less than a quarter of the time."""
 
-ARPACK_LARGEST = 4096
-"""Largest number of rows of a matrix for which ARPACK is tried before block Krylov iteration. For
-2000 and 3000 rows it takes half of the time; a larger matrix is read from memory for every product,
-and products with a block read it less often."""
+LANCZOS_LARGEST = 4096
+"""Largest number of rows of a matrix for which the Lanczos method is tried before block Krylov
+iteration. A larger matrix is read from memory for every product, and products with a block read it
+less often."""
 
-ARPACK_PAIRS = 64
-"""Largest number of wanted eigenpairs for which ARPACK is tried. It orthogonalises one vector at a
-time, which takes most of the time if there are more."""
+LANCZOS_PAIRS = 64
+"""Largest number of wanted eigenpairs of a matrix for which the Lanczos method is tried. It
+orthogonalises one vector at a time, which takes most of the time if there are more."""
 
-ARPACK_SHARE = 0.1
-"""ARPACK is given up after this number times the number of rows in products with vectors, which
-then have taken half of the time of the dense solver."""
+LANCZOS_SHARE = 0.1
+"""The Lanczos method is given up after this number times the number of rows of a matrix, plus
+`LANCZOS_LEAST`, in products with vectors. They then have taken about as long as the dense solver
+would."""
+
+LANCZOS_LEAST = 30
+
+LANCZOS_STEPS = 600
+"""Largest number of vectors that the Lanczos method stores."""
 
 ARPACK_VECTORS = 30
 """Smallest number of vectors that ARPACK stores; more make fewer restarts necessary."""
@@ -71,7 +78,7 @@ threads, 50 of 500 take 30 ms instead of 16 ms, because those of NumPy are still
 from 2000 rows on, two threads are faster."""
 
 SEARCHED = 6
-"""Number of Lanczos steps by which eigenvectors that ARPACK has missed are searched for."""
+"""Number of Lanczos steps by which eigenvectors that an iteration has missed are searched for."""
 
 MISSED = 1e-9
 """An eigenvalue outside of the computed ones counts as missed if it exceeds the last of them by
@@ -107,8 +114,9 @@ def leading_eigenpairs(matrix: Array, k: int) -> tuple[Array, Array]:
     found = None
     smallest = ITERATIVE_FEATURES if on_host(matrix) else ITERATIVE_ON_DEVICE
     few = k <= size // ITERATIVE_SHARE
-    if is_numpy(matrix) and few and ARPACK_FEATURES <= size <= ARPACK_LARGEST and k <= ARPACK_PAIRS:
-        found = _dense_arpack(matrix, k)
+    vectors = LANCZOS_FEATURES <= size <= LANCZOS_LARGEST and k <= LANCZOS_PAIRS
+    if is_numpy(matrix) and few and vectors:
+        found = _dense_lanczos(matrix, k)
     if found is None and size >= smallest and few:
         # A dense solver takes about 6 size³ operations at the speed of products with vectors, which
         # is as much as this number of products with a block of k vectors.
@@ -119,8 +127,10 @@ def leading_eigenpairs(matrix: Array, k: int) -> tuple[Array, Array]:
     if found is None and is_numpy(matrix) and k < size and not _takes_all(size, k):
         found = subset_eigenpairs(matrix, k)
     if found is None:
-        values, vectors = eigh_descending(matrix)
-        found = values[:k], vectors[:, :k]
+        values, columns = eigh_descending(matrix)
+        found = values[:k], columns[:, :k]
+        if is_numpy(matrix):  # LAPACK's syevd, whose eigenvectors are always orthonormal
+            return found
     return found if are_orthonormal(found[1]) else all_eigenpairs(matrix, k)
 
 
@@ -132,21 +142,30 @@ def _takes_all(size: int, k: int) -> bool:
     return size <= LARGEST_WHOLE and k > size // WHOLE_SHARE
 
 
-def _dense_arpack(matrix: Array, k: int) -> tuple[Array, Array] | None:
-    """Return the `k` leading eigenpairs of a dense matrix by ARPACK; None if it takes too long."""
-    # ARPACK's tolerance is absolute for tiny eigenvalues, so that the trace is made 1.
+def _dense_lanczos(matrix: Array, k: int) -> tuple[Array, Array] | None:
+    """Return the `k` leading eigenpairs of a dense matrix by the Lanczos method.
+
+    The result is None if this takes too long.
+    """
+    # Tolerances of small numbers are absolute, so that the trace is made 1.
     unit = float(np.trace(matrix))
     if matrix.dtype != np.float64 or not 0.0 < unit < np.inf:
         return None
-    products = int(ARPACK_SHARE * matrix.shape[0])
-    found = arpack_eigenpairs(lambda v: (matrix @ v) / unit, matrix.shape[0], k, products)
+    steps = LANCZOS_LEAST + int(LANCZOS_SHARE * matrix.shape[0])
+    found = iterated_eigenpairs(lambda v: (matrix @ v) / unit, matrix.shape[0], k, steps)
     return None if found is None else (found[0] * unit, found[1])
 
 
-def arpack_eigenpairs(
-    apply: Callable[[Array], Array], size: int, k: int, products: int, *, rough: bool = False
+def iterated_eigenpairs(
+    apply: Callable[[Array], Array],
+    size: int,
+    k: int,
+    products: int,
+    *,
+    rough: bool = False,
+    restarts: bool = False,
 ) -> tuple[Array, Array] | None:
-    """Return the `k` leading eigenpairs of a positive semi-definite matrix by ARPACK.
+    """Return the `k` leading eigenpairs of a positive semidefinite matrix, one vector at a time.
 
     Parameters
     ----------
@@ -159,39 +178,51 @@ def arpack_eigenpairs(
     products : int
         Number of products with vectors after which to give up.
     rough : bool
-        Whether a rough estimate of the last of several pairs is enough: the largest Ritz value of a
-        few Lanczos steps, which is at most the eigenvalue. ARPACK has one tolerance for all pairs,
-        and the last one often converges much more slowly than the others.
+        Whether a rough estimate of the last of several pairs is enough: its value is at most the
+        eigenvalue. The last pair often converges much more slowly than the others.
+    restarts : bool
+        Whether ARPACK, which restarts and so needs fewer vectors in memory but more products, is
+        used if the Lanczos method without restarts would need more than `LANCZOS_STEPS` vectors.
 
     Returns
     -------
     tuple of (values, vectors) or None
-        Eigenvalues, largest first, and eigenvectors as columns. None if ARPACK did not converge or
-        if it has missed a copy of a repeated eigenvalue.
+        Eigenvalues, largest first, and orthonormal eigenvectors as columns. None if the iteration
+        did not converge or if it has missed a copy of a repeated eigenvalue.
     """
-    operator = LinearOperator((size, size), matvec=apply, dtype=np.float64)
-    start = np.random.default_rng(0).standard_normal(size)
     rough = rough and k > 1
     count = k - 1 if rough else k
-    kept = min(size, max(2 * count + 1, ARPACK_VECTORS))
-    restarts = max(1, products // max(kept - count, 1))
+    found = lanczos_eigenpairs(apply, size, k, min(products, LANCZOS_STEPS), rough=rough)
+    if found is None and restarts:
+        found = _arpack_eigenpairs(apply, size, count, products)
+    if found is None:
+        return None
+    values, vectors = found
+    next_value, next_vector = _outside(apply, vectors[:, :count])
+    if not values[count - 1] > 0.0 or next_value > values[count - 1] + MISSED * values[0]:
+        return None
+    if rough and (len(values) < k or next_value > values[-1]):
+        values = np.append(values[:count], next_value)
+        vectors = np.concatenate([vectors[:, :count], next_vector[:, None]], axis=1)
+    return values, vectors
+
+
+def _arpack_eigenpairs(
+    apply: Callable[[Array], Array], size: int, k: int, products: int
+) -> tuple[Array, Array] | None:
+    """Return the `k` leading eigenpairs by ARPACK; None if it needs more than some `products`."""
+    operator = LinearOperator((size, size), matvec=apply, dtype=np.float64)
+    start = np.random.default_rng(0).standard_normal(size)
+    kept = min(size, max(2 * k + 1, ARPACK_VECTORS))
+    restarts = max(1, products // max(kept - k, 1))
     try:
         # NumPy computes the products; SciPy's threads would wait for those of NumPy.
         with one_scipy_thread():
-            values, vectors = eigsh(
-                operator, count, which="LA", v0=start, ncv=kept, maxiter=restarts
-            )
+            values, vectors = eigsh(operator, k, which="LA", v0=start, ncv=kept, maxiter=restarts)
     except ArpackError:
         return None
-    values, vectors = values[::-1].copy(), vectors[:, ::-1]
-    vectors = vectors / np.linalg.norm(vectors, axis=0)
-    next_value, next_vector = _outside(apply, vectors)
-    if not values[-1] > 0.0 or next_value > values[-1] + MISSED * values[0]:
-        return None
-    if rough:
-        values = np.append(values, next_value)
-        vectors = np.concatenate([vectors, next_vector[:, None]], axis=1)
-    return values, vectors
+    vectors = vectors[:, ::-1]
+    return values[::-1].copy(), vectors / np.linalg.norm(vectors, axis=0)
 
 
 def _outside(apply: Callable[[Array], Array], vectors: Array) -> tuple[float, Array]:

@@ -46,7 +46,7 @@ RESIDUAL = 1e-13
 """An eigenpair has converged when the norm of its residual is at most this number times the largest
 eigenvalue."""
 
-LAST_RESIDUAL = 1e-3
+LAST_RESIDUAL = 1e-2
 """Default tolerance of the residual of the last eigenpair, divided by the largest eigenvalue. It is
 larger than that of the others, because most callers use only the eigenvalue of the last pair, whose
 error is of the order of the squared residual."""
@@ -66,6 +66,10 @@ SETTLED = 1e-8
 """Size of the residuals, divided by the largest eigenvalue, at which these steps begin. The error
 of an eigenvalue is of the order of the squared residual, so that it then grows only if an
 eigenvector was missed."""
+
+NEARLY = 10.0
+"""Largest ratio of a residual to its tolerance at which they begin if this tolerance is not small.
+"""
 
 
 @dataclass
@@ -172,13 +176,13 @@ def krylov_eigenpairs(
         excess = _excess(values, turn, coupling, k, last, residual) if size >= k else math.inf
         # The last eigenvalue still grows if only its residual has a large tolerance.
         strict = k - 1 if last > residual and k > 1 else k
-        settled = excess <= max(1.0, SETTLED / residual)
+        settled = excess <= max(NEARLY, SETTLED / residual)
         search.update(settled, float(np.sum(values[:strict])), k)
         if excess <= 1.0 and (not search.left or size >= m):
             return _ritz(space, values, turn, k)
         if math.isfinite(excess):
             seen.append((space.steps, excess))
-        hopeless = space.steps >= passes / 4 and space.steps + _steps_left(seen) > passes
+        hopeless = space.steps >= passes / 4 and space.steps + steps_left(seen) > passes
         if hopeless or space.steps >= passes:
             return None
         if search.begins or not block.shape[0]:
@@ -278,7 +282,7 @@ def _excess(
     return float(np.max(residuals / tolerances))
 
 
-def _steps_left(seen: list[tuple[int, float]]) -> float:
+def steps_left(seen: list[tuple[int, float]]) -> float:
     """Return a prediction of the number of steps until convergence.
 
     `seen` has, for each step, its number and the largest ratio of a residual to its tolerance. The

@@ -163,4 +163,5 @@ def _piece(m: int, width: int, itemsize: int) -> int:
 
     `itemsize` is the number of bytes of an entry.
     """
-    return min(SMALL_PRODUCT // (m * width), CACHED_BYTES // (m * itemsize))
+    cached = max(CACHED_BYTES // (m * itemsize), FEWEST_ROWS)
+    return min(SMALL_PRODUCT // (m * width), cached)

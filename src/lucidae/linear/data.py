@@ -27,13 +27,12 @@ from lucidae.arrays import (
     squared_norms,
     zeros_like_shape,
 )
-from lucidae.arrays.eigen import ARPACK_FEATURES, ITERATIVE_SHARE, fix_signs
+from lucidae.arrays.eigen import ITERATIVE_SHARE, LANCZOS_FEATURES, fix_signs
 from lucidae.arrays.krylov import EXTRA, krylov_eigenpairs
 from lucidae.arrays.row_products import has_fast_products
 from lucidae.arrays.threads import one_thread
 from lucidae.linear.covariances import DenseCovariance, StreamCovariance, copied_rows
 from lucidae.linear.routes import (
-    ARPACK_ENTRIES,
     EXACT_FEATURES,
     MANY,
     NARROW,
@@ -410,7 +409,7 @@ def _many(wanted: Any, m: int) -> bool:
 
     `wanted` is the argument `n_components`; unless it is an integer, all eigenpairs are needed.
     """
-    return m < ARPACK_FEATURES or not isinstance(wanted, int) or wanted > m // ITERATIVE_SHARE
+    return m < LANCZOS_FEATURES or not isinstance(wanted, int) or wanted > m // ITERATIVE_SHARE
 
 
 def _moment_is_cheapest(X: Any, wanted: Any) -> bool:
@@ -432,12 +431,12 @@ def _costs_of(X: Any, k: int) -> Costs:
 
 
 def _for_vectors(X: Any, k: int) -> bool:
-    """Tell whether ARPACK computes `k` eigenpairs of rows X (n, m) faster than a block iteration.
+    """Tell whether `k` eigenpairs of rows X (n, m) are computed by products with single vectors.
 
-    ARPACK multiplies the rows with one vector at a time.
+    This is faster than a block iteration if the rows are sparse or small.
     """
     if scipy.sparse.issparse(X):
-        return bool(X.nnz <= ARPACK_ENTRIES * sum(X.shape))
+        return True
     return is_numpy(X) and X.dtype == np.float64 and X.size <= SMALL_ROWS and k <= MANY
 
 

@@ -9,10 +9,10 @@ features. Their costs in floating-point operations are:
 * block Krylov iteration, which forms neither matrix: 4 n m b operations for each product with a
   block of b vectors.
 
-If the rows are sparse with few entries, or dense and small, ARPACK takes the place of block Krylov
-iteration. Large dense rows are multiplied with narrow blocks of four or eight vectors, in pieces
-that stay in the cache; float32 rows in single precision, and one product in double precision
-refines the result.
+If the rows are sparse, or dense and small, the Lanczos method takes the place of block Krylov
+iteration: it multiplies one vector at a time, and needs fewer products in all. Large dense rows are
+multiplied with narrow blocks of four or eight vectors, in pieces that stay in the cache; float32
+rows in single precision, and one product in double precision refines the result.
 
 The number of products that the iteration needs depends on the eigenvalues. The iteration is tried
 first if the usual number of products costs less than the cheaper of the other two algorithms. It is
@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,7 +33,7 @@ import numpy as np
 import scipy.sparse
 
 from lucidae.arrays import Array, as_double, device, eigh_descending, eye_like, is_numpy, namespace
-from lucidae.arrays.eigen import arpack_eigenpairs, fix_signs, leading_eigenpairs
+from lucidae.arrays.eigen import fix_signs, iterated_eigenpairs, leading_eigenpairs
 from lucidae.arrays.krylov import EXTRA, WIDEST, krylov_eigenpairs
 from lucidae.arrays.row_products import moment_product
 from lucidae.arrays.threads import blas_threads, in_threads, one_thread
@@ -67,10 +68,10 @@ MANY_COST = 2.5
 """Factor by which a pass over the rows takes longer for more than `MANY` eigenpairs: the basis is
 large, and orthogonalising the block takes as long as multiplying it."""
 
-SMALL_ROWS = 2**24
-"""Largest number of entries of dense rows for which ARPACK is used, for at most `MANY` eigenpairs.
-It needs fewer products than a block iteration and orthogonalises less, which counts more than that
-a block reads the rows less often."""
+SMALL_ROWS = 2**23
+"""Largest number of entries of dense rows for which the Lanczos method is used, for at most `MANY`
+eigenpairs. It needs fewer products than a block iteration and orthogonalises less, which counts
+more than that a block reads the rows less often."""
 
 WIDEST_SPARSE = 4
 """Largest number of vectors in a block for sparse rows. Products with wider blocks are hardly
@@ -123,11 +124,11 @@ is below 1e-6."""
 
 ARPACK_ENTRIES = 30
 """Largest number of stored entries of a sparse matrix, divided by the sum of its numbers of rows
-and columns, for which ARPACK is used. With more entries the products take most of the time, and
-those with a block of vectors are faster."""
+and columns, for which ARPACK is used if the Lanczos method needs too many vectors. With more
+entries the products take most of the time, and those with a block of vectors are faster."""
 
-ARPACK_PRODUCTS = 4000
-"""Number of products with vectors after which ARPACK is given up."""
+MOST_PRODUCTS = 4000
+"""Number of products with vectors after which an iteration with vectors is given up."""
 
 SINGLE_COLUMNS = 2**14
 """Number of columns of float32 rows whose products are added in single precision."""
@@ -528,11 +529,12 @@ def vector_eigenpairs(
     *,
     rough: bool = False,
 ) -> Spectrum | None:
-    """Return the `k` leading eigenpairs of the second moment of rows X (n, m) by ARPACK.
+    """Return the `k` leading eigenpairs of the second moment of rows X (n, m) by vector iteration.
 
-    ARPACK multiplies one vector at a time, which is as fast as a block of vectors if the matrix is
-    sparse or small, and orthogonalises less than block Krylov iteration. It iterates with AᵀA or
-    AAᵀ for the centred and weighted rows A, whichever is smaller.
+    One vector at a time is multiplied (`lucidae.arrays.eigen.iterated_eigenpairs`), which is as
+    fast as a block of vectors if the matrix is sparse or small, and needs fewer products than block
+    Krylov iteration. The matrix is AᵀA or AAᵀ for the centred and weighted rows A, whichever is
+    smaller.
 
     Parameters
     ----------
@@ -549,18 +551,17 @@ def vector_eigenpairs(
     k : int
         Number of eigenpairs, less than n and m.
     rough : bool
-        Whether a rough estimate of the last pair is enough (`arpack_eigenpairs`).
+        Whether a rough estimate of the last pair is enough (`iterated_eigenpairs`).
 
     Returns
     -------
     Spectrum or None
-        The eigenpairs. None if ARPACK did not converge, if it has missed a copy of a repeated
-        eigenvalue, or if an eigenvalue is too small for an accurate eigenvector.
+        The eigenpairs. None if the iteration did not converge, if it has missed a copy of a
+        repeated eigenvalue, or if an eigenvalue is too small for an accurate eigenvector.
     """
     (n, m), transposed, shares = X.shape, X.T, weights / total
-    # ARPACK's tolerance is absolute for tiny eigenvalues, so that the trace is made 1.
+    # Tolerances of tiny eigenvalues are absolute, so that the trace is made 1.
     roots, unit = np.sqrt(shares), math.sqrt(trace) if trace > 0.0 else 1.0
-
     scale = roots / unit
 
     def forth(v: Array) -> Array:
@@ -578,7 +579,11 @@ def vector_eigenpairs(
         return forth(back(u))
 
     size, apply = (m, features) if m <= n else (n, rows)
-    found = arpack_eigenpairs(apply, size, k, ARPACK_PRODUCTS, rough=rough)
+    sparse = scipy.sparse.issparse(X)
+    restarts = not sparse or X.nnz <= ARPACK_ENTRIES * (n + m)
+    # Products of sparse rows use no BLAS, whose threads would only be woken up by short vectors.
+    with one_thread() if sparse else nullcontext():
+        found = iterated_eigenpairs(apply, size, k, MOST_PRODUCTS, rough=rough, restarts=restarts)
     if found is None:
         return None
     values, vectors = found

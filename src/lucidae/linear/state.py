@@ -115,6 +115,8 @@ class LinearState(FittedState):
 
     _rows: TrainingRows | None = None
 
+    _rounding: float = 0.0  # of the second moment that was fitted, which may not be stored
+
     seen: SecondMoment | None = None
 
     observed: ObservedGaussian | None = None
@@ -145,6 +147,7 @@ class LinearState(FittedState):
         moment, small = source.moment, source.covariance.n_features <= STORED_FEATURES
         self.changed()
         self._probe = self._rows = None
+        self._rounding = 0.0 if moment is None else moment.rounding
         self.__dict__.pop("moment", None)
         copied = small and moment is None and not self.options.reads.batches
         if copied and isinstance(source, RowsSource):
@@ -472,8 +475,8 @@ class LinearState(FittedState):
             # The variances of a stream are running averages, which no data reproduce.
             running=self.stream is not None,
         )
-        fitted = self.__dict__.get("moment")
-        return replace(figures, fit_rounding=0.0 if fitted is None else fitted.rounding)
+        stored = self.__dict__.get("moment")
+        return replace(figures, fit_rounding=self._rounding if stored is None else stored.rounding)
 
     def _data(self, source: Source) -> Data:
         """Return the data of `source` in the form from which certificates are computed."""
