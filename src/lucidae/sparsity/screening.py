@@ -1,8 +1,9 @@
-"""Fits of low accuracy that evaluate all columns of a dictionary only once.
+"""Fits of low accuracy that evaluate all columns of a dictionary only once, or a few times.
 
 The evaluation, called screening, finds the columns whose activation would lower the energy (loss)
 most. Together with those in use they form a working set, on which the energy is minimised. Such
-fits suffice to predict held-out rows along a path of noise variances, and for the path itself.
+fits suffice to predict held-out rows along a path of noise variances, for the path itself, and to
+find a start for an accurate fit.
 
 Φ is the dictionary with d rows and κ columns φ, Y are the p responses of the normalised problem, W
 the relevances (prior variances of the coefficients), γ is the noise variance and Σ = ΦWΦᵀ + γI the
@@ -12,6 +13,7 @@ covariance of a response. With the a active columns S = ΦW^½ (those of positiv
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -23,16 +25,15 @@ from lucidae.arrays import (
     adjoint,
     cholesky,
     device,
-    diagonal,
     namespace,
     put,
-    real_part,
     scalar,
     solve_lower,
     squared_norms,
     to_numpy,
     zeros_like_shape,
 )
+from lucidae.iteration import Below, Callback, iterate
 from lucidae.sparsity.dictionary import (
     adjoint_times,
     column_squares,
@@ -41,17 +42,20 @@ from lucidae.sparsity.dictionary import (
     norms_after,
 )
 from lucidae.sparsity.objectives import Marginal
-from lucidae.sparsity.problem import Problem
-from lucidae.sparsity.state import State, evaluate
+from lucidae.sparsity.problem import Problem, root_by_qr
+from lucidae.sparsity.state import State, empty_start, evaluate
 from lucidae.sparsity.working_set import (
     COARSE,
     POLISHED,
     Workspace,
     move_coordinates,
+    noise_stages,
+    open_workspace,
     polish,
     solve_working_set,
     state_in_span,
     working_set,
+    workspace_of,
 )
 
 LOW_RANK = 1e-8
@@ -59,6 +63,17 @@ LOW_RANK = 1e-8
 
 It is relative to the mean square response. Below it, differences of nearly equal numbers would lose
 too many digits."""
+
+
+WELL_CONDITIONED = 1e6
+"""Largest sum of the relevances, relative to the noise variance, for moves after a `Screening`.
+
+The relative error of φᵀΣ⁻¹φ for an active column φ and the covariance Σ of a response is then below
+1e-4. With larger relevances the columns of the working set are evaluated by a factor of Σ."""
+
+SCREENED_STAGE = 1e-4
+"""Noise variance, relative to the mean square response, above which a stage of a continuation
+evaluates all columns by `Screening`."""
 
 
 class Products(NamedTuple):
@@ -84,7 +99,8 @@ class Screening(NamedTuple):
     """An evaluation of all columns at given relevances (prior variances), from the active ones.
 
     The cost is that of a product of the dictionary with as many vectors as there are active
-    columns (those of positive relevance), instead of one with as many as there are rows.
+    columns (those of positive relevance), instead of one with as many as there are rows. It is
+    lower than that of `evaluate` if there are fewer active columns than rows.
 
     Parameters
     ----------
@@ -103,7 +119,7 @@ class Screening(NamedTuple):
 
     @classmethod
     def of(cls, problem: Problem, relevance: Array, products: Products | None = None) -> Screening:
-        """Return the evaluation of all columns of a problem with fewer active columns than rows.
+        """Return the evaluation of all columns of a problem.
 
         `relevance` are the relevances (prior variances), and `products` those of the dictionary if
         they are known already.
@@ -115,8 +131,11 @@ class Screening(NamedTuple):
         scaled = dense_columns(problem.dictionary, active) * roots[None, :]
         reduced = adjoint(scaled)
         if active.size:
-            lower, _ = cholesky(add_diagonal(adjoint(scaled) @ scaled, noise[None]))
-            reduced = solve_lower(lower, adjoint(scaled))
+            lower, definite = cholesky(add_diagonal(adjoint(scaled) @ scaled, noise[None]))
+            if bool(definite):
+                reduced = solve_lower(lower, reduced)
+            else:  # S = BLᵀ, so that K = L⁻¹Sᵀ = Bᵀ
+                reduced = adjoint(root_by_qr(scaled, noise)[1])
         inside = reduced @ responses
         residual = responses - adjoint(reduced) @ inside
         # φᵀΣ⁻¹φ = (‖φ‖² − ‖Kφ‖²)/γ and φᵀΣ⁻¹Y = (φᵀY − (Kφ)ᵀKY)/γ.
@@ -136,19 +155,17 @@ class Screening(NamedTuple):
         return cls(state, reduced, residual)
 
     def workspace(self, index: np.ndarray[Any, Any]) -> Workspace:
-        """Return new arrays for coordinate moves on the columns `index` alone."""
-        xp = namespace(self.state.relevance)
-        columns, noise = dense_columns(self.state.dictionary, index), self.state.noise
+        """Return new arrays for coordinate moves on the columns `index`, with all active ones."""
+        xp, noise, relevance = namespace(self.residual), self.state.noise, self.state.relevance
+        columns = dense_columns(self.state.dictionary, index)
+        chosen = xp.take(relevance, xp.asarray(index, device=device(relevance)), axis=0)
+        if scalar(xp.sum(relevance)) > WELL_CONDITIONED * scalar(noise):
+            problem = self.state.problem._replace(dictionary=columns)
+            return open_workspace(evaluate(problem, chosen, columns=True))
         shares = self.reduced @ columns
         metric = (adjoint(columns) @ columns - adjoint(shares) @ shares) / noise
         loading = adjoint(columns) @ self.residual / noise
-        chosen = xp.asarray(index, device=device(self.state.relevance))
-        return Workspace(
-            xp.take(self.state.relevance, chosen, axis=0),
-            xp.concat([metric, loading], axis=1),
-            real_part(diagonal(metric)) + 0.0,
-            squared_norms(loading, -1),
-        )
+        return workspace_of(chosen, metric, loading)
 
 
 def coarse_fit(
@@ -185,20 +202,27 @@ def coarse_fit(
     few = int(np.count_nonzero(to_numpy(start))) < problem.rows
     if marginal.groups is not None or scalar(problem.noise) < LOW_RANK or not few:
         return _exact_fit(problem, marginal, start)
-    screening = Screening.of(problem, start, products)
-    distance = scalar(marginal.violation(screening.state))
-    relevance, index = start, np.flatnonzero(to_numpy(start))
+    return _refined(Screening.of(problem, start, products), marginal, newton_steps)
+
+
+def _refined(
+    screening: Screening, marginal: Marginal, newton_steps: int = 30
+) -> tuple[Array, np.ndarray[Any, Any], State | None]:
+    """Return the result of `coarse_fit` from an evaluation of all columns."""
+    state = screening.state
+    relevance, index = state.relevance, np.flatnonzero(to_numpy(state.relevance))
+    distance = scalar(marginal.violation(state))
     if distance > COARSE:
-        index = working_set(screening.state, marginal)
+        index = working_set(state, marginal)
         moved, free = move_coordinates(screening.workspace(index), COARSE)
-        relevance, index = put(start, index, moved), index[free]
+        relevance, index = put(relevance, index, moved), index[free]
     if not index.size:
         return relevance, index, None
-    state = state_in_span(problem, relevance, index)
+    small = state_in_span(state.problem, relevance, index)
     if distance > COARSE:
         enough = max(COARSE / 4.0, POLISHED * distance)
-        state = polish(state, marginal, tolerance=enough, limit=newton_steps).state
-    return put(relevance, index, state.relevance), index, state
+        small = polish(small, marginal, tolerance=enough, limit=newton_steps).state
+    return put(relevance, index, small.relevance), index, small
 
 
 def _exact_fit(
@@ -217,3 +241,39 @@ def _exact_fit(
         state.take(index), replace(marginal, groups=groups), tolerance=COARSE, limit=1
     ).value
     return put(start, index, solved.relevance), index, solved
+
+
+def continuation(problem: Problem, marginal: Marginal, callbacks: Sequence[Callback] = ()) -> State:
+    """Return a state from which to minimise the full energy, found at decreasing noise variances.
+
+    The full energy is the loss of the VAE with full posterior covariance. A large noise variance
+    smooths it: the covariance of a response is nearly a multiple of the identity, columns hardly
+    interact, and those that explain most enter first. Each stage is solved to low accuracy from the
+    one before. For a tiny noise variance this ends at lower energies than a direct descent, and it
+    avoids the ill-conditioned covariance of a poor start.
+    """
+    relevance, stages = empty_start(problem), noise_stages(scalar(problem.noise))
+    products = Products.of(problem) if stages and marginal.groups is None else None
+    for noise in stages:
+        at = problem.with_noise(noise)
+        relevance = _stage(at, marginal, relevance, products, callbacks)
+    return evaluate(problem, relevance, columns=True)
+
+
+def _stage(
+    problem: Problem, marginal: Marginal, start: Array, products: Products | None,
+    callbacks: Sequence[Callback],
+) -> Array:  # fmt: skip
+    """Return the relevances (prior variances) at the end of one stage of `continuation`."""
+    limits: dict[str, Any] = {"limit": 20, "callbacks": callbacks}
+    if marginal.groups is not None or scalar(problem.noise) < SCREENED_STAGE:
+        first = evaluate(problem, start, columns=True)
+        return solve_working_set(first, marginal, tolerance=COARSE, **limits).value.relevance
+
+    def sweep(screening: Screening) -> Screening:
+        return Screening.of(problem, _refined(screening, marginal)[0], products)
+
+    stop = Below(lambda screening: marginal.violation(screening.state), COARSE, patience=15)
+    begin = Screening.of(problem, start, products)
+    ended = iterate(sweep, begin, stop=stop, size=problem.rows, **limits)
+    return ended.value.state.relevance

@@ -58,7 +58,6 @@ from lucidae.sparsity.problem import Problem, rounding_distance
 from lucidae.sparsity.state import (
     Factor,
     State,
-    empty_start,
     evaluate,
     evaluate_from,
     positive,
@@ -95,10 +94,10 @@ POLISHED = 1e-2
 The distance before the steps is that of all columns."""
 
 STAGE = 10.0
-"""Factor by which the noise variance is divided from one stage of `continuation` to the next."""
+"""Factor by which the noise variance is divided from one stage of a continuation to the next."""
 
 COARSE = 1e-2
-"""Distance to optimality at which a stage of `continuation` ends."""
+"""Distance to optimality at which fits of low accuracy end, such as stages of a continuation."""
 
 
 def best_change(relevance: Array, curvature: Array, alignment: Array) -> Array:
@@ -169,12 +168,21 @@ def open_workspace(state: State) -> Workspace:
     inverse covariance of a response.
     """
     metric = adjoint(state.whitened) @ state.whitened
-    gram = namespace(metric).concat([metric, state.loading], axis=1)
+    return workspace_of(state.relevance + 0.0, metric, state.loading)
+
+
+def workspace_of(relevance: Array, metric: Array, loading: Array) -> Workspace:
+    """Return the workspace of m columns Φ with given relevances (prior variances).
+
+    `metric` and `loading` are the two parts ΦᵀΣ⁻¹Φ and ΦᵀΣ⁻¹Y of its matrix, where Σ is the
+    covariance of a response and Y are the responses of the normalised problem. The moves overwrite
+    `relevance`.
+    """
     return Workspace(
-        state.relevance + 0.0,
-        gram,
+        relevance,
+        namespace(metric).concat([metric, loading], axis=1),
         real_part(diagonal(metric)) + 0.0,
-        squared_norms(state.loading, -1),
+        squared_norms(loading, -1),
     )
 
 
@@ -596,29 +604,8 @@ def solve_working_set(
     )
 
 
-def continuation(
-    problem: Problem, marginal: Marginal = FULL, callbacks: Sequence[Callback] = ()
-) -> State:
-    """Return a state from which to minimise the full energy, found at decreasing noise variances.
-
-    The full energy is the loss of the VAE with full posterior covariance. A large noise variance
-    smooths it: the covariance of a response is nearly a multiple of the identity, columns hardly
-    interact, and those that explain most enter first. Each stage is solved to low accuracy from the
-    one before. For a tiny noise variance this ends at lower energies than a direct descent, and it
-    avoids the ill-conditioned covariance of a poor start.
-    """
-    relevance = empty_start(problem)
-    for noise in noise_stages(scalar(problem.noise)):
-        start = evaluate(problem.with_noise(noise), relevance, columns=True)
-        solution = solve_working_set(
-            start, marginal, tolerance=COARSE, limit=20, callbacks=callbacks
-        )
-        relevance = solution.value.relevance
-    return evaluate(problem, relevance, columns=True)
-
-
 def noise_stages(target: float) -> list[float]:
-    """Return the noise variances of `continuation`: a decreasing geometric sequence below 1.
+    """Return the noise variances of a continuation: a decreasing geometric sequence below 1.
 
     They are those of successive fits, each of which starts from the one before. The sequence ends
     before `target`, the noise variance of the problem.
