@@ -140,7 +140,7 @@ def test_the_error_of_held_out_rows_needs_the_active_columns_alone(complex_respo
 
 
 def test_the_path_ends_where_the_training_rows_are_interpolated(monkeypatch):
-    p = make_sparse_regression(50, 1000, 2, 30, 2, snr_db=15, random_state=0)
+    p = make_sparse_regression(50, 800, 6, 30, 5, snr_db=15, random_state=0)
     rows = Rows(p.dictionary, p.responses, None, False)
     splits = [(np.arange(50) % 5 != k, np.arange(50) % 5 == k) for k in range(5)]
     monkeypatch.setattr(held_out, "is_small", lambda _: False)
