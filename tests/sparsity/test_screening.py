@@ -5,6 +5,7 @@ import pytest
 import scipy.sparse
 from numpy.testing import assert_allclose
 
+from lucidae.arrays import to_numpy
 from lucidae.datasets import make_sparse_regression
 from lucidae.sparsity import held_out, screening
 from lucidae.sparsity.dictionary import SparseDictionary
@@ -159,3 +160,15 @@ def test_problem_fields_survive_a_restriction():
     small = Problem(*spare).restricted(np.arange(4))
     assert float(small.outside) > 2.0
     assert float(small.spare) == 3.0 + 16.0
+
+
+@pytest.mark.parametrize("complex_data", [False, True])
+def test_fits_of_low_accuracy_agree_for_every_array_library(xp, complex_data):
+    problem, _ = draw(9, complex_data=complex_data)
+    moved = Problem(*(xp.asarray(part) for part in problem))
+    ours, theirs = (
+        coarse_fit(each, FULL, empty_start(each), Products.of(each))[0] for each in (moved, problem)
+    )
+    assert_allclose(to_numpy(ours), theirs, rtol=1e-6, atol=1e-9)
+    ours, theirs = (continuation(each, FULL).relevance for each in (moved, problem))
+    assert_allclose(to_numpy(ours), theirs, rtol=1e-6, atol=1e-9)
