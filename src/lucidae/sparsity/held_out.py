@@ -50,8 +50,9 @@ WORSE = 1.01
 """The path of a large problem ends if the error exceeds the smallest one by this factor and, on
 average over the folds, there are at least as many active columns as training rows.
 
-The training responses are then interpolated, up to less noise than they have. In 180 problems the
-prediction never became better at a smaller noise variance."""
+The training responses are then interpolated up to less noise than they have. This happened in 59 of
+120 problems with five kinds of dictionaries, and in none of them did the next noise variances
+predict better."""
 
 QUICK_STEPS = 2
 """Number of Newton steps of a fit that only has to show that the prediction is worse.
