@@ -13,7 +13,7 @@ from lucidae.sparsity.held_out import held_out_errors
 from lucidae.sparsity.objectives import FullCovariance
 from lucidae.sparsity.posterior import ActiveFactor
 from lucidae.sparsity.problem import Problem, Rows, normalise
-from lucidae.sparsity.screening import Products, Screening, coarse_fit, continuation
+from lucidae.sparsity.screening import DictionaryProducts, Screening, coarse_fit, continuation
 from lucidae.sparsity.state import empty_start, evaluate
 from lucidae.sparsity.working_set import COARSE, noise_stages, open_workspace, solve_working_set
 
@@ -63,7 +63,7 @@ def test_a_sparse_dictionary_is_screened_like_the_dense_one():
     dense, sparse = (
         Screening.of(problem._replace(dictionary=each), relevance) for each in (dictionary, S)
     )
-    assert Products.of(problem._replace(dictionary=S)).responses is None
+    assert DictionaryProducts.of(problem._replace(dictionary=S)).responses is None
     assert_allclose(sparse.state.curvature, dense.state.curvature, rtol=1e-9)
     assert_allclose(sparse.state.alignment, dense.state.alignment, rtol=1e-9)
 
@@ -98,7 +98,7 @@ def test_a_restricted_problem_has_the_energies_of_all_columns(complex_data, coun
 def test_a_coarse_fit_is_nearly_optimal_on_its_columns_and_lowers_the_energy(noise):
     problem, _ = draw(5)
     problem, start = problem.with_noise(noise), empty_start(problem)
-    relevance, index, state = coarse_fit(problem, FULL, start, Products.of(problem))
+    relevance, index, state = coarse_fit(problem, FULL, start, DictionaryProducts.of(problem))
     assert state is not None
     others = np.setdiff1d(np.arange(50), index)
     assert (relevance[others] == 0).all()
@@ -107,7 +107,7 @@ def test_a_coarse_fit_is_nearly_optimal_on_its_columns_and_lowers_the_energy(noi
     assert after < before - 1.0
     first = float(FULL.violation(evaluate(problem, start)))
     assert float(FULL.violation(state)) <= max(COARSE, 1.1e-2 * first)
-    again, _, _ = coarse_fit(problem, FULL, relevance, Products.of(problem))
+    again, _, _ = coarse_fit(problem, FULL, relevance, DictionaryProducts.of(problem))
     assert float(FULL.value(evaluate(problem, again))) <= after + 1e-9
 
 
@@ -167,7 +167,8 @@ def test_fits_of_low_accuracy_agree_for_every_array_library(xp, complex_data):
     problem, _ = draw(9, complex_data=complex_data)
     moved = Problem(*(xp.asarray(part) for part in problem))
     ours, theirs = (
-        coarse_fit(each, FULL, empty_start(each), Products.of(each))[0] for each in (moved, problem)
+        coarse_fit(each, FULL, empty_start(each), DictionaryProducts.of(each))[0]
+        for each in (moved, problem)
     )
     assert_allclose(to_numpy(ours), theirs, rtol=1e-6, atol=1e-9)
     ours, theirs = (continuation(each, FULL).relevance for each in (moved, problem))

@@ -24,7 +24,7 @@ from lucidae.sparsity.group_covariance import axes_of
 from lucidae.sparsity.objectives import Energy
 from lucidae.sparsity.posterior import ActiveFactor
 from lucidae.sparsity.problem import Problem, Rows, Units
-from lucidae.sparsity.screening import Products, coarse_fit
+from lucidae.sparsity.screening import DictionaryProducts, coarse_fit
 from lucidae.sparsity.solvers import FEW_RESPONSES, is_small, lifted, repeat_update, solve
 from lucidae.sparsity.state import State, empty_start, positive
 from lucidae.validation import check_integer
@@ -132,7 +132,7 @@ class RowFold:
     start : array, optional
         The fitted relevances (or group covariances) for the previous noise variance, from which the
         next fit starts; None before the first fit.
-    products : Products, optional
+    products : DictionaryProducts, optional
         Products with the dictionary that all fits of a large problem share; None if the fits do not
         need them.
     """
@@ -142,7 +142,7 @@ class RowFold:
     train: Rows
     test: Rows
     start: Array | None = None
-    products: Products | None = None
+    products: DictionaryProducts | None = None
 
     @classmethod
     def of(cls, train: Rows, test: Rows, objective: Energy) -> RowFold:
@@ -152,7 +152,7 @@ class RowFold:
         """
         problem, units = train.normalised(objective.groups)
         screened = _is_screened(problem, objective)
-        products = Products.of(problem) if screened else None
+        products = DictionaryProducts.of(problem) if screened else None
         return cls(problem, units, train, test, products=products)
 
     def fitted(self, noise: float, objective: Energy, quick: bool = False) -> FoldFit:
@@ -210,7 +210,11 @@ def _is_screened(problem: Problem, objective: Energy) -> bool:
 
 
 def _coarse(
-    problem: Problem, objective: Energy, start: Array | None, products: Products | None, quick: bool
+    problem: Problem,
+    objective: Energy,
+    start: Array | None,
+    products: DictionaryProducts | None,
+    quick: bool,
 ) -> CoarseFit:
     """Return relevances that minimise the energy to the low accuracy that predictions need.
 
@@ -331,7 +335,7 @@ def coarse_trace(problem: Problem, objective: Energy, noise: float) -> PathTrace
     count = max(1, int(np.ceil(np.log(highest / target) / -np.log(PATH_STEP))))
     steps = np.geomspace(highest, target, count + 1)[1:-1]
     levels, powers, shares, relevance = [], [], [], empty_start(problem)
-    products = Products.of(problem) if objective.groups is None else None
+    products = DictionaryProducts.of(problem) if objective.groups is None else None
     for level in steps:
         at = problem.with_noise(float(level))
         relevance, index, state = coarse_fit(at, marginal, relevance, products)

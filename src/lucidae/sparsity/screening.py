@@ -76,7 +76,7 @@ SCREENED_STAGE = 1e-4
 evaluates all columns by `Screening`."""
 
 
-class Products(NamedTuple):
+class DictionaryProducts(NamedTuple):
     """Products with the whole dictionary that do not depend on relevances or noise variance.
 
     The fields are the squared norms of the columns, of shape (κ,), and ΦᵀY of shape (κ, p) for the
@@ -88,7 +88,7 @@ class Products(NamedTuple):
     responses: Array | None
 
     @classmethod
-    def of(cls, problem: Problem) -> Products:
+    def of(cls, problem: Problem) -> DictionaryProducts:
         """Return the products of a problem, whatever its noise variance is."""
         dictionary = problem.dictionary
         dense = None if is_sparse(dictionary) else adjoint_times(dictionary, problem.responses)
@@ -118,13 +118,15 @@ class Screening(NamedTuple):
     residual: Array
 
     @classmethod
-    def of(cls, problem: Problem, relevance: Array, products: Products | None = None) -> Screening:
+    def of(
+        cls, problem: Problem, relevance: Array, products: DictionaryProducts | None = None
+    ) -> Screening:
         """Return the evaluation of all columns of a problem.
 
         `relevance` are the relevances (prior variances), and `products` those of the dictionary if
         they are known already.
         """
-        squares, known = Products.of(problem) if products is None else products
+        squares, known = DictionaryProducts.of(problem) if products is None else products
         xp, noise, responses = namespace(relevance), problem.noise, problem.responses
         active = np.flatnonzero(to_numpy(relevance))
         roots = xp.sqrt(xp.take(relevance, xp.asarray(active, device=device(relevance)), axis=0))
@@ -172,7 +174,7 @@ def coarse_fit(
     problem: Problem,
     marginal: Marginal,
     start: Array,
-    products: Products | None = None,
+    products: DictionaryProducts | None = None,
     newton_steps: int = 30,
 ) -> tuple[Array, np.ndarray[Any, Any], State | None]:
     """Return relevances of a low energy, found by evaluating all columns only once.
@@ -185,7 +187,7 @@ def coarse_fit(
         The energy (loss) to minimise, which must have exact minimisers in single relevances.
     start : array of shape (n_columns,)
         Relevances (prior variances) to start from.
-    products : Products, optional
+    products : DictionaryProducts, optional
         Those of the problem, if they are known already.
     newton_steps : int
         Largest number of Newton steps; ignored if columns are in groups.
@@ -253,7 +255,7 @@ def continuation(problem: Problem, marginal: Marginal, callbacks: Sequence[Callb
     avoids the ill-conditioned covariance of a poor start.
     """
     relevance, stages = empty_start(problem), noise_stages(scalar(problem.noise))
-    products = Products.of(problem) if stages and marginal.groups is None else None
+    products = DictionaryProducts.of(problem) if stages and marginal.groups is None else None
     for noise in stages:
         at = problem.with_noise(noise)
         relevance = _stage(at, marginal, relevance, products, callbacks)
@@ -261,7 +263,7 @@ def continuation(problem: Problem, marginal: Marginal, callbacks: Sequence[Callb
 
 
 def _stage(
-    problem: Problem, marginal: Marginal, start: Array, products: Products | None,
+    problem: Problem, marginal: Marginal, start: Array, products: DictionaryProducts | None,
     callbacks: Sequence[Callback],
 ) -> Array:  # fmt: skip
     """Return the relevances (prior variances) at the end of one stage of `continuation`."""
