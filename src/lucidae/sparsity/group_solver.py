@@ -149,7 +149,7 @@ def _continuation(problem: Problem, groups: Groups) -> PrincipalState:
     """Return a state from which to minimise the energy (loss), found at decreasing noise variances.
 
     The problem is solved to low accuracy at each noise variance, from the solution before, as in
-    `working_set.continuation`.
+    `screening.continuation`.
     """
     size = groups.members.shape[1]
     covariances: Any = np.zeros((groups.count, size, size))
