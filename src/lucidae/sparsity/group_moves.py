@@ -12,12 +12,15 @@ device of the data; the moves themselves are small and are computed by NumPy.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
+from scipy.linalg import blas
 
 from lucidae.arrays import adjoint, device, matched, namespace, scalar, to_numpy
 from lucidae.iteration import Below, iterate
@@ -77,6 +80,15 @@ MANY = 500
 """Number of groups from which on their Gram matrices are computed entry by entry.
 
 One product then gives the same entry of the matrices of all groups."""
+
+TOGETHER = 8
+"""Largest number of moves after which the gains of all groups of a working set are computed."""
+
+STILL = 0.5
+"""A group moves if its gain is at least this share of the largest one known of other groups."""
+
+_PRODUCTS: dict[str, Callable[..., Any]] = {"d": blas.dgemm, "D": blas.zgemm}
+"""Products of matrices that are added to a given one in place, by type of number."""
 
 CHUNK = 4_000_000
 """Largest number of entries of the dictionary that are rearranged by group at a time."""
@@ -412,37 +424,81 @@ def _of_pairs(
 ) -> tuple[Matrices, Matrices]:
     """Return the best covariances and their gains for groups of two real columns.
 
-    Most of the time of many small moves is that of calls, and closed forms need the fewest. A
-    `LinAlgError` is raised if digits would be lost.
+    A `LinAlgError` is raised if digits would be lost.
     """
     left = metric - metric @ covariance @ metric
-    a, b, c = metric[:, 0, 0], metric[:, 0, 1], metric[:, 1, 1]
-    first, volume = left[:, 0, 0], a * c - b * b
-    if not ((first > WELL_CONDITIONED * a) & (volume > WELL_CONDITIONED * a * c)).all():
+    entries = [(each[:, 0, 0], each[:, 0, 1], each[:, 1, 1]) for each in (left, metric, explained)]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        (x, y, z), gain, sound = _pair_formula(np, *entries)
+    if not sound.all():
         raise np.linalg.LinAlgError
-    share = left[:, 0, 1] / first
-    second = left[:, 1, 1] - share * left[:, 0, 1]
-    if not (second > WELL_CONDITIONED * c).all():
+    moved = np.empty(metric.shape)
+    moved[:, 0, 0], moved[:, 0, 1], moved[:, 1, 0], moved[:, 1, 1] = x, y, y, z
+    return moved, np.where(np.isfinite(gain), gain, 0.0)
+
+
+def _of_one_pair(
+    covariance: Matrices, metric: Matrices, explained: Matrices
+) -> tuple[Matrices, float]:
+    """Return the best covariance of one group of two real columns, and its gain.
+
+    This is `_of_pairs` for matrices of shape (2, 2). For so few numbers, arithmetic of Python takes
+    a tenth of the time of NumPy's.
+    """
+    (a, b), (_, c) = metric.tolist()
+    (p, q), (_, r) = explained.tolist()
+    (u, v), (_, w) = covariance.tolist()
+    # The entries of N = S − SΓS, from the rows (i, j) and (k, h) of SΓ.
+    i, j, k, h = a * u + b * v, a * v + b * w, b * u + c * v, b * v + c * w
+    left = a - i * a - j * b, b - i * b - j * c, c - k * b - h * c
+    try:
+        (x, y, z), gain, sound = _pair_formula(_Scalars, left, (a, b, c), (p, q, r))
+    except (ValueError, ZeroDivisionError):  # the root or the logarithm of a negative number
+        raise np.linalg.LinAlgError from None
+    if not sound or not math.isfinite(gain):
         raise np.linalg.LinAlgError
+    return np.array([[x, y], [y, z]]), gain
+
+
+class _Scalars:
+    """The functions of NumPy that `_pair_formula` calls, for Python numbers."""
+
+    log, log1p, sqrt, hypot = math.log, math.log1p, math.sqrt, math.hypot
+    sin, cos, arctan2 = math.sin, math.cos, math.atan2
+    maximum = max
+
+
+def _pair_formula(lib: Any, left: Any, metric: Any, explained: Any) -> tuple[Any, Any, Any]:
+    """Return the best covariances of groups of two real columns, their gains, and a mask.
+
+    The arguments are the entries (0, 0), (0, 1) and (1, 1) of N, S and Q, either arrays with one
+    number for each group or plain numbers; the first result are those of the covariances. `lib`
+    has functions for them, such as `numpy`. Where the mask is False, digits would be lost.
+    """
+    (first, edge, last), (a, b, c), (p, q, r) = left, metric, explained
+    volume = a * c - b * b
+    share = edge / first
+    second = last - share * edge
+    sound = (first > WELL_CONDITIONED * a) & (volume > WELL_CONDITIONED * a * c)
+    sound = sound & (second > WELL_CONDITIONED * c)
     # B has the columns (β, share·β) and (0, δ); F = B⁻¹QB⁻ᵀ the entries `top`, `side` and `bottom`.
-    p, q, r = explained[:, 0, 0], explained[:, 0, 1], explained[:, 1, 1]
-    beta, delta = np.sqrt(first), np.sqrt(second)
+    beta, delta = lib.sqrt(first), lib.sqrt(second)
     middle = q - share * p
     top, bottom, side = p / first, (r - share * (q + middle)) / second, middle / (beta * delta)
     half, gap = 0.5 * (top + bottom), 0.5 * (top - bottom)
-    radius, turn = np.hypot(gap, side), 0.5 * np.arctan2(side, gap)
-    excess = np.maximum(np.stack([half + radius, half - radius]) - 1.0, 0.0)
-    roots = np.sqrt(excess)
+    radius, turn = lib.hypot(gap, side), 0.5 * lib.arctan2(side, gap)
+    one, two = lib.maximum(half + radius - 1.0, 0.0), lib.maximum(half - radius - 1.0, 0.0)
     # Columns of B times those of U, the eigenvectors (cos, sin) and (−sin, cos), then of S⁻¹.
-    upper = roots * np.stack([np.cos(turn), -np.sin(turn)])
-    under = roots * np.stack([np.sin(turn), np.cos(turn)])
-    upper, under = beta * upper, share * beta * upper + delta * under
-    upper, under = (c * upper - b * under) / volume, (a * under - b * upper) / volume
-    factor = np.stack([upper, under], axis=1).transpose(2, 1, 0)
-    saved = np.log(first * second / volume) + top + bottom
-    saved -= (c * p - 2.0 * b * q + a * r) / volume
-    gain = (excess - np.log1p(excess)).sum(axis=0) - saved
-    return factor @ adjoint(factor), np.where(np.isfinite(gain), gain, 0.0)
+    cos, sin, covariance = lib.cos(turn), lib.sin(turn), (0.0, 0.0, 0.0)
+    for excess, over, under in ((one, cos, sin), (two, -sin, cos)):
+        over, under = beta * over, share * beta * over + delta * under
+        over, under = (c * over - b * under) / volume, (a * under - b * over) / volume
+        x, y, z = covariance
+        scaled = excess * over
+        covariance = x + scaled * over, y + scaled * under, z + excess * under * under
+    saved = lib.log(first * second / volume) + top + bottom
+    saved = saved - (c * p - 2.0 * b * q + a * r) / volume
+    return covariance, one - lib.log1p(one) + two - lib.log1p(two) - saved, sound
 
 
 def _by_triangles(
@@ -643,6 +699,23 @@ class GroupWorkspace:
             found = [(moved, np.where(fixed, 0.0, gains)) for (moved, gains), fixed in pairs]
         return found
 
+    def best_move(self, size: int, place: int) -> tuple[Matrices, float]:
+        """Return the best covariance of one group, and its gain, as `best_moves` does for all.
+
+        The group is number `place` in the list number `size` of `members`.
+        """
+        columns, index = self.gram.shape[0], self.members[size][place]
+        rows = self.gram[index]
+        loading, covariance = rows[:, columns:], self.covariances[size][place]
+        metric, explained = rows[:, index], loading @ adjoint(loading)
+        if self.fixed is not None and self.fixed[size][place]:
+            return covariance, 0.0
+        if self.rule is full_moves and index.size == 2 and rows.dtype.kind == "f":
+            with suppress(np.linalg.LinAlgError):
+                return _of_one_pair(covariance, metric, explained)
+        moved, gain = self.rule(covariance[None], metric[None], explained[None])
+        return moved[0], float(gain[0])
+
     def slopes(self, members: Matrices) -> Matrices:
         """Return minus the derivative of the energy (loss) in the relevance of each group.
 
@@ -668,7 +741,13 @@ class GroupWorkspace:
         change = covariance - self.covariances[size][place]
         rows = self.gram[index, :]
         system = np.eye(index.size) + change @ rows[:, index]
-        self.gram -= self.gram[:, index] @ np.linalg.solve(system, change @ rows)
+        lost = np.linalg.solve(system, change @ rows)
+        multiply = _PRODUCTS.get(self.gram.dtype.char)
+        if multiply is None or lost.dtype != self.gram.dtype:
+            self.gram -= self.gram[:, index] @ lost
+        else:  # in place: BLAS is column-major and sees the transposes
+            into = {"beta": 1.0, "c": self.gram.T, "overwrite_c": True}
+            multiply(-1.0, lost.T, self.gram[:, index].T, **into)
         self.covariances[size][place] = covariance
 
     def move_all(self) -> float:
@@ -677,18 +756,13 @@ class GroupWorkspace:
         A move replaces the covariance of a group by the one of lowest energy (loss). The decrease
         is that per response.
         """
-        columns, total = self.gram.shape[0], 0.0
+        total = 0.0
         for size, members in enumerate(self.members):
-            for place, index in enumerate(members):
-                loading = self.gram[index, columns:]
-                moved, gain = self.rule(
-                    self.covariances[size][place : place + 1],
-                    self.gram[np.ix_(index, index)][None],
-                    (loading @ adjoint(loading))[None],
-                )
-                if gain[0] > 0.0 and not (self.fixed and self.fixed[size][place]):
-                    self.move(size, place, moved[0])
-                    total += float(gain[0])
+            for place in range(len(members)):
+                moved, gain = self.best_move(size, place)
+                if gain > 0.0:
+                    self.move(size, place, moved)
+                    total += gain
         return total
 
     def _move_if_lower(self, size: int, place: int, covariance: Matrices) -> None:
@@ -766,18 +840,42 @@ def descend_groups(workspace: GroupWorkspace, *, share: float, floor: float, lim
 def _descend(workspace: GroupWorkspace, share: float, floor: float, limit: int) -> None:
     """Make the moves of `descend_groups` without a check of the energy (loss) after them."""
     found = workspace.best_moves()
+    starts = np.cumsum([0, *(len(gains) for _, gains in found)])
 
     def largest_gain(_: int = 0) -> float:
         return max(float(gains.max(initial=0.0)) for _, gains in found)
 
+    # A move changes the gains of the other groups, but mostly those of a few. The gains of all of
+    # them are computed after several moves; in between only that of the group that is to move. It
+    # moves if its gain is still among the largest.
     def step(count: int) -> int:
         nonlocal found
-        size = int(np.argmax([gains.max(initial=0.0) for _, gains in found]))
-        moved, gains = found[size]
-        place = int(gains.argmax())
-        workspace.move(size, place, moved[place])
+        gains, moves = np.concatenate([gains for _, gains in found]), 0
+        for tried in range(2 * TOGETHER):
+            largest = int(gains.argmax())
+            expected = float(gains[largest])
+            if expected <= enough or moves == TOGETHER:
+                break
+            size = int(np.searchsorted(starts, largest, side="right")) - 1
+            place = largest - int(starts[size])
+            moved, gain = workspace.best_move(size, place) if tried else _at(found, size, place)
+            gains[largest] = 0.0
+            if gain > enough and gain >= STILL * float(gains.max()):
+                workspace.move(size, place, moved)
+                moves += 1
+            else:
+                gains[largest] = min(gain, expected)
         found = workspace.best_moves()
         return count + 1
 
     enough = max(share * largest_gain(), floor)
-    iterate(step, 0, stop=Below(largest_gain, enough), limit=limit)
+    stop = Below(largest_gain, enough)
+    iterate(step, 0, stop=stop, limit=-(-limit // TOGETHER))
+
+
+def _at(
+    found: list[tuple[Matrices, Matrices]], size: int, place: int
+) -> tuple[Matrices, float]:
+    """Return the covariance and the gain of one group from the results of `best_moves`."""
+    moved, gains = found[size]
+    return moved[place], float(gains[place])
