@@ -8,7 +8,11 @@ from sklearn.exceptions import ConvergenceWarning
 
 from lucidae import SparseVAE
 from lucidae.sparsity import group_moves, group_solver
-from lucidae.sparsity.group_covariance import GroupCovariance, evaluate_groups
+from lucidae.sparsity.group_covariance import (
+    GroupCovariance,
+    evaluate_covariances,
+    evaluate_groups,
+)
 from lucidae.sparsity.group_moves import (
     GroupWorkspace,
     at_rest,
@@ -261,9 +265,9 @@ def test_sweeps_that_lower_neither_energy_nor_distance_end_with_advice(monkeypat
     rng = np.random.default_rng(0)
     X, y = rng.standard_normal((12, 18)), rng.standard_normal((12, 4))
 
-    def without_gain(problem, state, *_):  # as rounding errors do if the noise is far too small
-        relative = 1e-3 * rng.standard_normal()
-        return evaluate_groups(problem, state.groups, (1.0 + relative) * state.covariances)
+    def without_gain(state, *_):  # as rounding errors do if the noise is far too small
+        blocks = (1.0 + 1e-3 * rng.standard_normal()) * state.blocks
+        return evaluate_covariances(state.problem, state.groups, state.numbers, blocks)
 
     for name in ("improve_groups", "move_groups"):
         monkeypatch.setattr(group_solver, name, without_gain)
