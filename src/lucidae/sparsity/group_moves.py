@@ -846,25 +846,22 @@ def _descend(workspace: GroupWorkspace, share: float, floor: float, limit: int) 
         return max(float(gains.max(initial=0.0)) for _, gains in found)
 
     # A move changes the gains of the other groups, but mostly those of a few. The gains of all of
-    # them are computed after several moves; in between only that of the group that is to move. It
-    # moves if its gain is still among the largest.
+    # them are computed after several moves; in between only that of the group that is to move, and
+    # the moves go on while this gain is still among the largest.
     def step(count: int) -> int:
         nonlocal found
-        gains, moves = np.concatenate([gains for _, gains in found]), 0
-        for tried in range(2 * TOGETHER):
+        gains = np.concatenate([gains for _, gains in found])
+        for tried in range(TOGETHER):
             largest = int(gains.argmax())
-            expected = float(gains[largest])
-            if expected <= enough or moves == TOGETHER:
+            if gains[largest] <= enough:
                 break
             size = int(np.searchsorted(starts, largest, side="right")) - 1
             place = largest - int(starts[size])
             moved, gain = workspace.best_move(size, place) if tried else _at(found, size, place)
             gains[largest] = 0.0
-            if gain > enough and gain >= STILL * float(gains.max()):
-                workspace.move(size, place, moved)
-                moves += 1
-            else:
-                gains[largest] = min(gain, expected)
+            if gain <= enough or gain < STILL * float(gains.max()):
+                break
+            workspace.move(size, place, moved)
         found = workspace.best_moves()
         return count + 1
 
