@@ -252,7 +252,9 @@ def improve_groups(state: CovarianceState, tolerance: float) -> CovarianceState:
     part, workspace = working.part, working.workspace
     count = sum(len(members) for members in workspace.members)
     descend_groups(workspace, share=1e-2, floor=1e-2 * tolerance**2, limit=4 * count)
-    accuracy = max(tolerance / 4.0, POLISHED * state.ranking.violation)
+    # Newton steps converge quadratically: the distance may become the square of the one before.
+    violation = state.ranking.violation
+    accuracy = max(tolerance / 4.0, min(POLISHED, violation) * violation)
     return working.state(polish_groups(part, workspace, accuracy))
 
 
