@@ -322,9 +322,10 @@ class PrincipalState(State):
 class CovarianceState(State):
     """The state of a problem at covariances of its groups, with the columns as they are given.
 
-    The fields are those of `State`, but `curvature` and `alignment` are not stored, and `relevance`
-    contains the diagonals of the covariances. The solver works on such states, because columns
-    along the principal axes of new covariances would be a copy of the whole dictionary.
+    The fields are those of `State`. Those with an entry for each column (`curvature`, `alignment`,
+    `whitened` and `loading`) are not stored, except for `relevance`, which contains the diagonals
+    of the covariances. The solver works on such states, because columns along the principal axes of
+    new covariances would be a copy of the whole dictionary.
 
     Attributes
     ----------
@@ -356,11 +357,13 @@ class CovarianceState(State):
         """Return the state restricted to the columns `index`; others must have variance zero."""
         xp = namespace(self.relevance)
         chosen = xp.asarray(index, device=device(self.relevance))
+        columns = xp.take(self.dictionary, chosen, axis=1)
+        whitened = multiply_lower(self.inverse, columns)
         return State(*self)._replace(
-            dictionary=xp.take(self.dictionary, chosen, axis=1),
+            dictionary=columns,
             relevance=xp.take(self.relevance, chosen, axis=0),
-            whitened=xp.take(self.whitened, chosen, axis=1),
-            loading=xp.take(self.loading, chosen, axis=0),
+            whitened=whitened,
+            loading=adjoint(whitened) @ self.whitened_responses,
         )
 
     def in_principal_axes(self) -> PrincipalState:
@@ -394,13 +397,12 @@ def evaluate_covariances(
     lower, log_determinant = factorise(problem._replace(dictionary=scaled), ones)
     inverse = inverse_lower(lower)
     responses = inverse @ problem.responses
-    whitened = multiply_lower(inverse, problem.dictionary)
     variances = np.zeros(groups.labels.size)
     variances[members[present > 0]] = np.diagonal(blocks, axis1=1, axis2=2).real[present > 0]
-    nothing = zeros_like_shape((0,), problem.noise)
+    nothing, empty = (zeros_like_shape((0,) * axes, problem.noise) for axes in (1, 2))
     state = CovarianceState(
         *problem, like(variances, problem.noise), nothing, nothing, squared_norm(responses),
-        log_determinant, inverse, responses, whitened, adjoint(whitened) @ responses,
+        log_determinant, inverse, responses, empty, empty,
     )  # fmt: skip
     state.groups, state.numbers, state.blocks = groups, numbers, blocks
     return state

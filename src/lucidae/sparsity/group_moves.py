@@ -22,7 +22,15 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from scipy.linalg import blas
 
-from lucidae.arrays import adjoint, device, matched, namespace, scalar, to_numpy
+from lucidae.arrays import (
+    adjoint,
+    device,
+    matched,
+    multiply_lower,
+    namespace,
+    scalar,
+    to_numpy,
+)
 from lucidae.iteration import Below, iterate
 from lucidae.sparsity.dictionary import is_sparse
 from lucidae.sparsity.groups import Groups
@@ -76,7 +84,7 @@ WELL_CONDITIONED = 1e-6
 FEW = 200
 """Number of groups below which a test which groups are at rest takes more time than it saves."""
 
-MANY = 500
+MANY = 200
 """Number of groups from which on their Gram matrices are computed entry by entry.
 
 One product then gives the same entry of the matrices of all groups."""
@@ -84,11 +92,22 @@ One product then gives the same entry of the matrices of all groups."""
 TOGETHER = 8
 """Largest number of moves after which the gains of all groups of a working set are computed."""
 
-STILL = 0.5
+STILL = 0.3
 """A group moves if its gain is at least this share of the largest one known of other groups."""
+
+WRONG = 2
+"""Number of groups with a smaller gain after which the gains of all groups are computed."""
+
+CHECK_MOVES = 4
+"""Number of times that the gains of all groups are computed between two checks whether to stop."""
 
 _PRODUCTS: dict[str, Callable[..., Any]] = {"d": blas.dgemm, "D": blas.zgemm}
 """Products of matrices that are added to a given one in place, by type of number."""
+
+IN_CACHE = 200_000
+"""Largest number of entries of the dictionary that are whitened at a time by one processor.
+
+The result is used at once, while it is in the processor's cache."""
 
 CHUNK = 4_000_000
 """Largest number of entries of the dictionary that are rearranged by group at a time."""
@@ -117,11 +136,12 @@ class Blocks(NamedTuple):
 def group_blocks(state: State, groups: Groups) -> Iterator[Blocks]:
     """Yield the matrices S and Q of all groups (see `Blocks`), for one size of groups at a time.
 
-    The state must store its fields `whitened` and `loading`, products of the dictionary with the
-    inverse covariance of a response.
+    If the state does not store its fields `whitened` and `loading`, products of the dictionary with
+    the inverse covariance of a response, these are computed for some groups at a time.
     """
+    chunk = CHUNK if state.complete or not isinstance(state.inverse, np.ndarray) else IN_CACHE
     for numbers, members in groups.by_size():
-        step = max(1, CHUNK // (state.dictionary.shape[0] * members.shape[1]))
+        step = max(1, chunk // (state.dictionary.shape[0] * members.shape[1]))
         parts = [
             _products(state, members[first : first + step])
             for first in range(0, len(members), step)
@@ -136,14 +156,19 @@ def _products(state: State, members: Matrices) -> tuple[Matrices, Matrices]:
     Row i of `members` contains the indices of the columns of group i, and X are the n responses
     with covariance Σ.
     """
-    xp = namespace(state.whitened)
-    flat = members.ravel()
+    flat, xp = members.ravel(), namespace(state.responses)
+    first, last, consecutive = int(flat[0]), int(flat[-1]) + 1, bool((np.diff(flat) == 1).all())
     if is_sparse(state.dictionary):
         part = state.take(flat)
         columns, loading = part.whitened, part.loading
-    elif (np.diff(flat) == 1).all():  # consecutive columns need no copy
-        columns = state.whitened[:, int(flat[0]) : int(flat[-1]) + 1]
-        loading = state.loading[int(flat[0]) : int(flat[-1]) + 1, :]
+    elif not state.complete:
+        index = xp.asarray(flat, device=device(state.responses))
+        given = state.dictionary
+        given = given[:, first:last] if consecutive else xp.take(given, index, axis=1)
+        columns = multiply_lower(state.inverse, given)
+        loading = adjoint(columns) @ state.whitened_responses
+    elif consecutive:  # such columns need no copy
+        columns, loading = state.whitened[:, first:last], state.loading[first:last, :]
     else:
         index = xp.asarray(flat, device=device(state.whitened))
         columns = xp.take(state.whitened, index, axis=1)
@@ -688,10 +713,11 @@ class GroupWorkspace:
         its gain is the decrease of the energy per response. For k groups of m columns the arrays
         have the shapes (k, m, m) and (k,).
         """
-        columns = self.gram.shape[0]
+        columns, width = self.gram.shape
         found = []
         for members, covariance in zip(self.members, self.covariances, strict=True):
-            metric = self.gram[members[:, :, None], members[:, None, :]]
+            place = members[:, :, None] * width + members[:, None, :]
+            metric = self.gram.reshape(-1).take(place)
             loading = self.gram[members, columns:]
             found.append(self.rule(covariance, metric, loading @ adjoint(loading)))
         if self.fixed is not None:
@@ -846,33 +872,35 @@ def _descend(workspace: GroupWorkspace, share: float, floor: float, limit: int) 
         return max(float(gains.max(initial=0.0)) for _, gains in found)
 
     # A move changes the gains of the other groups, but mostly those of a few. The gains of all of
-    # them are computed after several moves; in between only that of the group that is to move, and
-    # the moves go on while this gain is still among the largest.
+    # them are computed after several moves; in between only that of the group that is to move. It
+    # moves if its gain is still among the largest.
     def step(count: int) -> int:
         nonlocal found
-        gains = np.concatenate([gains for _, gains in found])
+        gains, wrong = np.concatenate([gains for _, gains in found]), 0
         for tried in range(TOGETHER):
             largest = int(gains.argmax())
-            if gains[largest] <= enough:
+            if gains[largest] <= enough or wrong > WRONG:
                 break
             size = int(np.searchsorted(starts, largest, side="right")) - 1
             place = largest - int(starts[size])
             moved, gain = workspace.best_move(size, place) if tried else _at(found, size, place)
             gains[largest] = 0.0
-            if gain <= enough or gain < STILL * float(gains.max()):
-                break
-            workspace.move(size, place, moved)
-        found = workspace.best_moves()
+            if gain > enough and gain >= STILL * float(gains.max()):
+                workspace.move(size, place, moved)
+            else:
+                gains[largest], wrong = min(gain, float(gains.max())), wrong + 1
+        else:
+            tried = TOGETHER
+        if tried:
+            found = workspace.best_moves()
         return count + 1
 
     enough = max(share * largest_gain(), floor)
     stop = Below(largest_gain, enough)
-    iterate(step, 0, stop=stop, limit=-(-limit // TOGETHER))
+    iterate(step, 0, stop=stop, limit=-(-limit // TOGETHER), check_every=CHECK_MOVES)
 
 
-def _at(
-    found: list[tuple[Matrices, Matrices]], size: int, place: int
-) -> tuple[Matrices, float]:
+def _at(found: list[tuple[Matrices, Matrices]], size: int, place: int) -> tuple[Matrices, float]:
     """Return the covariance and the gain of one group from the results of `best_moves`."""
     moved, gains = found[size]
     return moved[place], float(gains[place])
