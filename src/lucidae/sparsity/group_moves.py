@@ -529,27 +529,33 @@ def _pair_formula(lib: Any, left: Any, metric: Any, explained: Any) -> tuple[Any
 def _by_triangles(
     covariance: Matrices, metric: Matrices, explained: Matrices
 ) -> tuple[Matrices, Matrices]:
-    """Return the best covariances and their gains from the Cholesky factors of N and S.
+    """Return the best covariances and their gains from the Cholesky factor of N.
 
     A `LinAlgError` is raised if digits would be lost.
     """
-    used = np.diagonal(metric, axis1=1, axis2=2).real > 0
-    if not used.all():  # columns of zeros get no variance, and their unit does not matter
-        metric = metric + ~used[:, :, None] * np.eye(used.shape[1])
+    # S⁻¹B = (I − ΓS)B⁻ᵀ, log|N| − log|S| = log|I − SΓ| and N⁻¹ − S⁻¹ = N⁻¹SΓ, so that S is not
+    # inverted.
     sizes = np.diagonal(metric, axis1=1, axis2=2).real
-    left = metric - metric @ covariance @ metric
-    whole, root = np.linalg.cholesky(np.stack([metric, left]))
+    used = sizes > 0
+    if not used.all():  # columns of zeros get no variance, and their unit does not matter
+        metric, sizes = metric + ~used[:, :, None] * np.eye(used.shape[1]), sizes + ~used
+    coupled = metric @ covariance
+    root = np.linalg.cholesky(metric - coupled @ metric)
     pivots = np.diagonal(root, axis1=1, axis2=2).real
-    others = np.diagonal(whole, axis1=1, axis2=2).real
-    if not (np.minimum(pivots, others) ** 2 > WELL_CONDITIONED * sizes).all():
+    if not (pivots**2 > WELL_CONDITIONED * sizes).all():
         raise np.linalg.LinAlgError
-    inverse, inner = np.linalg.inv(metric), np.linalg.inv(root)
+    inner = np.linalg.inv(root)
     ratios, axes = np.linalg.eigh(inner @ explained @ adjoint(inner))
     excess = np.maximum(ratios - 1.0, 0.0)
-    half = used[:, :, None] * (inverse @ root @ (axes * np.sqrt(excess)[:, None, :]))
-    saved = ratios + 2.0 * np.log(pivots / others)
-    traces = (inverse * np.conj(explained)).sum(axis=(1, 2)).real
-    gain = (excess - np.log1p(excess) - saved).sum(axis=1) + traces
+    half = adjoint(inner) @ (axes * np.sqrt(excess)[:, None, :])
+    half = used[:, :, None] * (half - adjoint(coupled) @ half)
+    gain = (excess - np.log1p(excess)).sum(axis=1)
+    active = covariance.any(axis=(1, 2))
+    if active.any():
+        inner, coupled, explained = inner[active], coupled[active], explained[active]
+        shares = np.conj(inner @ coupled @ explained) * inner
+        gain[active] -= np.linalg.slogdet(np.eye(used.shape[1]) - coupled)[1]
+        gain[active] -= shares.sum(axis=(1, 2)).real
     return half @ adjoint(half), np.where(np.isfinite(gain), gain, 0.0)
 
 
