@@ -451,8 +451,8 @@ def _of_pairs(
 
     A `LinAlgError` is raised if digits would be lost.
     """
-    left = metric - metric @ covariance @ metric
-    entries = [(each[:, 0, 0], each[:, 0, 1], each[:, 1, 1]) for each in (left, metric, explained)]
+    matrices = (covariance, metric, explained)
+    entries = [(each[:, 0, 0], each[:, 0, 1], each[:, 1, 1]) for each in matrices]
     with np.errstate(divide="ignore", invalid="ignore"):
         (x, y, z), gain, sound = _pair_formula(np, *entries)
     if not sound.all():
@@ -473,11 +473,8 @@ def _of_one_pair(
     (a, b), (_, c) = metric.tolist()
     (p, q), (_, r) = explained.tolist()
     (u, v), (_, w) = covariance.tolist()
-    # The entries of N = S − SΓS, from the rows (i, j) and (k, h) of SΓ.
-    i, j, k, h = a * u + b * v, a * v + b * w, b * u + c * v, b * v + c * w
-    left = a - i * a - j * b, b - i * b - j * c, c - k * b - h * c
     try:
-        (x, y, z), gain, sound = _pair_formula(_Scalars, left, (a, b, c), (p, q, r))
+        (x, y, z), gain, sound = _pair_formula(_Scalars, (u, v, w), (a, b, c), (p, q, r))
     except (ValueError, ZeroDivisionError):  # the root or the logarithm of a negative number
         raise np.linalg.LinAlgError from None
     if not sound or not math.isfinite(gain):
@@ -493,14 +490,17 @@ class _Scalars:
     maximum = max
 
 
-def _pair_formula(lib: Any, left: Any, metric: Any, explained: Any) -> tuple[Any, Any, Any]:
+def _pair_formula(lib: Any, present: Any, metric: Any, explained: Any) -> tuple[Any, Any, Any]:
     """Return the best covariances of groups of two real columns, their gains, and a mask.
 
-    The arguments are the entries (0, 0), (0, 1) and (1, 1) of N, S and Q, either arrays with one
+    The arguments are the entries (0, 0), (0, 1) and (1, 1) of Γ, S and Q, either arrays with one
     number for each group or plain numbers; the first result are those of the covariances. `lib`
     has functions for them, such as `numpy`. Where the mask is False, digits would be lost.
     """
-    (first, edge, last), (a, b, c), (p, q, r) = left, metric, explained
+    (u, v, w), (a, b, c), (p, q, r) = present, metric, explained
+    # The entries of N = S − SΓS, from the rows (i, j) and (k, h) of SΓ.
+    i, j, k, h = a * u + b * v, a * v + b * w, b * u + c * v, b * v + c * w
+    first, edge, last = a - i * a - j * b, b - i * b - j * c, c - k * b - h * c
     volume = a * c - b * b
     share = edge / first
     second = last - share * edge
@@ -773,7 +773,7 @@ class GroupWorkspace:
         change = covariance - self.covariances[size][place]
         rows = self.gram[index, :]
         system = np.eye(index.size) + change @ rows[:, index]
-        lost = np.linalg.solve(system, change @ rows)
+        lost = np.linalg.solve(system, change) @ rows
         multiply = _PRODUCTS.get(self.gram.dtype.char)
         if multiply is None or lost.dtype != self.gram.dtype:
             self.gram -= self.gram[:, index] @ lost
@@ -872,6 +872,8 @@ def descend_groups(workspace: GroupWorkspace, *, share: float, floor: float, lim
 def _descend(workspace: GroupWorkspace, share: float, floor: float, limit: int) -> None:
     """Make the moves of `descend_groups` without a check of the energy (loss) after them."""
     found = workspace.best_moves()
+    # The search for one relevance takes nearly as long as that for many.
+    together = TOGETHER if workspace.rule is full_moves else 1
     starts = np.cumsum([0, *(len(gains) for _, gains in found)])
 
     def largest_gain(_: int = 0) -> float:
@@ -883,7 +885,7 @@ def _descend(workspace: GroupWorkspace, share: float, floor: float, limit: int) 
     def step(count: int) -> int:
         nonlocal found
         gains, wrong = np.concatenate([gains for _, gains in found]), 0
-        for tried in range(TOGETHER):
+        for tried in range(together):
             largest = int(gains.argmax())
             if gains[largest] <= enough or wrong > WRONG:
                 break
@@ -896,14 +898,14 @@ def _descend(workspace: GroupWorkspace, share: float, floor: float, limit: int) 
             else:
                 gains[largest], wrong = min(gain, float(gains.max())), wrong + 1
         else:
-            tried = TOGETHER
+            tried = together
         if tried:
             found = workspace.best_moves()
         return count + 1
 
     enough = max(share * largest_gain(), floor)
     stop = Below(largest_gain, enough)
-    iterate(step, 0, stop=stop, limit=-(-limit // TOGETHER), check_every=CHECK_MOVES)
+    iterate(step, 0, stop=stop, limit=-(-limit // together), check_every=CHECK_MOVES)
 
 
 def _at(found: list[tuple[Matrices, Matrices]], size: int, place: int) -> tuple[Matrices, float]:

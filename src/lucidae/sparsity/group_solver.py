@@ -251,10 +251,11 @@ def improve_groups(state: CovarianceState, tolerance: float) -> CovarianceState:
         return state
     part, workspace = working.part, working.workspace
     count = sum(len(members) for members in workspace.members)
-    descend_groups(workspace, share=1e-2, floor=1e-2 * tolerance**2, limit=4 * count)
-    # Newton steps converge quadratically: the distance may become the square of the one before.
-    violation = state.ranking.violation
-    accuracy = max(tolerance / 4.0, min(POLISHED, violation) * violation)
+    # Near the minimum, a sweep is to end at about the square of the distance before: Newton steps
+    # converge quadratically, and the gain of a move is of the order of its squared distance.
+    reduced = min(POLISHED, state.ranking.violation)
+    descend_groups(workspace, share=reduced, floor=1e-2 * tolerance**2, limit=4 * count)
+    accuracy = max(tolerance / 4.0, reduced * state.ranking.violation)
     return working.state(polish_groups(part, workspace, accuracy))
 
 
