@@ -166,7 +166,7 @@ def _products(state: State, members: Matrices) -> tuple[Matrices, Matrices]:
         given = state.dictionary
         given = given[:, first:last] if consecutive else xp.take(given, index, axis=1)
         columns = multiply_lower(state.inverse, given)
-        loading = adjoint(columns) @ state.whitened_responses
+        loading = adjoint(adjoint(state.whitened_responses) @ columns)
     elif consecutive:  # such columns need no copy
         columns, loading = state.whitened[:, first:last], state.loading[first:last, :]
     else:
@@ -175,6 +175,8 @@ def _products(state: State, members: Matrices) -> tuple[Matrices, Matrices]:
         loading = xp.take(state.loading, index, axis=0)
     count, size = members.shape
     if isinstance(columns, np.ndarray) and count >= MANY and not np.iscomplexobj(columns):
+        if loading.T.flags.c_contiguous:
+            return _metrics(columns, size), _metrics(loading.T, size)
         loading = np.asarray(loading).reshape(count, size, -1)
         return _metrics(columns, size), loading @ adjoint(loading)
     columns = xp.permute_dims(xp.reshape(columns, (-1, count, size)), (1, 0, 2))
