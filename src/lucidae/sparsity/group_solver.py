@@ -93,7 +93,8 @@ def solve_groups(
     numbers = np.flatnonzero(covariances.any(axis=(1, 2)))
     first = evaluate_covariances(problem, groups, numbers, covariances[numbers])
     solution = _sweeps(first, reachable, limit, callbacks)
-    return replace(solution, value=basis.given(solution.value.in_principal_axes()))  # type: ignore[arg-type]
+    value = basis.given(solution.value.in_principal_axes())
+    return replace(solution, value=value)  # type: ignore[return-value, arg-type]
 
 
 MM_STEPS = 30
