@@ -467,3 +467,20 @@ def test_states_with_given_columns_have_the_energy_and_distance_of_principal_axe
         root = axes * np.sqrt(np.maximum(values, 0.0))
         distances += [np.abs(np.linalg.eigvalsh(root.conj().T @ (Q - S) @ root)).max()]
     assert_allclose(full.violation(state), max(distances), rtol=1e-7)
+
+
+def test_the_search_for_one_relevance_ends_where_that_for_many_does():
+    rng = np.random.default_rng(0)
+    s, q = rng.uniform(0.1, 2.0, (2, 50, 3))
+    q = 3.0 * q
+    target = (q - s) / s**2
+    low, high = np.maximum(target.min(axis=1), -0.4), target.max(axis=1)
+    many = group_moves._root_of_slope(low, high, s, q)
+    one = [
+        group_moves._root_of_slope(low[i : i + 1], high[i : i + 1], s[i : i + 1], q[i : i + 1])[0]
+        for i in range(50)
+    ]
+    assert_allclose(one, many, rtol=1e-4)
+    inverse = 1.0 / (1.0 + np.array(one)[:, None] * s)
+    slope = (s * inverse - q * inverse**2).sum(axis=1)
+    assert np.abs(slope).max() < 1e-3
