@@ -4,6 +4,7 @@
                              [--folder build/meg] [--write docs/meg.md] [--plots docs/results]
     python -m benchmarks meg --leadfield FILE.npz [...]
     python -m benchmarks meg --read results.json --write docs/meg.md --plots docs/results
+    python -m benchmarks meg --energies [--seeds 3] [--only base] [--write docs/meg.md]
 
 **Cells.** The base cell has three sources at random points of a grid of about 1000 (11.5 mm apart)
 in a spherical head, at least 30 mm from each other, with uncorrelated time courses of 50 samples,
@@ -30,6 +31,10 @@ Champagne of invertmeeg takes part in the cell with fixed orientation if it is i
 so that an interrupted run goes on where it ended. Cheap methods are run first, and slow ones seed
 by seed, so that with `--minutes` the last seeds of the slow methods are left out; the table says
 how many seeds there were.
+
+**Energies** (`--energies`). gamma_map and `SparseVAE` minimise the same energy of the whitened data
+if the three columns of a source share one variance. A second table compares the energies at which
+they end, and the seconds until ours is no higher than that of gamma_map.
 
 **A lead field of your own** (`--leadfield`) is a NPZ file with the arrays ``gain`` (channels × 3
 sources; the columns are the fields of unit dipoles along x, y, z of the first source, then of the
@@ -448,11 +453,28 @@ def parsed(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--folder", default="build/meg", help="folder of forwards and results")
     parser.add_argument("--leadfield", help="NPZ file with a lead field of your own")
     parser.add_argument("--prepare", action="store_true", help="compute the forward models alone")
+    parser.add_argument("--energies", action="store_true", help="compare energies with gamma_map")
     parser.add_argument("--json", help="file to which all results are written")
     parser.add_argument("--read", help="file of results written by --json; nothing is run")
-    parser.add_argument("--write", help="page whose section `meg` is replaced by the table")
+    parser.add_argument("--write", help="page whose section is replaced by the table")
     parser.add_argument("--plots", help="folder of the two plots")
     return parser.parse_args(words)
+
+
+def compare_energies(arguments: argparse.Namespace) -> int:
+    """Print the table of `--energies`, and write it to the section `meg energies` of a page."""
+    from benchmarks._meg_energies import ENERGY_CELLS, energies
+
+    cells = chosen_cells(arguments)
+    cells = cells if arguments.only else [cell for cell in cells if cell.name in ENERGY_CELLS]
+    for name in sorted({name for cell in cells for name in (cell.model, cell.truth) if name}):
+        if not name.endswith(".npz"):
+            prepare(arguments.folder, name)
+    text = energies(cells, min(arguments.seeds, 3), arguments.folder)
+    print(text)
+    if arguments.write:
+        write_section(arguments.write, "meg energies", text)
+    return 0
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -466,6 +488,8 @@ def main(words: Sequence[str] | None = None) -> int:
         for name in sorted({n for c in chosen_cells(arguments) for n in (c.model, c.truth) if n}):
             print(prepare(arguments.folder, name))
         return 0
+    elif arguments.energies:
+        return compare_energies(arguments)
     else:
         found = measure(arguments)
     errors = [result for result in found if "error" in result]

@@ -12,7 +12,7 @@ import extras
 mne = extras.require("mne")
 extras.require("matplotlib")
 
-from benchmarks import _meg_heads, _meg_runs, meg
+from benchmarks import _meg_energies, _meg_heads, _meg_runs, meg
 from benchmarks._meg_runs import CELLS, Cell, Estimate, figures, matched, time_courses
 
 PAGE = Path(__file__).parents[1] / "docs" / "meg.md"
@@ -139,6 +139,26 @@ def test_run_on_a_lead_field_is_stored_and_resumed(lead_field, tmp_path, monkeyp
     assert "| 1 source | lucidae |" in page.read_text(encoding="utf-8")
     assert (tmp_path / "meg-factors.png").stat().st_size > 1000
     assert (tmp_path / "meg-cells.png").stat().st_size > 1000
+
+
+def test_energies_of_gamma_map_are_those_of_its_prior_variances(lead_field, tmp_path, capsys):
+    rng = np.random.default_rng(0)
+    gain, samples = rng.standard_normal((8, 6)), rng.standard_normal((8, 5))
+    variances = np.repeat([0.7, 0.0], 3)
+    covariance = (gain * variances) @ gain.T + 0.5 * np.eye(8)
+    amplitudes = (variances[:, None] * gain.T) @ np.linalg.solve(covariance, samples)
+    active = np.arange(3)
+    found = _meg_energies.variances_of(gain, samples, amplitudes[active], active, 0.5, 3)
+    assert_allclose(found, variances, atol=1e-12)
+    fit = np.trace(np.linalg.solve(covariance, samples @ samples.T)) / 5
+    expected = fit + np.linalg.slogdet(covariance)[1]
+    assert_allclose(_meg_energies.energy(gain, samples, variances, 0.5), expected)
+    page = tmp_path / "page.md"
+    page.write_text("<!-- meg energies -->\n<!-- end of meg energies -->\n", encoding="utf-8")
+    words = ["--energies", "--leadfield", str(lead_field), "--only", "base", "--seeds", "1"]
+    assert meg.main([*words, "--write", str(page)]) == 0
+    assert "| base | +" in page.read_text(encoding="utf-8")  # never below ours
+    assert "Medians over 1 recordings" in capsys.readouterr().out
 
 
 def test_failed_runs_are_results_and_late_ones_are_left_out(tmp_path, monkeypatch):

@@ -208,7 +208,7 @@ def test_units_depth_and_weights_do_not_matter():
     first = localised(data)
     weights = np.random.default_rng(0).uniform(0.5, 2.0, data.forward["nsource"])
     for other in (
-        localised(data, depth=None),
+        localised(data, depth={"exp": 0.8}),  # a number is not used, a dict is
         localised(data, weights=weights),
     ):
         assert_array_equal(other.sources, first.sources)

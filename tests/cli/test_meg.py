@@ -109,6 +109,7 @@ ERRORS = {
     "--loose 0.2 --fixed": "--fixed and --loose 0.2 were given: omit one of them.",
     "--condition left": "but a-ave.fif has the evoked responses 'simulated'",
     "--tmin 5 --tmax 6": "--tmin 5 and --tmax 6 were given, expected two times of the evoked",
+    "--tmin 5": "--tmin 5 was given, expected a time of the evoked response, from",
 }
 
 

@@ -8,7 +8,11 @@ from sklearn.exceptions import ConvergenceWarning
 
 from lucidae import SparseVAE
 from lucidae.sparsity import group_moves, group_solver
-from lucidae.sparsity.group_covariance import GroupCovariance, evaluate_groups
+from lucidae.sparsity.group_covariance import (
+    GroupCovariance,
+    evaluate_covariances,
+    evaluate_groups,
+)
 from lucidae.sparsity.group_moves import (
     GroupWorkspace,
     at_rest,
@@ -261,9 +265,9 @@ def test_sweeps_that_lower_neither_energy_nor_distance_end_with_advice(monkeypat
     rng = np.random.default_rng(0)
     X, y = rng.standard_normal((12, 18)), rng.standard_normal((12, 4))
 
-    def without_gain(problem, state, *_):  # as rounding errors do if the noise is far too small
-        relative = 1e-3 * rng.standard_normal()
-        return evaluate_groups(problem, state.groups, (1.0 + relative) * state.covariances)
+    def without_gain(state, *_):  # as rounding errors do if the noise is far too small
+        blocks = (1.0 + 1e-3 * rng.standard_normal()) * state.blocks
+        return evaluate_covariances(state.problem, state.groups, state.numbers, blocks)
 
     for name in ("improve_groups", "move_groups"):
         monkeypatch.setattr(group_solver, name, without_gain)
@@ -398,3 +402,85 @@ def test_many_groups_of_consecutive_columns_have_the_same_metric():
     columns = np.random.default_rng(0).standard_normal((7, 1800))
     expected = np.einsum("dki,dkj->kij", *[columns.reshape(7, 600, 3)] * 2)
     assert_allclose(group_moves._metrics(columns, 3), expected, atol=1e-12)
+
+
+def test_one_pair_moves_as_it_does_among_many():
+    blocks = stacks(2, 2, 2)
+    moved, gains = group_moves._of_pairs(*blocks)
+    for place, (covariance, metric, explained) in enumerate(zip(*blocks, strict=True)):
+        found, gain = group_moves._of_one_pair(covariance, metric, explained)
+        assert_allclose(found, moved[place], rtol=1e-12, atol=1e-14)
+        assert_allclose(gain, gains[place], rtol=1e-10, atol=1e-13)
+    singular = np.ones((2, 2))
+    with pytest.raises(np.linalg.LinAlgError):
+        group_moves._of_one_pair(0.0 * singular, singular, singular)
+    with pytest.raises(np.linalg.LinAlgError):  # rounding errors made the metric indefinite
+        group_moves._of_one_pair(0.0 * singular, -np.eye(2), np.eye(2))
+
+
+@pytest.mark.parametrize("kind", [float, complex])
+@pytest.mark.parametrize("rule", [spherical_moves, full_moves])
+def test_the_move_of_one_group_is_that_among_all(rule, kind):
+    problem, groups = draw(4, labels=np.append(LABELS, [7, 7]), kind=kind)
+    state = evaluate(problem, np.zeros(groups.labels.size), columns=True)
+    none = [
+        np.zeros((len(each), each.shape[1], each.shape[1]), dtype=kind)
+        for _, each in groups.by_size()
+    ]
+    workspace = GroupWorkspace.of(state, groups, none, rule)
+    workspace.move_all()
+    for size, (moved, gains) in enumerate(workspace.best_moves()):
+        for place in range(len(gains)):
+            found, gain = workspace.best_move(size, place)
+            assert_allclose(found, moved[place], rtol=1e-9, atol=1e-11)
+            assert_allclose(gain, gains[place], rtol=1e-6, atol=1e-11)
+
+
+@pytest.mark.parametrize("kind", [float, complex])
+@pytest.mark.parametrize("labels", [LABELS, np.arange(900) % 300, np.arange(900) // 3])
+def test_states_with_given_columns_have_the_energy_and_distance_of_principal_axes(labels, kind):
+    problem, groups = draw(6, labels=labels, kind=kind)
+    rng = np.random.default_rng(0)
+    size, numbers = groups.members.shape[1], np.array([0, 2, 4, 6])
+    half = 0.1 * rng.standard_normal((4, size, size)).astype(kind)
+    present = groups.present[numbers]
+    half = half * present[:, :, None] * present[:, None, :]
+    blocks = half @ half.conj().mT
+    state = evaluate_covariances(problem, groups, numbers, blocks)
+    expected = evaluate_groups(problem, groups, state.covariances)
+    full = GroupCovariance(groups)
+    for other in (state, state.in_principal_axes()):
+        assert_allclose(full.value(other), full.value(expected), rtol=1e-10)
+        assert_allclose(full.parameters(other), state.covariances, atol=1e-12)
+        assert_allclose(full.violation(other), full.violation(expected), rtol=1e-7)
+        assert_allclose(other.ranking.gains, expected.ranking.gains, rtol=1e-6, atol=1e-9)
+    # The distance is the largest one over all groups, although most of them are not examined.
+    distances = []
+    for number, covariance in enumerate(state.covariances):
+        index = groups.members[number][groups.present[number] > 0]
+        part, count = state.take(index), index.size
+        S = part.whitened.conj().T @ part.whitened
+        Q = part.loading @ part.loading.conj().T
+        whitening = np.linalg.inv(np.linalg.cholesky(S))
+        distances += [np.linalg.eigvalsh(whitening @ Q @ whitening.conj().T)[-1] - 1.0]
+        values, axes = np.linalg.eigh(covariance[:count, :count])
+        root = axes * np.sqrt(np.maximum(values, 0.0))
+        distances += [np.abs(np.linalg.eigvalsh(root.conj().T @ (Q - S) @ root)).max()]
+    assert_allclose(full.violation(state), max(distances), rtol=1e-7)
+
+
+def test_the_search_for_one_relevance_ends_where_that_for_many_does():
+    rng = np.random.default_rng(0)
+    s, q = rng.uniform(0.1, 2.0, (2, 50, 3))
+    q = 3.0 * q
+    target = (q - s) / s**2
+    low, high = np.maximum(target.min(axis=1), -0.4), target.max(axis=1)
+    many = group_moves._root_of_slope(low, high, s, q)
+    one = [
+        group_moves._root_of_slope(low[i : i + 1], high[i : i + 1], s[i : i + 1], q[i : i + 1])[0]
+        for i in range(50)
+    ]
+    assert_allclose(one, many, rtol=1e-4)
+    inverse = 1.0 / (1.0 + np.array(one)[:, None] * s)
+    slope = (s * inverse - q * inverse**2).sum(axis=1)
+    assert np.abs(slope).max() < 1e-3

@@ -236,9 +236,13 @@ def _cropped(response: Any, tmin: float | None, tmax: float | None) -> Any:
     begin, end = first if tmin is None else tmin, last if tmax is None else tmax
     tolerance = 0.5 / float(response.info["sfreq"])
     if not first - tolerance <= begin <= end <= last + tolerance:
+        options = {"--tmin": tmin, "--tmax": tmax}
+        given = [f"{name} {value:g}" for name, value in options.items() if value is not None]
+        both = len(given) == 2
         raise ValueError(
-            f"--tmin {begin:g} and --tmax {end:g} were given, expected two times of the evoked "
-            f"response in ascending order, from {first:g} to {last:g} s."
+            f"{' and '.join(given)} {'were' if both else 'was'} given, expected "
+            f"{'two times' if both else 'a time'} of the evoked response"
+            f"{' in ascending order' if both else ''}, from {first:g} to {last:g} s."
         )
     return response.crop(max(begin, first), min(end, last))
 

@@ -102,11 +102,13 @@ class EvokedProblem:
     @classmethod
     def of(
         cls, evoked: Any, forward: Any, noise_cov: Any, *, loose: Any, depth: Any, rank: Any,
-        pick_ori: Any, weights: Any, weights_min: float, nave: Any,
+        pick_ori: Any, weights: Any, weights_min: float, nave: Any, scale_matters: bool = True,
     ) -> EvokedProblem:  # fmt: skip
         """Return the inverse problem of an evoked or of a list of evokeds.
 
-        The arguments are those of `sparse_vae`; invalid ones raise an error.
+        The arguments are those of `sparse_vae`; invalid ones raise an error. If `scale_matters` is
+        False, the result does not depend on the scale of each column, and weights for the depth,
+        which take MNE as much time as the whitening, are not computed.
         """
         evokeds = _checked_evokeds(evoked)
         _check_kind(forward, mne.Forward, "forward", "mne.make_forward_solution")
@@ -118,6 +120,7 @@ class EvokedProblem:
         _check_values(evokeds, forward, noise_cov, used)
         if depth is not None and not isinstance(depth, dict):
             depth = check_number(depth, "depth", low=0.0, others=", a dict or None")
+            depth = depth if scale_matters else None
         weights = _checked_weights(weights, forward["nsource"])
         low = check_number(weights_min, "weights_min", low=0.0)
         for one in evokeds:
@@ -133,7 +136,8 @@ class EvokedProblem:
             for one, count in zip(evokeds, averages, strict=True)
         ]
         mask = np.ones(weighting.size, dtype=bool) if mask is None else mask
-        seen = _with_field(whitener @ forward["sol"]["data"], forward["nsource"])
+        lead_field = whitener @ forward["sol"]["data"] if weights is not None else gain / weighting
+        seen = _with_field(lead_field, forward["nsource"])
         return cls(
             evokeds, forward, info, whitener, gain[:, seen[mask]], np.flatnonzero(mask & seen),
             weighting,

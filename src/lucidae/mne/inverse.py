@@ -203,6 +203,7 @@ def sparse_vae(
         problem = EvokedProblem.of(
             evoked, forward, noise_cov, loose=loose, depth=depth, rank=rank, pick_ori=pick_ori,
             weights=weights, weights_min=weights_min, nave=nave,
+            scale_matters=group_covariance != "full" or patches is not None,
         )  # fmt: skip
         problem = problem.along_sensors() if isinstance(noise_variance, str) else problem
         gain, labels, expansion = problem.gain, problem.labels, problem.expansion

@@ -23,12 +23,16 @@ from lucidae.arrays import (
     adjoint,
     as_complex,
     device,
+    inverse_lower,
     is_complex,
     like,
     matched,
+    multiply_lower,
     namespace,
     put,
+    squared_norm,
     to_numpy,
+    zeros_like_shape,
 )
 from lucidae.io.models import saved_as
 from lucidae.sparsity.group_moves import (
@@ -44,7 +48,7 @@ from lucidae.sparsity.groups import Groups
 from lucidae.sparsity.objectives import Energy, FullCovariance, make_objective
 from lucidae.sparsity.penalties import Penalty
 from lucidae.sparsity.problem import Problem
-from lucidae.sparsity.state import State, evaluate, evaluate_from
+from lucidae.sparsity.state import State, evaluate, evaluate_from, factorise
 from lucidae.validation import check_choice
 
 
@@ -307,35 +311,142 @@ class PrincipalState(State):
 
     @cached_property
     def ranking(self) -> GroupRanking:
-        """The gains of all groups and the distance to optimality, computed once.
+        """The gains of all groups and the distance to optimality, see `rank_covariances`."""
+        whole = evaluate_from(self, self.relevance)
+        numbers = self.groups.labels[self.axes.members[:, 0]]
+        variances = to_numpy(self.groups.gather(self.relevance))[numbers]
+        blocks = variances[:, :, None] * np.eye(variances.shape[1])
+        return rank_covariances(whole, self.groups, numbers, blocks)
 
-        The gain of a group is the decrease of the energy (loss) if its covariance alone becomes the
-        best one. For the columns Φ_g of a group and n responses X with covariance Σ let S =
-        Φ_gᵀΣ⁻¹Φ_g and Q = Φ_gᵀΣ⁻¹XXᵀΣ⁻¹Φ_g/n. The covariance Γ of the group is optimal if Q − S is
-        zero on the range of Γ and negative semi-definite. The distance is the largest eigenvalue,
-        over all groups, of |Γ^½(Q − S)Γ^½| and of S^{-½}(Q − S)S^{-½}. Directions in which the
-        columns are dependent do not count.
-        """
-        state = evaluate_from(self, self.relevance)
-        relevance = to_numpy(self.relevance)
-        gains, worst = np.zeros(self.groups.count), 0.0
-        for numbers, members, metric, explained in group_blocks(state, self.groups):
-            variances = relevance[members]
-            active = variances.any(axis=1)
-            # Groups at rest have no move and satisfy the conditions.
-            chosen = np.flatnonzero(active | ~at_rest(metric, explained))
-            if not chosen.size:
-                continue
-            metric, explained, variances = metric[chosen], explained[chosen], variances[chosen]
-            present = variances[:, :, None] * np.eye(members.shape[1])
-            _, gains[numbers[chosen]] = full_moves(present, metric, explained)
-            root = inverse_root(metric)
-            outer = np.linalg.eigvalsh(root @ explained @ adjoint(root))[:, -1] - 1.0
-            roots = np.sqrt(variances)
-            slack = roots[:, :, None] * (explained - metric) * roots[:, None, :]
-            inner = np.abs(np.linalg.eigvalsh(slack)).max()
-            worst = max(worst, float(outer.max()), float(inner))
-        return GroupRanking(gains, worst)
+
+class CovarianceState(State):
+    """The state of a problem at covariances of its groups, with the columns as they are given.
+
+    The fields are those of `State`. Those with an entry for each column (`curvature`, `alignment`,
+    `whitened` and `loading`) are not stored, except for `relevance`, which contains the diagonals
+    of the covariances. The solver works on such states, because columns along the principal axes of
+    new covariances would be a copy of the whole dictionary.
+
+    Attributes
+    ----------
+    groups : Groups
+        The groups of columns.
+    numbers : ndarray of int of shape (a,)
+        The groups whose covariance is not zero, ascending.
+    blocks : ndarray of shape (a, m, m)
+        Their covariances, padded with zeros to the size m of the largest group.
+    """
+
+    groups: Groups
+    numbers: Matrices
+    blocks: Matrices
+
+    @property
+    def covariances(self) -> Array:
+        """The prior covariance of each of g groups, of shape (g, m, m), padded with zeros."""
+        found = np.zeros((self.groups.count, *self.blocks.shape[1:]), dtype=self.blocks.dtype)
+        found[self.numbers] = self.blocks
+        return matched(found, self.relevance)
+
+    @cached_property
+    def ranking(self) -> GroupRanking:
+        """The gains of all groups and the distance to optimality, see `rank_covariances`."""
+        return rank_covariances(self, self.groups, self.numbers, self.blocks)
+
+    def take(self, index: Any) -> State:
+        """Return the state restricted to the columns `index`; others must have variance zero."""
+        xp = namespace(self.relevance)
+        chosen = xp.asarray(index, device=device(self.relevance))
+        columns = xp.take(self.dictionary, chosen, axis=1)
+        whitened = multiply_lower(self.inverse, columns)
+        return State(*self)._replace(
+            dictionary=columns,
+            relevance=xp.take(self.relevance, chosen, axis=0),
+            whitened=whitened,
+            loading=adjoint(whitened) @ self.whitened_responses,
+        )
+
+    def in_principal_axes(self) -> PrincipalState:
+        """Return the same state with the columns along the principal axes of the covariances."""
+        axes, relevance = principal_axes(to_numpy(self.covariances), self.groups)
+        turned = self.problem._replace(dictionary=axes.columns(self.dictionary))
+        weights = like(relevance, self.noise)
+        state = evaluate(turned, weights, factor=self.factor, columns=True)
+        return PrincipalState.at(state, axes, self.groups)
+
+
+def evaluate_covariances(
+    problem: Problem, groups: Groups, numbers: Matrices, blocks: Matrices
+) -> CovarianceState:
+    """Return the state of a problem at given covariances of some of its groups, others being zero.
+
+    `numbers`, of shape (a,), are these groups in ascending order, and `blocks`, of shape (a, m, m),
+    their covariances, padded with zeros to the size m of the largest group.
+    """
+    used = blocks.any(axis=(1, 2))
+    numbers, blocks = (numbers, blocks) if used.all() else (numbers[used], blocks[used])
+    members, present = groups.members[numbers], groups.present[numbers]
+    xp, place = namespace(problem.dictionary), device(problem.dictionary)
+    # Σ = Σ_g Φ_gTTᵀΦ_gᵀ + γI, where the columns of T are the principal axes of the covariance of g.
+    roots = matched(square_root(blocks) * present[:, :, None], problem.dictionary)
+    columns = xp.take(problem.dictionary, xp.asarray(members.ravel(), device=place), axis=1)
+    columns = xp.permute_dims(xp.reshape(columns, (problem.rows, *members.shape)), (1, 0, 2))
+    turned = xp.permute_dims(columns @ roots, (1, 0, 2))
+    scaled = xp.reshape(turned, (problem.rows, members.size))
+    ones = matched(np.ones(scaled.shape[1]), problem.noise)
+    lower, log_determinant = factorise(problem._replace(dictionary=scaled), ones)
+    inverse = inverse_lower(lower)
+    responses = inverse @ problem.responses
+    variances = np.zeros(groups.labels.size)
+    variances[members[present > 0]] = np.diagonal(blocks, axis1=1, axis2=2).real[present > 0]
+    nothing, empty = (zeros_like_shape((0,) * axes, problem.noise) for axes in (1, 2))
+    state = CovarianceState(
+        *problem, like(variances, problem.noise), nothing, nothing, squared_norm(responses),
+        log_determinant, inverse, responses, empty, empty,
+    )  # fmt: skip
+    state.groups, state.numbers, state.blocks = groups, numbers, blocks
+    return state
+
+
+def rank_covariances(
+    state: State, groups: Groups, numbers: Matrices, blocks: Matrices
+) -> GroupRanking:
+    """Return the gains of the best covariances of all groups, and the distance to optimality.
+
+    The gain of a group is the decrease of the energy (loss) if its covariance alone becomes the
+    best one. For the columns Φ_g of a group and n responses X with covariance Σ let S =
+    Φ_gᵀΣ⁻¹Φ_g and Q = Φ_gᵀΣ⁻¹XXᵀΣ⁻¹Φ_g/n. The covariance Γ of the group is optimal if Q − S is
+    zero on the range of Γ and negative semi-definite. The distance is the largest eigenvalue,
+    over all groups, of |Γ^½(Q − S)Γ^½| and of S^{-½}(Q − S)S^{-½}. Directions in which the
+    columns are dependent do not count. The covariances of the groups `numbers` are `blocks`, as in
+    `evaluate_covariances`.
+    """
+    gains, worst = np.zeros(groups.count), 0.0
+    where = np.full(groups.count, -1)
+    where[numbers] = np.arange(len(numbers))
+    for these, members, metric, explained in group_blocks(state, groups):
+        place, size = where[these], members.shape[1]
+        # Groups at rest have no move and satisfy the conditions.
+        chosen = np.flatnonzero((place >= 0) | ~at_rest(metric, explained))
+        if not chosen.size:
+            continue
+        metric, explained, place = metric[chosen], explained[chosen], place[chosen]
+        active, covariances = place >= 0, np.zeros(metric.shape, dtype=blocks.dtype)
+        covariances[active] = blocks[place[active], :size, :size]
+        _, found = full_moves(covariances, metric, explained)
+        gains[these[chosen]] = found
+        # If a group is zero, with eigenvalues λ of S^{-½}QS^{-½}, its gain is the sum of λ − 1 −
+        # log λ over all λ > 1. So the largest λ belongs to a group whose gain is at least the
+        # largest one divided by the number of columns.
+        least = 0.99 * found[~active].max(initial=0.0) / size
+        near = active | (found >= least)
+        root = inverse_root(metric[near])
+        outer = np.linalg.eigvalsh(root @ explained[near] @ adjoint(root))[:, -1] - 1.0
+        roots = square_root(covariances[active])
+        slack = adjoint(roots) @ (explained - metric)[active] @ roots
+        inner = np.abs(np.linalg.eigvalsh(slack)).max(initial=0.0)
+        worst = max(worst, float(outer.max(initial=0.0)), float(inner))
+    return GroupRanking(gains, worst)
 
 
 @dataclass(frozen=True, slots=True)
@@ -344,7 +455,7 @@ class GroupCovariance(FullCovariance):
 
     It is tr(XXᵀΣ⁻¹) + n log|Σ| for n responses X with the covariance Σ = Σ_g Φ_gΓ_gΦ_gᵀ + γI, where
     Φ_g are the columns of group g, Γ_g is their prior covariance and γ is the noise variance. Its
-    methods expect a `PrincipalState`.
+    methods expect a `PrincipalState` or a `CovarianceState`.
     """
 
     rules: ClassVar[tuple[str, ...]] = ("mm",)
@@ -361,9 +472,9 @@ class GroupCovariance(FullCovariance):
     def violation(self, state: State) -> Any:
         """Return the distance of the covariances to the optimality (KKT) conditions.
 
-        `PrincipalState.ranking` defines the distance.
+        `rank_covariances` defines the distance.
         """
-        assert isinstance(state, PrincipalState)
+        assert isinstance(state, PrincipalState | CovarianceState)
         return state.ranking.violation
 
     def parameters(self, state: State) -> Array:
@@ -372,7 +483,7 @@ class GroupCovariance(FullCovariance):
         The prior covariances of the coefficients have shape (g, m, m) for g groups of at most m
         columns; those of smaller groups are padded with zeros.
         """
-        assert isinstance(state, PrincipalState)
+        assert isinstance(state, PrincipalState | CovarianceState)
         return state.covariances
 
     def update(self, rule: str = "mm") -> Callable[[State], Array]:  # noqa: ARG002

@@ -12,14 +12,25 @@ device of the data; the moves themselves are small and are computed by NumPy.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
+from scipy.linalg import blas
 
-from lucidae.arrays import adjoint, device, matched, namespace, scalar, to_numpy
+from lucidae.arrays import (
+    adjoint,
+    device,
+    matched,
+    multiply_lower,
+    namespace,
+    scalar,
+    to_numpy,
+)
 from lucidae.iteration import Below, iterate
 from lucidae.sparsity.dictionary import is_sparse
 from lucidae.sparsity.groups import Groups
@@ -73,10 +84,30 @@ WELL_CONDITIONED = 1e-6
 FEW = 200
 """Number of groups below which a test which groups are at rest takes more time than it saves."""
 
-MANY = 500
+MANY = 200
 """Number of groups from which on their Gram matrices are computed entry by entry.
 
 One product then gives the same entry of the matrices of all groups."""
+
+TOGETHER = 8
+"""Largest number of moves after which the gains of all groups of a working set are computed."""
+
+STILL = 0.3
+"""A group moves if its gain is at least this share of the largest one known of other groups."""
+
+WRONG = 2
+"""Number of groups with a smaller gain after which the gains of all groups are computed."""
+
+CHECK_MOVES = 4
+"""Number of times that the gains of all groups are computed between two checks whether to stop."""
+
+_PRODUCTS: dict[str, Callable[..., Any]] = {"d": blas.dgemm, "D": blas.zgemm}
+"""Products of matrices that are added to a given one in place, by type of number."""
+
+IN_CACHE = 200_000
+"""Largest number of entries of the dictionary that are whitened at a time by one processor.
+
+The result is used at once, while it is in the processor's cache."""
 
 CHUNK = 4_000_000
 """Largest number of entries of the dictionary that are rearranged by group at a time."""
@@ -105,11 +136,12 @@ class Blocks(NamedTuple):
 def group_blocks(state: State, groups: Groups) -> Iterator[Blocks]:
     """Yield the matrices S and Q of all groups (see `Blocks`), for one size of groups at a time.
 
-    The state must store its fields `whitened` and `loading`, products of the dictionary with the
-    inverse covariance of a response.
+    If the state does not store its fields `whitened` and `loading`, products of the dictionary with
+    the inverse covariance of a response, these are computed for some groups at a time.
     """
+    chunk = CHUNK if state.complete or not isinstance(state.inverse, np.ndarray) else IN_CACHE
     for numbers, members in groups.by_size():
-        step = max(1, CHUNK // (state.dictionary.shape[0] * members.shape[1]))
+        step = max(1, chunk // (state.dictionary.shape[0] * members.shape[1]))
         parts = [
             _products(state, members[first : first + step])
             for first in range(0, len(members), step)
@@ -124,20 +156,27 @@ def _products(state: State, members: Matrices) -> tuple[Matrices, Matrices]:
     Row i of `members` contains the indices of the columns of group i, and X are the n responses
     with covariance Σ.
     """
-    xp = namespace(state.whitened)
-    flat = members.ravel()
+    flat, xp = members.ravel(), namespace(state.responses)
+    first, last, consecutive = int(flat[0]), int(flat[-1]) + 1, bool((np.diff(flat) == 1).all())
     if is_sparse(state.dictionary):
         part = state.take(flat)
         columns, loading = part.whitened, part.loading
-    elif (np.diff(flat) == 1).all():  # consecutive columns need no copy
-        columns = state.whitened[:, int(flat[0]) : int(flat[-1]) + 1]
-        loading = state.loading[int(flat[0]) : int(flat[-1]) + 1, :]
+    elif not state.complete:
+        index = xp.asarray(flat, device=device(state.responses))
+        given = state.dictionary
+        given = given[:, first:last] if consecutive else xp.take(given, index, axis=1)
+        columns = multiply_lower(state.inverse, given)
+        loading = adjoint(adjoint(state.whitened_responses) @ columns)
+    elif consecutive:  # such columns need no copy
+        columns, loading = state.whitened[:, first:last], state.loading[first:last, :]
     else:
         index = xp.asarray(flat, device=device(state.whitened))
         columns = xp.take(state.whitened, index, axis=1)
         loading = xp.take(state.loading, index, axis=0)
     count, size = members.shape
     if isinstance(columns, np.ndarray) and count >= MANY and not np.iscomplexobj(columns):
+        if loading.T.flags.c_contiguous:
+            return _metrics(columns, size), _metrics(loading.T, size)
         loading = np.asarray(loading).reshape(count, size, -1)
         return _metrics(columns, size), loading @ adjoint(loading)
     columns = xp.permute_dims(xp.reshape(columns, (-1, count, size)), (1, 0, 2))
@@ -213,8 +252,10 @@ def spherical_moves(
     gain : ndarray of shape (k,)
         Decrease of the energy per response if this group moves alone.
     """
-    moving = (covariance[:, 0, 0].real > 0) | ~at_rest(metric, explained)
     rule = partial(_best_multiples, most=most)
+    if len(metric) < FEW:
+        return rule(covariance, metric, explained)
+    moving = (covariance[:, 0, 0].real > 0) | ~at_rest(metric, explained)
     return _moves_of(rule, moving, covariance, metric, explained)
 
 
@@ -338,6 +379,8 @@ def _root_of_slope(low: Matrices, high: Matrices, s: Matrices, q: Matrices) -> M
     (k, m) for k relevances. Newton steps that leave the interval, or that start where the energy is
     concave, are replaced by bisection.
     """
+    if len(low) == 1:
+        return np.array([_root_of_one(float(low[0]), float(high[0]), s[0].tolist(), q[0].tolist())])
     change = 0.5 * (low + high)
     for _ in range(NEWTON):
         inverse = 1.0 / (1.0 + change[:, None] * s)
@@ -349,6 +392,28 @@ def _root_of_slope(low: Matrices, high: Matrices, s: Matrices, q: Matrices) -> M
         inside = (bend > 0) & (step >= low) & (step <= high)
         following = np.where(inside, step, 0.5 * (low + high))
         if (np.abs(following - change) <= SETTLED * np.abs(change)).all():
+            return following
+        change = following
+    return change
+
+
+def _root_of_one(low: float, high: float, s: list[float], q: list[float]) -> float:
+    """Return the change of one relevance where the energy (loss) is stationary.
+
+    This is `_root_of_slope` for one group, in Python numbers, which take a tenth of the time.
+    """
+    change = 0.5 * (low + high)
+    for _ in range(NEWTON):
+        slope = bend = 0.0
+        for curvature, power in zip(s, q, strict=True):
+            inverse = 1.0 / (1.0 + change * curvature)
+            slope += inverse * (curvature - power * inverse)
+            bend += (2.0 * power * inverse - curvature) * curvature * inverse * inverse
+        low, high = (change, high) if slope < 0 else (low, change)
+        following = change - slope / bend if bend > 0 else np.inf
+        if not low <= following <= high:
+            following = 0.5 * (low + high)
+        if abs(following - change) <= SETTLED * abs(change):
             return following
         change = following
     return change
@@ -412,63 +477,113 @@ def _of_pairs(
 ) -> tuple[Matrices, Matrices]:
     """Return the best covariances and their gains for groups of two real columns.
 
-    Most of the time of many small moves is that of calls, and closed forms need the fewest. A
-    `LinAlgError` is raised if digits would be lost.
+    A `LinAlgError` is raised if digits would be lost.
     """
-    left = metric - metric @ covariance @ metric
-    a, b, c = metric[:, 0, 0], metric[:, 0, 1], metric[:, 1, 1]
-    first, volume = left[:, 0, 0], a * c - b * b
-    if not ((first > WELL_CONDITIONED * a) & (volume > WELL_CONDITIONED * a * c)).all():
+    matrices = (covariance, metric, explained)
+    entries = [(each[:, 0, 0], each[:, 0, 1], each[:, 1, 1]) for each in matrices]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        (x, y, z), gain, sound = _pair_formula(np, *entries)
+    if not sound.all():
         raise np.linalg.LinAlgError
-    share = left[:, 0, 1] / first
-    second = left[:, 1, 1] - share * left[:, 0, 1]
-    if not (second > WELL_CONDITIONED * c).all():
+    moved = np.empty(metric.shape)
+    moved[:, 0, 0], moved[:, 0, 1], moved[:, 1, 0], moved[:, 1, 1] = x, y, y, z
+    return moved, np.where(np.isfinite(gain), gain, 0.0)
+
+
+def _of_one_pair(
+    covariance: Matrices, metric: Matrices, explained: Matrices
+) -> tuple[Matrices, float]:
+    """Return the best covariance of one group of two real columns, and its gain.
+
+    This is `_of_pairs` for matrices of shape (2, 2). For so few numbers, arithmetic of Python takes
+    a tenth of the time of NumPy's.
+    """
+    (a, b), (_, c) = metric.tolist()
+    (p, q), (_, r) = explained.tolist()
+    (u, v), (_, w) = covariance.tolist()
+    try:
+        (x, y, z), gain, sound = _pair_formula(_Scalars, (u, v, w), (a, b, c), (p, q, r))
+    except (ValueError, ZeroDivisionError):  # the root or the logarithm of a negative number
+        raise np.linalg.LinAlgError from None
+    if not sound or not math.isfinite(gain):
         raise np.linalg.LinAlgError
+    return np.array([[x, y], [y, z]]), gain
+
+
+class _Scalars:
+    """The functions of NumPy that `_pair_formula` calls, for Python numbers."""
+
+    log, log1p, sqrt, hypot = math.log, math.log1p, math.sqrt, math.hypot
+    sin, cos, arctan2 = math.sin, math.cos, math.atan2
+    maximum = max
+
+
+def _pair_formula(lib: Any, present: Any, metric: Any, explained: Any) -> tuple[Any, Any, Any]:
+    """Return the best covariances of groups of two real columns, their gains, and a mask.
+
+    The arguments are the entries (0, 0), (0, 1) and (1, 1) of Γ, S and Q, either arrays with one
+    number for each group or plain numbers; the first result are those of the covariances. `lib`
+    has functions for them, such as `numpy`. Where the mask is False, digits would be lost.
+    """
+    (u, v, w), (a, b, c), (p, q, r) = present, metric, explained
+    # The entries of N = S − SΓS, from the rows (i, j) and (k, h) of SΓ.
+    i, j, k, h = a * u + b * v, a * v + b * w, b * u + c * v, b * v + c * w
+    first, edge, last = a - i * a - j * b, b - i * b - j * c, c - k * b - h * c
+    volume = a * c - b * b
+    share = edge / first
+    second = last - share * edge
+    sound = (first > WELL_CONDITIONED * a) & (volume > WELL_CONDITIONED * a * c)
+    sound = sound & (second > WELL_CONDITIONED * c)
     # B has the columns (β, share·β) and (0, δ); F = B⁻¹QB⁻ᵀ the entries `top`, `side` and `bottom`.
-    p, q, r = explained[:, 0, 0], explained[:, 0, 1], explained[:, 1, 1]
-    beta, delta = np.sqrt(first), np.sqrt(second)
+    beta, delta = lib.sqrt(first), lib.sqrt(second)
     middle = q - share * p
     top, bottom, side = p / first, (r - share * (q + middle)) / second, middle / (beta * delta)
     half, gap = 0.5 * (top + bottom), 0.5 * (top - bottom)
-    radius, turn = np.hypot(gap, side), 0.5 * np.arctan2(side, gap)
-    excess = np.maximum(np.stack([half + radius, half - radius]) - 1.0, 0.0)
-    roots = np.sqrt(excess)
+    radius, turn = lib.hypot(gap, side), 0.5 * lib.arctan2(side, gap)
+    one, two = lib.maximum(half + radius - 1.0, 0.0), lib.maximum(half - radius - 1.0, 0.0)
     # Columns of B times those of U, the eigenvectors (cos, sin) and (−sin, cos), then of S⁻¹.
-    upper = roots * np.stack([np.cos(turn), -np.sin(turn)])
-    under = roots * np.stack([np.sin(turn), np.cos(turn)])
-    upper, under = beta * upper, share * beta * upper + delta * under
-    upper, under = (c * upper - b * under) / volume, (a * under - b * upper) / volume
-    factor = np.stack([upper, under], axis=1).transpose(2, 1, 0)
-    saved = np.log(first * second / volume) + top + bottom
-    saved -= (c * p - 2.0 * b * q + a * r) / volume
-    gain = (excess - np.log1p(excess)).sum(axis=0) - saved
-    return factor @ adjoint(factor), np.where(np.isfinite(gain), gain, 0.0)
+    cos, sin, covariance = lib.cos(turn), lib.sin(turn), (0.0, 0.0, 0.0)
+    for excess, over, under in ((one, cos, sin), (two, -sin, cos)):
+        over, under = beta * over, share * beta * over + delta * under
+        over, under = (c * over - b * under) / volume, (a * under - b * over) / volume
+        x, y, z = covariance
+        scaled = excess * over
+        covariance = x + scaled * over, y + scaled * under, z + excess * under * under
+    saved = lib.log(first * second / volume) + top + bottom
+    saved = saved - (c * p - 2.0 * b * q + a * r) / volume
+    return covariance, one - lib.log1p(one) + two - lib.log1p(two) - saved, sound
 
 
 def _by_triangles(
     covariance: Matrices, metric: Matrices, explained: Matrices
 ) -> tuple[Matrices, Matrices]:
-    """Return the best covariances and their gains from the Cholesky factors of N and S.
+    """Return the best covariances and their gains from the Cholesky factor of N.
 
     A `LinAlgError` is raised if digits would be lost.
     """
-    used = np.diagonal(metric, axis1=1, axis2=2).real > 0
-    if not used.all():  # columns of zeros get no variance, and their unit does not matter
-        metric = metric + ~used[:, :, None] * np.eye(used.shape[1])
+    # S⁻¹B = (I − ΓS)B⁻ᵀ, log|N| − log|S| = log|I − SΓ| and N⁻¹ − S⁻¹ = N⁻¹SΓ, so that S is not
+    # inverted.
     sizes = np.diagonal(metric, axis1=1, axis2=2).real
-    left = metric - metric @ covariance @ metric
-    whole, root = np.linalg.cholesky(np.stack([metric, left]))
+    used = sizes > 0
+    if not used.all():  # columns of zeros get no variance, and their unit does not matter
+        metric, sizes = metric + ~used[:, :, None] * np.eye(used.shape[1]), sizes + ~used
+    coupled = metric @ covariance
+    root = np.linalg.cholesky(metric - coupled @ metric)
     pivots = np.diagonal(root, axis1=1, axis2=2).real
-    others = np.diagonal(whole, axis1=1, axis2=2).real
-    if not (np.minimum(pivots, others) ** 2 > WELL_CONDITIONED * sizes).all():
+    if not (pivots**2 > WELL_CONDITIONED * sizes).all():
         raise np.linalg.LinAlgError
-    inverse, inner = np.linalg.inv(metric), np.linalg.inv(root)
+    inner = np.linalg.inv(root)
     ratios, axes = np.linalg.eigh(inner @ explained @ adjoint(inner))
     excess = np.maximum(ratios - 1.0, 0.0)
-    half = used[:, :, None] * (inverse @ root @ (axes * np.sqrt(excess)[:, None, :]))
-    saved = ratios + 2.0 * np.log(pivots / others)
-    traces = (inverse * np.conj(explained)).sum(axis=(1, 2)).real
-    gain = (excess - np.log1p(excess) - saved).sum(axis=1) + traces
+    half = adjoint(inner) @ (axes * np.sqrt(excess)[:, None, :])
+    half = used[:, :, None] * (half - adjoint(coupled) @ half)
+    gain = (excess - np.log1p(excess)).sum(axis=1)
+    active = covariance.any(axis=(1, 2))
+    if active.any():
+        inner, coupled, explained = inner[active], coupled[active], explained[active]
+        shares = np.conj(inner @ coupled @ explained) * inner
+        gain[active] -= np.linalg.slogdet(np.eye(used.shape[1]) - coupled)[1]
+        gain[active] -= shares.sum(axis=(1, 2)).real
     return half @ adjoint(half), np.where(np.isfinite(gain), gain, 0.0)
 
 
@@ -632,16 +747,34 @@ class GroupWorkspace:
         its gain is the decrease of the energy per response. For k groups of m columns the arrays
         have the shapes (k, m, m) and (k,).
         """
-        columns = self.gram.shape[0]
+        columns, width = self.gram.shape
         found = []
         for members, covariance in zip(self.members, self.covariances, strict=True):
-            metric = self.gram[members[:, :, None], members[:, None, :]]
+            place = members[:, :, None] * width + members[:, None, :]
+            metric = self.gram.reshape(-1).take(place)
             loading = self.gram[members, columns:]
             found.append(self.rule(covariance, metric, loading @ adjoint(loading)))
         if self.fixed is not None:
             pairs = zip(found, self.fixed, strict=True)
             found = [(moved, np.where(fixed, 0.0, gains)) for (moved, gains), fixed in pairs]
         return found
+
+    def best_move(self, size: int, place: int) -> tuple[Matrices, float]:
+        """Return the best covariance of one group, and its gain, as `best_moves` does for all.
+
+        The group is number `place` in the list number `size` of `members`.
+        """
+        columns, index = self.gram.shape[0], self.members[size][place]
+        rows = self.gram[index]
+        loading, covariance = rows[:, columns:], self.covariances[size][place]
+        metric, explained = rows[:, index], loading @ adjoint(loading)
+        if self.fixed is not None and self.fixed[size][place]:
+            return covariance, 0.0
+        if self.rule is full_moves and index.size == 2 and rows.dtype.kind == "f":
+            with suppress(np.linalg.LinAlgError):
+                return _of_one_pair(covariance, metric, explained)
+        moved, gain = self.rule(covariance[None], metric[None], explained[None])
+        return moved[0], float(gain[0])
 
     def slopes(self, members: Matrices) -> Matrices:
         """Return minus the derivative of the energy (loss) in the relevance of each group.
@@ -668,7 +801,13 @@ class GroupWorkspace:
         change = covariance - self.covariances[size][place]
         rows = self.gram[index, :]
         system = np.eye(index.size) + change @ rows[:, index]
-        self.gram -= self.gram[:, index] @ np.linalg.solve(system, change @ rows)
+        lost = np.linalg.solve(system, change) @ rows
+        multiply = _PRODUCTS.get(self.gram.dtype.char)
+        if multiply is None or lost.dtype != self.gram.dtype:
+            self.gram -= self.gram[:, index] @ lost
+        else:  # in place: BLAS is column-major and sees the transposes
+            into = {"beta": 1.0, "c": self.gram.T, "overwrite_c": True}
+            multiply(-1.0, lost.T, self.gram[:, index].T, **into)
         self.covariances[size][place] = covariance
 
     def move_all(self) -> float:
@@ -677,18 +816,13 @@ class GroupWorkspace:
         A move replaces the covariance of a group by the one of lowest energy (loss). The decrease
         is that per response.
         """
-        columns, total = self.gram.shape[0], 0.0
+        total = 0.0
         for size, members in enumerate(self.members):
-            for place, index in enumerate(members):
-                loading = self.gram[index, columns:]
-                moved, gain = self.rule(
-                    self.covariances[size][place : place + 1],
-                    self.gram[np.ix_(index, index)][None],
-                    (loading @ adjoint(loading))[None],
-                )
-                if gain[0] > 0.0 and not (self.fixed and self.fixed[size][place]):
-                    self.move(size, place, moved[0])
-                    total += float(gain[0])
+            for place in range(len(members)):
+                moved, gain = self.best_move(size, place)
+                if gain > 0.0:
+                    self.move(size, place, moved)
+                    total += gain
         return total
 
     def _move_if_lower(self, size: int, place: int, covariance: Matrices) -> None:
@@ -766,18 +900,41 @@ def descend_groups(workspace: GroupWorkspace, *, share: float, floor: float, lim
 def _descend(workspace: GroupWorkspace, share: float, floor: float, limit: int) -> None:
     """Make the moves of `descend_groups` without a check of the energy (loss) after them."""
     found = workspace.best_moves()
+    starts = np.cumsum([0, *(len(gains) for _, gains in found)])
 
     def largest_gain(_: int = 0) -> float:
         return max(float(gains.max(initial=0.0)) for _, gains in found)
 
+    # A move changes the gains of the other groups, but mostly those of a few. The gains of all of
+    # them are computed after several moves; in between only that of the group that is to move. It
+    # moves if its gain is still among the largest.
     def step(count: int) -> int:
         nonlocal found
-        size = int(np.argmax([gains.max(initial=0.0) for _, gains in found]))
-        moved, gains = found[size]
-        place = int(gains.argmax())
-        workspace.move(size, place, moved[place])
-        found = workspace.best_moves()
+        gains, wrong = np.concatenate([gains for _, gains in found]), 0
+        for tried in range(TOGETHER):
+            largest = int(gains.argmax())
+            if gains[largest] <= enough or wrong > WRONG:
+                break
+            size = int(np.searchsorted(starts, largest, side="right")) - 1
+            place = largest - int(starts[size])
+            moved, gain = workspace.best_move(size, place) if tried else _at(found, size, place)
+            gains[largest] = 0.0
+            if gain > enough and gain >= STILL * float(gains.max()):
+                workspace.move(size, place, moved)
+            else:
+                gains[largest], wrong = min(gain, float(gains.max())), wrong + 1
+        else:
+            tried = TOGETHER
+        if tried:
+            found = workspace.best_moves()
         return count + 1
 
     enough = max(share * largest_gain(), floor)
-    iterate(step, 0, stop=Below(largest_gain, enough), limit=limit)
+    stop = Below(largest_gain, enough)
+    iterate(step, 0, stop=stop, limit=-(-limit // TOGETHER), check_every=CHECK_MOVES)
+
+
+def _at(found: list[tuple[Matrices, Matrices]], size: int, place: int) -> tuple[Matrices, float]:
+    """Return the covariance and the gain of one group from the results of `best_moves`."""
+    moved, gains = found[size]
+    return moved[place], float(gains[place])

@@ -12,9 +12,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from scipy.linalg import solve_triangular
 
-from lucidae.arrays import adjoint, scalar, to_numpy
+from lucidae.arrays import adjoint, scalar, solve_lower, to_numpy
 from lucidae.iteration import Below, iterate
 from lucidae.sparsity.group_moves import GroupWorkspace, Matrices, square_root
 from lucidae.sparsity.state import State
@@ -69,68 +68,84 @@ def polish_groups(part: State, workspace: GroupWorkspace, tolerance: float) -> l
     list of ndarray of shape (k, m, m)
         The covariances, for each size m of groups.
     """
-    columns, responses = to_numpy(part.dictionary), to_numpy(part.responses)
-    noise, members = scalar(part.noise), workspace.members
+    # Groups whose covariance is zero stay at zero, so they are left out.
+    active = [covariance.any(axis=(1, 2)) for covariance in workspace.covariances]
+    columns = to_numpy(part.dictionary)
+    stacks = [
+        np.moveaxis(columns[:, index[used]], 0, 1)
+        for index, used in zip(workspace.members, active, strict=True)
+    ]
+    covariances = zip(workspace.covariances, active, strict=True)
+    factors = [square_root(covariance[used]) for covariance, used in covariances]
+    responses, noise = to_numpy(part.responses), scalar(part.noise)
 
-    def latents(factors: list[Matrices]) -> Latents:
-        return _latents(columns, responses, noise, members, factors)
-
-    class Point(NamedTuple):
-        at: Latents
-        damping: float
-
-    def step(point: Point) -> Point:
-        factors = _newton_step(point.at, members, point.damping)
-        trial = None if factors is None else latents(factors)
+    def step(point: _Point) -> _Point:
+        factors = _newton_step(point.at, point.damping)
+        trial = None if factors is None else _latents(stacks, responses, noise, factors)
         allowed = point.at.energy + 1e-15 * max(abs(point.at.energy), 1.0)
         if trial is None or not trial.energy <= allowed:
-            return Point(point.at, max(10.0 * point.damping, FIRST_DAMPING))
-        return Point(trial, max(point.damping / 10.0, SMALLEST_DAMPING))
+            return _Point(point.at, max(10.0 * point.damping, FIRST_DAMPING))
+        return _Point(trial, max(point.damping / 10.0, SMALLEST_DAMPING))
 
-    def distance(point: Point) -> float:
-        if point.damping > LARGEST_DAMPING:
-            return 0.0
-        slope = np.abs(point.at.explained - point.at.metric) ** 2
-        same = point.at.group[:, None] == point.at.group
-        return float(np.sqrt((slope * same).sum(axis=1).max(initial=0.0)))
-
-    first = Point(latents([square_root(each) for each in workspace.covariances]), FIRST_DAMPING)
-    stop = Below(distance, tolerance, patience=10)
+    first = _Point(_latents(stacks, responses, noise, factors), FIRST_DAMPING)
+    stop = Below(_distance, tolerance, patience=10)
     last = iterate(step, first, stop=stop, limit=NEWTON_STEPS).value.at
-    return [factor @ adjoint(factor) for factor in last.factors]
+    found = [np.zeros_like(covariance) for covariance in workspace.covariances]
+    for covariance, used, factor in zip(found, active, last.factors, strict=True):
+        covariance[used] = factor @ adjoint(factor)
+    return found
+
+
+class _Point(NamedTuple):
+    """The latents of the groups of a working set, and the damping of the next Newton step."""
+
+    at: Latents
+    damping: float
+
+
+def _distance(point: _Point) -> float:
+    """Return the distance to optimality on the range of the covariances; 0 if no step is left."""
+    if point.damping > LARGEST_DAMPING:
+        return 0.0
+    slope = np.abs(point.at.explained - point.at.metric) ** 2
+    same = point.at.group[:, None] == point.at.group
+    return float(np.sqrt((slope * same).sum(axis=1).max(initial=0.0)))
 
 
 def _latents(
-    columns: Matrices, responses: Matrices, noise: float, members: list[Matrices],
-    factors: list[Matrices],
-) -> Latents:  # fmt: skip
+    stacks: list[Matrices], responses: Matrices, noise: float, factors: list[Matrices]
+) -> Latents:
     """Return the columns Φ_gT of all groups, and values computed from them, as `Latents`.
 
-    Φ_g are the columns of a group, whose coefficients have the prior covariance TTᵀ; the matrices T
-    are `factors`. `members` are the indices of the columns of the groups, for each size of groups.
+    Φ_g are the columns of a group, whose coefficients have the prior covariance TTᵀ. For d rows
+    and k groups of m columns, `stacks` contains the matrices Φ_g as an array of shape (k, d, m),
+    and `factors` the matrices T, for each size m of groups.
     """
-    parts, group, used, first = [], [], [], 0
-    for index, factor in zip(members, factors, strict=True):
-        turned = np.moveaxis(columns[:, index], 0, 1) @ factor  # (k, d, m)
-        parts.append(np.moveaxis(turned, 0, 1).reshape(len(columns), -1))
-        group.append(np.repeat(first + np.arange(len(index)), index.shape[1]))
+    parts, group, used, first, rows = [], [], [], 0, len(responses)
+    for stack, factor in zip(stacks, factors, strict=True):
+        parts.append(np.moveaxis(stack @ factor, 0, 1).reshape(rows, -1))
+        group.append(np.repeat(first + np.arange(len(factor)), factor.shape[2]))
         used.append(factor.any(axis=1).ravel())
-        first += len(index)
+        first += len(factor)
     chosen = np.concatenate(used)
-    scaled, labels = np.hstack(parts)[:, chosen], np.concatenate(group)[chosen]
+    scaled, labels = np.hstack(parts), np.concatenate(group)
+    if not chosen.all():
+        scaled, labels = scaled[:, chosen], labels[chosen]
+    covariance = scaled @ adjoint(scaled)
+    covariance[np.diag_indices(rows)] += noise
     try:
-        lower = np.linalg.cholesky(scaled @ adjoint(scaled) + noise * np.eye(len(columns)))
+        lower = np.linalg.cholesky(covariance)
     except np.linalg.LinAlgError:
         return Latents(factors, labels, np.eye(labels.size), np.eye(labels.size), np.inf)
-    whitened = solve_triangular(lower, scaled, lower=True, check_finite=False)
-    targets = solve_triangular(lower, responses, lower=True, check_finite=False)
+    both = solve_lower(lower, np.hstack([scaled, responses]))
+    whitened, targets = both[:, : labels.size], both[:, labels.size :]
     loading = adjoint(whitened) @ targets
     energy = (np.abs(targets) ** 2).sum() + 2.0 * np.log(np.diagonal(lower).real).sum()
     metric = adjoint(whitened) @ whitened
     return Latents(factors, labels, metric, loading @ adjoint(loading), float(energy))
 
 
-def _newton_step(at: Latents, members: list[Matrices], damping: float) -> list[Matrices] | None:
+def _newton_step(at: Latents, damping: float) -> list[Matrices] | None:
     """Return factors of the group covariances after a damped Newton step; None if it is impossible.
 
     The covariance of a group is TTᵀ. T becomes T(I + E)^½, with one symmetric matrix E for each
@@ -155,12 +170,12 @@ def _newton_step(at: Latents, members: list[Matrices], damping: float) -> list[M
         lower = np.linalg.cholesky(scaled)
     except np.linalg.LinAlgError:
         return None
-    half = solve_triangular(lower, -slope * units, lower=True, check_finite=False)
-    step = units * solve_triangular(lower, half, lower=True, trans="T", check_finite=False)
+    half = solve_lower(lower, -(slope * units)[:, None])
+    step = units * solve_lower(lower, half, transpose=True)[:, 0]
     change = np.zeros(G.shape, dtype=G.dtype)
     np.add.at(change, (rows, others), weights * step)
     np.add.at(change, (others, rows), np.conj(weights) * step)
-    return _stepped(at, members, change)
+    return _stepped(at, change)
 
 
 def _directions(group: Matrices, is_complex: bool) -> tuple[Matrices, Matrices, Matrices]:
@@ -194,15 +209,15 @@ def _curvature(G: Matrices, M: Matrices, i: Matrices, j: Matrices, a: Matrices) 
     return np.asarray(0.5 * (total + total.T).real)
 
 
-def _stepped(at: Latents, members: list[Matrices], change: Matrices) -> list[Matrices]:
+def _stepped(at: Latents, change: Matrices) -> list[Matrices]:
     """Return the matrices T(I + E)^½ of all groups, whose covariances are TTᵀ before the step.
 
     `change` has the symmetric matrices E as its diagonal blocks. Negative eigenvalues of I + E are
     replaced by zero.
     """
     found, first = [], 0
-    for index, factor in zip(members, at.factors, strict=True):
-        count, size = index.shape
+    for factor in at.factors:
+        count, size = factor.shape[:2]
         used = np.asarray(factor.any(axis=1))
         # Latents are numbered by group, then by column of T. Columns of T that are zero get the
         # eigenvalue −1, so that their roots are zero too.

@@ -17,10 +17,11 @@ import numpy as np
 from lucidae.arrays import scalar, to_numpy
 from lucidae.iteration import Below, Callback, Progress, Solution, Status, iterate
 from lucidae.sparsity.group_covariance import (
+    CovarianceState,
     GroupCovariance,
     PrincipalState,
+    evaluate_covariances,
     evaluate_groups,
-    in_given_axes,
     majorize_minimize_groups,
     orthonormal,
 )
@@ -86,14 +87,14 @@ def solve_groups(
     if method == "mm":
         begun = flat_start(problem, groups) if start is None else start
         updated = repeat_group_update(problem, groups, begun, COARSE, min(limit, MM_STEPS))
-        first = without_vanishing_groups(problem, updated.value)
-    elif start is None:
-        first = _continuation(problem, groups)
+        covariances = to_numpy(without_vanishing_groups(problem, updated.value).covariances)
     else:
-        first = evaluate_groups(problem, groups, start)
-    solution = _sweeps(problem, first, reachable, limit, callbacks)
-    assert isinstance(solution.value, PrincipalState)
-    return replace(solution, value=basis.given(solution.value))
+        covariances = _continuation(problem, groups) if start is None else start
+    numbers = np.flatnonzero(covariances.any(axis=(1, 2)))
+    first = evaluate_covariances(problem, groups, numbers, covariances[numbers])
+    solution = _sweeps(first, reachable, limit, callbacks)
+    value = basis.given(solution.value.in_principal_axes())
+    return replace(solution, value=value)  # type: ignore[return-value, arg-type]
 
 
 MM_STEPS = 30
@@ -145,18 +146,21 @@ def without_vanishing_groups(problem: Problem, state: PrincipalState) -> Princip
     return trial if scalar(energy.value(trial)) <= scalar(energy.value(state)) else state
 
 
-def _continuation(problem: Problem, groups: Groups) -> PrincipalState:
-    """Return a state from which to minimise the energy (loss), found at decreasing noise variances.
+def _continuation(problem: Problem, groups: Groups) -> Matrices:
+    """Return covariances from which to minimise the energy, found at decreasing noise variances.
 
     The problem is solved to low accuracy at each noise variance, from the solution before, as in
-    `screening.continuation`.
+    `screening.continuation`. The energy is the loss.
     """
     size = groups.members.shape[1]
-    covariances: Any = np.zeros((groups.count, size, size))
+    numbers, blocks = np.zeros(0, dtype=int), np.zeros((0, size, size))
     for noise in noise_stages(scalar(problem.noise)):
-        first = evaluate_groups(problem.with_noise(noise), groups, covariances)
-        covariances = _sweeps(problem.with_noise(noise), first, COARSE, 20).value.covariances  # type: ignore[attr-defined]
-    return evaluate_groups(problem, groups, covariances)
+        first = evaluate_covariances(problem.with_noise(noise), groups, numbers, blocks)
+        state = _sweeps(first, COARSE, 20).value
+        numbers, blocks = state.numbers, state.blocks
+    found = np.zeros((groups.count, size, size), dtype=blocks.dtype)
+    found[numbers] = blocks
+    return found
 
 
 SLOW = 3
@@ -207,9 +211,8 @@ class _SweepProgress:
 
 
 def _sweeps(
-    problem: Problem, first: PrincipalState, tolerance: float, limit: int,
-    callbacks: Sequence[Callback] = (),
-) -> Solution[State]:  # fmt: skip
+    first: CovarianceState, tolerance: float, limit: int, callbacks: Sequence[Callback] = ()
+) -> Solution[CovarianceState]:
     """Repeat sweeps of moves and Newton steps until the covariances are optimal.
 
     If the distance to optimality stops falling, every second sweep consists of exact moves alone.
@@ -217,45 +220,47 @@ def _sweeps(
     largest number of sweeps.
     """
     objective = GroupCovariance(first.groups)
-    progress = _SweepProgress(objective, rounding_distance(problem))
+    progress = _SweepProgress(objective, rounding_distance(first.problem))
 
-    def step(state: PrincipalState) -> PrincipalState:
+    def step(state: CovarianceState) -> CovarianceState:
         alone = progress.since_distance >= SLOW and progress.since_distance % 2
-        trial = move_groups(problem, state) if alone else improve_groups(problem, state, tolerance)
+        trial = move_groups(state) if alone else improve_groups(state, tolerance)
         energy = scalar(objective.value(state))
         allowed = energy + progress.rounding * max(abs(energy), 1.0)
         return trial if scalar(objective.value(trial)) <= allowed else state
 
-    solution: Solution[PrincipalState] = iterate(
+    solution: Solution[CovarianceState] = iterate(
         step,
         first,
         stop=Below(objective.violation, tolerance, patience=PATIENCE),
         limit=limit,
         record={"energy": objective.value},
         callbacks=[progress, *callbacks],
-        size=problem.rows,
+        size=first.problem.rows,
     )
     if solution.status is Status.STOPPED and progress.idle >= IDLE:
         solution = replace(solution, status=Status.STALLED)
-    return solution  # type: ignore[return-value]
+    return solution
 
 
-def improve_groups(problem: Problem, state: PrincipalState, tolerance: float) -> PrincipalState:
+def improve_groups(state: CovarianceState, tolerance: float) -> CovarianceState:
     """Return the state after one sweep: moves and Newton steps of the groups of a working set.
 
-    `problem` contains the columns before they are taken along principal axes, and `tolerance` is
-    the distance to optimality to be reached.
+    `tolerance` is the distance to optimality to be reached.
     """
     if (working := _WorkingSet.of(state)) is None:
         return state
     part, workspace = working.part, working.workspace
     count = sum(len(members) for members in workspace.members)
-    descend_groups(workspace, share=1e-2, floor=1e-2 * tolerance**2, limit=4 * count)
-    accuracy = max(tolerance / 4.0, POLISHED * state.ranking.violation)
-    return working.state(problem, polish_groups(part, workspace, accuracy))
+    # Near the minimum, a sweep is to end at about the square of the distance before: Newton steps
+    # converge quadratically, and the gain of a move is of the order of its squared distance.
+    reduced = min(POLISHED, state.ranking.violation)
+    descend_groups(workspace, share=reduced, floor=1e-2 * tolerance**2, limit=4 * count)
+    accuracy = max(tolerance / 4.0, reduced * state.ranking.violation)
+    return working.state(polish_groups(part, workspace, accuracy))
 
 
-def move_groups(problem: Problem, state: PrincipalState) -> PrincipalState:
+def move_groups(state: CovarianceState) -> CovarianceState:
     """Return the state after rounds of exact moves of all groups of a working set, one by one.
 
     An exact move replaces the covariance of a group by the one of lowest energy (loss), so that the
@@ -270,50 +275,51 @@ def move_groups(problem: Problem, state: PrincipalState) -> PrincipalState:
                 break
 
     working.workspace.make(rounds)
-    return working.state(problem, working.workspace.covariances)
+    return working.state(working.workspace.covariances)
 
 
 class _WorkingSet(NamedTuple):
     """The groups that a sweep changes: their numbers, their columns, and arrays for their moves."""
 
-    before: PrincipalState
+    before: CovarianceState
     chosen: Matrices
     inside: Groups
     part: State
     workspace: GroupWorkspace
 
     @classmethod
-    def of(cls, state: PrincipalState) -> _WorkingSet | None:
+    def of(cls, state: CovarianceState) -> _WorkingSet | None:
         """Return the working set: groups whose covariance is not zero, and those that gain most.
 
         The gain of a group is the decrease of the energy (loss) if it alone moves. Return None if
         there is neither an active group nor one with a gain.
         """
-        groups = state.groups
-        active = to_numpy(groups.total(state.relevance)) > 0
+        groups, size = state.groups, state.blocks.shape[1]
+        active = np.zeros(groups.count, dtype=bool)
+        active[state.numbers] = True
         chosen = candidates(active, state.ranking.gains, GROUP_CANDIDATES)
         if not chosen.size:
             return None
         index = groups.columns(chosen)
-        inside = groups.restricted(index)
-        part = State(*state).take(index)
-        relevance = to_numpy(part.relevance)
+        inside, part = groups.restricted(index), state.take(index)
+        dtype = np.result_type(state.blocks, to_numpy(part.loading))
+        present = np.zeros((len(chosen), size, size), dtype=dtype)
+        present[np.searchsorted(chosen, state.numbers)] = state.blocks
         covariances = [
-            relevance[members][:, :, None]
-            * np.eye(members.shape[1], dtype=to_numpy(part.loading).dtype)
-            for _, members in inside.by_size()
+            present[numbers, : members.shape[1], : members.shape[1]]
+            for numbers, members in inside.by_size()
         ]
         workspace = GroupWorkspace.of(part, inside, covariances, full_moves)
         return cls(state, chosen, inside, part, workspace)
 
-    def state(self, problem: Problem, covariances: list[Matrices]) -> PrincipalState:
+    def state(self, covariances: list[Matrices]) -> CovarianceState:
         """Return the state of the problem with these covariances of the working set, others zero.
 
         `covariances` are arrays of shape (k, m, m), one for each size m of groups.
         """
-        groups, size = self.before.groups, self.before.groups.members.shape[1]
-        found = np.zeros((groups.count, size, size), dtype=covariances[0].dtype)
+        size = self.before.blocks.shape[1]
+        found = np.zeros((len(self.chosen), size, size), dtype=covariances[0].dtype)
         for (numbers, _), covariance in zip(self.inside.by_size(), covariances, strict=True):
             place = np.arange(covariance.shape[1])
-            found[self.chosen[numbers][:, None, None], place[:, None], place] = covariance
-        return evaluate_groups(problem, groups, in_given_axes(found, self.before))
+            found[numbers[:, None, None], place[:, None], place] = covariance
+        return evaluate_covariances(self.before.problem, self.before.groups, self.chosen, found)
