@@ -173,3 +173,18 @@ def test_a_noise_variance_that_creeps_towards_zero_gets_advice():
     assert claim.holds is False
     assert "towards zero" in claim.advice
     assert "noise_variance='cv'" in claim.advice
+
+
+@pytest.mark.parametrize("options", [{}, {"groups": 3}, {"groups": 3, "group_covariance": "full"}])
+def test_the_chosen_noise_variance_does_not_depend_on_axes_or_signs(options):
+    rng = np.random.default_rng(4)
+    X = rng.standard_normal((24, 45))
+    y = X[:, :6] @ rng.standard_normal((6, 4)) + 0.3 * rng.standard_normal((24, 4))
+    flipped, turned = X * np.resize([1.0, -1.0], 45), X.copy()
+    for first in range(0, 45, 3) if options else ():
+        axes, _ = np.linalg.qr(rng.standard_normal((3, 3)))
+        turned[:, first : first + 3] = X[:, first : first + 3] @ axes
+    responses, _ = np.linalg.qr(rng.standard_normal((4, 4)))
+    pairs = [(X, y), (flipped, y), (X[:, ::-1], y), (turned, y), (X, -y), (X, y @ responses)]
+    found = [SparseVAE(noise_variance="cv", **options).fit(*pair).noise_variance_ for pair in pairs]
+    assert_allclose(found, found[0], rtol=1e-6)

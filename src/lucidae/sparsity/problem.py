@@ -596,21 +596,20 @@ class Rows:
         return scalar(namespace(errors).sum(errors))
 
 
-LEADING = 4
-"""Number of columns of the dictionary that are compared first when rows are sorted."""
-
-
 def canonical(dictionary: Array, responses: Array, weights: Array | None, intercept: bool) -> Rows:
     """Return the distinct rows of positive weight, sorted, with the total weight of each.
 
-    Results of a fit then do not depend on the order of the rows.
+    Results of a fit then do not depend on the order of the rows. They are sorted by the norms of
+    their responses first, so that the order stays the same if columns of the dictionary are
+    permuted, change their signs or are turned inside their groups, or if the responses do.
     """
     xp = namespace(dictionary)
     frequencies = np.ones(dictionary.shape[0]) if weights is None else to_numpy(weights)
-    # If the first columns differ in all rows, they decide about the order of the rows.
-    keys = sortable(to_numpy(dictionary[:, :LEADING]) + 0.0)  # no negative zeros
-    if len({key.tobytes() for key in keys}) < len(keys):
-        keys = sortable(to_numpy(xp.concat([dictionary, responses], axis=1)) + 0.0)
+    sizes = row_sizes(responses)
+    keys = sortable(sizes)
+    if len({key.tobytes() for key in keys}) < len(keys):  # equal norms: the entries decide
+        whole = to_numpy(xp.concat([responses, dictionary], axis=1)) + 0.0  # no negative zeros
+        keys = sortable(np.concatenate([sizes, whole], axis=1))
     totals: dict[bytes, float] = {}
     places: dict[bytes, int] = {}
     for place in np.flatnonzero(frequencies > 0):
@@ -622,6 +621,12 @@ def canonical(dictionary: Array, responses: Array, weights: Array | None, interc
     index = xp.asarray(np.array([places[key] for key in order]), device=device(dictionary))
     columns, targets = (xp.take(part, index, axis=0) for part in (dictionary, responses))
     return Rows(columns, targets, merged, intercept)
+
+
+def row_sizes(responses: Array) -> Any:
+    """Return the sum of squares of each row of responses as a NumPy array of shape (n, 1)."""
+    with np.errstate(over="ignore"):  # infinite sums are equal, and the entries decide
+        return np.sum(squared_moduli(to_numpy(responses)), axis=1, keepdims=True)
 
 
 def sortable(values: Any) -> Any:

@@ -15,7 +15,7 @@ import scipy.sparse
 
 from lucidae.arrays import Array, as_double, to_numpy
 from lucidae.sparsity.dictionary import BLOCK_ENTRIES, LARGEST_SIDE, SparseDictionary
-from lucidae.sparsity.problem import CONSTANT, Mean, Rows, canonical, sortable
+from lucidae.sparsity.problem import CONSTANT, Mean, Rows, canonical, row_sizes, sortable
 
 
 def rows_of(X: Any, responses: Array, weights: Array | None, intercept: bool) -> Rows:
@@ -193,7 +193,7 @@ def _distinct_sparse(given: SparseRows) -> SparseRows:
 
 
 def _row_keys(A: Any, responses: Array) -> list[bytes]:
-    """Return byte strings that sort as the dense rows [A | responses] do.
+    """Return byte strings that sort as `canonical` sorts the dense rows [responses | A].
 
     At the first entry in which two rows differ, one of them has a zero or both have a value. So
     each entry of a row is written as its sign, its index and its value: a negative entry comes
@@ -201,7 +201,7 @@ def _row_keys(A: Any, responses: Array) -> list[bytes]:
     negative entries an earlier one makes the row smaller, among positive ones it makes it larger.
     """
     entry = np.dtype([("sign", "u1"), ("index", ">u8"), ("value", ">u8")])
-    ends = sortable(to_numpy(responses) + 0.0)
+    begins = sortable(np.concatenate([row_sizes(responses), to_numpy(responses) + 0.0], axis=1))
     keys: list[bytes] = []
     rows_a_time = max(1, BLOCK_ENTRIES * A.shape[0] // max(A.nnz, 1))
     for start in range(0, A.shape[0], rows_a_time):
@@ -213,7 +213,7 @@ def _row_keys(A: Any, responses: Array) -> list[bytes]:
         written["index"] = np.where(values < 0, index, np.uint64(A.shape[1]) - index)
         written["value"] = sortable(values)
         keys += [
-            written[a:b].tobytes() + b"\x01" + ends[start + place].tobytes()
+            begins[start + place].tobytes() + written[a:b].tobytes() + b"\x01"
             for place, (a, b) in enumerate(np.lib.stride_tricks.sliding_window_view(
                 pointers - pointers[0], 2
             ))
