@@ -545,8 +545,8 @@ def _solve_auto(
 ) -> Solution[State]:
     """Minimise the energy (loss) by the method that suits the problem.
 
-    If the result uses so many columns that the energy probably has many minima, run further methods
-    and return the result with the lowest energy.
+    If the energy probably has many minima, run further methods and return the result with the
+    lowest energy. It probably has if the result uses many columns, or if columns are in groups.
     """
     if not objective.exact_coordinates:
         updates = max(BASIN_LIMIT.values())
@@ -561,7 +561,9 @@ def _solve_auto(
 
     first, *others = ("coordinate",) if start is not None else methods_for(problem)
     found = solved_by(first)
-    if scalar(found.value.used) <= CROWDED * problem.rows:
+    if start is None and objective.groups is not None and is_small(problem):
+        others = [name for name in ("coordinate", "mm") if name != first]
+    elif scalar(found.value.used) <= CROWDED * problem.rows:
         return found
     ended = [found, *(solved_by(method) for method in others)]
     return _lowest(ended, objective)
