@@ -53,7 +53,7 @@ EXPLAINED = {
         "zeros give the same zeros": [
             ("covariance_spectrum", "values >= 0"),
             ("covariance_spectrum", "0.0 * 1.0"),
-            ("_sums_about", "0.0 * 1.0"),
+            ("_double_part", "0.0 * 1.0"),
         ],
         "the array only tells the library": [
             ("SecondMoment._empty", "np.empty(1)"),

@@ -615,6 +615,7 @@ def test_threads_that_share_rows_give_the_same_moment(monkeypatch, dtype, weight
     weights = rng.random(3001) if weighted else None
     alone = SecondMoment.of(X, weights)
     monkeypatch.setattr(moments, "SHARED_PRODUCTS", 1)
+    monkeypatch.setattr(moments, "SHARED_ROWS", 1)
     monkeypatch.setattr(moments, "SINGLE_ENTRIES", 1)
     monkeypatch.setattr(moments, "blas_threads", lambda: 3)
     shared = SecondMoment.of(X, weights)

@@ -58,8 +58,9 @@ SHARED_FEATURES = 2048
 """Largest number of features for which Python threads share the products of rows. Each thread has a
 matrix of its own, and for more features the products take almost all of the time."""
 
-SHARED_ROWS = 256
-"""Smallest number of rows for each of these threads."""
+SHARED_ROWS = 1024
+"""Smallest number of rows for each of these threads; starting them for every small batch of a
+stream would take longer than it saves."""
 
 SHARED_PRODUCTS = 2**28
 """Smallest number of multiplications for which such threads are started."""
