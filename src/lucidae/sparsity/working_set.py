@@ -80,6 +80,11 @@ becomes the best one."""
 CHECK_MOVES = 16
 """Number of coordinate moves between two checks of the stopping rule."""
 
+CANCELLED = 1e-3
+"""An alignment that falls below this share in one move is not updated by a difference of numbers.
+
+All alignments are then computed again, because nearly equal numbers would be subtracted."""
+
 FIRST_DAMPING = 1e-4
 SMALLEST_DAMPING = 1e-12
 DEFINITE = 1.0
@@ -207,9 +212,10 @@ def move_coordinate_(workspace: Workspace, index: int, change: float) -> Workspa
     relevance[index] = moved if moved > 0.0 else 0.0
     lost = shrink * squared_moduli(coupling)
     power = shrink * float(real_part(response @ conjugate(response)))
-    return Workspace(
-        relevance, gram, curvature - lost, alignment + (power * lost - 2.0 * shrink * across)
-    )
+    updated = alignment + (power * lost - 2.0 * shrink * across)
+    if bool(namespace(updated).any(updated < CANCELLED * alignment)):
+        updated = squared_norms(gram[:, size:], -1)
+    return Workspace(relevance, gram, curvature - lost, updated)
 
 
 def best_coordinate_step(workspace: Workspace) -> Workspace:
