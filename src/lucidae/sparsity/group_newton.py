@@ -79,15 +79,15 @@ def polish_groups(part: State, workspace: GroupWorkspace, tolerance: float) -> l
     factors = [square_root(covariance[used]) for covariance, used in covariances]
     responses, noise = to_numpy(part.responses), scalar(part.noise)
 
-    def step(point: _Point) -> _Point:
+    def step(point: _DampedPoint) -> _DampedPoint:
         factors = _newton_step(point.at, point.damping)
         trial = None if factors is None else _latents(stacks, responses, noise, factors)
         allowed = point.at.energy + 1e-15 * max(abs(point.at.energy), 1.0)
         if trial is None or not trial.energy <= allowed:
-            return _Point(point.at, max(10.0 * point.damping, FIRST_DAMPING))
-        return _Point(trial, max(point.damping / 10.0, SMALLEST_DAMPING))
+            return _DampedPoint(point.at, max(10.0 * point.damping, FIRST_DAMPING))
+        return _DampedPoint(trial, max(point.damping / 10.0, SMALLEST_DAMPING))
 
-    first = _Point(_latents(stacks, responses, noise, factors), FIRST_DAMPING)
+    first = _DampedPoint(_latents(stacks, responses, noise, factors), FIRST_DAMPING)
     stop = Below(_distance, tolerance, patience=10)
     last = iterate(step, first, stop=stop, limit=NEWTON_STEPS).value.at
     found = [np.zeros_like(covariance) for covariance in workspace.covariances]
@@ -96,14 +96,14 @@ def polish_groups(part: State, workspace: GroupWorkspace, tolerance: float) -> l
     return found
 
 
-class _Point(NamedTuple):
+class _DampedPoint(NamedTuple):
     """The latents of the groups of a working set, and the damping of the next Newton step."""
 
     at: Latents
     damping: float
 
 
-def _distance(point: _Point) -> float:
+def _distance(point: _DampedPoint) -> float:
     """Return the distance to optimality on the range of the covariances; 0 if no step is left."""
     if point.damping > LARGEST_DAMPING:
         return 0.0
