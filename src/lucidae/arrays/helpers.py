@@ -362,6 +362,16 @@ def _in_one_block(arrays: Sequence[Array]) -> Array:
     return first.as_strided((offset - first.storage_offset(),), (1,))
 
 
+def rows_together(upper: Array, lower: Array) -> Array:
+    """Return the rows of two matrices (…, n, m) below each other, as an array (…, 2n, m).
+
+    It is a view if two matrices of torch follow each other in memory.
+    """
+    if compat.is_torch_array(upper) and upper.ndim == 2 and upper.shape == lower.shape:
+        return _in_one_block([upper, lower]).view(2 * upper.shape[0], -1)
+    return namespace(upper).concat([upper, lower], axis=-2)
+
+
 def add_scaled(
     xs: Sequence[Array], ys: Sequence[Array], scale: Any, *, overwrite: bool = False
 ) -> list[Array]:
@@ -413,10 +423,13 @@ def subtract_product_(C: Array, A: Array, B: Array) -> Array:
     return C
 
 
-def clamped(x: Array, low: float, high: float) -> Array:
-    """Return `x` with all entries limited to the interval from `low` to `high`."""
+def clamped(x: Array, low: float, high: float, *, overwrite: bool = False) -> Array:
+    """Return `x` with all entries limited to the interval from `low` to `high`.
+
+    If `overwrite` is true, `x` may be overwritten.
+    """
     if compat.is_torch_array(x):
-        return x.clamp(low, high)
+        return x.clamp_(low, high) if overwrite else x.clamp(low, high)
     if is_numpy(x):
         return namespace(x).clip(x, low, high)
     # The clip of array_api_compat selects entries by a mask, for which a GPU is waited for.

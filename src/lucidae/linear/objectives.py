@@ -23,6 +23,7 @@ from lucidae.arrays import (
     largest,
     like,
     namespace,
+    rows_together,
     scalar,
     solve_positive,
     squared_norm,
@@ -469,9 +470,13 @@ class LinearVAE(Objective):
         return VariationalWeights(encoder, atoms, zero, zero[..., :1, :])
 
     def retract(self, weights: VariationalWeights) -> VariationalWeights:
-        """Return the weights with a noise variance below `NOISE_FLOOR` raised to it."""
+        """Return the weights with a noise variance below `NOISE_FLOOR` raised to it.
+
+        Those of torch are overwritten: a new array would not be in one block with the others.
+        """
         floor = math.log(NOISE_FLOOR)
-        return weights._replace(log_noise=clamped(weights.log_noise, floor, math.inf))
+        raised = clamped(weights.log_noise, floor, math.inf, overwrite=True)
+        return weights._replace(log_noise=raised)
 
     def minimizer(self, spectrum: Spectrum, k: int) -> VariationalWeights:
         """Return the weights of probabilistic PCA: W = U(S² − s²I)₊^½ and V = (WᵀW + s²I)⁻¹Wᵀ.
@@ -563,7 +568,7 @@ class LinearVAE(Objective):
         *runs, k, m = encoder.shape
         log_noise = xp.broadcast_to(self._log_noise(weights), weights.log_variances.shape)
         spread = xp.exp(xp.concat([log_noise, weights.log_variances], axis=-1).mT)
-        layers = xp.concat([encoder, atoms], axis=-2)
+        layers = rows_together(encoder, atoms)
         sides = xp.concat([atoms, covariance.apply(encoder)], axis=-2)
         crossed = sides @ layers.mT
         gram = crossed[..., :k, k:]
