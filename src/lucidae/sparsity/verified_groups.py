@@ -124,7 +124,8 @@ def in_principal_axes(
     turned = coef.astype(np.result_type(Phi, coef))
     points = Phi[:0] if rows.points is None else rows.points.astype(Phi.dtype)
     points, given_points = np.zeros_like(points), points
-    w, weakest, errors = np.zeros(labels.size), 1.0, (0.0, 0.0, 0.0, 0.0)
+    w, weakest = np.zeros(labels.size), 1.0
+    errors: tuple[float, ...] = (0.0, 0.0, 0.0, 0.0)  # distance, lost, blurred, clipped
     for chosen, members in groups:  # all groups of one size at once
         size = members.shape[1]
         columns = np.moveaxis(Phi[:, members], 1, 0)
