@@ -380,9 +380,9 @@ def _checked_weights(weights: Any, n_sources: int) -> Any:
         wrong = np.flatnonzero(~(np.isfinite(given) & (given >= 0)))
         if wrong.size:
             raise ValueError(
-                f"weights has {wrong.size} entries that are negative, NaN or infinite, the first "
-                f"at index {wrong[0]}, expected one finite number of at least 0 for each of the "
-                f"{n_sources} sources: give 0 to leave a source out."
+                f"weights is negative, NaN or infinite for {wrong.size} of {given.size} sources, "
+                f"the first with index {wrong[0]}, expected one finite number of at least 0 for "
+                "each source: give 0 to leave a source out."
             )
     found = check_vector(weights, "weights")
     if found.shape != (n_sources,) or not found.any():

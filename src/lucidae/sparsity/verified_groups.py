@@ -167,7 +167,8 @@ def in_principal_axes(
         )
     kept = None if rows.points is None else points
     rows = rows._replace(dictionary=Phi, points=kept)
-    return PrincipalRows(rows, turned, w, *errors, weakest)
+    distance, lost, blurred, clipped = errors
+    return PrincipalRows(rows, turned, w, distance, lost, blurred, clipped, weakest)
 
 
 class _Half(NamedTuple):
@@ -208,8 +209,11 @@ def _half_columns(
         found[same] = _product(columns[same], scaled)
         root[same] = part.lengths[same][:, :, None] * scaled
         sizes = np.linalg.norm(found[same], axis=(1, 2))
-        before = np.abs(root[same]).max(axis=(1, 2))
-        blurred[same] = np.where(before > WORN * sizes, 4.0 * UNIT * float(size) * before, 0.0)
+        before = np.linalg.norm(root[same], axis=(1, 2))
+        # A product of unit columns and A with sums of m terms has an error of at most mε/2 times
+        # the sums of absolute values, hence of norm m√m ε‖A‖/2.
+        worn = 0.5 * UNIT * float(size) ** 1.5 * before
+        blurred[same] = np.where(before > WORN * sizes, worn, 0.0)
         rounding[same], negative[same], distance[same] = 0.0, 0.0, 0.0
     errors = (distance, rounding, blurred, negative)
     return _Half(found, root, tuple(float(each.max()) for each in errors))
