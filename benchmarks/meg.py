@@ -494,6 +494,9 @@ def main(words: Sequence[str] | None = None) -> int:
         found = measure(arguments)
     errors = [result for result in found if "error" in result]
     results = gathered(found)
+    if errors and not results:
+        print(f"All {len(errors)} runs ended with an error: {errors[0]['error']}", file=sys.stderr)
+        return 1
     cells = CELLS if arguments.read else chosen_cells(arguments)
     text = f"{table(results, cells)}\n\n{summary(results, errors, cells)}"
     print(text)

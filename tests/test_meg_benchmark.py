@@ -114,6 +114,15 @@ def test_lead_field_without_its_arrays_is_refused(tmp_path):
         _meg_heads.from_lead_field(tmp_path / "a.npz")
 
 
+def test_a_benchmark_without_results_ends_with_status_one(tmp_path, capsys):
+    np.savez(tmp_path / "gain.npz", gain=np.ones((4, 6)))
+    words = ["--leadfield", str(tmp_path / "gain.npz"), "--folder", str(tmp_path), "--seeds", "1"]
+    assert meg.main([*words, "--only", "base", "--methods", "lucidae"]) == 1
+    shown = capsys.readouterr()
+    assert "but not positions" in shown.err
+    assert not shown.out
+
+
 def test_run_on_a_lead_field_is_stored_and_resumed(lead_field, tmp_path, monkeypatch, capsys):
     words = [
         "--leadfield", str(lead_field), "--only", "1 source", "--seeds", "2", "--folder",

@@ -243,6 +243,14 @@ def test_sources_with_small_weights_are_left_out():
     assert again.problem.gain.shape[1] == 6
 
 
+def test_weights_that_are_not_numbers_are_refused_in_one_sentence():
+    data = simulated(noise=0.5)
+    weights = np.ones(data.forward["nsource"])
+    weights[5] = np.nan
+    with pytest.raises(ValueError, match="weights is negative, NaN or infinite for 1 of"):
+        localised(data, weights=weights)
+
+
 def stc_on_all(data, stc):
     """Return a source estimate on all sources, zero where `stc` has none."""
     values = np.zeros((data.forward["nsource"], stc.data.shape[1]))

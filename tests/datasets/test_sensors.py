@@ -234,3 +234,10 @@ def test_formula_equals_mne_for_point_magnetometers_of_a_real_helmet():
     columns = make_meg_leadfield(sensors=(positions, normals), sources=sources, normalize=False)
     strongest = np.linalg.svd(expected.reshape(102, 30, 3).transpose(1, 0, 2))[1][:, 0]
     assert_allclose(np.linalg.norm(columns, axis=0), strongest, rtol=1e-6)
+
+
+def test_a_linear_array_takes_directions_in_front_of_it_alone():
+    with pytest.raises(ValueError, match="contains 100 degrees, expected directions between -90"):
+        make_array_snapshots(source_angles=[0.0, 100.0])
+    plane = np.array([[0.0, 0.0], [0.5, 0.0], [0.0, 0.5]])
+    assert make_array_snapshots(source_angles=[100.0], positions=plane).source_angles == [100.0]

@@ -367,3 +367,21 @@ def test_a_warm_start_begins_at_the_last_relevances():
     first = model.relevance_
     assert model.fit(X, y).n_iter_ == 1
     assert_allclose(model.relevance_, first, rtol=1e-5, atol=1e-9)
+
+
+def test_real_numbers_in_complex_arrays_have_the_support_of_real_data():
+    rng = np.random.default_rng(5)
+    X = rng.standard_normal((14, 25))
+    y = X[:, [2, 7]] @ rng.standard_normal((2, 4)) + 0.3 * rng.standard_normal((14, 4))
+    options = {"groups": 5, "group_covariance": "full", "noise_variance": 0.1}
+    real = SparseVAE(**options).fit(X, y)
+    assert real.support_.tolist() == [5, 6, 7, 8, 9]
+    cov = np.diag(rng.uniform(0.5, 2.0, 14)) + 0.1
+    for dictionary, responses, noise_cov in (
+        (X + 0j, y + 0j, None), (X + 0j, y, None), (X, y + 0j, None), (X + 0j, y + 0j, cov + 0j),
+    ):  # fmt: skip
+        same = real if noise_cov is None else SparseVAE(**options).fit(X, y, noise_cov=cov)
+        model = SparseVAE(**options).fit(dictionary, responses, noise_cov=noise_cov)
+        assert np.array_equal(model.support_, same.support_)
+        assert model.certificate_.holds, str(model.certificate_)
+        np.testing.assert_allclose(model.coef_, same.coef_, atol=1e-6)

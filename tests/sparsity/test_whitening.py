@@ -8,6 +8,7 @@ from sklearn.model_selection import GridSearchCV, KFold
 
 import lucidae
 from lucidae import SparseVAE, certify
+from lucidae.arrays import apparent_epsilon
 from lucidae.sparsity import noise_path
 from lucidae.sparsity.whitening import NoiseCovariance
 
@@ -276,3 +277,36 @@ def test_real_data_have_a_real_noise_covariance():
     real = SparseVAE(noise_variance=0.5).fit(X, y, noise_cov=cov.real)
     assert cast.coef_.dtype == np.float64
     assert_allclose(cast.coef_, real.coef_)
+
+
+def referenced(seed, d=25):
+    """Return data after an average reference, and the noise covariance of rank d − 1."""
+    rng = np.random.default_rng(seed)
+    reference = np.eye(d) - 1.0 / d
+    X = reference @ rng.standard_normal((d, 50))
+    R = reference @ np.diag(rng.uniform(0.5, 2.0, d)) @ reference
+    y = X[:, [2, 8]] @ rng.standard_normal((2, 6))
+    return X, y + 0.1 * reference @ rng.standard_normal((d, 6)), R
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("intercept", [False, True])
+def test_a_covariance_rounded_to_float32_keeps_its_rank(seed, intercept):
+    X, y, R = referenced(seed)
+    exact = SparseVAE(noise_variance=0.01, fit_intercept=intercept).fit(X, y, noise_cov=R)
+    assert exact.certificate_["noise_covariance"].value == 24
+    single = R.astype(np.float32)
+    for rounded in (single, single.astype(float), single + 0j):
+        model = SparseVAE(noise_variance=0.01, fit_intercept=intercept)
+        model.fit(X, y, noise_cov=rounded)
+        assert model.certificate_["noise_covariance"].value == 24
+        assert model.certificate_.holds, str(model.certificate_)
+        assert np.array_equal(model.support_, exact.support_)
+
+
+def test_simple_numbers_are_exact_although_they_are_float32_numbers():
+    small = np.eye(6) + (1.0 - 2.0**-10) * (1.0 - np.eye(6))  # a correlation of 0.999
+    assert NoiseCovariance.of(small.astype(np.float32), 6).rank == 6
+    assert apparent_epsilon(small) == np.finfo(float).eps
+    assert apparent_epsilon(np.array([0.1])) == np.finfo(float).eps
+    assert apparent_epsilon(np.float32([0.1]).astype(float)) == np.finfo(np.float32).eps

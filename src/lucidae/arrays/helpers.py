@@ -508,6 +508,20 @@ def machine_epsilon(x: Array) -> float:
     return float(namespace(x).finfo(x.dtype).eps)
 
 
+def apparent_epsilon(values: Any) -> float:
+    """Return the machine epsilon with which numbers in a float64 NumPy array were rounded.
+
+    It is that of float32 if all numbers (and their imaginary parts) are float32 numbers, unless all
+    of them have at most 11 significant bits, such as small integers, which are probably exact.
+    """
+    parts = (values.real, values.imag) if np.iscomplexobj(values) else (values,)
+    with np.errstate(over="ignore"):
+        single = all((part.astype(np.float32) == part).all() for part in parts)
+    digits = [np.ldexp(np.frexp(part)[0], 11) for part in parts]
+    simple = all((part == np.rint(part)).all() for part in digits)
+    return float(np.finfo(np.float32 if single and not simple else np.float64).eps)
+
+
 def largest(x: Array) -> float:
     """Return the largest absolute value of the entries of `x`; 0 if `x` is empty."""
     return scalar(namespace(x).max(abs(x))) if math.prod(x.shape) else 0.0

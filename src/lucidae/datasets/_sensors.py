@@ -105,7 +105,9 @@ def make_array_snapshots(
     n_snapshots : int, default=50
         Number of snapshots.
     source_angles : array-like of shape (n_sources,), default=(-10.0, 15.0)
-        Directions of the sources in degrees from broadside, on the grid or not.
+        Directions of the sources in degrees from broadside, on the grid or not. For the uniform
+        linear array they are between -90 and 90, since it cannot tell front from back. If
+        `positions` are given, any angle is allowed.
     powers : float or array-like of shape (n_sources,), default=1.0
         Mean square of the absolute value of each source's signal.
     correlation : float or array-like of shape (n_sources, n_sources), default=0.0
@@ -150,6 +152,12 @@ def make_array_snapshots(
     rng = check_random_state(check_seed(random_state))
     places, directions = _sensor_positions(positions, n_sensors), _grid(angles)
     sources = check_finite(source_angles, "source_angles", (None,))
+    if positions is None and (np.abs(sources) > 90.0).any():
+        raise ValueError(
+            f"source_angles contains {sources[np.abs(sources) > 90.0][0]:g} degrees, expected "
+            "directions between -90 and 90 degrees from the broadside of a linear array: it "
+            "cannot tell front from back. Give positions for an array in the plane."
+        )
     check_integer(n_snapshots, "n_snapshots", low=1)
     root = _signal_root(correlation, _source_powers(powers, len(sources)))
     variance = 0.0 if snr_db is None else 10.0 ** (-_checked_ratio(snr_db) / 10.0)

@@ -379,6 +379,15 @@ def _checked_weights(weights: Any, n_sources: int) -> Any:
     """
     if weights is None or hasattr(weights, "vertices"):
         return weights
+    given = np.asarray(weights)
+    if given.ndim and given.dtype.kind in "iuf":
+        wrong = np.flatnonzero(~(np.isfinite(given) & (given >= 0)))
+        if wrong.size:
+            raise ValueError(
+                f"weights is negative, NaN or infinite for {wrong.size} of {given.size} sources, "
+                f"the first with index {wrong[0]}, expected one finite number of at least 0 for "
+                "each source: give 0 to leave a source out."
+            )
     found = check_vector(weights, "weights")
     if found.shape != (n_sources,) or not found.any():
         raise ValueError(

@@ -210,14 +210,21 @@ class SourceResult:
 
         Its rows are ordered by source, and by component within a source. It is the same for all
         samples. It describes the error caused by noise, but not errors caused by a wrong forward
-        solution or wrong sources.
+        solution or wrong sources. The learned prior covariance of a source counts as exact: if it
+        allows one direction only, errors of this direction are not in the posterior covariance.
         """
         spread = self._transfer @ self.estimate.covariance @ self._transfer.T
         return np.asarray(spread / self.problem.averages[self.index])
 
     @property
     def posterior_std(self) -> Floats:
-        """Posterior standard deviations of the amplitudes, (n, n_orient), equal for all samples."""
+        """Posterior standard deviations of the amplitudes, (n, n_orient), equal for all samples.
+
+        They are the roots of the diagonal of `posterior_covariance`. With three components for each
+        source, the direction of a source is learned and counts as exact, so that errors across this
+        direction are not contained, and the true amplitudes may lie further away than these numbers
+        suggest.
+        """
         variances = np.maximum(np.diagonal(self.posterior_covariance), 0.0)
         return np.asarray(np.sqrt(variances).reshape(-1, self.n_orient))
 

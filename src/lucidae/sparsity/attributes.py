@@ -54,7 +54,8 @@ def prediction_distance(sample: Sample, coef: Any, predicted: Any) -> tuple[floa
     # A prediction is a sum with the mean response, so that it is rounded relative to this mean.
     terms = (np.abs(Phi) @ np.abs(coef)).max(axis=0)
     distance = np.abs(predicted - first - mean - Phi @ coef).max(axis=0) / size
-    error = UNIT * (np.abs(predicted).max(axis=0) + (4.0 + Phi.shape[1] ** 0.5) * terms) / size
+    count = int(coef.any(axis=1).sum())  # products with zero are exact
+    error = UNIT * (np.abs(predicted).max(axis=0) + (4.0 + count**0.5) * terms) / size
     return float(distance.max()), float(error.max())
 
 

@@ -746,7 +746,9 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         dictionary, responses = rows.weighted
         axes = axes_of(state)
         factor = ActiveFactor.of(dictionary, as_double(relevance), noise, axes)
-        significant = significant_columns(state, rows.real_responses, self.significance, objective)
+        significant = significant_columns(
+            state, rows.real_responses, self.significance, objective, 1 + rows.is_complex
+        )
         results = {
             "relevance_": relevance,
             "noise_variance_": noise,
@@ -773,6 +775,7 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         """
         coef, relevance, noise = fitted["coef_"], fitted["relevance_"], fitted["noise_variance_"]
         estimated = state.results["noise_variance_"] if rule in RULES else None
+        known, full_groups = self.posterior in VERIFIED, isinstance(objective, GroupCovariance)
         fit = Fit(
             coef.mT,
             relevance,
@@ -787,8 +790,8 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
             fitted.get("response_covariance_"),
             given_covariance(self.response_covariance),
             fitted.get("noise_variances_"),
+            state.posterior.prior_roots(objective.groups) if full_groups else None,
         )
-        known = self.posterior in VERIFIED
         model = EnergyKind(
             self.posterior,
             as_penalty(self.penalty),
@@ -796,7 +799,7 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
             self.tol,
             None if known else _violation(rows, relevance, noise, objective),
             self.significance,
-            isinstance(objective, GroupCovariance),
+            full_groups,
         )
         sample = Sample(
             given.dictionary, given.responses, given.frequencies, given.intercept,

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.linalg import solve_triangular
 
+from lucidae.arrays import apparent_epsilon
 from lucidae.sparsity.columns import centred, without_constants
 from lucidae.sparsity.evaluation import (
     Evaluation,
@@ -52,7 +53,8 @@ def noise_whitener(noise_cov: Any) -> Whitener:
     """Return the whitener of a noise covariance R, or of its diagonal.
 
     The rank is that of the correlation matrix of the noise. Eigenvalues that rounding errors alone
-    produce are left out.
+    produce are left out: those of the precision in which the numbers were given, and those that
+    are not much larger than the absolute value of a negative eigenvalue.
     """
     if noise_cov.ndim == 1:
         kept = noise_cov > 0
@@ -62,9 +64,8 @@ def noise_whitener(noise_cov: Any) -> Whitener:
     variances = np.diagonal(noise_cov).real
     scales = np.sqrt(np.where(variances > 0, variances, 1.0))
     correlation = noise_cov / scales / scales[:, None]
-    sizes = np.linalg.svd(correlation, compute_uv=False)
-    rank = int((sizes > 10.0 * sizes.size * np.finfo(float).eps * sizes[0]).sum())
     values, vectors = np.linalg.eigh((correlation + correlation.conj().T) / 2.0)
+    rank = int((values > max(_rounding(noise_cov) * values[-1], -10.0 * values[0])).sum())
     values, vectors = values[-rank:], vectors[:, -rank:]
     if rank == len(noise_cov):
         matrix = (vectors / np.sqrt(values)).conj().T / scales
@@ -73,6 +74,11 @@ def noise_whitener(noise_cov: Any) -> Whitener:
     basis, triangle = np.linalg.qr(scales[:, None] * vectors * np.sqrt(values))
     matrix = solve_triangular(triangle, basis.conj().T)
     return Whitener(matrix, 2.0 * np.log(np.abs(np.diagonal(triangle))), basis)
+
+
+def _rounding(noise_cov: Any) -> float:
+    """Return the relative size of eigenvalues that the rounding of a noise covariance explains."""
+    return 10.0 * len(noise_cov) * apparent_epsilon(noise_cov)
 
 
 def generalised_means(sample: Sample) -> tuple[Any, Any]:
@@ -100,7 +106,8 @@ def _shares(sample: Sample) -> Any:
     white = noise_whitener(sample.noise_cov).matrix
     ones = white.sum(axis=1)
     largest = np.linalg.norm(white, axis=1).max() * ones.size**0.5
-    if np.linalg.norm(ones) <= 1e-7 * largest:
+    least = 1e-7 if sample.noise_cov.ndim == 1 else max(1e-7, _rounding(sample.noise_cov))
+    if np.linalg.norm(ones) <= least * largest:
         return np.zeros(white.shape[1])
     shares = ones.conj() @ white
     shares = shares if sample.weights is None else shares * sample.weights

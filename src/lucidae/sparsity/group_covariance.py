@@ -128,6 +128,22 @@ class Axes:
         found[numbers] = (vectors * variances[numbers][:, None, :]) @ adjoint(vectors)
         return matched(found, relevance)
 
+    def covariance_roots(self, deviations: Array, groups: Groups) -> Matrices:
+        """Return square roots A of the prior covariances AAᵀ of groups, of shape (g, m, m).
+
+        There are g groups of at most m columns; smaller ones are padded with zeros. `deviations`
+        are the prior standard deviations along the principal axes, one for each column. If columns
+        of a group are nearly dependent, the large entries of a covariance cancel, and its root
+        keeps digits that the covariance has lost.
+        """
+        spread = to_numpy(groups.gather(deviations))
+        found = spread[:, :, None] * np.eye(spread.shape[1])
+        vectors = to_numpy(self.vectors)
+        found = found.astype(np.result_type(found, vectors))
+        numbers = groups.labels[self.members[:, 0]]
+        found[numbers] = vectors * spread[numbers][:, None, :]
+        return np.asarray(found)
+
 
 def principal_axes(covariances: Matrices, groups: Groups) -> tuple[Axes, Matrices]:
     """Return the principal axes of the covariances of groups, and the variances along them.
@@ -160,8 +176,10 @@ def principal_axes(covariances: Matrices, groups: Groups) -> tuple[Axes, Matrice
     return Axes(members, present, vectors), relevance
 
 
-DROPPED = 1e-13
-"""Singular values of a group's unit columns below this share of the largest count as zero."""
+DROPPED = 1e-10
+"""Singular values of a group's unit columns below this share of the largest count as zero.
+
+Coefficients along such a direction would need to be 1/`DROPPED` times as large as others."""
 
 
 INDEPENDENT = 1e-4

@@ -116,8 +116,9 @@ class PathInput:
         total = float(np.sum(np.abs(to_numpy(self.problem.responses)) ** 2))
         total += scalar(self.problem.outside)
         significant = significant_columns(
-            state, self.rows.real_responses, self.template.significance, self.objective
-        )
+            state, self.rows.real_responses, self.template.significance, self.objective,
+            1 + self.rows.is_complex,
+        )  # fmt: skip
         volume = self.rows.noise_volume() if self.objective.has_posterior else 0.0
         energy = scalar(self.objective.in_units(self.objective.value(state), self.units))
         return {

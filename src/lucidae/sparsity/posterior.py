@@ -222,6 +222,15 @@ class Posterior:
     n_columns: int
     axes: Any = None
 
+    def prior_roots(self, groups: Any) -> Any:
+        """Return square roots A of the prior covariances AAᵀ of groups with `axes`.
+
+        They have shape (g, m, m) for g groups of at most m columns, see `Axes.covariance_roots`.
+        """
+        deviations = np.zeros(self.n_columns)
+        deviations[self.active] = to_numpy(self.roots)
+        return self.axes.covariance_roots(deviations, groups)
+
     def variance(self, rows: Array) -> Array:
         """Return the posterior variance of the mean predicted for each row, without the noise.
 

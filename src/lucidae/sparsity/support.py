@@ -13,7 +13,7 @@ import numpy as np
 import scipy.optimize
 import scipy.special
 
-from lucidae.arrays import Array, is_complex, machine_epsilon, namespace, to_numpy
+from lucidae.arrays import Array, machine_epsilon, namespace, to_numpy
 from lucidae.sparsity.group_covariance import PrincipalState
 from lucidae.sparsity.group_moves import group_blocks, leave_group_out
 from lucidae.sparsity.groups import Groups
@@ -62,19 +62,20 @@ def significance_threshold(significance: float, n_columns: int) -> float:
 
 
 def significant_columns(
-    state: State, n_responses: int, significance: float, objective: Energy
+    state: State, n_responses: int, significance: float, objective: Energy, parts: int = 1
 ) -> Any:
     """Return a Boolean mask of the statistically significant columns.
 
     A column is significant if twice the log-likelihood that it adds exceeds
     `significance_threshold`. The columns of a group are tested together. Each complex response
-    counts as two in `n_responses`.
+    counts as two in `n_responses`. `parts` is 2 for complex data, and 1 for real numbers even if
+    their arrays have a complex dtype (`Rows.is_complex`).
     """
     # Twice the log-likelihood ratio of one parameter is χ²₁ under the null hypothesis (Wilks); the
     # level α/κ per column bounds the probability of any spurious column by α (Bonferroni).
     groups = objective.groups
     if isinstance(state, PrincipalState):
-        return _significant_covariances(state, n_responses, significance)
+        return _significant_covariances(state, n_responses, significance, parts)
     if groups is None:
         threshold = significance_threshold(significance, state.dictionary.shape[-1])
         used = to_numpy(state.relevance) > 0
@@ -181,13 +182,15 @@ def covariance_threshold(significance: float, n_groups: int, size: int, parts: i
     return float(scipy.optimize.brentq(excess, 0.0, highest + 1.0))
 
 
-def _significant_covariances(state: PrincipalState, n_responses: int, significance: float) -> Any:
+def _significant_covariances(
+    state: PrincipalState, n_responses: int, significance: float, parts: int
+) -> Any:
     """Return a Boolean mask of the columns of significant groups.
 
-    Each group has a covariance matrix of its own, as in ``group_covariance="full"``.
+    Each group has a covariance matrix of its own, as in ``group_covariance="full"``. `parts` is the
+    number of real numbers of an entry of the data.
     """
     groups = state.groups
-    parts = 2 if is_complex(state.dictionary) else 1
     whole = evaluate_from(state, state.relevance)
     relevance = to_numpy(state.relevance)
     significant = np.zeros(groups.count, dtype=bool)

@@ -25,10 +25,11 @@ FINE_UNIT = float(np.finfo(np.longdouble).eps)
 
 It is that of extended precision, and on platforms without it that of float64."""
 
-DEPENDENT = 64.0 * UNIT
-"""Singular value of a group's unit columns, relative to the largest, that is zero up to rounding.
+DEPENDENT = 1e-10
+"""Singular value of a group's unit columns, relative to the largest, that counts as zero.
 
-Columns that are less dependent count, with an error that grows as they become more dependent."""
+Solver and verifier round differently. So covariances and coefficients must be zero only below half
+of this value, and conditions for more variance apply only above twice this value."""
 
 INDEPENDENT = 1e-4
 """Smallest eigenvalue of the Gram matrix of unit columns above which it is accurate enough.
@@ -70,8 +71,14 @@ class PrincipalRows(NamedTuple):
         Largest error of the covariance of a response because nearly dependent columns have large
         covariances, which cancel, and which are stored in float64. The verifier's own error is
         smaller by the factor `FINE_UNIT` / `UNIT`.
+    blurred : float
+        Largest error of the columns Φ_gA for the same reason, where the root A of a covariance AAᵀ
+        was given. The verifier's own error is smaller by the same factor.
     clipped : float
         Size of the largest negative variance along an axis. It is replaced by zero.
+    weakest : float
+        Smallest singular value of the unit columns of a group with a covariance other than zero,
+        relative to the largest. Singular values that count as zero are left out.
     """
 
     rows: Weighted
@@ -79,11 +86,13 @@ class PrincipalRows(NamedTuple):
     relevance: Any
     distance: float
     lost: float
+    blurred: float
     clipped: float
+    weakest: float
 
 
 def in_principal_axes(
-    rows: Weighted, coef: Any, covariances: Any, relevance: Any, labels: Any
+    rows: Weighted, coef: Any, covariances: Any, roots: Any, relevance: Any, labels: Any
 ) -> PrincipalRows | None:
     """Return the rows in the principal axes of the covariances; None if these are not finite.
 
@@ -95,6 +104,9 @@ def in_principal_axes(
         The coefficients in these units.
     covariances : ndarray of shape (g, m, m)
         The covariances of the g groups in the units of the data, padded with zeros.
+    roots : ndarray of shape (g, m, m) or None
+        Square roots A of these covariances Γ = AAᵀ, which have lost fewer digits if columns of a
+        group are nearly dependent. The root of a group is ignored unless AAᵀ is Γ up to rounding.
     relevance : ndarray of shape (κ,)
         The relevances (prior variances) in the units of the data.
     labels : ndarray of int of shape (κ,)
@@ -105,53 +117,162 @@ def in_principal_axes(
     shape = (count, largest, largest)
     if covariances.shape != shape or not np.isfinite(covariances).all():
         return None
-    kind = complex if np.iscomplexobj(covariances) else float
+    if roots is None or roots.shape != shape or not np.isfinite(roots).all():
+        roots = np.zeros(shape)
+    kind = complex if np.iscomplexobj(covariances) or np.iscomplexobj(roots) else float
     Phi = rows.dictionary.astype(np.result_type(rows.dictionary, kind))
-    turned = coef.astype(np.result_type(coef, kind))
+    turned = coef.astype(np.result_type(Phi, coef))
     points = Phi[:0] if rows.points is None else rows.points.astype(Phi.dtype)
-    w, worst, lost, clipped = np.zeros(labels.size), 0.0, 0.0, 0.0
+    points, given_points = np.zeros_like(points), points
+    w, weakest = np.zeros(labels.size), 1.0
+    errors: tuple[float, ...] = (0.0, 0.0, 0.0, 0.0)  # distance, lost, blurred, clipped
     for chosen, members in groups:  # all groups of one size at once
         size = members.shape[1]
         columns = np.moveaxis(Phi[:, members], 1, 0)
         part = _orthogonal(columns)
         padded, block = covariances[chosen], covariances[chosen, :size, :size]
         if np.count_nonzero(padded) > np.count_nonzero(block):
-            worst = np.inf
+            errors = (np.inf, *errors[1:])
         # The columns of a group share their power of two.
         exponents = (rows.shifts[members[:, :1]] - rows.shift).astype(int)
         lengths = np.ldexp(part.lengths, exponents)
         scales = lengths[:, :, None] * lengths[:, None, :]
-        worst = max(worst, _deviation(block * scales, relevance[members] * lengths**2))
-        given = 0.5 * (block + _adjoint(block)) * scales
-        inside = _in_basis(part, columns, block, exponents)
-        scale, before = (np.abs(each).max(axis=(1, 2)) for each in (inside, given))
         amounts = part.lengths[:, :, None] * turned[members]
-        worst = max(
-            worst, _share_outside(part.outside, given), _share_outside(part.outside, amounts)
+        errors = (
+            max(
+                errors[0],
+                _deviation(block * scales, relevance[members] * lengths**2),
+                _share_outside(part.outside, 0.5 * (block + _adjoint(block)) * scales),
+                _share_outside(part.outside, amounts),
+            ),
+            *errors[1:],
         )
-        rounding = np.where(before > WORN * scale, 4.0 * UNIT * float(size) * before, 0.0)
-        lost = max(lost, float(rounding.max(initial=0.0)))
-        values, vectors = np.linalg.eigh(0.5 * (inside + _adjoint(inside)))
-        negative = np.maximum(-values[:, 0], 0.0)
-        beyond = np.maximum(negative - rounding, 0.0)  # more than the stored numbers explain
-        worst = max(worst, float((beyond / np.where(scale > 0, scale, 1.0)).max()))
-        clipped = max(clipped, float(negative.max()))
-        w[members] = np.where(values > UNIT * scale[:, None], values, 0.0)
-        Phi[:, members] = np.moveaxis(part.basis @ vectors, 0, 1)
-        shares = np.moveaxis(points[:, members] / part.lengths, 1, 0)
-        points[:, members] = np.moveaxis(shares @ (part.inverse @ vectors), 0, 1)
-        turned[members] = _adjoint(vectors) @ (part.triangle @ amounts)
+        Phi[:, members] = np.moveaxis(part.reached, 0, 1)
+        live = np.flatnonzero(block.any(axis=(1, 2)) | amounts.any(axis=(1, 2)))
+        if not live.size:
+            continue
+        part, columns = part.take(live), columns[live]
+        half = _half_columns(
+            part, columns, block[live], roots[chosen[live], :size, :size], exponents[live]
+        )
+        errors = tuple(map(max, errors, half.errors))
+        weakest = min(weakest, float(part.weakest.min()))
+        axes, variances, mixing = _principal(part.reached, half.columns)
+        w[members[live]] = variances
+        Phi[:, members[live]] = np.moveaxis(axes, 0, 1)
+        shares = np.moveaxis(given_points[:, members[live]] / part.lengths, 1, 0)
+        points[:, members[live]] = np.moveaxis(shares @ (half.root @ mixing), 0, 1)
+        turned[members[live]] = (
+            _product(_adjoint(axes), columns / part.lengths[:, None, :]) @ amounts[live]
+        )
     kept = None if rows.points is None else points
     rows = rows._replace(dictionary=Phi, points=kept)
-    return PrincipalRows(rows, turned, w, worst, lost, clipped)
+    distance, lost, blurred, clipped = errors
+    return PrincipalRows(rows, turned, w, distance, lost, blurred, clipped, weakest)
+
+
+class _Half(NamedTuple):
+    """Square roots Φ_gA of the covariances Φ_gΓ_gΦ_gᵀ of responses that groups contribute.
+
+    The fields are the matrices Φ_gA, the matrices A for columns of unit norm, and the errors
+    `distance`, `lost`, `blurred` and `clipped` of `PrincipalRows`.
+    """
+
+    columns: Any
+    root: Any
+    errors: tuple[float, ...]
+
+
+def _half_columns(
+    part: _Orthogonal, columns: Any, covariances: Any, roots: Any, exponents: Any
+) -> _Half:
+    """Return the square roots of the covariances of groups, for groups of one size.
+
+    They are computed from the covariances, and from `roots` where these agree with them.
+    """
+    size = columns.shape[2]
+    lengths = np.ldexp(part.lengths, exponents)
+    given = 0.5 * (covariances + _adjoint(covariances))
+    given = given * lengths[:, :, None] * lengths[:, None, :]
+    inside = _in_basis(part, columns, covariances, exponents)
+    scale, before = (np.abs(each).max(axis=(1, 2)) for each in (inside, given))
+    rounding = np.where(before > WORN * scale, 4.0 * UNIT * float(size) * before, 0.0)
+    values, vectors = np.linalg.eigh(0.5 * (inside + _adjoint(inside)))
+    negative = np.maximum(-values[:, 0], 0.0)
+    beyond = np.maximum(negative - rounding, 0.0)  # more than the stored numbers explain
+    distance = beyond / np.where(scale > 0, scale, 1.0)
+    half = vectors * np.sqrt(np.maximum(values, 0.0))[:, None, :]
+    found, root = part.basis @ half, part.inverse @ half
+    same, blurred = _is_root(roots, covariances), np.zeros_like(rounding)
+    if same.any():
+        scaled = np.ldexp(1.0, exponents[same])[:, :, None] * roots[same]
+        found[same] = _product(columns[same], scaled)
+        root[same] = part.lengths[same][:, :, None] * scaled
+        sizes = np.linalg.norm(found[same], axis=(1, 2))
+        before = np.linalg.norm(root[same], axis=(1, 2))
+        # A product of unit columns and A with sums of m terms has an error of at most mε/2 times
+        # the sums of absolute values, hence of norm m√m ε‖A‖/2.
+        worn = 0.5 * UNIT * float(size) ** 1.5 * before
+        blurred[same] = np.where(before > WORN * sizes, worn, 0.0)
+        rounding[same], negative[same], distance[same] = 0.0, 0.0, 0.0
+    errors = (distance, rounding, blurred, negative)
+    return _Half(found, root, tuple(float(each.max()) for each in errors))
+
+
+def _is_root(roots: Any, covariances: Any) -> Any:
+    """Tell for each matrix A and each covariance Γ whether Γ = AAᵀ up to the rounding of Γ.
+
+    The entry of row i and column j of Γ is rounded by a few ε√(Γᵢᵢ Γⱼⱼ), where ε is the machine
+    epsilon.
+    """
+    deviations = np.sqrt(np.abs(np.diagonal(covariances, axis1=1, axis2=2)))
+    allowed = 8.0 * (roots.shape[1] + 1) * UNIT * deviations[:, :, None] * deviations[:, None, :]
+    return (np.abs(roots @ _adjoint(roots) - covariances) <= allowed).all(axis=(1, 2))
+
+
+def _principal(basis: Any, half: Any) -> tuple[Any, Any, Any]:
+    """Return the principal axes of the covariances of groups, and the variances along them.
+
+    The covariance of a group is HHᵀ for the matrix H in `half`. With the singular value
+    decomposition H = P diag(s) Zᵀ the axes are P, with the variances s². They are completed by an
+    orthonormal basis of what is orthogonal to them in the span of `basis`, whose columns are
+    orthonormal or zero; zero columns follow if it has some. The third result is Z diag(1/s), so
+    that P = HZ diag(1/s).
+    """
+    _, rows, size = half.shape
+    padding = ((0, 0), (0, max(size - rows, 0)), (0, 0))
+    left, values, right = np.linalg.svd(np.pad(half, padding), full_matrices=False)
+    active = values**2 > UNIT * values[:, :1] ** 2
+    left = np.where(active[:, None, :], left, 0.0)
+    rank = basis.any(axis=1).sum(axis=1)[:, None]
+    basis = np.pad(basis, padding)
+    rest = np.linalg.svd(basis - left @ (_adjoint(left) @ basis), full_matrices=False)[0]
+    count, place = active.sum(axis=1)[:, None], np.arange(size)
+    index = np.where(place < count, place, size + place - count)
+    axes = np.take_along_axis(np.concatenate([left, rest], axis=2), index[:, None, :], axis=2)
+    axes = np.where((place < np.maximum(count, rank))[:, None, :], axes, 0.0)
+    inverse = np.where(active, 1.0 / np.where(active, values, 1.0), 0.0)
+    return (
+        axes[:, :rows],
+        np.where(active, values, 0.0) ** 2,
+        _adjoint(right) * inverse[:, None, :],
+    )
+
+
+def _product(first: Any, second: Any) -> Any:
+    """Return the product of stacks of matrices, computed in extended precision if there is one."""
+    kind = np.result_type(first, second)
+    wide = np.result_type(kind, np.longdouble)
+    return (first.astype(wide) @ second.astype(wide)).astype(kind)
 
 
 class _Orthogonal(NamedTuple):
     """The decompositions Φ_g = BRL of the columns Φ_g of several groups, with B orthonormal.
 
-    The fields are B (with zero columns in place of linearly dependent ones), the triangular R, its
-    pseudo-inverse, the projection on the vectors that are orthogonal to the rows of R, and the
-    norms L of the columns (1 for columns of zeros).
+    The fields are B (whose last columns are zero if columns are linearly dependent), R, its
+    pseudo-inverse, the projection on the vectors that are orthogonal to the rows of R, the norms L
+    of the columns (1 for columns of zeros), the rank, and the smallest singular value of R that is
+    not zero, relative to the largest.
     """
 
     basis: Any
@@ -159,6 +280,19 @@ class _Orthogonal(NamedTuple):
     inverse: Any
     outside: Any
     lengths: Any
+    rank: Any
+    weakest: Any
+
+    @property
+    def reached(self) -> Any:
+        """B without the directions that the columns reach only by very large coefficients."""
+        return np.where(
+            (np.arange(self.basis.shape[2]) < self.rank[:, None])[:, None], self.basis, 0.0
+        )
+
+    def take(self, index: Any) -> _Orthogonal:
+        """Return the decompositions of the groups with the given indices."""
+        return _Orthogonal(*(each[index] for each in self))
 
 
 def _adjoint(matrices: Any) -> Any:
@@ -176,20 +310,21 @@ def _orthogonal(columns: Any) -> _Orthogonal:
     lengths = np.where(lengths > 0, lengths, 1.0)
     basis, triangle = _qr(columns / lengths[:, None, :])
     left, values, right = np.linalg.svd(triangle)
-    kept = values > DEPENDENT * values[:, :1]
+    kept = values > 0.5 * DEPENDENT * values[:, :1]
     left = np.where(kept[:, None, :], left, 0.0)
     right = np.where(kept[:, :, None], right, 0.0)
     inverted = np.where(kept, 1.0 / np.where(kept, values, 1.0), 0.0)
-    # Directions that are dropped keep no column; the others are not changed by the projection.
-    projection = left @ _adjoint(left)
     outside = np.eye(size) - _adjoint(right) @ right
     outside[kept.all(axis=1)] = 0.0
+    smallest = np.where(kept, values, np.inf).min(axis=1) / np.maximum(values[:, 0], UNIT)
     return _Orthogonal(
-        basis @ projection,
-        projection @ triangle,
-        (_adjoint(right) * inverted[:, None, :]) @ _adjoint(left),
+        basis @ left,
+        _adjoint(left) @ triangle,
+        _adjoint(right) * inverted[:, None, :],
         outside,
         lengths,
+        (values > 2.0 * DEPENDENT * values[:, :1]).sum(axis=1),
+        np.where(kept.any(axis=1), smallest, 1.0),
     )
 
 
@@ -218,16 +353,13 @@ def _in_basis(part: _Orthogonal, columns: Any, covariances: Any, exponents: Any)
     computed in extended precision where the platform has it. `exponents` are the powers of two by
     which the columns were divided, of shape (g, 1) for g groups.
     """
-    found = np.zeros_like(part.triangle, dtype=np.result_type(part.triangle, covariances))
-    active = covariances.any(axis=(1, 2))
-    if active.any():
-        wide = np.result_type(found.dtype, np.longdouble)
-        factor = np.ldexp(np.ones(1), exponents[active])[:, :, None].astype(np.longdouble)
-        triangle = _adjoint(part.basis[active]).astype(wide) @ columns[active].astype(wide)
-        given = covariances[active].astype(wide)
-        moved = (triangle * factor) @ (given + _adjoint(given)) @ _adjoint(triangle * factor)
-        found[active] = 0.5 * moved.astype(found.dtype)
-    return found
+    kind = np.result_type(part.triangle, covariances)
+    wide = np.result_type(kind, np.longdouble)
+    factor = np.ldexp(np.ones(1), exponents)[:, :, None].astype(np.longdouble)
+    triangle = factor * (_adjoint(part.basis).astype(wide) @ columns.astype(wide))
+    given = covariances.astype(wide)
+    moved = triangle @ (given + _adjoint(given)) @ _adjoint(triangle)
+    return 0.5 * moved.astype(kind)
 
 
 def _share_outside(outside: Any, values: Any) -> float:
@@ -300,7 +432,9 @@ def excess_of_groups(at: Evaluation, labels: Any) -> tuple[Any, Any]:
     for _, members in _by_size(labels):
         columns = np.moveaxis(at.whitened[:, members], 1, 0)
         values, axes, lost = _singular_values(columns)
-        kept = values > UNIT * values[:, :1]
+        # Columns of zeros stand for directions that the columns of the group do not reach.
+        rank = columns.any(axis=1).sum(axis=1)[:, None]
+        kept = (np.arange(values.shape[1]) < rank) & (values > 0)
         roots = np.where(kept, 1.0 / np.where(kept, values, 1.0), 0.0)
         half = roots[:, :, None] * (axes @ at.loading[members])
         ratios = np.linalg.eigvalsh(half @ _adjoint(half))[:, -1] / at.mean.shape[1]
@@ -323,6 +457,8 @@ def _singular_values(columns: Any) -> tuple[Any, Any, Any]:
     """
     # The Gram matrix is fast, but its relative error is that of the squared condition number. So
     # matrices C whose columns are nearly dependent are decomposed themselves: C = U diag(s) Vᵀ.
+    _, rows, size = columns.shape
+    columns = np.pad(columns, ((0, 0), (0, max(size - rows, 0)), (0, 0)))
     powers, axes = np.linalg.eigh(_adjoint(columns) @ columns)
     values = np.sqrt(np.maximum(powers[:, ::-1], 0.0))
     axes = _adjoint(axes[:, :, ::-1])

@@ -113,6 +113,9 @@ class Fit(NamedTuple):
         was not learned.
     row_variances : ndarray of shape (n_rows,), optional
         The reported noise variance of each row, if the noise has a covariance.
+    covariance_roots : array of shape (n_groups, m, m), optional
+        Square roots A of the covariances AAᵀ of groups, which lose fewer digits if columns of a
+        group are nearly dependent.
     """
 
     coef: Any
@@ -128,6 +131,7 @@ class Fit(NamedTuple):
     response_covariance: Any = None
     given_covariance: Any = None
     row_variances: Any = None
+    covariance_roots: Any = None
 
 
 class EnergyKind(NamedTuple):
@@ -219,14 +223,17 @@ def _measured(sample: Sample, fit: Fit, model: EnergyKind, title: str) -> Sparse
         implied = _implied_error(rows, U, w, _shifted(fit.noise, rows), stored)
     else:
         w = np.ldexp(to_numpy(fit.relevance).astype(np.float64), 2 * (rows.shifts - rows.shift))
-    lost, clipped = 0.0, 0.0
+    lost, blurred, clipped, vague = 0.0, 0.0, 0.0, 0.0
     if model.full_groups:
         given = to_numpy(fit.relevance).astype(np.float64)
-        turned = in_principal_axes(rows, U, _wide(fit.covariances), given, model.labels)
+        roots = None if fit.covariance_roots is None else _wide(fit.covariance_roots)
+        turned = in_principal_axes(rows, U, _wide(fit.covariances), roots, given, model.labels)
         if turned is None:
             return _failed(replace(figures, covariance_distance=np.inf), fit, FINEST)
-        rows, U, w, distance, lost, clipped = turned
+        rows, U, w, distance, lost, blurred, clipped, weakest = turned
         figures = replace(figures, covariance_distance=max(0.0, distance - 4.0 * stored))
+        # Nearly dependent columns determine the direction that they hardly reach only up to this.
+        vague = UNIT / weakest
     tolerance = max(min(model.tolerance, LOOSEST), FINEST)
     sound = np.isfinite(w).all() and (w >= 0).all() and fit.noise > 0 and np.isfinite(U).all()
     if not sound or not np.isfinite(fit.noise):
@@ -236,10 +243,12 @@ def _measured(sample: Sample, fit: Fit, model: EnergyKind, title: str) -> Sparse
     except np.linalg.LinAlgError:  # γ is so small that its root is lost beside the columns
         return _failed(figures, fit, tolerance)
     # Covariances are stored with an error of norm `lost`, at most this part of Σ in any direction.
-    at = at._replace(reach=at.reach + lost / at.noise)
-    share = (lost * FINE_UNIT / UNIT + clipped) / at.noise
+    # Their roots have an error of norm `blurred`, which is compared with the root of Σ.
+    inexact = lost / at.noise + blurred / at.noise**0.5
+    at = at._replace(reach=at.reach + inexact)
+    share = inexact * FINE_UNIT / UNIT + clipped / at.noise
     at = at._replace(rounding=at.rounding + share)
-    figures = _judged(figures, rows, at, U, model, tolerance, stored, implied)
+    figures = _judged(figures, rows, at, U, model, tolerance, max(stored, vague), implied)
     if fit.relevance is None:  # stationary relevances say nothing if they do not give these U
         distance = _worse(figures.violation, figures.mean_distance)
         figures = replace(figures, violation=distance)
@@ -248,7 +257,7 @@ def _measured(sample: Sample, fit: Fit, model: EnergyKind, title: str) -> Sparse
         figures,
         noise_rule=_floored_rule(fit, rows, at),
         noise_distance=_with_rows(_noise_distance(fit, plain, rows, at, model), fit, plain),
-        energy_distance=_energy_distance(fit, rows, at, model),
+        energy_distance=_energy_distance(fit, rows, at, model, vague),
         energy_error=share * (1.0 + at.fit / max(rows.dimension, 1.0)),
         evidence=figures.evidence | _energies(rows, at, model) | _of_covariance(rows, at, fit),
     )
@@ -676,17 +685,21 @@ def _energy(rows: Weighted, at: Evaluation, model: EnergyKind) -> Figure:
     return float(n * (at.fit + _log_volume(rows, at, model)))
 
 
-def _energy_distance(fit: Fit, rows: Weighted, at: Evaluation, model: EnergyKind) -> Figure:
+def _energy_distance(
+    fit: Fit, rows: Weighted, at: Evaluation, model: EnergyKind, vague: float
+) -> Figure:
     """Return the relative difference between the reported energy (loss) and the verifier's.
 
     It is divided by the energy, or by the number of responses times the number of independent rows
-    if this is larger. Return None if one of the energies is unknown.
+    if this is larger, and reduced by `vague`, the relative error of nearly dependent columns.
+    Return None if one of the energies is unknown.
     """
     energy = _energy(rows, at, model)
     if fit.energy is None or energy is None:
         return None
     size = max(abs(energy), rows.responses.shape[1] * max(rows.dimension, 1.0))
-    return float(abs(fit.energy - energy) / size)
+    distance = float(abs(fit.energy - energy) / size)
+    return max(0.0, distance - vague) if np.isfinite(distance) else distance
 
 
 def _energies(rows: Weighted, at: Evaluation, model: EnergyKind) -> dict[str, Any]:

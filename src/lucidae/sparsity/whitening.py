@@ -20,6 +20,7 @@ import scipy.sparse
 
 from lucidae.arrays import (
     Array,
+    apparent_epsilon,
     as_complex,
     conjugate,
     device,
@@ -39,6 +40,9 @@ ASYMMETRIC = 1e-8
 
 It is also the largest negative eigenvalue that counts as rounding error, relative to the largest
 eigenvalue of the correlation matrix; both are larger for float32."""
+
+RANK_MARGIN = 10.0
+"""Factor between the expected rounding errors of eigenvalues and those that count as positive."""
 
 UNIDENTIFIED = 1e-7
 """Norm of the whitened column of ones below which the intercept lies outside the range of R.
@@ -87,8 +91,9 @@ class NoiseCovariance:
             )
         if given.shape not in ((n_rows,), (n_rows, n_rows)):
             _refuse_shape(given.shape, n_rows)
-        single = given.dtype in (np.float32, np.complex64)
         given = given.astype(np.complex128 if given.dtype.kind == "c" else np.float64)
+        if np.iscomplexobj(given) and not given.imag.any():
+            given = given.real.copy()
         if not np.isfinite(given).all():
             raise ValueError(
                 "noise_cov contains NaN or infinity. Give finite variances and covariances."
@@ -96,6 +101,7 @@ class NoiseCovariance:
         if given.ndim == 1:
             _check_variances(given)
             return cls(given.real)
+        single = apparent_epsilon(given) > np.finfo(float).eps
         _check_matrix(given, ASYMMETRIC * (1e4 if single else 1.0))
         return cls(given)
 
@@ -121,6 +127,15 @@ class NoiseCovariance:
         return self.values if self.is_diagonal else np.diagonal(self.values).real.copy()
 
     @cached_property
+    def rounding(self) -> float:
+        """Eigenvalue of the correlation matrix, relative to the largest, that counts as zero.
+
+        It follows from the precision with which the given numbers were rounded, which may be that
+        of float32 although they are stored as float64.
+        """
+        return RANK_MARGIN * len(self.values) * apparent_epsilon(self.values)
+
+    @cached_property
     def rank(self) -> int:
         """Rank of the noise covariance R."""
         return int((self.variances > 0).sum()) if self.is_diagonal else len(self.matrix)
@@ -139,7 +154,8 @@ class NoiseCovariance:
             return whitener
         correlation, scales = _correlation(self.values)
         values, vectors = np.linalg.eigh(correlation)
-        floor = 10.0 * values.size * np.finfo(float).eps * values[-1]
+        # Rounding makes zero eigenvalues positive or negative, by about the same amounts.
+        floor = max(self.rounding * values[-1], -RANK_MARGIN * values[0])
         rank = int((values > floor).sum())
         if rank == values.size:  # scaled rows: the units of the rows do not cost digits
             return (vectors / np.sqrt(values)) @ vectors.conj().T / scales
@@ -373,7 +389,8 @@ def whitened_rows(rows: Rows, noise: NoiseCovariance) -> WhitenedRows:
     if not noise.is_diagonal:
         peak = float(np.linalg.norm(noise.matrix, 2))
     length = float(np.linalg.norm(to_numpy(ones)))
-    if not rows.intercept or length <= UNIDENTIFIED * peak * ones.shape[0] ** 0.5:
+    unidentified = UNIDENTIFIED if noise.is_diagonal else max(UNIDENTIFIED, noise.rounding)
+    if not rows.intercept or length <= unidentified * peak * ones.shape[0] ** 0.5:
         ones = 0.0 * ones
     else:
         counts = np.ones(ones.shape[0]) if weights is None else weights
