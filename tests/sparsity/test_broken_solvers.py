@@ -101,7 +101,8 @@ FUNCTIONS = {
     kernels: (
         "best_change", "gain_of", "move_coordinate_", "best_coordinate_step", "open_workspace",
         "newton_direction", "newton_step", "_raised", "polish", "working_set", "improve",
-        "_move_coordinates", "_restricted", "solve_working_set", "continuation", "noise_stages",
+        "move_coordinates", "_restricted", "state_in_span", "coordinate_steps", "descend",
+        "solve_working_set", "noise_stages",
     ),
     state: ("factorise", "evaluate", "evaluate_from", "flat_start", "complementarity"),
     problem: (

@@ -8,9 +8,10 @@ import extras
 from lucidae import SparseVAE
 from lucidae.datasets import make_sparse_regression
 from lucidae.sparsity import noise_path
-from lucidae.sparsity.held_out import HeldOut, PathTrace, screened
+from lucidae.sparsity.held_out import HeldOut, PathTrace
 from lucidae.sparsity.objectives import FullCovariance
 from lucidae.sparsity.problem import normalise
+from lucidae.sparsity.screening import Screening
 from lucidae.sparsity.state import evaluate
 
 
@@ -152,7 +153,7 @@ def test_columns_evaluated_through_the_active_ones_are_those_of_the_factor():
     problem, _ = normalise(rng.standard_normal((20, 50)), rng.standard_normal((20, 6)))
     problem = problem.with_noise(0.05)
     relevance = np.where(rng.random(50) < 0.2, rng.uniform(0.1, 5.0, 50), 0.0)
-    fast, exact = screened(problem, relevance), evaluate(problem, relevance)
+    fast, exact = Screening.of(problem, relevance).state, evaluate(problem, relevance)
     assert_allclose(fast.curvature, exact.curvature, rtol=1e-9)
     assert_allclose(fast.alignment, exact.alignment, rtol=1e-9)
     assert FullCovariance().exact_coordinates

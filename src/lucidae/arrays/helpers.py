@@ -44,7 +44,10 @@ def namespace(*arrays: Any) -> Namespace:
 
     Scalars and None are ignored; without any array it is that of NumPy.
     """
-    if len(arrays) == 1 and type(arrays[0]) is np.ndarray:
+    for x in arrays:
+        if type(x) is not np.ndarray and not isinstance(x, np.generic):
+            break
+    else:
         return _NUMPY  # a shortcut for the solvers of small problems, which call this very often
     found = [x for x in arrays if is_array(x) and not isinstance(x, np.generic)]
     return compat.array_namespace(*found) if found else _NUMPY

@@ -150,7 +150,7 @@ def _continuation(problem: Problem, groups: Groups) -> Matrices:
     """Return covariances from which to minimise the energy, found at decreasing noise variances.
 
     The problem is solved to low accuracy at each noise variance, from the solution before, as in
-    `working_set.continuation`. The energy is the loss.
+    `screening.continuation`. The energy is the loss.
     """
     size = groups.members.shape[1]
     numbers, blocks = np.zeros(0, dtype=int), np.zeros((0, size, size))

@@ -11,41 +11,22 @@ coefficients) instead, which costs less and does not start in a bad minimum.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 from sklearn.model_selection import KFold
 
-from lucidae.arrays import (
-    Array,
-    add_diagonal,
-    adjoint,
-    cholesky,
-    device,
-    namespace,
-    put,
-    scalar,
-    solve_lower,
-    squared_norm,
-    squared_norms,
-    to_numpy,
-    zeros_like_shape,
-)
+from lucidae.arrays import Array, namespace, scalar, squared_norm, squared_norms, to_numpy
 from lucidae.iteration import Below, Callback, iterate, limited_blas, of_each
-from lucidae.sparsity.dictionary import (
-    adjoint_times,
-    column_squares,
-    dense_columns,
-    norms_after,
-)
+from lucidae.sparsity.dictionary import adjoint_times, column_squares
 from lucidae.sparsity.group_covariance import axes_of
-from lucidae.sparsity.objectives import Energy, Marginal
-from lucidae.sparsity.posterior import posterior_mean
+from lucidae.sparsity.objectives import Energy
+from lucidae.sparsity.posterior import ActiveFactor
 from lucidae.sparsity.problem import Problem, Rows, Units
+from lucidae.sparsity.screening import Products, coarse_fit
 from lucidae.sparsity.solvers import FEW_RESPONSES, is_small, lifted, repeat_update, solve
-from lucidae.sparsity.state import State, empty_start, evaluate, positive
-from lucidae.sparsity.working_set import solve_working_set, working_set
+from lucidae.sparsity.state import State, empty_start, positive
 from lucidae.validation import check_integer
 
 PATH_STEP = 10.0**-0.5
@@ -61,6 +42,22 @@ LARGE_PATIENCE = 2
 """For large problems, the path ends after this many noise variances without a better prediction.
 
 It is shorter, because fits at noise variances that are too small take most of the time."""
+
+IMPROVED = 0.99
+"""A prediction counts as better if its error is below this share of the smallest error so far."""
+
+WORSE = 1.01
+"""The path of a large problem ends if the error exceeds the smallest one by this factor and, on
+average over the folds, there are at least as many active columns as training rows.
+
+The training responses are then interpolated up to less noise than they have. This happened in 59 of
+120 problems with five kinds of dictionaries, and in none of them did the next noise variances
+predict better."""
+
+QUICK_STEPS = 2
+"""Number of Newton steps of a fit that only has to show that the prediction is worse.
+
+That is a fit at a noise variance after one that did not improve the prediction."""
 
 FEW_STEPS = 10
 """Number of MacKay steps after which the predictions of a small problem no longer improve."""
@@ -80,12 +77,6 @@ EXPLAINED = 0.4
 
 The fits are those along the path of noise variances. Fits that explain less merge several columns
 into one even if the dictionary is right."""
-
-LOW_RANK = 1e-8
-"""Noise variance above which all columns are evaluated by low-rank updates from the active ones.
-
-It is relative to the mean square response. Below it, differences of nearly equal numbers would lose
-too many digits."""
 
 
 def folds(
@@ -141,6 +132,9 @@ class RowFold:
     start : array, optional
         The fitted relevances (or group covariances) for the previous noise variance, from which the
         next fit starts; None before the first fit.
+    products : Products, optional
+        Products with the dictionary that all fits of a large problem share; None if the fits do not
+        need them.
     """
 
     problem: Problem
@@ -148,6 +142,7 @@ class RowFold:
     train: Rows
     test: Rows
     start: Array | None = None
+    products: Products | None = None
 
     @classmethod
     def of(cls, train: Rows, test: Rows, objective: Energy) -> RowFold:
@@ -155,30 +150,39 @@ class RowFold:
 
         In these units columns have unit norm and responses have unit mean square.
         """
-        return cls(*train.normalised(objective.groups), train, test)
+        problem, units = train.normalised(objective.groups)
+        screened = _is_screened(problem, objective)
+        products = Products.of(problem) if screened else None
+        return cls(problem, units, train, test, products=products)
 
-    def fitted(self, noise: float, objective: Energy) -> FoldFit:
+    def fitted(self, noise: float, objective: Energy, quick: bool = False) -> FoldFit:
         """Return the fit at the noise variance `noise`, and its error on the test rows.
 
-        The fit starts from the relevances (prior variances) of the last one.
+        The fit starts from the relevances (prior variances) of the last one. If `quick`, a large
+        problem is solved to a lower accuracy.
         """
         with limited_blas(self.train.count):
             normalised = scalar(self.units.normalised_noise(noise))
-            found = _coarse(self.problem.with_noise(normalised), objective, self.start)
+            at = self.problem.with_noise(normalised)
+            found = _coarse(at, objective, self.start, self.products, quick)
+            dictionary, responses = self.train.weighted
             relevance = self.units.relevance(found.relevance)
-            coefficients = posterior_mean(*self.train.weighted, relevance, noise, found.axes)
-            return FoldFit(self.test.squared_error(coefficients, self.train), found.start)
+            factor = ActiveFactor.of(dictionary, relevance, noise, found.axes)
+            error = self.test.squared_error(*factor.nonzero_mean(responses), self.train)
+            return FoldFit(error, found.start, factor.active.size / self.train.count)
 
 
 class FoldFit(NamedTuple):
     """The fit of one fold at one noise variance.
 
-    The fields are the weighted sum of squares of the errors of the test rows, and the relevances
-    (prior variances) or group covariances from which the next fit starts.
+    The fields are the weighted sum of squares of the errors of the test rows, the relevances (prior
+    variances) or group covariances from which the next fit starts, and the number of active columns
+    (those of positive prior variance) per training row.
     """
 
     error: float
     start: Array
+    density: float
 
 
 class CoarseFit(NamedTuple):
@@ -199,10 +203,20 @@ class CoarseFit(NamedTuple):
         return cls(state.relevance, axes_of(state), objective.parameters(state))
 
 
-def _coarse(problem: Problem, objective: Energy, start: Array | None) -> CoarseFit:
+def _is_screened(problem: Problem, objective: Energy) -> bool:
+    """Tell whether the fits of a path evaluate all columns by `Screening`, at low cost."""
+    full = objective.marginal is not None and objective.exact_coordinates
+    return full and objective.groups is None and not is_small(problem)
+
+
+def _coarse(
+    problem: Problem, objective: Energy, start: Array | None, products: Products | None, quick: bool
+) -> CoarseFit:
     """Return relevances that minimise the energy to the low accuracy that predictions need.
 
     The energy is the loss, and the relevance of a column is the prior variance of its coefficients.
+    `products` are those of the problem, if it is large; it is then solved to a lower accuracy if
+    `quick`.
     """
     rough: dict[str, Any] = {"tolerance": 1e-2, "limit": 100}
     if not objective.exact_coordinates:
@@ -216,65 +230,9 @@ def _coarse(problem: Problem, objective: Energy, start: Array | None) -> CoarseF
     if is_small(problem):  # no start is better: one from a larger γ may end at a higher energy
         rough |= {"limit": FEW_STEPS}
         return CoarseFit.of(repeat_update(problem, objective, "mackay", **rough).value, objective)
-    relevance, _, _ = one_pass(problem, objective.marginal, begin)
+    steps = {"newton_steps": QUICK_STEPS} if quick else {}
+    relevance, _, _ = coarse_fit(problem, objective.marginal, begin, products, **steps)
     return CoarseFit(relevance, None, relevance)
-
-
-def one_pass(
-    problem: Problem, marginal: Marginal, start: Array
-) -> tuple[Array, np.ndarray[Any, Any], State | None]:
-    """Return relevances of a low energy, found by evaluating all columns only once.
-
-    The evaluation chooses a working set of columns, and the energy is then minimised on these
-    alone. The energy is the loss, and the relevance of a column is the prior variance of its
-    coefficients. The other two values are the indices of the working set and its state, None if it
-    is empty.
-    """
-    if marginal.groups is None and scalar(problem.noise) >= LOW_RANK:
-        state = screened(problem, start)
-    else:
-        state = evaluate(problem, start, columns=True)
-    index = working_set(state, marginal)
-    if not index.size:
-        return start, index, None
-    xp = namespace(start)
-    chosen = xp.asarray(index, device=device(start))
-    narrow = problem._replace(dictionary=dense_columns(problem.dictionary, index))
-    groups = None if marginal.groups is None else marginal.groups.restricted(index)
-    begin = evaluate(narrow, xp.take(start, chosen, axis=0), columns=True)
-    solved = solve_working_set(begin, replace(marginal, groups=groups), tolerance=1e-2, limit=1)
-    return put(start, index, solved.value.relevance), index, solved.value
-
-
-def screened(problem: Problem, relevance: Array) -> State:
-    """Return a state with the curvatures and alignments of all columns, at a lower cost.
-
-    For a column φ these are φᵀΣ⁻¹φ and ‖φᵀΣ⁻¹X‖²/n, for n responses X with covariance Σ. They are
-    computed from the a active columns, those of positive relevance (prior variance). The cost is
-    that of a product of the dictionary with a + p vectors for p responses, instead of one with as
-    many vectors as there are rows. The other fields of the state are NaN or empty.
-    """
-    # With the active columns S = ΦW^½ and SᵀS + γI = LLᵀ, Woodbury's identity gives
-    # Σ⁻¹ = (I − KᵀK)/γ for K = L⁻¹Sᵀ, so φᵀΣ⁻¹φ = (‖φ‖² − ‖Kφ‖²)/γ and Σ⁻¹Y = (Y − KᵀKY)/γ.
-    xp = namespace(relevance)
-    active = np.flatnonzero(to_numpy(relevance))
-    if active.size >= problem.rows:
-        return evaluate(problem, relevance)
-    index = xp.asarray(active, device=device(relevance))
-    roots = xp.sqrt(xp.take(relevance, index, axis=0))
-    scaled = dense_columns(problem.dictionary, active) * roots[None, :]
-    noise, responses = problem.noise, problem.responses
-    squares = column_squares(problem.dictionary)
-    if active.size:
-        lower, _ = cholesky(add_diagonal(adjoint(scaled) @ scaled, noise[None]))
-        reduced = solve_lower(lower, adjoint(scaled))
-        squares = squares - norms_after(problem.dictionary, reduced)
-        responses = responses - adjoint(reduced) @ (reduced @ responses)
-    curvature = xp.maximum(squares, xp.zeros_like(squares)) / noise
-    loading = adjoint_times(problem.dictionary, responses) / noise
-    nothing, unknown = zeros_like_shape((0, 0), relevance), noise * xp.nan
-    vectors = (relevance, curvature, squared_norms(loading, -1), unknown, unknown)
-    return State(*problem, *vectors, nothing, nothing, nothing, nothing)
 
 
 class PathTrace(NamedTuple):
@@ -373,8 +331,10 @@ def coarse_trace(problem: Problem, objective: Energy, noise: float) -> PathTrace
     count = max(1, int(np.ceil(np.log(highest / target) / -np.log(PATH_STEP))))
     steps = np.geomspace(highest, target, count + 1)[1:-1]
     levels, powers, shares, relevance = [], [], [], empty_start(problem)
+    products = Products.of(problem) if objective.groups is None else None
     for level in steps:
-        relevance, index, state = one_pass(problem.with_noise(float(level)), marginal, relevance)
+        at = problem.with_noise(float(level))
+        relevance, index, state = coarse_fit(at, marginal, relevance, products)
         power = np.zeros(problem.columns)
         if state is not None:
             power[index] = to_numpy(state.power * column_squares(state.dictionary))
@@ -564,13 +524,17 @@ def held_out_errors(
     errors: list[Any] = []
 
     def step(walk: Walk) -> Walk:
-        jobs = [(fold, float(path[walk.tried]), objective) for fold in parts]
+        quick = large and walk.waited > 0
+        jobs = [(fold, float(path[walk.tried]), objective, quick) for fold in parts]
         fits = of_each(RowFold.fitted, jobs, n_jobs=n_jobs)
         for fold, fit in zip(parts, fits, strict=True):
             fold.start = fit.start
         errors.append(np.array([fit.error for fit in fits]) / counts)
         error = float(errors[-1] @ weights / weights.sum())
-        waited = 0 if error < 0.99 * walk.best else walk.waited + 1
+        waited = 0 if error < IMPROVED * walk.best else walk.waited + 1
+        dense = float(np.mean([fit.density for fit in fits])) >= 1.0
+        if large and patience is None and dense and error > WORSE * walk.best:
+            waited = allowed
         return Walk(walk.tried + 1, min(walk.best, error), waited)
 
     large = objective.exact_coordinates and not is_small(parts[0].problem)

@@ -111,15 +111,36 @@ class ActiveFactor:
         It is WΦᵀΣ⁻¹X for the responses X with covariance Σ, the dictionary Φ and the relevances
         (prior variances) W.
         """
+        found = self._active_mean(responses)
+        nothing = zeros_like_shape((self.n_columns, responses.shape[1]), found)
+        found = put(nothing, self.active, found) if self.active.size else nothing
+        return found if self.axes is None else self.axes.coefficients(found)
+
+    def nonzero_mean(self, responses: Array) -> tuple[np.ndarray[Any, Any], Array]:
+        """Return the indices of the columns whose coefficients are not zero, and their mean.
+
+        It contains the rows of `mean` with these indices.
+        """
+        if self.axes is None:
+            return self.active, self._active_mean(responses)
+        mean = self.mean(responses)
+        xp = namespace(mean)
+        index = np.flatnonzero(to_numpy(xp.any(mean != 0, axis=1)))
+        return index, xp.take(mean, xp.asarray(index, device=device(mean)), axis=0)
+
+    def _active_mean(self, responses: Array) -> Array:
+        """Return the posterior mean of the coefficients of the active columns (or axes of groups).
+
+        Active columns have a positive prior variance.
+        """
         if is_complex(responses) and not is_complex(self.scaled):
             xp = namespace(responses)  # the mean is linear in X, with real factors
-            return self.mean(xp.real(responses)) + 1j * self.mean(xp.imag(responses))
+            parts = xp.real(responses), xp.imag(responses)
+            return self._active_mean(parts[0]) + 1j * self._active_mean(parts[1])
         responses = as_complex(responses) if is_complex(self.scaled) else responses
-        nothing = zeros_like_shape((self.n_columns, responses.shape[1]), responses)
         if not self.active.size:
-            return nothing
-        found = put(nothing, self.active, self.roots[:, None] * self._latent(responses))
-        return found if self.axes is None else self.axes.coefficients(found)
+            return zeros_like_shape((0, responses.shape[1]), responses)
+        return self.roots[:, None] * self._latent(responses)
 
     def _latent(self, responses: Array) -> Array:
         """Return the posterior mean divided by the prior standard deviations, shape (a, n).

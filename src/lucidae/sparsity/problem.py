@@ -44,10 +44,12 @@ from lucidae.arrays import (
     scalar,
     squared_moduli,
     to_numpy,
+    where_set,
 )
 from lucidae.sparsity.dictionary import (
     Dictionary,
     column_squares,
+    dense_columns,
     divided,
     is_sparse,
     reduced_to_span,
@@ -62,6 +64,11 @@ CONSTANT = 8.0
 """A column is constant if it varies, relative to its largest entry, by at most this many epsilons.
 
 One epsilon is the machine epsilon of float64."""
+
+SMALLEST_PEAK = 1e-70
+"""Columns with a largest entry between this number and its inverse have squares within float64.
+
+The columns of smaller or larger entries are rescaled before their norms are computed."""
 
 LEAST_ACCURACY = 1e-2
 """Largest distance to optimality that is accepted if the noise variance is very small."""
@@ -132,6 +139,18 @@ class Problem(NamedTuple):
         xp = namespace(self.noise)
         value = like(noise, self.noise) if not isinstance(noise, float) else noise
         return self._replace(noise=xp.zeros_like(self.noise) + value)
+
+    def restricted(self, index: Any) -> Problem:
+        """Return the problem of the columns `index` alone, which become dense.
+
+        If there are fewer columns than rows, the problem is reduced to their span, so that it has
+        as many rows as columns. Its energies (losses) are those of this problem if the relevances
+        (prior variances) of all other columns are zero.
+        """
+        columns = dense_columns(self.dictionary, index)
+        dictionary, responses, outside = reduced_to_span(columns, self.responses)
+        spare = self.spare + float(self.rows - dictionary.shape[-2])
+        return Problem(dictionary, responses, self.noise, self.outside + outside, spare)
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,11 +227,24 @@ def safe_norm(A: Array, axis: Any) -> Array:
     return xp.squeeze(norm, axis=axis)
 
 
+def _peaks(columns: Array) -> Array:
+    """Return the largest absolute value of each column, without an array of the size of all."""
+    xp = namespace(columns)
+    if is_complex(columns):
+        return xp.max(xp.abs(columns), axis=-2)
+    return xp.maximum(xp.max(columns, axis=-2), -xp.min(columns, axis=-2))
+
+
 def _column_norms(dictionary: Dictionary) -> Array:
     """Return the norms of the columns, without overflow or underflow of squares."""
     if is_sparse(dictionary):  # its entries were checked: their squares are in the float64 range
         return np.sqrt(column_squares(dictionary))
-    return safe_norm(dictionary, -2)
+    xp = namespace(dictionary)
+    peaks = _peaks(dictionary)
+    usual = (peaks == 0) | ((peaks > SMALLEST_PEAK) & (peaks < 1.0 / SMALLEST_PEAK))
+    if not bool(xp.all(usual)):
+        return safe_norm(dictionary, -2)
+    return xp.sqrt(column_squares(dictionary))
 
 
 def normalise(
@@ -371,7 +403,15 @@ class Mean(NamedTuple):
 
     def removed_from(self, rows: Array) -> Array:
         """Return rows minus the mean, accurately even if the rows are far from zero."""
-        return (rows - self.rounded) - self.rest
+        moved = rows - self.rounded
+        moved -= self.rest  # in place: a new array of this size costs more than the arithmetic
+        return moved
+
+    def of_columns(self, index: Any) -> Mean:
+        """Return the means of the columns with the integer indices `index` alone."""
+        xp = namespace(self.rounded)
+        chosen = xp.asarray(index, device=device(self.rounded))
+        return Mean(*(xp.take(part, chosen, axis=0) for part in self))
 
     def removed_from_entries(self, matrix: Any) -> Any:
         """Return the stored entries of a CSR matrix minus the means of their columns."""
@@ -495,9 +535,10 @@ class Rows:
         """Return `values` minus their mean `offset`; constant columns become exactly zero."""
         xp = namespace(values)
         moved = self.without(values, offset)
-        rounding = CONSTANT * machine_epsilon(moved) * xp.max(xp.abs(values), axis=0)
-        constant = xp.max(xp.abs(moved), axis=0) <= rounding
-        return xp.where(constant[None, :] & self.intercept, 0.0 * moved, moved)
+        constant = _peaks(moved) <= CONSTANT * machine_epsilon(moved) * _peaks(values)
+        if not self.intercept or not bool(xp.any(constant)):
+            return moved
+        return where_set(moved, constant[None, :], 0.0)
 
     @cached_property
     def weighted(self) -> tuple[Array, Array]:
@@ -524,6 +565,13 @@ class Rows:
         count = self.total_weight * float(responses.shape[1])
         return scalar(xp.sum(squared_moduli(responses))) / count
 
+    def columns(self, index: Any) -> Array:
+        """Return the columns of the dictionary with the integer indices `index` as a dense array.
+
+        They are neither centred nor weighted.
+        """
+        return dense_columns(self.dictionary, index)
+
     def take(self, index: Any) -> Rows:
         """Return the rows with the integer indices `index`."""
         xp = namespace(self.weights)
@@ -532,21 +580,15 @@ class Rows:
         dictionary, responses, weights = (xp.take(part, chosen, axis=0) for part in parts)
         return Rows(dictionary, responses, weights, self.intercept)
 
-    def squared_error(self, coefficients: Array, reference: Rows) -> float:
+    def squared_error(self, index: Any, coefficients: Array, reference: Rows) -> float:
         """Return the weighted sum of squared errors of predicting these rows.
 
-        `coefficients` have shape (n_columns, n_responses). The means that are subtracted from the
-        dictionary and the responses are those of the rows `reference`.
+        `coefficients` have one row for each of the columns with the integer indices `index`; those
+        of all other columns are zero. The means that are subtracted from the dictionary and the
+        responses are those of the rows `reference`.
         """
-        return self.squared_error_from(coefficients, reference.offsets)
-
-    def squared_error_from(self, coefficients: Array, means: tuple[Mean, Mean]) -> float:
-        """Return the weighted sum of squared errors, with given means of dictionary and responses.
-
-        `coefficients` have shape (n_columns, n_responses).
-        """
-        center, level = means
-        moved = self.without(self.dictionary, center)
+        center, level = reference.offsets
+        moved = self.without(self.columns(index), center.of_columns(index))
         if is_complex(coefficients):
             moved = as_complex(moved)
         left = self.without(self.responses, level) - moved @ coefficients

@@ -42,9 +42,10 @@ from lucidae.sparsity.group_solver import solve_groups
 from lucidae.sparsity.groups import Groups
 from lucidae.sparsity.objectives import Energy, Marginal
 from lucidae.sparsity.problem import Problem, rounding_distance
+from lucidae.sparsity.screening import continuation
 from lucidae.sparsity.state import State, evaluate, evaluate_from, flat_start, positive
 from lucidae.sparsity.updates import learned_noise
-from lucidae.sparsity.working_set import best_change, continuation, solve_working_set
+from lucidae.sparsity.working_set import best_change, solve_working_set
 from lucidae.validation import check_choice
 
 BASIN = 1e-2

@@ -146,17 +146,12 @@ class SparseRows(Rows):
         subset = RowSubset(self.matrix, chosen)
         return SparseRows(subset, self.responses[chosen], self.weights[chosen], self.intercept)
 
-    def squared_error(self, coefficients: Array, reference: Rows) -> float:
-        """Return the weighted sum of squared errors of predicting these rows.
+    def columns(self, index: Any) -> Array:
+        """Return the columns of the dictionary with the integer indices `index` as a dense array.
 
-        `coefficients` have shape (n_columns, n_responses). The means that are subtracted from the
-        dictionary and the responses are those of the rows `reference`.
+        They are neither centred nor weighted.
         """
-        used = np.flatnonzero(coefficients.any(axis=1))
-        center, level = reference.offsets
-        chosen = Rows(self.matrix[:, used].toarray(), self.responses, self.weights, self.intercept)
-        means = Mean(center.rounded[used], center.rest[used]), level
-        return chosen.squared_error_from(coefficients[used], means)
+        return self.matrix[:, index].toarray()
 
 
 def _mean_of_differences(A: Any, center: Any, shares: Any) -> Any:

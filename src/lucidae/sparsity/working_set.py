@@ -58,7 +58,6 @@ from lucidae.sparsity.problem import Problem, rounding_distance
 from lucidae.sparsity.state import (
     Factor,
     State,
-    empty_start,
     evaluate,
     evaluate_from,
     positive,
@@ -95,10 +94,10 @@ POLISHED = 1e-2
 The distance before the steps is that of all columns."""
 
 STAGE = 10.0
-"""Factor by which the noise variance is divided from one stage of `continuation` to the next."""
+"""Factor by which the noise variance is divided from one stage of a continuation to the next."""
 
 COARSE = 1e-2
-"""Distance to optimality at which a stage of `continuation` ends."""
+"""Distance to optimality at which fits of low accuracy end, such as stages of a continuation."""
 
 
 def best_change(relevance: Array, curvature: Array, alignment: Array) -> Array:
@@ -169,12 +168,21 @@ def open_workspace(state: State) -> Workspace:
     inverse covariance of a response.
     """
     metric = adjoint(state.whitened) @ state.whitened
-    gram = namespace(metric).concat([metric, state.loading], axis=1)
+    return workspace_of(state.relevance + 0.0, metric, state.loading)
+
+
+def workspace_of(relevance: Array, metric: Array, loading: Array) -> Workspace:
+    """Return the workspace of m columns Φ with given relevances (prior variances).
+
+    `metric` and `loading` are the two parts ΦᵀΣ⁻¹Φ and ΦᵀΣ⁻¹Y of its matrix, where Σ is the
+    covariance of a response and Y are the responses of the normalised problem. The moves overwrite
+    `relevance`.
+    """
     return Workspace(
-        state.relevance + 0.0,
-        gram,
+        relevance,
+        namespace(metric).concat([metric, loading], axis=1),
         real_part(diagonal(metric)) + 0.0,
-        squared_norms(state.loading, -1),
+        squared_norms(loading, -1),
     )
 
 
@@ -186,17 +194,22 @@ def move_coordinate_(workspace: Workspace, index: int, change: float) -> Workspa
     """
     # Sherman–Morrison: Σ⁻¹ loses sΣ⁻¹φφᵀΣ⁻¹ with s = Δ/(1 + Δz). Multiplied by Φᵀ and
     # [Φ, Y], this takes s times the outer product of column φ and row φ from the buffer. The
-    # column is the conjugate of the row.
-    size = workspace.gram.shape[0]
-    row = workspace.gram[index, :] + 0.0
-    coupling = row[:size]
+    # column is the conjugate c̄ of the row's left part c. So a row r of the right part becomes
+    # r − sc̄ⱼy with the row's right part y, and ‖r‖² becomes ‖r‖² − 2s Re(cⱼ rȳᵀ) + s²|cⱼ|²‖y‖².
+    relevance, gram, curvature, alignment = workspace
+    size = gram.shape[0]
+    row = gram[index, :] + 0.0
+    coupling, response = row[:size], row[size:]
     shrink = change / (1.0 + change * float(real_part(coupling[index])))
-    rank_one_(workspace.gram, conjugate(coupling), row, -shrink)
-    moved = float(workspace.relevance[index]) + change
-    workspace.relevance[index] = moved if moved > 0.0 else 0.0
-    curvature = workspace.curvature - shrink * squared_moduli(coupling)
-    alignment = squared_norms(workspace.gram[:, size:], -1)
-    return Workspace(workspace.relevance, workspace.gram, curvature, alignment)
+    across = real_part(coupling * (gram[:, size:] @ conjugate(response)))
+    rank_one_(gram, conjugate(coupling), row, -shrink)
+    moved = float(relevance[index]) + change
+    relevance[index] = moved if moved > 0.0 else 0.0
+    lost = shrink * squared_moduli(coupling)
+    power = shrink * float(real_part(response @ conjugate(response)))
+    return Workspace(
+        relevance, gram, curvature - lost, alignment + (power * lost - 2.0 * shrink * across)
+    )
 
 
 def best_coordinate_step(workspace: Workspace) -> Workspace:
@@ -209,6 +222,18 @@ def best_coordinate_step(workspace: Workspace) -> Workspace:
     changes = best_change(workspace.relevance, workspace.curvature, workspace.alignment)
     index = int(xp.argmax(gain_of(changes, workspace.curvature, workspace.alignment)))
     return move_coordinate_(workspace, index, float(changes[index]))
+
+
+def coordinate_steps(workspace: Workspace) -> Workspace:
+    """Return the workspace after `CHECK_MOVES` calls of `best_coordinate_step`.
+
+    The alignments, which the moves update by differences, are then computed again from the rows of
+    `gram`, so that their rounding errors do not add up.
+    """
+    for _ in range(CHECK_MOVES):
+        workspace = best_coordinate_step(workspace)
+    responses = workspace.gram[:, workspace.gram.shape[0] :]
+    return workspace._replace(alignment=squared_norms(responses, -1))
 
 
 def descend(workspace: Workspace, *, tolerance: float, limit: int) -> Workspace:
@@ -224,7 +249,7 @@ def descend(workspace: Workspace, *, tolerance: float, limit: int) -> Workspace:
     tolerance : float
         Decrease of the energy per response below which no further move is made.
     limit : int
-        Largest number of coordinate moves.
+        Largest number of coordinate moves, rounded up to a multiple of `CHECK_MOVES`.
 
     Returns
     -------
@@ -237,9 +262,7 @@ def descend(workspace: Workspace, *, tolerance: float, limit: int) -> Workspace:
         return float(namespace(gains).max(gains))
 
     stop = Below(largest_gain, tolerance)
-    return iterate(
-        best_coordinate_step, workspace, stop=stop, limit=limit, check_every=CHECK_MOVES
-    ).value
+    return iterate(coordinate_steps, workspace, stop=stop, limit=-(-limit // CHECK_MOVES)).value
 
 
 class NewtonPoint(NamedTuple):
@@ -429,7 +452,8 @@ def improve(
     relevance, groups = state.relevance, marginal.groups
     if index.size and marginal.exact_coordinates:
         if groups is None:
-            relevance, index = _move_coordinates(state, index, tolerance)
+            moved, free = move_coordinates(open_workspace(state.take(index)), tolerance)
+            relevance, index = put(relevance, index, moved), index[free]
         else:
             relevance, index = _move_groups(state, index, groups, tolerance)
     if not index.size:
@@ -441,9 +465,10 @@ def improve(
         tolerance=max(tolerance / 4.0, POLISHED * scalar(marginal.violation(state))),
     )
     # Columns outside the working set have relevance zero, so the last Newton point has the Σ of
-    # all columns: its factor serves the sweep.
+    # all columns: its factor serves the sweep, unless the point is in the span of its columns.
     better = put(relevance, index, point.relevance)
-    return evaluate(state.problem, better, factor=point.factor, columns=True)
+    factor = point.factor if small.problem.rows == state.problem.rows else None
+    return evaluate(state.problem, better, factor=factor, columns=True)
 
 
 def _move_groups(
@@ -474,35 +499,47 @@ def _move_groups(
     return put(state.relevance, index, chosen), index[free]
 
 
-def _move_coordinates(
-    state: State, index: np.ndarray[Any, Any], tolerance: float
-) -> tuple[Array, np.ndarray[Any, Any]]:
-    """Return all relevances after coordinate moves on the working set, and the free columns.
+def move_coordinates(workspace: Workspace, tolerance: float) -> tuple[Array, np.ndarray[Any, Any]]:
+    """Return the relevances after coordinate moves on a working set, and a mask of the free ones.
 
     The relevance of a column is the prior variance of its coefficients; a coordinate move changes
-    one relevance to its minimiser. `index` are the columns of the working set. A column is free if
-    its relevance is positive or the energy (loss) falls as it grows.
+    one relevance to its minimiser. `tolerance` is the distance to optimality to be reached in the
+    end. A column is free if its relevance is positive or the energy (loss) falls as it grows. The
+    arrays of the workspace are overwritten.
     """
-    workspace = open_workspace(state.take(index))
     gains = coordinate_gains(workspace.relevance, workspace.curvature, workspace.alignment)
     enough = max(1e-2 * largest(gains), 1e-2 * tolerance**2)
-    workspace = descend(workspace, tolerance=enough, limit=4 * index.size)
+    workspace = descend(workspace, tolerance=enough, limit=4 * workspace.gram.shape[0])
     # Columns at zero whose derivative is positive stay there in every Newton step.
-    free = to_numpy((workspace.relevance > 0) | (workspace.alignment > workspace.curvature))
-    return put(state.relevance, index, workspace.relevance), index[free]
+    free = (workspace.relevance > 0) | (workspace.alignment > workspace.curvature)
+    return workspace.relevance, to_numpy(free)
 
 
 def _restricted(state: State, relevance: Array, index: np.ndarray[Any, Any]) -> State:
     """Return the state restricted to the columns `index`, at the relevances `relevance`.
 
-    The relevance of a column is the prior variance of its coefficients.
+    The relevance of a column is the prior variance of its coefficients. If there are few columns,
+    the state has as many rows as columns.
     """
+    if 2 * index.size <= state.problem.rows:
+        return state_in_span(state.problem, relevance, index)
     xp = namespace(relevance)
     if bool(xp.all(relevance == state.relevance)):
         return state.take(index)
     chosen = xp.asarray(index, device=device(relevance))
     problem = state.problem._replace(dictionary=dense_columns(state.dictionary, index))
     return evaluate(problem, xp.take(relevance, chosen, axis=0), columns=True)
+
+
+def state_in_span(problem: Problem, relevance: Array, index: np.ndarray[Any, Any]) -> State:
+    """Return the state of a problem restricted to the columns `index`, from which to polish.
+
+    The relevances (prior variances) of all other columns are zero. If there are fewer columns than
+    rows, the state has as many rows as columns, which makes Newton steps cheaper.
+    """
+    xp = namespace(relevance)
+    chosen = xp.asarray(index, device=device(relevance))
+    return evaluate(problem.restricted(index), xp.take(relevance, chosen, axis=0), columns=True)
 
 
 def solve_working_set(
@@ -567,29 +604,8 @@ def solve_working_set(
     )
 
 
-def continuation(
-    problem: Problem, marginal: Marginal = FULL, callbacks: Sequence[Callback] = ()
-) -> State:
-    """Return a state from which to minimise the full energy, found at decreasing noise variances.
-
-    The full energy is the loss of the VAE with full posterior covariance. A large noise variance
-    smooths it: the covariance of a response is nearly a multiple of the identity, columns hardly
-    interact, and those that explain most enter first. Each stage is solved to low accuracy from the
-    one before. For a tiny noise variance this ends at lower energies than a direct descent, and it
-    avoids the ill-conditioned covariance of a poor start.
-    """
-    relevance = empty_start(problem)
-    for noise in noise_stages(scalar(problem.noise)):
-        start = evaluate(problem.with_noise(noise), relevance, columns=True)
-        solution = solve_working_set(
-            start, marginal, tolerance=COARSE, limit=20, callbacks=callbacks
-        )
-        relevance = solution.value.relevance
-    return evaluate(problem, relevance, columns=True)
-
-
 def noise_stages(target: float) -> list[float]:
-    """Return the noise variances of `continuation`: a decreasing geometric sequence below 1.
+    """Return the noise variances of a continuation: a decreasing geometric sequence below 1.
 
     They are those of successive fits, each of which starts from the one before. The sequence ends
     before `target`, the noise variance of the problem.

@@ -1,0 +1,279 @@
+"""Fits of low accuracy that evaluate all columns of a dictionary only once, or a few times.
+
+The evaluation, called screening, finds the columns whose activation would lower the energy (loss)
+most. Together with those in use they form a working set, on which the energy is minimised. Such
+fits suffice to predict held-out rows along a path of noise variances, for the path itself, and to
+find a start for an accurate fit.
+
+Φ is the dictionary with d rows and κ columns φ, Y are the p responses of the normalised problem, W
+the relevances (prior variances of the coefficients), γ is the noise variance and Σ = ΦWΦᵀ + γI the
+covariance of a response. With the a active columns S = ΦW^½ (those of positive relevance) and SᵀS +
+γI = LLᵀ, Woodbury's identity gives Σ⁻¹ = (I − KᵀK)/γ for K = L⁻¹Sᵀ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from lucidae.arrays import (
+    Array,
+    add_diagonal,
+    adjoint,
+    cholesky,
+    device,
+    namespace,
+    put,
+    scalar,
+    solve_lower,
+    squared_norms,
+    to_numpy,
+    zeros_like_shape,
+)
+from lucidae.iteration import Below, Callback, iterate
+from lucidae.sparsity.dictionary import (
+    adjoint_times,
+    column_squares,
+    dense_columns,
+    is_sparse,
+    norms_after,
+)
+from lucidae.sparsity.objectives import Marginal
+from lucidae.sparsity.problem import Problem, root_by_qr
+from lucidae.sparsity.state import State, empty_start, evaluate
+from lucidae.sparsity.working_set import (
+    COARSE,
+    POLISHED,
+    Workspace,
+    move_coordinates,
+    noise_stages,
+    open_workspace,
+    polish,
+    solve_working_set,
+    state_in_span,
+    working_set,
+    workspace_of,
+)
+
+LOW_RANK = 1e-8
+"""Noise variance above which all columns are evaluated by low-rank updates from the active ones.
+
+It is relative to the mean square response. Below it, differences of nearly equal numbers would lose
+too many digits."""
+
+
+WELL_CONDITIONED = 1e6
+"""Largest sum of the relevances, relative to the noise variance, for moves after a `Screening`.
+
+The relative error of φᵀΣ⁻¹φ for an active column φ and the covariance Σ of a response is then below
+1e-4. With larger relevances the columns of the working set are evaluated by a factor of Σ."""
+
+SCREENED_STAGE = 1e-4
+"""Noise variance, relative to the mean square response, above which a stage of a continuation
+evaluates all columns by `Screening`."""
+
+
+class Products(NamedTuple):
+    """Products with the whole dictionary that do not depend on relevances or noise variance.
+
+    The fields are the squared norms of the columns, of shape (κ,), and ΦᵀY of shape (κ, p) for the
+    dictionary Φ with κ columns and the p responses Y. The latter is None for a sparse dictionary:
+    it would be larger than the dictionary, of which products are cheap.
+    """
+
+    squares: Array
+    responses: Array | None
+
+    @classmethod
+    def of(cls, problem: Problem) -> Products:
+        """Return the products of a problem, whatever its noise variance is."""
+        dictionary = problem.dictionary
+        dense = None if is_sparse(dictionary) else adjoint_times(dictionary, problem.responses)
+        return cls(column_squares(dictionary), dense)
+
+
+class Screening(NamedTuple):
+    """An evaluation of all columns at given relevances (prior variances), from the active ones.
+
+    The cost is that of a product of the dictionary with as many vectors as there are active
+    columns (those of positive relevance), instead of one with as many as there are rows. It is
+    lower than that of `evaluate` if there are fewer active columns than rows.
+
+    Parameters
+    ----------
+    state : State
+        The state with the curvatures φᵀΣ⁻¹φ and the alignments ‖φᵀΣ⁻¹Y‖² of all columns φ, for
+        responses Y with covariance Σ. Its other fields are NaN or empty.
+    reduced : array of shape (a, d)
+        The matrix K with Σ⁻¹ = (I − KᵀK)/γ, for a active columns, d rows and the noise variance γ.
+    residual : array of shape (d, p)
+        γΣ⁻¹Y for the p responses Y.
+    """
+
+    state: State
+    reduced: Array
+    residual: Array
+
+    @classmethod
+    def of(cls, problem: Problem, relevance: Array, products: Products | None = None) -> Screening:
+        """Return the evaluation of all columns of a problem.
+
+        `relevance` are the relevances (prior variances), and `products` those of the dictionary if
+        they are known already.
+        """
+        squares, known = Products.of(problem) if products is None else products
+        xp, noise, responses = namespace(relevance), problem.noise, problem.responses
+        active = np.flatnonzero(to_numpy(relevance))
+        roots = xp.sqrt(xp.take(relevance, xp.asarray(active, device=device(relevance)), axis=0))
+        scaled = dense_columns(problem.dictionary, active) * roots[None, :]
+        reduced = adjoint(scaled)
+        if active.size:
+            lower, definite = cholesky(add_diagonal(adjoint(scaled) @ scaled, noise[None]))
+            if bool(definite):
+                reduced = solve_lower(lower, reduced)
+            else:  # S = BLᵀ, so that K = L⁻¹Sᵀ = Bᵀ
+                reduced = adjoint(root_by_qr(scaled, noise)[1])
+        inside = reduced @ responses
+        residual = responses - adjoint(reduced) @ inside
+        # φᵀΣ⁻¹φ = (‖φ‖² − ‖Kφ‖²)/γ and φᵀΣ⁻¹Y = (φᵀY − (Kφ)ᵀKY)/γ.
+        if known is None:
+            explained = norms_after(problem.dictionary, reduced)
+            powers = squared_norms(adjoint_times(problem.dictionary, residual), -1)
+        else:
+            shares = reduced @ problem.dictionary
+            explained = squared_norms(shares, -2)
+            loading = adjoint(shares) @ inside
+            loading -= known  # minus the loading, of which only squares are needed
+            powers = squared_norms(loading, -1)
+        curvature = xp.maximum(squares - explained, xp.zeros_like(squares)) / noise
+        nothing, unknown = zeros_like_shape((0, 0), relevance), noise * xp.nan
+        vectors = (relevance, curvature, powers / noise**2, unknown, unknown)
+        state = State(*problem, *vectors, nothing, nothing, nothing, nothing)
+        return cls(state, reduced, residual)
+
+    def workspace(self, index: np.ndarray[Any, Any]) -> Workspace:
+        """Return new arrays for coordinate moves on the columns `index`, with all active ones."""
+        xp, noise, relevance = namespace(self.residual), self.state.noise, self.state.relevance
+        columns = dense_columns(self.state.dictionary, index)
+        chosen = xp.take(relevance, xp.asarray(index, device=device(relevance)), axis=0)
+        if scalar(xp.sum(relevance)) > WELL_CONDITIONED * scalar(noise):
+            problem = self.state.problem._replace(dictionary=columns)
+            return open_workspace(evaluate(problem, chosen, columns=True))
+        shares = self.reduced @ columns
+        metric = (adjoint(columns) @ columns - adjoint(shares) @ shares) / noise
+        loading = adjoint(columns) @ self.residual / noise
+        return workspace_of(chosen, metric, loading)
+
+
+def coarse_fit(
+    problem: Problem,
+    marginal: Marginal,
+    start: Array,
+    products: Products | None = None,
+    newton_steps: int = 30,
+) -> tuple[Array, np.ndarray[Any, Any], State | None]:
+    """Return relevances of a low energy, found by evaluating all columns only once.
+
+    Parameters
+    ----------
+    problem : Problem
+        The problem, with its noise variance.
+    marginal : FullCovariance
+        The energy (loss) to minimise, which must have exact minimisers in single relevances.
+    start : array of shape (n_columns,)
+        Relevances (prior variances) to start from.
+    products : Products, optional
+        Those of the problem, if they are known already.
+    newton_steps : int
+        Largest number of Newton steps; ignored if columns are in groups.
+
+    Returns
+    -------
+    relevance : array of shape (n_columns,)
+        The relevances. The distance to optimality on the working set is about 0.01.
+    index : ndarray of int
+        Columns outside of which all relevances are zero.
+    state : State or None
+        The state of the problem restricted to the columns `index`; None if there are none.
+    """
+    few = int(np.count_nonzero(to_numpy(start))) < problem.rows
+    if marginal.groups is not None or scalar(problem.noise) < LOW_RANK or not few:
+        return _exact_fit(problem, marginal, start)
+    return _refined(Screening.of(problem, start, products), marginal, newton_steps)
+
+
+def _refined(
+    screening: Screening, marginal: Marginal, newton_steps: int = 30
+) -> tuple[Array, np.ndarray[Any, Any], State | None]:
+    """Return the result of `coarse_fit` from an evaluation of all columns."""
+    state = screening.state
+    relevance, index = state.relevance, np.flatnonzero(to_numpy(state.relevance))
+    distance = scalar(marginal.violation(state))
+    if distance > COARSE:
+        index = working_set(state, marginal)
+        moved, free = move_coordinates(screening.workspace(index), COARSE)
+        relevance, index = put(relevance, index, moved), index[free]
+    if not index.size:
+        return relevance, index, None
+    small = state_in_span(state.problem, relevance, index)
+    if distance > COARSE:
+        enough = max(COARSE / 4.0, POLISHED * distance)
+        small = polish(small, marginal, tolerance=enough, limit=newton_steps).state
+    return put(relevance, index, small.relevance), index, small
+
+
+def _exact_fit(
+    problem: Problem, marginal: Marginal, start: Array
+) -> tuple[Array, np.ndarray[Any, Any], State | None]:
+    """Return the result of `coarse_fit`, with all columns evaluated by a factor of the covariance.
+
+    The covariance is that of a response. Columns may be in groups.
+    """
+    state = evaluate(problem, start, columns=True)
+    index = working_set(state, marginal)
+    if not index.size:
+        return start, index, None
+    groups = None if marginal.groups is None else marginal.groups.restricted(index)
+    solved = solve_working_set(
+        state.take(index), replace(marginal, groups=groups), tolerance=COARSE, limit=1
+    ).value
+    return put(start, index, solved.relevance), index, solved
+
+
+def continuation(problem: Problem, marginal: Marginal, callbacks: Sequence[Callback] = ()) -> State:
+    """Return a state from which to minimise the full energy, found at decreasing noise variances.
+
+    The full energy is the loss of the VAE with full posterior covariance. A large noise variance
+    smooths it: the covariance of a response is nearly a multiple of the identity, columns hardly
+    interact, and those that explain most enter first. Each stage is solved to low accuracy from the
+    one before. For a tiny noise variance this ends at lower energies than a direct descent, and it
+    avoids the ill-conditioned covariance of a poor start.
+    """
+    relevance, stages = empty_start(problem), noise_stages(scalar(problem.noise))
+    products = Products.of(problem) if stages and marginal.groups is None else None
+    for noise in stages:
+        at = problem.with_noise(noise)
+        relevance = _stage(at, marginal, relevance, products, callbacks)
+    return evaluate(problem, relevance, columns=True)
+
+
+def _stage(
+    problem: Problem, marginal: Marginal, start: Array, products: Products | None,
+    callbacks: Sequence[Callback],
+) -> Array:  # fmt: skip
+    """Return the relevances (prior variances) at the end of one stage of `continuation`."""
+    limits: dict[str, Any] = {"limit": 20, "callbacks": callbacks}
+    if marginal.groups is not None or scalar(problem.noise) < SCREENED_STAGE:
+        first = evaluate(problem, start, columns=True)
+        return solve_working_set(first, marginal, tolerance=COARSE, **limits).value.relevance
+
+    def sweep(screening: Screening) -> Screening:
+        return Screening.of(problem, _refined(screening, marginal)[0], products)
+
+    stop = Below(lambda screening: marginal.violation(screening.state), COARSE, patience=15)
+    begin = Screening.of(problem, start, products)
+    ended = iterate(sweep, begin, stop=stop, size=problem.rows, **limits)
+    return ended.value.state.relevance
