@@ -3,15 +3,19 @@
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
+from sklearn.model_selection import KFold
 
 import extras
 from lucidae import SparseVAE
 from lucidae.datasets import make_sparse_regression
-from lucidae.sparsity import noise_path
-from lucidae.sparsity.held_out import HeldOut, PathTrace
+from lucidae.sparsity import group_covariance, noise_path
+from lucidae.sparsity.group_covariance import GroupCovariance
+from lucidae.sparsity.groups import Groups
+from lucidae.sparsity.held_out import HeldOut, PathTrace, held_out_errors
 from lucidae.sparsity.objectives import FullCovariance
 from lucidae.sparsity.problem import normalise
 from lucidae.sparsity.screening import Screening
+from lucidae.sparsity.sparse_rows import rows_of
 from lucidae.sparsity.state import evaluate
 
 
@@ -124,6 +128,30 @@ def test_groups_covariances_and_weights_go_along_the_path(kind):
     chosen = SparseVAE(noise_variance="cv_1se", groups=groups, group_covariance=kind)
     chosen.fit(p.dictionary, p.responses)
     assert chosen.certificate_["stationarity"].holds
+
+
+def test_folds_with_covariances_of_groups_evaluate_all_columns_once(monkeypatch):
+    p = make_sparse_regression(40, 60, 2, 8, 2, snr_db=15, random_state=1)
+    X, y = p.dictionary, p.responses
+    full = {"groups": 3, "group_covariance": "full"}
+    rows = rows_of(X, y, None, False)
+    parts = list(KFold(3).split(X))
+    noise = np.mean(y**2) * 10.0 ** np.array([0.0, -0.5, -1.0, -1.5])
+    calls, counted = [], group_covariance.rank_covariances
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            group_covariance, "rank_covariances", lambda *a: calls.append(1) or counted(*a)
+        )
+        objective = GroupCovariance(Groups.of(3, 60))
+        found = held_out_errors(rows, parts, objective, noise=noise, patience=9)
+    assert len(calls) <= found.errors.size + 2 * len(parts)  # up to 3 for the first noise variance
+    for errors, level in zip(found.errors, noise, strict=True):
+        model = SparseVAE(noise_variance=level, fit_intercept=False, **full)
+        accurate = [
+            np.mean((y[test] - model.fit(X[train], y[train]).predict(X[test])) ** 2)
+            for train, test in parts
+        ]
+        assert_allclose(np.mean(errors), np.mean(accurate), rtol=0.05)
 
 
 def test_one_standard_error_chooses_fewer_columns():

@@ -17,15 +17,16 @@ from typing import Any, NamedTuple
 import numpy as np
 from sklearn.model_selection import KFold
 
-from lucidae.arrays import Array, namespace, scalar, squared_norm, squared_norms, to_numpy
+from lucidae.arrays import Array, like, namespace, scalar, squared_norm, squared_norms, to_numpy
 from lucidae.iteration import Below, Callback, iterate, limited_blas, of_each
 from lucidae.sparsity.dictionary import adjoint_times, column_squares
-from lucidae.sparsity.group_covariance import axes_of
+from lucidae.sparsity.group_covariance import GroupCovariance, axes_of
+from lucidae.sparsity.group_solver import CoarseGroups
 from lucidae.sparsity.objectives import Energy
 from lucidae.sparsity.posterior import ActiveFactor
 from lucidae.sparsity.problem import Problem, Rows, Units
 from lucidae.sparsity.screening import Products, coarse_fit
-from lucidae.sparsity.solvers import FEW_RESPONSES, is_small, lifted, repeat_update, solve
+from lucidae.sparsity.solvers import FEW_RESPONSES, is_small, lifted, repeat_update
 from lucidae.sparsity.state import State, empty_start, positive
 from lucidae.validation import check_integer
 
@@ -132,9 +133,9 @@ class RowFold:
     start : array, optional
         The fitted relevances (or group covariances) for the previous noise variance, from which the
         next fit starts; None before the first fit.
-    products : Products, optional
-        Products with the dictionary that all fits of a large problem share; None if the fits do not
-        need them.
+    shared : Products or CoarseGroups, optional
+        What all fits share: products with the dictionary of a large problem, or orthonormal columns
+        of groups that have covariances of their own; None if the fits need neither.
     """
 
     problem: Problem
@@ -142,7 +143,7 @@ class RowFold:
     train: Rows
     test: Rows
     start: Array | None = None
-    products: Products | None = None
+    shared: Products | CoarseGroups | None = None
 
     @classmethod
     def of(cls, train: Rows, test: Rows, objective: Energy) -> RowFold:
@@ -151,9 +152,7 @@ class RowFold:
         In these units columns have unit norm and responses have unit mean square.
         """
         problem, units = train.normalised(objective.groups)
-        screened = _is_screened(problem, objective)
-        products = Products.of(problem) if screened else None
-        return cls(problem, units, train, test, products=products)
+        return cls(problem, units, train, test, shared=_shared(problem, objective))
 
     def fitted(self, noise: float, objective: Energy, quick: bool = False) -> FoldFit:
         """Return the fit at the noise variance `noise`, and its error on the test rows.
@@ -164,7 +163,7 @@ class RowFold:
         with limited_blas(self.train.count):
             normalised = scalar(self.units.normalised_noise(noise))
             at = self.problem.with_noise(normalised)
-            found = _coarse(at, objective, self.start, self.products, quick)
+            found = _coarse(at, objective, self.start, self.shared, quick)
             dictionary, responses = self.train.weighted
             relevance = self.units.relevance(found.relevance)
             factor = ActiveFactor.of(dictionary, relevance, noise, found.axes)
@@ -203,35 +202,43 @@ class CoarseFit(NamedTuple):
         return cls(state.relevance, axes_of(state), objective.parameters(state))
 
 
-def _is_screened(problem: Problem, objective: Energy) -> bool:
-    """Tell whether the fits of a path evaluate all columns by `Screening`, at low cost."""
+def _shared(problem: Problem, objective: Energy) -> Products | CoarseGroups | None:
+    """Return what the fits of a path at several noise variances share; see `RowFold`."""
+    if isinstance(objective, GroupCovariance):
+        return CoarseGroups.of(problem, objective)
     full = objective.marginal is not None and objective.exact_coordinates
-    return full and objective.groups is None and not is_small(problem)
+    screened = full and objective.groups is None and not is_small(problem)
+    return Products.of(problem) if screened else None
 
 
 def _coarse(
-    problem: Problem, objective: Energy, start: Array | None, products: Products | None, quick: bool
+    problem: Problem,
+    objective: Energy,
+    start: Array | None,
+    shared: Products | CoarseGroups | None,
+    quick: bool,
 ) -> CoarseFit:
     """Return relevances that minimise the energy to the low accuracy that predictions need.
 
     The energy is the loss, and the relevance of a column is the prior variance of its coefficients.
-    `products` are those of the problem, if it is large; it is then solved to a lower accuracy if
-    `quick`.
+    `shared` is what fits at other noise variances use too, see `RowFold`. If `quick`, a problem
+    that is large or has covariances of groups is solved to a lower accuracy.
     """
+    steps = {"newton_steps": QUICK_STEPS} if quick else {}
+    if isinstance(shared, CoarseGroups):
+        state = shared.fitted(scalar(problem.noise), start, **steps)
+        axes, variances = shared.in_given_columns(state)
+        return CoarseFit(like(variances, problem.noise), axes, state.covariances)
     rough: dict[str, Any] = {"tolerance": 1e-2, "limit": 100}
-    if not objective.exact_coordinates:
+    if objective.marginal is None or not objective.exact_coordinates:
         begin = lifted(problem, start, objective.groups)
         updated = repeat_update(problem, objective, start=begin, **rough)
         return CoarseFit.of(updated.value, objective)
-    begin = empty_start(problem) if start is None else start
-    if objective.marginal is None:
-        rough |= {"limit": 10, "method": "coordinate"}
-        return CoarseFit.of(solve(problem, objective, start=begin, **rough).value, objective)
     if is_small(problem):  # no start is better: one from a larger γ may end at a higher energy
         rough |= {"limit": FEW_STEPS}
         return CoarseFit.of(repeat_update(problem, objective, "mackay", **rough).value, objective)
-    steps = {"newton_steps": QUICK_STEPS} if quick else {}
-    relevance, _, _ = coarse_fit(problem, objective.marginal, begin, products, **steps)
+    begin = empty_start(problem) if start is None else start
+    relevance, _, _ = coarse_fit(problem, objective.marginal, begin, shared, **steps)
     return CoarseFit(relevance, None, relevance)
 
 
@@ -537,7 +544,8 @@ def held_out_errors(
             waited = allowed
         return Walk(walk.tried + 1, min(walk.best, error), waited)
 
-    large = objective.exact_coordinates and not is_small(parts[0].problem)
+    coarse = parts[0].shared is not None or not is_small(parts[0].problem)
+    large = objective.exact_coordinates and coarse
     allowed = patience or (LARGE_PATIENCE if large else PATIENCE)
     iterate(
         step,
