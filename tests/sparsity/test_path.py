@@ -218,6 +218,46 @@ def test_the_certificate_warns_where_the_strongest_column_changes():
 
 
 @pytest.mark.parametrize(
+    "settings", [{"groups": 2, "group_covariance": "full"}, {"posterior": "diagonal"}]
+)
+def test_the_stability_is_measured_for_covariances_of_groups_and_other_posteriors(settings):
+    rng = np.random.default_rng(4)
+    X = rng.standard_normal((60, 20))
+    X[:, :2] = X[:, 2:4] + X[:, 4:6] + 0.05 * rng.standard_normal((60, 2))
+    noise = 0.05 * rng.standard_normal((60, 12))
+    one = X[:, 10:12] @ rng.standard_normal((2, 12)) + noise
+    shared = rng.standard_normal((2, 12)) + 1.0
+    both = X[:, 2:4] @ shared + X[:, 4:6] @ (shared + 0.8 * rng.standard_normal((2, 12))) + noise
+    for y, changes in ((one, False), (both, True)):  # columns 0 and 1 are those of large γ
+        claim = SparseVAE(noise_variance="cv", **settings).fit(X, y).certificate_["path_stability"]
+        assert 0.0 <= claim.value <= 1.0
+        assert ("Warning" in claim.advice) == changes
+
+
+def test_the_stability_is_not_measured_with_a_covariance_of_responses():
+    p = make_sparse_regression(30, 20, 2, 6, 3, snr_db=15, random_state=2)
+    model = SparseVAE(noise_variance="cv", response_covariance=np.eye(6))
+    claim = model.fit(p.dictionary, p.responses).certificate_["path_stability"]
+    assert claim.value is None
+    assert "without response_covariance" in claim.advice
+
+
+def test_covariances_of_groups_enter_at_the_largest_eigenvalue():
+    rng = np.random.default_rng(7)
+    X = rng.standard_normal((30, 12))
+    y = X[:, :4] @ rng.standard_normal((4, 5))
+    groups = np.repeat(np.arange(4), 3)
+    model = {"groups": groups, "group_covariance": "full", "fit_intercept": False}
+    entry = noise_path(X, y, cv=False, **model).noise_variances[0]
+    spans = [np.linalg.qr(X[:, groups == g])[0] for g in range(4)]
+    largest = max(np.linalg.norm(span.T @ y, 2) ** 2 / 5 for span in spans)
+    assert_allclose(entry, largest)
+    for factor, active in ((1.01, False), (0.99, True)):
+        fitted = SparseVAE(noise_variance=factor * entry, **model).fit(X, y)
+        assert fitted.relevance_.any() == active
+
+
+@pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
         ({"noise_variances": [0.1, -1.0]}, "above 0"),

@@ -16,6 +16,7 @@ import numpy as np
 
 from lucidae.arrays import scalar, to_numpy
 from lucidae.iteration import Below, Callback, Progress, Solution, Status, iterate
+from lucidae.sparsity.dictionary import adjoint_times
 from lucidae.sparsity.group_covariance import (
     Axes,
     CovarianceState,
@@ -314,6 +315,20 @@ class CoarseGroups(NamedTuple):
         """Return the problem with orthonormal columns in every group of the energy (loss)."""
         assert objective.groups is not None
         return cls(*orthonormal(problem, objective.groups))
+
+    def entry_noise(self) -> float:
+        """Return the noise variance above which the covariances of all groups are zero.
+
+        If they are zero, the energy (loss) falls as the covariance of a group with orthonormal
+        columns Φ_g grows if Φ_gᵀCΦ_g has an eigenvalue above the noise variance, for the second
+        moment C of the responses.
+        """
+        loading = to_numpy(adjoint_times(self.problem.dictionary, self.problem.responses))
+        norms = [
+            np.linalg.norm(loading[members], 2, axis=(1, 2))
+            for _, members in self.basis.groups.by_size()
+        ]
+        return float(np.concatenate(norms).max()) ** 2
 
     def fitted(
         self, noise: float, start: Any = None, newton_steps: int = NEWTON_STEPS

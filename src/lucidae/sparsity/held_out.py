@@ -27,7 +27,7 @@ from lucidae.sparsity.posterior import ActiveFactor
 from lucidae.sparsity.problem import Problem, Rows, Units
 from lucidae.sparsity.screening import Products, coarse_fit
 from lucidae.sparsity.solvers import FEW_RESPONSES, is_small, lifted, repeat_update
-from lucidae.sparsity.state import State, empty_start, positive
+from lucidae.sparsity.state import State, empty_start, evaluate, positive
 from lucidae.validation import check_integer
 
 PATH_STEP = 10.0**-0.5
@@ -311,8 +311,10 @@ def entry_noise(problem: Problem, objective: Energy) -> float:
 
     If all relevances are zero, the energy (loss) falls as the relevance of a column φ grows if
     ‖φᵀX‖²/n > γ‖φ‖², for n responses X and the noise variance γ. For a group of columns, both sides
-    are sums.
+    are sums; groups with covariances of their own are those of `CoarseGroups.entry_noise`.
     """
+    if isinstance(objective, GroupCovariance):
+        return CoarseGroups.of(problem, objective).entry_noise()
     xp = namespace(problem.noise)
     powers = squared_norms(adjoint_times(problem.dictionary, problem.responses), -1)
     squares = column_squares(problem.dictionary)
@@ -321,35 +323,54 @@ def entry_noise(problem: Problem, objective: Energy) -> float:
     return scalar(xp.max(powers / positive(squares)))
 
 
-def coarse_trace(problem: Problem, objective: Energy, noise: float) -> PathTrace | None:
+def coarse_trace(problem: Problem, objective: Energy, noise: float) -> PathTrace:
     """Return what each column contributes at noise variances above a given one.
 
     The noise variances lie between `noise` and the largest one at which a column is active. They
     decrease geometrically, and each fit has a low accuracy. `problem` has `noise` in normalised
-    units. The result is None for energies (losses) without exact moves of single relevances (prior
-    variances), for which the path would cost as much as the fit.
+    units.
     """
-    marginal, target = objective.marginal, scalar(problem.noise)
-    if marginal is None or not objective.exact_coordinates:
-        return None
-    highest = entry_noise(problem, objective)
+    target, highest = scalar(problem.noise), entry_noise(problem, objective)
     if not highest > target:
         return PathTrace(np.zeros(0), np.zeros((0, problem.columns)), np.zeros(0))
     count = max(1, int(np.ceil(np.log(highest / target) / -np.log(PATH_STEP))))
     steps = np.geomspace(highest, target, count + 1)[1:-1]
-    levels, powers, shares, relevance = [], [], [], empty_start(problem)
-    products = Products.of(problem) if objective.groups is None else None
-    for level in steps:
-        at = problem.with_noise(float(level))
-        relevance, index, state = coarse_fit(at, marginal, relevance, products)
-        power = np.zeros(problem.columns)
-        if state is not None:
-            power[index] = to_numpy(state.power * column_squares(state.dictionary))
-        levels.append(noise * float(level) / target)
-        powers.append(power if objective.groups is None else objective.groups.share(power))
-        shares.append(0.0 if state is None else explained_share(state))
-    shape = (len(levels), problem.columns)
-    return PathTrace(np.array(levels), np.reshape(powers, shape), np.array(shares))
+    found = list(_contributions(problem, objective, steps))
+    powers = np.reshape([power for power, _ in found], (len(steps), problem.columns))
+    shares = np.array([share for _, share in found], dtype=float)
+    return PathTrace(noise * steps / target, powers, shares)
+
+
+def _contributions(problem: Problem, objective: Energy, levels: Any) -> Iterator[tuple[Any, float]]:
+    """Yield the contributions of all columns, and the share that is explained, of coarse fits.
+
+    The fits are those at the noise variances `levels`, in normalised units and descending order.
+    """
+    marginal, groups = objective.marginal, objective.groups
+    start: Array | None = None
+    if isinstance(objective, GroupCovariance):
+        fits = CoarseGroups.of(problem, objective)
+        for level in levels:
+            state = fits.fitted(float(level), start).in_principal_axes()
+            start = state.covariances
+            yield column_powers(state, objective), explained_share(state)
+    elif marginal is None or not objective.exact_coordinates:
+        for level in levels:
+            at = problem.with_noise(float(level))
+            start = _coarse(at, objective, start, None, False).relevance
+            whole = evaluate(at, start)
+            yield column_powers(whole, objective), explained_share(whole)
+    else:
+        products = Products.of(problem) if groups is None else None
+        start = empty_start(problem)
+        for level in levels:
+            at = problem.with_noise(float(level))
+            start, index, part = coarse_fit(at, marginal, start, products)
+            power, share = np.zeros(problem.columns), 0.0
+            if part is not None:
+                power[index] = to_numpy(part.power * column_squares(part.dictionary))
+                share = explained_share(part)
+            yield power if groups is None else groups.share(power), share
 
 
 def column_powers(state: State, objective: Energy) -> Any:
