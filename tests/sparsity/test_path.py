@@ -3,15 +3,19 @@
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
+from sklearn.model_selection import KFold
 
 import extras
 from lucidae import SparseVAE
 from lucidae.datasets import make_sparse_regression
-from lucidae.sparsity import noise_path
-from lucidae.sparsity.held_out import HeldOut, PathTrace
+from lucidae.sparsity import group_covariance, noise_path
+from lucidae.sparsity.group_covariance import GroupCovariance
+from lucidae.sparsity.groups import Groups
+from lucidae.sparsity.held_out import HeldOut, PathTrace, held_out_errors
 from lucidae.sparsity.objectives import FullCovariance
 from lucidae.sparsity.problem import normalise
 from lucidae.sparsity.screening import Screening
+from lucidae.sparsity.sparse_rows import rows_of
 from lucidae.sparsity.state import evaluate
 
 
@@ -126,6 +130,30 @@ def test_groups_covariances_and_weights_go_along_the_path(kind):
     assert chosen.certificate_["stationarity"].holds
 
 
+def test_folds_with_covariances_of_groups_evaluate_all_columns_once(monkeypatch):
+    p = make_sparse_regression(40, 60, 2, 8, 2, snr_db=15, random_state=1)
+    X, y = p.dictionary, p.responses
+    full = {"groups": 3, "group_covariance": "full"}
+    rows = rows_of(X, y, None, False)
+    parts = list(KFold(3).split(X))
+    noise = np.mean(y**2) * 10.0 ** np.array([0.0, -0.5, -1.0, -1.5])
+    calls, counted = [], group_covariance.rank_covariances
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            group_covariance, "rank_covariances", lambda *a: calls.append(1) or counted(*a)
+        )
+        objective = GroupCovariance(Groups.of(3, 60))
+        found = held_out_errors(rows, parts, objective, noise=noise, patience=9)
+    assert len(calls) <= found.errors.size + 2 * len(parts)  # up to 3 for the first noise variance
+    for errors, level in zip(found.errors, noise, strict=True):
+        model = SparseVAE(noise_variance=level, fit_intercept=False, **full)
+        accurate = [
+            np.mean((y[test] - model.fit(X[train], y[train]).predict(X[test])) ** 2)
+            for train, test in parts
+        ]
+        assert_allclose(np.mean(errors), np.mean(accurate), rtol=0.05)
+
+
 def test_one_standard_error_chooses_fewer_columns():
     for seed in range(3):
         p = make_sparse_regression(50, 200, 4, 10, 4, snr_db=10, random_state=seed)
@@ -187,6 +215,46 @@ def test_the_certificate_warns_where_the_strongest_column_changes():
     given = SparseVAE(noise_variance=0.1).fit(X, y).certificate_["path_stability"]
     assert given.value is None
     assert "noise_path" in given.advice
+
+
+@pytest.mark.parametrize(
+    "settings", [{"groups": 2, "group_covariance": "full"}, {"posterior": "diagonal"}]
+)
+def test_the_stability_is_measured_for_covariances_of_groups_and_other_posteriors(settings):
+    rng = np.random.default_rng(4)
+    X = rng.standard_normal((60, 20))
+    X[:, :2] = X[:, 2:4] + X[:, 4:6] + 0.05 * rng.standard_normal((60, 2))
+    noise = 0.05 * rng.standard_normal((60, 12))
+    one = X[:, 10:12] @ rng.standard_normal((2, 12)) + noise
+    shared = rng.standard_normal((2, 12)) + 1.0
+    both = X[:, 2:4] @ shared + X[:, 4:6] @ (shared + 0.8 * rng.standard_normal((2, 12))) + noise
+    for y, changes in ((one, False), (both, True)):  # columns 0 and 1 are those of large γ
+        claim = SparseVAE(noise_variance="cv", **settings).fit(X, y).certificate_["path_stability"]
+        assert 0.0 <= claim.value <= 1.0
+        assert ("Warning" in claim.advice) == changes
+
+
+def test_the_stability_is_not_measured_with_a_covariance_of_responses():
+    p = make_sparse_regression(30, 20, 2, 6, 3, snr_db=15, random_state=2)
+    model = SparseVAE(noise_variance="cv", response_covariance=np.eye(6))
+    claim = model.fit(p.dictionary, p.responses).certificate_["path_stability"]
+    assert claim.value is None
+    assert "without response_covariance" in claim.advice
+
+
+def test_covariances_of_groups_enter_at_the_largest_eigenvalue():
+    rng = np.random.default_rng(7)
+    X = rng.standard_normal((30, 12))
+    y = X[:, :4] @ rng.standard_normal((4, 5))
+    groups = np.repeat(np.arange(4), 3)
+    model = {"groups": groups, "group_covariance": "full", "fit_intercept": False}
+    entry = noise_path(X, y, cv=False, **model).noise_variances[0]
+    spans = [np.linalg.qr(X[:, groups == g])[0] for g in range(4)]
+    largest = max(np.linalg.norm(span.T @ y, 2) ** 2 / 5 for span in spans)
+    assert_allclose(entry, largest)
+    for factor, active in ((1.01, False), (0.99, True)):
+        fitted = SparseVAE(noise_variance=factor * entry, **model).fit(X, y)
+        assert fitted.relevance_.any() == active
 
 
 @pytest.mark.parametrize(

@@ -141,9 +141,11 @@ def _path_stability(figures: SparseFigures) -> tuple[Claim, ...]:
     if not figures.noise_rule:
         return ()
     if path is None or path["overlap"] is None:
+        correlated = figures.evidence.get("response_covariance_rule") is not None
         why = (
             "The fit was not repeated at neighbouring noise variances. Call "
-            "lucidae.sparsity.noise_path to see how the columns change."
+            f"lucidae.sparsity.noise_path{', without response_covariance,' * correlated} to see "
+            "how the columns change."
         )
         return (does_not_apply(name, statement, reference, why),)
     column = path["column"]

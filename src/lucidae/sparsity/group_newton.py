@@ -51,7 +51,9 @@ class Latents(NamedTuple):
     energy: float
 
 
-def polish_groups(part: State, workspace: GroupWorkspace, tolerance: float) -> list[Matrices]:
+def polish_groups(
+    part: State, workspace: GroupWorkspace, tolerance: float, limit: int = NEWTON_STEPS
+) -> list[Matrices]:
     """Return the covariances of the groups of a working set after damped Newton steps.
 
     Parameters
@@ -62,6 +64,8 @@ def polish_groups(part: State, workspace: GroupWorkspace, tolerance: float) -> l
         The covariances from which to start.
     tolerance : float
         Distance to optimality, on the range of the covariances, at which to stop.
+    limit : int
+        Largest number of steps.
 
     Returns
     -------
@@ -89,7 +93,7 @@ def polish_groups(part: State, workspace: GroupWorkspace, tolerance: float) -> l
 
     first = _DampedPoint(_latents(stacks, responses, noise, factors), FIRST_DAMPING)
     stop = Below(_distance, tolerance, patience=10)
-    last = iterate(step, first, stop=stop, limit=NEWTON_STEPS).value.at
+    last = iterate(step, first, stop=stop, limit=limit).value.at
     found = [np.zeros_like(covariance) for covariance in workspace.covariances]
     for covariance, used, factor in zip(found, active, last.factors, strict=True):
         covariance[used] = factor @ adjoint(factor)

@@ -16,14 +16,18 @@ import numpy as np
 
 from lucidae.arrays import scalar, to_numpy
 from lucidae.iteration import Below, Callback, Progress, Solution, Status, iterate
+from lucidae.sparsity.dictionary import adjoint_times
 from lucidae.sparsity.group_covariance import (
+    Axes,
     CovarianceState,
+    GroupBasis,
     GroupCovariance,
     PrincipalState,
     evaluate_covariances,
     evaluate_groups,
     majorize_minimize_groups,
     orthonormal,
+    principal_axes,
 )
 from lucidae.sparsity.group_moves import (
     GroupWorkspace,
@@ -32,7 +36,7 @@ from lucidae.sparsity.group_moves import (
     full_moves,
     group_blocks,
 )
-from lucidae.sparsity.group_newton import polish_groups
+from lucidae.sparsity.group_newton import NEWTON_STEPS, polish_groups
 from lucidae.sparsity.groups import Groups
 from lucidae.sparsity.problem import Problem, rounding_distance
 from lucidae.sparsity.state import State, evaluate_from, flat_start
@@ -243,10 +247,13 @@ def _sweeps(
     return solution
 
 
-def improve_groups(state: CovarianceState, tolerance: float) -> CovarianceState:
+def improve_groups(
+    state: CovarianceState, tolerance: float, newton_steps: int = NEWTON_STEPS
+) -> CovarianceState:
     """Return the state after one sweep: moves and Newton steps of the groups of a working set.
 
-    `tolerance` is the distance to optimality to be reached.
+    `tolerance` is the distance to optimality to be reached, and `newton_steps` the largest number
+    of Newton steps.
     """
     if (working := _WorkingSet.of(state)) is None:
         return state
@@ -257,7 +264,7 @@ def improve_groups(state: CovarianceState, tolerance: float) -> CovarianceState:
     reduced = min(POLISHED, state.ranking.violation)
     descend_groups(workspace, share=reduced, floor=1e-2 * tolerance**2, limit=4 * count)
     accuracy = max(tolerance / 4.0, reduced * state.ranking.violation)
-    return working.state(polish_groups(part, workspace, accuracy))
+    return working.state(polish_groups(part, workspace, accuracy, newton_steps))
 
 
 def move_groups(state: CovarianceState) -> CovarianceState:
@@ -276,6 +283,94 @@ def move_groups(state: CovarianceState) -> CovarianceState:
 
     working.workspace.make(rounds)
     return working.state(working.workspace.covariances)
+
+
+FIRST_SWEEPS = 3
+"""Largest number of sweeps of a fit of low accuracy that starts from covariances of zero.
+
+After a single one, the errors of held-out rows were up to 2.5 times those of an accurate fit. From
+the fit at the noise variance before, one sweep ended at the same smallest error as accurate fits,
+up to 0.1 %, in six problems of three kinds."""
+
+
+class CoarseGroups(NamedTuple):
+    """A problem for fits of low accuracy at several noise variances.
+
+    Every group of columns has a covariance of its own. Such fits predict held-out rows along a path
+    of noise variances; those of `screening.coarse_fit` are their equivalent for single columns.
+
+    Parameters
+    ----------
+    problem : Problem
+        The problem with orthonormal columns in every group, as by `orthonormal`.
+    basis : GroupBasis
+        The bases of the groups.
+    """
+
+    problem: Problem
+    basis: GroupBasis
+
+    @classmethod
+    def of(cls, problem: Problem, objective: GroupCovariance) -> CoarseGroups:
+        """Return the problem with orthonormal columns in every group of the energy (loss)."""
+        assert objective.groups is not None
+        return cls(*orthonormal(problem, objective.groups))
+
+    def entry_noise(self) -> float:
+        """Return the noise variance above which the covariances of all groups are zero.
+
+        If they are zero, the energy (loss) falls as the covariance of a group with orthonormal
+        columns Φ_g grows if Φ_gᵀCΦ_g has an eigenvalue above the noise variance, for the second
+        moment C of the responses.
+        """
+        loading = to_numpy(adjoint_times(self.problem.dictionary, self.problem.responses))
+        norms = [
+            np.linalg.norm(loading[members], 2, axis=(1, 2))
+            for _, members in self.basis.groups.by_size()
+        ]
+        return float(np.concatenate(norms).max()) ** 2
+
+    def fitted(
+        self, noise: float, start: Any = None, newton_steps: int = NEWTON_STEPS
+    ) -> CovarianceState:
+        """Return the state after a sweep at one noise variance, which evaluates all columns once.
+
+        A fit from covariances that are zero may take up to `FIRST_SWEEPS` sweeps.
+
+        Parameters
+        ----------
+        noise : float
+            The noise variance, in normalised units.
+        start : array of shape (g, m, m), optional
+            Covariances of the g groups to start from, for the columns of `problem`, such as those
+            of the state at another noise variance; zero by default.
+        newton_steps : int
+            Largest number of Newton steps.
+
+        Returns
+        -------
+        CovarianceState
+            The state. The distance to optimality of the groups in use is about 0.01.
+        """
+        groups = self.basis.groups
+        blocks = np.zeros(self.basis.into.shape) if start is None else to_numpy(start)
+        used = np.flatnonzero(blocks.any(axis=(1, 2)))
+        state = evaluate_covariances(self.problem.with_noise(noise), groups, used, blocks[used])
+        for _ in range(1 if used.size else FIRST_SWEEPS):
+            if state.ranking.violation <= COARSE:
+                break
+            state = improve_groups(state, COARSE, newton_steps)
+        return state
+
+    def in_given_columns(self, state: CovarianceState) -> tuple[Axes, Matrices]:
+        """Return the principal axes of the covariances, and the variances along them.
+
+        The axes are combinations of the given columns of each group, not of the orthonormal ones of
+        `state`. There is one variance for each column, zero for groups that are not active.
+        """
+        axes, relevance = principal_axes(to_numpy(state.covariances), state.groups)
+        into = self.basis.into[state.groups.labels[axes.members[:, 0]]]
+        return replace(axes, vectors=into @ axes.vectors), relevance
 
 
 class _WorkingSet(NamedTuple):

@@ -17,16 +17,17 @@ from typing import Any, NamedTuple
 import numpy as np
 from sklearn.model_selection import KFold
 
-from lucidae.arrays import Array, namespace, scalar, squared_norm, squared_norms, to_numpy
+from lucidae.arrays import Array, like, namespace, scalar, squared_norm, squared_norms, to_numpy
 from lucidae.iteration import Below, Callback, iterate, limited_blas, of_each
 from lucidae.sparsity.dictionary import adjoint_times, column_squares
-from lucidae.sparsity.group_covariance import axes_of
+from lucidae.sparsity.group_covariance import GroupCovariance, axes_of
+from lucidae.sparsity.group_solver import CoarseGroups
 from lucidae.sparsity.objectives import Energy
 from lucidae.sparsity.posterior import ActiveFactor
 from lucidae.sparsity.problem import Problem, Rows, Units
 from lucidae.sparsity.screening import DictionaryProducts, coarse_fit
-from lucidae.sparsity.solvers import FEW_RESPONSES, is_small, lifted, repeat_update, solve
-from lucidae.sparsity.state import State, empty_start, positive
+from lucidae.sparsity.solvers import FEW_RESPONSES, is_small, lifted, repeat_update
+from lucidae.sparsity.state import State, empty_start, evaluate, positive
 from lucidae.validation import check_integer
 
 PATH_STEP = 10.0**-0.5
@@ -132,9 +133,9 @@ class RowFold:
     start : array, optional
         The fitted relevances (or group covariances) for the previous noise variance, from which the
         next fit starts; None before the first fit.
-    products : DictionaryProducts, optional
-        Products with the dictionary that all fits of a large problem share; None if the fits do not
-        need them.
+    shared : DictionaryProducts or CoarseGroups, optional
+        What all fits share: products with the dictionary of a large problem, or orthonormal columns
+        of groups that have covariances of their own; None if the fits need neither.
     """
 
     problem: Problem
@@ -142,7 +143,7 @@ class RowFold:
     train: Rows
     test: Rows
     start: Array | None = None
-    products: DictionaryProducts | None = None
+    shared: DictionaryProducts | CoarseGroups | None = None
 
     @classmethod
     def of(cls, train: Rows, test: Rows, objective: Energy) -> RowFold:
@@ -151,9 +152,7 @@ class RowFold:
         In these units columns have unit norm and responses have unit mean square.
         """
         problem, units = train.normalised(objective.groups)
-        screened = _is_screened(problem, objective)
-        products = DictionaryProducts.of(problem) if screened else None
-        return cls(problem, units, train, test, products=products)
+        return cls(problem, units, train, test, shared=_shared(problem, objective))
 
     def fitted(self, noise: float, objective: Energy, quick: bool = False) -> FoldFit:
         """Return the fit at the noise variance `noise`, and its error on the test rows.
@@ -164,7 +163,7 @@ class RowFold:
         with limited_blas(self.train.count):
             normalised = scalar(self.units.normalised_noise(noise))
             at = self.problem.with_noise(normalised)
-            found = _coarse(at, objective, self.start, self.products, quick)
+            found = _coarse(at, objective, self.start, self.shared, quick)
             dictionary, responses = self.train.weighted
             relevance = self.units.relevance(found.relevance)
             factor = ActiveFactor.of(dictionary, relevance, noise, found.axes)
@@ -203,39 +202,43 @@ class CoarseFit(NamedTuple):
         return cls(state.relevance, axes_of(state), objective.parameters(state))
 
 
-def _is_screened(problem: Problem, objective: Energy) -> bool:
-    """Tell whether the fits of a path evaluate all columns by `Screening`, at low cost."""
+def _shared(problem: Problem, objective: Energy) -> DictionaryProducts | CoarseGroups | None:
+    """Return what the fits of a path at several noise variances share; see `RowFold`."""
+    if isinstance(objective, GroupCovariance):
+        return CoarseGroups.of(problem, objective)
     full = objective.marginal is not None and objective.exact_coordinates
-    return full and objective.groups is None and not is_small(problem)
+    screened = full and objective.groups is None and not is_small(problem)
+    return DictionaryProducts.of(problem) if screened else None
 
 
 def _coarse(
     problem: Problem,
     objective: Energy,
     start: Array | None,
-    products: DictionaryProducts | None,
+    shared: DictionaryProducts | CoarseGroups | None,
     quick: bool,
 ) -> CoarseFit:
     """Return relevances that minimise the energy to the low accuracy that predictions need.
 
     The energy is the loss, and the relevance of a column is the prior variance of its coefficients.
-    `products` are those of the problem, if it is large; it is then solved to a lower accuracy if
-    `quick`.
+    `shared` is what fits at other noise variances use too, see `RowFold`. If `quick`, a problem
+    that is large or has covariances of groups is solved to a lower accuracy.
     """
+    steps = {"newton_steps": QUICK_STEPS} if quick else {}
+    if isinstance(shared, CoarseGroups):
+        state = shared.fitted(scalar(problem.noise), start, **steps)
+        axes, variances = shared.in_given_columns(state)
+        return CoarseFit(like(variances, problem.noise), axes, state.covariances)
     rough: dict[str, Any] = {"tolerance": 1e-2, "limit": 100}
-    if not objective.exact_coordinates:
+    if objective.marginal is None or not objective.exact_coordinates:
         begin = lifted(problem, start, objective.groups)
         updated = repeat_update(problem, objective, start=begin, **rough)
         return CoarseFit.of(updated.value, objective)
-    begin = empty_start(problem) if start is None else start
-    if objective.marginal is None:
-        rough |= {"limit": 10, "method": "coordinate"}
-        return CoarseFit.of(solve(problem, objective, start=begin, **rough).value, objective)
     if is_small(problem):  # no start is better: one from a larger γ may end at a higher energy
         rough |= {"limit": FEW_STEPS}
         return CoarseFit.of(repeat_update(problem, objective, "mackay", **rough).value, objective)
-    steps = {"newton_steps": QUICK_STEPS} if quick else {}
-    relevance, _, _ = coarse_fit(problem, objective.marginal, begin, products, **steps)
+    begin = empty_start(problem) if start is None else start
+    relevance, _, _ = coarse_fit(problem, objective.marginal, begin, shared, **steps)
     return CoarseFit(relevance, None, relevance)
 
 
@@ -308,8 +311,10 @@ def entry_noise(problem: Problem, objective: Energy) -> float:
 
     If all relevances are zero, the energy (loss) falls as the relevance of a column φ grows if
     ‖φᵀX‖²/n > γ‖φ‖², for n responses X and the noise variance γ. For a group of columns, both sides
-    are sums.
+    are sums; groups with covariances of their own are those of `CoarseGroups.entry_noise`.
     """
+    if isinstance(objective, GroupCovariance):
+        return CoarseGroups.of(problem, objective).entry_noise()
     xp = namespace(problem.noise)
     powers = squared_norms(adjoint_times(problem.dictionary, problem.responses), -1)
     squares = column_squares(problem.dictionary)
@@ -318,35 +323,54 @@ def entry_noise(problem: Problem, objective: Energy) -> float:
     return scalar(xp.max(powers / positive(squares)))
 
 
-def coarse_trace(problem: Problem, objective: Energy, noise: float) -> PathTrace | None:
+def coarse_trace(problem: Problem, objective: Energy, noise: float) -> PathTrace:
     """Return what each column contributes at noise variances above a given one.
 
     The noise variances lie between `noise` and the largest one at which a column is active. They
     decrease geometrically, and each fit has a low accuracy. `problem` has `noise` in normalised
-    units. The result is None for energies (losses) without exact moves of single relevances (prior
-    variances), for which the path would cost as much as the fit.
+    units.
     """
-    marginal, target = objective.marginal, scalar(problem.noise)
-    if marginal is None or not objective.exact_coordinates:
-        return None
-    highest = entry_noise(problem, objective)
+    target, highest = scalar(problem.noise), entry_noise(problem, objective)
     if not highest > target:
         return PathTrace(np.zeros(0), np.zeros((0, problem.columns)), np.zeros(0))
     count = max(1, int(np.ceil(np.log(highest / target) / -np.log(PATH_STEP))))
     steps = np.geomspace(highest, target, count + 1)[1:-1]
-    levels, powers, shares, relevance = [], [], [], empty_start(problem)
-    products = DictionaryProducts.of(problem) if objective.groups is None else None
-    for level in steps:
-        at = problem.with_noise(float(level))
-        relevance, index, state = coarse_fit(at, marginal, relevance, products)
-        power = np.zeros(problem.columns)
-        if state is not None:
-            power[index] = to_numpy(state.power * column_squares(state.dictionary))
-        levels.append(noise * float(level) / target)
-        powers.append(power if objective.groups is None else objective.groups.share(power))
-        shares.append(0.0 if state is None else explained_share(state))
-    shape = (len(levels), problem.columns)
-    return PathTrace(np.array(levels), np.reshape(powers, shape), np.array(shares))
+    found = list(_contributions(problem, objective, steps))
+    powers = np.reshape([power for power, _ in found], (len(steps), problem.columns))
+    shares = np.array([share for _, share in found], dtype=float)
+    return PathTrace(noise * steps / target, powers, shares)
+
+
+def _contributions(problem: Problem, objective: Energy, levels: Any) -> Iterator[tuple[Any, float]]:
+    """Yield the contributions of all columns, and the share that is explained, of coarse fits.
+
+    The fits are those at the noise variances `levels`, in normalised units and descending order.
+    """
+    marginal, groups = objective.marginal, objective.groups
+    start: Array | None = None
+    if isinstance(objective, GroupCovariance):
+        fits = CoarseGroups.of(problem, objective)
+        for level in levels:
+            state = fits.fitted(float(level), start).in_principal_axes()
+            start = state.covariances
+            yield column_powers(state, objective), explained_share(state)
+    elif marginal is None or not objective.exact_coordinates:
+        for level in levels:
+            at = problem.with_noise(float(level))
+            start = _coarse(at, objective, start, None, False).relevance
+            whole = evaluate(at, start)
+            yield column_powers(whole, objective), explained_share(whole)
+    else:
+        products = DictionaryProducts.of(problem) if groups is None else None
+        start = empty_start(problem)
+        for level in levels:
+            at = problem.with_noise(float(level))
+            start, index, part = coarse_fit(at, marginal, start, products)
+            power, share = np.zeros(problem.columns), 0.0
+            if part is not None:
+                power[index] = to_numpy(part.power * column_squares(part.dictionary))
+                share = explained_share(part)
+            yield power if groups is None else groups.share(power), share
 
 
 def column_powers(state: State, objective: Energy) -> Any:
@@ -541,8 +565,9 @@ def held_out_errors(
             waited = allowed
         return Walk(walk.tried + 1, min(walk.best, error), waited)
 
-    large = objective.exact_coordinates and not is_small(parts[0].problem)
-    screened = _is_screened(parts[0].problem, objective)
+    coarse = parts[0].shared is not None or not is_small(parts[0].problem)
+    large = objective.exact_coordinates and coarse
+    screened = isinstance(parts[0].shared, DictionaryProducts)
     allowed = patience or (LARGE_PATIENCE if large else PATIENCE)
     iterate(
         step,
