@@ -222,6 +222,7 @@ class AlignedBlocks:
         self.flat_targets = (
             getattr(rows, "flat_targets", False) if targets is None else targets.flat
         )
+        self.interrupted = False
         self._begun: Iterator[RowBlock] | None = None
 
     def __iter__(self) -> Iterator[RowBlock]:
@@ -257,6 +258,7 @@ class AlignedBlocks:
         Fewer rows than columns take less memory than the second moment would. If `most_bytes` is
         given, it alone decides, and sparse rows count by the bytes that they store. Blocks that
         were read to find the size of the data are not read again: the next pass begins with them.
+        After Ctrl-C the next pass consists of the blocks that were read, and is interrupted too.
         NaN and infinity raise an error, unless the caller handles `missing` entries itself.
         """
         known, limit = self.rows.n_rows_to_read, self.most_loaded
@@ -268,15 +270,19 @@ class AlignedBlocks:
         read: list[RowBlock] = []
         rows, size = 0, 0
         blocks = iter(self)
-        for block in blocks:
-            if not missing:
-                refuse_bad_entries(block, self.rows.name, self.rows.feature_names)
-            read.append(block)
-            rows += int(block.rows.shape[0])
-            size += 0 if most_bytes is None else stored_bytes(block.rows)
-            if rows > limit or (most_bytes is not None and size > most_bytes):
-                self._begun = chain(read, blocks)
-                return None
+        try:
+            for block in blocks:
+                if not missing:
+                    refuse_bad_entries(block, self.rows.name, self.rows.feature_names)
+                read.append(block)
+                rows += int(block.rows.shape[0])
+                size += 0 if most_bytes is None else stored_bytes(block.rows)
+                if rows > limit or (most_bytes is not None and size > most_bytes):
+                    self._begun = chain(read, blocks)
+                    return None
+        except KeyboardInterrupt:
+            self._begun, self.interrupted = chain(read, _interruption()), True
+            raise
         return self._joined(read)
 
     def _joined(self, read: list[RowBlock]) -> LoadedRows:
@@ -289,6 +295,12 @@ class AlignedBlocks:
         if read[0].weights is not None:
             weights = concatenated([block.weights for block in read])
         return LoadedRows(rows, targets, weights)
+
+
+def _interruption() -> Iterator[RowBlock]:
+    """Raise `KeyboardInterrupt` in place of a first block."""
+    raise KeyboardInterrupt
+    yield
 
 
 def _check_count(y: Any, count: int, number: int) -> None:

@@ -15,6 +15,7 @@ from lucidae.arrays import Array, is_numpy, namespace
 from lucidae.data.blocks import RowBlock, RowBlocks, coalesced, concatenated, located
 from lucidae.data.kinds import (
     AlignedBlocks,
+    LoadedRows,
     in_memory,
     is_dask,
     named_rows,
@@ -30,6 +31,8 @@ __all__ = [
     "by_blocks",
     "fold",
     "given_moment",
+    "load_rows",
+    "no_moment",
     "read_moment",
     "store_features",
 ]
@@ -101,6 +104,48 @@ def read_moment(
             "weight to at least one row."
         )
     return found
+
+
+def load_rows(
+    data: AlignedBlocks,
+    leaf: Leaf | None = None,
+    *,
+    most_bytes: int | None = None,
+    missing: bool = False,
+) -> LoadedRows | None:
+    """Return all rows of data that are small enough to be loaded into memory, else None.
+
+    Parameters
+    ----------
+    data : AlignedBlocks
+        The rows, with their targets and weights.
+    leaf : callable, optional
+        Function that returns the moment of one block, as in `read_moment`, in case of an
+        interruption; no moment is computed if it returns None.
+    most_bytes, missing
+        As in `AlignedBlocks.load`.
+
+    Returns
+    -------
+    LoadedRows or None
+        The rows, or None if they are too large.
+
+    Raises
+    ------
+    ReadInterrupted
+        After Ctrl-C, with the moment of the rows read until then.
+    """
+    try:
+        return data.load(most_bytes, missing=missing)
+    except KeyboardInterrupt:
+        if data.interrupted and not hasattr(data, "fold"):
+            read_moment(data, no_moment if missing else leaf)
+        raise ReadInterrupted(None, 0) from None
+
+
+def no_moment(_rows: Any, _targets: Any, _weights: Any) -> None:
+    """Return None, for blocks whose second moment must not be computed."""
+    return None
 
 
 def _moment_of_rows(rows: Any, _targets: Any, weights: Any) -> SecondMoment:

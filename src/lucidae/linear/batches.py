@@ -12,7 +12,7 @@ from typing import Any, Self
 from lucidae.base import restored_on_failure
 from lucidae.data import aligned_blocks, read_moment, store_features
 from lucidae.data.kinds import AlignedBlocks, LoadedRows
-from lucidae.data.passes import Passes, given_moment
+from lucidae.data.passes import Passes, given_moment, load_rows, no_moment
 from lucidae.linear.methods import Options
 from lucidae.linear.missing import suggesting_em
 from lucidae.linear.routes import EXACT_FEATURES
@@ -59,8 +59,9 @@ def loaded_rows(data: AlignedBlocks, *, missing: bool = False) -> LoadedRows | N
 
     NaN raises an error unless `missing` is true.
     """
-    most = LOADED_BYTES if data.rows.n_features > EXACT_FEATURES else None
-    return data.load(most, missing=missing)
+    if data.rows.n_features > EXACT_FEATURES:
+        return load_rows(data, no_moment, most_bytes=LOADED_BYTES, missing=missing)
+    return load_rows(data, missing=missing)
 
 
 def check_streamed(options: Options, n_features: int, start: SecondMoment | None) -> None:

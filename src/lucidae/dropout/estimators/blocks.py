@@ -6,10 +6,11 @@ from typing import Any, Self
 
 from lucidae.base import restored_on_failure
 from lucidae.data import aligned_blocks, read_moment, store_features
-from lucidae.data.passes import given_moment
+from lucidae.data.passes import given_moment, load_rows
 from lucidae.dropout.batches import check_streamed, read_problem
 from lucidae.dropout.estimators.network import SOLVERS, SgdSettings
 from lucidae.dropout.held_out import SELECTIONS
+from lucidae.dropout.moments import joint_moment
 from lucidae.moments import SecondMoment
 from lucidae.validation import check_flag
 
@@ -58,6 +59,7 @@ class _BatchesMixin:
     _keep: Any
     _unsolved: Any
     _state_of_blocks: Any
+    _block_moment: Any = None  # function that returns the moment of one block, as in `load_rows`
 
     def _fit_blocks(
         self, batches: Any, y: Any, sample_weight: Any, start: Any, **kind: Any
@@ -70,7 +72,7 @@ class _BatchesMixin:
         """
         settings = SgdSettings.of(self)  # refuses wrong settings, which this solver does not use
         data = aligned_blocks(batches, y, sample_weight, **kind)
-        small = data.load() if start is None else None
+        small = load_rows(data, self._block_moment) if start is None else None
         if small is not None:
             self.fit(small.rows, small.targets, small.weights)
             return self
@@ -125,6 +127,7 @@ class AutoencoderBatchesMixin(_BatchesMixin):
 class RegressorBatchesMixin(_BatchesMixin):
     """Give `DropoutRegressor` its method `fit_batches`."""
 
+    _block_moment = staticmethod(joint_moment)
     fit_intercept: bool
     _check_settings: Any
     _fixed_network: Any
