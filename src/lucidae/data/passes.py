@@ -28,6 +28,7 @@ __all__ = [
     "ColumnLeaf",
     "Passes",
     "ReadInterrupted",
+    "applied_blocks",
     "by_blocks",
     "fold",
     "given_moment",
@@ -145,7 +146,6 @@ def load_rows(
 
 def no_moment(_rows: Any, _targets: Any, _weights: Any) -> None:
     """Return None, for blocks whose second moment must not be computed."""
-    return None
 
 
 def _moment_of_rows(rows: Any, _targets: Any, weights: Any) -> SecondMoment:
@@ -442,14 +442,28 @@ def _applied(apply: Callable[[Any], Array], X: Any, verbose: bool) -> Array:
     """Return the results of a method (`apply`) for the rows of X, computed block by block."""
     data = row_blocks(X)
     results = _Results(data.n_rows_to_read)
+    for result in applied_blocks(apply, data, verbose):
+        results.append(result)
+    return results.joined()
+
+
+def applied_blocks(
+    apply: Callable[[Any], Array], data: RowBlocks, verbose: bool = False
+) -> Iterator[Array]:
+    """Yield the result of a method (`apply`) for each block of `data`, in one pass.
+
+    `verbose` shows the progress.
+    """
+    count = 0
     with Shown("computing {}", verbose).rows(data.n_rows_to_read) as show:
         for block in data.blocks():
             try:
-                results.append(apply(named_rows(block.rows, data.feature_names)))
+                result = apply(named_rows(block.rows, data.feature_names))
             except ValueError as error:
                 raise located(error, block, data.name, data.feature_names) from None
-            show(results.count)
-    return results.joined()
+            yield result
+            count += int(result.shape[0])
+            show(count)
 
 
 class _Results:
