@@ -230,6 +230,16 @@ def check_kind(values: Any, name: str) -> Any:
             f"matrix: give {name}.toarray(), or {name}.get() for the CPU."
         )
     listed = isinstance(values, list | tuple)
+    if listed and any(len(getattr(part, "shape", ())) == 2 for part in values):
+        raise ValueError(
+            f"{name} is a list of {len(values)} arrays of rows, expected one array: join them by "
+            "np.concatenate, or give the list to fit_batches, if the estimator has it."
+        )
+    if _is_lazy_frame(values):
+        raise ValueError(
+            f"{name} is a LazyFrame of polars, expected a data frame: give {name}.collect(), or "
+            "write it by sink_parquet and give the path of the file."
+        )
     masked = sum(int(np.sum(np.ma.getmask(part))) for part in (values if listed else (values,)))
     if masked:
         raise ValueError(
@@ -243,6 +253,11 @@ def check_kind(values: Any, name: str) -> Any:
                 "and durations to numbers first."
             )
     return values.data if isinstance(values, np.ma.MaskedArray) else values
+
+
+def _is_lazy_frame(values: Any) -> bool:
+    """Tell whether `values` is a lazy data frame of polars; polars is not imported for this."""
+    return isinstance(values, getattr(sys.modules.get("polars"), "LazyFrame", ()))
 
 
 def is_sparse_cupy(values: Any) -> bool:

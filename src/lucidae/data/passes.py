@@ -30,6 +30,7 @@ __all__ = [
     "ReadInterrupted",
     "applied_blocks",
     "by_blocks",
+    "check_start",
     "fold",
     "given_moment",
     "load_rows",
@@ -375,6 +376,15 @@ def _progress_line(
         return f"{description}: {count} {unit}, {rate:.3g} {unit} per second"
     left = time_left((total - count) / rate if rate else 0.0)
     return f"{description}: {count} of {total} {unit}, {rate:.3g} {unit} per second, {left} left"
+
+
+def check_start(start: Any) -> None:
+    """Raise an error unless `start` is the second moment of rows that were read before, or None."""
+    if start is not None and not isinstance(start, SecondMoment):
+        raise ValueError(
+            f"start={start!r} was given, expected a SecondMoment of rows that were read before, "
+            "such as the moment of a ReadInterrupted, or None."
+        )
 
 
 def given_moment(estimator: Any, start: SecondMoment | None) -> SecondMoment:

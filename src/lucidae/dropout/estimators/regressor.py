@@ -16,6 +16,7 @@ from lucidae.arrays import Array, is_array, is_numpy, to_numpy
 from lucidae.base import Fitted, reference_array, restored_on_failure, validated_rows
 from lucidae.certificate import Certificate
 from lucidae.data import by_blocks, in_memory, loaded
+from lucidae.data.kinds import check_batch
 from lucidae.dropout.batches import BlockProblem, check_problem, loaded_or_problem
 from lucidae.dropout.estimators.blocks import RegressorBatchesMixin, merges_regression
 from lucidae.dropout.estimators.fitted_arrays import finite_output, same_values, weights_of
@@ -331,6 +332,7 @@ class DropoutRegressor(
         """
         SgdSettings.of(self)  # refuses wrong settings, which this solver does not use
         self._check_settings()
+        check_batch(X)
         first = not self.__sklearn_is_fitted__()
         X, y, weights = self._checked_data(X, y, sample_weight, reset=first)
         choice = self._fixed_network(joint_moment(X, y, weights))
