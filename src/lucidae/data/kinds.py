@@ -345,7 +345,7 @@ class AlignedBlocks:
                     self._begun = chain(read, blocks)
                     return None
         except KeyboardInterrupt:
-            self._begun, self.interrupted = chain(read, _interruption()), True
+            self._begun, self.interrupted = chain(read, iter(_interrupt, None)), True
             raise
         return self._joined(read)
 
@@ -361,10 +361,9 @@ class AlignedBlocks:
         return LoadedRows(rows, targets, weights)
 
 
-def _interruption() -> Iterator[RowBlock]:
-    """Raise `KeyboardInterrupt` in place of a first block."""
+def _interrupt() -> RowBlock | None:
+    """Raise `KeyboardInterrupt` in place of a block."""
     raise KeyboardInterrupt
-    yield
 
 
 def _check_count(y: Any, count: int, number: int) -> None:

@@ -51,6 +51,7 @@ from lucidae.validation import (
     check_rows,
     check_weights,
     explained_refusals,
+    in_given_precision,
 )
 
 LARGEST_ALPHA = 1e100
@@ -434,7 +435,7 @@ class DropoutRegressor(
             y = checked_targets(y, X)
         else:
             with explained_refusals(X=X, y=y):
-                X, y = validate_data(
+                rows, y = validate_data(
                     self,
                     X,
                     y,
@@ -444,6 +445,7 @@ class DropoutRegressor(
                     multi_output=True,
                     y_numeric=True,
                 )
+            X = in_given_precision(rows, X)
         return X, y, check_weights(sample_weight, X)
 
     def _check_settings(self) -> None:
