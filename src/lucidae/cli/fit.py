@@ -107,14 +107,18 @@ def dropout_of(text: str, regression: bool) -> float | str:
 
 
 def noise_of(text: str) -> float | str:
-    """Return the value of ``--noise-variance``: a number, ``"auto"``, ``"learn"`` or ``"cv"``."""
-    if text in ("auto", "learn", "cv"):
+    """Return the value of ``--noise-variance``: a number or a rule that chooses it.
+
+    The rules are ``"auto"``, ``"learn"``, ``"cv"`` and ``"cv_1se"``.
+    """
+    if text in ("auto", "learn", "cv", "cv_1se"):
         return text
     number = number_of(text)
     if 0 < number < math.inf:
         return number
     raise ValueError(
-        f"--noise-variance {text} was given, expected a finite number above 0, auto, learn or cv."
+        f"--noise-variance {text} was given, expected a finite number above 0, auto, learn, cv or "
+        "cv_1se."
     )
 
 
@@ -256,7 +260,8 @@ def sparse(
         str,
         typer.Option(
             help="Noise variance of the target: a number above 0, learn (with the coefficients), "
-            "cv (by cross-validation), or auto (chooses learn or cv, depending on the data)."
+            "cv (by cross-validation), cv_1se (with the rule of one standard error), "
+            "or auto (chooses learn or cv, depending on the data)."
         ),
     ] = "auto",
     posterior: Annotated[
