@@ -46,7 +46,6 @@ __all__ = [
     "check_batch",
     "in_memory",
     "is_dask",
-    "is_iterator",
     "loaded",
     "refuse_iterator",
     "row_blocks",
@@ -115,16 +114,10 @@ def is_dask(X: Any) -> bool:
     return True
 
 
-def is_iterator(X: Any) -> bool:
-    """Tell whether `X` can be read only once, as a generator of batches."""
-    if isinstance(X, RowBlocks):
-        return not X.repeatable
-    return not in_memory(X) and isinstance(X, Iterator)
-
-
 def refuse_iterator(X: Any) -> None:
     """Raise an error if `X` can be read only once, for a method that reads it twice."""
-    if is_iterator(X):
+    once = not X.repeatable if isinstance(X, RowBlocks) else isinstance(X, Iterator)
+    if once and not in_memory(X):
         raise ValueError(
             "fit_transform reads X twice, to fit and to transform, but X is an iterator, which can "
             "be read only once: give a function that returns a new iterator, a list of batches to "
