@@ -14,7 +14,13 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from lucidae.arrays import Array, is_array, is_numpy, to_numpy, zeros_like_shape
 from lucidae.certificate import Certificate, undecided
-from lucidae.validation import check_kind, check_rows, explained_refusals, has_complex
+from lucidae.validation import (
+    check_kind,
+    check_rows,
+    explained_refusals,
+    has_complex,
+    in_given_precision,
+)
 
 __all__ = [
     "PROBED_ENTRIES",
@@ -299,7 +305,7 @@ def validated_rows(
         return rows
     if not accepted and (not is_array(X) or is_numpy(X)):
         with explained_refusals(X=X):
-            return validate_data(
+            rows = validate_data(
                 estimator,
                 X,
                 reset=reset,
@@ -308,6 +314,7 @@ def validated_rows(
                 ensure_min_samples=least,
                 ensure_all_finite=finite,
             )
+        return in_given_precision(rows, X)
     X = check_rows(X, accept_sparse=accept_sparse, accept_complex=accept_complex, finite=finite)
     if X.shape[0] < least:
         raise ValueError(

@@ -62,13 +62,14 @@ def check_rows(
         return X  # what scikit-learn's check would return, at a cost above that of a small fit
     if not accepted and (not is_array(X) or is_numpy(X)):
         with explained_refusals(**{name: X}):
-            return check_array(
+            rows = check_array(
                 X,
                 accept_sparse=("csr",) if accept_sparse else False,
                 dtype=_FLOATS,
                 ensure_all_finite=finite,
                 input_name=name,
             )
+        return in_given_precision(rows, X)
     X, xp = as_plain(X), namespace(X)
     if not accepted and is_complex(X):
         raise ValueError(
@@ -91,6 +92,25 @@ def check_rows(
     elif finite and not bool(xp.all(xp.isfinite(X))):
         raise ValueError(f"{name} contains NaN or infinity. Remove or impute those entries first.")
     return X
+
+
+def in_given_precision(rows: Any, X: Any) -> Any:
+    """Return `rows`, which scikit-learn validated, as float32 if all columns of X are float32.
+
+    X is what was given. scikit-learn reads the dtypes of pandas only, and returns frames of polars
+    and tables of Arrow as float64.
+
+    Examples
+    --------
+    >>> in_given_precision(np.eye(2), np.eye(2)).dtype
+    dtype('float64')
+    """
+    if isinstance(X, np.ndarray):
+        return rows
+    kinds = getattr(X, "dtypes", None)  # a list for polars
+    kinds = getattr(getattr(X, "schema", None), "types", None) if kinds is None else kinds  # Arrow
+    single = isinstance(kinds, list) and {str(kind) for kind in kinds} <= {"Float32", "float"}
+    return rows.astype(np.float32, copy=False) if single else rows
 
 
 def install_command(extras: str) -> str:
@@ -230,6 +250,16 @@ def check_kind(values: Any, name: str) -> Any:
             f"matrix: give {name}.toarray(), or {name}.get() for the CPU."
         )
     listed = isinstance(values, list | tuple)
+    if listed and any(len(getattr(part, "shape", ())) == 2 for part in values):
+        raise ValueError(
+            f"{name} is a list of {len(values)} arrays of rows, expected one array: join them by "
+            "np.concatenate, or give the list to fit_batches, if the estimator has it."
+        )
+    if _is_lazy_frame(values):
+        raise ValueError(
+            f"{name} is a LazyFrame of polars, expected a data frame: give {name}.collect(), or "
+            "write it by sink_parquet and give the path of the file."
+        )
     masked = sum(int(np.sum(np.ma.getmask(part))) for part in (values if listed else (values,)))
     if masked:
         raise ValueError(
@@ -243,6 +273,11 @@ def check_kind(values: Any, name: str) -> Any:
                 "and durations to numbers first."
             )
     return values.data if isinstance(values, np.ma.MaskedArray) else values
+
+
+def _is_lazy_frame(values: Any) -> bool:
+    """Tell whether `values` is a lazy data frame of polars; polars is not imported for this."""
+    return isinstance(values, getattr(sys.modules.get("polars"), "LazyFrame", ()))
 
 
 def is_sparse_cupy(values: Any) -> bool:

@@ -191,6 +191,14 @@ def test_target_from_a_second_file(run, samples, file, outputs):
     assert model.predict(X).shape == ((40,) if outputs == 1 else (40, 2))
 
 
+def test_sparse_with_the_rule_of_one_standard_error(run, samples):
+    options = ("--target", "y.npy", "--noise-variance", "cv_1se")
+    assert run("fit", "sparse", "X.npy", *options)[0] == 0
+    X, Y = samples
+    expected = lucidae.SparseVAE(noise_variance="cv_1se").fit(X, Y[:, 0])
+    assert np.isclose(lucidae.load("X-sparse-model.npz").noise_variance_, expected.noise_variance_)
+
+
 def test_sparse_with_groups_and_without_an_intercept(run, samples):
     settings = ("--noise-variance", 0.01, "--groups", 2, "--no-intercept")
     assert run("fit", "sparse", "X.npy", "--target", "y.npy", *settings)[0] == 0
@@ -239,7 +247,7 @@ SENTENCES = {
     "linear X.npy --components 2.5": "strictly between 0 and 1",
     "linear X.npy --components 0": "an integer of at least 1, a share",
     "linear X.npy --components x": "an integer of at least 1, a share",
-    "sparse X.npy --target y.npy --noise-variance x": "above 0, auto, learn or cv",
+    "sparse X.npy --target y.npy --noise-variance x": "above 0, auto, learn, cv or cv_1se",
     "linear X.npy --decimal x": "decimal='x' was given",
     "linear X.npy --columns 6": "no numeric column '6'",
     "dropout X.npy --components few": "--components",
@@ -288,8 +296,8 @@ def test_failed_write_leaves_the_old_file(run, folder, monkeypatch):
     run("fit", "linear", "rows.csv", "--components", 1)
     old = (folder / "rows-linear-codes.csv").read_bytes()
 
-    def tear(frame, path, **options):
-        path.write_text("half of the hea")
+    def tear(frame, stream, **options):
+        stream.write("half of the hea")
         raise OSError("disk full")
 
     monkeypatch.setattr("pandas.DataFrame.to_csv", tear)

@@ -1,6 +1,7 @@
 """`lucidae fit` on files larger than one block, and with a Dask scheduler."""
 
 import socket
+import tracemalloc
 import warnings
 from contextlib import nullcontext
 from pathlib import Path
@@ -62,6 +63,43 @@ def test_large_files_are_streamed(run, rows, never_loaded, name, family):
     assert_allclose(model._state.moment.covariance, np.cov(rows.T, bias=True), atol=1e-10)
     (codes,) = Path().glob("*codes*")
     assert codes.suffix == {".npy": ".npz"}.get(Path(name).suffix, Path(name).suffix)
+
+
+def numbers_of(file):
+    """Return the numbers of an output table."""
+    if file.suffix == ".npz":
+        return np.load(file)["X"]
+    read = pandas.read_csv if file.suffix == ".csv" else pandas.read_parquet
+    return read(file).to_numpy()
+
+
+@pytest.mark.parametrize("name", ["rows.parquet", "rows.csv", "rows.npy"])
+def test_streamed_codes_and_predictions_are_those_of_the_rows(run, rows, never_loaded, name):
+    code, _, err = run("fit", "linear", name)
+    assert code == 0, err
+    (codes,) = Path().glob("*codes*")
+    assert_allclose(numbers_of(codes), lucidae.LinearAutoencoder().fit_transform(rows), atol=1e-9)
+    target = "5" if name == "rows.npy" else "f"
+    code, _, err = run("fit", "dropout", name, "--target", target, "--dropout", 0.1)
+    assert code == 0, err
+    (predictions,) = Path().glob("*predictions*")
+    model = lucidae.DropoutRegressor(dropout=0.1).fit(rows[:, :5], rows[:, 5])
+    assert_allclose(numbers_of(predictions)[:, 0], model.predict(rows[:, :5]), atol=1e-9)
+
+
+@pytest.mark.parametrize("name", ["large.parquet", "large.npy"])
+def test_all_codes_of_a_large_file_are_never_in_memory(run, rows, name):
+    X = np.random.default_rng(1).standard_normal((40_000, 20))
+    np.save("large.npy", X)
+    pandas.DataFrame(X, columns=[f"x{i}" for i in range(20)]).to_parquet("large.parquet")
+    assert run("fit", "linear", name, "--components", 1)[0] == 0  # imports and caches
+    tracemalloc.start()
+    try:
+        assert run("fit", "linear", name, "--force")[0] == 0
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < X.nbytes / 2
 
 
 def test_small_files_are_loaded(run, rows, monkeypatch):

@@ -10,7 +10,13 @@ import scipy.sparse
 from numpy.testing import assert_allclose
 
 from extras import require
-from lucidae import DropoutAutoencoder, DropoutRegressor, LinearAutoencoder, SecondMoment
+from lucidae import (
+    DropoutAutoencoder,
+    DropoutRegressor,
+    LinearAutoencoder,
+    SecondMoment,
+    certify,
+)
 from lucidae.data import ReadInterrupted, passes, row_blocks
 
 
@@ -395,3 +401,96 @@ def test_dask_arrays_without_two_known_axes_are_refused():
     with pytest.raises(ValueError, match="X has an unknown number of columns: call compute_chunk"):
         model.transform(unknown)
     assert_allclose(model.transform(unknown.compute_chunk_sizes()), model.transform(rows))
+
+
+@pytest.mark.parametrize("many", [False, True])
+def test_batches_with_other_targets_or_weights_than_the_first_are_refused(many, monkeypatch):
+    if many:
+        monkeypatch.setattr("lucidae.data.blocks.BLOCK_BYTES", 2**10)
+    X = rows_of(200)
+    Y, w = X[:, :3], np.ones(200)
+    cases = {
+        r"block 1 of X has 3 targets per row, but 2 are": [(X, Y[:, :2]), (X, Y)],
+        r"block 1 of X has no targets": [(X, Y), X],
+        r"block 0 of X has no targets": [X, (X, Y)],
+        r"block 1 of X has no weights, but the first block has": [(X, Y, w), (X, Y)],
+        r"block 1 of X has weights, but the first block has none": [(X, Y), (X, Y, w)],
+    }
+    for sentence, batches in cases.items():
+        with pytest.raises(ValueError, match=sentence):
+            DropoutRegressor(dropout=0.1).fit_batches(batches)
+    with pytest.raises(ValueError, match="block 1 of X has no weights"):
+        LinearAutoencoder(2).fit_batches([(X, None, w), X])
+
+
+@pytest.mark.parametrize("bad", [-1.0, np.nan])
+def test_a_bad_weight_is_no_missing_entry(bad):
+    X, w = rows_of(200), np.ones(200)
+    w[7] = bad
+    with pytest.raises(ValueError, match="sample_weight contains NaN") as caught:
+        LinearAutoencoder(2).fit_batches([(X, None, w)])
+    assert "handle_missing" not in str(caught.value)
+
+
+def test_data_with_other_columns_than_the_fit_are_not_certified(small_blocks):
+    X = rows_of()
+    model = LinearAutoencoder(2).fit(X)
+    for data in (X[:, :3], batches_of(X[:, :3]), SecondMoment.of(X[:, :3])):
+        with pytest.raises(ValueError, match=r"X has 3 features, but .* expecting 6"):
+            certify(model, data)
+
+
+@pytest.mark.parametrize("estimator", [LinearAutoencoder(2), DropoutAutoencoder(2)])
+def test_kinds_that_a_method_does_not_take_are_one_sentence(estimator, tmp_path):
+    X = rows_of(100)
+    for listed in ([X, X[:50]], [X, X]):
+        with pytest.raises(ValueError, match=r"X is a list of 2 arrays of rows.*fit_batches"):
+            estimator.fit(listed)
+    for once in (batches_of(X, 10), row_blocks(batches_of(X, 10))):
+        with pytest.raises(ValueError, match=r"fit_transform reads X twice.*iterator"):
+            estimator.fit_transform(once)
+    assert not hasattr(estimator, "components_")
+    codes = estimator.fit_transform(lambda: batches_of(X, 10))
+    assert_allclose(codes, estimator.transform(X), atol=1e-9)
+    np.save(tmp_path / "rows.npy", X)
+    for whole in (str(tmp_path / "rows.npy"), tmp_path / "rows.npy", batches_of(X), lambda: [X]):
+        with pytest.raises(ValueError, match=r"partial_fit expects one batch.*fit_batches"):
+            estimator.partial_fit(whole)
+    with pytest.raises(ValueError, match=r"start=3 was given, expected a SecondMoment"):
+        estimator.fit_batches([X], start=3)
+    with pytest.raises(ValueError, match=r"start=3 was given, expected a SecondMoment"):
+        estimator.fit_batches(None, start=3)
+    with pytest.raises(ValueError, match=r"first_row=-5 was given, expected an integer"):
+        row_blocks(np.load(tmp_path / "rows.npy", mmap_mode="r"), first_row=-5)
+
+
+def test_a_lazy_frame_has_to_be_collected():
+    frame = require("polars").LazyFrame({"a": [1.0, 2.0, 4.0], "b": [2.0, 1.0, 0.0]})
+    with pytest.raises(ValueError, match=r"X is a LazyFrame of polars.*X\.collect\(\)"):
+        LinearAutoencoder(1).fit(frame)
+    assert LinearAutoencoder(1).fit(frame.collect()).n_features_in_ == 2
+
+
+def test_dask_collections_that_are_no_tables_are_refused():
+    dask = require("dask")
+    bag = require("dask.bag").from_sequence([1, 2])
+    for collection in (bag, dask.delayed(np.eye)(3)):
+        with pytest.raises(ValueError, match="expected a Dask array or data frame"):
+            LinearAutoencoder(1).fit(collection)
+
+
+@pytest.mark.parametrize("module", ["h5py", "zarr"])
+def test_an_open_file_of_arrays_is_refused_with_their_names(module, tmp_path):
+    library = require(module)
+    is_hdf5 = module == "h5py"
+    file = library.File(tmp_path / "f.h5", "w") if is_hdf5 else library.open_group(tmp_path / "f")
+    for name in ("rows", "other"):
+        if is_hdf5:
+            file.create_dataset(name, data=rows_of(20))
+        else:
+            file.create_array(name, data=rows_of(20))
+    with pytest.raises(ValueError, match=rf"X is an open file or group of {module} with .*'rows'"):
+        LinearAutoencoder(2).fit(file)
+    LinearAutoencoder(2).fit(file["rows"])
+    if is_hdf5:
+        file.close()

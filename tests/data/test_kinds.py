@@ -528,3 +528,28 @@ def test_fit_batches_checks_the_settings(setting, small_blocks):
         model.fit_batches((X[i : i + 500], X[i : i + 500, 0]) for i in range(0, len(X), 500))
     assert not hasattr(model, "coef_")
     assert not hasattr(model, "n_features_in_")
+
+
+def test_frames_of_float32_stay_float32():
+    X = np.random.default_rng(0).standard_normal((30, 3)).astype(np.float32)
+    columns = {name: X[:, at] for at, name in enumerate("abc")}
+    frames = [require("polars").DataFrame(columns), require("pyarrow").table(columns)]
+    for frame in frames:
+        for estimator in (LinearAutoencoder(2), DropoutAutoencoder(2)):
+            codes = estimator.fit(frame).transform(frame)
+            assert codes.dtype == np.float32
+            assert_allclose(codes, estimator.fit(X).transform(X), atol=1e-6)
+        regressor = DropoutRegressor(dropout=0.1).fit(frame, X[:, 0])
+        assert regressor.coef_.dtype == DropoutRegressor(dropout=0.1).fit(X, X[:, 0]).coef_.dtype
+        assert SecondMoment.of(frame).mean.dtype == SecondMoment.of(X).mean.dtype
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_batches_of_integers_have_the_type_of_the_first_batch(dtype):
+    X = np.random.default_rng(0).integers(-9, 9, (40, 3))
+    for whole in (X[20:], X[20:].tolist(), scipy.sparse.csr_array(X[20:])):
+        first = X[:20].astype(dtype)
+        first = scipy.sparse.csr_array(first) if scipy.sparse.issparse(whole) else first
+        model = LinearAutoencoder(2).fit_batches([first, whole])
+        assert model.components_.dtype == dtype
+        assert_allclose(model.mean_, X.mean(axis=0), rtol=1e-6)

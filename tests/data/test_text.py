@@ -1,11 +1,15 @@
 """Text files in blocks of rows are read by the rules of `lucidae.io.tables.read_table`."""
 
+import io
+import signal
+
 import numpy as np
 import pytest
-from numpy.testing import assert_array_equal
+from numpy.testing import assert_allclose, assert_array_equal
 
 from extras import require
-from lucidae.data import row_blocks
+from lucidae import DropoutRegressor, LinearAutoencoder
+from lucidae.data import ReadInterrupted, row_blocks
 
 pandas = require("pandas")
 
@@ -107,3 +111,62 @@ def test_the_index_of_a_parquet_file_is_left_out(tmp_path):
     data = blocks_of_file(path, options=options)
     assert data.feature_names == table.columns == ("b", "time")
     assert_array_equal(np.concatenate(list(data)), table.values)
+
+
+class InterruptedFile(io.BytesIO):
+    """A file during whose reading Ctrl-C is pressed, after `size` bytes."""
+
+    size = 0
+
+    def read1(self, count=-1):
+        if self.tell() > self.size:
+            signal.raise_signal(signal.SIGINT)
+        return super().read1(count)
+
+
+@pytest.fixture
+def press_ctrl_c(monkeypatch):
+    """Return a function that sets after how many bytes of a text file Ctrl-C is pressed."""
+    read = pandas.read_csv
+
+    def press(size):
+        def interrupted(file, **how):
+            stream = InterruptedFile(file.read_bytes())
+            stream.size = size
+            return read(stream, **how)
+
+        monkeypatch.setattr(pandas, "read_csv", interrupted)
+
+    return press
+
+
+@pytest.mark.parametrize("share", [0.3, 0.8])  # while the size is found out, and afterwards
+def test_ctrl_c_while_a_text_file_is_read_gives_the_moment(
+    tmp_path, press_ctrl_c, monkeypatch, share
+):
+    monkeypatch.setattr("lucidae.data.blocks.BLOCK_BYTES", 2**18)
+    X = np.random.default_rng(0).standard_normal((60_000, 3)).round(6)
+    file = tmp_path / "rows.csv"
+    pandas.DataFrame(X, columns=list("abc")).to_csv(file, index=False)
+    model, whole = LinearAutoencoder(2), LinearAutoencoder(2).fit(X)
+    press_ctrl_c(share * file.stat().st_size)
+    with pytest.raises(ReadInterrupted) as caught:
+        model.fit(file)
+    with pytest.raises(ReadInterrupted) as regression:
+        DropoutRegressor(dropout=0.1).fit(file, X[:, 0])
+    stop = caught.value
+    assert 0 < stop.n_rows < len(X)
+    assert_allclose(stop.moment.mean, X[: stop.n_rows].mean(axis=0))
+    assert regression.value.moment.n_features == 4
+    monkeypatch.undo()
+    model.fit_batches(row_blocks(file, first_row=stop.n_rows), start=stop.moment)
+    assert_allclose(abs(model.components_), abs(whole.components_), atol=1e-8)
+
+
+def test_ctrl_c_before_the_first_block_is_no_error_of_the_file(tmp_path, press_ctrl_c):
+    (tmp_path / "rows.csv").write_text("\n".join(LINES["names"]))
+    press_ctrl_c(0)
+    with pytest.raises(KeyboardInterrupt):
+        LinearAutoencoder(1).fit(tmp_path / "rows.csv")
+    with pytest.raises(KeyboardInterrupt):
+        read_table(tmp_path / "rows.csv")

@@ -226,7 +226,7 @@ def test_data_that_can_be_read_once_are_refused():
     with pytest.raises(ValueError, match="n_components as an integer"):
         LinearAutoencoder(0.5).fit(function(X, None))
     with pytest.raises(ValueError, match="without start"):
-        LinearAutoencoder(2).fit_batches(parts(X), start=object())
+        LinearAutoencoder(2).fit_batches(parts(X), start=SecondMoment.of(np.eye(3)))
 
 
 def test_few_rows_of_an_iterator_are_loaded(monkeypatch):

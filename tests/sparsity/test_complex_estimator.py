@@ -353,12 +353,12 @@ def test_complex_numbers_where_only_real_ones_make_sense():
         SparseVAE(noise_variance=-1.0).fit(X, y)
 
 
-def test_responses_that_are_zero():
+def test_responses_that_are_zero_are_refused():
     X, _, _ = draw(20)
-    model = SparseVAE(noise_variance=NOISE).fit(X, np.zeros((20, 3), dtype=complex))
-    assert not model.coef_.any()
-    assert not model.support_.size
-    assert not failed(model.certificate_)
+    model = SparseVAE(noise_variance=NOISE)
+    with pytest.raises(ValueError, match="y is zero"):
+        model.fit(X, np.zeros((20, 3), dtype=complex))
+    assert not hasattr(model, "coef_")
 
 
 def test_a_warm_start_begins_at_the_last_relevances():

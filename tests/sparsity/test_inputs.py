@@ -7,7 +7,7 @@ import pytest
 
 from extras import require
 from lucidae import SparseVAE, certify
-from lucidae.sparsity import solve_batch
+from lucidae.sparsity import noise_path, solve_batch
 
 rng = np.random.default_rng(0)
 X = rng.standard_normal((30, 5))
@@ -97,11 +97,11 @@ def test_weights_that_are_not_numbers_are_refused(weights):
 @pytest.mark.parametrize("settings", [{"noise_variance": "learn"}, {"fit_intercept": False}, {}])
 def test_weights_of_zero_rows_are_refused_where_the_energy_would_not_be_finite(settings):
     zero, model = np.zeros((1, 2)), SparseVAE(**settings)
-    with pytest.raises(ValueError, match=r"sample_weight sums to 1e\+308; .* at most 1e\+150"):
-        model.fit(zero, [0.0], sample_weight=[1e308])
+    with pytest.raises(ValueError, match=r"sample_weight sums to 1e\+298; .* at most 1e\+150"):
+        model.fit(zero, [2e-75], sample_weight=[1e298])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # learning ends at the smallest noise variance
-        model.fit(zero, [0.0], sample_weight=[1e150])
+        model.fit(zero, [2e-75], sample_weight=[1e150])
     assert np.isfinite(model.energy_)
     with pytest.raises(ValueError, match="sample_weight sums to 1e"):
         certify(model, zero, [0.0], sample_weight=[1e308])
@@ -191,3 +191,23 @@ def test_a_batch_in_single_precision_is_finite_or_refused(library, of_x, of_y, w
     solution = solve_batch(*stack, **settings)
     assert all(np.isfinite(np.asarray(part)).all() for part in solution.value)
     assert np.asarray(solution.value.coef).any()
+
+
+@pytest.mark.parametrize("noise", ["auto", "learn", "learn_diagonal", "cv", "cv_1se", 0.1])
+def test_responses_of_zeros_are_refused_and_nothing_is_fitted(noise):
+    X = np.random.default_rng(0).standard_normal((20, 5))
+    for y in (np.zeros(20), np.zeros((20, 2)), np.zeros(20, dtype=int)):
+        model = SparseVAE(noise_variance=noise, fit_intercept=False)
+        with pytest.raises(ValueError, match="y is zero") as caught:
+            model.fit(X, y)
+        assert not hasattr(model, "coef_")
+        with pytest.raises(ValueError, match="y is zero") as of_path:
+            noise_path(X, y)
+        assert str(of_path.value) == str(caught.value)
+
+
+def test_constant_responses_are_explained_by_the_intercept():
+    X = np.random.default_rng(0).standard_normal((20, 5))
+    model = SparseVAE(noise_variance=0.1).fit(X, np.full(20, 3.0))
+    assert model.support_.size == 0
+    assert model.intercept_ == 3.0

@@ -36,11 +36,18 @@ from lucidae.cli.files import (
     read_noted,
     reading_options,
 )
-from lucidae.cli.streams import Scheduler, SplitRows, cluster, is_large, streamed_table
-from lucidae.data import loaded
+from lucidae.cli.streams import (
+    Scheduler,
+    SplitRows,
+    cluster,
+    is_large,
+    n_rows_of,
+    results_of,
+    streamed_table,
+)
 from lucidae.data.files import FILES, blocks_of_file
 from lucidae.io.models import Source, save_from
-from lucidae.io.sheets import Sheet, sheet_path, write_sheet
+from lucidae.io.sheets import Sheet, StreamedSheet, sheet_path, write_sheet
 from lucidae.io.tables import SUFFIXES, ReadOptions, Table, read_table, read_target
 from lucidae.io.text import some
 from lucidae.linear.counting import CRITERIA
@@ -100,14 +107,18 @@ def dropout_of(text: str, regression: bool) -> float | str:
 
 
 def noise_of(text: str) -> float | str:
-    """Return the value of ``--noise-variance``: a number, ``"auto"``, ``"learn"`` or ``"cv"``."""
-    if text in ("auto", "learn", "cv"):
+    """Return the value of ``--noise-variance``: a number or a rule that chooses it.
+
+    The rules are ``"auto"``, ``"learn"``, ``"cv"`` and ``"cv_1se"``.
+    """
+    if text in ("auto", "learn", "cv", "cv_1se"):
         return text
     number = number_of(text)
     if 0 < number < math.inf:
         return number
     raise ValueError(
-        f"--noise-variance {text} was given, expected a finite number above 0, auto, learn or cv."
+        f"--noise-variance {text} was given, expected a finite number above 0, auto, learn, cv or "
+        "cv_1se."
     )
 
 
@@ -249,7 +260,8 @@ def sparse(
         str,
         typer.Option(
             help="Noise variance of the target: a number above 0, learn (with the coefficients), "
-            "cv (by cross-validation), or auto (chooses learn or cv, depending on the data)."
+            "cv (by cross-validation), cv_1se (with the rule of one standard error), "
+            "or auto (chooses learn or cv, depending on the data)."
         ),
     ] = "auto",
     posterior: Annotated[
@@ -418,7 +430,9 @@ def complete(model: Any, job: Job, table: Table) -> None:
     save_from(model, job.model_path, Source.of(job.file))
     print_written(job.model_path)
     for what, sheet in sheets.items():
-        print_written(write_sheet(job.sheet_path(what), sheet, job.file.suffix))
+        with printed_warnings():
+            written = write_sheet(job.sheet_path(what), sheet, job.file.suffix)
+        print_written(written)
 
 
 def prefix_of(out: str, name: str) -> Path:
@@ -427,23 +441,28 @@ def prefix_of(out: str, name: str) -> Path:
     return Path(out) / name if is_folder else Path(out)
 
 
-def sheets_of(model: Any, table: Table) -> dict[str, Sheet]:
+def sheets_of(model: Any, table: Table) -> dict[str, Sheet | StreamedSheet]:
     """Return the output tables by name, computed by a fitted model.
 
-    They are "codes" if the table has no target, otherwise "predictions" and "coefficients".
+    They are "codes" if the table has no target, otherwise "predictions" and "coefficients". Codes
+    and predictions of a table that is read in blocks are computed when they are written.
     """
     if not table.target_names:
         names = tuple(map(str, model.get_feature_names_out()))
-        return {"codes": Sheet(loaded(model.transform(table.values)), names)}
-    rows: Any = table.values
-    rows = rows.rows() if isinstance(rows, SplitRows) else rows
-    predictions = np.asarray(loaded(model.predict(rows))).reshape(-1, len(table.target_names))
+        return {"codes": _rows_sheet(model.transform, table.values, names)}
     columns, values = table.target_names, np.atleast_2d(model.coef_).T
     if isinstance(model, SparseVAE):
         chosen = np.isin(np.arange(len(values)), model.support_)
         values = np.column_stack([chosen, model.relevance_, values])
         columns = ("in support", "relevance", *columns)
     return {
-        "predictions": Sheet(predictions, table.target_names),
+        "predictions": _rows_sheet(model.predict, table.values, table.target_names),
         "coefficients": Sheet(values, columns, table.columns, "feature"),
     }
+
+
+def _rows_sheet(method: Any, rows: Any, columns: tuple[str, ...]) -> Sheet | StreamedSheet:
+    """Return a table with what a method, such as `predict`, returns for each of the `rows`."""
+    if isinstance(rows, np.ndarray):
+        return Sheet(np.asarray(method(rows)).reshape(-1, len(columns)), columns)
+    return StreamedSheet(results_of(method, rows, len(columns)), columns, n_rows_of(rows))

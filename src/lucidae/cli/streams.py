@@ -14,8 +14,8 @@ from sklearn.preprocessing import StandardScaler
 
 from lucidae.data import RowBlocks, blocks, row_blocks
 from lucidae.data.files import FILES, blocks_of_file
-from lucidae.data.kinds import AlignedBlocks, named_rows
-from lucidae.data.passes import fold
+from lucidae.data.kinds import AlignedBlocks, is_dask, named_rows
+from lucidae.data.passes import applied_blocks, fold
 from lucidae.io.tables import ReadOptions, Table, default_names, positions, read_target
 from lucidae.moments import SecondMoment
 from lucidae.validation import install_command
@@ -25,6 +25,8 @@ __all__ = [
     "SplitRows",
     "cluster",
     "is_large",
+    "n_rows_of",
+    "results_of",
     "standardized",
     "streamed_table",
     "summarised_table",
@@ -266,6 +268,32 @@ def summarised_table(file: Path, options: ReadOptions) -> Table | None:
         target=sample.rows[:, targets] if targets else None,
         moment=moment,
     )
+
+
+def n_rows_of(rows: Any) -> int:
+    """Return the number of rows of a table that is read in blocks; 0 if it is not known."""
+    if isinstance(rows, SplitRows):
+        return n_rows_of(rows.data)
+    if is_dask(rows):
+        count = rows.shape[0]
+        return count if isinstance(count, int) else 0
+    return rows.n_rows or 0
+
+
+def results_of(method: Any, rows: Any, n_columns: int) -> Iterator[Any]:
+    """Yield what a method, such as `predict`, returns for a table that is read in blocks.
+
+    Only one block of results, with `n_columns` columns, is in memory at a time. Those of a Dask
+    collection are computed by the workers.
+    """
+    if is_dask(rows):
+        from lucidae.data.dask_blocks import DaskBlocks
+
+        results: Any = DaskBlocks(method(rows), "X", flat=True)
+    else:
+        data = row_blocks(rows.rows() if isinstance(rows, SplitRows) else rows)
+        results = applied_blocks(method, data, verbose=True)
+    return (np.asarray(part).reshape(-1, n_columns) for part in results)
 
 
 def standardized(table: Table) -> Table:

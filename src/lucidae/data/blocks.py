@@ -178,6 +178,8 @@ class RowBlocks(ABC):
                 f"block {index} of {self.name} has {rows.shape[1]} columns, but {self.n_features} "
                 "are expected, as in the first block: all blocks need the same columns."
             )
+        if rows.dtype != self.dtype and _has_whole_numbers(raw):
+            rows = self._converted(rows)
         if not self.flat and rows.dtype != self.dtype:
             raise ValueError(
                 f"block {index} of {self.name} has dtype {rows.dtype}, but {self.dtype} is "
@@ -185,9 +187,26 @@ class RowBlocks(ABC):
             )
         return rows
 
+    def _converted(self, rows: Any) -> Any:
+        """Return rows in the floating type of the blocks, if they are of the same library."""
+        if scipy.sparse.issparse(rows):
+            return rows.astype(self.dtype)
+        xp = namespace(rows)
+        return xp.astype(rows, self.dtype) if xp is namespace(self.reference) else rows
+
     def __repr__(self) -> str:
         rows = "?" if self.n_rows is None else self.n_rows
         return f"{type(self).__name__}({self.name}: {rows} rows of {self.n_features} columns)"
+
+
+def _has_whole_numbers(raw: Any) -> bool:
+    """Tell whether a block consists of integers or truth values, which have no precision."""
+    raw = np.asarray(raw) if isinstance(raw, list | tuple) else raw
+    if is_array(raw):
+        return bool(namespace(raw).isdtype(raw.dtype, ("bool", "integral")))
+    columns = getattr(raw, "dtypes", None)
+    kinds = [getattr(raw, "dtype", None)] if columns is None else list(columns)
+    return all(getattr(kind, "kind", "f") in "bui" for kind in kinds)
 
 
 def shrunk(name: str, expected: int, found: int) -> str:

@@ -30,16 +30,24 @@ from lucidae.data.blocks import (
     stored_bytes,
 )
 from lucidae.data.files import blocks_of_file
-from lucidae.validation import check_number, check_weights, is_sparse_cupy, real_array
+from lucidae.validation import (
+    check_integer,
+    check_number,
+    check_weights,
+    is_sparse_cupy,
+    real_array,
+)
 
 __all__ = [
     "AlignedBlocks",
     "BatchBlocks",
     "LoadedRows",
     "aligned_blocks",
+    "check_batch",
     "in_memory",
     "is_dask",
     "loaded",
+    "refuse_iterator",
     "row_blocks",
 ]
 
@@ -89,9 +97,42 @@ def _has_row_slices(X: Any) -> bool:
 
 
 def is_dask(X: Any) -> bool:
-    """Tell whether `X` is a Dask array or data frame; Dask is not imported for this."""
+    """Tell whether `X` is a Dask array or data frame; Dask is not imported for this.
+
+    Other collections of Dask, such as a bag, raise a ValueError.
+    """
     dask = sys.modules.get("dask")
-    return dask is not None and bool(dask.is_dask_collection(X))
+    if dask is None or not dask.is_dask_collection(X):
+        return False
+    # A delayed value has every attribute.
+    is_delayed = isinstance(X, getattr(sys.modules.get("dask.delayed"), "Delayed", ()))
+    if is_delayed or not hasattr(X, "ndim"):
+        raise ValueError(
+            f"a Dask {type(X).__name__} was given, expected a Dask array or data frame: convert it "
+            "by dask.array.from_delayed, dask.dataframe.from_delayed or, for a bag, to_dataframe."
+        )
+    return True
+
+
+def refuse_iterator(X: Any) -> None:
+    """Raise an error if `X` can be read only once, for a method that reads it twice."""
+    once = not X.repeatable if isinstance(X, RowBlocks) else isinstance(X, Iterator)
+    if once and not in_memory(X):
+        raise ValueError(
+            "fit_transform reads X twice, to fit and to transform, but X is an iterator, which can "
+            "be read only once: give a function that returns a new iterator, a list of batches to "
+            "fit_batches, or a file."
+        )
+
+
+def check_batch(X: Any) -> None:
+    """Raise an error if `X` is not one batch of rows in memory, for `partial_fit`."""
+    named = isinstance(X, str | os.PathLike | RowBlocks)
+    if named or _is_function(X) or not (in_memory(X) or hasattr(X, "shape")):
+        raise ValueError(
+            f"X is of type {type(X).__name__}, but partial_fit expects one batch of rows in memory:"
+            " call it with each batch, or give files and iterables of batches to fit_batches."
+        )
 
 
 def row_blocks(X: Any, name: str = "X", *, first_row: int = 0) -> RowBlocks:
@@ -126,7 +167,7 @@ def row_blocks(X: Any, name: str = "X", *, first_row: int = 0) -> RowBlocks:
     >>> sum(len(rows) for rows in data)
     8
     """
-    return _opened(X, name, first_row=first_row)
+    return _opened(X, name, first_row=check_integer(first_row, "first_row", low=0))
 
 
 def _opened(
@@ -167,12 +208,28 @@ def _opened(
         X = np.asarray(X)
     if hasattr(X, "shape") and (in_memory(X) or _has_row_slices(X)):
         return ArrayBlocks(X, name, flat=flat, first_row=first_row)
+    _refuse_group(X, name)
     if not isinstance(X, Iterable):
         raise ValueError(
             f"{name} is of type {type(X).__name__}, expected an array, a data frame, a path, an "
             "iterable of batches of rows, or a Dask collection."
         )
     return BatchBlocks(X, name, with_targets=with_targets, flat=flat, first_row=first_row)
+
+
+def _refuse_group(X: Any, name: str) -> None:
+    """Raise an error that names the arrays in X if X is an open file or group of HDF5 or Zarr."""
+    for module in ("h5py", "zarr"):
+        group = getattr(sys.modules.get(module), "Group", ())
+        if not isinstance(X, group):
+            continue
+        found = [key for key in X if len(getattr(X[key], "shape", ()))]
+        names = ", ".join(map(repr, found)) or "no array"
+        example = repr(found[0]) if found else "name"
+        raise ValueError(
+            f"{name} is an open file or group of {module} with {names}, expected one array: give "
+            f"the array itself, such as file[{example}]."
+        )
 
 
 def loaded(values: Any, name: str = "y") -> Any:
@@ -222,6 +279,7 @@ class AlignedBlocks:
         self.flat_targets = (
             getattr(rows, "flat_targets", False) if targets is None else targets.flat
         )
+        self.interrupted = False
         self._begun: Iterator[RowBlock] | None = None
 
     def __iter__(self) -> Iterator[RowBlock]:
@@ -257,6 +315,7 @@ class AlignedBlocks:
         Fewer rows than columns take less memory than the second moment would. If `most_bytes` is
         given, it alone decides, and sparse rows count by the bytes that they store. Blocks that
         were read to find the size of the data are not read again: the next pass begins with them.
+        After Ctrl-C the next pass consists of the blocks that were read, and is interrupted too.
         NaN and infinity raise an error, unless the caller handles `missing` entries itself.
         """
         known, limit = self.rows.n_rows_to_read, self.most_loaded
@@ -268,15 +327,19 @@ class AlignedBlocks:
         read: list[RowBlock] = []
         rows, size = 0, 0
         blocks = iter(self)
-        for block in blocks:
-            if not missing:
-                refuse_bad_entries(block, self.rows.name, self.rows.feature_names)
-            read.append(block)
-            rows += int(block.rows.shape[0])
-            size += 0 if most_bytes is None else stored_bytes(block.rows)
-            if rows > limit or (most_bytes is not None and size > most_bytes):
-                self._begun = chain(read, blocks)
-                return None
+        try:
+            for block in blocks:
+                if not missing:
+                    refuse_bad_entries(block, self.rows.name, self.rows.feature_names)
+                read.append(block)
+                rows += int(block.rows.shape[0])
+                size += 0 if most_bytes is None else stored_bytes(block.rows)
+                if rows > limit or (most_bytes is not None and size > most_bytes):
+                    self._begun = chain(read, blocks)
+                    return None
+        except KeyboardInterrupt:
+            self._begun, self.interrupted = chain(read, iter(_interrupt, None)), True
+            raise
         return self._joined(read)
 
     def _joined(self, read: list[RowBlock]) -> LoadedRows:
@@ -289,6 +352,11 @@ class AlignedBlocks:
         if read[0].weights is not None:
             weights = concatenated([block.weights for block in read])
         return LoadedRows(rows, targets, weights)
+
+
+def _interrupt() -> RowBlock | None:
+    """Raise `KeyboardInterrupt` in place of a block."""
+    raise KeyboardInterrupt
 
 
 def _check_count(y: Any, count: int, number: int) -> None:
@@ -404,7 +472,9 @@ class BatchBlocks(RowBlocks):
         first = next((batch for batch in iterator if _n_rows(batch, name)), None)
         if first is None:
             raise ValueError(f"{name} yields no rows: at least one batch with a row is needed.")
-        rows, targets, _ = _parts(first, name)
+        rows, targets, weights = _parts(first, name)
+        self._weighted = weights is not None
+        self._n_targets: int | None = None
         self.flat_targets = with_targets and len(np.shape(targets)) == 1
         is_vector = flat and len(getattr(rows, "shape", (0,))) == 1
         checked = floating_rows(rows, name, 0, 0, flat=is_vector)
@@ -443,6 +513,7 @@ class BatchBlocks(RowBlocks):
             row += rows.shape[0]
             if targets is not None:
                 targets = floating_rows(targets, "y", index, row - rows.shape[0], flat=True)
+            self._check_parts(targets, weights, index)
             block = RowBlock(rows, targets, weights, index, row - rows.shape[0])
             if row > skipped:
                 yield _without_first(block, skipped)
@@ -450,6 +521,29 @@ class BatchBlocks(RowBlocks):
             raise ValueError(
                 f"{self.name} has {row} rows, but the first {skipped} rows are to be left out: "
                 "give a smaller first_row."
+            )
+
+    def _check_parts(self, targets: Any, weights: Any, index: int) -> None:
+        """Raise an error unless batch `index` has targets and weights as the first one has."""
+        if (weights is not None) != self._weighted:
+            has, first = ("no weights", "has") if self._weighted else ("weights", "has none")
+            raise ValueError(
+                f"block {index} of {self.name} has {has}, but the first block {first}: give "
+                "weights in all batches or in none."
+            )
+        if not self._with_targets:
+            return
+        if targets is None:
+            raise ValueError(
+                f"block {index} of {self.name} has no targets: give each batch as a tuple of rows "
+                "and targets, or all targets as y."
+            )
+        self._n_targets = self._n_targets or int(targets.shape[1])
+        if targets.shape[1] != self._n_targets:
+            raise ValueError(
+                f"block {index} of {self.name} has {targets.shape[1]} targets per row, but "
+                f"{self._n_targets} are expected, as in the first block: all batches need the "
+                "same targets."
             )
 
     def _next_pass(self) -> Iterator[Any]:

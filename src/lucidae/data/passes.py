@@ -15,6 +15,7 @@ from lucidae.arrays import Array, is_numpy, namespace
 from lucidae.data.blocks import RowBlock, RowBlocks, coalesced, concatenated, located
 from lucidae.data.kinds import (
     AlignedBlocks,
+    LoadedRows,
     in_memory,
     is_dask,
     named_rows,
@@ -27,9 +28,13 @@ __all__ = [
     "ColumnLeaf",
     "Passes",
     "ReadInterrupted",
+    "applied_blocks",
     "by_blocks",
+    "check_start",
     "fold",
     "given_moment",
+    "load_rows",
+    "no_moment",
     "read_moment",
     "store_features",
 ]
@@ -101,6 +106,47 @@ def read_moment(
             "weight to at least one row."
         )
     return found
+
+
+def load_rows(
+    data: AlignedBlocks,
+    leaf: Leaf | None = None,
+    *,
+    most_bytes: int | None = None,
+    missing: bool = False,
+) -> LoadedRows | None:
+    """Return all rows of data that are small enough to be loaded into memory, else None.
+
+    Parameters
+    ----------
+    data : AlignedBlocks
+        The rows, with their targets and weights.
+    leaf : callable, optional
+        Function that returns the moment of one block, as in `read_moment`, in case of an
+        interruption; no moment is computed if it returns None.
+    most_bytes, missing
+        As in `AlignedBlocks.load`.
+
+    Returns
+    -------
+    LoadedRows or None
+        The rows, or None if they are too large.
+
+    Raises
+    ------
+    ReadInterrupted
+        After Ctrl-C, with the moment of the rows read until then.
+    """
+    try:
+        return data.load(most_bytes, missing=missing)
+    except KeyboardInterrupt:
+        if data.interrupted and not hasattr(data, "fold"):
+            read_moment(data, no_moment if missing else leaf)
+        raise ReadInterrupted(None, 0) from None
+
+
+def no_moment(_rows: Any, _targets: Any, _weights: Any) -> None:
+    """Return None, for blocks whose second moment must not be computed."""
 
 
 def _moment_of_rows(rows: Any, _targets: Any, weights: Any) -> SecondMoment:
@@ -332,6 +378,15 @@ def _progress_line(
     return f"{description}: {count} of {total} {unit}, {rate:.3g} {unit} per second, {left} left"
 
 
+def check_start(start: Any) -> None:
+    """Raise an error unless `start` is the second moment of rows that were read before, or None."""
+    if start is not None and not isinstance(start, SecondMoment):
+        raise ValueError(
+            f"start={start!r} was given, expected a SecondMoment of rows that were read before, "
+            "such as the moment of a ReadInterrupted, or None."
+        )
+
+
 def given_moment(estimator: Any, start: SecondMoment | None) -> SecondMoment:
     """Return the moment `start`, to which an estimator is fitted without rows.
 
@@ -397,14 +452,28 @@ def _applied(apply: Callable[[Any], Array], X: Any, verbose: bool) -> Array:
     """Return the results of a method (`apply`) for the rows of X, computed block by block."""
     data = row_blocks(X)
     results = _Results(data.n_rows_to_read)
+    for result in applied_blocks(apply, data, verbose):
+        results.append(result)
+    return results.joined()
+
+
+def applied_blocks(
+    apply: Callable[[Any], Array], data: RowBlocks, verbose: bool = False
+) -> Iterator[Array]:
+    """Yield the result of a method (`apply`) for each block of `data`, in one pass.
+
+    `verbose` shows the progress.
+    """
+    count = 0
     with Shown("computing {}", verbose).rows(data.n_rows_to_read) as show:
         for block in data.blocks():
             try:
-                results.append(apply(named_rows(block.rows, data.feature_names)))
+                result = apply(named_rows(block.rows, data.feature_names))
             except ValueError as error:
                 raise located(error, block, data.name, data.feature_names) from None
-            show(results.count)
-    return results.joined()
+            yield result
+            count += int(result.shape[0])
+            show(count)
 
 
 class _Results:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from lucidae.arrays import Array, as_double, namespace, scalar
 from lucidae.data import in_memory
 from lucidae.data.kinds import AlignedBlocks, LoadedRows, aligned_blocks
-from lucidae.data.passes import fold, read_moment
+from lucidae.data.passes import fold, load_rows, read_moment
 from lucidae.dropout.moments import CONDITION, joint_moment, row_root
 from lucidae.dropout.objectives import LinearProblem, Weights
 from lucidae.dropout.projection import has_many_features, projected_rows
@@ -93,7 +93,7 @@ def loaded_or_problem(
     the mean.
     """
     data = aligned_blocks(X, y, sample_weight, with_targets=y is not None)
-    small = data.load()
+    small = load_rows(data, None if y is None else joint_moment)
     if small is not None:
         return small
     if y is None:

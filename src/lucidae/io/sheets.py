@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+import zipfile
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ import pandas as pd
 
 from lucidae.io.atomic import atomic_path, save_arrays
 
-__all__ = ["Sheet", "as_text", "sheet_path", "write_sheet"]
+__all__ = ["Sheet", "StreamedSheet", "as_text", "sheet_path", "write_sheet"]
 
 Matrix = np.ndarray[Any, np.dtype[Any]]
 
@@ -48,15 +50,44 @@ class Sheet:
     rows: tuple[str, ...] = ()
     title: str = ""
 
-    def to_frame(self) -> Any:
-        """Return the sheet as a pandas data frame; names of rows, if any, are its first column."""
+    def frames(self) -> Iterator[Any]:
+        """Yield the sheet as one pandas data frame; names of rows, if any, are its first column."""
         frame = pd.DataFrame(self.values, columns=list(self.columns))
         if self.rows:
             frame.insert(0, self.title, list(self.rows), allow_duplicates=True)
-        return frame
+        yield frame
 
 
-def write_sheet(prefix: Path, sheet: Sheet, kind: str) -> Path:
+@dataclass(frozen=True, slots=True)
+class StreamedSheet:
+    """Numbers with named columns that are computed block by block while they are written.
+
+    Parameters
+    ----------
+    blocks : iterable of ndarrays of shape (n_rows_of_block, n_columns)
+        The numbers, at least one block; they are read once.
+    columns : tuple of str
+        One name per column.
+    n_rows : int
+        Number of rows of all blocks together.
+
+    Examples
+    --------
+    >>> sheet = StreamedSheet([np.eye(2), np.ones((1, 2))], ("a", "b"), 3)
+    >>> [len(frame) for frame in sheet.frames()]
+    [2, 1]
+    """
+
+    blocks: Iterable[Matrix]
+    columns: tuple[str, ...]
+    n_rows: int
+
+    def frames(self) -> Iterator[Any]:
+        """Yield the blocks as pandas data frames."""
+        return (pd.DataFrame(block, columns=list(self.columns)) for block in self.blocks)
+
+
+def write_sheet(prefix: Path, sheet: Sheet | StreamedSheet, kind: str) -> Path:
     r"""Write a sheet to a file that `read_table` can read, and return the path of the file.
 
     The format depends on the suffix `kind` of the input file. Text files give CSV and Parquet gives
@@ -67,7 +98,7 @@ def write_sheet(prefix: Path, sheet: Sheet, kind: str) -> Path:
     ----------
     prefix : Path
         The path of the file without its suffix.
-    sheet : Sheet
+    sheet : Sheet or StreamedSheet
         The numbers and names to write.
     kind : str
         Suffix of the input file, such as ``".csv"``.
@@ -114,30 +145,52 @@ def as_text(cell: Any) -> Any:
     return f"'{cell}" if is_formula else cell
 
 
-def _write_text(path: Path, sheet: Sheet) -> None:
+def _write_text(path: Path, sheet: Sheet | StreamedSheet) -> None:
     """Write a sheet as CSV."""
+    with (
+        atomic_path(path) as temporary,
+        temporary.open("w", encoding="utf-8", newline="") as stream,
+    ):
+        for number, frame in enumerate(sheet.frames()):
+            frame.columns = [as_text(name) for name in frame.columns]
+            if isinstance(sheet, Sheet) and sheet.rows:
+                frame.isetitem(0, [as_text(name) for name in sheet.rows])
+            # pandas writes the shortest text that is read back as the same number.
+            frame.to_csv(stream, index=False, header=number == 0, lineterminator="\n")
+
+
+def _write_parquet(path: Path, sheet: Sheet | StreamedSheet) -> None:
+    """Write a sheet as Parquet, each block as a row group."""
+    import pyarrow as pa
+    import pyarrow.parquet as parquet
+
+    tables = (pa.Table.from_pandas(frame, preserve_index=False) for frame in sheet.frames())
     with atomic_path(path) as temporary:
-        frame = sheet.to_frame()
-        frame.columns = [as_text(name) for name in frame.columns]
-        if sheet.rows:
-            frame.isetitem(0, [as_text(name) for name in sheet.rows])
-        # pandas writes the shortest text that is read back as the same number.
-        frame.to_csv(temporary, index=False, lineterminator="\n")
+        first = next(tables)
+        with parquet.ParquetWriter(temporary, first.schema) as writer:
+            for table in chain([first], tables):
+                writer.write_table(table)
 
 
-def _write_parquet(path: Path, sheet: Sheet) -> None:
-    """Write a sheet as Parquet."""
-    with atomic_path(path) as temporary:
-        sheet.to_frame().to_parquet(temporary, engine="pyarrow", index=False)
-
-
-def _write_arrays(path: Path, sheet: Sheet) -> None:
+def _write_arrays(path: Path, sheet: Sheet | StreamedSheet) -> None:
     """Write a sheet as an NPZ archive with the arrays ``X``, ``columns`` and, if any, ``rows``."""
-    names = {"rows": np.array(sheet.rows)} if sheet.rows else {}
-    save_arrays(path, {"X": sheet.values, "columns": np.array(sheet.columns), **names})
+    if isinstance(sheet, Sheet):
+        names = {"rows": np.array(sheet.rows)} if sheet.rows else {}
+        save_arrays(path, {"X": sheet.values, "columns": np.array(sheet.columns), **names})
+        return
+    with atomic_path(path) as temporary, zipfile.ZipFile(temporary, "w") as archive:
+        with archive.open("X.npy", "w", force_zip64=True) as member:
+            for number, block in enumerate(sheet.blocks):
+                if number == 0:
+                    header = np.lib.format.header_data_from_array_1_0(block)
+                    header |= {"shape": (sheet.n_rows, block.shape[1]), "fortran_order": False}
+                    np.lib.format.write_array_header_1_0(member, header)
+                member.write(np.ascontiguousarray(block).data)
+        with archive.open("columns.npy", "w") as member:
+            np.lib.format.write_array(member, np.array(sheet.columns), allow_pickle=False)
 
 
-Writer = Callable[[Path, Sheet], None]
+Writer = Callable[[Path, Sheet | StreamedSheet], None]
 TEXT: tuple[str, Writer] = (".csv", _write_text)
 WRITERS: dict[str, tuple[str, Writer]] = {
     ".npy": (".npz", _write_arrays),

@@ -86,6 +86,10 @@ AS_NUMBERS: dict[str, Any] = {"na_values": [*SPELLINGS, "NaN"]} | EXACT
 AS_TEXT: dict[str, Any] = {"dtype": object, "na_filter": False}
 """Arguments with which pandas reads the cells as text."""
 
+FAILED_READ = "Calling read(nbytes) on source failed"
+"""What pandas says if the file's `read` was interrupted: it discards the `KeyboardInterrupt`, but
+raises every other error of `read` unchanged."""
+
 
 @dataclass(frozen=True, slots=True)
 class TextLayout:
@@ -422,7 +426,11 @@ def parsing(layout: TextLayout) -> dict[str, Any]:
 
 @contextmanager
 def as_one_sentence(file: Path, layout: TextLayout) -> Iterator[None]:
-    """Turn the errors of pandas into a `ValueError` of one sentence that names the file."""
+    """Turn the errors of pandas into a `ValueError` of one sentence that names the file.
+
+    Ctrl-C while pandas calls the method `read` of the file is an error of pandas too; it becomes a
+    `KeyboardInterrupt` again.
+    """
     try:
         yield
     except pd.errors.EmptyDataError:
@@ -430,6 +438,8 @@ def as_one_sentence(file: Path, layout: TextLayout) -> Iterator[None]:
             f"{file.name!r} contains a header but no rows of data; at least one row is needed."
         ) from None
     except pd.errors.ParserError as error:
+        if FAILED_READ in str(error):
+            raise KeyboardInterrupt from None
         refuse_ragged(file, layout)
         raise ValueError(f"{file.name!r} cannot be read as CSV: {reason_of(error)}.") from None
 

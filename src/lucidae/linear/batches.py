@@ -11,8 +11,8 @@ from typing import Any, Self
 
 from lucidae.base import restored_on_failure
 from lucidae.data import aligned_blocks, read_moment, store_features
-from lucidae.data.kinds import AlignedBlocks, LoadedRows
-from lucidae.data.passes import Passes, given_moment
+from lucidae.data.kinds import AlignedBlocks, LoadedRows, refuse_iterator
+from lucidae.data.passes import Passes, check_start, given_moment, load_rows, no_moment
 from lucidae.linear.methods import Options
 from lucidae.linear.missing import suggesting_em
 from lucidae.linear.routes import EXACT_FEATURES
@@ -38,8 +38,8 @@ def draws_rows(options: Options, X: Any) -> bool:
     The rows are needed if `options` ask for a solver that draws rows in random order, or if all
     eigenvalues of the covariance of many features are needed.
     """
-    shape: tuple[int, ...] = getattr(X, "shape", None) or ()
-    wide = len(shape) == 2 and shape[1] > EXACT_FEATURES
+    shape = getattr(X, "shape", None)
+    wide = isinstance(shape, tuple) and len(shape) == 2 and shape[1] > EXACT_FEATURES
     return options.reads.batches or (wide and not isinstance(options.n_components, int))
 
 
@@ -59,8 +59,9 @@ def loaded_rows(data: AlignedBlocks, *, missing: bool = False) -> LoadedRows | N
 
     NaN raises an error unless `missing` is true.
     """
-    most = LOADED_BYTES if data.rows.n_features > EXACT_FEATURES else None
-    return data.load(most, missing=missing)
+    if data.rows.n_features > EXACT_FEATURES:
+        return load_rows(data, no_moment, most_bytes=LOADED_BYTES, missing=missing)
+    return load_rows(data, missing=missing)
 
 
 def check_streamed(options: Options, n_features: int, start: SecondMoment | None) -> None:
@@ -144,6 +145,7 @@ class FitBatchesMixin:
             Itself.
         """
         options = self._options()
+        check_start(start)
         if batches is None:
             moment = given_moment(self, start)
             check_streamed(options, moment.n_features, moment)
@@ -166,3 +168,23 @@ class FitBatchesMixin:
         store_features(self, data)
         self._fit_moment(options, moment, data.rows.reference)
         return self
+
+    def fit_transform(self, X: Any, y: Any = None, **fit_params: Any) -> Any:
+        """Fit to `X` and return its codes; an iterator is refused, because X is read twice.
+
+        Parameters
+        ----------
+        X : data of any kind that can be read twice
+            The rows, as in `fit`.
+        y : ignored
+            Accepted for scikit-learn's pipelines.
+        **fit_params : dict
+            Further arguments of `fit`, such as `sample_weight`.
+
+        Returns
+        -------
+        array of shape (n, k)
+            The codes of the rows, as `transform` returns them.
+        """
+        refuse_iterator(X)
+        return super().fit_transform(X, y, **fit_params)  # type: ignore[misc]

@@ -24,7 +24,7 @@ from lucidae.base import (
 )
 from lucidae.certificate import Certificate
 from lucidae.data import by_blocks, in_memory, loaded
-from lucidae.data.kinds import AlignedBlocks
+from lucidae.data.kinds import AlignedBlocks, check_batch
 from lucidae.data.passes import Passes
 from lucidae.io.models import saved_as
 from lucidae.linear.attributes import finite
@@ -385,6 +385,7 @@ class LinearAutoencoder(
             The fitted estimator itself.
         """
         options = self._options()
+        check_batch(X)
         first = not hasattr(self, "_state")
         X = self._rows(X, reset=first, finite=False)
         weights = check_weights(sample_weight, X)
@@ -644,12 +645,23 @@ class LinearAutoencoder(
                 found = self._state.certify_observed(rows, mass, type(self).__name__)
                 return self._with_changes(found)
         rows, weights = checked_data(X, sample_weight)
+        self._check_features(rows)
         if isinstance(rows, AlignedBlocks):
             with Passes(rows, bool(self.verbose)) as passes:
                 found = self._state.certify(data_of_passes(passes), type(self).__name__)
             return self._with_changes(found)
         data = data_of(rows, weights)
         return self._with_changes(self._state.certify(data, type(self).__name__))
+
+    def _check_features(self, data: Any) -> None:
+        """Raise an error unless checked data have the number of features of the fit."""
+        blocks = data.rows if isinstance(data, AlignedBlocks) else data
+        found = blocks.shape[1] if hasattr(blocks, "shape") else blocks.n_features
+        if found != self.n_features_in_:
+            raise ValueError(
+                f"X has {found} features, but {type(self).__name__} is expecting "
+                f"{self.n_features_in_} features as input."
+            )
 
     def _with_changes(self, found: Certificate) -> Certificate:
         """Return `found` with a failed claim added if a user changed fitted attributes.

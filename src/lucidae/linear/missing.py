@@ -86,7 +86,7 @@ def suggesting_em(method: AnyMethod) -> AnyMethod:
             return method(self, *args, **kwargs)
         except ValueError as error:
             first, _, _ = str(error).partition("\n")
-            told = "handle_missing" in first or first.startswith("sample_weight")
+            told = "handle_missing" in first or "sample_weight" in first
             if "contains NaN" not in first or told:
                 raise
             advice = (

@@ -165,7 +165,7 @@ class GroupEstimate:
             fit_intercept=False,
             **settings,
         )
-        model = template._fit_on(gain, responses, None, None, deferred=True)
+        model = template._fit_on(gain, responses, None, None, deferred=True, zeros=True)
         columns = np.flatnonzero(np.isin(labels, labels[np.asarray(model.relevance_) > 0]))
         found = cls(model, gain, responses, labels, columns, _prior_of(model, labels, columns))
         return found if significance is None else found._without_insignificant(level)

@@ -61,6 +61,7 @@ from lucidae.sparsity.inputs import (
     checked_attributes,
     dense_if_small,
     is_covariance,
+    refuse_zero,
     validated_data,
     validated_pair,
     validated_weights,
@@ -376,14 +377,17 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
 
     def _fit_on(
         self, X: Any, y: Any, sample_weight: Any, noise_cov: Any, guide: Guide | None = None,
-        deferred: bool = False,
+        deferred: bool = False, zeros: bool = False,
     ) -> Self:  # fmt: skip
         """Check the data and fit to them, starting from `guide` if it is given.
 
         A guide is a solution of `noise_path`, with the path to which it belongs. If `deferred`, the
         certificate is computed when it is first read. Until then the estimator holds the data.
+        Responses that are all zero are refused, unless `zeros`.
         """
         X, y = validated_pair(self, X, y)
+        if not zeros and not bool(namespace(y).any(y != 0)):
+            refuse_zero()
         objective = self._checked_objective(X.shape[1])
         weights = validated_weights(sample_weight, X, y if y.ndim == 2 else y[:, None])
         cov = None if noise_cov is None else NoiseCovariance.of(noise_cov, X.shape[0])
@@ -645,10 +649,7 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         """
         outputs = given.responses.shape[1]
         if given.mean_square() == 0.0:
-            raise ValueError(
-                "noise_variance='learn_diagonal' was given, but y is zero (constant, with "
-                "fit_intercept=True), so that it has no noise to learn. Give responses that vary."
-            )
+            refuse_zero()
         check_learnable_rows(objective, outputs, given.frequencies is not None, has_cov)
         problem, units = given.normalised(objective.groups)
         last = self._last_fit(problem, units, objective)

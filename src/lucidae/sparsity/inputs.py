@@ -26,6 +26,7 @@ from lucidae.validation import (
     check_weights,
     explained_refusals,
     has_complex,
+    in_given_precision,
     real_array,
 )
 
@@ -72,16 +73,24 @@ def validated_pair(estimator: Any, X: Any, y: Any) -> tuple[Array, Array]:
         y = targets[:, 0] if flat else targets
     else:
         with explained_refusals(X=X, y=y):
-            X, y = validate_data(
+            rows, y = validate_data(
                 estimator, X, y, dtype=(np.float64, np.float32), multi_output=True, y_numeric=True,
                 accept_sparse="csr",
             )  # fmt: skip
-        X = dense_if_small(X)
+        X = dense_if_small(in_given_precision(rows, X))
         y = np.asarray(y, dtype=np.float64)
         check_rows(y[:, None] if y.ndim == 1 else y, name="y")  # None became NaN
     refuse_extremes(X, "X")
     refuse_extremes(y if y.ndim == 2 else y[:, None], "y")
     return X, y
+
+
+def refuse_zero() -> None:
+    """Raise the error for responses that are zero, or become zero when they are centred."""
+    raise ValueError(
+        "y is zero (or constant, with fit_intercept=True), so that there is nothing to explain and "
+        "no noise to learn. Give responses that vary."
+    )
 
 
 def validated_data(

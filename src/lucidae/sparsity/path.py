@@ -31,7 +31,7 @@ from lucidae.sparsity.held_out import (
     held_out_errors,
     in_use,
 )
-from lucidae.sparsity.inputs import validated_pair, validated_weights
+from lucidae.sparsity.inputs import refuse_zero, validated_pair, validated_weights
 from lucidae.sparsity.objectives import Energy
 from lucidae.sparsity.problem import Problem, Rows, Units
 from lucidae.sparsity.solvers import is_small, solve
@@ -478,10 +478,7 @@ def noise_path(
         rows, split = prepared_rows(given, cov)
         scale = rows.mean_square()
         if scale == 0.0:
-            raise ValueError(
-                "y is zero (constant, with fit_intercept=True), so that no column explains "
-                "anything. Give responses that vary."
-            )
+            refuse_zero()
         problem, units = rows.normalised(objective.groups)
         data = PathInput(
             X, y, sample_weight, noise_cov, model, objective, problem, units, rows

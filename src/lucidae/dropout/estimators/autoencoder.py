@@ -27,6 +27,7 @@ from lucidae.base import (
 )
 from lucidae.certificate import Certificate, undecided
 from lucidae.data import by_blocks, in_memory
+from lucidae.data.kinds import check_batch
 from lucidae.dropout.attributes import deviations_away
 from lucidae.dropout.batches import BlockProblem, check_features, check_problem, loaded_or_problem
 from lucidae.dropout.certificate import claims
@@ -413,6 +414,7 @@ class DropoutAutoencoder(
             The fitted estimator itself.
         """
         SgdSettings.of(self)  # refuses wrong settings, which this solver does not use
+        check_batch(X)
         first = not self.__sklearn_is_fitted__()
         X = validated_rows(self, X, reset=first)
         moment, ref = SecondMoment.of(X, check_weights(sample_weight, X)), reference_array(X)

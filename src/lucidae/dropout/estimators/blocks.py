@@ -6,10 +6,12 @@ from typing import Any, Self
 
 from lucidae.base import restored_on_failure
 from lucidae.data import aligned_blocks, read_moment, store_features
-from lucidae.data.passes import given_moment
+from lucidae.data.kinds import refuse_iterator
+from lucidae.data.passes import check_start, given_moment, load_rows
 from lucidae.dropout.batches import check_streamed, read_problem
 from lucidae.dropout.estimators.network import SOLVERS, SgdSettings
 from lucidae.dropout.held_out import SELECTIONS
+from lucidae.dropout.moments import joint_moment
 from lucidae.moments import SecondMoment
 from lucidae.validation import check_flag
 
@@ -58,6 +60,7 @@ class _BatchesMixin:
     _keep: Any
     _unsolved: Any
     _state_of_blocks: Any
+    _block_moment: Any = None  # function that returns the moment of one block, as in `load_rows`
 
     def _fit_blocks(
         self, batches: Any, y: Any, sample_weight: Any, start: Any, **kind: Any
@@ -69,8 +72,9 @@ class _BatchesMixin:
         `lucidae.data.kinds.aligned_blocks`.
         """
         settings = SgdSettings.of(self)  # refuses wrong settings, which this solver does not use
+        check_start(start)
         data = aligned_blocks(batches, y, sample_weight, **kind)
-        small = data.load() if start is None else None
+        small = load_rows(data, self._block_moment) if start is None else None
         if small is not None:
             self.fit(small.rows, small.targets, small.weights)
             return self
@@ -112,6 +116,7 @@ class AutoencoderBatchesMixin(_BatchesMixin):
         """
         if batches is None:
             SgdSettings.of(self)  # refuses wrong settings, which this solver does not use
+            check_start(start)
             moment = given_moment(self, start)
             self._keep(self._unsolved(moment, moment.center[:0]))
             return self
@@ -121,10 +126,31 @@ class AutoencoderBatchesMixin(_BatchesMixin):
         moment = read_moment(data, start=start, verbose=verbose)
         return self._unsolved(moment, data.rows.reference)
 
+    def fit_transform(self, X: Any, y: Any = None, **fit_params: Any) -> Any:
+        """Fit to `X` and return its codes; an iterator is refused, because X is read twice.
+
+        Parameters
+        ----------
+        X : data of any kind that can be read twice
+            The rows, as in `fit`.
+        y : ignored
+            Accepted for scikit-learn's pipelines.
+        **fit_params : dict
+            Further arguments of `fit`, such as `sample_weight`.
+
+        Returns
+        -------
+        array of shape (n, k)
+            The codes of the rows, as `transform` returns them.
+        """
+        refuse_iterator(X)
+        return super().fit_transform(X, y, **fit_params)  # type: ignore[misc]
+
 
 class RegressorBatchesMixin(_BatchesMixin):
     """Give `DropoutRegressor` its method `fit_batches`."""
 
+    _block_moment = staticmethod(joint_moment)
     fit_intercept: bool
     _check_settings: Any
     _fixed_network: Any

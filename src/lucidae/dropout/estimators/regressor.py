@@ -16,6 +16,7 @@ from lucidae.arrays import Array, is_array, is_numpy, to_numpy
 from lucidae.base import Fitted, reference_array, restored_on_failure, validated_rows
 from lucidae.certificate import Certificate
 from lucidae.data import by_blocks, in_memory, loaded
+from lucidae.data.kinds import check_batch
 from lucidae.dropout.batches import BlockProblem, check_problem, loaded_or_problem
 from lucidae.dropout.estimators.blocks import RegressorBatchesMixin, merges_regression
 from lucidae.dropout.estimators.fitted_arrays import finite_output, same_values, weights_of
@@ -50,6 +51,7 @@ from lucidae.validation import (
     check_rows,
     check_weights,
     explained_refusals,
+    in_given_precision,
 )
 
 LARGEST_ALPHA = 1e100
@@ -331,6 +333,7 @@ class DropoutRegressor(
         """
         SgdSettings.of(self)  # refuses wrong settings, which this solver does not use
         self._check_settings()
+        check_batch(X)
         first = not self.__sklearn_is_fitted__()
         X, y, weights = self._checked_data(X, y, sample_weight, reset=first)
         choice = self._fixed_network(joint_moment(X, y, weights))
@@ -432,7 +435,7 @@ class DropoutRegressor(
             y = checked_targets(y, X)
         else:
             with explained_refusals(X=X, y=y):
-                X, y = validate_data(
+                rows, y = validate_data(
                     self,
                     X,
                     y,
@@ -442,6 +445,7 @@ class DropoutRegressor(
                     multi_output=True,
                     y_numeric=True,
                 )
+            X = in_given_precision(rows, X)
         return X, y, check_weights(sample_weight, X)
 
     def _check_settings(self) -> None:
