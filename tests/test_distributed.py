@@ -23,11 +23,14 @@ from lucidae import (
     certify,
 )
 from lucidae.data import blocks
+from lucidae.io.tables import ReadOptions
 from lucidae.sparsity import solve_batch
 
 da = require("dask.array")
 dd = require("dask.dataframe")
 dask = require("dask")
+
+from lucidae.data.dask_collections import dask_of_file
 
 
 @pytest.fixture(scope="module")
@@ -293,6 +296,61 @@ def test_data_frames_keep_their_index_and_names(scheduler):
     assert_allclose(
         autoencoder.objective_, DropoutAutoencoder(3, dropout=0.2).fit(frame).objective_
     )
+
+
+def test_row_groups_of_a_parquet_file_become_partitions_of_at_most_one_block(scheduler, tmp_path):
+    pandas, X = require("pandas"), spread_rows()
+    require("pyarrow")
+    frame = pandas.DataFrame(X, columns=[f"c{i}" for i in range(20)])
+    frame.to_parquet(tmp_path / "rows.parquet", row_group_size=150)  # a block has 409 rows
+    parts = dask_of_file(tmp_path / "rows.parquet")
+    assert parts.npartitions == 10
+    assert parts.map_partitions(len).compute().tolist() == [300] * 10
+    chosen = dask_of_file(tmp_path / "rows.parquet", ReadOptions(columns=("c7", "c2")))
+    assert_array_equal(chosen.compute(), X[:, [7, 2]])
+    frame.to_parquet(tmp_path / "one.parquet")
+    assert dask_of_file(tmp_path / "one.parquet").npartitions == 1
+    model = LinearAutoencoder(4).fit(parts)
+    assert_allclose(model.components_, LinearAutoencoder(4).fit(X).components_, atol=1e-10)
+
+
+def models_of_every_method(X):
+    """Yield fitted estimators with the names of their methods that map rows to rows."""
+    y = X @ np.arange(20.0)
+    yield LinearAutoencoder(4).fit(X), ("transform", "score_samples")
+    yield DropoutAutoencoder(3, dropout=0.2).fit(X), ("transform",)
+    yield DropoutRegressor(dropout=0.2).fit(X, y), ("predict",)
+    yield DropoutRegressor(2, dropout=0.2).fit(X, np.outer(y, [1.0, 2.0])), ("predict",)
+
+
+@pytest.mark.parametrize("columns", [20, 7])
+def test_chunks_without_rows_give_results_without_rows(columns, monkeypatch):
+    X, sizes = spread_rows(300), (100, 0, 200, 0)
+    chunks = da.from_array(X, chunks=(sizes, columns))
+    monkeypatch.setattr(blocks, "BLOCK_BYTES", 2**10)
+    with dask.config.set(scheduler="threads"):
+        for model, methods in models_of_every_method(X):
+            for method in methods:
+                found, expected = getattr(model, method)(chunks), getattr(model, method)(X)
+                assert found.shape == expected.shape
+                assert found.dtype == expected.dtype
+                assert_allclose(found, expected, atol=1e-10)
+                assert getattr(model, method)(chunks[:0]).compute().shape[0] == 0
+            if hasattr(model, "inverse_transform"):
+                codes = model.transform(X)
+                lazy = da.from_array(codes, chunks=(sizes, codes.shape[1]))
+                expected = model.inverse_transform(codes)
+                assert_allclose(model.inverse_transform(lazy), expected, atol=1e-10)
+                sparse = model.transform(chunks.map_blocks(scipy.sparse.csr_array))
+                assert_allclose(sparse, codes, atol=1e-10)
+
+
+def test_a_mask_that_leaves_a_chunk_without_rows(scheduler):
+    X = spread_rows(300)
+    chunks, model = da.from_array(X, chunks=(100, 20)), LinearAutoencoder(4).fit(X)
+    chosen = np.arange(300) >= 150
+    found = model.transform(chunks[da.from_array(chosen, chunks=100)])
+    assert_allclose(found.compute(), model.transform(X[chosen]), atol=1e-10)
 
 
 def test_errors_come_back_from_the_workers(scheduler):
