@@ -3,6 +3,7 @@
 import os
 import pickle
 import signal
+import time
 import warnings
 from pathlib import Path
 
@@ -22,7 +23,7 @@ from lucidae import (
     SparseVAE,
     certify,
 )
-from lucidae.data import blocks
+from lucidae.data import ReadInterrupted, blocks, row_blocks
 from lucidae.io.tables import ReadOptions
 from lucidae.sparsity import solve_batch
 
@@ -383,6 +384,38 @@ def test_a_stack_of_problems_is_solved_by_the_workers(client):
     with joblib.parallel_config("dask"):
         found = solve_batch(Phi, y, noise_variance=0.01)
     assert_array_equal(found.value.coef, solve_batch(Phi, y, noise_variance=0.01).value.coef)
+
+
+def interrupting(block, process, folder, block_id=None):
+    """Send Ctrl-C to a process from chunk 12, when most other chunks have been read."""
+    if block_id is None or block_id[0] != 12:
+        Path(folder, str(block_id)).touch()
+        return block
+    began = time.monotonic()
+    while len(list(Path(folder).iterdir())) < 24 and time.monotonic() - began < 20:
+        time.sleep(0.05)
+    time.sleep(0.3)
+    os.kill(process, signal.SIGINT)
+    time.sleep(1.0)
+    return block
+
+
+def test_an_interruption_leaves_the_moment_of_the_first_chunks(scheduler, tmp_path):
+    X = spread_rows()
+    chunks = da.from_array(X, chunks=(100, 20)).map_blocks(
+        interrupting, os.getpid(), str(tmp_path), dtype=X.dtype
+    )
+    estimator = LinearAutoencoder(4)
+    with pytest.raises(ReadInterrupted) as caught:
+        estimator.fit(chunks)
+    stop = caught.value
+    assert 0 < stop.n_rows <= 1200
+    assert stop.n_rows % 100 == 0
+    assert_allclose(stop.moment.mean, X[: stop.n_rows].mean(axis=0))
+    rest = row_blocks(da.from_array(X, chunks=(100, 20)), first_row=stop.n_rows)
+    estimator.fit_batches(rest, start=stop.moment)
+    assert estimator.n_samples_seen_ == 3000
+    assert_allclose(estimator.components_, LinearAutoencoder(4).fit(X).components_, atol=1e-10)
 
 
 def test_moments_travel_between_processes():

@@ -50,7 +50,8 @@ class ReadInterrupted(KeyboardInterrupt):
     ----------
     moment : SecondMoment or None
         The moment of the rows that were read, with the targets after the features if there are
-        targets; None if no moment was computed, for example because a Dask cluster was reading.
+        targets; None if no moment was computed. Of a Dask collection these are the first rows, up
+        to the first chunk that was not finished.
     n_rows : int
         Number of rows that were read. `lucidae.data.row_blocks` with this number as `first_row`
         gives the other rows.
@@ -128,8 +129,11 @@ def fold(
     if hasattr(data, "fold"):
         try:
             total = data.fold(leaf, combine, shown)
-        except KeyboardInterrupt:
-            raise ReadInterrupted(start, 0) from None
+        except KeyboardInterrupt as stop:
+            kept, count = getattr(stop, "moment", None), getattr(stop, "n_rows", 0)
+            if start is not None:
+                kept = start if kept is None else combine(start, kept)
+            raise ReadInterrupted(kept, count) from None
         return total if start is None or total is None else combine(start, total)
     done = (start, 0)
     try:
