@@ -22,6 +22,8 @@ from lucidae import (
     SecondMoment,
     SparseVAE,
     certify,
+    load,
+    save,
 )
 from lucidae.data import ReadInterrupted, blocks, row_blocks
 from lucidae.io.tables import ReadOptions
@@ -313,6 +315,45 @@ def test_row_groups_of_a_parquet_file_become_partitions_of_at_most_one_block(sch
     assert dask_of_file(tmp_path / "one.parquet").npartitions == 1
     model = LinearAutoencoder(4).fit(parts)
     assert_allclose(model.components_, LinearAutoencoder(4).fit(X).components_, atol=1e-10)
+
+
+@pytest.mark.parametrize("model", [LinearAutoencoder(3), DropoutAutoencoder(3)])
+def test_pandas_output_of_a_lazy_frame_is_a_lazy_frame_with_its_index(model):
+    pandas, X = require("pandas"), spread_rows(300)
+    frame = pandas.DataFrame(X, index=np.arange(300) * 10).add_prefix("c")
+    parts = dd.from_pandas(frame, npartitions=3)
+    with dask.config.set(scheduler="threads"):
+        model = clone(model).fit(frame)
+        expected, names = model.transform(frame), list(model.get_feature_names_out())
+        model.set_output(transform="pandas")
+        for codes in (model.transform(parts), clone(model).fit_transform(parts)):
+            assert isinstance(codes, dd.DataFrame)
+            found = codes.compute()
+            assert list(found.columns) == names
+            assert found.index.equals(frame.index)
+            assert_allclose(found, expected, atol=1e-10)
+        of_array = clone(model).fit(X).transform(da.from_array(X, chunks=(100, 20)))
+        assert isinstance(of_array, dd.DataFrame)
+        assert_allclose(of_array.compute(), expected, atol=1e-10)
+        assert isinstance(model.transform(frame), pandas.DataFrame)
+        with pytest.raises(ValueError, match=r"'polars'.*was called, but the codes of a Dask"):
+            model.set_output(transform="polars").transform(parts)
+
+
+def test_predictions_of_a_lazy_frame_have_the_names_of_the_targets(tmp_path):
+    pandas, X = require("pandas"), spread_rows(300)
+    frame = pandas.DataFrame(X).add_prefix("c")
+    parts = dd.from_pandas(frame, npartitions=3)
+    with dask.config.set(scheduler="threads"):
+        for Y in (parts[["c0", "c3"]], frame[["c0", "c3"]]):
+            model = DropoutRegressor(dropout=0.1).fit(parts, Y)
+            save(model, tmp_path / "model.npz")
+            found = load(tmp_path / "model.npz").predict(parts)
+            assert list(found.columns) == ["c0", "c3"] == list(found.compute().columns)
+        model = DropoutRegressor(dropout=0.1).fit(parts, parts["c3"])
+        assert model.predict(parts).compute().name == "c3"
+        model.fit(X, X[:, :2])
+        assert "_target_names" not in vars(model)
 
 
 def models_of_every_method(X):

@@ -179,21 +179,24 @@ def _mapped_frame(estimator: Any, X: Any, method: str) -> Any:
     example = np.asarray(getattr(estimator, method)(zeros))
     columns = None if example.ndim == 1 else _output_names(estimator, method, example.shape[1])
     meta = _labelled(example[:0], pd.RangeIndex(0), columns)
+    if columns is None and method == "predict":
+        meta = meta.rename(next(iter(getattr(estimator, "_target_names", [])), None))
     held = dask.delayed(estimator, pure=False)
-    return X.map_partitions(partial(_applied_partition, method, columns), held, meta=meta)
+    return X.map_partitions(partial(_applied_partition, method, meta), held, meta=meta)
 
 
 def _output_names(estimator: Any, method: str, count: int) -> list[Any]:
     """Return the names of the columns of the results of `method`.
 
-    They are the names of the codes or of the features; features without names get numbers.
+    They are the names of the codes, features or targets; those without names get numbers.
     """
     if method == "transform":
         return [str(name) for name in estimator.get_feature_names_out()]
     names = getattr(estimator, "feature_names_in_", None)
     if method == "inverse_transform" and names is not None:
         return [str(name) for name in names]
-    return list(range(count))
+    targets = getattr(estimator, "_target_names", None) if method == "predict" else None
+    return list(range(count)) if targets is None else list(targets)
 
 
 def _labelled(values: Any, index: Any, columns: list[Any] | None) -> Any:
@@ -206,17 +209,19 @@ def _labelled(values: Any, index: Any, columns: list[Any] | None) -> Any:
 
 
 def _applied_partition(
-    method: str, columns: Any, frame: Any, estimator: Any, partition_info: Any = None
+    method: str, meta: Any, frame: Any, estimator: Any, partition_info: Any = None
 ) -> Any:
     """Return the result of a method for one partition (`frame`) of a data frame, on a worker.
 
-    `columns` are the names of the columns of the result, or None if it is a vector.
+    `meta` is such a result without rows.
     """
     if not len(frame):
-        width = () if columns is None else (len(columns),)
-        return _labelled(np.empty((0, *width)), frame.index, columns)
+        return meta.set_axis(frame.index, axis=0)
     index = 0 if partition_info is None else partition_info["number"]
-    return _labelled(_applied_rows(method, frame, estimator, index), frame.index, columns)
+    found = _applied_rows(method, frame, estimator, index)
+    if meta.ndim == 2:
+        return _labelled(found, frame.index, list(meta.columns))
+    return _labelled(found, frame.index, None).rename(meta.name)
 
 
 def dask_of_file(path: Any, options: Any = None) -> Any:

@@ -25,7 +25,7 @@ from lucidae.base import (
     validated_rows,
 )
 from lucidae.certificate import Certificate, undecided
-from lucidae.data import by_blocks, in_memory
+from lucidae.data import LazyOutputMixin, by_blocks, in_memory
 from lucidae.dropout.attributes import deviations_away
 from lucidae.dropout.batches import BlockProblem, check_features, check_problem, loaded_or_problem
 from lucidae.dropout.certificate import claims
@@ -228,6 +228,7 @@ class AutoencoderState(NetworkState):
     upgrade=upgraded_sgd_estimator,
 )
 class DropoutAutoencoder(
+    LazyOutputMixin,
     AutoencoderBatchesMixin,
     NetworkMixin,
     ClassNamePrefixFeaturesOutMixin,
