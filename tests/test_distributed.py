@@ -3,6 +3,7 @@
 import os
 import pickle
 import signal
+import time
 import warnings
 from pathlib import Path
 
@@ -21,13 +22,18 @@ from lucidae import (
     SecondMoment,
     SparseVAE,
     certify,
+    load,
+    save,
 )
-from lucidae.data import blocks
+from lucidae.data import ReadInterrupted, blocks, row_blocks
+from lucidae.io.tables import ReadOptions
 from lucidae.sparsity import solve_batch
 
 da = require("dask.array")
 dd = require("dask.dataframe")
 dask = require("dask")
+
+from lucidae.data.dask_collections import dask_of_file
 
 
 @pytest.fixture(scope="module")
@@ -295,6 +301,100 @@ def test_data_frames_keep_their_index_and_names(scheduler):
     )
 
 
+def test_row_groups_of_a_parquet_file_become_partitions_of_at_most_one_block(scheduler, tmp_path):
+    pandas, X = require("pandas"), spread_rows()
+    require("pyarrow")
+    frame = pandas.DataFrame(X, columns=[f"c{i}" for i in range(20)])
+    frame.to_parquet(tmp_path / "rows.parquet", row_group_size=150)  # a block has 409 rows
+    parts = dask_of_file(tmp_path / "rows.parquet")
+    assert parts.npartitions == 10
+    assert parts.map_partitions(len).compute().tolist() == [300] * 10
+    chosen = dask_of_file(tmp_path / "rows.parquet", ReadOptions(columns=("c7", "c2")))
+    assert_array_equal(chosen.compute(), X[:, [7, 2]])
+    frame.to_parquet(tmp_path / "one.parquet")
+    assert dask_of_file(tmp_path / "one.parquet").npartitions == 1
+    model = LinearAutoencoder(4).fit(parts)
+    assert_allclose(model.components_, LinearAutoencoder(4).fit(X).components_, atol=1e-10)
+
+
+@pytest.mark.parametrize("model", [LinearAutoencoder(3), DropoutAutoencoder(3)])
+def test_pandas_output_of_a_lazy_frame_is_a_lazy_frame_with_its_index(model):
+    pandas, X = require("pandas"), spread_rows(300)
+    frame = pandas.DataFrame(X, index=np.arange(300) * 10).add_prefix("c")
+    parts = dd.from_pandas(frame, npartitions=3)
+    with dask.config.set(scheduler="threads"):
+        model = clone(model).fit(frame)
+        expected, names = model.transform(frame), list(model.get_feature_names_out())
+        model.set_output(transform="pandas")
+        for codes in (model.transform(parts), clone(model).fit_transform(parts)):
+            assert isinstance(codes, dd.DataFrame)
+            found = codes.compute()
+            assert list(found.columns) == names
+            assert found.index.equals(frame.index)
+            assert_allclose(found, expected, atol=1e-10)
+        of_array = clone(model).fit(X).transform(da.from_array(X, chunks=(100, 20)))
+        assert isinstance(of_array, dd.DataFrame)
+        assert_allclose(of_array.compute(), expected, atol=1e-10)
+        assert isinstance(model.transform(frame), pandas.DataFrame)
+        with pytest.raises(ValueError, match=r"'polars'.*was called, but the codes of a Dask"):
+            model.set_output(transform="polars").transform(parts)
+
+
+def test_predictions_of_a_lazy_frame_have_the_names_of_the_targets(tmp_path):
+    pandas, X = require("pandas"), spread_rows(300)
+    frame = pandas.DataFrame(X).add_prefix("c")
+    parts = dd.from_pandas(frame, npartitions=3)
+    with dask.config.set(scheduler="threads"):
+        for Y in (parts[["c0", "c3"]], frame[["c0", "c3"]]):
+            model = DropoutRegressor(dropout=0.1).fit(parts, Y)
+            save(model, tmp_path / "model.npz")
+            found = load(tmp_path / "model.npz").predict(parts)
+            assert list(found.columns) == ["c0", "c3"] == list(found.compute().columns)
+        model = DropoutRegressor(dropout=0.1).fit(parts, parts["c3"])
+        assert model.predict(parts).compute().name == "c3"
+        model.fit(X, X[:, :2])
+        assert "_target_names" not in vars(model)
+
+
+def models_of_every_method(X):
+    """Yield fitted estimators with the names of their methods that map rows to rows."""
+    y = X @ np.arange(20.0)
+    yield LinearAutoencoder(4).fit(X), ("transform", "score_samples")
+    yield DropoutAutoencoder(3, dropout=0.2).fit(X), ("transform",)
+    yield DropoutRegressor(dropout=0.2).fit(X, y), ("predict",)
+    yield DropoutRegressor(2, dropout=0.2).fit(X, np.outer(y, [1.0, 2.0])), ("predict",)
+
+
+@pytest.mark.parametrize("columns", [20, 7])
+def test_chunks_without_rows_give_results_without_rows(columns, monkeypatch):
+    X, sizes = spread_rows(300), (100, 0, 200, 0)
+    chunks = da.from_array(X, chunks=(sizes, columns))
+    monkeypatch.setattr(blocks, "BLOCK_BYTES", 2**10)
+    with dask.config.set(scheduler="threads"):
+        for model, methods in models_of_every_method(X):
+            for method in methods:
+                found, expected = getattr(model, method)(chunks), getattr(model, method)(X)
+                assert found.shape == expected.shape
+                assert found.dtype == expected.dtype
+                assert_allclose(found, expected, atol=1e-10)
+                assert getattr(model, method)(chunks[:0]).compute().shape[0] == 0
+            if hasattr(model, "inverse_transform"):
+                codes = model.transform(X)
+                lazy = da.from_array(codes, chunks=(sizes, codes.shape[1]))
+                expected = model.inverse_transform(codes)
+                assert_allclose(model.inverse_transform(lazy), expected, atol=1e-10)
+                sparse = model.transform(chunks.map_blocks(scipy.sparse.csr_array))
+                assert_allclose(sparse, codes, atol=1e-10)
+
+
+def test_a_mask_that_leaves_a_chunk_without_rows(scheduler):
+    X = spread_rows(300)
+    chunks, model = da.from_array(X, chunks=(100, 20)), LinearAutoencoder(4).fit(X)
+    chosen = np.arange(300) >= 150
+    found = model.transform(chunks[da.from_array(chosen, chunks=100)])
+    assert_allclose(found.compute(), model.transform(X[chosen]), atol=1e-10)
+
+
 def test_errors_come_back_from_the_workers(scheduler):
     X = spread_rows()
     X[1733, 4] = np.nan
@@ -325,6 +425,38 @@ def test_a_stack_of_problems_is_solved_by_the_workers(client):
     with joblib.parallel_config("dask"):
         found = solve_batch(Phi, y, noise_variance=0.01)
     assert_array_equal(found.value.coef, solve_batch(Phi, y, noise_variance=0.01).value.coef)
+
+
+def interrupting(block, process, folder, block_id=None):
+    """Send Ctrl-C to a process from chunk 12, when most other chunks have been read."""
+    if block_id is None or block_id[0] != 12:
+        Path(folder, str(block_id)).touch()
+        return block
+    began = time.monotonic()
+    while len(list(Path(folder).iterdir())) < 24 and time.monotonic() - began < 20:
+        time.sleep(0.05)
+    time.sleep(0.3)
+    os.kill(process, signal.SIGINT)
+    time.sleep(1.0)
+    return block
+
+
+def test_an_interruption_leaves_the_moment_of_the_first_chunks(scheduler, tmp_path):
+    X = spread_rows()
+    chunks = da.from_array(X, chunks=(100, 20)).map_blocks(
+        interrupting, os.getpid(), str(tmp_path), dtype=X.dtype
+    )
+    estimator = LinearAutoencoder(4)
+    with pytest.raises(ReadInterrupted) as caught:
+        estimator.fit(chunks)
+    stop = caught.value
+    assert 0 < stop.n_rows <= 1200
+    assert stop.n_rows % 100 == 0
+    assert_allclose(stop.moment.mean, X[: stop.n_rows].mean(axis=0))
+    rest = row_blocks(da.from_array(X, chunks=(100, 20)), first_row=stop.n_rows)
+    estimator.fit_batches(rest, start=stop.moment)
+    assert estimator.n_samples_seen_ == 3000
+    assert_allclose(estimator.components_, LinearAutoencoder(4).fit(X).components_, atol=1e-10)
 
 
 def test_moments_travel_between_processes():

@@ -1,9 +1,11 @@
 """`lucidae fit` on files larger than one block, and with a Dask scheduler."""
 
 import socket
+import threading
+import time
 import tracemalloc
 import warnings
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +19,8 @@ from lucidae.data import blocks
 require("typer")
 require("rich")
 pandas = require("pandas")
+
+from lucidae.cli import streams
 
 
 @pytest.fixture
@@ -123,6 +127,48 @@ def test_a_scheduler_that_does_not_answer_is_one_sentence(run, monkeypatch):
     assert code == 2
     assert "did not answer within" in err
     assert len(err.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    "sent", [b"", b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n" * 4]
+)
+def test_a_port_that_is_no_scheduler_is_one_sentence(run, monkeypatch, sent):
+    require("distributed")
+    monkeypatch.setattr("lucidae.cli.streams.SECONDS", 0.5)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        accepted = []
+
+        def answer():
+            with suppress(OSError):  # the server is closed
+                while True:
+                    accepted.append(server.accept()[0])
+                    accepted[-1].sendall(sent)
+
+        threading.Thread(target=answer, daemon=True).start()
+        address, began = f"tcp://127.0.0.1:{server.getsockname()[1]}", time.monotonic()
+        code, _, err = run("fit", "linear", "rows.npy", "--scheduler", address)
+        for connection in accepted:
+            connection.close()
+    assert code == 2
+    assert "did not answer within 0.5 seconds" in err
+    assert ("not in Dask's protocol" if sent else "sends no answer") in " ".join(err.split())
+    assert time.monotonic() - began < 30
+
+
+def test_a_scheduler_without_workers_is_said(monkeypatch, capsys):
+    distributed = require("distributed")
+    monkeypatch.setattr("lucidae.cli.streams.SECONDS", 2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with (
+            distributed.LocalCluster(n_workers=0, processes=False, dashboard_address=None) as empty,
+            streams.cluster(empty.scheduler_address),
+        ):
+            said, began = "", time.monotonic()
+            while "has no workers" not in said and time.monotonic() - began < 30:
+                time.sleep(0.05)
+                said += capsys.readouterr().err
+    assert "has no workers: the computation waits" in " ".join(said.split())
 
 
 def test_an_address_that_is_none_is_one_sentence(run):

@@ -317,7 +317,7 @@ def test_an_interrupted_regression_goes_on(small_blocks):
     assert_allclose(model.coef_, DropoutRegressor(dropout=0.1).fit(X, y).coef_, atol=1e-10)
 
 
-def test_an_interruption_of_dask_has_no_moment(monkeypatch, small_blocks):
+def test_an_interruption_of_dask_before_the_first_chunk_has_no_moment(monkeypatch, small_blocks):
     chunks = require("dask.array").from_array(rows_of(), chunks=(500, 6))
 
     def interrupt(*_, **__):

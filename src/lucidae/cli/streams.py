@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,6 +14,7 @@ import numpy as np
 import typer
 from sklearn.preprocessing import StandardScaler
 
+from lucidae.cli.console import note
 from lucidae.data import RowBlocks, blocks, row_blocks
 from lucidae.data.files import FILES, blocks_of_file
 from lucidae.data.kinds import AlignedBlocks, is_dask, named_rows
@@ -65,16 +68,76 @@ def cluster(address: str | None) -> Iterator[None]:
         ) from None
     before = dask.config.get("scheduler", None)
     try:
+        asyncio.run(asyncio.wait_for(_answer(address), SECONDS))
         client = Client(address, timeout=SECONDS)
-    except (OSError, ValueError) as error:
+    except Exception as error:
         dask.config.set(scheduler=before)  # the client has set it before it failed
-        why = str(error).partition("\n")[0].rstrip(".") or type(error).__name__
         raise ValueError(
-            f"The Dask scheduler {address!r} did not answer within {SECONDS} seconds: {why}. Check "
-            "the address, and that the scheduler runs."
+            f"The Dask scheduler {address!r} did not answer within {SECONDS} seconds: "
+            f"{_why(error)}. Check the address, and that the scheduler runs."
         ) from None
-    with client:
+    with client, _watched(client, address):
         yield
+
+
+async def _answer(address: str) -> None:
+    """Ask the Dask scheduler at `address` who it is; return when it has answered.
+
+    A client waits without a limit for a port that accepts connections but is no scheduler, so the
+    scheduler is asked before a client is made.
+    """
+    from distributed.core import connect
+    from distributed.security import Security
+
+    arguments = Security().get_connection_args("client")
+    connection = await connect(address, timeout=SECONDS, **arguments)
+    try:
+        await connection.write({"op": "identity", "reply": True})
+        answer = await connection.read()
+    finally:
+        connection.abort()
+    if not isinstance(answer, dict) or answer.get("type") != "Scheduler":
+        raise ValueError("this address is not that of a scheduler")
+
+
+def _why(error: BaseException) -> str:
+    """Return why a scheduler did not answer, in words that can follow a colon."""
+    if not isinstance(error, OSError | ValueError):  # such as sizes read from another protocol
+        return f"what it sent is not in Dask's protocol ({type(error).__name__})"
+    if isinstance(error, TimeoutError) and not str(error):
+        return "the port accepts connections but sends no answer of a scheduler"
+    return str(error).partition("\n")[0].rstrip(".") or type(error).__name__
+
+
+@contextmanager
+def _watched(client: Any, address: str) -> Iterator[None]:
+    """Say once, during a ``with`` block, that the cluster has no workers, if that is so.
+
+    The computation waits for workers without a limit, because some clusters start them only when
+    there is work.
+    """
+    ended = threading.Event()
+
+    def watch() -> None:
+        while not ended.wait(SECONDS):
+            if not client.nthreads():
+                note(
+                    f"The Dask scheduler {address!r} has no workers: the computation waits until "
+                    f"one joins. Start one by 'dask worker {address}', or end with Ctrl-C."
+                )
+                return
+
+    def quiet_watch() -> None:
+        with suppress(Exception):  # the connection is lost: the computation says so
+            watch()
+
+    thread = threading.Thread(target=quiet_watch, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join(SECONDS)
 
 
 class SplitRows:

@@ -3,13 +3,16 @@
 from lucidae.data.blocks import RowBlock, RowBlocks
 from lucidae.data.kinds import aligned_blocks, in_memory, loaded, row_blocks
 from lucidae.data.passes import (
+    LazyOutputMixin,
     ReadInterrupted,
     by_blocks,
     read_moment,
     store_features,
+    store_targets,
 )
 
 __all__ = [
+    "LazyOutputMixin",
     "ReadInterrupted",
     "RowBlock",
     "RowBlocks",
@@ -20,4 +23,5 @@ __all__ = [
     "read_moment",
     "row_blocks",
     "store_features",
+    "store_targets",
 ]

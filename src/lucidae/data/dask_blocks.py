@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import math
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
 from itertools import islice, repeat
 from numbers import Real
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import uuid4
 
 import dask
+import dask.callbacks
 import numpy as np
 import scipy.sparse
 
@@ -31,7 +33,7 @@ from lucidae.data.blocks import (
     stored_bytes,
 )
 from lucidae.data.kinds import AlignedBlocks, LoadedRows, checked_weights
-from lucidae.data.passes import ColumnLeaf, Shown, leaf_of
+from lucidae.data.passes import ColumnLeaf, ReadInterrupted, Shown, leaf_of
 from lucidae.moments import SecondMoment
 
 __all__ = ["DaskAligned", "DaskBlocks"]
@@ -87,6 +89,7 @@ class DaskBlocks(RowBlocks):
             name, width, reference, feature_names=names if known else None, flat=is_vector
         )
         self.collection = collection
+        self.left_out = first_row
         self.divided = collection if is_frame(collection) else divided
         lengths = row_lengths(collection)
         self.n_rows = None if lengths is None else sum(lengths)
@@ -199,11 +202,18 @@ class DaskAligned(AlignedBlocks):
             held, summary = dask.delayed(leaf, pure=False), dask.delayed(_summary, pure=False)
             known = (self.rows.name, self.rows.dtype, topic)
             chunks, size = self._chunks(), WAVE if self._reads_beside() else None
-            found = []
-            while wave := list(islice(chunks, size)):
-                parts = [summary(held, *known, *chunk) for chunk in wave]
-                found += _computed([_tree(parts, combine)])
-            return _joined(combine, found)
+            total = _Part(None, 0)
+            try:
+                while wave := list(islice(chunks, size)):
+                    parts = [summary(held, *known, *chunk) for chunk in wave]
+                    part, is_whole = _computed_tree(_tree(parts, combine), combine)
+                    total = _joined(combine, [total, part])
+                    if not is_whole:
+                        raise KeyboardInterrupt
+            except KeyboardInterrupt:
+                moment = total.summary if isinstance(total.summary, SecondMoment) else None
+                raise ReadInterrupted(moment, self.rows.left_out + total.n_rows) from None
+            return total.summary
 
     def _folded_columns(self, leaf: ColumnLeaf, combine: Any, topic: str | None) -> Any:
         """Return the summary of all rows, for chunks that divide both the rows and the columns.
@@ -233,7 +243,8 @@ class DaskAligned(AlignedBlocks):
                 report = topic if at == 0 else None
                 first = places[at].start
                 columns[at].append(summed(held[at], part, whole, *where, first, report))
-        found = _computed([_tree(parts, combine) for parts in columns])
+        computed = _computed([_tree(parts, combine)[-1][0] for parts in columns])
+        found = [part.summary for part in computed]
         return None if found[0] is None else leaf.joined(found)
 
     def _chunks(self) -> Iterator[tuple[Any, ...]]:
@@ -315,15 +326,109 @@ def _rows_and_bytes(part: Any) -> tuple[int, int]:
     return int(part.shape[0]), stored_bytes(part)
 
 
-def _tree(parts: list[Any], combine: Any) -> Any:
-    """Return one delayed summary of all rows from the delayed summaries `parts`.
+class _Part(NamedTuple):
+    """Summary of some rows, such as their second moment, and the number of these rows.
 
-    In each round groups of `FAN_IN` summaries are joined by `combine`, until one is left.
+    The summary is None if there are no rows, or if all their weights are zero.
+    """
+
+    summary: Any
+    n_rows: int
+
+
+def _tree(parts: list[Any], combine: Any) -> list[list[Any]]:
+    """Return the levels of a tree of delayed summaries, from `parts` to the summary of all rows.
+
+    In each level groups of `FAN_IN` summaries of the level before are joined by `combine`, until
+    one is left.
     """
     join = dask.delayed(partial(_joined, combine), pure=False)
-    while len(parts) > 1:
-        parts = [join(parts[i : i + FAN_IN]) for i in range(0, len(parts), FAN_IN)]
-    return parts[0]
+    levels = [parts]
+    while len(levels[-1]) > 1:
+        below = levels[-1]
+        levels.append([join(below[i : i + FAN_IN]) for i in range(0, len(below), FAN_IN)])
+    return levels
+
+
+def _computed_tree(levels: list[list[Any]], combine: Any) -> tuple[_Part, bool]:
+    """Compute a tree of delayed summaries; return its last one, and whether it is that of all rows.
+
+    `levels` and `combine` are those of `_tree`. After Ctrl-C the result is the summary of the first
+    rows, as many as were summarised until then.
+    """
+    client = current_client()
+    places = {
+        node.key: (level, at) for level, nodes in enumerate(levels) for at, node in enumerate(nodes)
+    }
+    found: dict[_Place, Any] = {}
+    is_main = threading.current_thread() is threading.main_thread()  # it alone receives Ctrl-C
+    try:
+        if client is not None and is_main:
+            return _computed_on_cluster(client, levels, found), True
+        with dask.callbacks.Callback(posttask=partial(_after_task, places, found)):
+            return _computed(levels[-1])[0], True
+    except KeyboardInterrupt:
+        first = _first_finished(levels, {place for place in found if _is_finished(found[place])})
+        kept = [found[place] for place in first]
+        return _joined(combine, kept if client is None else client.gather(kept)), False
+    finally:
+        found.clear()  # a cluster forgets tasks when no future of them is left
+
+
+_Place = tuple[int, int]
+"""Type of the place of a summary in a tree: its level, and its number in the level."""
+
+
+def _after_task(
+    places: dict[Any, _Place], found: dict[_Place, Any], key: Any, value: Any, *_: Any
+) -> None:
+    """Store the summary `value` of a task of the tree in `found`, in place of those it joins."""
+    if key in places:
+        found[places[key]] = value
+        _drop_joined(found, places[key])
+
+
+def _drop_joined(found: dict[_Place, Any], place: _Place, *_: Any) -> None:
+    """Remove the summaries that the one at `place` joins, so that they need no memory."""
+    level, at = place
+    for below in range(at * FAN_IN, (at + 1) * FAN_IN):
+        found.pop((level - 1, below), None)
+
+
+def _computed_on_cluster(client: Any, levels: list[list[Any]], found: dict[_Place, Any]) -> Any:
+    """Return the last summary of a tree, computed by a cluster; `found` receives the futures."""
+    places = [(level, at) for level, nodes in enumerate(levels) for at in range(len(nodes))]
+    with dask.config.set({"distributed.admin.large-graph-warning-threshold": "1TB"}):
+        found.update(zip(places, client.compute([n for ns in levels for n in ns]), strict=True))
+    last = found[places[-1]]
+    for place, future in list(found.items()):
+        if place[0]:
+            future.add_done_callback(partial(_drop_joined, found, place))
+    return last.result()
+
+
+def _is_finished(value: Any) -> bool:
+    """Tell whether a summary is there; that of a cluster is a future, which may be pending."""
+    return isinstance(value, _Part) or value.status == "finished"
+
+
+def _first_finished(levels: list[list[Any]], finished: set[_Place]) -> list[_Place]:
+    """Return the places of finished summaries that cover, in order, as many first rows as possible.
+
+    A summary that is not finished is replaced by those that it joins.
+    """
+    first: list[_Place] = []
+    stack = [(len(levels) - 1, 0)]
+    while stack:
+        level, at = stack.pop()
+        if (level, at) in finished:
+            first.append((level, at))
+        elif level == 0:
+            break
+        else:
+            end = min((at + 1) * FAN_IN, len(levels[level - 1]))
+            stack += [(level - 1, below) for below in reversed(range(at * FAN_IN, end))]
+    return first
 
 
 def _computed(parts: list[Any]) -> list[Any]:
@@ -350,14 +455,13 @@ def _summary(
 ) -> Any:
     """Return the summary of one chunk of rows (`raw`), computed by `leaf` on the chunk's worker.
 
-    The result is None if the chunk has no rows, or if all their weights are zero. The chunk must
-    have the dtype `dtype` and `n_features` columns. `name`, `index` and `first_row` are the name of
-    the data, the number of the chunk and that of its first row, for messages; `topic` is the name
-    under which the progress is reported.
+    The chunk must have the dtype `dtype` and `n_features` columns. `name`, `index` and `first_row`
+    are the name of the data, the number of the chunk and that of its first row, for messages;
+    `topic` is the name under which the progress is reported.
     """
     rows = _checked_chunk(raw, name, dtype, index, first_row, n_features)
     if rows is None:
-        return None
+        return _Part(None, 0)
     y = None if targets is None else floating_rows(targets, "y", index, first_row or 0, flat=True)
     if y is not None and y.shape[0] != rows.shape[0]:
         raise ValueError(
@@ -368,7 +472,8 @@ def _summary(
     block = block._replace(weights=_checked_weights(weights, block))
     found = leaf_of(block, _called(name, first_row), leaf)
     _report(topic, index, rows.shape[0])
-    return _on_host(found) if isinstance(found, SecondMoment) else found
+    found = _on_host(found) if isinstance(found, SecondMoment) else found
+    return _Part(found, int(rows.shape[0]))
 
 
 def _checked_chunk(
@@ -454,20 +559,20 @@ def _part_sums(
     first_column: int,
     topic: str | None,
 ) -> Any:
-    """Return the summary of some columns of a chunk of rows; None if `part` is None.
+    """Return the summary of some columns of a chunk of rows; it is None if `part` is None.
 
     `leaf` computes the summary from `part`, these columns and the weights of the rows, and from
     `codes`, which are sums over all columns. `name`, `index`, `first_row` and `first_column` locate
     the chunk in messages, and `topic` is the name under which the progress is reported.
     """
     if part is None:
-        return None
+        return _Part(None, 0)
     block = RowBlock(part[0], None, part[1], index, first_row or 0, (), first_column)
     found = leaf_of(
         block, _called(name, first_row), lambda rows, _, weights: leaf.sums(rows, codes, weights)
     )
     _report(topic, index, part[0].shape[0])
-    return found
+    return _Part(found, int(part[0].shape[0]))
 
 
 def _on_host(moment: SecondMoment) -> SecondMoment:
@@ -476,13 +581,13 @@ def _on_host(moment: SecondMoment) -> SecondMoment:
     return SecondMoment(moment.weight, squares, center, offset, moment.rounding)
 
 
-def _joined(combine: Any, parts: list[Any]) -> Any:
+def _joined(combine: Any, parts: list[_Part]) -> _Part:
     """Return several summaries of chunks, such as second moments, joined into one by `combine`."""
     total = None
-    for part in parts:
+    for part, _ in parts:
         if part is not None:
             total = part if total is None else combine(total, part)
-    return total
+    return _Part(total, sum(part.n_rows for part in parts))
 
 
 def _report(topic: str | None, index: int, n_rows: int) -> None:

@@ -46,7 +46,7 @@ def mapped(estimator: Any, X: Any, method: str) -> Any:
     if method == "inverse_transform":
         X = _in_blocks(X, int(example.shape[1]) * example.dtype.itemsize)
     return da.map_blocks(
-        partial(_applied_chunk, method),
+        partial(_applied_chunk, method, example[:0]),
         X,
         dask.delayed(copy, pure=False),
         dtype=example.dtype,
@@ -118,6 +118,8 @@ def _part_codes(
     numbers of the chunk and of its first row, for messages.
     """
     rows = floating_rows(raw, "X", index, first_row)
+    if rows is None:
+        return at_zero[:0]
     if not scipy.sparse.issparse(rows):
         rows = scipy.sparse.csr_array(to_numpy(rows))
     entries = rows.tocsr().astype(np.float64)
@@ -148,7 +150,10 @@ def _example_rows(X: Any) -> Any:
     return namespace(meta).zeros(shape, dtype=X.dtype)
 
 
-def _applied_chunk(method: str, rows: Any, estimator: Any, block_id: Any = None) -> Any:
+def _applied_chunk(method: str, empty: Any, rows: Any, estimator: Any, block_id: Any = None) -> Any:
+    """Return the result of `method` for one chunk of rows; it is `empty` if there are no rows."""
+    if not rows.shape[0]:
+        return empty
     return _applied_rows(method, rows, estimator, 0 if block_id is None else block_id[0])
 
 
@@ -174,21 +179,24 @@ def _mapped_frame(estimator: Any, X: Any, method: str) -> Any:
     example = np.asarray(getattr(estimator, method)(zeros))
     columns = None if example.ndim == 1 else _output_names(estimator, method, example.shape[1])
     meta = _labelled(example[:0], pd.RangeIndex(0), columns)
+    if columns is None and method == "predict":
+        meta = meta.rename(next(iter(getattr(estimator, "_target_names", [])), None))
     held = dask.delayed(estimator, pure=False)
-    return X.map_partitions(partial(_applied_partition, method, columns), held, meta=meta)
+    return X.map_partitions(partial(_applied_partition, method, meta), held, meta=meta)
 
 
 def _output_names(estimator: Any, method: str, count: int) -> list[Any]:
     """Return the names of the columns of the results of `method`.
 
-    They are the names of the codes or of the features; features without names get numbers.
+    They are the names of the codes, features or targets; those without names get numbers.
     """
     if method == "transform":
         return [str(name) for name in estimator.get_feature_names_out()]
     names = getattr(estimator, "feature_names_in_", None)
     if method == "inverse_transform" and names is not None:
         return [str(name) for name in names]
-    return list(range(count))
+    targets = getattr(estimator, "_target_names", None) if method == "predict" else None
+    return list(range(count)) if targets is None else list(targets)
 
 
 def _labelled(values: Any, index: Any, columns: list[Any] | None) -> Any:
@@ -201,17 +209,19 @@ def _labelled(values: Any, index: Any, columns: list[Any] | None) -> Any:
 
 
 def _applied_partition(
-    method: str, columns: Any, frame: Any, estimator: Any, partition_info: Any = None
+    method: str, meta: Any, frame: Any, estimator: Any, partition_info: Any = None
 ) -> Any:
     """Return the result of a method for one partition (`frame`) of a data frame, on a worker.
 
-    `columns` are the names of the columns of the result, or None if it is a vector.
+    `meta` is such a result without rows.
     """
     if not len(frame):
-        width = () if columns is None else (len(columns),)
-        return _labelled(np.empty((0, *width)), frame.index, columns)
+        return meta.set_axis(frame.index, axis=0)
     index = 0 if partition_info is None else partition_info["number"]
-    return _labelled(_applied_rows(method, frame, estimator, index), frame.index, columns)
+    found = _applied_rows(method, frame, estimator, index)
+    if meta.ndim == 2:
+        return _labelled(found, frame.index, list(meta.columns))
+    return _labelled(found, frame.index, None).rename(meta.name)
 
 
 def dask_of_file(path: Any, options: Any = None) -> Any:
@@ -227,16 +237,13 @@ def dask_of_file(path: Any, options: Any = None) -> Any:
     Returns
     -------
     dask.array.Array or dask.dataframe.DataFrame
-        A data frame for Parquet and text, whose row groups or parts of the text are its
-        partitions; else an array, whose chunks are the blocks of the file.
+        A data frame for Parquet and text, whose partitions are row groups, joined up to the size
+        of a block, or parts of the text; else an array, whose chunks are the blocks of the file.
     """
     file = Path(path).resolve()
     data = blocks_of_file(file, options=options)
     if isinstance(data, ParquetBlocks):
-        import dask.dataframe as dd
-
-        columns = list(data.feature_names or ())
-        return dd.read_parquet(file, columns=columns, index=False).astype(data.dtype)
+        return _frame_of_parquet(data)
     if hasattr(data, "layout"):
         return _frame_of_text(data)
     assert data.n_rows is not None, "arrays in files have a shape"
@@ -248,6 +255,41 @@ def dask_of_file(path: Any, options: Any = None) -> Any:
         block = read(str(file), start, count, options)
         chunks.append(da.from_delayed(block, (count, data.n_features), data.dtype))
     return da.concatenate(chunks, axis=0)
+
+
+def _frame_of_parquet(data: ParquetBlocks) -> Any:
+    """Return the columns of numbers of a Parquet file as a lazy data frame.
+
+    `data` are the blocks of the file. A partition consists of consecutive row groups that fit into
+    one block together. A row group is not divided, since a reader has to decode it from its start.
+    """
+    import dask.dataframe as dd
+    import pandas as pd
+
+    groups: list[list[int]] = []
+    counts: list[int] = []
+    for number, count in enumerate(data.group_lengths()):
+        if groups and counts[-1] + count <= data.rows_per_block:
+            groups[-1].append(number)
+            counts[-1] += count
+        else:
+            groups.append([number])
+            counts.append(count)
+    columns = list(data.feature_names or ())
+    meta = pd.DataFrame(np.empty((0, len(columns)), dtype=data.dtype), columns=columns)
+    return dd.from_map(partial(_frame_of_groups, data), groups or [[]], counts or [0], meta=meta)
+
+
+def _frame_of_groups(data: ParquetBlocks, groups: list[int], n_rows: int) -> Any:
+    """Return the rows of some row groups of a Parquet file as a data frame, on a Dask worker.
+
+    `data` are the blocks of the file, `groups` the numbers of the row groups, and `n_rows` is the
+    number of rows that they have together.
+    """
+    import pandas as pd
+
+    rows = data.rows_of_groups(groups, n_rows)
+    return pd.DataFrame(rows, columns=list(data.feature_names or ()), copy=False)
 
 
 def _frame_of_text(data: Any) -> Any:

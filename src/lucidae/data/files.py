@@ -8,7 +8,7 @@ from __future__ import annotations
 import mmap
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -258,17 +258,40 @@ class ParquetBlocks(RowBlocks):
 
     def read(self) -> Iterator[Any]:
         """Yield batches of rows; missing values are NaN."""
-        parquet, _ = _pyarrow()
         skip = self.first_row
+        for batch in self._batches():
+            if skip < batch.num_rows:
+                yield self._numbers(batch.slice(skip))
+            skip = max(0, skip - batch.num_rows)
+
+    def group_lengths(self) -> list[int]:
+        """Return the number of rows of each row group of the file."""
+        parquet, _ = _pyarrow()
+        with parquet.ParquetFile(self.file) as opened:
+            about = opened.metadata
+            return [about.row_group(at).num_rows for at in range(about.num_row_groups)]
+
+    def rows_of_groups(self, groups: Sequence[int], n_rows: int) -> Any:
+        """Return the rows of some row groups, given by their numbers; missing values are NaN.
+
+        `n_rows` is the number of rows that they have together.
+        """
+        rows = np.empty((n_rows, self.n_features), dtype=self.dtype)
+        done = 0
+        for batch in self._batches(list(groups)):
+            rows[done : done + batch.num_rows] = self._numbers(batch)
+            done += batch.num_rows
+        if done != n_rows:
+            raise ValueError(shrunk(self.name, n_rows, done))
+        return rows
+
+    def _batches(self, groups: list[int] | None = None) -> Iterator[Any]:
+        """Yield batches of pyarrow, of all row groups or of those with the given numbers."""
+        parquet, _ = _pyarrow()
+        columns = list(self.feature_names or ())
         try:
             with parquet.ParquetFile(self.file, **STREAMED) as opened:
-                batches = opened.iter_batches(
-                    self.rows_per_block, columns=list(self.feature_names or ())
-                )
-                for batch in batches:
-                    if skip < batch.num_rows:
-                        yield self._numbers(batch.slice(skip))
-                    skip = max(0, skip - batch.num_rows)
+                yield from opened.iter_batches(self.rows_per_block, groups, columns)
         except self._errors as error:
             raise ValueError(
                 f"{self.name} cannot be read to its end: {_first_line(error)}. It has changed "

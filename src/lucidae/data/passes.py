@@ -10,6 +10,7 @@ from functools import partial, wraps
 from typing import Any, Self, TypeVar
 
 import numpy as np
+from sklearn import get_config
 
 from lucidae.arrays import Array, is_numpy, namespace
 from lucidae.data.blocks import RowBlock, RowBlocks, coalesced, concatenated, located
@@ -26,6 +27,7 @@ from lucidae.moments import SecondMoment
 
 __all__ = [
     "ColumnLeaf",
+    "LazyOutputMixin",
     "Passes",
     "ReadInterrupted",
     "applied_blocks",
@@ -37,6 +39,7 @@ __all__ = [
     "no_moment",
     "read_moment",
     "store_features",
+    "store_targets",
 ]
 
 DELAY = 2.0
@@ -55,7 +58,8 @@ class ReadInterrupted(KeyboardInterrupt):
     ----------
     moment : SecondMoment or None
         The moment of the rows that were read, with the targets after the features if there are
-        targets; None if no moment was computed, for example because a Dask cluster was reading.
+        targets; None if no moment was computed. Of a Dask collection these are the first rows, up
+        to the first chunk that was not finished.
     n_rows : int
         Number of rows that were read. `lucidae.data.row_blocks` with this number as `first_row`
         gives the other rows.
@@ -174,8 +178,11 @@ def fold(
     if hasattr(data, "fold"):
         try:
             total = data.fold(leaf, combine, shown)
-        except KeyboardInterrupt:
-            raise ReadInterrupted(start, 0) from None
+        except KeyboardInterrupt as stop:
+            kept, count = getattr(stop, "moment", None), getattr(stop, "n_rows", 0)
+            if start is not None:
+                kept = start if kept is None else combine(start, kept)
+            raise ReadInterrupted(kept, count) from None
         return total if start is None or total is None else combine(start, total)
     done = (start, 0)
     try:
@@ -409,6 +416,59 @@ def store_features(estimator: Any, data: AlignedBlocks) -> None:
         estimator.feature_names_in_ = np.asarray(data.rows.feature_names, dtype=object)
     else:
         vars(estimator).pop("feature_names_in_", None)
+
+
+def store_targets(estimator: Any, y: Any) -> None:
+    """Store the names of the targets y, if it has names, for predictions in a Dask data frame."""
+    columns = getattr(y, "columns", None)
+    given = [getattr(y, "name", None)] if columns is None else list(columns)
+    if given and all(isinstance(name, str) for name in given):
+        estimator._target_names = given
+    else:
+        vars(estimator).pop("_target_names", None)
+
+
+class LazyOutputMixin:
+    """Keep Dask collections lazy in `transform` and `fit_transform` after ``set_output``.
+
+    scikit-learn would collect the codes to make a pandas frame of them, which has no index of the
+    rows. With ``set_output(transform="pandas")`` the codes of a Dask collection are a Dask data
+    frame instead, whose partitions are pandas frames. The mixin must precede `TransformerMixin`.
+    """
+
+    def __init_subclass__(cls, **named: Any) -> None:
+        super().__init_subclass__(**named)
+        for name in ("transform", "fit_transform"):
+            method = getattr(cls, name, None)
+            if method is not None and not hasattr(method, "keeps_lazy"):
+                setattr(cls, name, _lazy_kept(method))
+
+
+def _lazy_kept(method: Any) -> Any:
+    """Return a method that scikit-learn has wrapped, without the wrapper for Dask collections."""
+    inner = getattr(method, "__wrapped__", method)
+
+    @wraps(method)
+    def lazily(self: Any, X: Any, *options: Any, **named: Any) -> Any:
+        if not is_dask(X):
+            return method(self, X, *options, **named)
+        configured = getattr(self, "_sklearn_output_config", {})
+        container = configured.get("transform", get_config()["transform_output"])
+        if container not in ("default", "pandas"):
+            raise ValueError(
+                f"set_output(transform={container!r}) was called, but the codes of a Dask "
+                "collection are a Dask array or a Dask data frame of pandas partitions: set the "
+                "output to 'default' or 'pandas'."
+            )
+        found = inner(self, X, *options, **named)
+        if container == "default" or hasattr(found, "divisions"):
+            return found
+        import dask.dataframe as dd
+
+        return dd.from_dask_array(found, columns=[str(at) for at in self.get_feature_names_out()])
+
+    lazily.keeps_lazy = True  # type: ignore[attr-defined]
+    return lazily
 
 
 def by_blocks(method: Method) -> Method:

@@ -23,7 +23,7 @@ from lucidae.base import (
     validated_rows,
 )
 from lucidae.certificate import Certificate
-from lucidae.data import by_blocks, in_memory, loaded
+from lucidae.data import LazyOutputMixin, by_blocks, in_memory, loaded
 from lucidae.data.kinds import AlignedBlocks, check_batch
 from lucidae.data.passes import Passes
 from lucidae.io.models import saved_as
@@ -56,6 +56,7 @@ def _upgraded(fields: dict[str, Any]) -> dict[str, Any]:
     upgrade=_upgraded,
 )
 class LinearAutoencoder(
+    LazyOutputMixin,
     FitBatchesMixin,
     CertifiedMixin,
     ClassNamePrefixFeaturesOutMixin,

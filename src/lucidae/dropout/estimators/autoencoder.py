@@ -26,7 +26,7 @@ from lucidae.base import (
     validated_rows,
 )
 from lucidae.certificate import Certificate, undecided
-from lucidae.data import by_blocks, in_memory
+from lucidae.data import LazyOutputMixin, by_blocks, in_memory
 from lucidae.data.kinds import check_batch
 from lucidae.dropout.attributes import deviations_away
 from lucidae.dropout.batches import BlockProblem, check_features, check_problem, loaded_or_problem
@@ -230,6 +230,7 @@ class AutoencoderState(NetworkState):
     upgrade=upgraded_sgd_estimator,
 )
 class DropoutAutoencoder(
+    LazyOutputMixin,
     AutoencoderBatchesMixin,
     NetworkMixin,
     ClassNamePrefixFeaturesOutMixin,

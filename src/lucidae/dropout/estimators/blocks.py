@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Self
 
 from lucidae.base import restored_on_failure
-from lucidae.data import aligned_blocks, read_moment, store_features
+from lucidae.data import aligned_blocks, read_moment, store_features, store_targets
 from lucidae.data.kinds import refuse_iterator
 from lucidae.data.passes import check_start, given_moment, load_rows
 from lucidae.dropout.batches import check_streamed, read_problem
@@ -188,7 +188,9 @@ class RegressorBatchesMixin(_BatchesMixin):
             The fitted estimator itself.
         """
         self._check_settings()
-        return self._fit_blocks(batches, y, sample_weight, start, with_targets=True)
+        self._fit_blocks(batches, y, sample_weight, start, with_targets=True)
+        store_targets(self, y)
+        return self
 
     def _state_of_blocks(self, data: Any, start: SecondMoment | None, verbose: bool) -> Any:
         centered = check_flag(self.fit_intercept, "fit_intercept")

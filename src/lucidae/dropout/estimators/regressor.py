@@ -15,7 +15,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from lucidae.arrays import Array, is_array, is_numpy, to_numpy
 from lucidae.base import Fitted, reference_array, restored_on_failure, validated_rows
 from lucidae.certificate import Certificate
-from lucidae.data import by_blocks, in_memory, loaded
+from lucidae.data import by_blocks, in_memory, loaded, store_targets
 from lucidae.data.kinds import check_batch
 from lucidae.dropout.batches import BlockProblem, check_problem, loaded_or_problem
 from lucidae.dropout.estimators.blocks import RegressorBatchesMixin, merges_regression
@@ -295,6 +295,7 @@ class DropoutRegressor(
         drawn = solver.needs_rows or self._cross_validated is not None
         if not (in_memory(X, rows_drawn=drawn) and in_memory(y) and in_memory(sample_weight)):
             return self.fit_batches(X, y, sample_weight)
+        store_targets(self, y)
         X, y, weights = self._checked_data(X, y, sample_weight, reset=True)
         centered = check_flag(self.fit_intercept, "fit_intercept")
         factor = row_factor(X, y, weights, centered=centered) if is_wide(X) else None
