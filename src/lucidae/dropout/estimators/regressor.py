@@ -40,7 +40,7 @@ from lucidae.dropout.held_out import (
 )
 from lucidae.dropout.moments import as_columns, joint_moment, row_problem
 from lucidae.dropout.theory import checked_dropout, strength_of
-from lucidae.dropout.wide import RowMean, is_wide, row_factor, rows_problem
+from lucidae.dropout.wide import RowMean, is_wide, row_factor, rows_problem, wide_rows
 from lucidae.io.models import saved_as
 from lucidae.validation import (
     check_flag,
@@ -295,7 +295,7 @@ class DropoutRegressor(
             return self.fit_batches(X, y, sample_weight)
         X, y, weights = self._checked_data(X, y, sample_weight, reset=True)
         centered = check_flag(self.fit_intercept, "fit_intercept")
-        factor = row_factor(X, y, weights, centered=centered) if is_wide(X) else None
+        factor = self._row_factor(X, y, weights, centered, drawn=solver.needs_rows)
         mean = None if factor is None else factor[0]
         choice = self._choose_network(X, y, weights, settings.bars("cross-validation"), mean)
         state = self._unsolved(choice, y.ndim == 1, reference_array(X))
@@ -475,6 +475,19 @@ class DropoutRegressor(
         """Rule, "cv" or "cv_1se", that chooses the dropout rate or the rank; None if not chosen."""
         value = self.dropout if self.shrink else self.n_components
         return value if isinstance(value, str) and value in SELECTIONS else None
+
+    def _row_factor(
+        self, X: Any, y: Array, weights: Array | None, centered: bool, *, drawn: bool
+    ) -> tuple[RowMean, Any] | None:
+        """Return the mean of rows with fewer rows than features, and the rows; otherwise None.
+
+        Rows with very many features are returned as `WideRows`, unless rows are `drawn` from them
+        by SGD, which needs them in white coordinates.
+        """
+        found = None if drawn else wide_rows(X, y, weights, centered=centered)
+        if found is not None or not is_wide(X):
+            return found
+        return row_factor(X, y, weights, centered=centered)
 
     def _width(self, n_features: int, n_targets: int) -> int:
         """Return the number of hidden units, or the largest rank that cross-validation compares."""
