@@ -263,7 +263,8 @@ def ridged(problem: LinearProblem, penalty: float) -> LinearProblem:
     varies = xp.astype(squares_of_columns(problem) > 0, problem.cross.dtype)
     if root is not None:
         wide = inputs is None and root.shape[0] < size
-        added = xp.linalg.qr(root[:, :size].mT)[0].mT if wide else eye_like(size, root) * varies
+        added = xp.linalg.qr(root[:, :size].mT)[0].mT if wide else eye_like(size, root)
+        added = added * varies  # not even rounding errors, which standardised inputs would magnify
         outputs = xp.zeros_like(root[:1, size:]) + 0.0 * added[:, :1]
         root = xp.concat([root, xp.concat([penalty**0.5 * added, outputs], axis=1)], axis=0)
         root = root if wide else _triangle(root)

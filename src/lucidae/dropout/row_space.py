@@ -82,13 +82,15 @@ class WideRows:
         """Return AV for a matrix V (`right`) of shape (m, r)."""
         if self.dense is not None:
             return self.dense @ right
-        return self._sparse @ right - np.multiply.outer(self.shares, self.mean @ right)
+        return self._sparse @ right - np.multiply.outer(np.asarray(self.shares), self.mean @ right)
 
     def back(self, codes: Array) -> Array:
         """Return AᵀZ for a matrix Z (`codes`) of shape (n, r)."""
         if self.dense is not None:
             return self.dense.mT @ codes
-        return self._sparse.T @ codes - np.multiply.outer(self.mean, self.shares @ codes)
+        return self._sparse.T @ codes - np.multiply.outer(
+            np.asarray(self.mean), self.shares @ codes
+        )
 
     def gram(self) -> Array:
         """Return the Gram matrix AAᵀ, shape (n, n)."""

@@ -193,7 +193,11 @@ class DropoutRegressor(
     condition number of the second moment of X exceeds 10⁶, `fit` factorises the rows too, in dense
     blocks, and is as accurate as least squares by a QR factorisation. Fewer rows than features, of
     which there are more than 1024, are not squared at all: `fit` stores the centred rows instead
-    of their moment, from which `partial_fit` cannot continue. `partial_fit` has only the moment; if
+    of their moment, from which `partial_fit` cannot continue. With more than 4096 features, sparse
+    rows stay sparse in the exact solver and in the certificate: both work with the Gram matrix of
+    the rows, n_samples² numbers, and products with the rows. Only if that would lose digits (the
+    condition number of the Gram matrix exceeds 10⁴, or the mean is large) are rows of at most 2²⁷
+    entries made dense and factorised. `partial_fit` has only the moment; if
     that is not accurate enough, the certificate says so.
 
     References
