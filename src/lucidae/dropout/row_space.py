@@ -78,6 +78,18 @@ class WideRows:
         assert self.entries is not None
         return scipy.sparse.csr_array(self.entries, shape=self.shape)
 
+    @property
+    def cancelled(self) -> float:
+        """Largest squared norm that centring subtracts from a row: s² ‖μ‖² for sparse rows.
+
+        Entries of the Gram matrix have rounding errors relative to it. Dense rows are centred
+        before any product, so that it is zero.
+        """
+        if self.dense is not None:
+            return 0.0
+        shares, mean = np.asarray(self.shares), np.asarray(self.mean)
+        return float(shares.max(initial=0.0)) ** 2 * float(mean @ mean)
+
     def times(self, right: Array) -> Array:
         """Return AV for a matrix V (`right`) of shape (m, r)."""
         if self.dense is not None:
@@ -128,8 +140,9 @@ class WideRows:
         """
         squares, P = eigh_descending(self.gram())
         xp = namespace(squares)
-        level = RANGE_FACTOR * self.shape[0] * machine_epsilon(squares) * scalar(squares[0])
-        count = int(xp.sum(xp.astype(squares > max(level, 0.0), xp.int64)))
+        top = max(scalar(squares[0]), 0.0) + self.cancelled
+        level = RANGE_FACTOR * self.shape[0] * machine_epsilon(squares) * top
+        count = int(xp.sum(xp.astype(squares > level, xp.int64)))
         if count == 0:
             return 0.0 * P[:, :1], xp.ones_like(squares[:1])
         return P[:, :count], squares[:count]

@@ -51,12 +51,15 @@ class _Factor(NamedTuple):
 
     `lower` contains the rows of T in the order of the pivots (`order`); its first k rows are a
     triangular matrix, with the rank k of A. `condition` is the condition number of this matrix.
+    `blur` is the size of the rounding errors of the Gram matrix relative to `unit`², in units of
+    ε: 1, or more if centring has cancelled digits.
     """
 
     lower: Matrix
     order: Matrix
     unit: float
     condition: float
+    blur: float
 
     @property
     def rank(self) -> int:
@@ -105,10 +108,11 @@ def white_rows(
     n, m = rows.shape
     deviations = np.sqrt(host(rows.squares))
     noise = (n + len(left) + 10) * EPSILON
-    # ‖δ(Avᵢ)‖ ≤ (m + 10) ε Σⱼ ‖aⱼ‖ |vⱼᵢ|, with the columns aⱼ of A.
-    wrong = (m + 10) * EPSILON * (deviations @ np.abs(right))
+    # ‖δ(Avᵢ)‖ ≤ (m + 10) ε Σⱼ ‖aⱼ‖ |vⱼᵢ|, with the columns aⱼ of A, before centring if sparse.
+    sizes = deviations if rows.mean is None else np.hypot(deviations, np.abs(host(rows.mean)))
+    wrong = (m + 10) * EPSILON * (sizes @ np.abs(right))
     lengths, outgoing = np.sqrt((inner**2).sum(axis=0)), (left**2).sum(axis=0)
-    wrong = wrong + noise * (factor.condition if rows.ridge > 0 else 1.0) * lengths
+    wrong = wrong + noise * (factor.blur * factor.condition**2 if rows.ridge > 0 else 1.0) * lengths
     through = float(np.sqrt(outgoing) @ wrong)
     rest = float(np.linalg.norm(matrix - left @ inner.T))
     doubt = 2 * rest * through + through**2
@@ -147,8 +151,9 @@ def _factorised(rows: WideRows) -> _Factor:
     unit = math.sqrt(top) if top > 0 else 1.0
     gram /= unit
     gram /= unit
+    blur = 1.0 + rows.cancelled / unit / unit
     factor, order, rank, _ = scipy.linalg.lapack.dpstrf(
-        gram, tol=RANGE_FACTOR * n * EPSILON, lower=1, overwrite_a=1
+        gram, tol=RANGE_FACTOR * n * EPSILON * blur, lower=1, overwrite_a=1
     )
     # A zero matrix has rank 0; LAPACK then leaves the order unset.
     rank = int(rank) if top > 0 else 0
@@ -158,7 +163,7 @@ def _factorised(rows: WideRows) -> _Factor:
     if rank > 0:
         inverse, _ = scipy.linalg.lapack.dtrcon(lower[:rank], norm="1", uplo="L")
         condition = 1.0 / inverse if inverse > 0 else math.inf
-    return _Factor(lower, order, unit, condition)
+    return _Factor(lower, order, unit, condition, blur)
 
 
 def _whitened(
@@ -184,7 +189,7 @@ def _whitened(
         matrix = outputs.T @ basis
         rest = outputs - basis @ matrix.T
         full = factor.rank == rows.shape[0] - rows.centered
-        lost = 1.0 if full else factor.condition**2
+        lost = 1.0 if full else factor.blur * factor.condition**2
         return matrix, basis.T @ hidden, float((rest**2).sum()), lost
     loaded = triangle.T @ triangle
     loaded[np.diag_indices_from(loaded)] += rows.ridge / factor.unit / factor.unit
@@ -193,7 +198,7 @@ def _whitened(
     inner = upper @ factor.solved(hidden[factor.order[: factor.rank]])
     inverse, _ = scipy.linalg.lapack.dtrcon(upper, norm="1", uplo="U")
     floor = float((outputs**2).sum() - (matrix**2).sum())
-    return matrix, inner, floor, 1.0 / inverse**2 if inverse > 0 else math.inf
+    return matrix, inner, floor, factor.blur / inverse**2 if inverse > 0 else math.inf
 
 
 def _outside_span(rows: WideRows, factor: _Factor, hidden: Matrix, right: Matrix) -> float:
@@ -209,7 +214,7 @@ def _outside_span(rows: WideRows, factor: _Factor, hidden: Matrix, right: Matrix
     codes = np.zeros_like(hidden)
     codes[pivots] = factor.solved(first, trans=1) / factor.unit
     inside = host(rows.back(like(codes, rows.outputs)))
-    error = (rows.shape[0] + 10) * EPSILON * factor.condition**2
+    error = (rows.shape[0] + 10) * EPSILON * factor.blur * factor.condition**2
     return max(relative_distance(inside, right) - error, 0.0)
 
 
