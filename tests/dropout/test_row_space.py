@@ -127,6 +127,20 @@ def test_wrong_fits_fail(sparse, alpha):
         assert certify(model, X, y)[claim].holds is False, changes.keys()
 
 
+@pytest.mark.parametrize("method", ["times", "back", "gram", "decomposed"])
+def test_a_mistake_in_the_products_of_the_solver_is_noticed(method, monkeypatch):
+    X = inputs()
+    y = targets(X)
+    exact = getattr(WideRows, method)
+
+    def wrong(rows, *arguments):
+        found = exact(rows, *arguments)
+        return (found[0][::-1], found[1]) if method == "decomposed" else 1.01 * found
+
+    monkeypatch.setattr(WideRows, method, wrong)
+    assert not DropoutRegressor(2).fit(X, y).certificate_.holds
+
+
 def test_weights_are_judged_as_by_the_factors_of_the_rows(monkeypatch):
     X = inputs()
     y = targets(X)

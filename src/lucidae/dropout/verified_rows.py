@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.linalg
+import scipy.sparse
 
-from lucidae.arrays import like
 from lucidae.dropout.figures import EPSILON, ReportedAttributes
 from lucidae.dropout.objectives import LinearProblem, RowReduction, Weights
 from lucidae.dropout.reduction import RANGE_FACTOR, host, relative_distance
@@ -46,6 +46,40 @@ class WhiteRows(NamedTuple):
     reported: ReportedAttributes | None
 
 
+class _Products(NamedTuple):
+    """The centred and weighted rows A as NumPy arrays, by products with them.
+
+    `stored` are the rows S before centring, dense or sparse, and `shares` the square roots s of the
+    shares of the rows in the total weight, a unit vector; None if S is A itself. The weighted mean
+    is Sᵀs, so that A = (I − ssᵀ)S: the mean that the solver computed is not used.
+    """
+
+    stored: Any
+    shares: Matrix | None
+
+    @classmethod
+    def of(cls, rows: WideRows) -> _Products:
+        """Return the products with the given rows."""
+        if rows.entries is None:
+            return cls(host(rows.dense), None)
+        entries = tuple(np.asarray(part) for part in rows.entries)
+        stored = scipy.sparse.csr_array(entries, shape=rows.shape)
+        return cls(stored, host(rows.shares) if rows.centered else None)
+
+    def _centred(self, codes: Matrix) -> Matrix:
+        if self.shares is None:
+            return codes
+        return np.asarray(codes - np.multiply.outer(self.shares, self.shares @ codes))
+
+    def times(self, right: Matrix) -> Matrix:
+        """Return AV for a matrix V (`right`)."""
+        return self._centred(np.asarray(self.stored @ right))
+
+    def back(self, codes: Matrix) -> Matrix:
+        """Return AᵀZ for a matrix Z (`codes`)."""
+        return np.asarray(self.stored.T @ self._centred(codes))
+
+
 class _Factor(NamedTuple):
     """Pivoted Cholesky factorisation AAᵀ = unit² · TTᵀ of the Gram matrix of rows A.
 
@@ -63,6 +97,7 @@ class _Factor(NamedTuple):
 
     @property
     def rank(self) -> int:
+        """The rank k of the rows."""
         return int(self.lower.shape[1])
 
     @property
@@ -101,8 +136,9 @@ def white_rows(
     rows = problem.rows
     assert rows is not None
     left, right = host(weights.left), host(weights.right)
-    hidden = host(rows.times(like(right, rows.outputs)))
-    factor = _factorised(rows)
+    products = _Products.of(rows)
+    hidden = products.times(right)
+    factor = _factorised(rows, products)
     outputs = host(rows.outputs)
     matrix, inner, floor, lost = _whitened(factor, outputs, hidden, rows)
     n, m = rows.shape
@@ -133,20 +169,19 @@ def white_rows(
         problem, cross=matrix, inputs=None, rows=None, resolution=0.0, reduction=reduction
     )
     if reported is not None:
-        outside = _outside_span(rows, factor, hidden, right)
+        outside = _outside_span(products, factor, hidden, right)
         reported = _compared(reported, left, right, deviations, problem.energy, outside)
     return WhiteRows(found, Weights(left, inner), reported)
 
 
-def _factorised(rows: WideRows) -> _Factor:
+def _factorised(rows: WideRows, products: _Products) -> _Factor:
     """Return the pivoted Cholesky factorisation of the Gram matrix AAᵀ of the rows A."""
     n = rows.shape[0]
     gram = np.empty((n, n))
     for start in range(0, n, COLUMNS):
         columns = np.zeros((n, min(COLUMNS, n - start)))
         np.fill_diagonal(columns[start:], 1.0)
-        block = like(columns, rows.outputs)
-        gram[:, start : start + COLUMNS] = host(rows.times(rows.back(block)))
+        gram[:, start : start + COLUMNS] = products.times(products.back(columns))
     top = float(np.diag(gram).max(initial=0.0))
     unit = math.sqrt(top) if top > 0 else 1.0
     gram /= unit
@@ -201,7 +236,7 @@ def _whitened(
     return matrix, inner, floor, factor.blur / inverse**2 if inverse > 0 else math.inf
 
 
-def _outside_span(rows: WideRows, factor: _Factor, hidden: Matrix, right: Matrix) -> float:
+def _outside_span(products: _Products, factor: _Factor, hidden: Matrix, right: Matrix) -> float:
     """Return the relative norm of the part of V (`right`) outside of the span of the rows A.
 
     `hidden` is AV. The loss does not depend on that part, and the estimators return the weights of
@@ -213,8 +248,8 @@ def _outside_span(rows: WideRows, factor: _Factor, hidden: Matrix, right: Matrix
     first = factor.solved(hidden[pivots] / factor.unit)
     codes = np.zeros_like(hidden)
     codes[pivots] = factor.solved(first, trans=1) / factor.unit
-    inside = host(rows.back(like(codes, rows.outputs)))
-    error = (rows.shape[0] + 10) * EPSILON * factor.blur * factor.condition**2
+    inside = products.back(codes)
+    error = (len(hidden) + 10) * EPSILON * factor.blur * factor.condition**2
     return max(relative_distance(inside, right) - error, 0.0)
 
 
