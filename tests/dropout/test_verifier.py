@@ -42,6 +42,7 @@ FOLDER = Path(lucidae.dropout.__file__).parent
         "figures",
         "attributes",
         "noise",
+        "verified_rows",
     ],
 )
 def test_nothing_of_the_solver_is_imported(module):
@@ -54,9 +55,11 @@ def test_nothing_of_the_solver_is_imported(module):
     }
     allowed = {"lucidae.arrays", "lucidae.io.models", "lucidae.sampling"}
     own = ("figures", "differences", "reduction", "projection", "attributes", "noise")
-    allowed |= {f"lucidae.dropout.{name}" for name in (*own, "spectrum_bounds")}
+    allowed |= {f"lucidae.dropout.{name}" for name in (*own, "spectrum_bounds", "verified_rows")}
     allowed |= {"lucidae.linear.eigenvalue_bounds"}  # which only verifiers import
-    containers = {("lucidae.dropout.objectives", name) for name in ("LinearProblem", "Weights")}
+    names = ("LinearProblem", "RowReduction", "Weights")
+    containers = {("lucidae.dropout.objectives", name) for name in names}
+    containers |= {("lucidae.dropout.row_space", "WideRows")}
     assert all(source in allowed or (source, name) in containers for source, name in imported)
 
 

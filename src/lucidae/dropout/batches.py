@@ -153,7 +153,8 @@ def data_problem(
     X = check_rows(X)
     frequencies = check_weights(sample_weight, X)
     if Y is not None:
-        return rows_problem(X, Y, frequencies, centered=fit_intercept)[0], weights
+        problem, _ = rows_problem(X, Y, frequencies, centered=fit_intercept, products=not tied)
+        return problem, weights
     if not tied and has_many_features(X.shape, weights.left.shape[1]):
         check_features(X, weights.left)
         check_features(X, weights.right)

@@ -25,6 +25,7 @@ from lucidae.dropout.figures import ATTRIBUTES, DropoutFigures, ReportedAttribut
 from lucidae.dropout.landscape import classify
 from lucidae.dropout.objectives import SINGLE, LinearProblem, Weights, check_hidden_units
 from lucidae.dropout.theory import strength_of
+from lucidae.dropout.verified_rows import LARGEST_ROWS
 from lucidae.dropout.verifier import CERTIFIED, measure
 from lucidae.validation import check_flag, check_number, check_rows
 
@@ -483,6 +484,13 @@ def certificate_of(
     other arguments are those of `lucidae.dropout.verifier.measure`.
     """
     check_problem(problem, weights)
+    if problem.rows is not None and problem.rows.shape[0] > LARGEST_ROWS:
+        why = (
+            f"The weights were not compared with the optimum: with {problem.rows.shape[0]} rows "
+            "the Gram matrix that the comparison needs takes too much memory (more than "
+            f"{LARGEST_ROWS} rows of more than {problem.rows.shape[0]} features)."
+        )
+        return Certificate(title, (undecided("optimum", "the weights are optimal", "", why),))
     weights = Weights(*(like(part, problem.cross) for part in weights))
     figures = measure(problem, weights, strength, tied=tied, tolerance=tolerance, reported=reported)
     figures = _explained(figures, problem, weights, tolerance)

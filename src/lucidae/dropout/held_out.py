@@ -12,6 +12,7 @@ from itertools import accumulate
 from typing import Any, NamedTuple
 
 import numpy as np
+import scipy.sparse
 from scipy.stats import rankdata
 from sklearn.model_selection import check_cv
 
@@ -21,7 +22,7 @@ from lucidae.dropout.moments import joined_rows, joint_moment, ridged, take_rows
 from lucidae.dropout.objectives import LinearProblem, second_about
 from lucidae.dropout.solvers import leading_svd
 from lucidae.dropout.theory import shrink
-from lucidae.dropout.wide import RowMean, row_factor
+from lucidae.dropout.wide import WIDE_FEATURES, RowMean, row_factor, wide_rows
 from lucidae.io.models import saved_as
 from lucidae.iteration import limited_blas, of_each
 from lucidae.moments import SecondMoment
@@ -325,28 +326,50 @@ def _row_fold_errors(
     q'ᵢ of Q'. If `centered`, x and y are centred at the means of the training rows.
     """
     X, Y, weights = training
-    n_features = X.shape[1]
     with limited_blas(X.shape[0]):
-        mean, factor = row_factor(X, Y, weights, centered=centered)
-        problem = LinearProblem.from_root(factor, n_features)
+        found = wide_rows(X, Y, weights, centered=centered)
+        mean, rows = found or row_factor(X, Y, weights, centered=centered)
+        problem = (
+            LinearProblem.from_root(rows, X.shape[1])
+            if found is None
+            else LinearProblem.from_wide(rows)
+        )
         white = whiten(ridged(problem, alpha / mean.weight))
         P, values, Qt = leading_svd(white.matrix, width)
         directions = Qt.mT if white.lift is None else white.lift @ Qt.mT
-        xp, n = namespace(values), held_out.inputs.shape[0]
-        rows = joined_rows(held_out.inputs, held_out.outputs, slice(0, n), values)
-        if centered:
-            rows = (rows - mean.center) - mean.offset
-        share = xp.ones_like(rows[:, 0])
+        xp = namespace(values)
+        codes, targets = _held_out_codes(held_out, mean, directions, centered)
+        share = xp.ones_like(targets[:, 0])
         if held_out.weights is not None:
             share = like(held_out.weights, values)
         total = scalar(xp.sum(share))
         share = share / total
-        codes, targets = rows[:, :n_features] @ directions, rows[:, n_features:]
         agreement, spread = share @ (codes * (targets @ P)), share @ (codes * codes)
         energy = scalar(xp.sum(share @ (targets * targets)))
         found = _spectra(values, strengths, width)
         errors = energy - 2 * (found @ agreement) + (found * found) @ spread
         return to_numpy(errors), total
+
+
+def _held_out_codes(
+    held_out: FoldRows, mean: Any, directions: Array, centered: bool
+) -> tuple[Array, Array]:
+    """Return the products of held-out inputs with the columns of `directions`, and the outputs.
+
+    If `centered`, `mean`, the mean of the training rows [x | y], is subtracted from both. Many
+    sparse inputs stay sparse.
+    """
+    X, Y, n_features = held_out.inputs, held_out.outputs, held_out.inputs.shape[1]
+    if scipy.sparse.issparse(X) and n_features > WIDE_FEATURES:
+        codes, targets = X @ directions, like(Y, directions)
+        if centered:
+            codes = codes - mean.mean[:n_features] @ directions
+            targets = (targets - mean.center[n_features:]) - mean.offset[n_features:]
+        return codes, targets
+    rows = joined_rows(X, Y, slice(0, X.shape[0]), directions)
+    if centered:
+        rows = (rows - mean.center) - mean.offset
+    return rows[:, :n_features] @ directions, rows[:, n_features:]
 
 
 class FoldRows(NamedTuple):

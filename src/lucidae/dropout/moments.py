@@ -53,6 +53,7 @@ from lucidae.dropout.objectives import (
     data_resolution,
     varying,
 )
+from lucidae.dropout.row_space import RowLift, WideRows
 from lucidae.moments import SecondMoment
 from lucidae.validation import check_rows
 
@@ -254,13 +255,16 @@ def ridged(problem: LinearProblem, penalty: float) -> LinearProblem:
     """
     if penalty == 0.0:
         return problem
+    if problem.rows is not None:
+        return replace(problem, rows=replace(problem.rows, ridge=penalty))
     root, inputs = problem.root, problem.inputs
     size = problem.cross.shape[1]
     xp = namespace(problem.cross)
     varies = xp.astype(squares_of_columns(problem) > 0, problem.cross.dtype)
     if root is not None:
         wide = inputs is None and root.shape[0] < size
-        added = xp.linalg.qr(root[:, :size].mT)[0].mT if wide else eye_like(size, root) * varies
+        added = xp.linalg.qr(root[:, :size].mT)[0].mT if wide else eye_like(size, root)
+        added = added * varies  # not even rounding errors, which standardised inputs would magnify
         outputs = xp.zeros_like(root[:1, size:]) + 0.0 * added[:, :1]
         root = xp.concat([root, xp.concat([penalty**0.5 * added, outputs], axis=1)], axis=0)
         root = root if wide else _triangle(root)
@@ -271,6 +275,8 @@ def ridged(problem: LinearProblem, penalty: float) -> LinearProblem:
 
 def squares_of_columns(problem: LinearProblem) -> Array:
     """Return the mean square of each input, from the second moments of inputs and outputs."""
+    if problem.rows is not None:
+        return problem.rows.squares
     if problem.inputs is not None:
         return diagonal(problem.inputs)
     assert problem.root is not None
@@ -349,10 +355,10 @@ class Whitened:
     ----------
     matrix : array of shape (d1, q)
         The least-squares map M from x' to y, where q is the rank of C = E[xxᵀ].
-    lift : array of shape (d2, q) or None
+    lift : array of shape (d2, q), RowLift or None
         The whitening matrix B: x' = Bᵀx has the identity as second moment, and incoming weights V'
         for x' are V = BV' for x. None if the inputs are white already.
-    lower : array of shape (d2, q) or None
+    lower : array of shape (d2, q), RowLift or None
         L with C = LLᵀ, so that V' = LᵀV; None if the inputs are white already.
     floor : float
         E‖y‖² − ‖M‖²: the loss of least squares, a lower bound of the loss of all weights.
@@ -396,6 +402,8 @@ def whiten(problem: LinearProblem) -> Whitened:
     >>> abs(white.matrix), white.floor
     (array([[1.]]), 2.0)
     """
+    if problem.rows is not None:
+        return _whiten_wide(problem.rows)
     if problem.root is not None:
         return _whiten_rows(problem)
     if problem.inputs is None:
@@ -496,6 +504,24 @@ def _whiten_rows(problem: LinearProblem) -> Whitened:
     lift = _in_range(directions / _nonzero(scales) / deviations[:, None], lower)
     rest = outward - P @ matrix.mT
     return Whitened(matrix, lift, lower, scalar(squared_norm(rest)))
+
+
+def _whiten_wide(rows: WideRows) -> Whitened:
+    """Return the problem for white inputs of few rows A with very many features.
+
+    White inputs have the identity as second moment. With AAᵀ = PS²Pᵀ and W = AᵀPS⁻¹, whose columns
+    are orthonormal, C = W(S² + ρ)Wᵀ on the span of the rows, with the ridge penalty ρ. So
+    B = W(S² + ρ)^-½ and L = W(S² + ρ)^½; the outputs Y give M = YᵀPS(S² + ρ)^-½.
+    """
+    P, squares = rows.decomposed()
+    xp = namespace(squares)
+    loaded = squares + rows.ridge
+    codes = rows.outputs.mT @ P
+    outside = rows.outputs - P @ codes.mT
+    matrix = codes * xp.sqrt(squares / loaded)
+    floor = scalar(squared_norm(outside)) + scalar(xp.sum(codes * codes * (rows.ridge / loaded)))
+    lift = RowLift(rows, P / xp.sqrt(squares * loaded))
+    return Whitened(matrix, lift, RowLift(rows, P * xp.sqrt(loaded / squares)), floor)
 
 
 def _gram_svd(rows: Array) -> tuple[Array, Array, Array] | None:

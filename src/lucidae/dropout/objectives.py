@@ -29,6 +29,7 @@ from lucidae.arrays import (
     trace,
     where_set,
 )
+from lucidae.dropout.row_space import WideRows
 from lucidae.io.models import saved_as
 from lucidae.moments import SecondMoment
 from lucidae.validation import check_rows
@@ -72,6 +73,35 @@ WHITE = 1e-8
 identity."""
 
 
+class RowReduction(NamedTuple):
+    """Rounding errors of a problem that the verifier has transformed to white inputs.
+
+    White inputs have the identity as second moment.
+
+    Attributes
+    ----------
+    floor : float
+        The loss of least squares.
+    doubt : float
+        Bound on the rounding error of the loss of the weights.
+    blur : float
+        Bound on the rounding error of the least-squares map, in Frobenius norm.
+    ratio : float
+        Largest relative rounding error of the incoming weights of a hidden unit.
+    condition : float
+        Condition number of the second moment of the inputs, on their range.
+    dropped : int
+        Number of directions in which the inputs are constant.
+    """
+
+    floor: float
+    doubt: float
+    blur: float
+    ratio: float
+    condition: float
+    dropped: int
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class LinearProblem:
     """The second moments of inputs x and outputs y on which the expected dropout loss depends.
@@ -106,6 +136,11 @@ class LinearProblem:
     largest_values : array, optional
         Upper bounds on the leading singular values of the whole problem, as many as there are
         hidden units, if those in these coordinates may not be the largest ones.
+    rows : WideRows, optional
+        The centred and scaled rows, instead of `inputs` and `root`, if they have very many
+        features; only products with them are computed.
+    reduction : RowReduction, optional
+        Rounding errors of a problem that was transformed to white inputs from such rows.
 
     Examples
     --------
@@ -124,6 +159,8 @@ class LinearProblem:
     rest: float = 0.0
     largest_values: Array | None = None
     resolution: float = 0.0
+    rows: WideRows | None = None
+    reduction: RowReduction | None = None
 
     @classmethod
     def from_matrix(cls, matrix: Any) -> Self:
@@ -191,6 +228,14 @@ class LinearProblem:
         return cls(outward.mT @ inward, None, energy, root, outputs, n_rows)
 
     @classmethod
+    def from_wide(cls, rows: WideRows, n_rows: float | None = None) -> Self:
+        """Return the `LinearProblem` of few rows with very many features, by products with them."""
+        outputs = rows.outputs.mT @ rows.outputs
+        energy = scalar(trace(outputs))
+        cross = rows.back(rows.outputs).mT
+        return cls(cross, None, energy, outputs=outputs, n_rows=n_rows, rows=rows)
+
+    @classmethod
     def autoencoder(cls, moment: SecondMoment, *, centered: bool = True) -> Self:
         """Return the `LinearProblem` whose output is its input x, from the second moment of x.
 
@@ -203,11 +248,13 @@ class LinearProblem:
     def is_white(self) -> bool:
         """Whether the second moment of the inputs is the identity, up to `WHITE`."""
         if self.inputs is None:
-            return self.root is None
+            return self.root is None and self.rows is None
         return largest(self.inputs - eye_like(self.inputs.shape[0], self.inputs)) <= WHITE
 
     def through_inputs(self, right: Array) -> Array:
         """Return C V for the second moment C of the inputs and incoming weights V (`right`)."""
+        if self.rows is not None:
+            return self.rows.back(self.rows.times(right)) + self.rows.ridge * right
         if self.inputs is not None:
             return self.inputs @ right
         if self.root is None:
@@ -321,6 +368,8 @@ class DropoutObjective:
         x are the inputs and y the outputs; U and V are the outgoing and incoming `weights`.
         """
         left, right = weights
+        if self.problem.rows is not None:
+            return self.problem.rows.loss(left, right)
         if self.problem.root is not None:
             outward = self.problem.root[:, right.shape[-2] :]
             return squared_norm(outward - self._through_root(right) @ left.mT)
@@ -337,7 +386,9 @@ class DropoutObjective:
         (Mianjy et al. 2018, section 6).
         """
         xp = namespace(weights.left)
-        if self.problem.root is None:
+        if self.problem.rows is not None:
+            incoming = self.problem.rows.incoming(weights.right)
+        elif self.problem.root is None:
             inward = self.problem.through_inputs(weights.right)
             incoming = xp.sum(weights.right * inward, axis=-2)
         else:

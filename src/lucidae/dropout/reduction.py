@@ -16,7 +16,7 @@ import scipy.sparse
 
 from lucidae.arrays import Array, like, namespace, scalar, squared_norm, to_numpy
 from lucidae.dropout.figures import EPSILON, ReportedAttributes
-from lucidae.dropout.objectives import LinearProblem, Weights
+from lucidae.dropout.objectives import LinearProblem, RowReduction, Weights
 
 Matrix = np.ndarray[Any, Any]
 
@@ -121,6 +121,7 @@ class Moments(NamedTuple):
     rest: float = 0.0
     largest_values: Matrix | None = None
     resolution: float = 0.0
+    reduction: RowReduction | None = None
 
     @classmethod
     def of(cls, problem: LinearProblem) -> Moments:
@@ -128,7 +129,7 @@ class Moments(NamedTuple):
         arrays = (problem.inputs, problem.root, problem.outputs, problem.largest_values)
         inputs, root, outputs, values = (None if part is None else host(part) for part in arrays)
         energy, cross, rest = float(problem.energy), host(problem.cross), float(problem.rest)
-        numbers = (problem.n_rows, rest, values, float(problem.resolution))
+        numbers = (problem.n_rows, rest, values, float(problem.resolution), problem.reduction)
         return cls(cross, inputs, energy, root, outputs, *numbers)
 
     def in_units(self, units: DataUnits) -> Moments:
@@ -143,6 +144,7 @@ class Moments(NamedTuple):
             outputs=None if self.outputs is None else self.outputs / b / b,
             rest=self.rest / b / b,
             largest_values=None if self.largest_values is None else self.largest_values / b,
+            reduction=None if self.reduction is None else _scaled(self.reduction, b),
         )
 
     @property
@@ -161,6 +163,12 @@ class Moments(NamedTuple):
         if self.inputs is None:
             return self.root is None
         return bool(np.abs(self.inputs - np.eye(len(self.inputs))).max() <= WHITE)
+
+
+def _scaled(given: RowReduction, unit: float) -> RowReduction:
+    """Return the rounding errors of a problem whose outputs are divided by `unit`."""
+    floor, doubt = given.floor / unit / unit, given.doubt / unit / unit
+    return given._replace(floor=floor, doubt=doubt, blur=given.blur / unit)
 
 
 class Reduced(NamedTuple):
@@ -309,10 +317,32 @@ def reduce_inputs(data: Moments) -> Reduced:
     """
     if data.root is not None:
         return _reduce_rows(data, data.root)
+    if data.reduction is not None:
+        return _reduced_before(data, data.reduction)
     if data.inputs is None:
         floor = data.energy - data.rest - float((data.cross**2).sum())
         return Reduced(data.cross, None, floor, 0.0, 0.0, np.zeros(0), 1.0, 0, 0.0, data.rest)
     return _reduce_moment(data, data.inputs)
+
+
+def _reduced_before(data: Moments, given: RowReduction) -> Reduced:
+    """Return a problem that was transformed to white inputs before, with its rounding errors.
+
+    White inputs have the identity as second moment (see `lucidae.dropout.verified_rows`).
+    """
+    size = float(np.linalg.norm(data.cross))
+    undecided = 2 * size * given.blur + given.blur**2 + given.doubt
+    return Reduced(
+        data.cross,
+        None,
+        given.floor,
+        undecided,
+        given.blur,
+        np.full(1, given.ratio),
+        given.condition,
+        given.dropped,
+        0.0,
+    )
 
 
 def _reduce_moment(data: Moments, inputs: Matrix) -> Reduced:

@@ -25,6 +25,7 @@ from typing import Any
 
 import numpy as np
 
+from lucidae.arrays import eye_like, like
 from lucidae.dropout.moments import whiten
 from lucidae.dropout.objectives import LinearProblem
 from lucidae.dropout.reduction import host
@@ -243,11 +244,11 @@ def fitted_value_errors(
     covariance, degrees = noise_covariance(plain, weight)
     noise, white = covariance / weight, whiten(problem)
     assert white.lift is not None
-    lift = host(white.lift)
+    lift = host(white.lift @ eye_like(white.matrix.shape[1], white.matrix))
     P, s, Qt = np.linalg.svd(host(white.matrix), full_matrices=False)
     gram = None
     if problem is not plain:
-        gram = lift.T @ host(plain.through_inputs(white.lift))
+        gram = lift.T @ host(plain.through_inputs(like(lift, white.matrix)))
     if strength is None:
         kept, threshold, coupling = optimal_rank(s, 0.0, width), 0.0, 0.0
         f = np.where(np.arange(len(s)) < kept, s, 0.0)

@@ -41,6 +41,7 @@ from lucidae.dropout.reduction import (
     relative_distance,
 )
 from lucidae.dropout.spectrum_bounds import possible_saving, smallest_loss, threshold
+from lucidae.dropout.verified_rows import white_rows
 
 Matrix = np.ndarray[Any, Any]
 
@@ -88,8 +89,14 @@ def measure(
     DropoutFigures
         The measured values, by name.
     """
+    if problem.rows is not None:
+        problem, weights, reported = white_rows(problem, weights, strength, reported)
     matrix = problem.inputs is None and problem.root is None and not tied
-    if matrix and is_large(problem.cross.shape, weights.left.shape[1]):
+    if (
+        matrix
+        and problem.reduction is None
+        and is_large(problem.cross.shape, weights.left.shape[1])
+    ):
         found = projected_matrix(problem.cross, weights, strength)
         problem, weights = found.problem, found.weights
     case = _case(problem, weights, strength, tied)
@@ -142,7 +149,7 @@ def _of_data(case: Case) -> dict[str, Any]:
         "white": case.white,
         "condition": case.reduced.condition,
         "dropped": case.reduced.dropped,
-        "from_rows": case.data.root is not None,
+        "from_rows": case.data.root is not None or case.data.reduction is not None,
         "inconsistency": case.reduced.inconsistency,
         "separated": separation.number,
         "sampling": separation.sentence,
@@ -549,7 +556,8 @@ def _inner_error(case: Case) -> float:
     reduced, right, inner = case.reduced, case.right, case.inner
     noise = (sum(reduced.matrix.shape) + right.shape[1] + 10) * EPSILON
     if reduced.lower is None:
-        return float(8 * noise)
+        size = float(np.linalg.norm(reduced.matrix)) or 1.0
+        return float(8 * (noise + reduced.doubts.max(initial=0.0) + reduced.blur / size))
     wrong = noise * (np.abs(reduced.lower) @ np.abs(right))
     wrong += reduced.doubts[:, None] * np.abs(inner)
     sizes = np.sqrt((wrong**2).sum(axis=0))

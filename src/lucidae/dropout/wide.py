@@ -3,7 +3,8 @@
 An autoencoder needs the leading principal components of the rows, one more than it has hidden
 units. They are computed by the cheapest algorithm for the shape of the data
 (`lucidae.linear.routes`). A regression on fewer rows than features works on the rows themselves,
-centred and scaled, in place of their second moment (`LinearProblem.from_root`).
+centred and scaled, in place of their second moment (`LinearProblem.from_root`); with more than
+`WIDE_FEATURES` features, on products with the rows (`lucidae.dropout.row_space`).
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import scipy.linalg
 import scipy.sparse
 
 from lucidae.arrays import (
@@ -30,6 +32,7 @@ from lucidae.arrays import (
 )
 from lucidae.base import reference_array
 from lucidae.dropout.moments import (
+    GRAM_CONDITION,
     LARGEST_ENTRY,
     RANGE_FACTOR,
     checked_columns,
@@ -40,11 +43,24 @@ from lucidae.dropout.moments import (
     row_problem,
 )
 from lucidae.dropout.objectives import CONSTANT, SMALLEST_ENERGY, LinearProblem, varying
+from lucidae.dropout.row_space import WideRows
 from lucidae.dropout.solvers import ExactSolution, assemble
 from lucidae.io.models import saved_as
 from lucidae.linear.data import SOLVERS, STORED_FEATURES, RowsSource, source_of
 from lucidae.moments import SecondMoment
 from lucidae.validation import check_rows
+
+WIDE_FEATURES = 4096
+"""A regression on fewer rows than features computes only products with the rows, and their Gram
+matrix, if there are more features than this. Below, the rows are factorised."""
+
+LARGEST_COPY = 2**27
+"""Largest number of entries of rows that are made dense and factorised, one gibibyte, if their Gram
+matrix is ill-conditioned. Of larger rows the Gram matrix is used in any case."""
+
+LARGE_MEAN = 100.0
+"""If the squared norm of the mean of sparse rows exceeds their total variance by this factor, rows
+of at most `LARGEST_COPY` entries are made dense before they are centred."""
 
 
 @saved_as("lucidae.dropout.rows/1")
@@ -234,14 +250,134 @@ def _refuse_underflow(rows: Array, squares: Array, center: Array) -> None:
             )
 
 
-def rows_problem(
+def sparse_rows(
     X: Any, Y: Any, weights: Array | None, *, centered: bool
+) -> tuple[RowMean, WideRows]:
+    """Return the mean of the rows [x | y] of sparse inputs X and outputs Y, and the rows.
+
+    `weights` are the frequencies of the rows, or None. The rows stay sparse: the mean is subtracted
+    from products with them, if `centered`.
+    """
+    Y = np.asarray(as_double(to_numpy(checked_columns(X, Y))))
+    n, m = X.shape
+    given = np.ones(n) if weights is None else np.asarray(to_numpy(weights), dtype=np.float64)
+    total = float(given.sum())
+    share = given / total
+    rows = scipy.sparse.csr_array(X, dtype=np.float64, copy=True)
+    rows.sum_duplicates()
+    _refuse_overflow(rows.data)
+    mean, outputs = rows.T @ share, share @ Y
+    # Σ share (x − mean)² over the stored entries, and mean² times the share of the other entries.
+    each = np.repeat(share, np.diff(rows.indptr))
+    away = each * (rows.data - mean[rows.indices]) ** 2
+    stored = np.bincount(rows.indices, minlength=m)
+    empty = 1.0 - np.bincount(rows.indices, weights=each, minlength=m)
+    empty = np.where(stored == n, 0.0, np.clip(empty, 0.0, None))
+    spread = np.bincount(rows.indices, weights=away, minlength=m) + empty * mean**2
+    squares = spread if centered else spread + mean**2
+    _refuse_lost_squares(rows, squares, mean * centered, np.sqrt(each))
+    rows.data *= np.sqrt(each)
+    deviations = Y - outputs
+    offset = share @ deviations
+    targets = (deviations - offset if centered else Y) * np.sqrt(share)[:, None]
+    beside = (targets**2).sum(axis=0)
+    _refuse_underflow(targets, beside, outputs)
+    if centered:
+        targets = targets * varying(beside, outputs)
+        kept = varying(squares, mean)
+        rows.data *= kept[rows.indices]
+        squares = squares * kept
+    found = RowMean(
+        total,
+        np.concatenate([mean, outputs]),
+        np.concatenate([0.0 * mean, offset * centered]),
+        np.sqrt(np.concatenate([spread, share @ (deviations - offset) ** 2])),
+    )
+    center = mean * kept if centered else 0.0 * mean
+    entries = (rows.data, rows.indices, rows.indptr)
+    return found, WideRows(targets, squares, None, entries, np.sqrt(share), center, centered)
+
+
+def _refuse_overflow(entries: Array) -> None:
+    """Raise an error if an entry of sparse inputs is so large that its square overflows."""
+    if largest(entries) > LARGEST_ENTRY:
+        raise ValueError(
+            "the squares of X overflow double precision: the largest entry is "
+            f"{largest(entries):.3g}, expected at most {LARGEST_ENTRY:g}. Divide the data by a "
+            "constant first."
+        )
+
+
+def _refuse_lost_squares(rows: Any, squares: Array, center: Array, shares: Array) -> None:
+    """Raise an error if a sparse column is not constant, but the squares of its entries underflow.
+
+    `squares` are the mean squares of the columns, `center` is subtracted from the rows, and
+    `shares` are the square roots of the weights of all stored entries.
+    """
+    columns = rows.indices
+    sizes = shares * np.abs(rows.data - center[columns])
+    lost = (squares[columns] < SMALLEST_ENERGY) & (sizes > 1e-15 * np.abs(center[columns]))
+    if np.any(lost):
+        raise ValueError(
+            f"the squares of column {columns[lost][0]} of X underflow double precision: its "
+            f"largest entry, times the square root of its weight, is {sizes[lost].max():.3g}. "
+            "Multiply the column by a constant first."
+        )
+
+
+def wide_rows(
+    X: Any, Y: Any, weights: Array | None, *, centered: bool
+) -> tuple[RowMean, WideRows] | None:
+    """Return the mean of the rows [x | y], and the rows of inputs X and outputs Y for products.
+
+    The result is None if the rows are to be factorised (`row_factor`), because they have at most
+    `WIDE_FEATURES` features, or because products with them would lose digits and they have at most
+    `LARGEST_COPY` entries: rows with a large mean, or with an ill-conditioned Gram matrix.
+    """
+    if not (is_wide(X) and X.shape[1] > WIDE_FEATURES):
+        return None
+    small = X.shape[0] * X.shape[1] <= LARGEST_COPY
+    if scipy.sparse.issparse(X):
+        mean, rows = sparse_rows(X, Y, weights, centered=centered)
+        size = 0.0 if rows.mean is None else float(rows.mean @ rows.mean)
+        if small and size > LARGE_MEAN * float(rows.squares.sum()):
+            return None
+    else:
+        mean, factor = row_factor(X, Y, weights, centered=centered)
+        inward, outward = factor[:, : X.shape[1]], factor[:, X.shape[1] :]
+        rows = WideRows(outward, squared_norms(inward, axis=-2), inward, centered=centered)
+    return None if small and _is_ill_conditioned(rows.gram()) else (mean, rows)
+
+
+def _is_ill_conditioned(gram: Array) -> bool:
+    """Tell whether the condition number of a Gram matrix, on its range, exceeds `GRAM_CONDITION`.
+
+    The squared pivots of its Cholesky factorisation are compared: those of a well-conditioned
+    matrix are either large or rounding errors.
+    """
+    host = np.array(to_numpy(gram), dtype=np.float64)
+    top = float(np.diag(host).max())
+    if not top > 0:
+        return False
+    noise = RANGE_FACTOR * len(host) * machine_epsilon(host)
+    factor, _, rank, _ = scipy.linalg.lapack.dpstrf(host / top, tol=noise, lower=1)
+    pivots = np.diag(factor)[:rank] ** 2
+    return bool(pivots.min() * GRAM_CONDITION < 1.0)
+
+
+def rows_problem(
+    X: Any, Y: Any, weights: Array | None, *, centered: bool, products: bool = True
 ) -> tuple[LinearProblem, SecondMoment | RowMean]:
     """Return a `LinearProblem` for predicting Y from X, and the moment or mean of rows [x | y].
 
     `weights` are the frequencies of the rows, or None, and the mean is subtracted if `centered`. If
-    there are fewer rows than features (see `is_wide`), the second moment is not formed.
+    there are fewer rows than features (see `is_wide`), the second moment is not formed. With very
+    many features only products with the rows are computed (see `wide_rows`), unless `products` is
+    False.
     """
+    found = wide_rows(X, Y, weights, centered=centered) if products else None
+    if found is not None:
+        return LinearProblem.from_wide(found[1], found[0].weight - centered), found[0]
     if is_wide(X):
         mean, factor = row_factor(X, Y, weights, centered=centered)
         problem = LinearProblem.from_root(factor, X.shape[1], mean.weight - centered)

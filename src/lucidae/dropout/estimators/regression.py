@@ -31,6 +31,7 @@ from lucidae.dropout.reduced_rank import (
     solve_reduced_rank,
 )
 from lucidae.dropout.reduction import host
+from lucidae.dropout.row_space import WideRows
 from lucidae.dropout.solvers import solve
 from lucidae.dropout.standard_errors import fitted_value_errors
 from lucidae.dropout.theory import dropout_of
@@ -75,9 +76,10 @@ class RegressionState(NetworkState):
     cv : CrossValidation or None
         Errors on held-out rows by which that probability, or the number of hidden units, was
         chosen; None if both were given.
-    root : array or None
+    root : array, WideRows or None
         Triangular factor of a QR factorisation of the rows, if their moment is ill-conditioned; the
-        centred and scaled rows themselves, if there are fewer of them than features.
+        centred and scaled rows themselves, if there are fewer of them than features; an object
+        that computes products with them, if there are very many features.
     shrink : bool
         Whether the network is that of dropout; otherwise it is the least-squares map of rank at
         most `width`, and `dropout` is zero.
@@ -91,7 +93,7 @@ class RegressionState(NetworkState):
     flat: bool
     dropout: float
     cv: CrossValidation | None = None
-    root: Array | None = None
+    root: Array | WideRows | None = None
     shrink: bool = True
     alpha: float = 0.0
 
@@ -106,6 +108,8 @@ class RegressionState(NetworkState):
         if isinstance(self.moment, RowMean):
             assert self.root is not None
             n_rows = self.moment.weight - self.centered
+            if isinstance(self.root, WideRows):
+                return LinearProblem.from_wide(self.root, n_rows)
             return LinearProblem.from_root(self.root, self.n_features, n_rows)
         return LinearProblem.from_moment(
             self.moment, self.n_features, centered=self.centered, root=self.root

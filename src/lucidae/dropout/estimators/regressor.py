@@ -41,7 +41,7 @@ from lucidae.dropout.held_out import (
 )
 from lucidae.dropout.moments import as_columns, joint_moment, row_problem
 from lucidae.dropout.theory import checked_dropout, strength_of
-from lucidae.dropout.wide import RowMean, is_wide, row_factor, rows_problem
+from lucidae.dropout.wide import RowMean, is_wide, row_factor, rows_problem, wide_rows
 from lucidae.io.models import saved_as
 from lucidae.validation import (
     check_flag,
@@ -195,7 +195,11 @@ class DropoutRegressor(
     condition number of the second moment of X exceeds 10⁶, `fit` factorises the rows too, in dense
     blocks, and is as accurate as least squares by a QR factorisation. Fewer rows than features, of
     which there are more than 1024, are not squared at all: `fit` stores the centred rows instead
-    of their moment, from which `partial_fit` cannot continue. `partial_fit` has only the moment; if
+    of their moment, from which `partial_fit` cannot continue. With more than 4096 features, sparse
+    rows stay sparse in the exact solver and in the certificate: both work with the Gram matrix of
+    the rows, n_samples² numbers, and products with the rows. Only if that would lose digits (the
+    condition number of the Gram matrix exceeds 10⁴, or the mean is large) are rows of at most 2²⁷
+    entries made dense and factorised. `partial_fit` has only the moment; if
     that is not accurate enough, the certificate says so.
 
     References
@@ -298,7 +302,7 @@ class DropoutRegressor(
         store_targets(self, y)
         X, y, weights = self._checked_data(X, y, sample_weight, reset=True)
         centered = check_flag(self.fit_intercept, "fit_intercept")
-        factor = row_factor(X, y, weights, centered=centered) if is_wide(X) else None
+        factor = self._row_factor(X, y, weights, centered, drawn=solver.needs_rows)
         mean = None if factor is None else factor[0]
         choice = self._choose_network(X, y, weights, settings.bars("cross-validation"), mean)
         state = self._unsolved(choice, y.ndim == 1, reference_array(X))
@@ -480,6 +484,19 @@ class DropoutRegressor(
         """Rule, "cv" or "cv_1se", that chooses the dropout rate or the rank; None if not chosen."""
         value = self.dropout if self.shrink else self.n_components
         return value if isinstance(value, str) and value in SELECTIONS else None
+
+    def _row_factor(
+        self, X: Any, y: Array, weights: Array | None, centered: bool, *, drawn: bool
+    ) -> tuple[RowMean, Any] | None:
+        """Return the mean of rows with fewer rows than features, and the rows; otherwise None.
+
+        Rows with very many features are returned as `WideRows`, unless rows are `drawn` from them
+        by SGD, which needs them in white coordinates.
+        """
+        found = None if drawn else wide_rows(X, y, weights, centered=centered)
+        if found is not None or not is_wide(X):
+            return found
+        return row_factor(X, y, weights, centered=centered)
 
     def _width(self, n_features: int, n_targets: int) -> int:
         """Return the number of hidden units, or the largest rank that cross-validation compares."""
