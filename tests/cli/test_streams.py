@@ -8,6 +8,7 @@ import warnings
 from contextlib import nullcontext, suppress
 from pathlib import Path
 
+import joblib
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
@@ -169,6 +170,25 @@ def test_a_scheduler_without_workers_is_said(monkeypatch, capsys):
                 time.sleep(0.05)
                 said += capsys.readouterr().err
     assert "has no workers: the computation waits" in " ".join(said.split())
+
+
+def test_a_scheduler_does_the_runs_of_experiments(call_main, monkeypatch):
+    distributed, found = require("distributed"), []
+
+    def reproduce(names, **_):
+        found.append((names, type(joblib.parallel.get_active_backend()[0]).__name__))
+        raise ValueError("no runs")
+
+    monkeypatch.setattr("lucidae.cli.experiments.reproduce", reproduce)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with distributed.LocalCluster(
+            n_workers=1, threads_per_worker=1, processes=False, dashboard_address=None
+        ) as cluster:
+            address = cluster.scheduler_address
+            code, _, err = call_main("reproduce", "lae-dynamics", "--scheduler", address)
+    assert (code, "no runs" in err) == (2, True)
+    assert found == [(["lae-dynamics"], "DaskDistributedBackend")]
 
 
 def test_an_address_that_is_none_is_one_sentence(run):

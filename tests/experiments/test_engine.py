@@ -8,9 +8,11 @@ import time
 from collections import Counter
 from pathlib import Path
 
+import joblib
 import numpy as np
 import pytest
 
+from extras import require
 from lucidae.experiments.declaration import Cell, Results, Work
 from lucidae.experiments.engine import duration, run
 from lucidae.experiments.store import Store
@@ -67,6 +69,32 @@ from lucidae.experiments.store import Store
 if __name__ == "__main__":
     run(toy.cells(sys.argv[1], 10, 0.25), Store(sys.argv[2]), jobs=2)
 """
+
+
+def test_the_workers_of_a_dask_cluster_measure_the_cells(toy, tmp_path):
+    distributed = require("distributed")
+    stores = [Store(tmp_path / name) for name in ("turn", "cluster")]
+    cells, log = toy.cells(tmp_path / "log"), tmp_path / "log"
+    run(cells, stores[0], jobs=1)
+    with (
+        distributed.LocalCluster(
+            n_workers=2, threads_per_worker=1, processes=False, dashboard_address=None
+        ) as cluster,
+        distributed.Client(cluster) as client,
+        joblib.parallel_config("dask"),
+    ):
+        before = client.run_on_scheduler(_transitions)
+        first = run(cells[:4], stores[1])
+        assert client.run_on_scheduler(_transitions) > before
+        again = run(cells, stores[1])
+        assert run(cells, Store(tmp_path / "none"), seconds=0.0).left == 6
+    assert (first.measured, again.measured, again.reused) == (4, 2, 4)
+    assert np.array_equal(numbers(stores[1], cells), numbers(stores[0], cells))
+    assert len(log.read_text().split()) == 12
+
+
+def _transitions(dask_scheduler):
+    return dask_scheduler.transition_counter
 
 
 def test_a_killed_run_goes_on_and_ends_with_the_same_numbers(toy, tmp_path):

@@ -16,6 +16,7 @@ from rich.markup import escape
 import lucidae
 from lucidae import datasets
 from lucidae.cli.console import output, print_line, print_written, progress_bar, spinner
+from lucidae.cli.streams import mapped_over
 from lucidae.experiments.catalogue import NAMES, experiments
 from lucidae.experiments.engine import Tick, duration
 from lucidae.experiments.outcomes import Counts, Outcome
@@ -67,9 +68,17 @@ def reproduce_command(
         Path | None,
         typer.Option(help="Folder for short summaries of the experiments in Markdown, with plots."),
     ] = None,
+    scheduler: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ADDRESS",
+            help="Address of a Dask scheduler, such as tcp://host:8786, whose workers do the runs; "
+            "they must see the folder of the results under the same path.",
+        ),
+    ] = None,
 ) -> None:
     """Run the experiments of the papers, and check the papers' claims against the results."""
-    with progress_bar("Measuring") as show:
+    with mapped_over(scheduler), progress_bar("Measuring") as show:
 
         def report(tick: Tick) -> None:
             """Show how many runs are finished, and the remaining time if it is known."""

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
+import joblib
 import numpy as np
 import typer
 from sklearn.preprocessing import StandardScaler
@@ -28,6 +29,7 @@ __all__ = [
     "SplitRows",
     "cluster",
     "is_large",
+    "mapped_over",
     "n_rows_of",
     "results_of",
     "standardized",
@@ -77,6 +79,16 @@ def cluster(address: str | None) -> Iterator[None]:
             f"{_why(error)}. Check the address, and that the scheduler runs."
         ) from None
     with client, _watched(client, address):
+        yield
+
+
+@contextmanager
+def mapped_over(address: str | None) -> Iterator[None]:
+    """Let joblib compute on the cluster of the Dask scheduler at `address` in a ``with`` block.
+
+    If `address` is None, everything is computed on this machine.
+    """
+    with cluster(address), nullcontext() if address is None else joblib.parallel_config("dask"):
         yield
 
 

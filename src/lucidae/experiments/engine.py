@@ -4,7 +4,8 @@ A run is a `Cell` of `lucidae.experiments.declaration`. Every finished cell is s
 so that a command that is killed at any moment can be continued. On the processor each cell is
 measured by itself with one BLAS thread, in as many processes as there are cores, and its numbers do
 not depend on which other cells were missing. On an accelerator the cells that belong together are
-measured at once.
+measured at once. Inside of ``joblib.parallel_config("dask")`` the cells are measured by the workers
+of a Dask cluster, which must see the folder of the results under the same path.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from itertools import groupby
+from itertools import groupby, islice
 from pathlib import Path
 from typing import Any
 
@@ -127,7 +128,9 @@ def run(
         ``"cpu"`` for NumPy, or the name of a torch device such as ``"cuda"``.
     jobs : int, optional
         Number of processes: by default one per core, and one on an accelerator. On an accelerator,
-        more than one is faster if it waits for the processor most of the time.
+        more than one is faster if it waits for the processor most of the time. Inside of
+        ``joblib.parallel_config("dask")`` it is the number of cells that the workers of the cluster
+        measure at a time, by default one per thread of a worker.
     threads : bool, default=False
         On an accelerator, whether the jobs are threads of one process, each with its own stream:
         short kernels of several threads run concurrently, those of several processes do not.
@@ -143,7 +146,10 @@ def run(
         Numbers of runs that this call measured, found stored, and left for later.
     """
     reference(device)  # an unavailable device is refused before any work
+    client = _dask_client()
     usual = 1 if is_accelerator(device) else cores()
+    if client is not None:
+        usual = max(1, sum(client.nthreads().values()))
     workers = usual if jobs is None else check_integer(jobs, "jobs", low=1)
     budget = None if seconds is None else check_number(seconds, "seconds", low=0.0)
     missing = store.missing(cells)
@@ -154,6 +160,8 @@ def run(
     groups = _groups(missing, is_accelerator(device))
     clock.workers = max(1, min(workers, len(groups)))
     measure = _in_turn if clock.workers == 1 else _at_once
+    if client is not None:
+        measure = functools.partial(_on_cluster, client)
     clock.threads = threads and is_accelerator(device)
     for group, taken in measure(groups, store.folder, device, clock):
         clock.finished(group, taken)
@@ -251,6 +259,34 @@ def _at_once(
         pool = joblib.Parallel(return_as="generator_unordered", pre_dispatch="n_jobs", batch_size=1)
         for number, seconds in pool(tasks):
             yield groups[number], seconds
+
+
+def _dask_client() -> Any:
+    """Return the client of the cluster on which joblib is set to compute; None if it is not."""
+    backend, _ = joblib.parallel.get_active_backend()
+    return backend.client if type(backend).__name__ == "DaskDistributedBackend" else None
+
+
+def _on_cluster(
+    client: Any, groups: Sequence[Group], folder: Path, device: str, clock: _Clock
+) -> Iterator[tuple[Group, float]]:
+    """Do groups of runs on the workers of a Dask cluster; yield each group with its seconds."""
+    from distributed import as_completed
+
+    tasks = (
+        client.submit(_on_worker, number, group, folder.resolve(), device, pure=False)
+        for number, group in enumerate(groups)
+        if clock.allows(group)
+    )
+    running = as_completed(list(islice(tasks, clock.workers)))
+    for future in running:
+        number, seconds = future.result()
+        yield groups[number], seconds
+        running.update(islice(tasks, 1))  # so that the budget is tested when a worker is free
+
+
+def _on_worker(number: int, group: Group, folder: Path, device: str) -> tuple[int, float]:
+    return number, measure_and_store(group, folder, device)
 
 
 def _threads(workers: int) -> AbstractContextManager[Any]:

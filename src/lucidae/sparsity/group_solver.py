@@ -290,7 +290,7 @@ FIRST_SWEEPS = 3
 
 After a single one, the errors of held-out rows were up to 2.5 times those of an accurate fit. From
 the fit at the noise variance before, one sweep ended at the same smallest error as accurate fits,
-up to 0.1 %, in six problems of three kinds."""
+up to 0.1 %, in three problems of different kinds."""
 
 
 class CoarseGroups(NamedTuple):
