@@ -28,6 +28,7 @@ RECORDABLE = ("rag", "gha", "plain", "uniform_l2", "nonuniform_l2", "linear_vae"
 def tape(monkeypatch):
     tape = Tape()
     monkeypatch.setattr(graphs, "recorder", lambda _: tape.record)
+    monkeypatch.setattr(solvers, "CHECK_RECORDED", solvers.CHECK_EVERY)
     return tape
 
 
@@ -85,6 +86,7 @@ def test_an_estimator_fitted_by_recorded_steps_is_the_same(name, monkeypatch):
     eager = LinearAutoencoder(3, **arguments).fit(X)
     tape = Tape()
     monkeypatch.setattr(graphs, "recorder", lambda _: tape.record)
+    monkeypatch.setattr(solvers, "CHECK_RECORDED", solvers.CHECK_EVERY)
     replayed = LinearAutoencoder(3, **arguments).fit(X)
     assert bool(tape.recordings) == (name != "brockett"), "which calls a QR factorisation"
     assert_array_equal(replayed.encoder_, eager.encoder_)
@@ -109,6 +111,7 @@ def test_a_library_that_cannot_be_recorded_is_called_without_graphs(monkeypatch)
     method, covariance, start = problem("rag")
     expected = solve_gradient(method, covariance, start, DescentSettings())
     monkeypatch.setattr(graphs, "recorder", lambda _: failing)
+    monkeypatch.setattr(solvers, "CHECK_RECORDED", solvers.CHECK_EVERY)
     found = solve_gradient(method, covariance, start, DescentSettings())
     assert found.n_iter == expected.n_iter
     assert_array_equal(found.value.encoder, expected.value.encoder)

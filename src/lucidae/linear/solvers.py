@@ -45,6 +45,10 @@ from lucidae.validation import warn_user
 CHECK_EVERY = 20
 """Number of steps between two evaluations of the stopping rule."""
 
+CHECK_RECORDED = 100
+"""The same number for steps that are recorded as CUDA graphs: a check waits for the device, which
+then is idle for as long as two steps take."""
+
 RECORDED = 10
 """Number of steps per CUDA graph. The device begins after the launch of the first graph, which
 takes longer for more steps."""
@@ -476,15 +480,17 @@ def solve_gradient(
         return relative_direction(rule, state.weights, covariance, stiff.scale)
 
     first = optimizer.start(start)
-    steps = Steps(step, distance, first, stride=RECORDED, recorded=rule.recordable)
+    recorded = rule.recordable and records(start.encoder)
+    every = CHECK_RECORDED if recorded else CHECK_EVERY
+    steps = Steps(step, distance, first, stride=RECORDED, recorded=recorded)
     solution = iterate(
         steps,
         steps.start(first),
         stop=Below(lambda current: current.distance, training.tol),
         limit=training.max_iter,
-        check_every=CHECK_EVERY,
+        check_every=every,
         record={"loss": lambda current: objective.value(current.state.weights, covariance)},
-        record_at=log_grid(training.max_iter, stride=CHECK_EVERY),
+        record_at=log_grid(training.max_iter, stride=every),
         callbacks=training.callbacks,
         copy=steps.keep,
         size=covariance.n_features,
