@@ -189,6 +189,8 @@ def is_right(name, model):
     _, options, given = PROBLEMS[name]
     if not np.isfinite(numbers(model)).all() or model.noise_variance_ <= 0:
         return False
+    if options.get("group_covariance") == "full" and not hasattr(model, "group_covariances_"):
+        return False
     truth, labels, full = described(name, model)
     blocks = [truth.prior[np.ix_(labels == k, labels == k)] for k in np.unique(labels)]
     if any(np.linalg.eigvalsh(block)[0] < -1e-8 * np.abs(block).max() for block in blocks):

@@ -234,6 +234,8 @@ def test_a_fit_without_columns_writes_nothing_to_stderr(capfd, route, posterior,
     as_array = require("torch").asarray if "torch" in route else np.asarray
     for X, y in pairs:
         X, y = as_array(X), as_array(y)
+        if "batch" not in route and not y.any():
+            continue  # the estimator refuses responses that are zero
         if "batch" in route:
             if noise != "cv":
                 solve_batch(X, y[None, ...], posterior=posterior, noise_variance=noise)

@@ -81,9 +81,9 @@ def lanczos_eigenpairs(
     Examples
     --------
     >>> import numpy as np
-    >>> values, vectors = lanczos_eigenpairs(lambda v: np.arange(50.0) * v, 50, 2, 50)
-    >>> values.round(10)
-    array([49., 48.])
+    >>> values, vectors = lanczos_eigenpairs(lambda v: np.arange(50.0) ** 2 * v, 50, 2, 49)
+    >>> values.round(8)
+    array([2401., 2304.])
     """
     steps = min(steps, size - 1, LARGEST_BASIS // size)
     if steps < 2 * k:

@@ -452,6 +452,8 @@ def _lazy_kept(method: Any) -> Any:
     def lazily(self: Any, X: Any, *options: Any, **named: Any) -> Any:
         if not is_dask(X):
             return method(self, X, *options, **named)
+        if method.__name__ == "fit_transform":
+            return self.fit(X, *options, **named).transform(X)
         configured = getattr(self, "_sklearn_output_config", {})
         container = configured.get("transform", get_config()["transform_output"])
         if container not in ("default", "pandas"):

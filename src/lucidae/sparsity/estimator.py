@@ -68,6 +68,7 @@ from lucidae.sparsity.inputs import (
 )
 from lucidae.sparsity.noise import (
     FALLBACK,
+    checked_noise,
     first_noise,
     learn_noise,
     noise_rule,
@@ -539,10 +540,10 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         """
         targets = as_double(y if y.ndim == 2 else y[:, None])
         given = rows_of(X, targets, weights, bool(self.fit_intercept))
+        has_cov, trace = cov is not None, None
+        self._check_combination(given, objective, checked_noise(self.noise_variance), has_cov)
         rows, split = prepared_rows(given, cov)
         rule = noise_rule(self.noise_variance, objective, rows.count, X.shape[1])
-        has_cov, trace = cov is not None, None
-        self._check_combination(given, objective, rule, has_cov)
         spectrum = checked_spectrum(
             self.response_covariance, rows, objective, self.posterior, self.solver
         )
@@ -776,7 +777,8 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         """
         coef, relevance, noise = fitted["coef_"], fitted["relevance_"], fitted["noise_variance_"]
         estimated = state.results["noise_variance_"] if rule in RULES else None
-        known, full_groups = self.posterior in VERIFIED, isinstance(objective, GroupCovariance)
+        known, grouped = self.posterior in VERIFIED, objective.groups is not None
+        full_groups = grouped and self.group_covariance == "full"  # as asked, whatever was solved
         fit = Fit(
             coef.mT,
             relevance,
