@@ -155,7 +155,7 @@ def incremental(kind: str, path: str) -> Any:
 def on_dask(kind: str, path: str) -> None:
     from distributed import Client, LocalCluster
 
-    from lucidae.data.dask_blocks import dask_of_file
+    from lucidae.data.dask_collections import dask_of_file
 
     with (
         LocalCluster(2, threads_per_worker=1, dashboard_address=None) as cluster,
