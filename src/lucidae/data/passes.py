@@ -20,6 +20,7 @@ from lucidae.data.kinds import (
     in_memory,
     is_dask,
     named_rows,
+    refuse_iterator,
     row_blocks,
 )
 from lucidae.iteration.callbacks import ProgressDisplay, display, time_left
@@ -438,10 +439,31 @@ class LazyOutputMixin:
 
     def __init_subclass__(cls, **named: Any) -> None:
         super().__init_subclass__(**named)
-        for name in ("transform", "fit_transform"):
-            method = getattr(cls, name, None)
-            if method is not None and not hasattr(method, "keeps_lazy"):
-                setattr(cls, name, _lazy_kept(method))
+        method = getattr(cls, "transform", None)
+        if method is not None and not hasattr(method, "keeps_lazy"):
+            cls.transform = _lazy_kept(method)  # type: ignore[attr-defined]
+
+    def fit_transform(self, X: Any, y: Any = None, **fit_params: Any) -> Any:
+        """Fit to `X` and return its codes; an iterator is refused, because X is read twice.
+
+        Parameters
+        ----------
+        X : data of any kind that can be read twice
+            The rows, as in `fit`.
+        y : ignored
+            Accepted for scikit-learn's pipelines.
+        **fit_params : dict
+            Further arguments of `fit`, such as `sample_weight`.
+
+        Returns
+        -------
+        array of shape (n, k)
+            The codes of the rows, as `transform` returns them.
+        """
+        refuse_iterator(X)
+        if is_dask(X):
+            return self.fit(X, y, **fit_params).transform(X)  # type: ignore[attr-defined]
+        return super().fit_transform(X, y, **fit_params)  # type: ignore[misc]
 
 
 def _lazy_kept(method: Any) -> Any:
@@ -452,8 +474,6 @@ def _lazy_kept(method: Any) -> Any:
     def lazily(self: Any, X: Any, *options: Any, **named: Any) -> Any:
         if not is_dask(X):
             return method(self, X, *options, **named)
-        if method.__name__ == "fit_transform":
-            return self.fit(X, *options, **named).transform(X)
         configured = getattr(self, "_sklearn_output_config", {})
         container = configured.get("transform", get_config()["transform_output"])
         if container not in ("default", "pandas"):

@@ -11,7 +11,7 @@ from typing import Any, Self
 
 from lucidae.base import restored_on_failure
 from lucidae.data import aligned_blocks, read_moment, store_features
-from lucidae.data.kinds import AlignedBlocks, LoadedRows, refuse_iterator
+from lucidae.data.kinds import AlignedBlocks, LoadedRows
 from lucidae.data.passes import Passes, check_start, given_moment, load_rows, no_moment
 from lucidae.linear.methods import Options
 from lucidae.linear.missing import suggesting_em
@@ -168,23 +168,3 @@ class FitBatchesMixin:
         store_features(self, data)
         self._fit_moment(options, moment, data.rows.reference)
         return self
-
-    def fit_transform(self, X: Any, y: Any = None, **fit_params: Any) -> Any:
-        """Fit to `X` and return its codes; an iterator is refused, because X is read twice.
-
-        Parameters
-        ----------
-        X : data of any kind that can be read twice
-            The rows, as in `fit`.
-        y : ignored
-            Accepted for scikit-learn's pipelines.
-        **fit_params : dict
-            Further arguments of `fit`, such as `sample_weight`.
-
-        Returns
-        -------
-        array of shape (n, k)
-            The codes of the rows, as `transform` returns them.
-        """
-        refuse_iterator(X)
-        return super().fit_transform(X, y, **fit_params)  # type: ignore[misc]

@@ -6,7 +6,6 @@ from typing import Any, Self
 
 from lucidae.base import restored_on_failure
 from lucidae.data import aligned_blocks, read_moment, store_features, store_targets
-from lucidae.data.kinds import refuse_iterator
 from lucidae.data.passes import check_start, given_moment, load_rows
 from lucidae.dropout.batches import check_streamed, read_problem
 from lucidae.dropout.estimators.network import SOLVERS, SgdSettings
@@ -125,26 +124,6 @@ class AutoencoderBatchesMixin(_BatchesMixin):
     def _state_of_blocks(self, data: Any, start: SecondMoment | None, verbose: bool) -> Any:
         moment = read_moment(data, start=start, verbose=verbose)
         return self._unsolved(moment, data.rows.reference)
-
-    def fit_transform(self, X: Any, y: Any = None, **fit_params: Any) -> Any:
-        """Fit to `X` and return its codes; an iterator is refused, because X is read twice.
-
-        Parameters
-        ----------
-        X : data of any kind that can be read twice
-            The rows, as in `fit`.
-        y : ignored
-            Accepted for scikit-learn's pipelines.
-        **fit_params : dict
-            Further arguments of `fit`, such as `sample_weight`.
-
-        Returns
-        -------
-        array of shape (n, k)
-            The codes of the rows, as `transform` returns them.
-        """
-        refuse_iterator(X)
-        return super().fit_transform(X, y, **fit_params)  # type: ignore[misc]
 
 
 class RegressorBatchesMixin(_BatchesMixin):
