@@ -1,4 +1,4 @@
-"""The full-covariance VAE against gamma_map, ARDRegression and MultiTaskLasso; stacks; growth.
+"""The full-covariance VAE against gamma_map, ARDRegression, MultiTaskLasso; choice of γ; growth.
 
 Run with ``python benchmarks/sparsity.py [sources leadfield one_response …]``. Work and
 peers are timed in turn in one process, each at its best number of BLAS threads; figures are
@@ -202,6 +202,42 @@ def features() -> None:
             )
 
 
+def noise(repeats: int = 7) -> None:
+    """Compare fits that choose γ with fits at the true γ and at the γ that was chosen."""
+    print("P12 204 × 4686, 20 dB, γ chosen (asked: 4 times a fit at known γ, same support)")
+    print(
+        f"    {'dictionary':<14} {'n':>3} {'chosen':>7} {'true γ':>7} {'ratio':>6} "
+        f"{'its γ':>7} {'ratio':>6} {'γ/true':>7}  support"
+    )
+    field = make_meg_leadfield(204, 4686, random_state=0)
+    for name, Phi in (("Gaussian", None), ("MEG leadfield", field)):
+        for n in (10, 50):
+            p = make_sparse_regression(
+                204, 4686, 20, n, 10, snr_db=20, dictionary=Phi, random_state=0
+            )
+            level = fitted(p, "auto").noise_variance_
+            works = {
+                "chosen": partial(fitted, p, "auto"),
+                "true": partial(fitted, p),
+                "its": partial(fitted, p, level),
+            }
+            found: dict[str, list[tuple[float, Any]]] = {key: [] for key in works}
+            for _ in range(repeats):  # in turn, at the default number of threads
+                for key, work in works.items():
+                    found[key].append(timed(work))
+            times = {key: median(seconds for seconds, _ in runs) for key, runs in found.items()}
+            supports = {key: set(runs[-1][1].support_.tolist()) for key, runs in found.items()}
+            same = [key for key in ("true", "its") if supports[key] == supports["chosen"]]
+            print(
+                f"    {name:<14} {n:3d} {times['chosen']:6.2f}s {times['true']:6.2f}s "
+                f"{times['chosen'] / times['true']:5.1f}× {times['its']:6.2f}s "
+                f"{times['chosen'] / times['its']:5.1f}× {level / p.noise_variance:7.2f}  "
+                f"{len(supports['chosen'])} columns, "
+                f"same as at: {', '.join(same) or 'neither'}",
+                flush=True,
+            )
+
+
 def stacks() -> None:
     print("P5  100 problems of 100 × 200, n = 20, 20 dB (asked: 1.5 times a loop, on two cores)")
     for rows in (20, 50):
@@ -253,7 +289,7 @@ def growth() -> None:
         )
 
 
-WORKS = (sources, leadfield, one_response, features, stacks, growth)
+WORKS = (sources, leadfield, noise, one_response, features, stacks, growth)
 SECTIONS = {work.__name__: work for work in WORKS}
 
 
