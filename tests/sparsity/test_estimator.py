@@ -17,6 +17,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from extras import require
 from lucidae import SparseVAE, certify
+from lucidae.arrays import is_host_tensor
 from lucidae.datasets import make_sparse_regression
 from lucidae.iteration import ProgressBar
 from lucidae.sparsity import estimator as sparse_estimator
@@ -412,10 +413,14 @@ def test_verbose_shows_updates_sweeps_and_the_path(monkeypatch, capsys):
 
 @pytest.mark.parametrize("options", [{}, {"groups": 2, "group_covariance": "full"}])
 @pytest.mark.parametrize("intercept", [False, True])
-def test_small_dictionaries_on_a_device_are_solved_beside_it(monkeypatch, options, intercept):
-    """Tensors on the CPU stand for tensors on a GPU."""
+@pytest.mark.parametrize("place", ["CPU", "GPU"])
+def test_tensors_are_solved_by_numpy(monkeypatch, options, intercept, place):
+    """All on the CPU, small ones on a GPU, for which tensors on the CPU stand here."""
     torch = require("torch")
-    monkeypatch.setattr(sparse_estimator, "on_host", lambda x: isinstance(x, np.ndarray))
+    if place == "CPU":
+        monkeypatch.setattr(sparse_estimator, "is_host_tensor", is_host_tensor)
+    else:
+        monkeypatch.setattr(sparse_estimator, "on_host", lambda x: isinstance(x, np.ndarray))
     rng = np.random.default_rng(0)
     X = rng.standard_normal((30, 40))
     y = X[:, :2] @ rng.standard_normal((2, 3)) + 0.1 * rng.standard_normal((30, 3))

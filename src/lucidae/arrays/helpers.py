@@ -63,6 +63,11 @@ def on_host(x: Array) -> bool:
     return "cpu" in str(device(x)).lower()
 
 
+def is_host_tensor(x: Any) -> bool:
+    """Tell whether `x` is a tensor of torch on the CPU, which NumPy reads without a copy."""
+    return bool(compat.is_torch_array(x)) and on_host(x)
+
+
 def like(x: Any, ref: Array) -> Array:
     """Return `x` as an array of the library, the dtype and the device of `ref`.
 

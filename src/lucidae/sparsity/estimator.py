@@ -20,6 +20,7 @@ from lucidae.arrays import (
     diagonal,
     is_array,
     is_complex,
+    is_host_tensor,
     like,
     namespace,
     number,
@@ -394,7 +395,7 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         cov = None if noise_cov is None else NoiseCovariance.of(noise_cov, X.shape[0])
         if cov is not None and not (has_complex(X) or has_complex(y)):
             cov = cov.of_real_data()
-        beside = self.response_covariance is None and _too_small_for_device(X)
+        beside = self.response_covariance is None and _faster_by_numpy(X)
         device_array = X if beside else None
         if device_array is not None:
             X, y = to_numpy(X), to_numpy(y)
@@ -869,12 +870,16 @@ def _energy(objective: Energy, state: State, units: Units, rows: Rows) -> float:
     return whitened + units.n_responses * volume
 
 
-def _too_small_for_device(X: Any) -> bool:
-    """Tell whether a dictionary is on a GPU but so small that the CPU solves the problem faster.
+def _faster_by_numpy(X: Any) -> bool:
+    """Tell whether NumPy on the CPU solves the problem of a torch or CuPy dictionary faster.
 
-    That is a dictionary of at most `HOST_ENTRIES` entries.
+    That is so for all tensors on the CPU, whose memory NumPy reads without a copy, and for
+    dictionaries on a GPU of at most `HOST_ENTRIES` entries.
     """
-    return is_array(X) and not on_host(X) and X.shape[0] * X.shape[1] <= HOST_ENTRIES
+    if not is_array(X):
+        return False
+    small = not on_host(X) and X.shape[0] * X.shape[1] <= HOST_ENTRIES
+    return small or is_host_tensor(X)
 
 
 def _stored_relevance(state: State, units: Units, X: Array) -> tuple[Array, State]:
