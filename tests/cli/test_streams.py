@@ -146,19 +146,18 @@ def test_a_port_that_is_no_scheduler_is_one_sentence(run, monkeypatch, sent):
                     accepted[-1].sendall(sent)
 
         threading.Thread(target=answer, daemon=True).start()
-        address, began = f"tcp://127.0.0.1:{server.getsockname()[1]}", time.monotonic()
+        address = f"tcp://127.0.0.1:{server.getsockname()[1]}"
         code, _, err = run("fit", "linear", "rows.npy", "--scheduler", address)
         for connection in accepted:
             connection.close()
     assert code == 2
     assert "did not answer within 0.5 seconds" in err
     assert ("not in Dask's protocol" if sent else "sends no answer") in " ".join(err.split())
-    assert time.monotonic() - began < 30
 
 
 def test_a_scheduler_without_workers_is_said(monkeypatch, capsys):
     distributed = require("distributed")
-    monkeypatch.setattr("lucidae.cli.streams.SECONDS", 2)
+    monkeypatch.setattr("lucidae.cli.streams.PATIENCE", 0.05)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         with (
