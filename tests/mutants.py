@@ -7,6 +7,7 @@ imported to, and is taken back afterwards.
 import ast
 import copy
 import inspect
+import sys
 import textwrap
 from contextlib import contextmanager
 
@@ -52,6 +53,27 @@ def mutants(function):
             if code is not None:
                 place = f"{function.__qualname__}:{getattr(node, 'lineno', 0)}"
                 yield f"{place} {words}: {shown(target, broken)}", code
+
+
+def calls_of(action):
+    """Run an action; return its result and the code of every function that it called.
+
+    A mutant of any other function cannot change the result, so that the action need not be run
+    again for it.
+    """
+    called = set()
+    previous = sys.getprofile()
+    sys.setprofile(lambda frame, event, _: called.add(frame.f_code) if event == "call" else None)
+    try:
+        found = action()
+    finally:
+        sys.setprofile(previous)
+    return found, called
+
+
+def is_among(function, called):
+    """Tell whether a function is among those that `calls_of` has found."""
+    return inspect.unwrap(function).__code__ in called
 
 
 def changes(node):
