@@ -211,7 +211,7 @@ def test_the_healthy_solvers_are_right_and_certified():
 def test_no_wrong_result_of_a_broken_solver_is_certified(healthy):
     def outcome_of(name):
         judge = partial(is_right, name)
-        return outcome(partial(fitted, name), numbers, judge, healthy[name][0], seconds=0.5)
+        return outcome(partial(fitted, name), numbers, judge, healthy[name][0], seconds=0.25)
 
     drawn = sampled(list(all_mutants()), SAMPLE, seed=12)
     called = {name: codes for name, (_, codes) in healthy.items()}

@@ -24,7 +24,7 @@ from lucidae.sparsity import estimator as sparse_estimator
 VARIANTS = [
     SparseVAE(),
     SparseVAE(posterior="diagonal"),
-    SparseVAE(posterior="point"),
+    SparseVAE(posterior="point", cv=2),
     SparseVAE(solver="mm"),
     SparseVAE(solver="em"),
     SparseVAE(solver="mackay"),
