@@ -469,6 +469,7 @@ def tell_when_summarised(path, monkeypatch):
     monkeypatch.setattr(dask_blocks, "_after_task", after_task)
 
 
+@pytest.mark.usefixtures("ctrl_c")
 def test_an_interruption_leaves_the_moment_of_the_first_chunks(scheduler, tmp_path, monkeypatch):
     X = spread_rows()
     chunks = da.from_array(X, chunks=(100, 20)).map_blocks(

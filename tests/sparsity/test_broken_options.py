@@ -285,7 +285,7 @@ OWN = {
 }
 
 
-@pytest.mark.parametrize("factor", [0.5, 0.999, 1.001, 2.0])
+@pytest.mark.parametrize("factor", [0.999, 2.0])
 @pytest.mark.parametrize(
     ("part", "name"), [(part, name) for part, names in OWN.items() for name in names]
 )

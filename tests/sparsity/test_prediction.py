@@ -257,7 +257,7 @@ def test_scaling_changes_neither_support_nor_iterations(posterior, groups, noise
     p = make_sparse_regression(20, 24, 3, 4, 3, snr_db=20, random_state=0)
     labels = None if groups is None else np.arange(24) // groups
     found = []
-    for of_x, of_y in [(1, 1), (1e6, 1), (1e-6, 1), (1, 1e6), (1, 1e-6), (3.7, 0.013)]:
+    for of_x, of_y in [(1, 1), (1e6, 1), (1e-6, 3.7e6), (3.7, 1e-6)]:
         level = "cv" if noise == "cv" else p.noise_variance * of_y**2
         model = SparseVAE(posterior=posterior, groups=labels, noise_variance=level)
         model.set_params(penalty="arctan", max_iter=5000)
