@@ -34,6 +34,7 @@ def quiet_interruption() -> Iterator[None]:
 
 def _end(_number: int = 0, _frame: Any = None) -> None:
     """Print "Interrupted." and end the process with exit code 130."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second one would print the line again
     os.write(2, b"Interrupted.\n")
     os._exit(130)
 

@@ -1,6 +1,7 @@
 """Settings and fixtures of all tests."""
 
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from importlib import import_module
@@ -41,6 +42,14 @@ def no_closed_scheduler() -> None:
         distributed.default_client()
     except ValueError:
         dask.config.config.pop("scheduler", None)
+
+
+@pytest.fixture
+def ctrl_c() -> Iterator[None]:
+    """Let Ctrl-C interrupt the test also in background jobs, which shells start without it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture(params=["numpy", "torch", "array_api_strict"])

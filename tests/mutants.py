@@ -5,8 +5,8 @@ imported to, and is taken back afterwards.
 """
 
 import ast
-import copy
 import inspect
+import sys
 import textwrap
 from contextlib import contextmanager
 
@@ -38,20 +38,55 @@ def mutants(function):
     function = inspect.unwrap(function)
     if function.__code__.co_freevars:
         return
-    tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
-    (definition,) = tree.body
-    definition.decorator_list = []
+    source = textwrap.dedent(inspect.getsource(function))
+    definition = undecorated(source).body[0]
     # Defaults and annotations belong to the function and not to its code, which alone is replaced.
     inside = {id(node) for part in definition.body for node in ast.walk(part)}
-    for number, node in enumerate(ast.walk(definition)):
+    nodes = list(ast.walk(definition))
+    number_of = {id(node): number for number, node in enumerate(nodes)}
+    above = {
+        number_of[id(part)]: number
+        for number, node in enumerate(nodes)
+        for part in ast.iter_child_nodes(node)
+    }
+    for number, node in enumerate(nodes):
         for words, change in changes(node) if id(node) in inside else ():
-            broken = copy.deepcopy(tree)
-            target = list(ast.walk(broken.body[0]))[number]
-            change(target)
+            broken = undecorated(source)  # which is faster than a deep copy
+            copies = list(ast.walk(broken.body[0]))
+            change(copies[number])
+            ast.fix_missing_locations(copies[number])
             code = compiled(broken, function)
             if code is not None:
                 place = f"{function.__qualname__}:{getattr(node, 'lineno', 0)}"
-                yield f"{place} {words}: {shown(target, broken)}", code
+                yield f"{place} {words}: {shown(number, copies, above)}", code
+
+
+def undecorated(source):
+    """Return the syntax tree of a module that has the function of a source, undecorated."""
+    tree = ast.parse(source)
+    tree.body[0].decorator_list = []
+    return tree
+
+
+def calls_of(action):
+    """Run an action; return its result and the code of every function that it called.
+
+    A mutant of any other function cannot change the result, so that the action need not be run
+    again for it.
+    """
+    called = set()
+    previous = sys.getprofile()
+    sys.setprofile(lambda frame, event, _: called.add(frame.f_code) if event == "call" else None)
+    try:
+        found = action()
+    finally:
+        sys.setprofile(previous)
+    return found, called
+
+
+def is_among(function, called):
+    """Tell whether a function is among those that `calls_of` has found."""
+    return inspect.unwrap(function).__code__ in called
 
 
 def changes(node):
@@ -77,13 +112,15 @@ def changes(node):
         yield f"{called(node)} to {CALLS[called(node)]}", rename_call
 
 
-def shown(target, tree):
-    """Return the source of the smallest expression that tells where a changed node stands."""
-    above = {id(part): node for node in ast.walk(tree) for part in ast.iter_child_nodes(node)}
+def shown(number, nodes, above):
+    """Return the source of the smallest expression that tells where a changed node stands.
+
+    `above` has the number of the parent of each node.
+    """
     wide = (ast.BinOp, ast.Compare, ast.Call, ast.Subscript, ast.stmt)
-    while not isinstance(target, wide):
-        target = above[id(target)]
-    return ast.unparse(target).partition("\n")[0]
+    while not isinstance(nodes[number], wide):
+        number = above[number]
+    return ast.unparse(nodes[number]).partition("\n")[0]
 
 
 def replace(field, kind):
@@ -124,7 +161,6 @@ def rename_call(target):
 
 def compiled(tree, function):
     """Return the code object of the broken function, None where it cannot take the place."""
-    ast.fix_missing_locations(tree)
     names = {}
     try:
         module = compile(tree, inspect.getsourcefile(function), "exec")

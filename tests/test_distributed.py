@@ -33,6 +33,7 @@ da = require("dask.array")
 dd = require("dask.dataframe")
 dask = require("dask")
 
+from lucidae.data import dask_blocks
 from lucidae.data.dask_collections import dask_of_file
 
 
@@ -428,31 +429,60 @@ def test_a_stack_of_problems_is_solved_by_the_workers(client):
 
 
 def interrupting(block, process, folder, block_id=None):
-    """Send Ctrl-C to a process from chunk 12, when most other chunks have been read."""
-    if block_id is None or block_id[0] != 12:
-        Path(folder, str(block_id)).touch()
-        return block
-    began = time.monotonic()
-    while len(list(Path(folder).iterdir())) < 24 and time.monotonic() - began < 20:
-        time.sleep(0.05)
-    time.sleep(0.3)
-    os.kill(process, signal.SIGINT)
-    time.sleep(1.0)
+    """In chunk 12, send Ctrl-C to a process that knows all that it can know without this chunk."""
+    if block_id is not None and block_id[0] == 12:
+        wait_for_file(Path(folder, "summarised"))
+        os.kill(process, signal.SIGINT)
+        wait_for_file(Path(folder, "caught"))
     return block
 
 
-def test_an_interruption_leaves_the_moment_of_the_first_chunks(scheduler, tmp_path):
+def wait_for_file(path, seconds=60):
+    """Wait until a file exists; the limit only ends a test that has failed already."""
+    end = time.monotonic() + seconds
+    while not path.exists() and time.monotonic() < end:
+        time.sleep(0.01)
+
+
+def tell_when_summarised(path, monkeypatch):
+    """Let this process write a file when it has received every summary without chunk 12.
+
+    Of 30 chunks and their 4 joins, which are 8, 8, 8 and 6 chunks, only the last summary, the join
+    of chunks 8 to 15, and chunk 12 itself are pending then.
+    """
+    distributed = require("distributed")
+    whole, stored = distributed.Future.result, dask_blocks._after_task
+
+    def result(future, *arguments):
+        states = future.client.futures
+        while sum(state.status == "pending" for state in list(states.values())) > 3:
+            time.sleep(0.01)
+        path.touch()
+        return whole(future, *arguments)
+
+    def after_task(places, found, *task):
+        stored(places, found, *task)
+        if len(found) == 10:  # three joins, and seven chunks beside chunk 12
+            path.touch()
+
+    monkeypatch.setattr(distributed.Future, "result", result)
+    monkeypatch.setattr(dask_blocks, "_after_task", after_task)
+
+
+@pytest.mark.usefixtures("ctrl_c")
+def test_an_interruption_leaves_the_moment_of_the_first_chunks(scheduler, tmp_path, monkeypatch):
     X = spread_rows()
     chunks = da.from_array(X, chunks=(100, 20)).map_blocks(
         interrupting, os.getpid(), str(tmp_path), dtype=X.dtype
     )
+    tell_when_summarised(tmp_path / "summarised", monkeypatch)
     estimator = LinearAutoencoder(4)
-    with pytest.raises(ReadInterrupted) as caught:
+    with dask.config.set(num_workers=2), pytest.raises(ReadInterrupted) as caught:
         estimator.fit(chunks)
+    (tmp_path / "caught").touch()
     stop = caught.value
-    assert 0 < stop.n_rows <= 1200
-    assert stop.n_rows % 100 == 0
-    assert_allclose(stop.moment.mean, X[: stop.n_rows].mean(axis=0))
+    assert stop.n_rows == 1200
+    assert_allclose(stop.moment.mean, X[:1200].mean(axis=0))
     rest = row_blocks(da.from_array(X, chunks=(100, 20)), first_row=stop.n_rows)
     estimator.fit_batches(rest, start=stop.moment)
     assert estimator.n_samples_seen_ == 3000

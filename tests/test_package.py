@@ -16,6 +16,7 @@ import pytest
 
 import lucidae
 from extras import PEERS, REQUIRED, require
+from interpreters import results_of
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -120,31 +121,18 @@ def test_import_alone_loads_no_module_that_takes_time():
     assert not {"numpy", "scipy", "sklearn", "lucidae.linear"} & set(result.stdout.split())
 
 
-@pytest.mark.parametrize("first", ["SparseVAE", "data", "displays"])
-def test_each_name_can_be_the_first_that_is_used(first):
+def test_each_name_can_be_the_first_that_is_used():
     """Each is imported in a new process: imports that depend on the order of others would fail."""
-    result = python("-c", f"import lucidae; print(lucidae.{first}.__name__)")
-    assert result.stdout.strip() in (first, f"lucidae.{first}"), result.stderr
+    names = ["SparseVAE", "data", "displays"]
+    programs = [f"import lucidae; print(lucidae.{name}.__name__)" for name in names]
+    for name, result in zip(names, results_of(programs), strict=True):
+        assert result.out.strip() in (name, f"lucidae.{name}"), result.err
 
 
 def test_the_package_lists_its_lazy_names_and_refuses_others():
     assert {*lucidae.__all__, "linear", "dropout", "sparsity"} <= set(dir(lucidae))
     with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
         lucidae.nonsense  # noqa: B018
-
-
-FROM_A_FILE = """
-import sys
-from lucidae.io.models import load
-print(load(sys.argv[1]).n_components)
-"""
-
-
-def test_a_file_is_read_without_importing_its_family_first(tmp_path):
-    X = np.random.default_rng(0).standard_normal((20, 4))
-    lucidae.save(lucidae.LinearAutoencoder(2).fit(X), tmp_path / "model.npz")
-    result = python("-c", FROM_A_FILE, str(tmp_path / "model.npz"))
-    assert result.stdout.strip() == "2", result.stderr
 
 
 PAIR = """
@@ -154,8 +142,12 @@ print(certify((np.eye(2), np.eye(2)), np.eye(2), family="linear", method="rag")[
 """
 
 
-def test_weights_are_certified_without_importing_their_family_first():
-    assert python("-c", PAIR).stdout.strip() == "subspace"
+def test_files_and_weights_are_read_without_importing_their_family_first(tmp_path):
+    X, path = np.random.default_rng(0).standard_normal((20, 4)), str(tmp_path / "model.npz")
+    lucidae.save(lucidae.LinearAutoencoder(2).fit(X), path)
+    read = f"from lucidae.io.models import load; print(load({path!r}).n_components)"
+    results = results_of([read, PAIR])
+    assert [result.out.strip() for result in results] == ["2", "subspace"], results
 
 
 def test_every_public_name_is_there_and_documented():

@@ -115,13 +115,14 @@ def assert_graded(values, vectors, rows):
             assert sine < 4 * error / gap
 
 
-@pytest.mark.parametrize("seed", range(300))
-def test_graded_spectra_have_orthonormal_eigenvectors(seed, xp):
+@pytest.mark.parametrize("first", range(0, 300, 50))
+def test_graded_spectra_have_orthonormal_eigenvectors(first, xp):
     """LAPACK's evr gave components with a dot product of 0.66 for such moments."""
-    rows = graded_rows(seed)
-    k = 2 + seed // 2 % (rows.shape[1] - 1)
-    values, vectors = map(to_numpy, SecondMoment.of(xp.asarray(rows)).spectrum(k))
-    assert_graded(values, vectors, rows)
+    for seed in range(first, first + 50):
+        rows = graded_rows(seed)
+        k = 2 + seed // 2 % (rows.shape[1] - 1)
+        values, vectors = map(to_numpy, SecondMoment.of(xp.asarray(rows)).spectrum(k))
+        assert_graded(values, vectors, rows)
 
 
 @pytest.mark.parametrize("seed", range(60))

@@ -1,7 +1,6 @@
 """The command line: output, exit codes, and one sentence for every error."""
 
 import re
-import signal
 import subprocess
 import sys
 
@@ -10,6 +9,7 @@ import pytest
 
 import lucidae
 from extras import require
+from interpreters import results_of
 from lucidae import datasets
 from lucidae.cli import MISSING, main
 
@@ -150,21 +150,15 @@ def test_report_on_a_file_goes_where_it_is_told(run, tmp_path, short_page):
     assert "<!DOCTYPE html>" in (tmp_path / "deep" / "page.html").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("absent", ["typer", "rich", "pandas"])
-def test_without_the_extra_one_sentence_says_what_to_install(absent):
-    code = f"import sys; sys.modules[{absent!r}] = None; from lucidae.cli import main; main([])"
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert (result.returncode, result.stdout, result.stderr) == (2, "", MISSING + "\n")
-
-
-@pytest.mark.parametrize("absent", ["jinja2", "matplotlib"])
-def test_report_without_its_packages_says_what_to_install(absent):
-    code = (
-        f"import sys; sys.modules[{absent!r}] = None; "
-        "from lucidae.cli import main; main(['report'])"
-    )
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert (result.returncode, result.stdout, result.stderr) == (2, "", MISSING + "\n")
+def test_without_the_extra_one_sentence_says_what_to_install():
+    commands = {"typer": [], "rich": [], "pandas": []}
+    commands |= {"jinja2": ["report"], "matplotlib": ["report"]}
+    programs = [
+        f"import sys; sys.modules[{absent!r}] = None; from lucidae.cli import main; main({command})"
+        for absent, command in commands.items()
+    ]
+    for absent, result in zip(commands, results_of(programs), strict=True):
+        assert result == (2, "", MISSING + "\n"), absent
 
 
 def test_report_standardizes_columns_when_asked(run, tmp_path, short_page):
@@ -209,14 +203,19 @@ def test_report_takes_the_options_of_a_table(run, tmp_path, short_page):
     assert_one_sentence(run("report", "--columns", "a"), "no FILE was given")
 
 
-SLOW_IMPORT = """
-import sys, time
-class Slow:
+INTERRUPTED_IMPORT = """
+import os, signal, sys
+write = os.write
+def write_and_interrupt(file, text):
+    write(file, text)
+    os.kill(os.getpid(), signal.SIGINT)  # the second one, when the first has printed its line
+class Interrupting:
     def find_spec(self, name, path=None, target=None):
         if name == {name!r}:
-            print("importing", flush=True)
-            time.sleep(30)
-sys.meta_path.insert(0, Slow())
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Interrupting())
+if {times} > 1:
+    os.write = write_and_interrupt
 import lucidae_command
 sys.argv = ["lucidae", "list"]
 lucidae_command.main()
@@ -226,14 +225,9 @@ lucidae_command.main()
 @pytest.mark.parametrize("name", ["numpy", "lucidae.cli.app"])
 @pytest.mark.parametrize("times", [1, 2])
 def test_interruptions_during_the_import_print_no_traceback(name, times):
-    program = [sys.executable, "-c", SLOW_IMPORT.format(name=name)]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    with subprocess.Popen(program, **pipes) as process:
-        assert process.stdout.readline() == "importing\n"
-        for _ in range(times):
-            process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=30)
-    assert (process.returncode, err) == (130, "Interrupted.\n")
+    program = [sys.executable, "-c", INTERRUPTED_IMPORT.format(name=name, times=times)]
+    result = subprocess.run(program, capture_output=True, text=True)
+    assert (result.returncode, result.stdout, result.stderr) == (130, "", "Interrupted.\n")
 
 
 INTERRUPTED = """

@@ -1,6 +1,7 @@
 """`lucidae fit`: what it prints, the files that it writes, and its errors."""
 
 import csv
+import threading
 import time
 import warnings
 from pathlib import Path
@@ -331,6 +332,7 @@ def test_spinner_waits_for_its_moment_and_never_outlives_the_work(monkeypatch, c
     from lucidae.cli import console
 
     monkeypatch.setattr(console, "errors", terminal(stderr=True))
+    threads = set(threading.enumerate())
     with console.spinner("Fitting [b]", delay=60):
         pass
     assert "Fitting" not in capsys.readouterr().err
@@ -340,7 +342,9 @@ def test_spinner_waits_for_its_moment_and_never_outlives_the_work(monkeypatch, c
             seen += capsys.readouterr().err
     assert "Fitting [b]" in seen
     capsys.readouterr()
-    time.sleep(0.3)  # three of its turns
+    for thread in set(threading.enumerate()) - threads:  # whoever could still print
+        thread.join(60)
+        assert not thread.is_alive()
     assert capsys.readouterr().err == ""
 
 

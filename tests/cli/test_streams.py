@@ -5,7 +5,7 @@ import threading
 import time
 import tracemalloc
 import warnings
-from contextlib import nullcontext, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 
 import joblib
@@ -146,19 +146,18 @@ def test_a_port_that_is_no_scheduler_is_one_sentence(run, monkeypatch, sent):
                     accepted[-1].sendall(sent)
 
         threading.Thread(target=answer, daemon=True).start()
-        address, began = f"tcp://127.0.0.1:{server.getsockname()[1]}", time.monotonic()
+        address = f"tcp://127.0.0.1:{server.getsockname()[1]}"
         code, _, err = run("fit", "linear", "rows.npy", "--scheduler", address)
         for connection in accepted:
             connection.close()
     assert code == 2
     assert "did not answer within 0.5 seconds" in err
     assert ("not in Dask's protocol" if sent else "sends no answer") in " ".join(err.split())
-    assert time.monotonic() - began < 30
 
 
 def test_a_scheduler_without_workers_is_said(monkeypatch, capsys):
     distributed = require("distributed")
-    monkeypatch.setattr("lucidae.cli.streams.SECONDS", 2)
+    monkeypatch.setattr("lucidae.cli.streams.PATIENCE", 0.05)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         with (
@@ -172,21 +171,36 @@ def test_a_scheduler_without_workers_is_said(monkeypatch, capsys):
     assert "has no workers: the computation waits" in " ".join(said.split())
 
 
-def test_a_scheduler_does_the_runs_of_experiments(call_main, monkeypatch):
-    distributed, found = require("distributed"), []
+@pytest.fixture(scope="module")
+def scheduler():
+    """Return the address of a scheduler with one worker, in threads of this process."""
+    distributed = require("distributed")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with distributed.LocalCluster(
+            n_workers=1, threads_per_worker=1, processes=False, dashboard_address=None
+        ) as cluster:
+            yield cluster.scheduler_address
+
+
+@contextmanager
+def ignored_warnings():
+    """Ignore the warnings of connections that a cluster leaves to the garbage collector."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+def test_a_scheduler_does_the_runs_of_experiments(call_main, monkeypatch, scheduler):
+    found = []
 
     def reproduce(names, **_):
         found.append((names, type(joblib.parallel.get_active_backend()[0]).__name__))
         raise ValueError("no runs")
 
     monkeypatch.setattr("lucidae.cli.experiments.reproduce", reproduce)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        with distributed.LocalCluster(
-            n_workers=1, threads_per_worker=1, processes=False, dashboard_address=None
-        ) as cluster:
-            address = cluster.scheduler_address
-            code, _, err = call_main("reproduce", "lae-dynamics", "--scheduler", address)
+    with ignored_warnings():
+        code, _, err = call_main("reproduce", "lae-dynamics", "--scheduler", scheduler)
     assert (code, "no runs" in err) == (2, True)
     assert found == [(["lae-dynamics"], "DaskDistributedBackend")]
 
@@ -199,16 +213,9 @@ def test_an_address_that_is_none_is_one_sentence(run):
 
 
 @pytest.mark.parametrize("name", ["rows.parquet", "rows.csv", "rows.npy"])
-def test_a_scheduler_computes_the_fit(run, rows, never_loaded, name):
-    distributed = require("distributed")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        with distributed.LocalCluster(
-            n_workers=1, threads_per_worker=1, processes=False, dashboard_address=None
-        ) as cluster:
-            code, _, err = run(
-                "fit", "linear", name, "--components", 2, "--scheduler", cluster.scheduler_address
-            )
+def test_a_scheduler_computes_the_fit(run, rows, never_loaded, name, scheduler):
+    with ignored_warnings():
+        code, _, err = run("fit", "linear", name, "--components", 2, "--scheduler", scheduler)
     assert code == 0, err
     model = lucidae.load("rows-linear-model.npz")
     assert_allclose(model.components_, lucidae.LinearAutoencoder(2).fit(rows).components_)
@@ -260,16 +267,10 @@ def test_columns_of_other_large_files(run, rows, name):
 
 
 @pytest.mark.parametrize("kind", WRITTEN)
-def test_a_scheduler_reads_text_by_the_same_rules(run, rows, never_loaded, kind):
-    distributed = require("distributed")
+def test_a_scheduler_reads_text_by_the_same_rules(run, rows, never_loaded, kind, scheduler):
     options = [*write_text(rows, kind), "--columns", "3,0"]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        with distributed.LocalCluster(
-            n_workers=1, threads_per_worker=1, processes=False, dashboard_address=None
-        ) as cluster:
-            address = cluster.scheduler_address
-            code, _, err = run("fit", "linear", "rows.csv", *options, "--scheduler", address)
+    with ignored_warnings():
+        code, _, err = run("fit", "linear", "rows.csv", *options, "--scheduler", scheduler)
     assert code == 0, err
     assert_allclose(lucidae.load("rows-linear-model.npz").mean_, rows[:, [3, 0]].mean(axis=0))
 
@@ -337,15 +338,9 @@ def test_columns_of_text_are_no_targets(run, rows):
 
 
 @pytest.mark.parametrize("name", ["rows.parquet", "rows.npy"])
-def test_a_scheduler_computes_a_regression(run, rows, never_loaded, name):
-    distributed = require("distributed")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        with distributed.LocalCluster(
-            n_workers=1, threads_per_worker=1, processes=False, dashboard_address=None
-        ) as cluster:
-            address = ["--scheduler", cluster.scheduler_address]
-            code, _, err = run("fit", "dropout", name, "--target", "2", *address)
+def test_a_scheduler_computes_a_regression(run, rows, never_loaded, name, scheduler):
+    with ignored_warnings():
+        code, _, err = run("fit", "dropout", name, "--target", "2", "--scheduler", scheduler)
     assert code == 0, err
     expected = lucidae.DropoutRegressor(dropout=0.5).fit(np.delete(rows, 2, axis=1), rows[:, 2])
     assert_allclose(lucidae.load("rows-dropout-model.npz").coef_, expected.coef_, atol=1e-10)

@@ -125,7 +125,7 @@ class InterruptedFile(io.BytesIO):
 
 
 @pytest.fixture
-def press_ctrl_c(monkeypatch):
+def press_ctrl_c(monkeypatch, ctrl_c):
     """Return a function that sets after how many bytes of a text file Ctrl-C is pressed."""
     read = pandas.read_csv
 

@@ -26,6 +26,20 @@ def measure(group, device):
     ]
 
 
+@work("toy.gated/1")
+def gated(group, device):
+    """Do the same; from seed 4 on, wait until the file of `gate` exists."""
+    for settings in group:
+        while settings["seed"] >= 4 and not gate(settings["log"]).exists():
+            time.sleep(0.01)
+    return measure(group, device)
+
+
+def gate(log):
+    """Return the file for which cells wait that log in the file `log`."""
+    return Path(f"{log}-gate")
+
+
 @work("toy.sleep/1")
 def sleep(group, device):
     """Leave the number of the process in the log, and take some time."""

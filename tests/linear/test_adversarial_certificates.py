@@ -376,8 +376,7 @@ SOME_ROWS = {
 
 @pytest.mark.filterwarnings("ignore:.*limit of:UserWarning")
 @pytest.mark.parametrize("name", SOME_ROWS)
-@pytest.mark.parametrize("dtype", [np.float64, np.float32])
-@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(("stream", "dtype"), [(False, np.float64), (True, np.float32)])
 @pytest.mark.parametrize("solver", ["exact", "gradient", "stochastic"])
 @pytest.mark.parametrize("method", [*METHODS, "nested_dropout"])
 def test_the_same_fit_has_the_same_verdicts(method, solver, stream, dtype, name):

@@ -18,6 +18,7 @@ Besides, breaks by hand: a missed component, a wrong threshold, a dropped factor
 
 import warnings
 from collections import Counter
+from functools import partial
 
 import numpy as np
 import pytest
@@ -39,7 +40,7 @@ from lucidae.linear.rules import (
     reconstruction_gradient,
     rotation_generator,
 )
-from mutants import broken, mutants
+from mutants import broken, calls_of, is_among, mutants
 
 VALUES = np.array([4.0, 2.5, 1.5, 0.7, 0.3, 0.1])
 TALL = 2 + centred_rows(VALUES)
@@ -167,10 +168,16 @@ def outcome(X, settings, healthy, tolerance):
 
 
 def counts(functions, problems, tolerance, every=1):
-    healthy = {name: result(*problem) for name, problem in problems.items()}
+    runs = {name: calls_of(partial(result, *problem)) for name, problem in problems.items()}
+    healthy = {name: found for name, (found, _) in runs.items()}
     assert all(certificate.holds is not None for _, certificate in healthy.values())
     found, survivors, number = Counter(), [], 0
     for function in functions:
+        using = {
+            name: problem
+            for name, problem in problems.items()
+            if healthy[name][1].holds and is_among(function, runs[name][1])
+        }
         for words, code in mutants(function):
             number += 1
             if number % every:
@@ -178,14 +185,11 @@ def counts(functions, problems, tolerance, every=1):
             with broken(function, code), np.errstate(all="ignore"):
                 outcomes = {
                     name: outcome(*problem, healthy[name][0], tolerance)
-                    for name, problem in problems.items()
-                    if healthy[name][1].holds
+                    for name, problem in using.items()
                 }
             survivors += [(words, name) for name, kind in outcomes.items() if kind == "survived"]
-            for kind in ("survived", "caught", "crashed", "unchanged"):
-                if kind in outcomes.values():
-                    found[kind] += 1
-                    break
+            kinds = ("survived", "caught", "crashed")
+            found[next((kind for kind in kinds if kind in outcomes.values()), "unchanged")] += 1
     return found, survivors
 
 

@@ -103,7 +103,12 @@ def trained(tmp_path_factory):
     if sys.platform == "win32":
         pytest.skip("the processes meet in a file, which needs a POSIX system")
     folder = tmp_path_factory.mktemp("processes")
-    torch.multiprocessing.spawn(one_process, (str(folder), str(folder)), nprocs=2)
+    # Both processes are forked from one that has imported everything.
+    preloaded = torch.multiprocessing.get_context("forkserver")
+    preloaded.set_forkserver_preload([__name__, "torch._dynamo"])
+    torch.multiprocessing.start_processes(
+        one_process, (str(folder), str(folder)), nprocs=2, start_method="forkserver"
+    )
     return [torch.load(folder / f"{rank}.pt") for rank in range(2)]
 
 

@@ -1,5 +1,6 @@
 """Fits by solvers that are broken on purpose: how they are classified and counted."""
 
+import inspect
 import os
 from collections import Counter
 
@@ -41,17 +42,22 @@ def outcome(fit, numbers, is_right, expected, seconds):
     return ("legitimate" if right else "wrong"), certificate.holds is True
 
 
-def surveyed(drawn, outcome_of):
+def surveyed(drawn, outcome_of, called):
     """Return how many mutants (words, problems, function, code) are effective, and the survivors.
 
     A mutant is effective if it makes a fit wrong; a survivor is a wrong fit with a certificate.
+    `called` has the code of the functions that the fit of each problem calls: a mutant of another
+    function leaves this fit unchanged.
     """
     counts, survivors, refused = Counter(), [], []
     effective = 0
     for words, problems, function, code in drawn:
-        kinds = set()
+        kinds, healthy_code = set(), inspect.unwrap(function).__code__
         with broken(function, code):
             for name in problems:
+                if healthy_code not in called[name]:
+                    counts["unchanged"] += 1
+                    continue
                 kind, accepted = outcome_of(name)
                 kinds.add(kind)
                 counts[kind] += 1

@@ -1,5 +1,7 @@
 """Changed attributes and parameters, and rows of other data: what `predict` uses is certified."""
 
+import copy
+import functools
 import pickle
 import warnings
 
@@ -20,6 +22,13 @@ OPTIONS = {
 
 
 def fitted(name="full", dtype=np.float64, n=3):
+    """Return a copy of a fitted model, which a test may change, and its data."""
+    model, X, y = fitted_once(name, dtype, n)
+    return copy.deepcopy(model), X.copy(), y.copy()
+
+
+@functools.cache
+def fitted_once(name, dtype, n):
     d = 40 if name == "learned" else 12
     p = make_sparse_regression(d, 16, 3, n, snr_db=15, random_state=1)
     X, y = (p.dictionary + 0.3).astype(dtype), p.responses - 1.0

@@ -150,7 +150,7 @@ def test_a_shared_dictionary_and_learned_noise():
     assert_allclose(alone.value.coef[0], ended.value.coef[1], atol=1e-6)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def processes():
     """Leave no process behind that other tests would reuse with the paths of this one."""
     yield 2

@@ -34,7 +34,7 @@ from lucidae.sparsity import (
     whitening,
 )
 from lucidae.sparsity.fitted import SparseState
-from mutants import mutants
+from mutants import calls_of, mutants
 from sparsity.broken_fits import outcome, sampled, surveyed
 from sparsity.general_model import Model
 
@@ -246,7 +246,8 @@ def _best_correlation(truth, rho):
 
 @pytest.fixture(scope="module")
 def healthy():
-    return {name: numbers(fitted(name)) for name in PROBLEMS}
+    """Return the numbers of each fit, and the code of the functions that it calls."""
+    return {name: calls_of(lambda name=name: numbers(fitted(name))) for name in PROBLEMS}
 
 
 @pytest.mark.parametrize("name", list(PROBLEMS))
@@ -266,10 +267,11 @@ def all_mutants():
 def test_no_wrong_result_of_a_broken_solver_is_certified(healthy):
     def outcome_of(name):
         judge = partial(is_right, name)
-        return outcome(partial(fitted, name), numbers, judge, healthy[name], seconds=1.0)
+        return outcome(partial(fitted, name), numbers, judge, healthy[name][0], seconds=0.4)
 
     drawn = sampled(list(all_mutants()), SAMPLE, seed=15)
-    effective, survivors = surveyed(drawn, outcome_of)
+    called = {name: codes for name, (_, codes) in healthy.items()}
+    effective, survivors = surveyed(drawn, outcome_of, called)
     assert not survivors, survivors
     assert effective >= 6
 
@@ -283,7 +285,7 @@ OWN = {
 }
 
 
-@pytest.mark.parametrize("factor", [0.5, 0.999, 1.001, 2.0])
+@pytest.mark.parametrize("factor", [0.999, 2.0])
 @pytest.mark.parametrize(
     ("part", "name"), [(part, name) for part, names in OWN.items() for name in names]
 )

@@ -112,11 +112,12 @@ def test_the_solution_is_stationary_and_the_energy_never_rises(learn_noise):
     assert 0.9 < solution.value.spectrum.correlation < 0.999
 
 
-def test_correlated_responses_recover_columns_that_independent_ones_miss():
+@pytest.mark.parametrize(("count", "more"), [(15, 4), pytest.param(30, 7, marks=pytest.mark.slow)])
+def test_correlated_responses_recover_columns_that_independent_ones_miss(count, more):
     # 12 sensors, 8 sources and 20 samples with the correlation 0.99: success is that the columns
-    # with the largest relevances are the true ones (seen: 7 and 18 of 30)
+    # with the largest relevances are the true ones (seen: 4 and 9 of 15, 7 and 18 of 30)
     successes = np.zeros(2, dtype=int)
-    for seed in range(30):
+    for seed in range(count):
         X, y, used, noise = series(seed)
         problem, units = normalise(X, y, compress=False)
         problem = problem.with_noise(float(units.normalised_noise(noise)))
@@ -127,7 +128,7 @@ def test_correlated_responses_recover_columns_that_independent_ones_miss():
         for k, found in enumerate((solve(problem, FullCovariance()), correlated)):
             largest = np.sort(np.argsort(-found.value.relevance)[:8])
             successes[k] += np.array_equal(largest, used)
-    assert successes[1] >= successes[0] + 7
+    assert successes[1] >= successes[0] + more
 
 
 OPTIONS = [

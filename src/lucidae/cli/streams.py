@@ -40,6 +40,9 @@ __all__ = [
 SECONDS = 5
 """Number of seconds to wait for the answer of a Dask scheduler."""
 
+PATIENCE = 5
+"""Number of seconds after which a cluster without workers is reported."""
+
 NOT_LOADED = (".h5", ".hdf5", ".zarr")
 """Suffixes of files that are read in blocks whatever their size."""
 
@@ -131,7 +134,7 @@ def _watched(client: Any, address: str) -> Iterator[None]:
     ended = threading.Event()
 
     def watch() -> None:
-        while not ended.wait(SECONDS):
+        while not ended.wait(PATIENCE):
             if not client.nthreads():
                 note(
                     f"The Dask scheduler {address!r} has no workers: the computation waits until "

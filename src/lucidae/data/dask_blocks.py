@@ -368,8 +368,9 @@ def _computed_tree(levels: list[list[Any]], combine: Any) -> tuple[_Part, bool]:
         with dask.callbacks.Callback(posttask=partial(_after_task, places, found)):
             return _computed(levels[-1])[0], True
     except KeyboardInterrupt:
-        first = _first_finished(levels, {place for place in found if _is_finished(found[place])})
-        kept = [found[place] for place in first]
+        known = dict(found)  # a copy: callbacks of a cluster change `found` in another thread
+        finished = {place for place, value in known.items() if _is_finished(value)}
+        kept = [known[place] for place in _first_finished(levels, finished)]
         return _joined(combine, kept if client is None else client.gather(kept)), False
     finally:
         found.clear()  # a cluster forgets tasks when no future of them is left
