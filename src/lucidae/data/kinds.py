@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from functools import partial
+from functools import partial, wraps
 from inspect import isroutine
 from itertools import chain
 from numbers import Real
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import scipy.sparse
@@ -24,6 +24,7 @@ from lucidae.data.blocks import (
     RowBlocks,
     RowQueue,
     concatenated,
+    located,
     refuse_bad_entries,
     stored_bytes,
 )
@@ -40,6 +41,7 @@ __all__ = [
     "AlignedBlocks",
     "LoadedRows",
     "aligned_blocks",
+    "by_chunks",
     "check_batch",
     "in_memory",
     "is_dask",
@@ -47,6 +49,8 @@ __all__ = [
     "refuse_iterator",
     "row_blocks",
 ]
+
+Method = TypeVar("Method", bound=Callable[..., Any])
 
 
 def in_memory(X: Any, *, rows_drawn: bool = False) -> bool:
@@ -127,8 +131,53 @@ def check_batch(X: Any) -> None:
     named = isinstance(X, str | os.PathLike | RowBlocks)
     if named or _is_function(X) or not (in_memory(X) or hasattr(X, "shape")):
         raise ValueError(
-            f"X is of type {type(X).__name__}, but partial_fit expects one batch of rows in memory:"
-            " call it with each batch, or give files and iterables of batches to fit_batches."
+            f"X is of type {type(X).__name__}, but partial_fit expects one batch of rows in memory "
+            "or a Dask collection: call it with each batch, or give files and iterables of batches "
+            "to fit_batches."
+        )
+
+
+def by_chunks(*, with_targets: bool = False) -> Callable[[Method], Method]:
+    """Return a decorator by which `partial_fit` takes Dask collections.
+
+    The chunks of rows are computed one after the other, and each is a batch. y and the weights may
+    be of any kind. `with_targets` says whether the method uses y.
+    """
+
+    def decorate(method: Method) -> Method:
+        @wraps(method)
+        def chunkwise(self: Any, X: Any, y: Any = None, sample_weight: Any = None) -> Any:
+            if not is_dask(X):
+                given = loaded(y) if with_targets else y
+                return method(self, X, given, loaded(sample_weight, "sample_weight"))
+            data = aligned_blocks(X, y if with_targets else None, sample_weight)
+            if with_targets and y is None:
+                return method(self, next(iter(data.rows)), None)  # it raises its error
+            for block in _weighted_blocks(data):
+                rows = named_rows(block.rows, data.rows.feature_names)
+                targets = block.targets[:, 0] if data.flat_targets else block.targets
+                try:
+                    method(self, rows, targets, block.weights)
+                except ValueError as error:
+                    raise located(error, block, data.rows.name, data.rows.feature_names) from None
+            return self
+
+        return chunkwise  # type: ignore[return-value]
+
+    return decorate
+
+
+def _weighted_blocks(data: AlignedBlocks) -> Iterator[RowBlock]:
+    """Yield the blocks with a positive weight; an error if there is none."""
+    found = False
+    for block in data:
+        if block.weights is None or bool(namespace(block.weights).any(block.weights > 0)):
+            found = True
+            yield block
+    if not found:
+        raise ValueError(
+            "sample_weight sums to 0, expected a positive sum: give a positive weight to at least "
+            "one row."
         )
 
 
