@@ -8,6 +8,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from inspect import isroutine
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,10 @@ from lucidae.arrays import (
     scalar,
     to_numpy,
 )
+from lucidae.arrays.maps import missing_bytes
+
+COPIED_BYTES = 2**25
+"""Memory maps of at most this many bytes are copied before they are used."""
 
 _FLOATS = (np.float64, np.float32)
 _NO_NUMBERS = (bool, np.bool_, np.timedelta64)
@@ -240,10 +245,18 @@ def check_kind(values: Any, name: str) -> Any:
 
     NumPy would ignore the mask, and would convert dates to numbers of days or nanoseconds. A masked
     array without masked entries becomes a plain array. Sparse CuPy matrices raise a ValueError as
-    well. `name` is the argument's name in errors.
+    well, and so do iterators, functions and paths, which only some methods read. A small memory map
+    is copied. `name` is the argument's name in errors.
     """
-    if type(values) is np.ndarray and values.dtype in _FLOATS:
+    if type(values) is np.ndarray and values.dtype in _FLOATS and values.base is None:
         return values  # without the cost of the tests below, which counts in small fits
+    if isinstance(values, np.ndarray):
+        values = _unmapped(values, name)
+    elif isinstance(values, str | os.PathLike | Iterator) or isroutine(values):
+        raise ValueError(
+            f"{name} is of type {type(values).__name__}, but an array, a data frame or a sparse "
+            f"matrix is expected here: load the rows into memory first."
+        )
     if is_sparse_cupy(values):
         raise ValueError(
             f"{name} is a sparse CuPy matrix, expected a dense CuPy array or a SciPy sparse "
@@ -273,6 +286,21 @@ def check_kind(values: Any, name: str) -> Any:
                 "and durations to numbers first."
             )
     return values.data if isinstance(values, np.ma.MaskedArray) else values
+
+
+def _unmapped(values: np.ndarray[Any, Any], name: str) -> np.ndarray[Any, Any]:
+    """Return an array, or a copy if it is a small memory map; `name` is its name in the error.
+
+    Reading a mapped file that has become shorter would end the process without an error.
+    """
+    missing = missing_bytes(values)
+    if missing:
+        raise ValueError(
+            f"{name} is a memory map of a file that has become shorter by {missing} bytes: map the "
+            "file again when nobody writes to it."
+        )
+    copied = isinstance(values, np.memmap) and values.nbytes <= COPIED_BYTES
+    return np.array(values, subok=False) if copied else values
 
 
 def _is_lazy_frame(values: Any) -> bool:
@@ -312,7 +340,7 @@ def real_array(values: Any, name: str, *, accept_complex: bool = False) -> Array
     Text, dates, complex numbers and masked entries raise a ValueError, in which the argument is
     called `name`. Complex numbers are returned if `accept_complex`.
     """
-    values = check_kind(values, name)
+    values = values if isinstance(values, str) else check_kind(values, name)
     try:
         array = as_plain(values) if is_array(values) else np.asarray(values)
     except ValueError as error:

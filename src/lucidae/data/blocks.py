@@ -161,6 +161,10 @@ class RowBlocks(ABC):
             raise ValueError(shrunk(self.name, self.n_rows, row))
         if row == self.first_row:
             raise ValueError(f"{self.name} contains no rows: at least one row is needed.")
+        self.check_unchanged()
+
+    def check_unchanged(self) -> None:  # noqa: B027
+        """Raise an error if the data are not those that were opened, after they were read."""
 
     def __iter__(self) -> Iterator[Any]:
         return (block.rows for block in self.blocks())

@@ -37,7 +37,9 @@ def mapped(estimator: Any, X: Any, method: str) -> Any:
     copy = pickle.loads(pickle.dumps(estimator))
     if is_frame(X):
         return _mapped_frame(copy, X, method)
-    if method == "transform" and _is_too_wide(X):
+    # Where missing entries are allowed, the codes are not an affine function of the rows.
+    is_affine = method == "transform" and not copy.__sklearn_tags__().input_tags.allow_nan
+    if is_affine and _is_too_wide(X):
         return _transformed_columns(copy, X)
     X = one_column_chunk(X)
     example = getattr(copy, method)(_example_rows(X))

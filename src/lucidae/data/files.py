@@ -5,21 +5,29 @@ Every problem with a file is a `ValueError` of one sentence that names the file.
 
 from __future__ import annotations
 
-import mmap
+import math
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from lucidae.arrays.maps import forget_pages, missing_bytes
 from lucidae.data.blocks import ArrayBlocks, RowBlocks, float_reference, shrunk
 
 __all__ = ["FILES", "blocks_of_file", "blocks_of_map"]
 
 UNNAMED_INDEX = re.compile(r"__index_level_\d+__")
 """Names under which pandas stores an index without a name."""
+
+NO_NUMBERS = "{} contains values of type {}, expected real numbers. Convert them first."
+"""Error message for the name of data, and their type, that are not real numbers."""
+
+COPIED_BYTES = 2**20
+"""Number of bytes of a memory map that are copied at a time, after the size of its file was
+compared."""
 
 STREAMED: dict[str, Any] = {"pre_buffer": False, "buffer_size": 2**16}
 """Arguments with which pyarrow reads a Parquet file page by page. By default it keeps all that it
@@ -106,8 +114,35 @@ class ChosenBlocks(RowBlocks):
         return (rows[:, self.positions] for rows in self.data)
 
 
+class FileStamp(NamedTuple):
+    """What tells whether a file has been replaced or written to: its identity, size and time."""
+
+    device: int
+    inode: int
+    size: int
+    modified: int
+
+    @classmethod
+    def of(cls, file: Any) -> FileStamp | None:
+        """Return the stamp of a file; None if there is no such file."""
+        try:
+            found = Path(file).stat()
+        except OSError:
+            return None
+        return cls(found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
+
+
+def _check_stamp(name: str, now: FileStamp | None, before: FileStamp | None) -> None:
+    """Raise an error that calls the file `name` if its stamps before and after reading differ."""
+    if now != before:
+        raise ValueError(
+            f"{name} has changed while it was read: its file was replaced, removed or written to. "
+            "Read it again when nobody writes to it."
+        )
+
+
 class RawBlocks(RowBlocks):
-    """Rows that lie one after the other in a file of numbers: an NPY file or a memory map.
+    """Rows that lie one after the other in a file of numbers: an NPY file.
 
     The blocks are read from the file and not through a mapping of it into memory. So the pages of
     the file do not count as memory of the process, and a file that becomes shorter raises an error,
@@ -148,10 +183,7 @@ class RawBlocks(RowBlocks):
                 f"{name} has shape {shape}, expected rows and columns: two dimensions."
             )
         if dtype.kind not in "buif":
-            raise ValueError(
-                f"{name} contains values of type {dtype}, expected real numbers. Convert them "
-                "first."
-            )
+            raise ValueError(NO_NUMBERS.format(name, dtype))
         super().__init__(
             name,
             1 if is_vector else shape[1],
@@ -163,6 +195,7 @@ class RawBlocks(RowBlocks):
         self.file = file
         self.stored = dtype
         self.offset = offset
+        self._stamp = FileStamp.of(file)
 
     def read(self) -> Iterator[Any]:
         """Yield the rows of the file in blocks."""
@@ -178,6 +211,10 @@ class RawBlocks(RowBlocks):
                 if found < count:
                     raise ValueError(shrunk(self.name, self.n_rows, start + found))
                 yield block
+
+    def check_unchanged(self) -> None:
+        """Raise an error if the file has been replaced or written to since it was opened."""
+        _check_stamp(self.name, FileStamp.of(self.file), self._stamp)
 
 
 def _fill(stream: Any, buffer: Any) -> int:
@@ -199,7 +236,11 @@ def _blocks_of_npy(file: Path, *, flat: bool, first_row: int) -> RowBlocks:
     except (ValueError, OSError, EOFError) as error:
         why = str(error).splitlines()[0].rstrip(".")
         raise ValueError(f"{name} is not a complete NPY file of numbers: {why}.") from None
-    return blocks_of_map(array, name, flat=flat, first_row=first_row)
+    if not array.flags.c_contiguous:
+        return MapBlocks(array, name, flat=flat, first_row=first_row)
+    return RawBlocks(
+        file, array.dtype, array.shape, array.offset, name=name, flat=flat, first_row=first_row
+    )
 
 
 def blocks_of_map(
@@ -207,25 +248,66 @@ def blocks_of_map(
 ) -> RowBlocks:
     """Return the blocks of a memory map, which messages call `name`, from row `first_row` on.
 
-    If `flat`, the map may be a vector. The blocks are read from the file if the rows are stored one
-    after the other. The private changes of a copy-on-write map (mode ``"c"``) are in memory only,
-    so it is sliced.
+    If `flat`, the map may be a vector.
     """
-    file, mapping = array.filename, array._mmap  # type: ignore[attr-defined]
-    if file is None or mapping is None or array.mode == "c" or not array.flags.c_contiguous:
-        return ArrayBlocks(array, name, flat=flat, first_row=first_row)
-    # A mapping begins at the last page boundary before the offset that was asked for.
-    begin = array.offset - array.offset % mmap.ALLOCATIONGRANULARITY
-    inside = array.ctypes.data - np.frombuffer(mapping, dtype=np.uint8).ctypes.data
-    return RawBlocks(
-        Path(file),
-        array.dtype,
-        array.shape,
-        begin + inside,
-        name=name,
-        flat=flat,
-        first_row=first_row,
-    )
+    return MapBlocks(array, name, flat=flat, first_row=first_row)
+
+
+class MapBlocks(ArrayBlocks):
+    """Blocks of rows of a memory map, copied from it in small parts.
+
+    The rows come from the file that was mapped, also if another file has its name now. Before each
+    part is copied, the size of the file is compared, because reading a page behind its end would
+    end the process. At the end of a pass, the file must be the one of the beginning; if the map is
+    writable, the time of its last change does not count.
+    """
+
+    array: np.memmap[Any, Any]
+
+    def __init__(
+        self, array: np.memmap[Any, Any], name: str, *, flat: bool = False, first_row: int = 0
+    ) -> None:
+        if array.dtype.kind not in "buif":
+            raise ValueError(NO_NUMBERS.format(name, array.dtype))
+        _refuse_short_map(array[:1], name, array)
+        super().__init__(array, name, flat=flat, first_row=first_row)
+
+    def read(self) -> Iterator[Any]:
+        """Yield copies of consecutive rows of the map."""
+        before = self._stamp()
+        for block in super().read():
+            yield self._copied(block)
+            forget_pages(self.array)
+        _check_stamp(self.name, self._stamp(), before)
+
+    def _copied(self, block: Any) -> Any:
+        """Return a copy of some rows of the map, made in parts of about a mebibyte."""
+        rows = np.empty(block.shape, dtype=block.dtype)
+        step = max(1, COPIED_BYTES // max(1, block[:1].nbytes))
+        for start in range(0, len(rows), step):
+            part = block[start : start + step]
+            _refuse_short_map(part, self.name, self.array)
+            rows[start : start + step] = part
+        return rows
+
+    def _stamp(self) -> FileStamp | None:
+        """Return the stamp of the file that has the name of the mapped one; None without a name."""
+        file = self.array.filename
+        found = None if file is None else FileStamp.of(file)
+        is_writable = self.array.mode != "r"
+        return found._replace(modified=0) if found is not None and is_writable else found
+
+
+def _refuse_short_map(part: Any, name: str, whole: np.memmap[Any, Any]) -> None:
+    """Raise an error if the rows `part` of a memory map are behind the present end of its file.
+
+    `name` is the name of the map in the message, and `whole` are all its rows.
+    """
+    if missing_bytes(part) == 0:
+        return
+    missing = missing_bytes(whole)
+    found = len(whole) - math.ceil(missing * len(whole) / whole.nbytes)
+    raise ValueError(shrunk(name, len(whole), max(0, found)))
 
 
 class ParquetBlocks(RowBlocks):
@@ -238,6 +320,7 @@ class ParquetBlocks(RowBlocks):
     def __init__(self, file: Path, *, flat: bool, first_row: int, options: Any = None) -> None:
         parquet, self._errors = _pyarrow()
         name = repr(file.name)
+        self._stamp = FileStamp.of(file)
         try:
             with parquet.ParquetFile(file) as opened:
                 schema, n_rows = opened.schema_arrow, opened.metadata.num_rows
@@ -263,6 +346,10 @@ class ParquetBlocks(RowBlocks):
             if skip < batch.num_rows:
                 yield self._numbers(batch.slice(skip))
             skip = max(0, skip - batch.num_rows)
+
+    def check_unchanged(self) -> None:
+        """Raise an error if the file has been replaced or written to since it was opened."""
+        _check_stamp(self.name, FileStamp.of(self.file), self._stamp)
 
     def group_lengths(self) -> list[int]:
         """Return the number of rows of each row group of the file."""
@@ -376,18 +463,21 @@ class _StoredArray:
     def __init__(self, file: Path, key: str, shape: Any, dtype: Any, chunks: Any) -> None:
         self.file, self.key, self.shape, self.dtype = file, key, shape, dtype
         self.chunks = chunks
+        self._stamp = FileStamp.of(file)
 
     def __getitem__(self, rows: slice) -> Any:
         import h5py
 
         try:
             with h5py.File(self.file, "r") as opened:
-                return opened[self.key][rows]
+                found = opened[self.key][rows]
         except (OSError, KeyError) as error:
             raise ValueError(
                 f"{self.file.name!r} cannot be read to its end: {_first_line(error)}. It has "
                 "changed while it was read, or it is damaged: read it again, or replace it."
             ) from None
+        _check_stamp(repr(self.file.name), FileStamp.of(self.file), self._stamp)
+        return found
 
 
 def _blocks_of_hdf5(file: Path, *, flat: bool, first_row: int) -> RowBlocks:

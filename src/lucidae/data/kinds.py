@@ -1,35 +1,34 @@
-"""Recognition of the kind of data; blocks of X with targets and weights; iterables of batches."""
+"""Recognition of the kind of data, and blocks of X with their targets and weights."""
 
 from __future__ import annotations
 
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from functools import partial
+from functools import partial, wraps
 from inspect import isroutine
 from itertools import chain
 from numbers import Real
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import scipy.sparse
 
 from lucidae.arrays import Array, is_array, like, namespace
 from lucidae.data import blocks as sizes
+from lucidae.data.batches import BatchBlocks
 from lucidae.data.blocks import (
     ArrayBlocks,
     RowBlock,
     RowBlocks,
     RowQueue,
-    column_names,
     concatenated,
-    floating_rows,
-    reference_of_rows,
+    located,
     refuse_bad_entries,
     stored_bytes,
 )
-from lucidae.data.files import blocks_of_file
+from lucidae.data.files import blocks_of_file, blocks_of_map
 from lucidae.validation import (
     check_integer,
     check_number,
@@ -40,9 +39,9 @@ from lucidae.validation import (
 
 __all__ = [
     "AlignedBlocks",
-    "BatchBlocks",
     "LoadedRows",
     "aligned_blocks",
+    "by_chunks",
     "check_batch",
     "in_memory",
     "is_dask",
@@ -50,6 +49,8 @@ __all__ = [
     "refuse_iterator",
     "row_blocks",
 ]
+
+Method = TypeVar("Method", bound=Callable[..., Any])
 
 
 def in_memory(X: Any, *, rows_drawn: bool = False) -> bool:
@@ -130,8 +131,53 @@ def check_batch(X: Any) -> None:
     named = isinstance(X, str | os.PathLike | RowBlocks)
     if named or _is_function(X) or not (in_memory(X) or hasattr(X, "shape")):
         raise ValueError(
-            f"X is of type {type(X).__name__}, but partial_fit expects one batch of rows in memory:"
-            " call it with each batch, or give files and iterables of batches to fit_batches."
+            f"X is of type {type(X).__name__}, but partial_fit expects one batch of rows in memory "
+            "or a Dask collection: call it with each batch, or give files and iterables of batches "
+            "to fit_batches."
+        )
+
+
+def by_chunks(*, with_targets: bool = False) -> Callable[[Method], Method]:
+    """Return a decorator by which `partial_fit` takes Dask collections.
+
+    The chunks of rows are computed one after the other, and each is a batch. y and the weights may
+    be of any kind. `with_targets` says whether the method uses y.
+    """
+
+    def decorate(method: Method) -> Method:
+        @wraps(method)
+        def chunkwise(self: Any, X: Any, y: Any = None, sample_weight: Any = None) -> Any:
+            if not is_dask(X):
+                given = loaded(y) if with_targets else y
+                return method(self, X, given, loaded(sample_weight, "sample_weight"))
+            data = aligned_blocks(X, y if with_targets else None, sample_weight)
+            if with_targets and y is None:
+                return method(self, next(iter(data.rows)), None)  # it raises its error
+            for block in _weighted_blocks(data):
+                rows = named_rows(block.rows, data.rows.feature_names)
+                targets = block.targets[:, 0] if data.flat_targets else block.targets
+                try:
+                    method(self, rows, targets, block.weights)
+                except ValueError as error:
+                    raise located(error, block, data.rows.name, data.rows.feature_names) from None
+            return self
+
+        return chunkwise  # type: ignore[return-value]
+
+    return decorate
+
+
+def _weighted_blocks(data: AlignedBlocks) -> Iterator[RowBlock]:
+    """Yield the blocks with a positive weight; an error if there is none."""
+    found = False
+    for block in data:
+        if block.weights is None or bool(namespace(block.weights).any(block.weights > 0)):
+            found = True
+            yield block
+    if not found:
+        raise ValueError(
+            "sample_weight sums to 0, expected a positive sum: give a positive weight to at least "
+            "one row."
         )
 
 
@@ -187,16 +233,12 @@ def _opened(
     if isinstance(X, RowBlocks):
         return X
     if isinstance(X, str | os.PathLike):
-        from lucidae.data.files import blocks_of_file
-
         if not Path(X).exists():
             raise ValueError(
                 f"There is no file {os.fspath(X)!r}, which was given as {name}: check the path."
             )
         return blocks_of_file(X, flat=flat, first_row=first_row)
     if isinstance(X, np.memmap):
-        from lucidae.data.files import blocks_of_map
-
         return blocks_of_map(X, name, flat=flat, first_row=first_row)
     if is_dask(X):
         from lucidae.data.dask_blocks import DaskBlocks
@@ -430,6 +472,7 @@ def aligned_blocks(
         if in_memory(weights):
             weights = real_array(weights, "sample_weight")
         weights = _opened(weights, "sample_weight", flat=True)
+        _check_weights_flat(weights)
     if is_dask(X):
         from lucidae.data.dask_blocks import DaskAligned
 
@@ -437,183 +480,11 @@ def aligned_blocks(
     return AlignedBlocks(rows, targets, weights)
 
 
-class BatchBlocks(RowBlocks):
-    """An iterable of batches of rows; a generator can be read once only.
-
-    Parameters
-    ----------
-    batches : iterable
-        Each batch is an array, a data frame or a sparse matrix of rows, the path of a file, or a
-        tuple of rows, targets and, optionally, weights.
-    name : str
-        What messages call the data.
-    with_targets : bool, default=False
-        Whether the targets are used; otherwise they are ignored.
-    flat : bool, default=False
-        Whether a batch may be a vector, one number per row.
-    first_row : int, default=0
-        Rows before this one are left out.
-    """
-
-    def __init__(
-        self,
-        batches: Iterable[Any],
-        name: str,
-        *,
-        with_targets: bool = False,
-        flat: bool = False,
-        first_row: int = 0,
-    ) -> None:
-        given = iter(batches)
-        self._batches = batches
-        self._with_targets = with_targets
-        self._columns: tuple[str, ...] | None = None
-        iterator = self._opened_files(given, name)
-        first = next((batch for batch in iterator if _n_rows(batch, name)), None)
-        if first is None:
-            raise ValueError(f"{name} yields no rows: at least one batch with a row is needed.")
-        rows, targets, weights = _parts(first, name)
-        self._weighted = weights is not None
-        self._n_targets: int | None = None
-        self.flat_targets = with_targets and len(np.shape(targets)) == 1
-        is_vector = flat and len(getattr(rows, "shape", (0,))) == 1
-        checked = floating_rows(rows, name, 0, 0, flat=is_vector)
-        once = given is batches
-        self._rest: Iterator[Any] | None = chain([first], iterator) if once else None
-        super().__init__(
-            name,
-            int(checked.shape[1]),
-            reference_of_rows(checked),
-            feature_names=self._columns or column_names(rows),  # type: ignore[redundant-expr]  # `_opened_files` sets it
-            repeatable=not once,
-            flat=is_vector,
-            first_row=first_row,
-        )
-
-    def read(self) -> Iterator[Any]:
-        """Yield the batches as they were given; `blocks` separates rows, targets and weights."""
-        return (block.rows for block in self.blocks())
-
-    def blocks(self) -> Iterator[RowBlock]:
-        """Yield the batches with their targets and weights."""
-        row, index, skipped = 0, -1, self.first_row
-        for batch in self._next_pass():
-            if not _n_rows(batch, self.name):
-                continue
-            index += 1
-            raw, targets, weights = _parts(batch, self.name)
-            targets = targets if self._with_targets else None
-            names = column_names(raw)
-            if names is not None and names != (self.feature_names or names):
-                raise ValueError(
-                    f"block {index} of {self.name} has other columns than the first block: all "
-                    "blocks need the same columns in the same order."
-                )
-            rows = self.checked(raw, index, row)
-            row += rows.shape[0]
-            if targets is not None:
-                targets = floating_rows(targets, "y", index, row - rows.shape[0], flat=True)
-            self._check_parts(targets, weights, index)
-            block = RowBlock(rows, targets, weights, index, row - rows.shape[0])
-            if row > skipped:
-                yield _without_first(block, skipped)
-        if row <= skipped:
-            raise ValueError(
-                f"{self.name} has {row} rows, but the first {skipped} rows are to be left out: "
-                "give a smaller first_row."
-            )
-
-    def _check_parts(self, targets: Any, weights: Any, index: int) -> None:
-        """Raise an error unless batch `index` has targets and weights as the first one has."""
-        if (weights is not None) != self._weighted:
-            has, first = ("no weights", "has") if self._weighted else ("weights", "has none")
-            raise ValueError(
-                f"block {index} of {self.name} has {has}, but the first block {first}: give "
-                "weights in all batches or in none."
-            )
-        if not self._with_targets:
-            return
-        if targets is None:
-            raise ValueError(
-                f"block {index} of {self.name} has no targets: give each batch as a tuple of rows "
-                "and targets, or all targets as y."
-            )
-        self._n_targets = self._n_targets or int(targets.shape[1])
-        if targets.shape[1] != self._n_targets:
-            raise ValueError(
-                f"block {index} of {self.name} has {targets.shape[1]} targets per row, but "
-                f"{self._n_targets} are expected, as in the first block: all batches need the "
-                "same targets."
-            )
-
-    def _next_pass(self) -> Iterator[Any]:
-        """Return an iterator over all batches; an iterator that was read already is an error."""
-        if self.repeatable:
-            return self._opened_files(iter(self._batches), self.name)
-        if self._rest is None:
-            raise ValueError(
-                f"{self.name} is an iterator that has been read already: give a new one, or "
-                "something that can be read more than once."
-            )
-        return self._used_up(self._rest)
-
-    def _opened_files(self, batches: Iterator[Any], name: str) -> Iterator[Any]:
-        """Yield the batches; the path of a file is replaced by the blocks of this file."""
-        for batch in batches:
-            if not isinstance(batch, str | os.PathLike):
-                yield batch
-                continue
-            data = blocks_of_file(batch)
-            self._columns = self._columns or data.feature_names
-            if data.feature_names != self._columns:
-                raise ValueError(
-                    f"{data.name} has other columns than the files of {name} before it: all files "
-                    "need the same columns in the same order."
-                )
-            yield from data
-
-    def _used_up(self, rest: Iterator[Any]) -> Iterator[Any]:
-        yield from rest
-        self._rest = None
-
-
-class _BatchParts(NamedTuple):
-    rows: Any
-    targets: Any
-    weights: Any
-
-
-def _parts(batch: Any, name: str) -> _BatchParts:
-    """Return rows, targets and weights of a batch; None for targets and weights that it lacks."""
-    is_tuple = isinstance(batch, list | tuple) and len(batch) > 0
-    if not is_tuple or len(getattr(batch[0], "shape", ())) != 2:
-        return _BatchParts(batch, None, None)  # an array, or a list of rows
-    if len(batch) > 3:
+def _check_weights_flat(weights: RowBlocks) -> None:
+    """Raise an error unless weights that are read in blocks are a vector."""
+    if not weights.flat:
+        n_rows = "n" if weights.n_rows is None else weights.n_rows
         raise ValueError(
-            f"a batch of {name} has {len(batch)} parts, expected at most 3: rows, targets and "
-            "weights."
+            f"sample_weight has shape ({n_rows}, {weights.n_features}), expected ({n_rows},): one "
+            "weight per row."
         )
-    return _BatchParts(*batch, *[None] * (3 - len(batch)))
-
-
-def _n_rows(batch: Any, name: str) -> int:
-    """Return the number of rows of a batch, which may be a tuple of rows, targets and weights."""
-    rows = _parts(batch, name).rows
-    shape = getattr(rows, "shape", None)
-    if shape is not None and len(shape):
-        return int(shape[0])
-    if isinstance(rows, list | tuple):
-        return len(rows)
-    raise ValueError(
-        f"{name} yields {type(rows).__name__}, expected batches of rows: arrays, data frames, "
-        "sparse matrices or paths of files."
-    )
-
-
-def _without_first(block: RowBlock, skipped: int) -> RowBlock:
-    """Return a block without its first `skipped` rows."""
-    cut = max(0, skipped - block.first_row)
-    if not cut:
-        return block
-    rows, targets, weights = (None if part is None else part[cut:] for part in block[:3])
-    return RowBlock(rows, targets, weights, block.number, block.first_row + cut)

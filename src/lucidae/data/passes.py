@@ -13,6 +13,7 @@ import numpy as np
 from sklearn import get_config
 
 from lucidae.arrays import Array, is_numpy, namespace
+from lucidae.base import restored_on_failure
 from lucidae.data.blocks import RowBlock, RowBlocks, coalesced, concatenated, located
 from lucidae.data.kinds import (
     AlignedBlocks,
@@ -443,6 +444,7 @@ class LazyOutputMixin:
         if method is not None and not hasattr(method, "keeps_lazy"):
             cls.transform = _lazy_kept(method)  # type: ignore[attr-defined]
 
+    @restored_on_failure
     def fit_transform(self, X: Any, y: Any = None, **fit_params: Any) -> Any:
         """Fit to `X` and return its codes; an iterator is refused, because X is read twice.
 

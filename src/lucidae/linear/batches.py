@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any, Self
 
 from lucidae.base import restored_on_failure
-from lucidae.data import aligned_blocks, read_moment, store_features
+from lucidae.data import aligned_blocks, in_memory, read_moment, store_features
 from lucidae.data.kinds import AlignedBlocks, LoadedRows
 from lucidae.data.passes import Passes, check_start, given_moment, load_rows, no_moment
 from lucidae.linear.methods import Options
@@ -24,6 +24,7 @@ __all__ = [
     "check_repeatable",
     "check_streamed",
     "draws_rows",
+    "loaded_if_small",
     "loaded_rows",
 ]
 
@@ -62,6 +63,18 @@ def loaded_rows(data: AlignedBlocks, *, missing: bool = False) -> LoadedRows | N
     if data.rows.n_features > EXACT_FEATURES:
         return load_rows(data, no_moment, most_bytes=LOADED_BYTES, missing=missing)
     return load_rows(data, missing=missing)
+
+
+def loaded_if_small(X: Any, sample_weight: Any) -> tuple[Any, Any]:
+    """Return data of any kind as rows in memory, which may contain NaN, with their weights.
+
+    Data that are too large are returned as `AlignedBlocks`, which contain their weights.
+    """
+    if in_memory(X) and in_memory(sample_weight):
+        return X, sample_weight
+    data = aligned_blocks(X, None, sample_weight)
+    small = loaded_rows(data, missing=True)
+    return (data, None) if small is None else (small.rows, small.weights)
 
 
 def check_streamed(options: Options, n_features: int, start: SecondMoment | None) -> None:

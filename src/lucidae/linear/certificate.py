@@ -700,7 +700,8 @@ def checked_data(X: Any, sample_weight: Any) -> tuple[Any, Any]:
     if isinstance(X, SecondMoment):
         return X, None
     if not (in_memory(X) and in_memory(sample_weight)):
-        blocks = aligned_blocks(X, None, sample_weight)
+        given = isinstance(X, AlignedBlocks)
+        blocks = X if given else aligned_blocks(X, None, sample_weight)
         small = loaded_rows(blocks)
         if small is None and blocks.rows.n_features > EXACT_FEATURES:
             check_repeatable(blocks)

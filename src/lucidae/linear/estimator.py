@@ -24,11 +24,11 @@ from lucidae.base import (
 )
 from lucidae.certificate import Certificate
 from lucidae.data import LazyOutputMixin, by_blocks, in_memory, loaded
-from lucidae.data.kinds import AlignedBlocks, check_batch
+from lucidae.data.kinds import AlignedBlocks, by_chunks, check_batch
 from lucidae.data.passes import Passes
 from lucidae.io.models import saved_as
 from lucidae.linear.attributes import finite
-from lucidae.linear.batches import FitBatchesMixin, draws_rows
+from lucidae.linear.batches import FitBatchesMixin, draws_rows, loaded_if_small
 from lucidae.linear.certificate import checked_data, with_changes
 from lucidae.linear.counting import ComponentCount
 from lucidae.linear.data import MomentSource, source_of
@@ -355,6 +355,7 @@ class LinearAutoencoder(
 
     @restored_on_failure
     @suggesting_em
+    @by_chunks()
     def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:  # noqa: ARG002
         """Update the fit with one more batch of rows, of any size.
 
@@ -374,7 +375,8 @@ class LinearAutoencoder(
         Parameters
         ----------
         X : array-like, data frame, sparse matrix or tensor of shape (n, m)
-            The batch: n ≥ 1 samples with m features.
+            The batch: n ≥ 1 samples with m features. Of a Dask array or data frame, each chunk of
+            rows is a batch.
         y : ignored
             Accepted for scikit-learn's pipelines.
         sample_weight : array-like of shape (n,), optional
@@ -639,9 +641,12 @@ class LinearAutoencoder(
         return self._with_changes(super().certificate_)
 
     def _certify_on(self, X: Any, y: Any = None, *, sample_weight: Any = None) -> Certificate:  # noqa: ARG002
-        if self.handle_missing == "em" and not isinstance(X, SecondMoment) and in_memory(X):
-            rows = self._rows(X, reset=False)
-            if self._has_missing(rows) or self._state.observed is not None:
+        if self.handle_missing == "em" and not isinstance(X, SecondMoment):
+            X, sample_weight = loaded_if_small(X, sample_weight)
+            in_blocks = isinstance(X, AlignedBlocks)
+            rows = X if in_blocks else self._rows(X, reset=False)
+            observed = self._state.observed is not None
+            if not in_blocks and (observed or self._has_missing(rows)):
                 mass = check_weights(sample_weight, rows)
                 found = self._state.certify_observed(rows, mass, type(self).__name__)
                 return self._with_changes(found)

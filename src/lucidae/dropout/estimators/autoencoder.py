@@ -27,7 +27,7 @@ from lucidae.base import (
 )
 from lucidae.certificate import Certificate, undecided
 from lucidae.data import LazyOutputMixin, by_blocks, in_memory
-from lucidae.data.kinds import check_batch
+from lucidae.data.kinds import by_chunks, check_batch
 from lucidae.dropout.attributes import deviations_away
 from lucidae.dropout.batches import BlockProblem, check_features, check_problem, loaded_or_problem
 from lucidae.dropout.certificate import claims
@@ -397,13 +397,15 @@ class DropoutAutoencoder(
 
     @available_if(merges_moments)
     @restored_on_failure
+    @by_chunks()
     def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:  # noqa: ARG002
         """Update the fit with further rows; after the last batch it equals `fit` on all rows.
 
         Parameters
         ----------
         X : {array-like, sparse matrix} of shape (n_samples, n_features)
-            A batch of any size, one row per sample.
+            A batch of any size, one row per sample. Of a Dask array or data frame, each chunk of
+            rows is a batch.
         y : None
             Ignored.
         sample_weight : array-like of shape (n_samples,), optional

@@ -16,7 +16,7 @@ from lucidae.arrays import Array, is_array, is_numpy, to_numpy
 from lucidae.base import Fitted, reference_array, restored_on_failure, validated_rows
 from lucidae.certificate import Certificate
 from lucidae.data import by_blocks, in_memory, loaded, store_targets
-from lucidae.data.kinds import check_batch
+from lucidae.data.kinds import by_chunks, check_batch
 from lucidae.dropout.batches import BlockProblem, check_problem, loaded_or_problem
 from lucidae.dropout.estimators.blocks import RegressorBatchesMixin, merges_regression
 from lucidae.dropout.estimators.fitted_arrays import finite_output, same_values, weights_of
@@ -319,13 +319,15 @@ class DropoutRegressor(
 
     @available_if(merges_regression)
     @restored_on_failure
+    @by_chunks(with_targets=True)
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Update the fit with further rows; after the last batch it equals `fit` on all rows.
 
         Parameters
         ----------
         X : {array-like, sparse matrix} of shape (n_samples, n_features)
-            Inputs of a batch of any size, one row per sample.
+            Inputs of a batch of any size, one row per sample. Of a Dask array or data frame, each
+            chunk of rows is a batch.
         y : array-like of shape (n_samples,) or (n_samples, n_targets)
             Targets, one row per sample.
         sample_weight : array-like of shape (n_samples,), optional
