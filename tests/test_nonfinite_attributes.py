@@ -188,9 +188,9 @@ def test_weights_and_coefficients_that_are_not_finite_are_refused():
             for family, pair in pairs.items():
                 pair[place].flat[-1] = bad
                 settings = {"method": "rag"} if family == "linear" else {"dropout": 0.3}
-                with pytest.raises(ValueError, match="NaN|infinity"):
+                with pytest.raises(ValueError, match=r"NaN|infinity"):
                     certify(tuple(pair), X, Y, family=family, **settings)
         coef = np.zeros((3, 6))
         coef[1, 1] = bad
-        with pytest.raises(ValueError, match="NaN|infinity"):
+        with pytest.raises(ValueError, match=r"NaN|infinity"):
             certify(coef, X, Y)
