@@ -18,8 +18,10 @@ from lucidae import (
     DropoutRegressor,
     LinearAutoencoder,
     SparseVAE,
+    certify,
 )
 from lucidae.arrays import namespace, to_numpy
+from lucidae.sparsity import noise_path, solve_batch, solve_joint
 from lucidae.validation import (
     check_choice,
     check_integer,
@@ -288,3 +290,74 @@ def test_verbose_is_a_flag_or_a_count():
     assert shown == [True, False, True, False, True, True]
     with pytest.raises(ValueError, match=r"verbose=-1 was given, .* at least 0, True or False"):
         check_verbose(-1)
+
+
+BOXED = {
+    "objects": lambda Z: Z.astype(object),
+    "some objects": lambda Z: np.where(np.arange(Z.shape[1]) == 1, Z.astype(object), 1.0),
+    "text": lambda Z: Z.astype(str),
+    "text as objects": lambda Z: Z.astype(str).astype(object),
+    "bytes": lambda Z: Z.astype("S"),
+    "lists of text": lambda Z: [[str(entry) for entry in row] for row in Z],
+}
+
+
+@pytest.mark.parametrize("form", BOXED)
+def test_complex_numbers_as_objects_or_text_are_refused(form):
+    rng = np.random.default_rng(0)
+    X, y = rng.standard_normal((20, 4)), rng.standard_normal((20, 2))
+    box = BOXED[form]
+    wrong = box(X + 1j), box(y + 1j)
+    complex_fit = SparseVAE(noise_variance=0.1).fit(X + 1j * rng.standard_normal(X.shape), y)
+    before = complex_fit.coef_.copy()
+    calls = {
+        "X": [
+            lambda: complex_fit.fit(wrong[0], y),
+            lambda: complex_fit.predict(wrong[0]),
+            lambda: certify(complex_fit, wrong[0], y),
+            lambda: certify(before, wrong[0], y),
+            lambda: noise_path(wrong[0], y, [0.1]),
+            lambda: solve_batch(np.asarray(wrong[0])[None], y[None]),
+            lambda: LinearAutoencoder(1).fit(wrong[0]),
+            lambda: DropoutRegressor(1).fit(wrong[0], y),
+            lambda: DropoutAutoencoder(1).fit(wrong[0]),
+            lambda: DropoutFactorization(1).fit(wrong[0]),
+        ],
+        "y": [
+            lambda: complex_fit.fit(X, wrong[1]),
+            lambda: certify(complex_fit, X, wrong[1]),
+            lambda: certify(before, X, wrong[1]),
+            lambda: noise_path(X, wrong[1], [0.1]),
+            lambda: solve_batch(X[None], np.asarray(wrong[1])[None]),
+            lambda: DropoutRegressor(1).fit(X, wrong[1]),
+        ],
+        r"X\[1\]": [lambda: solve_joint([X, wrong[0]], [y, y])],
+        r"y\[0\]": [lambda: solve_joint([X, X], [wrong[1], y])],
+    }
+    for name, refused in calls.items():
+        words = rf"^{name} contains complex numbers as Python objects or as text, such as .*j\)"
+        for call in refused:
+            with pytest.raises(ValueError, match=words) as error:
+                call()
+            assert "\n" not in str(error.value)
+    assert_array_equal(complex_fit.coef_, before)  # the last fit was kept
+
+
+def test_complex_objects_in_columns_of_a_frame_are_refused():
+    pandas = require("pandas")
+    rng = np.random.default_rng(0)
+    X, y = rng.standard_normal((20, 4)), rng.standard_normal((20, 2))
+    frame = pandas.DataFrame(X, columns=list("abcd")).astype({"b": object})
+    SparseVAE(noise_variance=0.1).fit(frame, y)  # real objects are converted
+    frame["c"] = (X[:, 2] + 1j).astype(object)
+    with pytest.raises(ValueError, match=r"^X contains complex numbers as Python objects"):
+        SparseVAE(noise_variance=0.1).fit(frame, y)
+    with pytest.raises(ValueError, match=r"^y contains complex numbers as Python objects"):
+        SparseVAE(noise_variance=0.1).fit(X, frame["c"])
+
+
+def test_errors_show_a_value_in_one_short_line():
+    with pytest.raises(ValueError, match=r"^sample_weight contains values of dtype") as error:
+        SparseVAE(noise_variance=0.1).fit(np.eye(40), np.ones(40), np.ones(40, dtype=complex))
+    assert "\n" not in str(error.value)
+    assert len(str(error.value)) < 400

@@ -36,6 +36,9 @@ from lucidae.arrays.maps import missing_bytes
 COPIED_BYTES = 2**25
 """Memory maps of at most this many bytes are copied before they are used."""
 
+LONGEST_VALUE = 200
+"""Number of characters after which the representation of a value is cut in errors."""
+
 _FLOATS = (np.float64, np.float32)
 _NO_NUMBERS = (bool, np.bool_, np.timedelta64)
 """Types that Python counts among the integers; NumPy derives durations from its integers."""
@@ -244,9 +247,10 @@ def check_kind(values: Any, name: str) -> Any:
     """Return `values`, or raise a ValueError if they have masked entries, dates or durations.
 
     NumPy would ignore the mask, and would convert dates to numbers of days or nanoseconds. A masked
-    array without masked entries becomes a plain array. Sparse CuPy matrices raise a ValueError as
-    well, and so do iterators, functions and paths, which only some methods read. A small memory map
-    is copied. `name` is the argument's name in errors.
+    array without masked entries becomes a plain array. Sparse CuPy matrices, and complex numbers
+    as Python objects or as text, raise a ValueError as well, and so do iterators, functions and
+    paths, which only some methods read. A small memory map is copied. `name` is the argument's name
+    in errors.
     """
     if type(values) is np.ndarray and values.dtype in _FLOATS and values.base is None:
         return values  # without the cost of the tests below, which counts in small fits
@@ -279,12 +283,16 @@ def check_kind(values: Any, name: str) -> Any:
             f"{name} has masked entries ({masked}), expected a value in every entry. Impute or "
             "remove the masked entries first."
         )
-    for dtype in _dtypes(_as_array(values) if listed else values):
+    array = _as_array(values) if listed else values
+    dtypes = _dtypes(array)
+    for dtype in dtypes:
         if getattr(dtype, "kind", "") in ("m", "M") or _is_temporal(dtype):
             raise ValueError(
                 f"{name} contains values of dtype {dtype}, expected real numbers. Convert dates "
                 "and durations to numbers first."
             )
+    if any(getattr(dtype, "kind", "") in ("O", "U", "S") for dtype in dtypes):
+        _refuse_boxed_complex(array, name)
     return values.data if isinstance(values, np.ma.MaskedArray) else values
 
 
@@ -301,6 +309,42 @@ def _unmapped(values: np.ndarray[Any, Any], name: str) -> np.ndarray[Any, Any]:
         )
     copied = isinstance(values, np.memmap) and values.nbytes <= COPIED_BYTES
     return np.array(values, subok=False) if copied else values
+
+
+def _refuse_boxed_complex(values: Any, name: str) -> None:
+    """Raise a ValueError if Python objects or text in an array or a data frame are complex numbers.
+
+    They would have to be converted one by one, and scikit-learn's error about them is a TypeError.
+    """
+    columns = [values[key] for key in values.columns] if hasattr(values, "columns") else [values]
+    for column in columns:
+        entries = np.asarray(column)
+        if entries.dtype.kind not in "OUS":
+            continue
+        for entry in entries.flat:
+            if isinstance(entry, complex | np.complexfloating) or _is_complex_text(entry):
+                raise ValueError(
+                    f"{name} contains complex numbers as Python objects or as text, such as "
+                    f"{_shown(entry)}, expected an array of numbers: convert them first, by "
+                    f"np.asarray({name}).astype(complex)."
+                )
+
+
+def _shown(entry: Any) -> str:
+    """Return a complex number or a text as it is shown in errors."""
+    return repr(str(entry)) if isinstance(entry, str) else str(entry)
+
+
+def _is_complex_text(entry: Any) -> bool:
+    """Tell whether a text, such as "1+2j", is a complex number with an imaginary part."""
+    if not isinstance(entry, str | bytes):
+        return False
+    text = entry if isinstance(entry, str) else entry.decode(errors="replace")
+    try:
+        complex(text)
+    except ValueError:
+        return False
+    return text.strip(" ()").lower().endswith("j")
 
 
 def _is_lazy_frame(values: Any) -> bool:
@@ -344,7 +388,7 @@ def real_array(values: Any, name: str, *, accept_complex: bool = False) -> Array
     try:
         array = as_plain(values) if is_array(values) else np.asarray(values)
     except ValueError as error:
-        raise ValueError(f"{name}={values!r} was given, expected real numbers.") from error
+        raise ValueError(_refusal(values, name, "real numbers")) from error
     if is_numpy(array) and array.dtype == object and all(_is_real(x) for x in array.flat):
         array = array.astype(np.float64)
     xp = namespace(array)
@@ -352,7 +396,7 @@ def real_array(values: Any, name: str, *, accept_complex: bool = False) -> Array
     if array.dtype == object or not xp.isdtype(array.dtype, kinds):
         raise ValueError(
             f"{name} contains values of dtype {array.dtype}, expected real "
-            f"{'or complex ' * accept_complex}numbers: {name}={values!r} was given."
+            f"{'or complex ' * accept_complex}numbers: {name}={_in_one_line(values)} was given."
         )
     return array
 
@@ -475,7 +519,13 @@ def _interval(low: float, high: float, open_low: bool, open_high: bool) -> str:
 
 
 def _refusal(value: Any, name: str, expected: str, others: str = "") -> str:
-    return f"{name}={value!r} was given, expected {expected}{others}."
+    return f"{name}={_in_one_line(value)} was given, expected {expected}{others}."
+
+
+def _in_one_line(value: Any) -> str:
+    """Return the representation of a value for an error message, without line breaks and short."""
+    text = " ".join(repr(value).split())
+    return text if len(text) <= LONGEST_VALUE else f"{text[:LONGEST_VALUE]}…"
 
 
 def check_flag(value: Any, name: str) -> bool:

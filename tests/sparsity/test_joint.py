@@ -261,6 +261,46 @@ def test_a_column_may_be_zero_in_one_part():
     assert 11 in found.value.support
 
 
+MIXTURES = {
+    "one complex part": lambda X, y: ([X[0].real, X[1], X[2].real], [y[0].real, y[1], y[2].real]),
+    "complex responses": lambda X, y: ([part.real for part in X], y),
+    "complex dictionaries": lambda X, y: (X, [part.real for part in y]),
+    "one complex response": lambda X, y: ([part.real for part in X], [y[0], y[1].real, y[2].real]),
+    "integers": lambda X, y: ([np.round(3 * X[0].real).astype(int), X[1], X[2].real], y),
+    "single precision": lambda X, y: ([X[0].real.astype(np.float32), *X[1:]], y),
+}
+
+
+@pytest.mark.parametrize("mixture", MIXTURES)
+@pytest.mark.parametrize("noise", ["learn", [0.3, 0.5, 0.4]])
+def test_real_and_complex_parts_are_solved_as_complex_ones(mixture, noise):
+    X, y = MIXTURES[mixture](*draw(17, rows=(60, 70, 55)))
+    mixed = solve_joint(X, y, noise_variance=noise).value
+    parts = [[np.asarray(part, dtype=complex) for part in side] for side in (X, y)]
+    plain = solve_joint(*parts, noise_variance=noise).value
+    assert_array_equal(mixed.support, plain.support)
+    assert_allclose(mixed.relevance, plain.relevance, rtol=1e-12)
+    assert_allclose(mixed.energy, plain.energy, rtol=1e-12)
+    for one, other in zip(mixed.coef, plain.coef, strict=True):
+        assert one.dtype == np.complex128
+        assert_allclose(one, other, atol=1e-12)
+    assert mixed.certificate.holds
+    assert certify(mixed, X, y) == certify(plain, *parts)
+
+
+def test_parts_of_several_libraries_are_refused():
+    torch = require("torch")
+    X, y = draw(18)
+    moved = [torch.asarray(part) for part in X], [torch.asarray(part) for part in y]
+    for left, right in (
+        ([moved[0][0], *X[1:]], [moved[1][0], *y[1:]]),
+        ([*X[:2], moved[0][2]], y),
+        (X, moved[1]),
+    ):
+        with pytest.raises(ValueError, match="expected arrays of one library on one device"):
+            solve_joint(left, right, noise_variance=0.1)
+
+
 def test_torch_solves_as_numpy_does():
     torch = require("torch")
     X, y = draw(8)

@@ -217,6 +217,26 @@ def test_the_certificate_warns_where_the_strongest_column_changes():
     assert "noise_path" in given.advice
 
 
+@pytest.mark.parametrize("settings", [{}, {"groups": 2, "group_covariance": "full"}])
+def test_a_path_of_one_noise_variance_has_no_stability(settings):
+    p = make_sparse_regression(30, 20, 2, 6, 3, snr_db=15, random_state=2)
+    for noise_variances, measured in (([0.01], False), ([0.01] * 2, False), ([0.01, 0.02], True)):
+        path = noise_path(p.dictionary, p.responses, noise_variances, cv=False, **settings)
+        claim = path.select(explained=0.1).certificate_["path_stability"]
+        assert (claim.verdict == "reported") == measured
+        assert measured or claim.verdict == "does not apply"
+        assert measured or "not repeated at neighbouring noise variances" in claim.advice
+
+
+def test_the_stability_does_not_count_the_chosen_noise_variance():
+    here, other = np.array([1.0, 0.0]), np.array([0.0, 1.0])
+    trace = PathTrace(np.array([2.0, 1.0]), np.array([other, here]), np.ones(2))
+    assert trace.stability(1.0, here, 1.0)["overlap"] == 0.0
+    assert trace.stability(1.0 + 1e-15, here, 1.0)["overlap"] == 0.0
+    alone = PathTrace(np.ones(1), np.array([here]), np.ones(1))
+    assert alone.stability(1.0, here, 1.0)["overlap"] is None
+
+
 @pytest.mark.parametrize(
     "settings", [{"groups": 2, "group_covariance": "full"}, {"posterior": "diagonal"}]
 )

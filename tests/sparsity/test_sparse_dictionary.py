@@ -14,7 +14,7 @@ from sklearn.utils.estimator_checks import (
 
 import lucidae
 from lucidae import SparseVAE, certify
-from lucidae.sparsity import columns, dictionary, solve_batch
+from lucidae.sparsity import columns, dictionary, noise_path, solve_batch
 from lucidae.sparsity.dictionary import SparseDictionary
 from lucidae.sparsity.evaluation import Sample, evaluate_relevances, weighted_rows
 from lucidae.sparsity.problem import canonical
@@ -245,3 +245,64 @@ def test_bad_sparse_input_is_refused(monkeypatch):
 def test_a_batch_of_problems_is_dense():
     with pytest.raises(ValueError, match="expected a dense stack"):
         solve_batch(sp.csr_array(np.eye(3)), np.ones((1, 3, 2)), noise_variance=0.1)
+
+
+def without_order(full, kind, seed=0):
+    """Return a sparse matrix with duplicate entries, unsorted indices and explicit zeros.
+
+    Sums of the duplicates are exact, so that it is the same matrix as `full`.
+    """
+    rng = np.random.default_rng(seed)
+    row, column = np.nonzero(full)
+    value = full[row, column]
+    rows, columns = rng.integers(0, full.shape[0], 60), rng.integers(0, full.shape[1], 60)
+    row = np.concatenate([row, row, rows, rows, rows])
+    column = np.concatenate([column, column, columns, columns, columns])
+    value = np.concatenate([0.25 * value, 0.75 * value, np.ones(60), -np.ones(60), np.zeros(60)])
+    order = rng.permutation(row.size)
+    row, column, value = row[order], column[order], value[order]
+    major, minor = (row, column) if kind.__name__.startswith("csr") else (column, row)
+    by = np.argsort(major, kind="stable")
+    length = full.shape[0] if kind.__name__.startswith("csr") else full.shape[1]
+    pointers = np.concatenate([[0], np.cumsum(np.bincount(major, minlength=length))])
+    matrix = kind((value[by], minor[by], pointers), shape=full.shape)
+    assert not matrix.has_canonical_format
+    assert_array_equal(matrix.toarray(), full)
+    return matrix
+
+
+@pytest.mark.parametrize("kind", [sp.csr_array, sp.csc_array, sp.csr_matrix, sp.csc_matrix])
+@pytest.mark.parametrize("entries", [0, 10**6])
+def test_matrices_without_canonical_form_are_not_changed_and_give_the_same_fit(
+    kind, entries, monkeypatch
+):
+    monkeypatch.setattr(dictionary, "DENSE_ENTRIES", entries)
+    rng = np.random.default_rng(1)
+    full = np.round(4 * random_matrix(6, 24, 60)) / 4
+    full[:, 3] -= 1e6
+    y = full[:, [3, 10]] @ rng.standard_normal((2, 3)) + 0.1 * rng.standard_normal((24, 3))
+    X, weights = without_order(full, kind), rng.random(24) + 0.5
+    before = [part.copy() for part in (X.data, X.indices, X.indptr)]
+    canonical_X = sp.csr_array(full)
+
+    def is_unchanged():
+        return all(map(np.array_equal, before, (X.data, X.indices, X.indptr)))
+
+    given = {"noise_variance": 0.01}
+    for settings in (given, {"noise_variance": "cv"}, given | {"groups": 3}):
+        model = SparseVAE(**settings).fit(X, y, sample_weight=weights)
+        assert is_unchanged(), settings
+        plain = SparseVAE(**settings).fit(canonical_X, y, sample_weight=weights)
+        assert_array_equal(model.support_, plain.support_)
+        assert_allclose(model.coef_, plain.coef_, atol=1e-12)
+        assert model.energy_ == pytest.approx(plain.energy_, rel=1e-12)
+        found = certify(model, X, y, sample_weight=weights)
+        assert is_unchanged(), settings
+        assert [claim.verdict for claim in found] == [claim.verdict for claim in plain.certificate_]
+        assert_allclose(model.predict(X), plain.predict(canonical_X), atol=1e-9)
+        model.predict(X, return_std=True)
+        model.score(X, y)
+        certify(model.coef_, X, y, noise_variance=0.01)
+        assert is_unchanged(), settings
+    noise_path(X, y, [0.1, 0.01], cv=False).select(explained=0.1)
+    assert is_unchanged()

@@ -78,7 +78,7 @@ def _solution_differences(given: ReportedAttributes, case: Case) -> list[tuple[f
     differences = [
         abs(threshold - optimum.threshold) / top,
         float(distances.max(initial=0.0)) / top,
-        max(others) / top,
+        float(np.max(others)) / top,
         (following - threshold) / top if rank < width else 0.0,
         (threshold - last) / top,
         math.inf if len(reported) > width else 0.0,

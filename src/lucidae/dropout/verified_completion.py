@@ -316,7 +316,7 @@ def _difference(
         differences = [
             abs(found - truth) / abs(truth) if truth else abs(found) for found, truth in pairs
         ]
-    worst = max(differences, default=0.0)
+    worst = float(np.max(differences))  # NaN if one of them is NaN
     return math.inf if math.isnan(worst) else max(worst - 32 * reported.precision, 0.0)
 
 

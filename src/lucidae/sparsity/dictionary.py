@@ -189,6 +189,19 @@ def _rows_of_transpose(S: Any, part: slice) -> Any:
     return scipy.sparse.csr_array(data, shape=(part.stop - part.start, S.shape[0]))
 
 
+def canonical_entries(X: Any) -> Any:
+    """Return a sparse matrix as a CSR array with sorted indices, without duplicates and zeros.
+
+    X itself is never changed. The result shares its arrays if they have this form already.
+    """
+    matrix = scipy.sparse.csr_array(X)
+    if not matrix.has_canonical_format or not matrix.data.all():
+        matrix = matrix.copy()
+        matrix.sum_duplicates()
+        matrix.eliminate_zeros()
+    return matrix
+
+
 def is_sparse(dictionary: Dictionary) -> bool:
     """Tell whether a dictionary is stored as a sparse matrix."""
     return isinstance(dictionary, SparseDictionary)

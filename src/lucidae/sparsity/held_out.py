@@ -73,6 +73,9 @@ The contribution of a column to the fitted values is a sum of squares, so the am
 by less than √2. Such columns change places when a larger noise variance shrinks them differently.
 """
 
+SAME_NOISE = 1e-9
+"""Relative difference up to which two noise variances are the same one after rounding."""
+
 EXPLAINED = 0.4
 """Smallest share of the chosen fit's explained power at which another fit is compared with it.
 
@@ -275,13 +278,18 @@ class PathTrace(NamedTuple):
             strongest column at each of them. "changed" tells for which of them the change is real:
             the strongest column there contributes less than half as much as "column" at the chosen
             noise variance. "overlap" compares the set of columns in use at the chosen noise
-            variance with the sets at those of "noise" within a factor of ten: the size of the
-            intersection divided by that of the union, averaged; None if there is no set to compare
-            with.
+            variance with the sets at the other ones of "noise" within a factor of ten: the size of
+            the intersection divided by that of the union, averaged; None if there is no set to
+            compare with.
         """
         compared = (self.noise >= 0.25 * noise) & (self.explained >= EXPLAINED * explained)
         rows = [i for i in np.flatnonzero(compared) if self.powers[i].any()]
-        near = [i for i in rows if noise / 10.0 <= self.noise[i] <= 10.0 * noise]
+        near = [
+            i
+            for i in rows
+            if noise / 10.0 <= self.noise[i] <= 10.0 * noise
+            and abs(self.noise[i] / noise - 1.0) > SAME_NOISE
+        ]
         here = in_use(powers)
         shares = [_overlap(here, in_use(self.powers[i])) for i in near]
         column = int(np.argmax(powers)) if powers.any() else -1

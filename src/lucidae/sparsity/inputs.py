@@ -173,12 +173,13 @@ def _column_peaks(values: Any) -> Array:
 def dense_if_small(X: Any) -> Any:
     """Return a sparse matrix as a dense array if it is small, and as a CSR array otherwise.
 
-    Everything else is returned unchanged.
+    The CSR array is that of `dictionary.canonical_entries`. Everything else is returned unchanged.
     """
     if not scipy.sparse.issparse(X):
         return X
-    small = X.shape[0] * X.shape[1] <= dictionary.DENSE_ENTRIES
-    return X.toarray() if small else scipy.sparse.csr_array(X)
+    if X.shape[0] * X.shape[1] <= dictionary.DENSE_ENTRIES:
+        return X.toarray()
+    return dictionary.canonical_entries(X)
 
 
 def checked_attributes(fitted: dict[str, Any], n_columns: int, n_outputs: int) -> dict[str, Any]:

@@ -27,6 +27,7 @@ from lucidae.arrays import (
     machine_epsilon,
     matched,
     namespace,
+    of_one_kind,
     put,
     real_part,
     scalar,
@@ -218,7 +219,8 @@ def solve_joint(
         The dictionaries, real or complex, with the same number κ of columns; an array of shape
         (F, d, κ) is such a sequence.
     y : sequence of F arrays of shape (d_f, n_f)
-        The responses of each dictionary, real or complex.
+        The responses of each dictionary, real or complex. If one array of X or y is complex, all of
+        them are treated as complex.
     noise_variance : float, array of shape (F,) or "learn", default="learn"
         Noise variance of all parts or of each part. "learn" learns one for each part together with
         the relevances (prior variances of the coefficients), which is reliable if there are at most
@@ -331,13 +333,17 @@ def joint_blocks(X: Sequence[Any], y: Sequence[Any]) -> tuple[Any, Any, Any]:
 
 
 def _checked_parts(X: Any, y: Any) -> list[Rows]:
-    """Return the checked dictionary and responses of each part, in double precision."""
+    """Return the checked dictionary and responses of each part, in double precision.
+
+    If one of the arrays is complex, all are made complex: the energies (losses) of real and of
+    complex data are different multiples of the log-likelihood and cannot be added.
+    """
     if len(X) != len(y) or not len(X):
         raise ValueError(
             f"X contains {len(X)} dictionaries and y contains {len(y)} arrays of responses, "
             "expected at least one dictionary, and one array of responses for each dictionary."
         )
-    parts = []
+    arrays = []
     for index in range(len(X)):
         names = f"X[{index}]", f"y[{index}]"
         given = [
@@ -347,7 +353,11 @@ def _checked_parts(X: Any, y: Any) -> list[Rows]:
         check_row_count(*given)
         for values, name in zip(given, names, strict=True):
             refuse_extremes(values, name)
-        parts.append(Rows(given[0], given[1], None, False))
+            _check_beside(values, name, arrays[0] if arrays else given[0])
+        arrays += given
+    arrays = list(of_one_kind(*arrays))
+    pairs = zip(arrays[::2], arrays[1::2], strict=True)
+    parts = [Rows(dictionary, responses, None, False) for dictionary, responses in pairs]
     widths = {int(part.dictionary.shape[1]) for part in parts}
     if len(widths) > 1:
         raise ValueError(
@@ -356,6 +366,17 @@ def _checked_parts(X: Any, y: Any) -> list[Rows]:
             "their columns."
         )
     return parts
+
+
+def _check_beside(values: Array, name: str, first: Array) -> None:
+    """Raise an error unless `values` is an array of the library and on the device of `first`."""
+    if namespace(values) is not namespace(first) or device(values) != device(first):
+        kinds = [f"{type(part).__module__.split('.')[0]} ({device(part)})"
+                 for part in (values, first)]  # fmt: skip
+        raise ValueError(
+            f"{name} is an array of {kinds[0]} and X[0] one of {kinds[1]}, expected arrays of one "
+            "library on one device: convert them first."
+        )
 
 
 def _checked_noise(noise_variance: Any, count: int) -> list[float] | None:

@@ -14,7 +14,12 @@ import numpy as np
 import scipy.sparse
 
 from lucidae.arrays import Array, as_double, to_numpy
-from lucidae.sparsity.dictionary import BLOCK_ENTRIES, LARGEST_SIDE, SparseDictionary
+from lucidae.sparsity.dictionary import (
+    BLOCK_ENTRIES,
+    LARGEST_SIDE,
+    SparseDictionary,
+    canonical_entries,
+)
 from lucidae.sparsity.problem import CONSTANT, Mean, Rows, canonical, row_sizes, sortable
 
 
@@ -24,7 +29,7 @@ def rows_of(X: Any, responses: Array, weights: Array | None, intercept: bool) ->
     Parameters
     ----------
     X : array or CSR matrix of shape (n_rows, n_columns)
-        The dictionary.
+        The dictionary, which is not changed.
     responses : array of shape (n_rows, n_responses)
         The responses, as float64.
     weights : array of shape (n_rows,), optional
@@ -40,11 +45,7 @@ def rows_of(X: Any, responses: Array, weights: Array | None, intercept: bool) ->
             f"or at most {LARGEST_SIDE} columns, because a dense square matrix of the smaller size "
             "is factorised. Leave out rows or columns."
         )
-    matrix = scipy.sparse.csr_array(X, dtype=np.float64)
-    if not matrix.has_canonical_format or (matrix.data == 0).any():
-        matrix = matrix.copy()  # X may share its arrays
-        matrix.sum_duplicates()
-        matrix.eliminate_zeros()
+    matrix = scipy.sparse.csr_array(canonical_entries(X), dtype=np.float64)
     return SparseRows(matrix, responses, weights, intercept)
 
 

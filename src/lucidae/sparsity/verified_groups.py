@@ -94,7 +94,7 @@ class PrincipalRows(NamedTuple):
 def in_principal_axes(
     rows: Weighted, coef: Any, covariances: Any, roots: Any, relevance: Any, labels: Any
 ) -> PrincipalRows | None:
-    """Return the rows in the principal axes of the covariances; None if these are not finite.
+    """Return the rows in the principal axes of the covariances; None if numbers are not finite.
 
     Parameters
     ----------
@@ -117,6 +117,8 @@ def in_principal_axes(
     shape = (count, largest, largest)
     if covariances.shape != shape or not np.isfinite(covariances).all():
         return None
+    if not np.isfinite(relevance).all():
+        return None
     if roots is None or roots.shape != shape or not np.isfinite(roots).all():
         roots = np.zeros(shape)
     kind = complex if np.iscomplexobj(covariances) or np.iscomplexobj(roots) else float
@@ -138,15 +140,13 @@ def in_principal_axes(
         lengths = np.ldexp(part.lengths, exponents)
         scales = lengths[:, :, None] * lengths[:, None, :]
         amounts = part.lengths[:, :, None] * turned[members]
-        errors = (
-            max(
-                errors[0],
-                _deviation(block * scales, relevance[members] * lengths**2),
-                _share_outside(part.outside, 0.5 * (block + _adjoint(block)) * scales),
-                _share_outside(part.outside, amounts),
-            ),
-            *errors[1:],
+        distances = (
+            errors[0],
+            _deviation(block * scales, relevance[members] * lengths**2),
+            _share_outside(part.outside, 0.5 * (block + _adjoint(block)) * scales),
+            _share_outside(part.outside, amounts),
         )
+        errors = (float(np.max(distances)), *errors[1:])  # NaN stays NaN
         Phi[:, members] = np.moveaxis(part.reached, 0, 1)
         live = np.flatnonzero(block.any(axis=(1, 2)) | amounts.any(axis=(1, 2)))
         if not live.size:
@@ -155,7 +155,7 @@ def in_principal_axes(
         half = _half_columns(
             part, columns, block[live], roots[chosen[live], :size, :size], exponents[live]
         )
-        errors = tuple(map(max, errors, half.errors))
+        errors = tuple(np.maximum(errors, half.errors).tolist())
         weakest = min(weakest, float(part.weakest.min()))
         axes, variances, mixing = _principal(part.reached, half.columns)
         w[members[live]] = variances
@@ -384,7 +384,7 @@ def _deviation(blocks: Any, diagonals: Any) -> float:
     gap = np.maximum(skewed, apart)
     lowest = np.linalg.eigvalsh(0.5 * (blocks + _adjoint(blocks)))[:, 0]
     size = np.where(scale > 0, scale, 1.0)
-    found = np.where(scale > 0, np.maximum(gap, -lowest) / size, np.where(gap > 0, np.inf, 0.0))
+    found = np.where(scale > 0, np.maximum(gap, -lowest) / size, np.where(gap == 0, 0.0, np.inf))
     return float(found.max(initial=0.0))
 
 

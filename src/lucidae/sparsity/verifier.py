@@ -231,7 +231,7 @@ def _measured(sample: Sample, fit: Fit, model: EnergyKind, title: str) -> Sparse
         if turned is None:
             return _failed(replace(figures, covariance_distance=np.inf), fit, FINEST)
         rows, U, w, distance, lost, blurred, clipped, weakest = turned
-        figures = replace(figures, covariance_distance=max(0.0, distance - 4.0 * stored))
+        figures = replace(figures, covariance_distance=_worse(0.0, distance - 4.0 * stored))
         # Nearly dependent columns determine the direction that they hardly reach only up to this.
         vague = UNIT / weakest
     tolerance = max(min(model.tolerance, LOOSEST), FINEST)

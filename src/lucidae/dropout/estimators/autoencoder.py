@@ -178,9 +178,11 @@ class AutoencoderState(NetworkState):
             raise ValueError(
                 f"mean_ has shape {mean.shape}, expected {center.shape}: one entry per feature."
             )
-        rounding = found.precision * np.abs(mean)
+        with np.errstate(invalid="ignore"):  # infinity gives NaN, which fails the claim
+            rounding = found.precision * np.abs(mean)
+            shift = np.clip(np.abs((mean - center) - offset) - rounding, 0.0, None)
         return found._replace(
-            mean_shift=np.clip(np.abs((mean - center) - offset) - rounding, 0.0, None),
+            mean_shift=shift,
             settings=((float(attributes["n_components_"]), float(self.width)),),
         )
 

@@ -206,11 +206,12 @@ class RegressionState(NetworkState):
             means = [0.0 * part for part in means]
         shift = (means[0] - self._mean_parts[0]) + (means[1] - self._mean_parts[1])
         expected = (means[0] + means[1])[self.n_features :]
-        away = np.abs(coef @ shift[: self.n_features] + (bias - expected))
         rounding = 2 * found.precision * np.abs(expected)
         # Means of other rows than those of the fit have rounding errors of their own.
         spread = _spread(moment)
-        doubt = np.abs(coef) @ (spread * (shift != 0.0))[: self.n_features]
+        with np.errstate(invalid="ignore"):  # infinity gives NaN, which fails the claim
+            away = np.abs(coef @ shift[: self.n_features] + (bias - expected))
+            doubt = np.abs(coef) @ (spread * (shift != 0.0))[: self.n_features]
         return found._replace(
             coef=coef,
             output_bias=np.clip(away - rounding, 0.0, None),
