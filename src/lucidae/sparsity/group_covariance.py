@@ -35,12 +35,11 @@ from lucidae.arrays import (
     zeros_like_shape,
 )
 from lucidae.io.models import saved_as
+from lucidae.sparsity.group_blocks import Matrices, group_blocks
 from lucidae.sparsity.group_moves import (
     NEGLIGIBLE,
-    Matrices,
     at_rest,
     full_moves,
-    group_blocks,
     inverse_root,
     square_root,
 )

@@ -17,6 +17,7 @@ import numpy as np
 from lucidae.arrays import scalar, to_numpy
 from lucidae.iteration import Below, Callback, Progress, Solution, Status, iterate
 from lucidae.sparsity.dictionary import adjoint_times
+from lucidae.sparsity.group_blocks import Matrices, group_blocks
 from lucidae.sparsity.group_covariance import (
     Axes,
     CovarianceState,
@@ -29,14 +30,9 @@ from lucidae.sparsity.group_covariance import (
     orthonormal,
     principal_axes,
 )
-from lucidae.sparsity.group_moves import (
-    GroupWorkspace,
-    Matrices,
-    descend_groups,
-    full_moves,
-    group_blocks,
-)
+from lucidae.sparsity.group_moves import full_moves
 from lucidae.sparsity.group_newton import NEWTON_STEPS, polish_groups
+from lucidae.sparsity.group_workspace import GroupWorkspace, descend_groups
 from lucidae.sparsity.groups import Groups
 from lucidae.sparsity.problem import Problem, rounding_distance
 from lucidae.sparsity.state import State, evaluate_from, flat_start

@@ -45,13 +45,12 @@ from lucidae.arrays import (
 from lucidae.iteration import Below, Callback, Solution, iterate
 from lucidae.sparsity.dictionary import dense_columns
 from lucidae.sparsity.group_moves import (
-    GroupWorkspace,
     Ranking,
-    descend_groups,
     multiples_of_identity,
     rank_groups,
     spherical_moves,
 )
+from lucidae.sparsity.group_workspace import GroupWorkspace, descend_groups
 from lucidae.sparsity.groups import Groups
 from lucidae.sparsity.objectives import FullCovariance, Marginal
 from lucidae.sparsity.problem import Problem, rounding_distance
