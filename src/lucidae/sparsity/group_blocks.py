@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from lucidae.arrays import adjoint, device, multiply_lower, namespace, to_numpy
+from lucidae.arrays import Array, adjoint, device, multiply_lower, namespace, to_numpy
 from lucidae.sparsity.dictionary import is_sparse
 from lucidae.sparsity.groups import Groups
 from lucidae.sparsity.state import State
@@ -54,12 +54,32 @@ class Blocks(NamedTuple):
     explained: Matrices
 
 
+class ScreenedState(State):
+    """The state of a problem whose groups share one relevance each, from its active columns alone.
+
+    The fields are those of `State`; `whitened` and `loading`, products of all columns with the
+    inverse covariance of a response, are not stored. The factor of the covariance, the energy
+    (loss) and all that `take` returns are as accurate as those of `evaluate`; the curvatures and
+    alignments of all columns are those of `group_screening.GroupProducts`.
+
+    Attributes
+    ----------
+    known : list of Blocks
+        The matrices of all groups, for each size of groups.
+    """
+
+    known: list[Blocks]
+
+
 def group_blocks(state: State, groups: Groups) -> Iterator[Blocks]:
     """Yield the matrices S and Q of all groups (see `Blocks`), for one size of groups at a time.
 
     If the state does not store its fields `whitened` and `loading`, products of the dictionary with
     the inverse covariance of a response, these are computed for some groups at a time.
     """
+    if isinstance(state, ScreenedState):
+        yield from state.known
+        return
     chunk = CHUNK if state.complete or not isinstance(state.inverse, np.ndarray) else IN_CACHE
     for numbers, members in groups.by_size():
         step = max(1, chunk // (state.dictionary.shape[0] * members.shape[1]))
@@ -95,14 +115,33 @@ def _products(state: State, members: Matrices) -> tuple[Matrices, Matrices]:
         columns = xp.take(state.whitened, index, axis=1)
         loading = xp.take(state.loading, index, axis=0)
     count, size = members.shape
-    if isinstance(columns, np.ndarray) and count >= MANY and not np.iscomplexobj(columns):
-        if loading.T.flags.c_contiguous:
-            return _metrics(columns, size), _metrics(loading.T, size)
-        loading = np.asarray(loading).reshape(count, size, -1)
-        return _metrics(columns, size), loading @ adjoint(loading)
-    columns = xp.permute_dims(xp.reshape(columns, (-1, count, size)), (1, 0, 2))
+    metric = _grams(columns, count, size)
+    if isinstance(loading, np.ndarray) and loading.T.flags.c_contiguous:
+        return metric, _grams(adjoint(loading), count, size)
     loading = xp.reshape(loading, (count, size, -1))
-    return to_numpy(adjoint(columns) @ columns), to_numpy(loading @ adjoint(loading))
+    return metric, to_numpy(loading @ adjoint(loading))
+
+
+def group_grams(columns: Array, members: Matrices) -> Matrices:
+    """Return AᵀA for the columns A of each group, of shape (k, m, m).
+
+    Row i of `members`, of shape (k, m), contains the indices of the columns of group i.
+    """
+    flat, xp = members.ravel(), namespace(columns)
+    if not (np.diff(flat) == 1).all():
+        columns = xp.take(columns, xp.asarray(flat, device=device(columns)), axis=1)
+    elif flat.size != columns.shape[1]:
+        columns = columns[:, int(flat[0]) : int(flat[-1]) + 1]
+    return _grams(columns, *members.shape)
+
+
+def _grams(columns: Array, count: int, size: int) -> Matrices:
+    """Return the Gram matrices of `count` groups of `size` consecutive columns."""
+    if isinstance(columns, np.ndarray) and count >= MANY and not np.iscomplexobj(columns):
+        return _metrics(columns, size)
+    xp = namespace(columns)
+    columns = xp.permute_dims(xp.reshape(columns, (-1, count, size)), (1, 0, 2))
+    return to_numpy(adjoint(columns) @ columns)
 
 
 def _metrics(columns: Matrices, size: int) -> Matrices:
