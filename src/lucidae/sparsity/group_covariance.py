@@ -11,7 +11,7 @@ state of the problem in principal axes, and `Axes` converts between these and th
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, NamedTuple
@@ -35,15 +35,15 @@ from lucidae.arrays import (
     zeros_like_shape,
 )
 from lucidae.io.models import saved_as
+from lucidae.sparsity.group_blocks import Blocks, Matrices, group_blocks
 from lucidae.sparsity.group_moves import (
     NEGLIGIBLE,
-    Matrices,
     at_rest,
     full_moves,
-    group_blocks,
     inverse_root,
     square_root,
 )
+from lucidae.sparsity.group_screening import GroupProducts
 from lucidae.sparsity.groups import Groups
 from lucidae.sparsity.objectives import Energy, FullCovariance, make_objective
 from lucidae.sparsity.penalties import Penalty
@@ -334,7 +334,7 @@ class PrincipalState(State):
         numbers = self.groups.labels[self.axes.members[:, 0]]
         variances = to_numpy(self.groups.gather(self.relevance))[numbers]
         blocks = variances[:, :, None] * np.eye(variances.shape[1])
-        return rank_covariances(whole, self.groups, numbers, blocks)
+        return rank_covariances(group_blocks(whole, self.groups), self.groups, numbers, blocks)
 
 
 class CovarianceState(State):
@@ -353,11 +353,14 @@ class CovarianceState(State):
         The groups whose covariance is not zero, ascending.
     blocks : ndarray of shape (a, m, m)
         Their covariances, padded with zeros to the size m of the largest group.
+    products : GroupProducts or None
+        Products by which all groups are evaluated from the active ones, if this serves.
     """
 
     groups: Groups
     numbers: Matrices
     blocks: Matrices
+    products: GroupProducts | None
 
     @property
     def covariances(self) -> Array:
@@ -369,7 +372,33 @@ class CovarianceState(State):
     @cached_property
     def ranking(self) -> GroupRanking:
         """The gains of all groups and the distance to optimality, see `rank_covariances`."""
-        return rank_covariances(self, self.groups, self.numbers, self.blocks)
+        return rank_covariances(self.matrices(), self.groups, self.numbers, self.blocks)
+
+    def matrices(self) -> Iterable[Blocks]:
+        """Return the metrics and explained moments of all groups, for each size of groups.
+
+        They are computed from the active columns by `products` if these serve, and otherwise from
+        all columns times a factor of the inverse covariance of a response.
+        """
+        members, present = self.groups.members[self.numbers], self.groups.present[self.numbers]
+        used = np.flatnonzero(present.ravel() > 0)
+        variance = float(np.trace(self.blocks, axis1=1, axis2=2).real.sum())
+        products = self.products
+        if products is None or not products.serve(self.problem, used.size, variance):
+            return group_blocks(self, self.groups)
+        roots = np.zeros((*members.shape, *members.shape), dtype=self.blocks.dtype)
+        every = np.arange(len(members))
+        roots[every, :, every, :] = square_root(self.blocks)
+        used = used[np.argsort(members.ravel()[used])]
+        flat = roots.reshape(members.size, members.size)[used]
+        return products.blocks(self.problem, members.ravel()[used], flat)
+
+    def exact(self) -> CovarianceState:
+        """Return the same state without `products`."""
+        state = CovarianceState(*self)
+        state.groups, state.numbers, state.blocks = self.groups, self.numbers, self.blocks
+        state.products = None
+        return state
 
     def take(self, index: Any) -> State:
         """Return the state restricted to the columns `index`; others must have variance zero."""
@@ -394,12 +423,17 @@ class CovarianceState(State):
 
 
 def evaluate_covariances(
-    problem: Problem, groups: Groups, numbers: Matrices, blocks: Matrices
+    problem: Problem,
+    groups: Groups,
+    numbers: Matrices,
+    blocks: Matrices,
+    products: GroupProducts | None = None,
 ) -> CovarianceState:
     """Return the state of a problem at given covariances of some of its groups, others being zero.
 
     `numbers`, of shape (a,), are these groups in ascending order, and `blocks`, of shape (a, m, m),
-    their covariances, padded with zeros to the size m of the largest group.
+    their covariances, padded with zeros to the size m of the largest group. `products` are those
+    by which all groups are evaluated, if they are not evaluated by a factor.
     """
     used = blocks.any(axis=(1, 2))
     numbers, blocks = (numbers, blocks) if used.all() else (numbers[used], blocks[used])
@@ -424,11 +458,12 @@ def evaluate_covariances(
         log_determinant, inverse, responses, empty, empty,
     )  # fmt: skip
     state.groups, state.numbers, state.blocks = groups, numbers, blocks
+    state.products = products
     return state
 
 
 def rank_covariances(
-    state: State, groups: Groups, numbers: Matrices, blocks: Matrices
+    matrices: Iterable[Blocks], groups: Groups, numbers: Matrices, blocks: Matrices
 ) -> GroupRanking:
     """Return the gains of the best covariances of all groups, and the distance to optimality.
 
@@ -437,13 +472,13 @@ def rank_covariances(
     Φ_gᵀΣ⁻¹Φ_g and Q = Φ_gᵀΣ⁻¹XXᵀΣ⁻¹Φ_g/n. The covariance Γ of the group is optimal if Q − S is
     zero on the range of Γ and negative semi-definite. The distance is the largest eigenvalue,
     over all groups, of |Γ^½(Q − S)Γ^½| and of S^{-½}(Q − S)S^{-½}. Directions in which the
-    columns are dependent do not count. The covariances of the groups `numbers` are `blocks`, as in
-    `evaluate_covariances`.
+    columns are dependent do not count. `matrices` are S and Q of all groups, and the covariances of
+    the groups `numbers` are `blocks`, as in `evaluate_covariances`.
     """
     gains, worst = np.zeros(groups.count), 0.0
     where = np.full(groups.count, -1)
     where[numbers] = np.arange(len(numbers))
-    for these, members, metric, explained in group_blocks(state, groups):
+    for these, members, metric, explained in matrices:
         place, size = where[these], members.shape[1]
         # Groups at rest have no move and satisfy the conditions.
         chosen = np.flatnonzero((place >= 0) | ~at_rest(metric, explained))

@@ -15,7 +15,9 @@ import numpy as np
 
 from lucidae.arrays import adjoint, scalar, solve_lower, to_numpy
 from lucidae.iteration import Below, iterate
-from lucidae.sparsity.group_moves import GroupWorkspace, Matrices, square_root
+from lucidae.sparsity.group_blocks import Matrices
+from lucidae.sparsity.group_moves import square_root
+from lucidae.sparsity.group_workspace import GroupWorkspace
 from lucidae.sparsity.state import State
 from lucidae.sparsity.working_set import FIRST_DAMPING, ROUNDING, SMALLEST_DAMPING
 

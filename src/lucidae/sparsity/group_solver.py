@@ -17,6 +17,7 @@ import numpy as np
 from lucidae.arrays import scalar, to_numpy
 from lucidae.iteration import Below, Callback, Progress, Solution, Status, iterate
 from lucidae.sparsity.dictionary import adjoint_times
+from lucidae.sparsity.group_blocks import Matrices, group_blocks
 from lucidae.sparsity.group_covariance import (
     Axes,
     CovarianceState,
@@ -29,14 +30,10 @@ from lucidae.sparsity.group_covariance import (
     orthonormal,
     principal_axes,
 )
-from lucidae.sparsity.group_moves import (
-    GroupWorkspace,
-    Matrices,
-    descend_groups,
-    full_moves,
-    group_blocks,
-)
+from lucidae.sparsity.group_moves import full_moves
 from lucidae.sparsity.group_newton import NEWTON_STEPS, polish_groups
+from lucidae.sparsity.group_screening import GroupProducts, confirmed
+from lucidae.sparsity.group_workspace import GroupWorkspace, descend_groups
 from lucidae.sparsity.groups import Groups
 from lucidae.sparsity.problem import Problem, rounding_distance
 from lucidae.sparsity.state import State, evaluate_from, flat_start
@@ -88,15 +85,23 @@ def solve_groups(
     problem, basis = orthonormal(problem, groups)
     start = None if start is None else basis.within(start)
     reachable = max(tolerance, rounding_distance(problem))
+    products = GroupProducts.of(problem, groups)
     if method == "mm":
         begun = flat_start(problem, groups) if start is None else start
         updated = repeat_group_update(problem, groups, begun, COARSE, min(limit, MM_STEPS))
         covariances = to_numpy(without_vanishing_groups(problem, updated.value).covariances)
     else:
-        covariances = _continuation(problem, groups) if start is None else start
+        covariances = _continuation(problem, groups, products) if start is None else start
     numbers = np.flatnonzero(covariances.any(axis=(1, 2)))
-    first = evaluate_covariances(problem, groups, numbers, covariances[numbers])
+    first = evaluate_covariances(problem, groups, numbers, covariances[numbers], products)
     solution = _sweeps(first, reachable, limit, callbacks)
+    if products is not None:
+        solution = confirmed(
+            solution,
+            CovarianceState.exact,
+            lambda state, steps: _sweeps(state, reachable, steps, callbacks),
+            limit,
+        )
     value = basis.given(solution.value.in_principal_axes())
     return replace(solution, value=value)  # type: ignore[return-value, arg-type]
 
@@ -150,16 +155,18 @@ def without_vanishing_groups(problem: Problem, state: PrincipalState) -> Princip
     return trial if scalar(energy.value(trial)) <= scalar(energy.value(state)) else state
 
 
-def _continuation(problem: Problem, groups: Groups) -> Matrices:
+def _continuation(problem: Problem, groups: Groups, products: GroupProducts | None) -> Matrices:
     """Return covariances from which to minimise the energy, found at decreasing noise variances.
 
     The problem is solved to low accuracy at each noise variance, from the solution before, as in
-    `screening.continuation`. The energy is the loss.
+    `screening.continuation`. The energy is the loss. `products` are those by which all groups are
+    evaluated, if they are not evaluated by a factor of the covariance of a response.
     """
     size = groups.members.shape[1]
     numbers, blocks = np.zeros(0, dtype=int), np.zeros((0, size, size))
     for noise in noise_stages(scalar(problem.noise)):
-        first = evaluate_covariances(problem.with_noise(noise), groups, numbers, blocks)
+        at = problem.with_noise(noise)
+        first = evaluate_covariances(at, groups, numbers, blocks, products)
         state = _sweeps(first, COARSE, 20).value
         numbers, blocks = state.numbers, state.blocks
     found = np.zeros((groups.count, size, size), dtype=blocks.dtype)
@@ -305,16 +312,20 @@ class CoarseGroups(NamedTuple):
         The problem with orthonormal columns in every group, as by `orthonormal`.
     basis : GroupBasis
         The bases of the groups.
+    products : GroupProducts, optional
+        Products by which all groups are evaluated from the active ones.
     """
 
     problem: Problem
     basis: GroupBasis
+    products: GroupProducts | None = None
 
     @classmethod
     def of(cls, problem: Problem, objective: GroupCovariance) -> CoarseGroups:
         """Return the problem with orthonormal columns in every group of the energy (loss)."""
         assert objective.groups is not None
-        return cls(*orthonormal(problem, objective.groups))
+        turned, basis = orthonormal(problem, objective.groups)
+        return cls(turned, basis, GroupProducts.of(turned, objective.groups))
 
     def entry_noise(self) -> float:
         """Return the noise variance above which the covariances of all groups are zero.
@@ -355,7 +366,8 @@ class CoarseGroups(NamedTuple):
         groups = self.basis.groups
         blocks = np.zeros(self.basis.into.shape) if start is None else to_numpy(start)
         used = np.flatnonzero(blocks.any(axis=(1, 2)))
-        state = evaluate_covariances(self.problem.with_noise(noise), groups, used, blocks[used])
+        at = self.problem.with_noise(noise)
+        state = evaluate_covariances(at, groups, used, blocks[used], self.products)
         for _ in range(1 if used.size else FIRST_SWEEPS):
             if state.ranking.violation <= COARSE:
                 break
@@ -417,4 +429,7 @@ class _WorkingSet(NamedTuple):
         for (numbers, _), covariance in zip(self.inside.by_size(), covariances, strict=True):
             place = np.arange(covariance.shape[1])
             found[numbers[:, None, None], place[:, None], place] = covariance
-        return evaluate_covariances(self.before.problem, self.before.groups, self.chosen, found)
+        before = self.before
+        return evaluate_covariances(
+            before.problem, before.groups, self.chosen, found, before.products
+        )

@@ -41,6 +41,7 @@ from lucidae.arrays import (
 from lucidae.cards import Html, card, facts
 from lucidae.certificate import Certificate
 from lucidae.iteration import Below, Solution, Status, iterate, limited_blas
+from lucidae.iteration.status import joined
 from lucidae.sparsity.certificate import joint_certificate
 from lucidae.sparsity.evaluation import Sample
 from lucidae.sparsity.inputs import check_row_count, refuse_extremes
@@ -55,7 +56,7 @@ from lucidae.sparsity.problem import (
     rounding_distance,
     takes_dictionary_and_responses,
 )
-from lucidae.sparsity.solvers import BASIN, BASIN_LIMIT, FEW_RESPONSES, joined
+from lucidae.sparsity.solvers import BASIN, BASIN_LIMIT, FEW_RESPONSES
 from lucidae.sparsity.state import State, complementarity, evaluate, flat_start, positive
 from lucidae.sparsity.support import leave_one_out, significance_threshold
 from lucidae.sparsity.updates import SMALLEST_LEARNED, UPDATES, learned_noise
