@@ -110,6 +110,7 @@ _NO_SPECTRUM = "Not all eigenvalues were computed, because there are more than 1
 _DEFINITIONS = "Bao et al. 2020, Definition"
 _KRYLOV = "Boyd & Balakrishnan 1990, failure probability 1e-9"
 _GRAM = "Weyl 1912, Gram matrix of the rows tested with failure probability 1e-9"
+_ROWS = "Wedin 1972; Cholesky factorisation outside of the decoder's span"
 _NO_NOISE = (
     "The components explain all variance of the data, so none remains for the noise of the linear "
     "VAE: its likelihood is not bounded and has no maximum. Choose n_components below the rank of "
@@ -126,8 +127,8 @@ def _judged(claim: Claim, figures: LinearFigures) -> Claim:
     if figures.leading.dense:
         return claim
     statement = claim.statement + " (not computed exactly: bounds from residuals)"
-    source = _GRAM if figures.leading.by_gram else _KRYLOV
-    reference = f"{claim.reference}; Davis & Kahan 1970; {source}"
+    source = f"Davis & Kahan 1970; {_GRAM if figures.leading.by_gram else _KRYLOV}"
+    reference = f"{claim.reference}; {_ROWS if figures.leading.by_rows else source}"
     advice = claim.advice
     if claim.holds is None and claim.value is not None:
         advice = (
@@ -148,7 +149,7 @@ def _subspace_claim(figures: LinearFigures) -> Claim:
     reference, (value, error) = f"{_DEFINITIONS} 7.2", figures.leading.subspace
     k = figures.k
     if figures.leading.dense and not figures.leading.determined(k):
-        bound = figures.leading.resolution()
+        bound = figures.leading.resolution(k)
         why = (
             f"Eigenvalues {k} and {k + 1} of the covariance differ by less than {bound:.1g}, which "
             "rounding errors can change: the principal subspace of these data is not unique."
@@ -392,8 +393,8 @@ def _eigengap_claim(figures: LinearFigures) -> Claim:
         return does_not_apply("eigengap", statement, reference, why)
     leading, k = figures.leading, figures.k
     unit = max(float(leading.values[0]), np.finfo(float).tiny)
-    gap, shared = float(np.min(leading.gaps(k))) / unit, leading.unidentifiable(k)
-    bound = leading.resolution() / unit
+    (gap, bound), shared = leading.weakest(k), leading.unidentifiable(k)
+    gap, bound = gap / unit, bound / unit
     why = (
         f"{_components(shared)} not determined by these data: the eigenvalue differs from the one "
         "before or after it, or from zero, by no more than rounding errors."

@@ -65,9 +65,21 @@ class MomentSource:
     """The data passed to `fit`, stored as their mean and second moment.
 
     `affordable` tells whether all eigenpairs of the second moment can be computed.
+
+    Parameters
+    ----------
+    moment : SecondMoment
+        Mean and second moment of the rows.
+    rows : array or sparse matrix of shape (n, m) or None
+        The rows themselves, if they are in memory, for eigenpairs that the second moment does not
+        determine accurately (`lucidae.linear.deflation`).
+    weights : array of shape (n,) or None
+        Weights of the rows; None for 1 each.
     """
 
     moment: SecondMoment
+    rows: Any = None
+    weights: Array | None = None
 
     affordable = True
 
@@ -393,14 +405,14 @@ def source_of(
     if solver.batches:
         return RowsSource.of(X, weights)
     if not solver.closed_form and m <= EXACT_FEATURES:
-        return MomentSource(SecondMoment.of(X, weights))
+        return MomentSource(SecondMoment.of(X, weights), X, weights)
     stored = m <= STORED_FEATURES and not _smaller_than_moment(X)
     if n <= m // 2:
         moment = SecondMoment.of(X, weights) if stored else None
         return RowsSource.of(X, weights, moment, closed_form=solver.closed_form)
     many = m <= STORED_FEATURES and _many(wanted, m)
     if stored or many or _moment_is_cheapest(X, wanted):
-        return MomentSource(SecondMoment.of(X, weights))
+        return MomentSource(SecondMoment.of(X, weights), X, weights)
     return RowsSource.of(X, weights, closed_form=solver.closed_form)
 
 

@@ -41,6 +41,9 @@ WELL_RESOLVED = 1e-4
 eigenvector. The error of an eigenvalue is relative to the largest one; the variance of the data
 along a given direction is more accurate if it is small."""
 
+SAME_SPAN = 1e-10
+"""Largest difference of squared cosines to 1 for which two subspaces count as equal."""
+
 ZERO_LATENT = 1e-8
 """A latent counts as zero if the length of its encoder row times the length of its decoder column
 is at most this number. The product is the same if a factor is moved from one layer to the other."""
@@ -235,7 +238,10 @@ def build_model(
     along, codes = xp.take(along, index) * ratio, xp.take(codes, index) * ratio
     total = max(0.0, float(covariance.trace)) * ratio
     outside = basis.shape[1] - basis.shape[0]
-    left = max(0.0, total - ratio * scalar(xp.sum(diagonal(inside))))
+    left = _outside(basis, spectrum)
+    left = (
+        max(0.0, total - ratio * scalar(xp.sum(diagonal(inside)))) if left is None else left * ratio
+    )
     return Model(
         mean,
         encoder,
@@ -329,14 +335,31 @@ def _measured(
     return variances[:k], variances[k:], (inside + inside.mT) / 2
 
 
+def _outside(basis: Array, spectrum: Spectrum | None) -> float | None:
+    """Return the variance of the data outside of the span of orthonormal rows `basis` (r, m).
+
+    The result is None if it is known as a difference of variances alone: if the sum of the other
+    eigenvalues was not computed, or if the span is not that of the first r eigenvectors.
+    """
+    r = int(basis.shape[0])
+    if spectrum is None or spectrum.beyond is None or spectrum.vectors.shape[1] < r:
+        return None
+    shares = basis @ spectrum.vectors[:, :r]
+    if not largest(shares @ shares.mT - eye_like(r, shares)) <= SAME_SPAN:
+        return None
+    return spectrum.noise(r) * (spectrum.n_features - r)
+
+
 def _are_eigenvectors(components: Array, spectrum: Spectrum) -> bool:
     """Tell whether components (k, m) are the first k eigenvectors of `spectrum`, in their order.
 
     The result is also False if an eigenvalue is too small, compared with the largest one, to be
-    accurate.
+    accurate. If `beyond` is known, all of them are accurate.
     """
     k = components.shape[0]
-    if spectrum.vectors.shape[1] < k or not bool(
+    if spectrum.vectors.shape[1] < k:
+        return False
+    if spectrum.beyond is None and not bool(
         spectrum.values[k - 1] >= WELL_RESOLVED * spectrum.values[0]
     ):
         return False

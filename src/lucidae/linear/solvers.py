@@ -29,6 +29,7 @@ from lucidae.iteration import Below, History, Solution, Status, iterate, log_gri
 from lucidae.linear.counting import ComponentCount, count_wanted, is_criterion
 from lucidae.linear.covariances import Covariance, StreamCovariance, ritz_spectrum
 from lucidae.linear.data import SOLVERS, LinearSolver, MomentSource, Source
+from lucidae.linear.deflation import refined_spectrum
 from lucidae.linear.methods import (
     Method,
     Options,
@@ -121,12 +122,19 @@ def solve(options: Options, source: Source, previous: Any = None) -> tuple[Model
     spectrum = _needed_spectrum(options, source, solver)
     k = resolve_components(options.n_components, source, spectrum)
     rng = options.rng(draws=not solver.closed_form)
-    method = options.make(k, spectrum, rng)
+    refined = None
     if solver.closed_form:
         assert spectrum is not None, "resolve_components refuses what needs a missing spectrum"
+        refined = refined_spectrum(source, spectrum, k)
+        spectrum = spectrum if refined is None else refined[0]
+    method = options.make(k, spectrum, rng)
+    if solver.closed_form:
+        assert spectrum is not None
         outcome = _exact_outcome(method, spectrum, k)
     else:
         outcome = _trained_outcome(options, source, method, k, rng, previous, solver)
+    if refined is not None:
+        return build_model(outcome, source.mean, source.weight, refined[1], spectrum), spectrum
     # A product of the weights with a small stored moment is cheap.
     cheap = source.moment is not None and k * source.covariance.n_features**2 < CHEAP_PRODUCT
     known = spectrum if solver.closed_form and not cheap else None
@@ -146,8 +154,8 @@ def _too_small_for_device(options: Options, source: Source) -> bool:
 
 
 def _on_host(source: Source) -> MomentSource:
-    assert source.moment is not None, "only sources with a moment are moved"
-    return MomentSource(fields_beside(source.moment, np.empty(0)))
+    assert isinstance(source, MomentSource), "only sources with a moment are moved"
+    return replace(source, moment=fields_beside(source.moment, np.empty(0)))
 
 
 def _needed_spectrum(options: Options, source: Source, solver: LinearSolver) -> Spectrum | None:

@@ -26,7 +26,16 @@ TINY = float(np.finfo(float).tiny)
 """The smallest normal float64 number, used in place of zero if one would divide by zero."""
 
 
-@saved_as("lucidae.linear.spectrum/1", formerly="lucidae.linear.spectrum:Spectrum")
+def _upgraded_spectrum(fields: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of a `Spectrum` as they were saved before `beyond` was added."""
+    return {"beyond": None} | fields
+
+
+@saved_as(
+    "lucidae.linear.spectrum/2",
+    formerly=("lucidae.linear.spectrum/1", "lucidae.linear.spectrum:Spectrum"),
+    upgrade=_upgraded_spectrum,
+)
 @dataclass(frozen=True, slots=True)
 class Spectrum:
     """Leading eigenvalues and eigenvectors of the second moment of data.
@@ -39,11 +48,16 @@ class Spectrum:
         Their eigenvectors, one per column.
     trace : float
         Sum of all m eigenvalues.
+    beyond : float or None
+        Sum of the m − q other eigenvalues if it was computed from the rows
+        (`lucidae.linear.deflation`), so that it is accurate even if it is tiny compared with
+        `trace`, and so are all eigenvalues. None if it is known as a difference alone.
     """
 
     values: Array
     vectors: Array
     trace: float
+    beyond: float | None = None
 
     @property
     def n_features(self) -> int:
@@ -52,7 +66,10 @@ class Spectrum:
 
     def leading(self, k: int) -> Spectrum:
         """Return the spectrum with its first `k` eigenvalues and eigenvectors alone."""
-        return Spectrum(self.values[:k], self.vectors[:, :k], self.trace)
+        beyond = self.beyond
+        if beyond is not None:
+            beyond += float(namespace(self.values).sum(self.values[k:]))
+        return Spectrum(self.values[:k], self.vectors[:, :k], self.trace, beyond)
 
     def beside(self, ref: Array) -> Spectrum:
         """Return the spectrum in the library and on the device of the array `ref`."""
@@ -67,6 +84,9 @@ class Spectrum:
         m = self.n_features
         if k >= m:
             return 0.0
+        if self.beyond is not None and k <= self.values.shape[0]:
+            rest = float(namespace(self.values).sum(self.values[k:]))
+            return max(0.0, rest + self.beyond) / (m - k)
         leading = float(namespace(self.values).sum(self.values[:k]))
         return max(0.0, self.trace - leading) / (m - k)
 

@@ -159,6 +159,8 @@ class LinearState(FittedState):
             self._rows = TrainingRows.referenced(rows, weights, title, gram)
         if moment is not None and rows is not None and self._rows is None:
             self._probe = Probe.of(rows, weights, moment)
+            if self.refined:
+                self._rows = TrainingRows.referenced(rows, weights, title, None)
         if self.moment is None and self._rows is None:
             self._certificate = self.certify(self._data(source), title)
 
@@ -330,8 +332,19 @@ class LinearState(FittedState):
                 return None
             moment = SecondMoment.of(rows.rows, rows.weights)
             self._probe = Probe.of(rows.rows, rows.weights, moment)
-            self.__dict__["moment"], self._rows = moment, None
+            self.__dict__["moment"] = moment
+            if not self.refined:
+                self._rows = None
             return moment
+
+    @property
+    def refined(self) -> bool:
+        """Whether the fit used the rows beside their second moment, and the certificate must too.
+
+        This is so if rounding errors of the second moment hide components of small variance, see
+        `lucidae.linear.deflation`.
+        """
+        return self._spectrum is not None and self._spectrum.beyond is not None
 
     @property
     def model(self) -> Model:
@@ -384,9 +397,10 @@ class LinearState(FittedState):
     def keeps_certificate(self) -> bool:
         """Whether the certificate is saved with the state, because it cannot be computed again.
 
-        It cannot be computed again if the second moment of the data is not stored.
+        It cannot be computed again if the second moment of the data is not stored, or if it does
+        not determine all components.
         """
-        return self.moment is None
+        return self.moment is None or self.refined
 
     def saved_fields(self) -> dict[str, Any]:
         """Return the attributes that `lucidae.save` and pickle write, by name.
@@ -394,7 +408,7 @@ class LinearState(FittedState):
         Training rows are not written. The second moment or the certificate, whichever would be
         computed from them later, is computed now instead.
         """
-        if self.moment is None and self._rows is not None:
+        if (self.moment is None or self.refined) and self._rows is not None:
             self.certificate(self._rows.title)
         fields = {"moment": self.moment} | super().saved_fields()
         fields.pop("_rows", None)
@@ -436,9 +450,14 @@ class LinearState(FittedState):
         if self.observed is not None:
             return self.certify_observed(None, None, title)
         moment = self.moment if self.stream is None else self.seen
-        if moment is not None:
-            return self.certify(self._data(MomentSource(moment)), title)
         rows = self._rows
+        if moment is not None:
+            data = self._data(MomentSource(moment))
+            found = self.certify(data if rows is None else data.with_rows(*rows.given), title)
+            if rows is not None and not rows.unchanged:
+                found = self.certify(data, title)
+            self._rows = None
+            return found
         if rows is not None and rows.unchanged:
             found = self.certify(data_of(rows.rows, rows.weights, gram=rows.gram), title)
             if rows.unchanged:  # while the certificate was computed as well

@@ -95,6 +95,11 @@ class TrainingRows:
         return self.direction is None
 
     @property
+    def given(self) -> tuple[Any, Array | None]:
+        """The rows and their weights, as they were given to `fit`."""
+        return self.rows, self.weights
+
+    @property
     def unchanged(self) -> bool:
         """Whether the rows have the same products with the random vector as at the time of the fit.
 

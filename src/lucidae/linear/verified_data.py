@@ -19,6 +19,7 @@ from lucidae.arrays import as_double, diagonal, is_numpy, like, to_numpy
 from lucidae.linear.eigenvalue_bounds import digest_of, orthonormal
 from lucidae.linear.probe import EPS, FEWEST_ROUNDINGS, Estimate, Probe
 from lucidae.linear.verified_gram import FEW_ROWS, FewRows, gram_of
+from lucidae.linear.verified_rows import RowsForValues
 from lucidae.moments import SecondMoment
 from lucidae.validation import check_rows
 
@@ -85,6 +86,9 @@ class Data:
     uncertainty : float, default=0.0
         Bound on the Frobenius norm of the error of Σ that products of rows in single precision
         cause, see `SecondMoment.rounding`.
+    rows : RowsForValues, optional
+        The rows themselves, if they are known and not too large, for components that Σ does not
+        determine.
     """
 
     mean: Vector
@@ -98,6 +102,7 @@ class Data:
     remembered: Callable[[Vector], Vector] | None = None
     few_rows: FewRows | None = None
     uncertainty: float = 0.0
+    rows: RowsForValues | None = None
 
     @property
     def n_features(self) -> int:
@@ -130,6 +135,10 @@ class Data:
             return self
         return replace(self, remembered=KnownProducts(self.product, self.n_features))
 
+    def with_rows(self, X: Any, weights: Any) -> Data:
+        """Return the same data, with the rows X (n, m) and their weights beside Σ."""
+        return replace(self, rows=RowsForValues.of(X, weights))
+
     def in_units(self, unit: float) -> Data:
         """Return the second moment after a division of all rows by the number `unit`."""
         matrix = None if self.matrix is None else self.matrix / unit**2
@@ -144,6 +153,7 @@ class Data:
             remembered=None if known is None else lambda rows: known(rows) / unit**2,
             few_rows=None if self.few_rows is None else self.few_rows.in_units(unit),
             uncertainty=self.uncertainty / unit**2,
+            rows=None if self.rows is None else self.rows.in_units(unit),
         )
 
 
@@ -232,7 +242,8 @@ def data_of(
         return _data_of_rows(X, weights, gram)
     moment = SecondMoment.of(X, weights)
     probe = Probe.of(X, weights, moment)
-    return _data_of_moment(moment, None if probe is None else probe.difference(moment))
+    found = _data_of_moment(moment, None if probe is None else probe.difference(moment))
+    return found.with_rows(X, weights)
 
 
 def _data_of_moment(moment: SecondMoment, difference: Estimate | None) -> Data:
@@ -273,9 +284,11 @@ def _data_of_rows(X: Any, weights: Any, gram: Any = None) -> Data:
     if is_numpy(X) and X.shape[0] <= FEW_ROWS:
         own_gram = gram_of(X, shares, mean) if gram is None else to_numpy(gram)
         few = FewRows(X, shares, mean, total, own_gram, plain)
-        return Data(mean, total, product, own, weight=weight, few_rows=few)
+        data = Data(mean, total, product, own, weight=weight, few_rows=few)
+        return data.with_rows(X, weights)
     seen = digest_of(X, shares) if scipy.sparse.issparse(X) or is_numpy(X) else None
-    return Data(mean, total, product, own, weight=weight, fingerprint=seen)
+    data = Data(mean, total, product, own, weight=weight, fingerprint=seen)
+    return data.with_rows(X, weights)
 
 
 def _mean_and_variances(X: Any, shares: Vector) -> tuple[Vector, Vector]:

@@ -44,6 +44,17 @@ IDENTIFIABLE = 100.0
 
 Its principal axis is then known up to an angle of 1/100 (Davis & Kahan 1970)."""
 
+FAR = 1e-3
+"""Mean squared sine from which on it is known that the decoder spans another subspace."""
+
+NEAR = 1e-4
+"""Mean squared sine, times the number of latents, up to which it is known that the decoder spans
+the principal subspace."""
+
+SMALL_VARIANCE = 1e-4
+"""Ratio of an eigenvalue to the largest one below which singular values of the rows determine its
+axis more accurately than their second moment, by a factor of at least 50."""
+
 _TINY = float(np.finfo(float).tiny)
 
 
@@ -78,10 +89,15 @@ class Leading:
         axes may share a column: their squared sines sum to at least their number minus one.
     by_gram : bool
         Whether the eigenvalues are those of the Gram matrix of few rows.
+    by_rows : bool
+        Whether the eigenvalues are bounded by singular values of deflated rows.
     uncertainty : float
         The part of `error` that products of the rows in single precision cause; 0 without them.
     axes : ndarray of shape (m, k) or None
         The principal axes as columns if `dense`, otherwise None.
+    errors : ndarray of shape (q,) or None
+        Bound on the error of each eigenvalue if these bounds differ, because the eigenvalues are
+        squares of singular values of the rows; None if `error` is the bound for all of them.
     """
 
     values: Vector
@@ -95,26 +111,42 @@ class Leading:
     upper: Vector
     unaligned: float = 0.0
     by_gram: bool = False
+    by_rows: bool = False
     uncertainty: float = 0.0
     axes: Vector | None = None
+    errors: Vector | None = None
 
-    def gaps(self, k: int) -> Vector:
-        """Return, for each of the first k eigenvalues, the distance to the nearest other one."""
-        return _gaps(np.append(self.values[:k], self.outside))
+    def value_errors(self, k: int) -> Vector:
+        """Return a bound on the error of each of the first k eigenvalues."""
+        return np.full(k, self.error) if self.errors is None else self.errors[:k]
 
-    def resolution(self) -> float:
-        """Return the eigengap above which rounding errors do not hide a principal axis.
+    def resolution(self, k: int) -> float:
+        """Return by how much eigenvalue k must exceed eigenvalue k + 1 to determine their axes.
 
-        The eigengap of an eigenvalue is its distance to the nearest other eigenvalue.
+        If the difference is smaller, rounding errors hide which axis belongs to which of the two.
         """
-        return max(IDENTIFIABLE * self.error, _TINY)
+        return max(IDENTIFIABLE * float(self.value_errors(k)[-1]), _TINY)
+
+    def weakest(self, k: int) -> tuple[float, float]:
+        """Return the difference of neighbouring eigenvalues that is least resolved.
+
+        Of the differences between the first k eigenvalues and the next one, it is the one that is
+        smallest compared with its `resolution`, which is returned as well.
+        """
+        steps = -np.diff(np.append(self.values[:k], self.outside))
+        bounds = np.maximum(IDENTIFIABLE * self.value_errors(k), _TINY)
+        least = int(np.argmin(steps / bounds)) if self.errors is not None else int(np.argmin(steps))
+        return float(steps[least]), float(bounds[least])
 
     def unidentifiable(self, k: int) -> Vector:
         """Return the numbers, from 1 to k, of components whose eigenvalue is too close to another.
 
-        It is too close if the distance to the nearest other eigenvalue is at most `resolution()`.
+        It is too close if the distance to the nearest other eigenvalue is at most the `resolution`
+        of the larger of the two.
         """
-        return 1 + np.flatnonzero(~(self.gaps(k) > self.resolution()))
+        steps = -np.diff(np.append(self.values[:k], self.outside))
+        apart = steps > np.maximum(IDENTIFIABLE * self.value_errors(k), _TINY)
+        return 1 + np.flatnonzero(~(apart & np.append(True, apart[:-1])))
 
     def times(self, factor: float) -> Leading:
         """Return the eigenvalues and distances for the second moment multiplied by `factor`."""
@@ -126,14 +158,15 @@ class Leading:
             ritz=factor * self.ritz,
             upper=factor * self.upper,
             uncertainty=factor * self.uncertainty,
+            errors=None if self.errors is None else factor * self.errors,
         )
 
     def determined(self, k: int) -> bool:
-        """Tell whether eigenvalue k exceeds eigenvalue k + 1 by more than `resolution()`.
+        """Tell whether eigenvalue k exceeds eigenvalue k + 1 by more than `resolution(k)`.
 
         Otherwise rounding errors hide the principal subspace.
         """
-        return bool(self.values[k - 1] - self.outside > self.resolution())
+        return bool(self.values[k - 1] - self.outside > self.resolution(k))
 
 
 def _gaps(values: Vector) -> Vector:
@@ -152,7 +185,7 @@ def leading_eigenpairs(data: Data, atoms: Vector) -> Leading:
         The decoder's columns, one in each row.
     """
     if data.matrix is not None:
-        return _dense(data, atoms)
+        return _exacter(data, atoms, _dense(data, atoms))
     zero = not np.any(np.abs(atoms) > SHORTEST)
     if not np.all(np.isfinite(atoms)) or zero or not data.varies:
         distance = 1.0 if np.all(np.isfinite(atoms)) else math.nan
@@ -163,12 +196,12 @@ def leading_eigenpairs(data: Data, atoms: Vector) -> Leading:
     unit = data.trace
     scaled = data.in_units(math.sqrt(unit))
     if scaled.few_rows is None:
-        return _bounded(scaled, atoms).times(unit)
+        return _exacter(scaled, atoms, _bounded(scaled, atoms)).times(unit)
     span, error = _column_space(atoms)
     found = scaled.few_rows.measured(span.T)
     if isinstance(data.remembered, KnownProducts):
         data.remembered.learn(span.T, unit * found.images)
-    return _from_gram(scaled, atoms, span, error, found).times(unit)
+    return _exacter(scaled, atoms, _from_gram(scaled, atoms, span, error, found)).times(unit)
 
 
 def _dense(data: Data, atoms: Vector) -> Leading:
@@ -196,6 +229,95 @@ def _dense(data: Data, atoms: Vector) -> Leading:
         values[:k] + error,
         uncertainty=data.uncertainty,
         axes=axes,
+    )
+
+
+def _exacter(data: Data, atoms: Vector, known: Leading) -> Leading:
+    """Return `known`, or what singular values of the rows say, if they decide more.
+
+    They are computed if rounding errors of the second moment hide an axis of small variance, and if
+    bounds on the eigenvalues do not decide whether the decoder spans the principal subspace. Their
+    result is returned if its bound on the error of the subspace distance is not larger.
+    """
+    k, rows = atoms.shape[0], data.rows
+    if rows is None:
+        return known
+    hidden = known.unidentifiable(k) - 1
+    small = bool(np.any(known.values[hidden] < SMALL_VARIANCE * known.values[0]))
+    low, high = (known.subspace.value + sign * known.subspace.error for sign in (-1.0, 1.0))
+    open_ended = not known.dense and low < FAR and high > NEAR / k
+    if not small and not open_ended:
+        return known
+    found = _by_singular_values(data, atoms) if rows.small else _by_deflated_rows(data, atoms)
+    return found if found and found.subspace.error <= known.subspace.error else known
+
+
+def _by_deflated_rows(data: Data, atoms: Vector) -> Leading | None:
+    """Return bounds on eigenvalues and distances from singular values in a decoder's span.
+
+    The result is None if the bounds do not separate the span from its complement.
+    """
+    assert data.rows is not None, "the caller has tested it"
+    k = atoms.shape[0]
+    span, basis_error = _column_space(atoms)
+    found = data.rows.bounded(span) if span.shape[1] == k else None
+    if found is None:
+        return None
+    roots, error = found.values, found.error
+    size = float(np.linalg.norm(found.residuals)) + error
+    outside = found.outside + size
+    gap = float(roots[-1]) - outside - error
+    if not gap > 0.0:
+        return None
+    high = min(1.0, (size / gap + basis_error) ** 2 / k)
+    drift = size + error
+    # Each axis is turned by its own residual, divided by the distance to other singular values.
+    gaps = _gaps(np.append(roots, outside)) - 2 * drift
+    angles = (found.residuals + error) / np.maximum(gaps, _TINY) + basis_error
+    sines = np.sqrt(_misalignments(atoms, found.axes))
+    return Leading(
+        np.append(roots**2, found.found**2),
+        drift * (2 * float(roots[0]) + drift),
+        outside**2,
+        Estimate.between(0.0, high),
+        np.minimum(1.0, sines + angles) ** 2,
+        np.zeros(k),
+        False,
+        np.maximum(roots - error, 0.0) ** 2,
+        (roots + drift) ** 2,
+        float(np.mean(np.maximum(sines - angles, 0.0) ** 2)),
+        by_rows=True,
+        errors=drift * (2 * np.append(roots, outside) + drift),
+    )
+
+
+def _by_singular_values(data: Data, atoms: Vector) -> Leading:
+    """Return all eigenvalues and the distances to the axes from singular values of the rows."""
+    assert data.rows is not None, "the caller has tested it"
+    k, m = atoms.shape
+    roots, axes, error = data.rows.decomposed(k)
+    values, errors = roots**2, error * (2 * roots + error)
+    after = float(roots[k]) if m > k else 0.0
+    span, basis_error = _column_space(atoms)
+    missing = axes - span @ (span.T @ axes)
+    distance = float(np.sum(missing * missing)) / k
+    # Wedin 1972: an error of size e turns the axis of a singular value by e divided by its distance
+    # to the others, and the subspace of the first k by e divided by the last distance.
+    gaps = _gaps(np.append(roots[:k], after))
+    angles = np.minimum(1.0, error / np.maximum(gaps, _TINY)) + m * EPS
+    angle = min(1.0, error / max(float(roots[k - 1]) - after, _TINY)) + basis_error
+    return Leading(
+        values,
+        float(errors[0]),
+        after**2,
+        Estimate(distance, 2 * math.sqrt(distance) * angle + angle**2),
+        _misalignments(atoms, axes),
+        angles,
+        True,
+        values[:k] - errors[:k],
+        values[:k] + errors[:k],
+        axes=axes,
+        errors=errors,
     )
 
 

@@ -614,7 +614,8 @@ def _sampling(method: Method, leading: Leading, k: int, data: Data) -> Sampling 
     if not data.weight > 2.0 or not data.trace > 0.0:
         return "At least three rows, not all equal, are needed to judge sampling noise."
     # Eigenvalues below their rounding error are not sampling noise of the data.
-    values, rows = np.where(leading.values > leading.error, leading.values, 0.0), data.weight - 1.0
+    known = leading.values > leading.value_errors(len(leading.values))
+    values, rows = np.where(known, leading.values, 0.0), data.weight - 1.0
     if method.expected().aligns:
         return Sampling(rows, separated_components(values, rows, k), None)
     if k == data.n_features:

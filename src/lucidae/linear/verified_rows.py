@@ -1,0 +1,216 @@
+"""Singular values of rows for certificates of components whose variance is small beside others.
+
+A second moment Σ with the largest eigenvalue σ₁² is known up to m·ε·σ₁², with the machine epsilon ε
+and m features, so that components of much smaller variance are not determined by it. The singular
+values σ of the centred and weighted rows A, whose squares are the eigenvalues of Σ = AᵀA, are known
+up to e = m·ε·σ₁ (Weyl), and the axis of σᵢ up to the angle e/|σᵢ − σⱼ| for the nearest other σⱼ
+(Wedin 1972).
+
+If there are at most 1024 rows or features, all of them are computed by a QR factorisation of A and
+LAPACK's routine ``gesvd`` (QR iteration). No solver uses these.
+
+Otherwise the singular values are bounded. Let the columns of Q be an orthonormal basis of a
+decoder's span, AQ = USWᵀ a singular value decomposition, and B = A − AQQᵀ. With V = QW, A equals
+U(SVᵀ + R) + (I − UUᵀ)B, where R = UᵀB. So A differs by ‖R‖ from a matrix with the singular values S
+and those of (I − UUᵀ)B, which are at most c, the largest one of B. If the last singular value in S
+exceeds c + ‖R‖, then the first ones of A lie in [S, S + ‖R‖], all others are at most c + ‖R‖, and
+the span differs from the principal subspace by a sine of at most ‖R‖/(S_last − c − ‖R‖)
+(Wedin 1972). That c is below a level ℓ is proved by a Cholesky factorisation of ℓ²I − BᵀB, or
+ℓ²I − BBᵀ, which exists only if this matrix is positive definite. In contrast to bounds from Krylov
+spaces this needs no gap between the eigenvalues, so that it decides flat spectra as well.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import scipy.linalg
+import scipy.sparse
+from scipy.sparse.linalg import ArpackError, eigsh
+
+from lucidae.arrays import as_double, is_numpy, to_numpy
+from lucidae.linear.probe import EPS, FEWEST_ROUNDINGS
+
+__all__ = ["RowsForValues", "SingularValues", "SpanValues"]
+
+Vector = np.ndarray[Any, Any]
+
+LARGEST_ROWS = 2**25
+"""Largest number of entries of rows that are copied and factorised: 256 mebibytes."""
+
+LARGEST_FACTOR = 1024
+"""Largest number of rows or columns, whichever is smaller, whose singular values are computed."""
+
+
+LARGEST_BOUNDED = 8192
+"""Largest number of rows or columns, whichever is smaller, of which a Cholesky factorisation is
+computed: the matrix takes half a gibibyte."""
+
+ESTIMATED = 1e-3
+"""Relative tolerance of the estimate of c, from which the level of the proof follows."""
+
+
+class SingularValues(NamedTuple):
+    """Singular values of centred and weighted rows, whose squares are variances.
+
+    Parameters
+    ----------
+    values : ndarray of shape (m,)
+        The singular values, descending; zeros are added if there are fewer rows than features.
+    axes : ndarray of shape (m, q)
+        Right singular vectors of the q leading ones, as columns.
+    error : float
+        Bound on the error of each singular value.
+    """
+
+    values: Vector
+    axes: Vector
+    error: float
+
+
+class SpanValues(NamedTuple):
+    """Singular values of centred and weighted rows A inside and outside of a decoder's span.
+
+    Parameters
+    ----------
+    values : ndarray of shape (r,)
+        Singular values S of AQ, descending, for an orthonormal basis Q of the decoder's span.
+    axes : ndarray of shape (m, r)
+        The basis V of the span in which AᵀA restricted to the span is diagonal, as columns.
+    residuals : ndarray of shape (r,)
+        Norms of the rows of R, the part of Aᵀu outside of the span for each left singular vector u.
+    outside : float
+        Upper bound c on the singular values of A restricted to the complement of the span.
+    found : float
+        Estimate of the same number.
+    error : float
+        Bound on the rounding error of each singular value and residual.
+    """
+
+    values: Vector
+    axes: Vector
+    residuals: Vector
+    outside: float
+    found: float
+    error: float
+
+
+@dataclass(frozen=True)
+class RowsForValues:
+    """Rows of data with their weights, of which singular values are computed if they are needed.
+
+    Parameters
+    ----------
+    rows : array or sparse matrix of shape (n, m)
+        The rows, not centred.
+    weights : array of shape (n,) or None
+        Weights of the rows; None for 1 each.
+    unit : float
+        Number by which the rows are divided.
+    """
+
+    rows: Any
+    weights: Any = None
+    unit: float = 1.0
+
+    @classmethod
+    def of(cls, X: Any, weights: Any) -> RowsForValues | None:
+        """Return the rows X (n, m) with their weights; None if they are too large."""
+        # Certificates of rows on a GPU are computed by `fit`, which must not take so long.
+        known = scipy.sparse.issparse(X) or is_numpy(X)
+        largest = LARGEST_BOUNDED if known else LARGEST_FACTOR
+        if min(X.shape) > largest or math.prod(X.shape) > LARGEST_ROWS:
+            return None
+        return cls(X, weights)
+
+    @property
+    def small(self) -> bool:
+        """Whether all singular values can be computed."""
+        return bool(min(self.rows.shape) <= LARGEST_FACTOR)
+
+    def in_units(self, unit: float) -> RowsForValues:
+        """Return the rows after a division by the number `unit`."""
+        return replace(self, unit=self.unit * unit)
+
+    def decomposed(self, k: int) -> SingularValues:
+        """Return all singular values of the centred and weighted rows, and the first `k` axes."""
+        rows = self._centred()
+        n, m = rows.shape
+        if n >= m:
+            (triangle,) = scipy.linalg.qr(rows, mode="r", overwrite_a=True, check_finite=False)
+            _, found, right = _gesvd(triangle[:m])
+            axes = right[:k].T
+        else:
+            basis, triangle = scipy.linalg.qr(rows.T, mode="economic", check_finite=False)
+            left, found, _ = _gesvd(triangle)
+            axes = basis @ left[:, :k]
+        values = np.append(found, np.zeros(m - len(found)))
+        return SingularValues(values, axes, max(m, FEWEST_ROUNDINGS) * EPS * float(values[0]))
+
+    def bounded(self, span: Vector) -> SpanValues | None:
+        """Return singular values inside and a bound on those outside of a decoder's span.
+
+        `span` (m, r) is an orthonormal basis of the span. The result is None if no bound below the
+        singular values inside can be proved, which is so if the decoder misses a larger one.
+        """
+        rows = self._centred()
+        n, m = rows.shape
+        codes = rows @ span
+        rows -= codes @ span.T
+        basis, triangle = np.linalg.qr(codes)
+        left, values, turn = _gesvd(triangle)
+        error = max(m, FEWEST_ROUNDINGS) * EPS * max(float(values[0]), float(np.linalg.norm(rows)))
+        residuals = np.linalg.norm((basis @ left).T @ rows, axis=1)
+        gram = rows.T @ rows if m <= n else rows @ rows.T
+        found = math.sqrt(max(_largest(gram), 0.0))
+        size = float(np.trace(gram))
+        level = (float(values[-1]) + found) / 2
+        # The factorisation of a matrix exists if its eigenvalues exceed the rounding errors, which
+        # are at most (p + 1)ε times its trace for p rows (Higham 2002, Theorem 10.3).
+        p = len(gram)
+        rounding = (p + 1) * EPS * (p * level**2 + size)
+        if not found < level or not _is_below(gram, level**2):
+            return None
+        outside = math.sqrt(level**2 + rounding) + error
+        return SpanValues(values, span @ turn.T, residuals, outside, found, error)
+
+    def _centred(self) -> Vector:
+        """Return the rows minus their mean as float64, each times the root of its weight."""
+        X = self.rows.toarray() if scipy.sparse.issparse(self.rows) else self.rows
+        rows = to_numpy(as_double(X)) / self.unit
+        shares = np.ones(len(rows)) if self.weights is None else to_numpy(self.weights)
+        shares = shares / np.sum(shares)
+        rows = rows - shares @ rows
+        rows -= shares @ rows  # corrects the rounding error of the first mean
+        return np.asarray(np.sqrt(shares)[:, None] * rows)
+
+
+def _largest(matrix: Vector) -> float:
+    """Return an estimate of the largest eigenvalue of a symmetric matrix, from below."""
+    start = np.random.default_rng(0).standard_normal(len(matrix))
+    try:
+        found = eigsh(matrix, 1, which="LA", v0=start, tol=ESTIMATED, return_eigenvectors=False)
+    except ArpackError:
+        return math.inf
+    return float(found[0])
+
+
+def _is_below(matrix: Vector, level: float) -> bool:
+    """Tell whether all eigenvalues of a symmetric matrix are below `level`; it is overwritten."""
+    np.negative(matrix, out=matrix)
+    matrix[np.diag_indices_from(matrix)] += level
+    try:
+        scipy.linalg.cholesky(matrix, overwrite_a=True, check_finite=False)
+    except np.linalg.LinAlgError:
+        return False
+    return True
+
+
+def _gesvd(matrix: Vector) -> tuple[Vector, Vector, Vector]:
+    found: tuple[Vector, Vector, Vector] = scipy.linalg.svd(
+        matrix, full_matrices=False, lapack_driver="gesvd", check_finite=False
+    )
+    return found
