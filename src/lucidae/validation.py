@@ -460,14 +460,16 @@ def check_flag(value: Any, name: str) -> bool:
     return bool(value)
 
 
-def check_verbose(value: Any) -> bool:
-    """Return the argument `verbose` as a bool: whether progress is shown.
+def check_verbose(value: Any) -> bool | str:
+    """Return the argument `verbose`: a bool, whether progress is shown, or ``"auto"``.
 
     As in scikit-learn, an integer of at least 0 is accepted; 0 means False.
     """
+    if isinstance(value, str) and value == "auto":
+        return value
     if isinstance(value, bool | np.bool_):
         return bool(value)
-    return check_integer(value, "verbose", low=0, others=", True or False") > 0
+    return check_integer(value, "verbose", low=0, others=", True, False or 'auto'") > 0
 
 
 def check_jobs(value: Any) -> int | None:
