@@ -39,11 +39,11 @@ TICK = 0.5
 LOG_PAUSE = 10.0
 """Seconds between two lines with the elapsed time, where lines cannot be written over."""
 
-TIMED_ENTRIES = 2**15
+TIMED_ENTRIES = 2**18
 """Number of entries of an array X below which `elapsed_on` starts no thread.
 
 A smaller fit either ends long before the delay or iterates, which has its own progress bar. The
-start of a thread, about 0.05 ms, would be a noticeable part of its time."""
+start of a thread, about 0.1 ms, would be a noticeable part of its time."""
 
 TIMED_FEATURES = 256
 """Number of features below which solutions and certificates from a second moment are not timed."""
@@ -391,7 +391,8 @@ def timed_fit(method: Method) -> Method:
 def elapsed_on(X: Any, description: str, verbose: Any) -> AbstractContextManager[Any]:
     """Return an `Elapsed` for a computation with data X; it does nothing if X is a small array."""
     shape = getattr(X, "shape", None)
-    if isinstance(shape, tuple) and prod(shape) < TIMED_ENTRIES:
+    known = isinstance(shape, tuple) and all(isinstance(size, int) for size in shape)
+    if known and prod(shape) < TIMED_ENTRIES:  # the lengths of Dask collections may be unknown
         return _NOTHING
     return Elapsed(description, verbose)
 
