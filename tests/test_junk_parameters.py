@@ -110,7 +110,7 @@ OPTIONS = {
     "l2": ("'auto'", "at least 0", "per latent"),
     "prior": ("'geometric'", "'uniform'", "for each number of latents"),
     "random_state": ("integer", "RandomState", "None"),
-    "verbose": ("integer", "True", "False"),
+    "verbose": ("integer", "True", "False", "'auto'"),
     "dropout": ("[0, 1)",),
     "momentum": ("[0, 1)",),
     "significance": ("(0, 1]",),

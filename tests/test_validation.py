@@ -285,10 +285,11 @@ def test_intervals_with_an_upper_end_alone_are_described():
     assert check_number(-1e300, "x", high=1.0) == -1e300
 
 
-def test_verbose_is_a_flag_or_a_count():
+def test_verbose_is_a_flag_a_count_or_auto():
+    assert check_verbose("auto") == "auto"
     shown = [check_verbose(value) for value in (True, False, np.True_, 0, 1, 10)]
     assert shown == [True, False, True, False, True, True]
-    with pytest.raises(ValueError, match=r"verbose=-1 was given, .* at least 0, True or False"):
+    with pytest.raises(ValueError, match=r"verbose=-1 .* at least 0, True, False or 'auto'"):
         check_verbose(-1)
 
 

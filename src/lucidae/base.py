@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from functools import cache, wraps
 from typing import Any, TypeVar
 
@@ -14,6 +15,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from lucidae.arrays import Array, is_array, is_numpy, to_numpy, zeros_like_shape
 from lucidae.certificate import Certificate, undecided
+from lucidae.iteration.terminal import TIMED_FEATURES, Elapsed
 from lucidae.validation import (
     check_kind,
     check_rows,
@@ -149,12 +151,25 @@ class Fitted:
                 f"{type(instance).__name__} has no attribute {self._name} before it is fitted. "
                 "Call fit first."
             )
+        if state._attributes is None:
+            with _timed(instance, "solving"):
+                _ = state.attributes
         if self._name not in state.attributes:
             raise AttributeError(
                 f"this {type(instance).__name__} has no attribute {self._name}: with its arguments "
                 "and data, fit does not compute it."
             )
         return state.attributes[self._name]
+
+
+def _timed(estimator: Any, task: str) -> AbstractContextManager[Any]:
+    """Return a context manager that shows the elapsed time of a task of a fitted estimator.
+
+    Few features are no task whose time must be shown.
+    """
+    if getattr(estimator, "n_features_in_", 0) < TIMED_FEATURES:
+        return nullcontext()
+    return Elapsed(f"{type(estimator).__name__}, {task}", getattr(estimator, "verbose", "auto"))
 
 
 class StateSlot:
@@ -243,7 +258,9 @@ class CertifiedMixin:
     def certificate_(self) -> Certificate:
         """Checked statements (claims) on how far the fitted parameters are from the optimum."""
         check_is_fitted(self)
-        certificate: Certificate = self._state.certificate(type(self).__name__)
+        state = self._state
+        with nullcontext() if state._certificate is not None else _timed(self, "certificate"):
+            certificate: Certificate = state.certificate(type(self).__name__)
         return certificate
 
     def __sklearn_is_fitted__(self) -> bool:

@@ -17,6 +17,7 @@ from lucidae._families import import_families
 from lucidae.cards import Html, card
 from lucidae.io.atomic import json_safe
 from lucidae.io.models import saved_as
+from lucidae.iteration.terminal import elapsed_on
 
 __all__ = [
     "Certificate",
@@ -482,6 +483,14 @@ def certify(subject: Any, X: Any = None, y: Any = None, **settings: Any) -> Cert
     >>> certificate["subspace"].value < 0.01, certificate["alignment"].holds
     (True, False)
     """
+    if X is None:
+        return _certified(subject, X, y, settings)
+    with elapsed_on(X, "certificate", getattr(subject, "verbose", "auto")):
+        return _certified(subject, X, y, settings)
+
+
+def _certified(subject: Any, X: Any, y: Any, settings: dict[str, Any]) -> Certificate:
+    """Return the certificate of `subject` on the rows X and the targets y, as `certify` does."""
     name = type(subject).__name__
     if hasattr(type(subject), "_certify_on"):
         check_settings(settings, _keywords(subject._certify_on), name)

@@ -47,7 +47,8 @@ from lucidae.arrays.threads import blas_threads, in_threads, one_thread
 from lucidae.cards import card, facts
 from lucidae.io.atomic import load_arrays, save_arrays
 from lucidae.io.models import saved_as
-from lucidae.validation import check_integer, check_rows, check_weights
+from lucidae.iteration.terminal import Elapsed
+from lucidae.validation import check_integer, check_rows, check_verbose, check_weights
 
 __all__ = ["SecondMoment"]
 
@@ -97,6 +98,11 @@ precision."""
 
 SINGLE_BLOCK = 3072
 """Number of rows whose products are computed in single precision at a time."""
+
+TIMED_ENTRIES = 2**22
+"""Number of entries of an array from which on the elapsed time of its moment may be shown.
+
+It is not below the size of the blocks in which data are read: these are not timed one by one."""
 
 MEASURED_BLOCKS = 4
 """Smallest number of blocks, spread over the rows, whose products are compared with those in double
@@ -185,7 +191,7 @@ class SecondMoment:
     rounding: float = 0.0
 
     @classmethod
-    def of(cls, X: Any, sample_weight: Any = None) -> Self:
+    def of(cls, X: Any, sample_weight: Any = None, *, verbose: bool | str = "auto") -> Self:
         """Compute the mean and the covariance of the rows of `X`.
 
         Parameters
@@ -196,19 +202,25 @@ class SecondMoment:
             `lucidae.data.row_blocks`).
         sample_weight : array-like of shape (n,), optional
             Weights of the rows as frequencies: weight 2 counts a row twice. By default 1 each.
+        verbose : bool or "auto", default="auto"
+            Whether to show the progress of reading that takes longer than two seconds: always,
+            never, or, with ``"auto"``, if standard error is a terminal or belongs to a notebook.
 
         Returns
         -------
         SecondMoment
             The moment, in the array library and on the device of `X`.
         """
+        check_verbose(verbose)
         # `lucidae.data` imports this module.
         from lucidae.data import aligned_blocks, in_memory, read_moment
 
         if not (in_memory(X) and in_memory(sample_weight)):
-            return cast(Self, read_moment(aligned_blocks(X, None, sample_weight)))
+            return cast(Self, read_moment(aligned_blocks(X, None, sample_weight), verbose=verbose))
         X, weights = _weighted_rows(X, sample_weight, "X")
-        return cls._empty(X)._add_rows(X, weights)
+        timed = math.prod(X.shape) > TIMED_ENTRIES
+        with Elapsed("second moment", verbose) if timed else nullcontext():
+            return cls._empty(X)._add_rows(X, weights)
 
     @classmethod
     def _empty(cls, X: Any) -> Self:

@@ -256,6 +256,8 @@ def check_kind(values: Any, name: str) -> Any:
         return values  # without the cost of the tests below, which counts in small fits
     if isinstance(values, np.ndarray):
         values = _unmapped(values, name)
+        if type(values) is np.ndarray and values.dtype in _FLOATS:
+            return values
     elif isinstance(values, str | os.PathLike | Iterator) or isroutine(values):
         raise ValueError(
             f"{name} is of type {type(values).__name__}, but an array, a data frame or a sparse "
@@ -538,14 +540,16 @@ def check_flag(value: Any, name: str) -> bool:
     return bool(value)
 
 
-def check_verbose(value: Any) -> bool:
-    """Return the argument `verbose` as a bool: whether progress is shown.
+def check_verbose(value: Any) -> bool | str:
+    """Return the argument `verbose`: a bool, whether progress is shown, or ``"auto"``.
 
     As in scikit-learn, an integer of at least 0 is accepted; 0 means False.
     """
+    if isinstance(value, str) and value == "auto":
+        return value
     if isinstance(value, bool | np.bool_):
         return bool(value)
-    return check_integer(value, "verbose", low=0, others=", True or False") > 0
+    return check_integer(value, "verbose", low=0, others=", True, False or 'auto'") > 0
 
 
 def check_jobs(value: Any) -> int | None:

@@ -63,7 +63,7 @@ def test_large_files_are_streamed(run, rows, never_loaded, name, family):
     assert code == 0, err
     assert "optim" in out
     model = lucidae.load(f"{Path(name).stem}-{family}-model.npz")
-    assert not model.verbose
+    assert model.verbose == "auto"
     assert model._state.moment.weight == len(rows)
     assert_allclose(model._state.moment.covariance, np.cov(rows.T, bias=True), atol=1e-10)
     (codes,) = Path().glob("*codes*")
@@ -315,7 +315,7 @@ def test_targets_of_large_files_are_streamed(run, rows, never_loaded, name, targ
     expected = lucidae.DropoutRegressor(dropout=0.3, random_state=0).fit(X, y)
     model = lucidae.load("rows-dropout-model.npz")
     assert_allclose(model.coef_, expected.coef_, atol=1e-10)
-    assert not model.verbose
+    assert model.verbose == "auto"
     assert len(list(Path().glob("rows-dropout-*"))) == 3
 
 

@@ -91,7 +91,7 @@ def test_a_bar_of_rich_is_drawn_on_a_terminal_and_taken_down(clock, monkeypatch)
     bar = ProgressBar("[fitting]", delay=2.0)
     for n_iter in (0, 10, 20, 30):
         bar(at(n_iter))
-    bar._display.bar.refresh()
+    bar._display.drawn.bar.refresh()
     assert "[fitting]: 30 of at most 100 steps" in "".join(drawn)
     bar.close()
     assert bar._display is None

@@ -47,7 +47,7 @@ def test_a_dask_array_is_refused_with_what_to_do():
         ({"fit_intercept": "False"}, "fit_intercept='False' was given, expected True or False"),
         ({"fit_intercept": 1}, "fit_intercept=1 was given, expected True or False"),
         ({"warm_start": "no"}, "warm_start='no' was given, expected True or False"),
-        ({"verbose": "no"}, "verbose='no' was given, expected an integer of at least 0, True or"),
+        ({"verbose": "no"}, "verbose='no' was given, expected an integer of at least 0, True, "),
         ({"random_state": "x"}, "random_state='x' was given, expected an integer in"),
         ({"tol": 1j}, "tol=1j was given, expected a finite number of at least 0"),
         ({"tol": float("nan")}, "tol=nan"),

@@ -409,6 +409,7 @@ def complete(model: Any, job: Job, table: Table) -> None:
     if isinstance(y, np.ndarray) and y.ndim == 2 and y.shape[1] == 1:
         y = y[:, 0]  # scikit-learn expects a vector for one target
     streamed = not isinstance(table.values, np.ndarray)
+    verbose = model.verbose
     if streamed:
         model.set_params(verbose=True)  # its progress bar replaces the spinner
     title = f"Fitting {type(model).__name__} to {table.name}"
@@ -421,8 +422,7 @@ def complete(model: Any, job: Job, table: Table) -> None:
         # The certificate of a streamed fit is that of its moment: the file is not read again.
         certificate = certify(model) if streamed else certify(model, table.values, y)
         sheets = sheets_of(model, table)
-    if streamed:
-        model.set_params(verbose=False)
+    model.set_params(verbose=verbose)
     print_certificate(certificate)
     if isinstance(model, SparseVAE):
         chosen = [table.columns[index] for index in model.support_]

@@ -24,7 +24,7 @@ from lucidae.data.kinds import (
     refuse_iterator,
     row_blocks,
 )
-from lucidae.iteration.callbacks import ProgressDisplay, display, time_left
+from lucidae.iteration.terminal import DELAY, ProgressDisplay, display, is_shown, time_left
 from lucidae.moments import SecondMoment
 
 __all__ = [
@@ -43,9 +43,6 @@ __all__ = [
     "store_features",
     "store_targets",
 ]
-
-DELAY = 2.0
-"""Seconds before the progress of a pass is shown."""
 
 Summary = TypeVar("Summary")
 Method = TypeVar("Method", bound=Callable[..., Any])
@@ -78,7 +75,7 @@ def read_moment(
     leaf: Leaf | None = None,
     *,
     start: SecondMoment | None = None,
-    verbose: bool = False,
+    verbose: bool | str = "auto",
 ) -> SecondMoment:
     """Return the second moment of data, from one pass over its blocks.
 
@@ -91,8 +88,9 @@ def read_moment(
         default the moment of the rows.
     start : SecondMoment, optional
         Moment of rows that were read before, which is merged with that of these rows.
-    verbose : bool, default=False
-        Whether the progress is shown.
+    verbose : bool or "auto", default="auto"
+        Whether the progress of a pass of more than two seconds is shown: always, never, or if
+        standard error is a terminal or belongs to a notebook.
 
     Returns
     -------
@@ -165,7 +163,7 @@ def fold(
     combine: Callable[[Any, Any], Any],
     *,
     start: Any = None,
-    verbose: bool = False,
+    verbose: bool | str = "auto",
     shown: Shown | None = None,
 ) -> Any:
     """Return a summary of all blocks, such as their second moment, from one pass over the data.
@@ -174,7 +172,7 @@ def fold(
     summaries, and `start` is the summary of rows that were read before. Blocks whose weights are
     all zero are left out; the result is None if no block remains. Dask computes the summaries where
     the blocks are, and joins them in a tree. `shown` displays the progress; by default a new
-    display is made if `verbose`.
+    display is made, as `verbose` says.
     """
     shown = shown or Shown("reading {}", verbose)
     if hasattr(data, "fold"):
@@ -242,13 +240,13 @@ class Shown:
     ----------
     description : str
         The task, with braces in place of the unit that is counted, such as ``"reading {}"``.
-    verbose : bool
-        Whether anything is shown.
+    verbose : bool or "auto"
+        Whether anything is shown: always, never, or if somebody can see it.
     """
 
-    def __init__(self, description: str, verbose: bool) -> None:
+    def __init__(self, description: str, verbose: bool | str) -> None:
         self.description = description
-        self.verbose = verbose
+        self.verbose = is_shown(verbose)
         self._began = time.monotonic()
         self._display: ProgressDisplay | None = None
         self._stays = False
@@ -341,11 +339,11 @@ class Passes(Shown):
     ----------
     data : AlignedBlocks
         The rows with their weights; they can be read more than once.
-    verbose : bool, default=False
+    verbose : bool or "auto", default="auto"
         Whether the progress is shown: the number of the pass, and the rows that it has read.
     """
 
-    def __init__(self, data: AlignedBlocks, verbose: bool = False) -> None:
+    def __init__(self, data: AlignedBlocks, verbose: bool | str = "auto") -> None:
         super().__init__("reading {}", verbose)
         self.data = data
         self.count = 0
@@ -527,12 +525,12 @@ def by_blocks(method: Method) -> Method:
             from lucidae.data.dask_collections import mapped
 
             return mapped(self, X, method.__name__)
-        return _applied(partial(method, self), X, bool(getattr(self, "verbose", False)))
+        return _applied(partial(method, self), X, getattr(self, "verbose", "auto"))
 
     return blockwise  # type: ignore[return-value]
 
 
-def _applied(apply: Callable[[Any], Array], X: Any, verbose: bool) -> Array:
+def _applied(apply: Callable[[Any], Array], X: Any, verbose: bool | str) -> Array:
     """Return the results of a method (`apply`) for the rows of X, computed block by block."""
     data = row_blocks(X)
     results = _Results(data.n_rows_to_read)
@@ -542,11 +540,11 @@ def _applied(apply: Callable[[Any], Array], X: Any, verbose: bool) -> Array:
 
 
 def applied_blocks(
-    apply: Callable[[Any], Array], data: RowBlocks, verbose: bool = False
+    apply: Callable[[Any], Array], data: RowBlocks, verbose: bool | str = "auto"
 ) -> Iterator[Array]:
     """Yield the result of a method (`apply`) for each block of `data`, in one pass.
 
-    `verbose` shows the progress.
+    `verbose` decides whether the progress is shown.
     """
     count = 0
     with Shown("computing {}", verbose).rows(data.n_rows_to_read) as show:

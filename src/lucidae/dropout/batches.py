@@ -45,7 +45,7 @@ def read_problem(
     *,
     centered: bool,
     start: SecondMoment | None = None,
-    verbose: bool = False,
+    verbose: bool | str = "auto",
 ) -> BlockProblem:
     """Return the second moments of inputs and outputs of data that are read in blocks.
 
@@ -54,7 +54,8 @@ def read_problem(
     rows in memory. An iterator can be read once only, so that its moment alone is used.
 
     If `centered`, the mean is subtracted from the rows. `start` is the second moment of rows that
-    were read before, to which the new rows are added, and `verbose` shows the progress.
+    were read before, to which the new rows are added, and `verbose` decides whether the
+    progress is shown.
     """
     moment = read_moment(data, joint_moment, start=start, verbose=verbose)
     problem = LinearProblem.from_moment(moment, data.rows.n_features, centered=centered)

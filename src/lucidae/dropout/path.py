@@ -28,12 +28,14 @@ from lucidae.dropout.reduction import host
 from lucidae.dropout.solvers import leading_svd
 from lucidae.dropout.theory import breakpoints, dropout_of, optimal_value, shrink, strength_of
 from lucidae.dropout.wide import is_wide, rows_problem
+from lucidae.iteration.terminal import elapsed_on
 from lucidae.validation import (
     check_flag,
     check_integer,
     check_jobs,
     check_number,
     check_rows,
+    check_verbose,
     check_weights,
 )
 
@@ -308,6 +310,7 @@ def rank_path(
     cv: Any = 5,
     sample_weight: Any = None,
     n_jobs: int | None = None,
+    verbose: bool | str = "auto",
 ) -> RankPath:
     """Return reduced-rank regression of y on X for all ranks, with errors on held-out rows.
 
@@ -332,6 +335,9 @@ def rank_path(
         Frequencies of the rows: a row of weight 2 counts as two equal rows.
     n_jobs : int, optional
         Number of folds that are computed at a time, as in scikit-learn.
+    verbose : bool or "auto", default="auto"
+        Whether to show the elapsed time of a call of more than two seconds: always, never, or, with
+        ``"auto"``, if standard error is a terminal or belongs to a notebook.
 
     Returns
     -------
@@ -347,6 +353,15 @@ def rank_path(
     >>> path.rank, path.error.round(3)
     (array([0, 1, 2, 3]), array([11.706,  0.681,  0.   ,  0.   ]))
     """
+    with elapsed_on(X, "rank_path", check_verbose(verbose)):
+        return _rank_path(X, y, max_rank, alpha, fit_intercept, cv, sample_weight, n_jobs)
+
+
+def _rank_path(
+    X: Any, y: Any, max_rank: Any, alpha: Any, fit_intercept: Any, cv: Any, sample_weight: Any,
+    n_jobs: Any,
+) -> RankPath:  # fmt: skip
+    """Return what `rank_path` returns for the same arguments."""
     X = check_rows(X)
     Y = checked_columns(X, check_rows(_columns(y), name="y"))
     weights = check_weights(sample_weight, X)

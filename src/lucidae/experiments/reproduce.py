@@ -7,7 +7,8 @@ import io
 import json
 import os
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,7 +19,8 @@ from lucidae.experiments.engine import Tally, Tick, run
 from lucidae.experiments.outcomes import Outcome, judge
 from lucidae.experiments.store import Store
 from lucidae.io.atomic import atomic_path
-from lucidae.validation import check_choice
+from lucidae.iteration.terminal import DELAY, Elapsed, display, is_shown, time_left
+from lucidae.validation import check_choice, check_verbose
 
 __all__ = ["Reproduction", "cells_of", "reproduce"]
 
@@ -78,6 +80,7 @@ def reproduce(
     report: Callable[[Tick], None] | None = None,
     page: bool = True,
     notes: str | os.PathLike[str] | None = None,
+    verbose: bool | str = "auto",
 ) -> Reproduction:
     """Run experiments, judge their statements, and write an HTML page, CSV files and verdicts.
 
@@ -96,6 +99,9 @@ def reproduce(
         Whether to write the HTML page, which needs the `cli` extra.
     notes : path-like, optional
         Folder to which a Markdown page with figures is written for each experiment.
+    verbose : bool or "auto", default="auto"
+        Without `report`, whether to show how many runs are finished: always, never, or, with
+        ``"auto"``, if standard error is a terminal or belongs to a notebook.
 
     Returns
     -------
@@ -106,15 +112,16 @@ def reproduce(
     check_choice(scale, "scale", SCALES)
     chosen, folder = experiments(names), Path(out)
     store = Store(folder / "cells")
-    tally = run(
-        cells_of(chosen, scale),
-        store,
-        device=device,
-        jobs=jobs,
-        threads=threads,
-        seconds=seconds,
-        report=report,
-    )
+    with _counted(check_verbose(verbose) if report is None else False) as show:
+        tally = run(
+            cells_of(chosen, scale),
+            store,
+            device=device,
+            jobs=jobs,
+            threads=threads,
+            seconds=seconds,
+            report=report or show,
+        )
     judged = {experiment.name: judge(experiment, scale, store) for experiment in chosen}
     outcomes = tuple(outcome for outcome in judged.values() if outcome is not None)
     waiting = tuple(name for name, outcome in judged.items() if outcome is None)
@@ -159,3 +166,23 @@ def write_verdicts(outcomes: Sequence[Outcome], target: Path) -> Path:
     with atomic_path(target) as temporary:
         temporary.write_text(json.dumps(subject, indent=1, ensure_ascii=False) + "\n", "utf-8")
     return target
+
+
+@contextmanager
+def _counted(verbose: bool | str) -> Iterator[Callable[[Tick], None] | None]:
+    """Yield a function that shows the number of finished runs, or None if nothing is shown."""
+    if not is_shown(verbose):
+        yield None
+        return
+    began, bar = time.monotonic(), display("measuring", DELAY)
+
+    def show(tick: Tick) -> None:
+        left = "" if tick.seconds_left is None else f", {time_left(tick.seconds_left)} left"
+        if time.monotonic() - began >= DELAY:
+            bar.show(f"measuring: {tick.done} of {tick.total} runs{left}", tick.done, tick.total)
+
+    with Elapsed("measuring", verbose):
+        try:
+            yield show
+        finally:
+            bar.close()

@@ -1,6 +1,6 @@
 """The iteration loop of all solvers, with stopping rules, history, status and callbacks."""
 
-from lucidae.iteration.callbacks import ProgressBar
+from lucidae.iteration.callbacks import ProgressBar, progress_bars
 from lucidae.iteration.history import History
 from lucidae.iteration.loop import (
     Callback,
@@ -28,4 +28,5 @@ __all__ = [
     "limited_blas",
     "log_grid",
     "of_each",
+    "progress_bars",
 ]

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-import sys
 import time
-from typing import Any, Protocol
+from typing import Any
 
 from lucidae.iteration.loop import Progress
+from lucidae.iteration.terminal import ProgressDisplay, display, is_shown, time_left
 from lucidae.validation import check_number
 
-__all__ = ["ProgressBar"]
+__all__ = ["ProgressBar", "progress_bars"]
 
 
 class ProgressBar:
     """Callback that shows the progress of an iteration and the longest time it may still take.
 
-    Nothing is shown for an iteration that ends within `delay` seconds. If the package rich is
-    installed and standard error is a terminal, a bar is shown; otherwise a line is printed on
-    standard error every `delay` seconds.
+    Nothing is shown for an iteration that ends within `delay` seconds. On a terminal a bar is shown
+    (that of the package rich, if it is installed), and in a notebook a line; both disappear at the
+    end. Otherwise a line is printed on standard error every `delay` seconds. Of nested iterations
+    the outer one is shown.
 
     Parameters
     ----------
@@ -62,61 +63,23 @@ class ProgressBar:
         self._begun = self._display = None
 
 
-class ProgressDisplay(Protocol):
-    """Interface of what shows progress: a bar on a terminal, or printed lines."""
+def progress_bars(description: str, verbose: Any) -> tuple[ProgressBar, ...]:
+    """Return callbacks for the iteration loop: a progress bar, or none if nothing is to be shown.
 
-    def show(self, line: str, completed: int, total: int | None) -> None:
-        """Show a line, and a bar of `completed` parts of `total` (None if it is not known)."""
+    Parameters
+    ----------
+    description : str
+        Text at the beginning of the bar.
+    verbose : bool or "auto"
+        Whether to show the progress: always, never, or if standard error is a terminal or belongs
+        to a notebook.
 
-    def close(self) -> None:
-        """Remove the bar."""
-
-
-def display(description: str, pause: float) -> ProgressDisplay:
-    """Return a bar of rich if standard error is a terminal, else lines every `pause` seconds."""
-    try:
-        from rich.console import Console
-    except ImportError:
-        return _Lines(pause)
-    console = Console(stderr=True)
-    return _Bar(description, console) if console.is_terminal else _Lines(pause)
-
-
-class _Lines:
-    """Display that prints lines on standard error, at most one every `pause` seconds."""
-
-    def __init__(self, pause: float) -> None:
-        self.pause = pause
-        self.due = 0.0
-
-    def show(self, line: str, completed: int, total: int | None) -> None:  # noqa: ARG002
-        now = time.monotonic()
-        if now < self.due:
-            return
-        self.due = now + self.pause
-        print(line, file=sys.stderr, flush=True)
-
-    def close(self) -> None:
-        """Do nothing, because printed lines stay visible."""
-
-
-class _Bar:
-    """Display that shows a progress bar of rich on standard error; it disappears at the end."""
-
-    def __init__(self, description: str, console: Any) -> None:
-        from rich.progress import BarColumn, TextColumn
-        from rich.progress import Progress as RichProgress
-
-        text = TextColumn("{task.description}", markup=False)
-        self.bar = RichProgress(text, BarColumn(), console=console, transient=True)
-        self.task = self.bar.add_task(description)
-        self.bar.start()
-
-    def show(self, line: str, completed: int, total: int | None) -> None:
-        self.bar.update(self.task, total=total, completed=completed, description=line)
-
-    def close(self) -> None:
-        self.bar.stop()
+    Examples
+    --------
+    >>> progress_bars("fitting", verbose=False)
+    ()
+    """
+    return (ProgressBar(description),) if is_shown(verbose) else ()
 
 
 def _line(description: str, progress: Progress, seconds_left: float) -> str:
@@ -126,16 +89,3 @@ def _line(description: str, progress: Progress, seconds_left: float) -> str:
         f"optimality {progress.distance:.2e} (tolerance {progress.tolerance:.2e}), "
         f"at most {time_left(seconds_left)} left"
     )
-
-
-def time_left(seconds: float) -> str:
-    """Return a number of seconds as text in hours, minutes and seconds.
-
-    Examples
-    --------
-    >>> time_left(3723.4)
-    '1:02:03'
-    """
-    minutes, whole = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{whole:02}"

@@ -392,9 +392,7 @@ def of_each(
     """
     if n_jobs is not None:  # joblib starts as many workers as it is told, whatever their use
         n_jobs = min(n_jobs, max(len(items), 1))
-    # Without callbacks nobody waits for single values, and more backends of joblib can be used.
-    pool = Parallel(n_jobs=n_jobs, return_as="generator" if callbacks else "list")
-    values = iter(pool(delayed(function)(*item) for item in items))
+    values = iter(_pool(n_jobs, bool(callbacks))(delayed(function)(*item) for item in items))
     none: tuple[Any, ...] = ()
     found = iterate(
         lambda done: (*done, next(values)),
@@ -404,3 +402,16 @@ def of_each(
         callbacks=callbacks,
     ).value
     return [*found, *values]  # none are left; joblib wants its generator to be read to the end
+
+
+def _pool(n_jobs: int | None, in_turn: bool) -> Parallel:
+    """Return workers of joblib, which give back single values as they are ready if `in_turn`.
+
+    Backends of joblib that cannot do this, such as "multiprocessing", give back all at the end.
+    """
+    if in_turn:
+        try:
+            return Parallel(n_jobs=n_jobs, return_as="generator")
+        except ValueError:
+            pass
+    return Parallel(n_jobs=n_jobs)

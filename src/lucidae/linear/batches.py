@@ -13,6 +13,7 @@ from lucidae.base import restored_on_failure
 from lucidae.data import aligned_blocks, in_memory, read_moment, store_features
 from lucidae.data.kinds import AlignedBlocks, LoadedRows
 from lucidae.data.passes import Passes, check_start, given_moment, load_rows, no_moment
+from lucidae.iteration.terminal import timed_fit
 from lucidae.linear.methods import Options
 from lucidae.linear.missing import suggesting_em
 from lucidae.linear.routes import EXACT_FEATURES
@@ -120,7 +121,7 @@ def _check_wide(options: Options, n_features: int, start: SecondMoment | None) -
 class FitBatchesMixin:
     """Mixin for `LinearAutoencoder`: the method `fit_batches`, for data that are read in blocks."""
 
-    verbose: bool
+    verbose: bool | str
     handle_missing: str
     fit: Any
     _options: Any
@@ -128,6 +129,7 @@ class FitBatchesMixin:
     _fit_source: Any
 
     @restored_on_failure
+    @timed_fit
     @suggesting_em
     def fit_batches(
         self, batches: Any, sample_weight: Any = None, *, start: SecondMoment | None = None
@@ -173,11 +175,11 @@ class FitBatchesMixin:
         check_streamed(options, data.rows.n_features, start)
         if data.rows.n_features > EXACT_FEATURES:
             check_repeatable(data)
-            with Passes(data, bool(self.verbose)) as passes:
+            with Passes(data, self.verbose) as passes:
                 self._fit_source(options, BlocksSource(passes), data.rows.reference)
             store_features(self, data)
             return self
-        moment = read_moment(data, start=start, verbose=bool(self.verbose))
+        moment = read_moment(data, start=start, verbose=self.verbose)
         store_features(self, data)
         self._fit_moment(options, moment, data.rows.reference)
         return self

@@ -27,6 +27,7 @@ from lucidae.data import LazyOutputMixin, by_blocks, in_memory, loaded
 from lucidae.data.kinds import AlignedBlocks, by_chunks, check_batch
 from lucidae.data.passes import Passes
 from lucidae.io.models import saved_as
+from lucidae.iteration.terminal import timed_fit
 from lucidae.linear.attributes import finite
 from lucidae.linear.batches import FitBatchesMixin, draws_rows, loaded_if_small
 from lucidae.linear.certificate import checked_data, with_changes
@@ -147,9 +148,11 @@ class LinearAutoencoder(
         Whether the gradient and stochastic solvers start from the weights of the last `fit`. These
         may come from any solver and method: weights are converted between tied and untied. If their
         shape differs from the one that is needed, a warning says so and random weights are used.
-    verbose : bool, default=False
-        Whether the gradient and stochastic solvers, and reading data in blocks, show their
-        progress if they take longer than two seconds.
+    verbose : bool or "auto", default="auto"
+        Whether progress is shown, if a fit or a pass over data that are read in blocks takes longer
+        than two seconds. With ``"auto"`` it is if standard error is a terminal or belongs to a
+        notebook: as a bar, or as the elapsed time where the length is not known. True also prints
+        lines to a file or a pipe, and False shows nothing.
     handle_missing : {"error", "em"}, default="error"
         What to do with missing entries, which are NaN (or pandas' NA, or masked entries). With
         ``"error"`` they raise an error. With ``"em"``, mean and covariance of the rows are those of
@@ -289,7 +292,7 @@ class LinearAutoencoder(
         tol: float = 1e-6,
         random_state: Any = None,
         warm_start: bool = False,
-        verbose: bool = False,
+        verbose: bool | str = "auto",
         handle_missing: str = "error",
     ) -> None:
         self.n_components = n_components
@@ -312,6 +315,7 @@ class LinearAutoencoder(
         self.handle_missing = handle_missing
 
     @restored_on_failure
+    @timed_fit
     @suggesting_em
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:  # noqa: ARG002
         """Fit the autoencoder to the rows of `X`.
@@ -653,7 +657,7 @@ class LinearAutoencoder(
         rows, weights = checked_data(X, sample_weight)
         self._check_features(rows)
         if isinstance(rows, AlignedBlocks):
-            with Passes(rows, bool(self.verbose)) as passes:
+            with Passes(rows, self.verbose) as passes:
                 found = self._state.certify(data_of_passes(passes), type(self).__name__)
             return self._with_changes(found)
         data = data_of(rows, weights)

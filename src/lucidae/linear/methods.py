@@ -379,7 +379,7 @@ class Options:
         tol: Any = 1e-6,
         random_state: Any = None,
         warm_start: Any = False,
-        verbose: Any = False,
+        verbose: Any = "auto",
         handle_missing: Any = "error",
     ) -> Options:
         """Return the checked arguments; a wrong one raises a ValueError.
@@ -566,7 +566,7 @@ def _check_batch(value: Any) -> int | None:
 
 
 def _check_training(
-    optimizer: str, rate: Any, momentum: Any, max_iter: Any, tol: Any, verbose: bool
+    optimizer: str, rate: Any, momentum: Any, max_iter: Any, tol: Any, verbose: bool | str
 ) -> DescentSettings:
     if not isinstance(rate, str) or rate != "auto":
         rate = check_number(rate, "learning_rate", low=0.0, open_low=True, others=" or 'auto'")

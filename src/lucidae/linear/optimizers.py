@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from lucidae.arrays import add_scaled, namespace
 from lucidae.io.models import saved_as
-from lucidae.iteration import Callback, ProgressBar
+from lucidae.iteration import Callback, progress_bars
 from lucidae.linear.weights import map_fields
 
 SAFETY = 0.5
@@ -269,8 +269,8 @@ class DescentSettings:
         Descent stops when ‖direction‖ ≤ tol · scale · ‖weights‖, with Frobenius norms over all
         weights, where scale is the curvature at the optimum. See
         `lucidae.linear.methods.relative_direction`.
-    verbose : bool
-        Whether to show a progress bar.
+    verbose : bool or "auto"
+        Whether to show a progress bar: always, never, or if somebody can see it.
     """
 
     optimizer: str = "nesterov"
@@ -278,12 +278,12 @@ class DescentSettings:
     momentum: float = 0.9
     max_iter: int = 10_000
     tol: float = 1e-6
-    verbose: bool = False
+    verbose: bool | str = False
 
     @property
     def callbacks(self) -> tuple[Callback, ...]:
-        """Callbacks of the iteration loop: a progress bar if `verbose`, otherwise none."""
-        return (ProgressBar("training"),) if self.verbose else ()
+        """Callbacks of the iteration loop: a progress bar, or none, as `verbose` says."""
+        return progress_bars("training", self.verbose)
 
     @property
     def effective_momentum(self) -> float:

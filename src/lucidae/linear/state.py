@@ -19,6 +19,7 @@ from lucidae.base import FittedState, changed_attributes
 from lucidae.certificate import Certificate, undecided
 from lucidae.io.models import saved_as
 from lucidae.iteration import History, Status
+from lucidae.iteration.terminal import TIMED_FEATURES, Elapsed
 from lucidae.linear.attributes import check_range
 from lucidae.linear.certificate import LinearFigures, certificate, measure
 from lucidae.linear.counting import ComponentCount, count_wanted, is_criterion
@@ -354,10 +355,17 @@ class LinearState(FittedState):
                 self._model = self.stream.model()
             elif self.moment is not None:
                 source = MomentSource(self.moment)
-                self._model, self._spectrum = solve(self.options, source, self.previous)
+                with Elapsed("solving", self._verbose):
+                    self._model, self._spectrum = solve(self.options, source, self.previous)
                 self.previous = self._model.outcome.weights
         assert self._model is not None, "a fitted state contains a model, a moment or a stream"
         return self._model
+
+    @property
+    def _verbose(self) -> bool | str:
+        """Whether the time of a lazy solution is shown; problems that take no time show nothing."""
+        assert self.moment is not None, "called only for a moment that is stored"
+        return self.moment.n_features >= TIMED_FEATURES and self.options.training.verbose
 
     @property
     def eigenvalues(self) -> np.ndarray[Any, Any] | None:

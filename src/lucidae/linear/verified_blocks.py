@@ -24,7 +24,7 @@ __all__ = ["data_of_any", "data_of_passes"]
 Vector = np.ndarray[Any, Any]
 
 
-def data_of_any(X: Any, weights: Any = None, *, verbose: bool = False) -> Data:
+def data_of_any(X: Any, weights: Any = None, *, verbose: bool | str = "auto") -> Data:
     """Return the second moment of rows, of a `SecondMoment` or of blocks, as the verifier uses it.
 
     Parameters
@@ -33,7 +33,7 @@ def data_of_any(X: Any, weights: Any = None, *, verbose: bool = False) -> Data:
         The validated rows, their moment, or rows with their weights that are read in blocks.
     weights : array of shape (n,), optional
         Weight of each row of an array; by default 1.
-    verbose : bool, default=False
+    verbose : bool or "auto", default="auto"
         Whether passes over blocks show their progress.
     """
     if isinstance(X, AlignedBlocks):

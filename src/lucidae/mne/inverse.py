@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from lucidae.iteration.terminal import Elapsed
 from lucidae.mne.estimate import Floats, GroupEstimate, observable_basis
 from lucidae.mne.evoked_problem import EvokedProblem, log_explained, logging_at
 from lucidae.mne.patches import expanded
@@ -126,7 +127,9 @@ def sparse_vae(
         residual, the certificate, standard deviations of the amplitudes, the goodness of fit and
         the path of noise variances.
     verbose : bool, str, int or None, default=None
-        Level of MNE's log, also when attributes of a `SourceResult` are read.
+        Level of MNE's log, also when attributes of a `SourceResult` are read. If the call takes
+        longer than two seconds, its elapsed time is shown with True, and with None if standard
+        error is a terminal or belongs to a notebook.
 
     Returns
     -------
@@ -199,7 +202,8 @@ def sparse_vae(
             "return_result=True was given with return_residual or return_as_dipoles, but the "
             "result has both, as residual and dipoles: leave these arguments out."
         )
-    with logging_at(verbose):
+    shown = Elapsed("sparse_vae", "auto" if verbose is None else verbose is True)
+    with shown, logging_at(verbose):
         problem = EvokedProblem.of(
             evoked, forward, noise_cov, loose=loose, depth=depth, rank=rank, pick_ori=pick_ori,
             weights=weights, weights_min=weights_min, nave=nave,

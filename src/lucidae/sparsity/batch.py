@@ -42,6 +42,7 @@ from lucidae.iteration import (
     limited_blas,
     of_each,
 )
+from lucidae.iteration.terminal import Elapsed
 from lucidae.sparsity.group_covariance import GroupCovariance, axes_of, objective_of
 from lucidae.sparsity.groups import Groups
 from lucidae.sparsity.inputs import refuse_extremes
@@ -71,7 +72,14 @@ from lucidae.sparsity.solvers import (
 from lucidae.sparsity.state import State, evaluate, evaluate_fit, flat_start
 from lucidae.sparsity.updates import SMALLEST_LEARNED, UPDATES, learned_noise
 from lucidae.sparsity.working_set import NewtonPoint, newton_step
-from lucidae.validation import check_choice, check_integer, check_jobs, check_number, real_array
+from lucidae.validation import (
+    check_choice,
+    check_integer,
+    check_jobs,
+    check_number,
+    check_verbose,
+    real_array,
+)
 
 __all__ = ["SparseBatch", "SparseGroupBatch", "solve_batch"]
 
@@ -166,6 +174,7 @@ def solve_batch(
     tol: float = 1e-6,
     max_iter: int = 1000,
     n_jobs: int | None = None,
+    verbose: bool | str = "auto",
 ) -> BatchSolution[Any]:
     """Solve many sparse regression problems of equal shape at once, as `SparseVAE` solves one.
 
@@ -210,6 +219,9 @@ def solve_batch(
         Number of processes among which the problems are divided, by joblib; NumPy arrays only.
         None means 1, unless the function is called inside of a `joblib.parallel_config` context;
         with ``joblib.parallel_config("dask")`` the workers of a Dask cluster solve them.
+    verbose : bool or "auto", default="auto"
+        Whether to show the elapsed time of a call of more than two seconds: always, never, or, with
+        ``"auto"``, if standard error is a terminal or belongs to a notebook.
 
     Returns
     -------
@@ -242,11 +254,12 @@ def solve_batch(
     # None means one job, or as many as a `joblib.parallel_config` context around this call says.
     jobs = effective_n_jobs(check_jobs(n_jobs)) if is_numpy(y) or n_jobs is not None else 1
     count = max(1, min(y.shape[0], jobs))
-    if count == 1:
-        return _solve_stack(X, y, noise, settings)
-    parts = np.array_split(np.arange(y.shape[0]), count)
-    given = [(_some(X, part), _some(y, part), _some(noise, part), settings) for part in parts]
-    return _concatenated(of_each(_solve_stack, given, n_jobs=count))
+    with Elapsed(f"solving {y.shape[0]} sparse problems", check_verbose(verbose)):
+        if count == 1:
+            return _solve_stack(X, y, noise, settings)
+        parts = np.array_split(np.arange(y.shape[0]), count)
+        given = [(_some(X, part), _some(y, part), _some(noise, part), settings) for part in parts]
+        return _concatenated(of_each(_solve_stack, given, n_jobs=count))
 
 
 def _checked_stack(X: Any, y: Any) -> tuple[Array, Array]:

@@ -42,7 +42,8 @@ from lucidae.base import (
 )
 from lucidae.certificate import Certificate
 from lucidae.io.models import saved_as
-from lucidae.iteration import Callback, ProgressBar, Solution, Status, limited_blas
+from lucidae.iteration import Callback, Solution, Status, limited_blas, progress_bars
+from lucidae.iteration.terminal import timed_fit
 from lucidae.sparsity.certificate import certificate_of, with_changes
 from lucidae.sparsity.evaluation import Sample
 from lucidae.sparsity.figures import SparseFigures
@@ -235,8 +236,11 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         1, unless `fit` is called inside of a `joblib.parallel_config` context; -1 means all
         processors. With ``joblib.parallel_config("dask")`` the folds are fitted by the workers of
         a Dask cluster.
-    verbose : bool, default=False
-        Whether to show the progress of the fit.
+    verbose : bool or "auto", default="auto"
+        Whether the progress of a fit of more than two seconds is shown. With ``"auto"`` it is if
+        standard error is a terminal or belongs to a notebook: as a bar, or as the elapsed time
+        where the length is not known. True also prints lines to a file or a pipe, and False shows
+        nothing.
 
     Attributes
     ----------
@@ -328,7 +332,7 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         random_state: Any = None,
         warm_start: bool = False,
         n_jobs: int | None = None,
-        verbose: bool = False,
+        verbose: bool | str = "auto",
     ) -> None:
         self.posterior = posterior
         self.noise_variance = noise_variance
@@ -348,6 +352,7 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         self.verbose = verbose
 
     @restored_on_failure
+    @timed_fit
     def fit(self, X: Any, y: Any, sample_weight: Any = None, noise_cov: Any = None) -> Self:
         """Find the relevant columns of `X` for all outputs `y`.
 
@@ -667,8 +672,8 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         return learned.rows, learned.units, learned.solution, learned.covariance
 
     def _callbacks(self, description: str) -> Sequence[Callback]:
-        """Return a list with a progress bar if `verbose`, otherwise an empty list."""
-        return [ProgressBar(f"SparseVAE, {description}")] if self.verbose else []
+        """Return a progress bar in a tuple, or an empty tuple, as `verbose` says."""
+        return progress_bars(f"SparseVAE, {description}", self.verbose)
 
     def _last_fit(self, problem: Problem, units: Units, objective: Energy) -> Array | None:
         """Return the relevances (prior variances) of the last fit, in normalised units.

@@ -42,6 +42,7 @@ from lucidae.cards import Html, card, facts
 from lucidae.certificate import Certificate
 from lucidae.iteration import Below, Solution, Status, iterate, limited_blas
 from lucidae.iteration.status import joined
+from lucidae.iteration.terminal import Elapsed
 from lucidae.sparsity.certificate import joint_certificate
 from lucidae.sparsity.evaluation import Sample
 from lucidae.sparsity.inputs import check_row_count, refuse_extremes
@@ -61,7 +62,14 @@ from lucidae.sparsity.state import State, complementarity, evaluate, flat_start,
 from lucidae.sparsity.support import leave_one_out, significance_threshold
 from lucidae.sparsity.updates import SMALLEST_LEARNED, UPDATES, learned_noise
 from lucidae.sparsity.verified_joint import JointFit, measure_joint
-from lucidae.validation import check_choice, check_integer, check_number, check_rows, check_vector
+from lucidae.validation import (
+    check_choice,
+    check_integer,
+    check_number,
+    check_rows,
+    check_vector,
+    check_verbose,
+)
 
 __all__ = ["SparseJoint", "joint_blocks", "solve_joint"]
 
@@ -207,6 +215,7 @@ def solve_joint(
     significance: float = 0.05,
     tol: float = 1e-6,
     max_iter: int = 1000,
+    verbose: bool | str = "auto",
 ) -> Solution[SparseJoint]:
     """Solve a sparse regression whose dictionaries have different entries and the same support.
 
@@ -236,6 +245,9 @@ def solve_joint(
         Distance to the optimality (KKT) conditions, a dimensionless number, at which to stop.
     max_iter : int, default=1000
         Largest number of iterations.
+    verbose : bool or "auto", default="auto"
+        Whether to show the elapsed time of a call of more than two seconds: always, never, or, with
+        ``"auto"``, if standard error is a terminal or belongs to a notebook.
 
     Returns
     -------
@@ -265,7 +277,8 @@ def solve_joint(
     check_number(tol, "tol", low=0.0)
     check_integer(max_iter, "max_iter", low=1)
     noise = _checked_noise(noise_variance, len(parts))
-    with limited_blas(max(part.count for part in parts)):
+    shown = Elapsed(f"solving {len(parts)} joint sparse problems", check_verbose(verbose))
+    with shown, limited_blas(max(part.count for part in parts)):
         problems, units = _normalised(parts)
         if noise is None:
             solution = _learned(problems, parts, solver, tol, max_iter)

@@ -18,6 +18,7 @@ from sklearn.base import clone
 from lucidae.arrays import Array, as_double, diagonal, real_part, scalar, to_numpy
 from lucidae.cards import card, table
 from lucidae.iteration import limited_blas
+from lucidae.iteration.terminal import Elapsed
 from lucidae.sparsity.estimator import SparseVAE
 from lucidae.sparsity.group_covariance import axes_of
 from lucidae.sparsity.held_out import (
@@ -438,7 +439,7 @@ def noise_path(
     sample_weight, noise_cov : array-like, optional
         As in ``SparseVAE.fit``.
     **settings
-        Arguments of `SparseVAE`, such as `groups`, `posterior` or `fit_intercept`.
+        Arguments of `SparseVAE`, such as `groups`, `posterior`, `fit_intercept` or `verbose`.
 
     Returns
     -------
@@ -471,7 +472,7 @@ def noise_path(
     columns = targets if targets.ndim == 2 else targets[:, None]
     weights = validated_weights(sample_weight, dictionary, columns)
     cov = None if noise_cov is None else NoiseCovariance.of(noise_cov, dictionary.shape[0])
-    with limited_blas(dictionary.shape[0]):
+    with Elapsed("noise_path", model.verbose), limited_blas(dictionary.shape[0]):
         intercept = bool(model.fit_intercept)
         given = rows_of(dictionary, as_double(columns), weights, intercept)
         model._check_combination(given, objective, 1.0, cov is not None)

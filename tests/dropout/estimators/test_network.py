@@ -229,9 +229,7 @@ def test_verbose_shows_progress_and_changes_nothing(model, monkeypatch, capsys):
     settings = {"solver": "sgd", "max_iter": 300, "tol": 0.0}
     quiet = clone(model).set_params(**settings).fit(X, Y)
     assert capsys.readouterr().err == ""
-    monkeypatch.setattr(
-        "lucidae.dropout.estimators.network.ProgressBar", lambda text: ProgressBar(text, delay=0.0)
-    )
+    monkeypatch.setattr(ProgressBar.__init__, "__defaults__", ("iterating", 0.0))
     loud = clone(model).set_params(verbose=True, **settings).fit(X, Y)
     assert "dropout SGD: 100 of at most 300 steps" in capsys.readouterr().err
     assert_allclose(loud.left_, quiet.left_, rtol=0)

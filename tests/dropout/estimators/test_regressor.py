@@ -75,9 +75,7 @@ def test_cross_validation_shows_its_progress_and_belongs_to_the_fit(monkeypatch,
     X, Y = regression_data()
     quiet = DropoutRegressor(2, dropout="cv", cv=3).fit(X, Y)
     assert capsys.readouterr().err == ""
-    monkeypatch.setattr(
-        "lucidae.dropout.estimators.network.ProgressBar", lambda text: ProgressBar(text, delay=0.0)
-    )
+    monkeypatch.setattr(ProgressBar.__init__, "__defaults__", ("iterating", 0.0))
     loud = DropoutRegressor(2, dropout="cv", cv=3, verbose=True).fit(X, Y)
     assert "cross-validation: 2 of at most 3 steps" in capsys.readouterr().err
     assert loud.dropout_ == quiet.dropout_ == quiet.cv_.best

@@ -64,6 +64,7 @@ from lucidae.dropout.wide import (
     mean_of,
 )
 from lucidae.io.models import saved_as
+from lucidae.iteration.terminal import timed_fit
 from lucidae.linear.data import RowsSource
 from lucidae.linear.training_rows import CHANGED_ROWS, TrainingRows
 from lucidae.moments import SecondMoment
@@ -267,8 +268,11 @@ class DropoutAutoencoder(
     warm_start : bool, default=False
         Whether SGD starts from the weights of the last fit, exact or by SGD, instead of random
         ones. If their shapes do not fit, it warns and starts from random weights.
-    verbose : bool, default=False
-        Whether SGD shows its progress, if it takes longer than two seconds.
+    verbose : bool or "auto", default="auto"
+        Whether progress is shown, if a fit or a pass over data that are read in blocks takes longer
+        than two seconds. With ``"auto"`` it is if standard error is a terminal or belongs to a
+        notebook: as a bar, or as the elapsed time where the length is not known. True also prints
+        lines to a file or a pipe, and False shows nothing.
 
     Attributes
     ----------
@@ -330,7 +334,7 @@ class DropoutAutoencoder(
         tol: float = 1e-2,
         random_state: Any = None,
         warm_start: bool = False,
-        verbose: bool = False,
+        verbose: bool | str = "auto",
     ) -> None:
         self.n_components = n_components
         self.dropout = dropout
@@ -345,6 +349,7 @@ class DropoutAutoencoder(
         self.verbose = verbose
 
     @restored_on_failure
+    @timed_fit
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:  # noqa: ARG002
         """Fit the autoencoder to all rows at once.
 

@@ -11,6 +11,7 @@ from lucidae.dropout.batches import check_streamed, read_problem
 from lucidae.dropout.estimators.network import SOLVERS, SgdSettings
 from lucidae.dropout.held_out import SELECTIONS
 from lucidae.dropout.moments import joint_moment
+from lucidae.iteration.terminal import timed_fit
 from lucidae.moments import SecondMoment
 from lucidae.validation import check_flag
 
@@ -87,6 +88,7 @@ class AutoencoderBatchesMixin(_BatchesMixin):
     """Give `DropoutAutoencoder` its method `fit_batches`."""
 
     @restored_on_failure
+    @timed_fit
     def fit_batches(
         self, batches: Any, sample_weight: Any = None, *, start: SecondMoment | None = None
     ) -> Self:
@@ -121,7 +123,7 @@ class AutoencoderBatchesMixin(_BatchesMixin):
             return self
         return self._fit_blocks(batches, None, sample_weight, start)
 
-    def _state_of_blocks(self, data: Any, start: SecondMoment | None, verbose: bool) -> Any:
+    def _state_of_blocks(self, data: Any, start: SecondMoment | None, verbose: bool | str) -> Any:
         moment = read_moment(data, start=start, verbose=verbose)
         return self._unsolved(moment, data.rows.reference)
 
@@ -135,6 +137,7 @@ class RegressorBatchesMixin(_BatchesMixin):
     _fixed_network: Any
 
     @restored_on_failure
+    @timed_fit
     def fit_batches(
         self,
         batches: Any,
@@ -171,7 +174,7 @@ class RegressorBatchesMixin(_BatchesMixin):
         store_targets(self, y)
         return self
 
-    def _state_of_blocks(self, data: Any, start: SecondMoment | None, verbose: bool) -> Any:
+    def _state_of_blocks(self, data: Any, start: SecondMoment | None, verbose: bool | str) -> Any:
         centered = check_flag(self.fit_intercept, "fit_intercept")
         problem, moment = read_problem(data, centered=centered, start=start, verbose=verbose)
         state = self._unsolved(self._fixed_network(moment), data.flat_targets, data.rows.reference)

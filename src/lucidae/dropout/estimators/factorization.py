@@ -59,6 +59,7 @@ from lucidae.dropout.verified_completion import (
     completion_certificate,
 )
 from lucidae.io.models import saved_as
+from lucidae.iteration.terminal import timed_fit
 from lucidae.validation import (
     check_choice,
     check_integer,
@@ -218,6 +219,7 @@ class DropoutFactorization(
         self.max_iter = max_iter
 
     @restored_on_failure
+    @timed_fit
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:  # noqa: ARG002
         """Factorise a matrix M as U Vᵀ.
 

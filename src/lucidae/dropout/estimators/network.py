@@ -47,7 +47,7 @@ from lucidae.dropout.sgd import SCHEDULES, SampleSource, checked_rate, descend
 from lucidae.dropout.solvers import ExactSolution, assemble, leading_svd
 from lucidae.dropout.theory import dropout_of
 from lucidae.io.models import reads, saved_as
-from lucidae.iteration import History, ProgressBar, Status
+from lucidae.iteration import History, Status, progress_bars
 from lucidae.validation import (
     check_choice,
     check_flag,
@@ -135,7 +135,7 @@ class SgdSettings:
     max_iter: int
     tol: float
     random_state: Any
-    verbose: bool
+    verbose: bool | str
     start: Weights | None
 
     @classmethod
@@ -154,11 +154,11 @@ class SgdSettings:
         )
 
     def bars(self, description: str) -> tuple[Callable[..., Any], ...]:
-        """Return callbacks that show the progress of a loop; an empty tuple unless `verbose`.
+        """Return callbacks that show the progress of a loop, or an empty tuple.
 
-        `description` is the text in front of the progress bar.
+        `description` is the text in front of the progress bar; `verbose` decides.
         """
-        return (ProgressBar(description),) if self.verbose else ()
+        return progress_bars(description, self.verbose)
 
 
 def _whitened_start(

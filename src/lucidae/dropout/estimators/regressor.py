@@ -43,6 +43,7 @@ from lucidae.dropout.moments import as_columns, joint_moment, row_problem
 from lucidae.dropout.theory import checked_dropout, strength_of
 from lucidae.dropout.wide import RowMean, is_wide, row_factor, rows_problem, wide_rows
 from lucidae.io.models import saved_as
+from lucidae.iteration.terminal import timed_fit
 from lucidae.validation import (
     check_flag,
     check_jobs,
@@ -139,8 +140,11 @@ class DropoutRegressor(
         unless `fit` is called inside of a `joblib.parallel_config` context; -1 means all
         processors. With ``joblib.parallel_config("dask")`` the folds are computed by the workers
         of a Dask cluster.
-    verbose : bool, default=False
-        Whether SGD and cross-validation show their progress, if they take longer than two seconds.
+    verbose : bool or "auto", default="auto"
+        Whether progress is shown, if a fit or a pass over data that are read in blocks takes longer
+        than two seconds. With ``"auto"`` it is if standard error is a terminal or belongs to a
+        notebook: as a bar, or as the elapsed time where the length is not known. True also prints
+        lines to a file or a pipe, and False shows nothing.
 
     Attributes
     ----------
@@ -256,7 +260,7 @@ class DropoutRegressor(
         random_state: Any = None,
         warm_start: bool = False,
         n_jobs: int | None = None,
-        verbose: bool = False,
+        verbose: bool | str = "auto",
     ) -> None:
         self.n_components = n_components
         self.dropout = dropout
@@ -276,6 +280,7 @@ class DropoutRegressor(
         self.verbose = verbose
 
     @restored_on_failure
+    @timed_fit
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Fit the network to all rows at once.
 
