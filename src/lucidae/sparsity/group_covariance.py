@@ -11,7 +11,7 @@ state of the problem in principal axes, and `Axes` converts between these and th
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, NamedTuple
@@ -37,6 +37,7 @@ from lucidae.arrays import (
 from lucidae.io.models import saved_as
 from lucidae.sparsity.group_moves import (
     NEGLIGIBLE,
+    Blocks,
     Matrices,
     at_rest,
     full_moves,
@@ -44,11 +45,12 @@ from lucidae.sparsity.group_moves import (
     inverse_root,
     square_root,
 )
+from lucidae.sparsity.group_products import ActiveColumns, ColumnProducts
 from lucidae.sparsity.groups import Groups
 from lucidae.sparsity.objectives import Energy, FullCovariance, make_objective
 from lucidae.sparsity.penalties import Penalty
 from lucidae.sparsity.problem import Problem
-from lucidae.sparsity.state import State, evaluate, evaluate_from, factorise
+from lucidae.sparsity.state import Factor, State, evaluate, evaluate_from, factorise
 from lucidae.validation import check_choice
 
 
@@ -353,11 +355,18 @@ class CovarianceState(State):
         The groups whose covariance is not zero, ascending.
     blocks : ndarray of shape (a, m, m)
         Their covariances, padded with zeros to the size m of the largest group.
+    products : ColumnProducts or None
+        Products of the columns with each other, if these are kept.
+    active : ActiveColumns or None
+        Products with the columns of the groups `numbers`. If there are any, the fields `inverse`
+        and `whitened_responses` are not stored.
     """
 
     groups: Groups
     numbers: Matrices
     blocks: Matrices
+    products: ColumnProducts | None
+    active: ActiveColumns | None
 
     @property
     def covariances(self) -> Array:
@@ -370,6 +379,12 @@ class CovarianceState(State):
     def ranking(self) -> GroupRanking:
         """The gains of all groups and the distance to optimality, see `rank_covariances`."""
         return rank_covariances(self, self.groups, self.numbers, self.blocks)
+
+    def group_blocks(self) -> Iterable[Blocks]:
+        """Return the matrices S and Q of all groups (see `Blocks`), for each size of groups."""
+        if self.products is None or self.active is None:
+            return group_blocks(self, self.groups)
+        return self.products.blocks(self, self.active)
 
     def take(self, index: Any) -> State:
         """Return the state restricted to the columns `index`; others must have variance zero."""
@@ -394,19 +409,47 @@ class CovarianceState(State):
 
 
 def evaluate_covariances(
-    problem: Problem, groups: Groups, numbers: Matrices, blocks: Matrices
-) -> CovarianceState:
+    problem: Problem, groups: Groups, numbers: Matrices, blocks: Matrices,
+    products: ColumnProducts | None = None,
+) -> CovarianceState:  # fmt: skip
     """Return the state of a problem at given covariances of some of its groups, others being zero.
 
     `numbers`, of shape (a,), are these groups in ascending order, and `blocks`, of shape (a, m, m),
-    their covariances, padded with zeros to the size m of the largest group.
+    their covariances, padded with zeros to the size m of the largest group. If `products` are
+    given, they are used where this is faster than a factorisation of the covariance of a response.
     """
     used = blocks.any(axis=(1, 2))
     numbers, blocks = (numbers, blocks) if used.all() else (numbers[used], blocks[used])
     members, present = groups.members[numbers], groups.present[numbers]
-    xp, place = namespace(problem.dictionary), device(problem.dictionary)
     # Σ = Σ_g Φ_gTTᵀΦ_gᵀ + γI, where the columns of T are the principal axes of the covariance of g.
-    roots = matched(square_root(blocks) * present[:, :, None], problem.dictionary)
+    roots = square_root(blocks) * present[:, :, None]
+    active = None if products is None else products.at(problem, numbers, roots)
+    variances = np.zeros(groups.labels.size)
+    variances[members[present > 0]] = np.diagonal(blocks, axis1=1, axis2=2).real[present > 0]
+    nothing, empty = (zeros_like_shape((0,) * axes, problem.noise) for axes in (1, 2))
+    if active is None:
+        factor = _factor_of_groups(problem, members, roots)
+        fit = squared_norm(factor.responses)
+    else:
+        fit, volume = (like(value, problem.noise) for value in active[2:])
+        factor = Factor(empty, empty, volume)
+    state = CovarianceState(
+        *problem, like(variances, problem.noise), nothing, nothing, fit, factor.log_determinant,
+        factor.inverse, factor.responses, empty, empty,
+    )  # fmt: skip
+    state.groups, state.numbers, state.blocks = groups, numbers, blocks
+    state.products, state.active = products, active
+    return state
+
+
+def _factor_of_groups(problem: Problem, members: Matrices, roots: Matrices) -> Factor:
+    """Return the factorisation of the covariance of a response, from the columns of some groups.
+
+    `members`, of shape (a, m), are their columns, and `roots`, of shape (a, m, m), the roots T of
+    the covariances TTᵀ of their coefficients; rows of padding are zero.
+    """
+    xp, place = namespace(problem.dictionary), device(problem.dictionary)
+    roots = matched(roots, problem.dictionary)
     roots = as_complex(roots) if is_complex(problem.dictionary) else roots
     columns = xp.take(problem.dictionary, xp.asarray(members.ravel(), device=place), axis=1)
     columns = xp.permute_dims(xp.reshape(columns, (problem.rows, *members.shape)), (1, 0, 2))
@@ -415,16 +458,7 @@ def evaluate_covariances(
     ones = matched(np.ones(scaled.shape[1]), problem.noise)
     lower, log_determinant = factorise(problem._replace(dictionary=scaled), ones)
     inverse = inverse_lower(lower)
-    responses = inverse @ problem.responses
-    variances = np.zeros(groups.labels.size)
-    variances[members[present > 0]] = np.diagonal(blocks, axis1=1, axis2=2).real[present > 0]
-    nothing, empty = (zeros_like_shape((0,) * axes, problem.noise) for axes in (1, 2))
-    state = CovarianceState(
-        *problem, like(variances, problem.noise), nothing, nothing, squared_norm(responses),
-        log_determinant, inverse, responses, empty, empty,
-    )  # fmt: skip
-    state.groups, state.numbers, state.blocks = groups, numbers, blocks
-    return state
+    return Factor(inverse, inverse @ problem.responses, log_determinant)
 
 
 def rank_covariances(
@@ -443,7 +477,11 @@ def rank_covariances(
     gains, worst = np.zeros(groups.count), 0.0
     where = np.full(groups.count, -1)
     where[numbers] = np.arange(len(numbers))
-    for these, members, metric, explained in group_blocks(state, groups):
+    if isinstance(state, CovarianceState):
+        every = state.group_blocks()
+    else:
+        every = group_blocks(state, groups)
+    for these, members, metric, explained in every:
         place, size = where[these], members.shape[1]
         # Groups at rest have no move and satisfy the conditions.
         chosen = np.flatnonzero((place >= 0) | ~at_rest(metric, explained))
