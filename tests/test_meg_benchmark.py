@@ -201,28 +201,52 @@ def test_a_peer_is_better_beyond_two_standard_errors_of_the_difference():
     assert f"* {cautious}." in verdict
 
 
-def test_times_of_gamma_map_are_compared_at_free_orientation_with_two_penalties():
+def test_times_of_gamma_map_are_compared_at_free_orientation_with_three_choices_of_alpha():
     def theirs(best, one):
-        trials = [{"setting": [0.3, 1], "seconds": best}, {"setting": [1.0, 1], "seconds": one}]
+        seconds = {0.3: best, 1.0: one, 3.0: 1.0, 10.0: 2.0}
+        trials = [{"setting": [alpha, 1], "seconds": each} for alpha, each in seconds.items()]
         return {"seconds": best, "tried": trials}
 
-    ours = {seed: {"seconds": 0.5} for seed in range(3)}
+    ours = {seed: {"seconds": 0.5, "preparation": 0.25} for seed in range(3)}
     peers = {0: theirs(4.0, 6.0), 1: theirs(5.0, 7.0), 2: {}, 9: theirs(1.0, 1.0)}
     results = {
         (cell, name): runs
         for cell in ("base", "surface, fixed orientation")
         for name, runs in (("lucidae", ours), ("gamma_map 1", peers))
     }
-    # Medians of 8 and 10, and of 12 and 14; the seeds 2 and 9 have no pair of times.
-    assert meg.ratio(results, "base", "gamma_map 1", None) == 9.0
+    # Medians of 8 and 10, of 12 and 14, of 26 and 30; the seeds 2 and 9 have no pair of times.
+    assert meg.ratio(results, "base", "gamma_map 1", meg.BEST) == 9.0
     assert meg.ratio(results, "base", "gamma_map 1", 1.0) == 13.0
-    assert np.isnan(meg.ratio(results, "base", "gamma_map 1", 3.0))
+    assert meg.ratio(results, "base", "gamma_map 1", meg.ALL) == 28.0
+    assert meg.ratio(results, "base", "gamma_map 1", 1.0, "preparation") == 26.0
+    assert np.isnan(meg.ratio(results, "base", "gamma_map 1", 2.0))
+    assert np.isnan(meg.ratio(results, "base", "gamma_map 2", meg.ALL))
     shown = meg.speed(results)
-    assert "| base | 9 | 13 | – | – |\n| median of the cells | 9 | 13 | – | – |" in shown
+    row = "9 | 13 | 28 | – | – | – | 26 |"
+    assert f"| base | {row}\n| median of the cells | {row}" in shown
+    assert "surface, fixed orientation" not in shown
     assert "gamma_map 1, best α: 0 of 1 cells, median 9" in shown
     assert "gamma_map 1, α = 1: 1 of 1 cells, median 13" in shown
+    assert "gamma_map 1, all α: 1 of 1 cells, median 28" in shown
     assert "gamma_map 2, α = 1: not measured" in shown
     assert meg.speed({}) == "gamma_map was not run at free orientation."
+    assert "Seeds of each cell: 3 to 4" in meg.counted(results)
+
+
+def test_all_alphas_are_timed_only_if_all_of_them_were_tried():
+    one = [{"setting": [1.0, 1], "seconds": 2.0}]
+    assert np.isnan(meg.seconds_with({"seconds": 2.0, "tried": one}, meg.ALL))
+    assert meg.seconds_with({"seconds": 2.0, "tried": one}, 1.0) == 2.0
+
+
+def test_the_fastest_of_equally_good_settings_is_the_best_one():
+    def found(f1, localisation, seconds):
+        return {"f1": f1, "localisation": localisation, "seconds": seconds}
+
+    good, fast = found(1.0, 0.0, 2.0), found(1.0, 1e-9, 0.2)
+    assert max(good, fast, key=_meg_runs.merit) is fast
+    assert max(fast, found(1.0, 1.0, 0.1), key=_meg_runs.merit) is fast
+    assert max(fast, found(0.8, 0.0, 0.1), key=_meg_runs.merit) is fast
 
 
 def test_all_settings_of_a_method_are_kept_and_the_best_one_is_the_result(lead_field):
@@ -232,6 +256,25 @@ def test_all_settings_of_a_method_are_kept_and_the_best_one_is_the_result(lead_f
     best = next(one for one in result["tried"] if one["setting"] == result["setting"])
     assert all(best[key] == result[key] for key in ("f1", "localisation", "seconds"))
     assert result["f1"] == max(one["f1"] for one in result["tried"])
+    equal = [
+        one for one in result["tried"] if _meg_runs.merit(one)[:2] == _meg_runs.merit(best)[:2]
+    ]
+    assert best["seconds"] == min(one["seconds"] for one in equal)
+
+
+def test_the_preparation_is_part_of_the_time_of_our_methods_alone(lead_field):
+    cell = Cell("x", "x", model=str(lead_field), sources=1)
+    assert _meg_runs.measured(cell, 0, "lucidae", "")["preparation"] > 0.0
+    assert "preparation" not in _meg_runs.measured(cell, 0, "dSPM", "")
+
+
+def test_a_run_of_times_prints_and_writes_the_ratios_alone(lead_field, tmp_path, capsys):
+    page = tmp_path / "page.md"
+    page.write_text("<!-- meg times -->\n<!-- end of meg times -->\n", encoding="utf-8")
+    words = ["--times", "--leadfield", str(lead_field), "--only", "1 source", "--seeds", "1"]
+    assert meg.main([*words, "--folder", str(tmp_path), "--write", str(page)]) == 0
+    assert "localisation" not in capsys.readouterr().out
+    assert "| 1 source | " in page.read_text(encoding="utf-8")
 
 
 def test_cells_change_one_factor_of_the_base():

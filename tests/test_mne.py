@@ -75,6 +75,47 @@ def test_radial_directions_and_the_centre_of_a_sphere_get_no_amplitude():
     assert result.model.n_features_in_ == 2 * (data.forward["nsource"] - 1)
 
 
+def with_radial_normals(radial):
+    """Return a simulated recording of fixed sources in a sphere, some of them radial."""
+    rng = np.random.default_rng(0)
+    rr = rng.standard_normal((30, 3))
+    rr *= 0.06 / np.linalg.norm(rr, axis=1, keepdims=True)
+    nn = np.cross(rr, rng.standard_normal(rr.shape))
+    nn[radial] = rr[radial]
+    nn /= np.linalg.norm(nn, axis=1, keepdims=True)
+    src = mne.setup_volume_source_space(pos={"rr": rr, "nn": nn}, verbose=False)
+    info = sensors("mag")
+    sphere = mne.make_sphere_model((0.0, 0.0, 0.0), 0.09, info=info, verbose=False)
+    forward = mne.make_forward_solution(info, None, src, sphere, eeg=False, verbose=False)
+    fixed = mne.convert_forward_solution(forward, force_fixed=True, verbose=False)
+    data = fixed["sol"]["data"][:, [4, 21]] @ (40e-9 * rng.standard_normal((2, 12)))
+    cov = mne.make_ad_hoc_cov(info, verbose=False)
+    data += np.sqrt(cov.data)[:, None] * rng.standard_normal(data.shape)
+    return mne.EvokedArray(data, info, verbose=False), forward, cov
+
+
+def test_fixed_sources_without_a_field_are_left_out():
+    radial = np.arange(0, 30, 3)
+    evoked, forward, cov = with_radial_normals(radial)
+    for depth in (0.8, None):
+        for kind in ("full", "spherical"):
+            result = sparse_vae(
+                evoked, forward, cov, loose=0.0, depth=depth, group_covariance=kind,
+                significance=None, return_result=True, verbose=False,
+            )  # fmt: skip
+            assert not np.isin(radial, result.problem.labels).any()
+            assert set(result.sources) >= {4}  # 21 is radial, so that its field is zero
+            assert not np.isin(radial, result.sources).any()
+            assert np.isfinite(result.amplitudes).all()
+
+
+def test_no_source_with_a_field_is_an_error():
+    evoked, forward, cov = with_radial_normals(np.arange(0, 30, 3))
+    forward["sol"]["data"][:] = 0.0
+    with pytest.raises(ValueError, match="No source of forward has a field"):
+        sparse_vae(evoked, forward, cov, loose=1.0, verbose=False)
+
+
 @pytest.mark.parametrize("debias", [False, True])
 @pytest.mark.parametrize("fixed", [False, True])
 def test_residual_is_the_evoked_minus_the_field_of_the_source_estimate(debias, fixed):
@@ -634,6 +675,47 @@ def test_inputs_are_not_changed():
     assert_array_equal(data.forward["sol"]["data"], before[1]["sol"]["data"])
     assert_array_equal(data.cov["data"], before[2]["data"])
     assert data.evoked.info["bads"] == before[0].info["bads"]
+
+
+def test_the_given_rank_is_not_changed():
+    data = simulated("surface", "both")
+    rank = {"mag": 51}
+    expected = localised(data, rank=None)
+    for depth in (None, 0.8):
+        for kind in ("full", "spherical"):
+            localised(data, rank=rank, depth=depth, group_covariance=kind)
+            assert rank == {"mag": 51}
+    assert_array_equal(localised(data, rank=rank).sources, expected.sources)
+
+
+PREPARED = [
+    ("surface", "both", "auto"),
+    ("mixed", "both", 0.0),
+    ("grid", "mag", 1.0),
+    ("surface", "eeg", 0.0),
+    ("mixed", "mag", {"surface": 0.3, "discrete": 1.0}),
+]
+
+
+@pytest.mark.parametrize(("space", "kind", "loose"), PREPARED)
+def test_the_preparation_is_that_of_mne_up_to_one_factor(space, kind, loose):
+    """Without weights for depth, functions of MNE are called one by one, each of them once."""
+    from mne.inverse_sparse.mxne_inverse import _prepare_gain
+
+    from lucidae.mne.evoked_problem import _prepared
+
+    data = simulated(space, kind)
+    data.evoked = spoiled(data.evoked)
+    args = data.forward, data.evoked.info, data.cov
+    with mne.use_log_level("error"):
+        forward, gain, info, whitener, weighting = _prepared(*args, loose, None)
+        expected = _prepare_gain(*args, True, None, loose, None)
+    assert_array_equal(forward["sol"]["data"], expected[0]["sol"]["data"])
+    assert info["ch_names"] == expected[2]["ch_names"]
+    assert_allclose(whitener, expected[3], rtol=1e-9, atol=1e-9 * np.abs(whitener).max())
+    factor = expected[4][-1] / weighting[-1]
+    assert_allclose(expected[4], factor * weighting, rtol=1e-9)
+    assert_allclose(expected[1], factor * gain, atol=1e-9 * np.abs(expected[1]).max())
 
 
 REFUSED = [

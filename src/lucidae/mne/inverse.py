@@ -114,7 +114,10 @@ def sparse_vae(
         one patch of each size, in which all sources have the same amplitude.
     debias : bool, default=False
         Whether to return the amplitudes of least squares on the sources that were found, which the
-        prior does not shrink towards zero.
+        prior does not shrink towards zero. Only amplitudes are fitted again, together with what
+        follows from them: source estimate, dipoles, residual and goodness of fit. The sources,
+        those axes of each source along which it has a prior variance, and the noise variance stay
+        as they are, and so do the posterior mean, its standard deviations and the certificate.
     cv, random_state, max_iter, tol : optional
         As in `SparseVAE`: folds over sensors for ``noise_variance="cv"``, their seed, the largest
         number of iterations, and the distance to optimality at which to stop.

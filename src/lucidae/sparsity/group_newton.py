@@ -1,24 +1,28 @@
 """Damped Newton steps in the covariances of the groups of a working set.
 
 A working set contains the groups that a sweep of the solver may change. The covariance Γ_g of the
-coefficients of a group with columns Φ_g is written as TTᵀ. A step replaces it by T(I + E)Tᵀ with a
-symmetric matrix E for each group, so that it stays positive semi-definite. The energy (loss) and
-its derivatives follow from the columns Φ_gT alone. The steps are computed by NumPy, because working
-sets are small.
+coefficients of a group with columns Φ_g is written as TTᵀ, with as many columns in T as its rank. A
+step replaces T by (T + UF)(I + E)^½, with a symmetric matrix E and a matrix F for each group, where
+the columns of U span the complement of the range of Γ_g. The covariance therefore stays positive
+semi-definite and of the same rank, unless an eigenvalue of I + E is not positive, and its range may
+turn. The energy (loss) and its derivatives follow from the columns Φ_gT and Φ_gU alone. The steps
+are computed by NumPy, because working sets are small.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
 from lucidae.arrays import adjoint, scalar, solve_lower, to_numpy
 from lucidae.iteration import Below, iterate
 from lucidae.sparsity.group_blocks import Matrices
-from lucidae.sparsity.group_moves import square_root
+from lucidae.sparsity.group_moves import NEGLIGIBLE
+from lucidae.sparsity.group_products import LOUD
 from lucidae.sparsity.group_workspace import GroupWorkspace
-from lucidae.sparsity.state import State
+from lucidae.sparsity.problem import Problem
 from lucidae.sparsity.working_set import FIRST_DAMPING, ROUNDING, SMALLEST_DAMPING
 
 NEWTON_STEPS = 30
@@ -28,17 +32,39 @@ LARGEST_DAMPING = 1e8
 """Damping at which Newton steps end, because none lowers the energy."""
 
 
-class Latents(NamedTuple):
-    """Columns Φ_gT of the groups of a working set, and values computed from their covariance.
+FADED = 0.1
+"""Smallest damping after a step that was impossible or raised the energy.
 
-    Φ_g are the columns of a group, and its coefficients have the prior covariance Γ_g = TTᵀ.
+With a smaller one the Hessian is nearly the same, and so is the next step."""
+
+MOST_TURNS = 400
+"""Largest number of entries of the matrices F of all groups; if there are more, F is zero.
+
+The range of a covariance then does not turn, and the Hessian matrix stays small."""
+
+
+_Values: TypeAlias = tuple[Matrices, Matrices, float]
+Measured: TypeAlias = Callable[[list[Matrices], Matrices, Matrices], _Values]
+
+
+class Latents(NamedTuple):
+    """Columns Φ_gT and Φ_gU of the groups of a working set, and values computed from them.
+
+    Φ_g are the columns of a group, whose coefficients have the prior covariance Γ_g = TTᵀ, and the
+    columns of U span the complement of its range. The columns Φ_gu have unit norm in the metric.
 
     Parameters
     ----------
-    factors : list of ndarray of shape (k, m, m)
-        The matrices T of all groups, for each size m of groups.
+    axes : list of ndarray of shape (k, m, m)
+        The matrices [T, U] of all groups, for each size m of groups. Columns that are not in use
+        are zero.
+    kinds : list of ndarray of int of shape (k, m)
+        For each column of `axes`, `RANGE` if it is one of T, `COMPLEMENT` if it is one of U, and
+        `UNUSED` otherwise.
     group : ndarray of int of shape (r,)
-        Group of each of the r columns that are not zero.
+        Group of each of the r columns in use.
+    inside : ndarray of bool of shape (r,)
+        Whether the column belongs to T.
     metric, explained : ndarray of shape (r, r)
         ΦᵀΣ⁻¹Φ and ΦᵀΣ⁻¹CΣ⁻¹Φ for these columns Φ, the covariance Σ and the second moment C of a
         response.
@@ -46,26 +72,31 @@ class Latents(NamedTuple):
         The energy (loss) per response, up to a constant.
     """
 
-    factors: list[Matrices]
+    axes: list[Matrices]
+    kinds: list[Matrices]
     group: Matrices
+    inside: Matrices
     metric: Matrices
     explained: Matrices
     energy: float
 
 
+UNUSED, RANGE, COMPLEMENT = 0, 1, 2
+
+
 def polish_groups(
-    part: State, workspace: GroupWorkspace, tolerance: float, limit: int = NEWTON_STEPS
+    part: Problem, workspace: GroupWorkspace, tolerance: float, limit: int = NEWTON_STEPS
 ) -> list[Matrices]:
     """Return the covariances of the groups of a working set after damped Newton steps.
 
     Parameters
     ----------
-    part : State
-        The state restricted to the columns of the working set.
+    part : Problem
+        The problem with the columns of the working set alone.
     workspace : GroupWorkspace
         The covariances from which to start.
     tolerance : float
-        Distance to optimality, on the range of the covariances, at which to stop.
+        Distance to optimality, among covariances of the same ranks, at which to stop.
     limit : int
         Largest number of steps.
 
@@ -76,28 +107,27 @@ def polish_groups(
     """
     # Groups whose covariance is zero stay at zero, so they are left out.
     active = [covariance.any(axis=(1, 2)) for covariance in workspace.covariances]
-    columns = to_numpy(part.dictionary)
-    stacks = [
-        np.moveaxis(columns[:, index[used]], 0, 1)
-        for index, used in zip(workspace.members, active, strict=True)
-    ]
-    covariances = zip(workspace.covariances, active, strict=True)
-    factors = [square_root(covariance[used]) for covariance, used in covariances]
-    responses, noise = to_numpy(part.responses), scalar(part.noise)
+    pairs = zip(workspace.members, active, strict=True)
+    members = [index[used] for index, used in pairs]
+    pairs = zip(workspace.covariances, active, strict=True)
+    first = [covariance[used] for covariance, used in pairs]
+    measured = _measures(part, members)
+    missing = np.asarray(~to_numpy(part.dictionary).any(axis=0))
+    zeros = [missing[index] for index in members]
 
     def step(point: _DampedPoint) -> _DampedPoint:
-        factors = _newton_step(point.at, point.damping)
-        trial = None if factors is None else _latents(stacks, responses, noise, factors)
+        moved = _newton_step(point.at, point.damping)
+        trial = None if moved is None else _latents(measured, zeros, moved)
         allowed = point.at.energy + 1e-15 * max(abs(point.at.energy), 1.0)
         if trial is None or not trial.energy <= allowed:
-            return _DampedPoint(point.at, max(10.0 * point.damping, FIRST_DAMPING))
+            return _DampedPoint(point.at, max(10.0 * point.damping, FADED))
         return _DampedPoint(trial, max(point.damping / 10.0, SMALLEST_DAMPING))
 
-    first = _DampedPoint(_latents(stacks, responses, noise, factors), FIRST_DAMPING)
+    begin = _DampedPoint(_latents(measured, zeros, first), FIRST_DAMPING)
     stop = Below(_distance, tolerance, patience=10)
-    last = iterate(step, first, stop=stop, limit=limit).value.at
+    last = iterate(step, begin, stop=stop, limit=limit).value.at
     found = [np.zeros_like(covariance) for covariance in workspace.covariances]
-    for covariance, used, factor in zip(found, active, last.factors, strict=True):
+    for covariance, used, factor in zip(found, active, _roots(last), strict=True):
         covariance[used] = factor @ adjoint(factor)
     return found
 
@@ -109,64 +139,170 @@ class _DampedPoint(NamedTuple):
     damping: float
 
 
+def _roots(at: Latents) -> list[Matrices]:
+    """Return the matrices T with TTᵀ = Γ_g of all groups; columns that do not belong to T are zero.
+
+    Γ_g is the covariance of the coefficients of group g.
+    """
+    pairs = zip(at.axes, at.kinds, strict=True)
+    return [axes * (kinds == RANGE)[:, None, :] for axes, kinds in pairs]
+
+
 def _distance(point: _DampedPoint) -> float:
-    """Return the distance to optimality on the range of the covariances; 0 if no step is left."""
+    """Return the distance to optimality among covariances of these ranks; 0 if no step is left."""
     if point.damping > LARGEST_DAMPING:
         return 0.0
-    slope = np.abs(point.at.explained - point.at.metric) ** 2
-    same = point.at.group[:, None] == point.at.group
-    return float(np.sqrt((slope * same).sum(axis=1).max(initial=0.0)))
+    # As in `rank_covariances`, columns have unit norm in the metric. For those of T it is below 1.
+    at = point.at
+    powers = np.diagonal(at.metric).real
+    powers = np.where(powers > 0, powers, 1.0)
+    slope = np.abs(at.explained - at.metric) ** 2 / (powers[:, None] * powers)
+    counted = (at.group[:, None] == at.group) & (at.inside[:, None] | at.inside)
+    return float(np.sqrt((slope * counted).sum(axis=1).max(initial=0.0)))
 
 
-def _latents(
-    stacks: list[Matrices], responses: Matrices, noise: float, factors: list[Matrices]
-) -> Latents:
-    """Return the columns Φ_gT of all groups, and values computed from them, as `Latents`.
+def _latents(measured: Measured, zeros: list[Matrices], covariances: list[Matrices]) -> Latents:
+    """Return the columns Φ_gT and Φ_gU of all groups, and values computed from them, as `Latents`.
 
-    Φ_g are the columns of a group, whose coefficients have the prior covariance TTᵀ. For d rows
-    and k groups of m columns, `stacks` contains the matrices Φ_g as an array of shape (k, d, m),
-    and `factors` the matrices T, for each size m of groups.
+    Φ_g are the columns of a group, whose coefficients have a covariance Γ_g. For k groups of m
+    columns, `covariances` contains the matrices Γ_g as an array of shape (k, m, m), and `zeros`, of
+    shape (k, m), tells which columns are zero, for each size m of groups.
     """
-    parts, group, used, first, rows = [], [], [], 0, len(responses)
-    for stack, factor in zip(stacks, factors, strict=True):
-        parts.append(np.moveaxis(stack @ factor, 0, 1).reshape(rows, -1))
-        group.append(np.repeat(first + np.arange(len(factor)), factor.shape[2]))
-        used.append(factor.any(axis=1).ravel())
-        first += len(factor)
-    chosen = np.concatenate(used)
-    scaled, labels = np.hstack(parts), np.concatenate(group)
-    if not chosen.all():
-        scaled, labels = scaled[:, chosen], labels[chosen]
-    covariance = scaled @ adjoint(scaled)
-    covariance[np.diag_indices(rows)] += noise
-    try:
-        lower = np.linalg.cholesky(covariance)
-    except np.linalg.LinAlgError:
-        return Latents(factors, labels, np.eye(labels.size), np.eye(labels.size), np.inf)
-    both = solve_lower(lower, np.hstack([scaled, responses]))
-    whitened, targets = both[:, : labels.size], both[:, labels.size :]
-    loading = adjoint(whitened) @ targets
-    energy = (np.abs(targets) ** 2).sum() + 2.0 * np.log(np.diagonal(lower).real).sum()
-    metric = adjoint(whitened) @ whitened
-    return Latents(factors, labels, metric, loading @ adjoint(loading), float(energy))
+    all_axes, all_kinds = _principal(zeros, covariances)
+    kind = np.concatenate([kinds.ravel() for kinds in all_kinds])
+    sizes = [kinds.shape for kinds in all_kinds]
+    ends = np.cumsum([0, *(count for count, _ in sizes)])
+    labels = np.concatenate(
+        [np.repeat(first + np.arange(k), m) for first, (k, m) in zip(ends, sizes, strict=False)]
+    )
+    used = kind != UNUSED
+    labels, inside = labels[used], kind[used] == RANGE
+    metric, loading, energy = measured(all_axes, used, inside)
+    if not inside.all():
+        norms = np.sqrt(np.diagonal(metric).real)
+        scale = np.where(inside | ~(norms > 0), 1.0, 1.0 / np.where(norms > 0, norms, 1.0))
+        metric, loading = metric * scale[:, None] * scale, loading * scale[:, None]
+        scales = np.zeros(used.size)
+        scales[used] = scale
+        parts = np.split(scales, np.cumsum([k * m for k, m in sizes])[:-1])
+        for axes, part in zip(all_axes, parts, strict=True):
+            axes *= part.reshape(axes.shape[0], 1, axes.shape[2])
+    explained = loading @ adjoint(loading)
+    return Latents(all_axes, all_kinds, labels, inside, metric, explained, energy)
+
+
+def _measures(part: Problem, members: list[Matrices]) -> Measured:
+    """Return a function that computes metric, loading and energy from matrices of axes.
+
+    `members` are the columns of the groups, for each size of groups. The function gets the axes of
+    all groups, of shape (k, m, m) for each size m, a mask of those columns of the axes that are in
+    use, and which of these span the covariance Σ of a response. For the columns Φ along the axes in
+    use and the responses Y it returns ΦᵀΣ⁻¹Φ, ΦᵀΣ⁻¹Y and the energy (loss) up to a constant. If
+    these are impossible to compute, the energy is infinite.
+    """
+    columns, responses = to_numpy(part.dictionary), to_numpy(part.responses)
+    noise, rows = scalar(part.noise), len(responses)
+    stacks = [np.moveaxis(columns[:, index], 0, 1) for index in members]
+
+    def by_rows(axes: list[Matrices], used: Matrices, inside: Matrices) -> _Values:
+        parts = zip(stacks, axes, strict=True)
+        turned = [np.moveaxis(each @ turn, 0, 1).reshape(rows, -1) for each, turn in parts]
+        scaled = np.hstack(turned)[:, used]
+        spanning = scaled[:, inside]
+        covariance = spanning @ adjoint(spanning)
+        covariance[np.diag_indices(rows)] += noise
+        try:
+            lower = np.linalg.cholesky(covariance)
+        except np.linalg.LinAlgError:
+            return np.eye(inside.size), np.zeros((inside.size, 1)), np.inf
+        both = solve_lower(lower, np.hstack([scaled, responses]))
+        whitened, targets = both[:, : inside.size], both[:, inside.size :]
+        energy = (np.abs(targets) ** 2).sum() + 2.0 * np.log(np.diagonal(lower).real).sum()
+        return adjoint(whitened) @ whitened, adjoint(whitened) @ targets, float(energy)
+
+    order = np.concatenate([index.ravel() for index in members])
+    if noise < LOUD or order.size > rows:
+        return by_rows
+    chosen = columns[:, order]
+    gram = adjoint(chosen) @ np.hstack([chosen, responses])
+    power = float(np.linalg.norm(responses) ** 2)
+
+    def by_columns(axes: list[Matrices], used: Matrices, inside: Matrices) -> _Values:
+        # Woodbury's identity, see `group_products`.
+        turn = _block_diagonal(axes)[:, used]
+        plain = adjoint(turn) @ gram
+        plain = np.hstack([plain[:, : order.size] @ turn, plain[:, order.size :]])
+        inner = plain[np.ix_(inside, np.flatnonzero(inside))]
+        inner[np.diag_indices(len(inner))] += noise
+        try:
+            lower = np.linalg.cholesky(inner)
+        except np.linalg.LinAlgError:
+            return np.eye(inside.size), np.zeros((inside.size, 1)), np.inf
+        both = solve_lower(lower, plain[inside])
+        left = (plain - adjoint(both[:, : inside.size]) @ both) / noise
+        fit = (power - np.linalg.norm(both[:, inside.size :]) ** 2) / noise
+        volume = 2.0 * np.log(np.diagonal(lower).real).sum() + (rows - len(inner)) * np.log(noise)
+        return left[:, : inside.size], left[:, inside.size :], float(fit + volume)
+
+    return by_columns
+
+
+def _block_diagonal(blocks: list[Matrices]) -> Matrices:
+    """Return the matrix with the given square blocks on its diagonal, arrays of shape (k, m, m)."""
+    size = sum(each.shape[0] * each.shape[1] for each in blocks)
+    found, first = np.zeros((size, size), dtype=np.result_type(*blocks)), 0
+    for each in blocks:
+        count, width = each.shape[:2]
+        place = first + np.arange(count * width).reshape(count, width)
+        found[place[:, :, None], place[:, None, :]] = each
+        first += count * width
+    return found
+
+
+def _principal(
+    zeros: list[Matrices], covariances: list[Matrices]
+) -> tuple[list[Matrices], list[Matrices]]:
+    """Return the fields `axes` and `kinds` of `Latents`, with axes U of unit norm.
+
+    The arguments are those of `_latents`.
+    """
+    found, kinds = [], []
+    for missing, covariance in zip(zeros, covariances, strict=True):
+        # Columns of zeros get the eigenvalue −1, so that no other axis contains them.
+        marked = covariance
+        if missing.any():
+            marked = covariance - missing[:, :, None] * np.eye(missing.shape[1])
+        values, vectors = np.linalg.eigh(marked)
+        inside = values > NEGLIGIBLE * values[:, -1:]
+        other = np.where(values > -0.5, COMPLEMENT, UNUSED)
+        kinds.append(np.where(inside, RANGE, other))
+        found.append(vectors * np.where(inside, np.sqrt(np.abs(values)), 1.0)[:, None, :])
+    turns = sum(
+        int(((k == RANGE).sum(axis=1) * (k == COMPLEMENT).sum(axis=1)).sum()) for k in kinds
+    )
+    if turns > MOST_TURNS:
+        kinds = [np.where(kind == RANGE, RANGE, UNUSED) for kind in kinds]
+    axes = [each * (kind != UNUSED)[:, None, :] for each, kind in zip(found, kinds, strict=True)]
+    return axes, kinds
 
 
 def _newton_step(at: Latents, damping: float) -> list[Matrices] | None:
-    """Return factors of the group covariances after a damped Newton step; None if it is impossible.
+    """Return the group covariances after a damped Newton step; None if it is impossible.
 
-    The covariance of a group is TTᵀ. T becomes T(I + E)^½, with one symmetric matrix E for each
-    group. The step is impossible if the Hessian is indefinite.
+    The covariance of a group is TTᵀ. T becomes (T + UF)(I + E)^½, with one symmetric matrix E and
+    one matrix F for each group. The step is impossible if the Hessian is indefinite.
     """
     # In the direction of a Hermitian N, the energy has the slope tr(N(G − K)) and the curvature
     # 2 tr(NGNK) − tr(NGNG), with G = `metric` and K = `explained`. The first term is positive
     # semi-definite; the second, the concave part, is faded out by the damping as in `newton_step`.
     G, K = at.metric, at.explained
-    rows, others, weights = _directions(at.group, np.iscomplexobj(G))
+    rows, others, weights = _directions(at.group, at.inside, np.iscomplexobj(G))
     if not rows.size:
         return None
     slope = 2.0 * (weights * (G - K)[others, rows]).real
-    inner = 2.0 * K - (1.0 - damping) * G if damping < 1.0 else 2.0 * K
-    hessian = _curvature(G, inner, rows, others, weights)
+    faded = max(1.0 - damping, 0.0)
+    hessian = _curvature(G, 2.0 * K - faded * G, rows, others, weights)
+    hessian += _curvature_of_turns(at, G - faded * K, rows, others, weights)
     sizes = np.diagonal(G).real
     units = 1.0 / np.sqrt(np.where(sizes > 0, sizes, 1.0))
     units = units[rows] * units[others]
@@ -184,17 +320,23 @@ def _newton_step(at: Latents, damping: float) -> list[Matrices] | None:
     return _stepped(at, change)
 
 
-def _directions(group: Matrices, is_complex: bool) -> tuple[Matrices, Matrices, Matrices]:
+def _directions(
+    group: Matrices, inside: Matrices, is_complex: bool
+) -> tuple[Matrices, Matrices, Matrices]:
     """Return a basis of the symmetric (or Hermitian) matrices with one block for each group.
 
-    `group` is the group of each row. Element p of the basis is aₚDᵢⱼ plus its adjoint, where Dᵢⱼ
-    has a one in row i and column j. The three arrays contain i, j and aₚ for each p.
+    `group` is the group of each row, and `inside` tells whether it belongs to the range of the
+    group's covariance. Entries for two rows that are not inside are zero in all elements. Element p
+    of the basis is aₚDᵢⱼ plus its adjoint, where Dᵢⱼ has a one in row i and column j. The three
+    arrays contain i, j and aₚ for each p; i is inside.
     """
-    rows, others = np.nonzero(np.triu(group[:, None] == group))
+    same = group[:, None] == group
+    ordered = np.triu(same & inside[:, None] & inside)
+    rows, others = np.nonzero(ordered | (same & inside[:, None] & ~inside))
     weights = np.where(rows == others, 0.5, 0.5**0.5)
     if not is_complex:
         return rows, others, weights
-    mixed = rows < others
+    mixed = rows != others
     return (
         np.concatenate([rows, rows[mixed]]),
         np.concatenate([others, others[mixed]]),
@@ -215,25 +357,43 @@ def _curvature(G: Matrices, M: Matrices, i: Matrices, j: Matrices, a: Matrices) 
     return np.asarray(0.5 * (total + total.T).real)
 
 
-def _stepped(at: Latents, change: Matrices) -> list[Matrices]:
-    """Return the matrices T(I + E)^½ of all groups, whose covariances are TTᵀ before the step.
+def _curvature_of_turns(
+    at: Latents, M: Matrices, i: Matrices, j: Matrices, a: Matrices
+) -> Matrices | float:
+    """Return the curvature of the energy (loss) in F that is due to the product FFᵀ.
 
-    `change` has the symmetric matrices E as its diagonal blocks. Negative eigenvalues of I + E are
-    replaced by zero.
+    If the range of a covariance turns by F, the covariance contains the term UFFᵀUᵀ, whose
+    derivative is M = G − K on the columns of U. The arrays describe the basis of `_directions`.
+    """
+    turning = ~at.inside[j]
+    if not turning.any():
+        return 0.0
+    shared = (i[:, None] == i) & turning[:, None] & turning & (at.group[j][:, None] == at.group[j])
+    return np.where(shared, 2.0 * (np.outer(np.conj(a), a) * M[j][:, j].T).real, 0.0)
+
+
+def _stepped(at: Latents, change: Matrices) -> list[Matrices]:
+    """Return the covariances of all groups with T replaced by (T + UF)(I + E)^½.
+
+    The diagonal blocks of `change` contain E for the columns of T, and F for those of U and T.
+    Negative eigenvalues of I + E are replaced by zero.
     """
     found, first = [], 0
-    for factor in at.factors:
-        count, size = factor.shape[:2]
-        used = np.asarray(factor.any(axis=1))
-        # Latents are numbered by group, then by column of T. Columns of T that are zero get the
-        # eigenvalue −1, so that their roots are zero too.
+    for axes, kinds in zip(at.axes, at.kinds, strict=True):
+        count, size = kinds.shape
+        used, inside = kinds != UNUSED, kinds == RANGE
+        # Latents are numbered by group, then by column of [T, U]. Columns that are not in T get the
+        # eigenvalue −1, so that their roots are zero.
         place = np.full((count, size), -1)
         place[used] = first + np.arange(np.count_nonzero(used))
-        both = used[:, :, None] & used[:, None, :]
+        both = used[:, :, None] & inside[:, None, :]
         blocks = np.where(both, change[place[:, :, None], place[:, None, :]], 0.0)
-        blocks = blocks + np.where(used, 1.0, -1.0)[:, :, None] * np.eye(size)
-        values, vectors = np.linalg.eigh(blocks)
+        inner = np.where(inside[:, :, None], blocks, 0.0)
+        inner = inner + np.where(inside, 1.0, -1.0)[:, :, None] * np.eye(size)
+        values, vectors = np.linalg.eigh(inner)
         roots = np.sqrt(np.where(values > 1e-12, values, 0.0))
-        found.append(factor @ (vectors * roots[:, None, :]))
+        turned = np.eye(size) + np.where(inside[:, :, None], 0.0, blocks)
+        half = axes @ (turned @ (vectors * roots[:, None, :]))
+        found.append(half @ adjoint(half))
         first += int(np.count_nonzero(used))
     return found

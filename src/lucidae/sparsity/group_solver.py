@@ -16,7 +16,7 @@ import numpy as np
 
 from lucidae.arrays import scalar, to_numpy
 from lucidae.iteration import Below, Callback, Progress, Solution, Status, iterate
-from lucidae.sparsity.dictionary import adjoint_times
+from lucidae.sparsity.dictionary import adjoint_times, dense_columns
 from lucidae.sparsity.group_blocks import Matrices, group_blocks
 from lucidae.sparsity.group_covariance import (
     Axes,
@@ -30,8 +30,9 @@ from lucidae.sparsity.group_covariance import (
     orthonormal,
     principal_axes,
 )
-from lucidae.sparsity.group_moves import full_moves
+from lucidae.sparsity.group_moves import full_moves, square_root
 from lucidae.sparsity.group_newton import NEWTON_STEPS, polish_groups
+from lucidae.sparsity.group_products import ColumnProducts, Products, products_of
 from lucidae.sparsity.group_screening import GroupProducts, confirmed
 from lucidae.sparsity.group_workspace import GroupWorkspace, descend_groups
 from lucidae.sparsity.groups import Groups
@@ -84,8 +85,8 @@ def solve_groups(
     assert groups is not None
     problem, basis = orthonormal(problem, groups)
     start = None if start is None else basis.within(start)
+    products = products_of(problem, groups)
     reachable = max(tolerance, rounding_distance(problem))
-    products = GroupProducts.of(problem, groups)
     if method == "mm":
         begun = flat_start(problem, groups) if start is None else start
         updated = repeat_group_update(problem, groups, begun, COARSE, min(limit, MM_STEPS))
@@ -95,7 +96,7 @@ def solve_groups(
     numbers = np.flatnonzero(covariances.any(axis=(1, 2)))
     first = evaluate_covariances(problem, groups, numbers, covariances[numbers], products)
     solution = _sweeps(first, reachable, limit, callbacks)
-    if products is not None:
+    if isinstance(products, GroupProducts):
         solution = confirmed(
             solution,
             CovarianceState.exact,
@@ -155,7 +156,7 @@ def without_vanishing_groups(problem: Problem, state: PrincipalState) -> Princip
     return trial if scalar(energy.value(trial)) <= scalar(energy.value(state)) else state
 
 
-def _continuation(problem: Problem, groups: Groups, products: GroupProducts | None) -> Matrices:
+def _continuation(problem: Problem, groups: Groups, products: Products | None) -> Matrices:
     """Return covariances from which to minimise the energy, found at decreasing noise variances.
 
     The problem is solved to low accuracy at each noise variance, from the solution before, as in
@@ -266,12 +267,58 @@ def improve_groups(
         return state
     part, workspace = working.part, working.workspace
     count = sum(len(members) for members in workspace.members)
+    floor = 1e-2 * tolerance**2
     # Near the minimum, a sweep is to end at about the square of the distance before: Newton steps
     # converge quadratically, and the gain of a move is of the order of its squared distance.
     reduced = min(POLISHED, state.ranking.violation)
-    descend_groups(workspace, share=reduced, floor=1e-2 * tolerance**2, limit=4 * count)
-    accuracy = max(tolerance / 4.0, reduced * state.ranking.violation)
+    if state.ranking.violation <= NEAR:
+        change_ranks(workspace, floor)
+    else:
+        descend_groups(workspace, share=reduced, floor=floor, limit=4 * count)
+    # If all groups take part, no other sweep follows that would have to find their minimum anew.
+    whole = count == state.groups.count
+    accuracy = tolerance / 4.0
+    accuracy = accuracy if whole else max(accuracy, reduced * state.ranking.violation)
     return working.state(polish_groups(part, workspace, accuracy, newton_steps))
+
+
+NEAR = 0.1
+"""Distance to optimality from which on groups only move if this changes the rank of a covariance.
+
+Newton steps, which do not increase ranks, then converge faster than moves of single groups."""
+
+RANK_ROUNDS = 3
+"""Largest number of times that all groups are examined for a change of the rank."""
+
+
+def change_ranks(workspace: GroupWorkspace, floor: float) -> None:
+    """Move those groups of a working set whose best covariance has another rank than the present.
+
+    A group moves to its best covariance, with all other groups fixed, if the energy (loss) per
+    response falls by more than `floor`; those with the largest decrease move first. The covariances
+    of the workspace are overwritten.
+    """
+
+    def moves() -> None:
+        for _ in range(RANK_ROUNDS):
+            places = []
+            for size, (moved, gains) in enumerate(workspace.best_moves()):
+                changed = _ranks(moved) != _ranks(workspace.covariances[size])
+                chosen = np.flatnonzero((gains > floor) & changed)
+                places += [(float(gains[place]), size, int(place)) for place in chosen]
+            for _, size, place in sorted(places, reverse=True):
+                moved, gain = workspace.best_move(size, place)
+                if gain > floor:
+                    workspace.move(size, place, moved)
+            if not places:
+                break
+
+    workspace.make(moves)
+
+
+def _ranks(covariances: Matrices) -> Matrices:
+    """Return the rank of each positive semi-definite matrix of a stack."""
+    return np.asarray(square_root(covariances).any(axis=1).sum(axis=1))
 
 
 def move_groups(state: CovarianceState) -> CovarianceState:
@@ -391,7 +438,7 @@ class _WorkingSet(NamedTuple):
     before: CovarianceState
     chosen: Matrices
     inside: Groups
-    part: State
+    part: Problem
     workspace: GroupWorkspace
 
     @classmethod
@@ -408,15 +455,22 @@ class _WorkingSet(NamedTuple):
         if not chosen.size:
             return None
         index = groups.columns(chosen)
-        inside, part = groups.restricted(index), state.take(index)
-        dtype = np.result_type(state.blocks, to_numpy(part.loading))
+        inside = groups.restricted(index)
+        part = state.problem._replace(dictionary=dense_columns(state.dictionary, index))
+        dtype = np.result_type(state.blocks, to_numpy(part.dictionary))
         present = np.zeros((len(chosen), size, size), dtype=dtype)
         present[np.searchsorted(chosen, state.numbers)] = state.blocks
         covariances = [
             present[numbers, : members.shape[1], : members.shape[1]]
             for numbers, members in inside.by_size()
         ]
-        workspace = GroupWorkspace.of(part, inside, covariances, full_moves)
+        if not isinstance(state.products, ColumnProducts) or state.active is None:
+            workspace = GroupWorkspace.of(state.take(index), inside, covariances, full_moves)
+            return cls(state, chosen, inside, part, workspace)
+        gram = state.products.gram(index, scalar(state.noise), state.active)
+        members = [members for _, members in inside.by_size()]
+        energy = scalar(state.energy_of_fit + state.log_determinant)
+        workspace = GroupWorkspace(gram, members, covariances, full_moves, part, energy)
         return cls(state, chosen, inside, part, workspace)
 
     def state(self, covariances: list[Matrices]) -> CovarianceState:
