@@ -10,10 +10,11 @@ from lucidae.sparsity.group_covariance import (
     evaluate_covariances,
     orthonormal,
 )
-from lucidae.sparsity.group_moves import GroupWorkspace, full_moves
+from lucidae.sparsity.group_moves import full_moves
 from lucidae.sparsity.group_newton import polish_groups
 from lucidae.sparsity.group_products import ColumnProducts
 from lucidae.sparsity.group_solver import change_ranks, solve_groups
+from lucidae.sparsity.group_workspace import GroupWorkspace
 from lucidae.sparsity.groups import Groups
 from lucidae.sparsity.problem import normalise
 
@@ -62,7 +63,7 @@ def test_woodburys_identity_gives_the_state_and_the_blocks_of_a_factorisation(ki
         assert_allclose(fast.log_determinant, plain.log_determinant, rtol=1e-10)
         assert_allclose(fast.ranking.gains, plain.ranking.gains, atol=1e-9)
         assert_allclose(fast.ranking.violation, plain.ranking.violation, rtol=1e-9)
-        for ours, expected in zip(fast.group_blocks(), plain.group_blocks(), strict=True):
+        for ours, expected in zip(fast.matrices(), plain.matrices(), strict=True):
             assert_allclose(ours.metric, expected.metric, atol=1e-10)
             assert_allclose(ours.explained, expected.explained, atol=1e-9)
         index = groups.columns(np.array([2, 3, 7]))
@@ -158,7 +159,7 @@ def test_newton_steps_turn_the_range_of_covariances_and_end_stationary(kind):
         turned = max(turned, (1.0 - overlap).max(initial=0.0))
     assert turned > 1e-6
     reached = evaluate_covariances(problem, groups, np.arange(groups.count), blocks)
-    for these, _, metric, explained in reached.group_blocks():
+    for these, _, metric, explained in reached.matrices():
         # Stationary among covariances TTᵀ of its rank: (Q − S)T = 0.
         size = metric.shape[1]
         assert_allclose((explained - metric) @ blocks[these, :size, :size], 0.0, atol=1e-6)
