@@ -46,6 +46,7 @@ __all__ = [
     "in_memory",
     "is_dask",
     "loaded",
+    "named_for",
     "refuse_iterator",
     "row_blocks",
 ]
@@ -153,8 +154,9 @@ def by_chunks(*, with_targets: bool = False) -> Callable[[Method], Method]:
             data = aligned_blocks(X, y if with_targets else None, sample_weight)
             if with_targets and y is None:
                 return method(self, next(iter(data.rows)), None)  # it raises its error
-            for block in _weighted_blocks(data):
-                rows = named_rows(block.rows, data.rows.feature_names)
+            for count, block in enumerate(_weighted_blocks(data)):
+                names = data.rows.feature_names
+                rows = named_for(self, block.rows, names, first=count == 0)
                 targets = block.targets[:, 0] if data.flat_targets else block.targets
                 try:
                     method(self, rows, targets, block.weights)
@@ -435,6 +437,18 @@ def named_rows(rows: Any, names: tuple[str, ...] | None) -> Any:
     except ImportError:
         return rows
     return pd.DataFrame(rows, columns=list(names))
+
+
+def named_for(estimator: Any, rows: Any, names: tuple[str, ...] | None, *, first: bool) -> Any:
+    """Return the rows of a block for a method of a fitted estimator, with the names of columns.
+
+    scikit-learn warns in every call if either the data or the rows of the fit have no names. So
+    only the `first` block has the names of the data, and later ones have those of the fit.
+    """
+    if not first:
+        fitted = getattr(estimator, "feature_names_in_", None)
+        names = None if fitted is None or len(fitted) != rows.shape[1] else tuple(fitted)
+    return named_rows(rows, names)
 
 
 def aligned_blocks(

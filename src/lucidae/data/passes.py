@@ -20,7 +20,7 @@ from lucidae.data.kinds import (
     LoadedRows,
     in_memory,
     is_dask,
-    named_rows,
+    named_for,
     refuse_iterator,
     row_blocks,
 )
@@ -527,32 +527,36 @@ def by_blocks(method: Method) -> Method:
             from lucidae.data.dask_collections import mapped
 
             return mapped(self, X, method.__name__)
-        return _applied(partial(method, self), X, bool(getattr(self, "verbose", False)))
+        return _applied(partial(method, self), X, self)
 
     return blockwise  # type: ignore[return-value]
 
 
-def _applied(apply: Callable[[Any], Array], X: Any, verbose: bool) -> Array:
-    """Return the results of a method (`apply`) for the rows of X, computed block by block."""
+def _applied(apply: Callable[[Any], Array], X: Any, estimator: Any) -> Array:
+    """Return the results of a method (`apply`) of an estimator, block by block of the rows X."""
     data = row_blocks(X)
     results = _Results(data.n_rows_to_read)
-    for result in applied_blocks(apply, data, verbose):
+    for result in applied_blocks(
+        apply, data, bool(getattr(estimator, "verbose", False)), estimator
+    ):
         results.append(result)
     return results.joined()
 
 
 def applied_blocks(
-    apply: Callable[[Any], Array], data: RowBlocks, verbose: bool = False
+    apply: Callable[[Any], Array], data: RowBlocks, verbose: bool = False, estimator: Any = None
 ) -> Iterator[Array]:
     """Yield the result of a method (`apply`) for each block of `data`, in one pass.
 
-    `verbose` shows the progress.
+    `verbose` shows the progress. If the method is one of the given `estimator`, scikit-learn's
+    warnings about names of columns are issued once.
     """
     count = 0
     with Shown("computing {}", verbose).rows(data.n_rows_to_read) as show:
         for block in data.blocks():
             try:
-                result = apply(named_rows(block.rows, data.feature_names))
+                first = count == 0 or estimator is None
+                result = apply(named_for(estimator, block.rows, data.feature_names, first=first))
             except ValueError as error:
                 raise located(error, block, data.name, data.feature_names) from None
             yield result

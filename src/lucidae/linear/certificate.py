@@ -391,7 +391,7 @@ def _eigengap_claim(figures: LinearFigures) -> Claim:
         why = f"Method {figures.method.name!r} finds the principal subspace but not its axes."
         return does_not_apply("eigengap", statement, reference, why)
     leading, k = figures.leading, figures.k
-    unit = max(float(leading.values[0]), np.finfo(float).tiny)
+    unit = max(float(leading.values[0]), float(np.finfo(float).tiny))
     gap, shared = float(np.min(leading.gaps(k))) / unit, leading.unidentifiable(k)
     bound = leading.resolution() / unit
     why = (
