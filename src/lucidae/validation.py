@@ -153,6 +153,11 @@ def explained_refusals(**tables: Any) -> Iterator[None]:
     except ValueError as error:
         first = str(error).partition("\n")[0].rstrip(".")
         given = {name: table for name, table in tables.items() if f"Input {name} " in first}
+        if first.startswith("Complex data not supported"):
+            raise ValueError(
+                "Complex data not supported: give the real and the imaginary parts as separate "
+                "columns."
+            ) from error
         if "could not convert string to float" in first:
             where = _columns_with(_has_text, tables)
             what = (
@@ -250,6 +255,7 @@ def check_kind(values: Any, name: str) -> Any:
     """
     if type(values) is np.ndarray and values.dtype in _FLOATS and values.base is None:
         return values  # without the cost of the tests below, which counts in small fits
+    refuse_closed(values)
     if isinstance(values, np.ndarray):
         values = _unmapped(values, name)
     elif isinstance(values, str | os.PathLike | Iterator) or isroutine(values):
@@ -286,6 +292,16 @@ def check_kind(values: Any, name: str) -> Any:
                 "and durations to numbers first."
             )
     return values.data if isinstance(values, np.ma.MaskedArray) else values
+
+
+def refuse_closed(values: Any) -> None:
+    """Raise an error if `values` are an HDF5 file that is closed, or a data set of it."""
+    kind = getattr(sys.modules.get("h5py"), "HLObject", ())
+    if isinstance(values, kind) and not values:
+        raise ValueError(
+            f"a {type(values).__name__} of h5py that is closed was given: open the file again, and "
+            "keep it open while it is read."
+        )
 
 
 def _unmapped(values: np.ndarray[Any, Any], name: str) -> np.ndarray[Any, Any]:
@@ -350,9 +366,11 @@ def real_array(values: Any, name: str, *, accept_complex: bool = False) -> Array
     xp = namespace(array)
     kinds = ("bool", "integral", "real floating") + ("complex floating",) * accept_complex
     if array.dtype == object or not xp.isdtype(array.dtype, kinds):
+        text = repr(values)
+        given = f": {name}={text} was given." if len(text) < 100 and "\n" not in text else "."
         raise ValueError(
             f"{name} contains values of dtype {array.dtype}, expected real "
-            f"{'or complex ' * accept_complex}numbers: {name}={values!r} was given."
+            f"{'or complex ' * accept_complex}numbers{given}"
         )
     return array
 

@@ -1,5 +1,7 @@
 """`partial_fit` and missing entries with Dask collections, and warnings of reading in blocks."""
 
+import subprocess
+import sys
 import warnings
 
 import numpy as np
@@ -7,7 +9,13 @@ import pytest
 from numpy.testing import assert_allclose
 
 from extras import require
-from lucidae import DropoutAutoencoder, DropoutRegressor, LinearAutoencoder, certify
+from lucidae import (
+    DropoutAutoencoder,
+    DropoutRegressor,
+    LinearAutoencoder,
+    SecondMoment,
+    certify,
+)
 from lucidae.data import dask_collections
 from lucidae.linear import batches as linear_batches
 
@@ -138,3 +146,61 @@ def test_a_limit_of_steps_is_one_warning():
     for data in (array, frame, lambda: iter([rows_of(), rows_of()])):
         model = LinearAutoencoder(2, solver="gradient", max_iter=2)
         assert len(warnings_of(lambda rows=data, m=model: m.fit(rows).components_)) == 1
+
+
+TWICE = """
+import sys
+import numpy as np
+import dask.array as da
+from lucidae import LinearAutoencoder, SecondMoment
+from lucidae.data import blocks
+assert "distributed" not in sys.modules
+blocks.BLOCK_BYTES = 2**10
+rows = da.from_array(np.random.default_rng(0).standard_normal((400, 6)), chunks=(50, 3))
+for _ in range(2):
+    assert LinearAutoencoder(2).fit(rows).n_samples_seen_ == 400
+assert SecondMoment.of(rows).weight == 400.0
+print("done")
+"""
+
+
+def test_two_fits_in_a_process_that_has_not_imported_distributed():
+    require("distributed")
+    found = subprocess.run(
+        [sys.executable, "-c", TWICE], capture_output=True, text=True, check=False
+    )
+    assert found.stdout.strip() == "done", found.stderr
+
+
+@pytest.mark.parametrize(
+    ("weights", "sentence"),
+    [
+        (np.ones(400) * 1j, "sample_weight contains values of dtype complex128"),
+        (np.array(["a"] * 400), "sample_weight contains values of dtype <U1"),
+        (np.zeros(400, "datetime64[s]"), "sample_weight contains values of dtype datetime64"),
+        (-np.ones(400), "sample_weight contains NaN, infinite or negative"),
+        (np.full(400, np.inf), "sample_weight contains NaN, infinite or negative"),
+        (np.zeros(400), "sample_weight sums to 0"),
+    ],
+)
+def test_bad_weights_of_dask_are_one_sentence(weights, sentence, monkeypatch):
+    monkeypatch.setattr("lucidae.data.blocks.BLOCK_BYTES", 2**10)
+    lazy = require("dask.array").from_array(weights, chunks=100)
+    for given in (weights, lazy):
+        with pytest.raises(ValueError, match=sentence) as caught:
+            LinearAutoencoder(2).fit(collections(rows_of())[0], sample_weight=given)
+        assert "\n" not in str(caught.value)
+
+
+def test_collections_without_rows_or_columns_are_one_sentence():
+    da, dd, pd = require("dask.array"), require("dask.dataframe"), require("pandas")
+    model = LinearAutoencoder(2).fit(rows_of())
+    for call in (model.fit, SecondMoment.of, model.partial_fit):
+        with pytest.raises(ValueError, match="X contains no rows: at least one row is needed"):
+            call(da.ones((0, 6)))
+    for empty in (da.ones((4, 0)), dd.from_pandas(pd.DataFrame(index=range(4)), npartitions=1)):
+        with pytest.raises(ValueError, match="X has no columns"):
+            model.transform(empty)
+    for flat in (da.ones(4), dd.from_pandas(pd.Series([1.0, 2.0]), npartitions=1)):
+        with pytest.raises(ValueError, match="X has 1 dimensions, expected rows and columns: two"):
+            model.transform(flat)

@@ -34,6 +34,10 @@ def mapped(estimator: Any, X: Any, method: str) -> Any:
     The result is a lazy Dask collection with the same chunks of rows; `method` is the name of the
     method. The estimator is copied, so that fitting it again does not change the result.
     """
+    if X.ndim != 2:
+        raise ValueError(f"X has {X.ndim} dimensions, expected rows and columns: two.")
+    if (len(X.columns) if is_frame(X) else X.shape[1]) == 0:
+        raise ValueError("X has no columns: at least one column of numbers is needed.")
     copy = pickle.loads(pickle.dumps(estimator))
     if is_frame(X):
         return _mapped_frame(copy, X, method)

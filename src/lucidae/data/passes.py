@@ -14,6 +14,7 @@ from sklearn import get_config
 
 from lucidae.arrays import Array, is_numpy, namespace
 from lucidae.base import restored_on_failure
+from lucidae.data.batches import BatchBlocks
 from lucidae.data.blocks import RowBlock, RowBlocks, coalesced, concatenated, located
 from lucidae.data.kinds import (
     AlignedBlocks,
@@ -107,11 +108,18 @@ def read_moment(
     found: SecondMoment | None
     found = fold(data, leaf or _moment_of_rows, SecondMoment.merge, start=start, verbose=verbose)
     if found is None:
-        raise ValueError(
-            "sample_weight sums to 0, expected a positive sum: give a positive "
-            "weight to at least one row."
-        )
+        raise nothing_read(data)
     return found
+
+
+def nothing_read(data: AlignedBlocks) -> ValueError:
+    """Return the error for data without a row of positive weight."""
+    if isinstance(data.rows, BatchBlocks) or data.weights is not None:
+        return ValueError(
+            "sample_weight sums to 0, expected a positive sum: give a positive weight to at least "
+            "one row."
+        )
+    return ValueError(f"{data.rows.name} contains no rows: at least one row is needed.")
 
 
 def load_rows(
@@ -362,10 +370,7 @@ class Passes(Shown):
         merge = leaf.merge if hasattr(self.data, "fold") else leaf.merge_into
         found = fold(self.data, leaf, merge, shown=self)
         if found is None:
-            raise ValueError(
-                "sample_weight sums to 0, expected a positive sum: give a positive "
-                "weight to at least one row."
-            )
+            raise nothing_read(self.data)
         if self._weight is not None and abs(found[0] - self._weight) > 1e-9 * self._weight:
             raise ValueError(
                 f"{self.data.rows.name} had rows with a total weight of {self._weight:g} in the "
