@@ -253,8 +253,10 @@ def check_kind(values: Any, name: str) -> Any:
     well, and so do iterators, functions and paths, which only some methods read. A small memory map
     is copied. `name` is the argument's name in errors.
     """
-    if type(values) is np.ndarray and values.dtype in _FLOATS and values.base is None:
-        return values  # without the cost of the tests below, which counts in small fits
+    if type(values) is np.ndarray and values.dtype in _FLOATS:
+        owner = values if values.base is None else values.base
+        if type(owner) is np.ndarray and owner.base is None:
+            return values  # without the cost of the tests below, which counts in small fits
     refuse_closed(values)
     if isinstance(values, np.ndarray):
         values = _unmapped(values, name)
