@@ -156,6 +156,11 @@ def explained_refusals(**tables: Any) -> Iterator[None]:
     except ValueError as error:
         first = str(error).partition("\n")[0].rstrip(".")
         given = {name: table for name, table in tables.items() if f"Input {name} " in first}
+        if first.startswith("Complex data not supported"):
+            raise ValueError(
+                "Complex data not supported: give the real and the imaginary parts as separate "
+                "columns."
+            ) from error
         if "could not convert string to float" in first:
             where = _columns_with(_has_text, tables)
             what = (
@@ -252,8 +257,11 @@ def check_kind(values: Any, name: str) -> Any:
     paths, which only some methods read. A small memory map is copied. `name` is the argument's name
     in errors.
     """
-    if type(values) is np.ndarray and values.dtype in _FLOATS and values.base is None:
-        return values  # without the cost of the tests below, which counts in small fits
+    if type(values) is np.ndarray and values.dtype in _FLOATS:
+        owner = values if values.base is None else values.base
+        if type(owner) is np.ndarray and owner.base is None:
+            return values  # without the cost of the tests below, which counts in small fits
+    refuse_closed(values)
     if isinstance(values, np.ndarray):
         values = _unmapped(values, name)
         if type(values) is np.ndarray and values.dtype in _FLOATS:
@@ -296,6 +304,16 @@ def check_kind(values: Any, name: str) -> Any:
     if any(getattr(dtype, "kind", "") in ("O", "U", "S") for dtype in dtypes):
         _refuse_boxed_complex(array, name)
     return values.data if isinstance(values, np.ma.MaskedArray) else values
+
+
+def refuse_closed(values: Any) -> None:
+    """Raise an error if `values` are an HDF5 file that is closed, or a data set of it."""
+    kind = getattr(sys.modules.get("h5py"), "HLObject", ())
+    if isinstance(values, kind) and not values:
+        raise ValueError(
+            f"a {type(values).__name__} of h5py that is closed was given: open the file again, and "
+            "keep it open while it is read."
+        )
 
 
 def _unmapped(values: np.ndarray[Any, Any], name: str) -> np.ndarray[Any, Any]:

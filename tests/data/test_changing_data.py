@@ -293,3 +293,45 @@ def test_weights_with_two_dimensions_in_batches_are_refused():
         LinearAutoencoder(2).partial_fit(X, sample_weight=np.ones((400, 1)))
     with pytest.raises(ValueError, match=r"sample_weight has shape \(400, 1\)"):
         SecondMoment.of(X).update(X, np.ones((400, 1)))
+
+
+def test_a_closed_hdf5_file_is_one_sentence(tmp_path, small_blocks):
+    h5py = require("h5py")
+    X = rows_of()
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        rows = file.create_dataset("rows", data=X)
+    model = LinearAutoencoder(2).fit(X)
+    before = dict(vars(model))
+    for call in (
+        lambda: model.fit(rows),
+        lambda: model.partial_fit(rows),
+        lambda: model.transform(rows),
+        lambda: certify(model, rows),
+        lambda: SecondMoment.of(rows),
+        lambda: model.fit(X, sample_weight=rows),
+        lambda: SparseVAE().fit(rows, X[:, 0]),
+        lambda: model.fit(file),
+    ):
+        with pytest.raises(ValueError, match=r"of h5py that is closed was given") as caught:
+            call()
+        assert "\n" not in str(caught.value)
+    with h5py.File(tmp_path / "x.h5", "r") as file:
+        blocks = iter(row_blocks(file["rows"]))
+        next(blocks)
+    with pytest.raises(ValueError, match=r"X cannot be read from row \d+ on") as caught:
+        list(blocks)
+    assert "\n" not in str(caught.value)
+    assert vars(model) == before
+
+
+def test_complex_rows_are_one_sentence():
+    for rows in (rows_of(20) + 1j, iter([rows_of(20) + 1j])):
+        with pytest.raises(ValueError, match="Complex data not supported") as caught:
+            LinearAutoencoder(2).fit(rows)
+        assert "\n" not in str(caught.value)
+
+
+def test_arrays_without_rows_have_none(tmp_path):
+    np.save(tmp_path / "x.npy", np.empty((0, 3)))
+    with pytest.raises(ValueError, match=r"'x.npy' contains no rows"):
+        LinearAutoencoder(1).fit(tmp_path / "x.npy")

@@ -469,3 +469,22 @@ def test_only_models_of_the_command_line_name_their_data(data, tmp_path):
     assert source_of(path) is None
     path.write_bytes(b"not a model")
     assert source_of(path) is None
+
+
+@pytest.mark.parametrize("order", ["path", "model", "swapped", "two models", "class", "number"])
+def test_save_says_the_order_of_its_arguments(order, tmp_path):
+    model, path = lucidae.LinearAutoencoder(1).fit(np.eye(4)), tmp_path / "model.npz"
+    given = {
+        "path": (path,),
+        "model": (model,),
+        "swapped": (path, model),
+        "two models": (model, model),
+        "class": (type(model), path),
+        "number": (model, 3),
+    }[order]
+    with pytest.raises(
+        ValueError, match=r"in this order: lucidae.save\(estimator, path\)"
+    ) as caught:
+        lucidae.save(*given)
+    assert "\n" not in str(caught.value)
+    assert not path.exists()

@@ -455,3 +455,32 @@ def test_absurd_numbers_of_epochs_are_not_reported(learning_rate, spread):
     fitted = LinearAutoencoder(2, method="rag", learning_rate=learning_rate).fit(X)
     assert fitted.certificate_["epochs"].value is None
     assert "more than 1e15 epochs" in fitted.certificate_["epochs"].advice
+
+
+@pytest.mark.parametrize("shape", [(50, 6), (6, 6), (4, 6)])
+@pytest.mark.parametrize("dense", [True, False])
+def test_decoders_of_all_features_are_certified(shape, dense, monkeypatch):
+    if not dense:
+        monkeypatch.setattr("lucidae.linear.verified_data.DENSE_FEATURES", 2)
+    X = np.random.default_rng(3).standard_normal(shape) * np.linspace(3, 1, 6)
+    for name in METHODS:
+        settings = {"noise_variance": 0.1} if name == "linear_vae" else {}
+        for decoder in (np.eye(6), np.ones((6, 6)), np.zeros((6, 6))):
+            given = {"family": "linear", "method": name, **settings}
+            assert len(certify_estimator((decoder, decoder.T), X, **given)) > 0
+
+
+@pytest.mark.parametrize("shape", [(300, 8), (40, 1100), (1200, 1100)])
+@pytest.mark.parametrize(("mean", "spread"), [(1e156, 1e147), (1e300, 1e286)])
+def test_a_huge_mean_does_not_overflow(shape, mean, spread):
+    deviations = np.random.default_rng(3).standard_normal(shape)
+    X = spread * deviations + mean
+    if spread > 1e150:
+        with pytest.raises(ValueError, match="overflow double precision"):
+            LinearAutoencoder(2).fit(X)
+        return
+    model = LinearAutoencoder(2).fit(X)
+    assert "raised" not in str(model.certificate_)
+    expected = LinearAutoencoder(2).fit(deviations).components_
+    assert_allclose(np.abs(np.sum(model.components_ * expected, axis=1)), 1.0, atol=1e-6)
+    assert model.certificate_.holds is not False

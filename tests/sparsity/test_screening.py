@@ -173,3 +173,12 @@ def test_fits_of_low_accuracy_agree_for_every_array_library(xp, complex_data):
     assert_allclose(to_numpy(ours), theirs, rtol=1e-6, atol=1e-9)
     ours, theirs = (continuation(each, FULL).relevance for each in (moved, problem))
     assert_allclose(to_numpy(ours), theirs, rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize("noise", [1e200, 1e300])
+def test_a_huge_noise_variance_does_not_overflow(noise):
+    problem, _ = draw(1)
+    huge = problem.with_noise(noise)
+    found = Screening.of(huge, np.zeros(50)).state
+    assert_allclose(noise * found.curvature, np.sum(huge.dictionary**2, axis=0))
+    assert np.all(np.isfinite(found.alignment))

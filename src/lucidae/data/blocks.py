@@ -105,6 +105,8 @@ class RowBlocks(ABC):
     ) -> None:
         if n_features < 1:
             raise ValueError(f"{name} has no columns: at least one column of numbers is needed.")
+        if n_rows == 0:
+            raise ValueError(f"{name} contains no rows: at least one row is needed.")
         if n_rows is not None and n_rows - first_row < 1:
             raise ValueError(
                 f"{name} has {n_rows} rows, but the first {first_row} rows are to be left out: "
@@ -358,7 +360,16 @@ class ArrayBlocks(RowBlocks):
         assert self.n_rows is not None, "an array has a shape"
         step = self._step()
         for start in _starts(self.first_row, self.n_rows, step):
-            yield _row_slice(self.array, start, min(start - start % step + step, self.n_rows))
+            stop = min(start - start % step + step, self.n_rows)
+            try:
+                block = _row_slice(self.array, start, stop)
+            except (OSError, RuntimeError) as error:  # of HDF5, if the file was closed meanwhile
+                why = (str(error) or type(error).__name__).splitlines()[0].rstrip(".")
+                raise ValueError(
+                    f"{self.name} cannot be read from row {start} on: {why}. Check that its file "
+                    "is still open and complete."
+                ) from error
+            yield block
 
     def _step(self) -> int:
         """Return the number of rows per block, if possible a multiple of a stored chunk's rows."""

@@ -11,7 +11,7 @@ import math
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from functools import partial
 from itertools import islice, repeat
 from numbers import Real
@@ -399,7 +399,7 @@ def _drop_joined(found: dict[_Place, Any], place: _Place, *_: Any) -> None:
 def _computed_on_cluster(client: Any, levels: list[list[Any]], found: dict[_Place, Any]) -> Any:
     """Return the last summary of a tree, computed by a cluster; `found` receives the futures."""
     places = [(level, at) for level, nodes in enumerate(levels) for at in range(len(nodes))]
-    with dask.config.set({"distributed.admin.large-graph-warning-threshold": "1TB"}):
+    with _large_graphs():
         found.update(zip(places, client.compute([n for ns in levels for n in ns]), strict=True))
     last = found[places[-1]]
     for place, future in list(found.items()):
@@ -438,8 +438,19 @@ def _computed(parts: list[Any]) -> list[Any]:
     The graph contains large vectors on purpose: scattered to the workers instead, a vector would be
     lost together with its worker.
     """
-    with dask.config.set({"distributed.admin.large-graph-warning-threshold": "1TB"}):
+    with _large_graphs():
         return list(dask.compute(*parts))
+
+
+def _large_graphs() -> Any:
+    """Return a context in which Dask does not warn of large graphs.
+
+    `distributed`, which would warn, adds its settings when it is imported. If it were imported in
+    this context, all of them would be lost at its end.
+    """
+    if "distributed" not in sys.modules:
+        return nullcontext()
+    return dask.config.set({"distributed.admin.large-graph-warning-threshold": "1TB"})
 
 
 def _summary(

@@ -34,6 +34,10 @@ def mapped(estimator: Any, X: Any, method: str) -> Any:
     The result is a lazy Dask collection with the same chunks of rows; `method` is the name of the
     method. The estimator is copied, so that fitting it again does not change the result.
     """
+    if X.ndim != 2:
+        raise ValueError(f"X has {X.ndim} dimensions, expected rows and columns: two.")
+    if (len(X.columns) if is_frame(X) else X.shape[1]) == 0:
+        raise ValueError("X has no columns: at least one column of numbers is needed.")
     copy = pickle.loads(pickle.dumps(estimator))
     if is_frame(X):
         return _mapped_frame(copy, X, method)
@@ -44,6 +48,7 @@ def mapped(estimator: Any, X: Any, method: str) -> Any:
     X = one_column_chunk(X)
     example = getattr(copy, method)(_example_rows(X))
     example = example if is_array(example) else np.asarray(example)
+    vars(copy).pop("feature_names_in_", None)  # scikit-learn warned of them for the example
     is_matrix = example.ndim == 2
     if method == "inverse_transform":
         X = _in_blocks(X, int(example.shape[1]) * example.dtype.itemsize)
@@ -183,6 +188,12 @@ def _mapped_frame(estimator: Any, X: Any, method: str) -> Any:
     meta = _labelled(example[:0], pd.RangeIndex(0), columns)
     if columns is None and method == "predict":
         meta = meta.rename(next(iter(getattr(estimator, "_target_names", [])), None))
+    # scikit-learn has warned of missing names for the example, and would in each partition.
+    names = list(X._meta.columns)
+    if all(isinstance(name, str) for name in names):
+        estimator.feature_names_in_ = np.asarray(names, dtype=object)
+    else:
+        vars(estimator).pop("feature_names_in_", None)
     held = dask.delayed(estimator, pure=False)
     return X.map_partitions(partial(_applied_partition, method, meta), held, meta=meta)
 

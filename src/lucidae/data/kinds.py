@@ -35,6 +35,7 @@ from lucidae.validation import (
     check_weights,
     is_sparse_cupy,
     real_array,
+    refuse_closed,
 )
 
 __all__ = [
@@ -46,6 +47,7 @@ __all__ = [
     "in_memory",
     "is_dask",
     "loaded",
+    "named_for",
     "refuse_iterator",
     "row_blocks",
 ]
@@ -69,6 +71,7 @@ def in_memory(X: Any, *, rows_drawn: bool = False) -> bool:
         return True
     if is_dask(X):
         return False
+    refuse_closed(X)
     if is_array(X) or scipy.sparse.issparse(X) or hasattr(X, "to_numpy") or is_sparse_cupy(X):
         return True
     if _has_row_slices(X) or _is_function(X):
@@ -148,13 +151,16 @@ def by_chunks(*, with_targets: bool = False) -> Callable[[Method], Method]:
         @wraps(method)
         def chunkwise(self: Any, X: Any, y: Any = None, sample_weight: Any = None) -> Any:
             if not is_dask(X):
+                if not in_memory(X) and _has_row_slices(X):
+                    X = np.asarray(X[:])  # an array of h5py or zarr, or a memory map
                 given = loaded(y) if with_targets else y
                 return method(self, X, given, loaded(sample_weight, "sample_weight"))
             data = aligned_blocks(X, y if with_targets else None, sample_weight)
             if with_targets and y is None:
                 return method(self, next(iter(data.rows)), None)  # it raises its error
-            for block in _weighted_blocks(data):
-                rows = named_rows(block.rows, data.rows.feature_names)
+            for count, block in enumerate(_weighted_blocks(data)):
+                names = data.rows.feature_names
+                rows = named_for(self, block.rows, names, first=count == 0)
                 targets = block.targets[:, 0] if data.flat_targets else block.targets
                 try:
                     method(self, rows, targets, block.weights)
@@ -415,12 +421,12 @@ def checked_weights(weights: Any, block: RowBlock) -> Array | None:
     if weights is None:
         return None
     reference = np.empty(0) if scipy.sparse.issparse(block.rows) else block.rows[:0, 0]
-    given = weights if is_array(weights) else np.asarray(weights, dtype=np.float64)
-    values = like(given, namespace(reference).astype(reference, namespace(reference).float64))
-    xp = namespace(values)
-    if tuple(values.shape) == (block.rows.shape[0],) and bool(xp.all(values == 0.0)):
-        return values
     try:
+        given = real_array(weights, "sample_weight")
+        values = like(given, namespace(reference).astype(reference, namespace(reference).float64))
+        xp = namespace(values)
+        if tuple(values.shape) == (block.rows.shape[0],) and bool(xp.all(values == 0.0)):
+            return values
         return check_weights(values, block.rows)
     except ValueError as error:
         raise ValueError(f"block {block.number}: {error}") from None
@@ -435,6 +441,18 @@ def named_rows(rows: Any, names: tuple[str, ...] | None) -> Any:
     except ImportError:
         return rows
     return pd.DataFrame(rows, columns=list(names))
+
+
+def named_for(estimator: Any, rows: Any, names: tuple[str, ...] | None, *, first: bool) -> Any:
+    """Return the rows of a block for a method of a fitted estimator, with the names of columns.
+
+    scikit-learn warns in every call if either the data or the rows of the fit have no names. So
+    only the `first` block has the names of the data, and later ones have those of the fit.
+    """
+    if not first:
+        fitted = getattr(estimator, "feature_names_in_", None)
+        names = None if fitted is None or len(fitted) != rows.shape[1] else tuple(fitted)
+    return named_rows(rows, names)
 
 
 def aligned_blocks(

@@ -14,13 +14,14 @@ from sklearn import get_config
 
 from lucidae.arrays import Array, is_numpy, namespace
 from lucidae.base import restored_on_failure
+from lucidae.data.batches import BatchBlocks
 from lucidae.data.blocks import RowBlock, RowBlocks, coalesced, concatenated, located
 from lucidae.data.kinds import (
     AlignedBlocks,
     LoadedRows,
     in_memory,
     is_dask,
-    named_rows,
+    named_for,
     refuse_iterator,
     row_blocks,
 )
@@ -105,11 +106,18 @@ def read_moment(
     found: SecondMoment | None
     found = fold(data, leaf or _moment_of_rows, SecondMoment.merge, start=start, verbose=verbose)
     if found is None:
-        raise ValueError(
-            "sample_weight sums to 0, expected a positive sum: give a positive "
-            "weight to at least one row."
-        )
+        raise nothing_read(data)
     return found
+
+
+def nothing_read(data: AlignedBlocks) -> ValueError:
+    """Return the error for data without a row of positive weight."""
+    if isinstance(data.rows, BatchBlocks) or data.weights is not None:
+        return ValueError(
+            "sample_weight sums to 0, expected a positive sum: give a positive weight to at least "
+            "one row."
+        )
+    return ValueError(f"{data.rows.name} contains no rows: at least one row is needed.")
 
 
 def load_rows(
@@ -360,10 +368,7 @@ class Passes(Shown):
         merge = leaf.merge if hasattr(self.data, "fold") else leaf.merge_into
         found = fold(self.data, leaf, merge, shown=self)
         if found is None:
-            raise ValueError(
-                "sample_weight sums to 0, expected a positive sum: give a positive "
-                "weight to at least one row."
-            )
+            raise nothing_read(self.data)
         if self._weight is not None and abs(found[0] - self._weight) > 1e-9 * self._weight:
             raise ValueError(
                 f"{self.data.rows.name} had rows with a total weight of {self._weight:g} in the "
@@ -525,32 +530,37 @@ def by_blocks(method: Method) -> Method:
             from lucidae.data.dask_collections import mapped
 
             return mapped(self, X, method.__name__)
-        return _applied(partial(method, self), X, getattr(self, "verbose", "auto"))
+        return _applied(partial(method, self), X, self)
 
     return blockwise  # type: ignore[return-value]
 
 
-def _applied(apply: Callable[[Any], Array], X: Any, verbose: bool | str) -> Array:
-    """Return the results of a method (`apply`) for the rows of X, computed block by block."""
+def _applied(apply: Callable[[Any], Array], X: Any, estimator: Any) -> Array:
+    """Return the results of a method (`apply`) of an estimator, block by block of the rows X."""
     data = row_blocks(X)
     results = _Results(data.n_rows_to_read)
-    for result in applied_blocks(apply, data, verbose):
+    for result in applied_blocks(apply, data, getattr(estimator, "verbose", "auto"), estimator):
         results.append(result)
     return results.joined()
 
 
 def applied_blocks(
-    apply: Callable[[Any], Array], data: RowBlocks, verbose: bool | str = "auto"
+    apply: Callable[[Any], Array],
+    data: RowBlocks,
+    verbose: bool | str = "auto",
+    estimator: Any = None,
 ) -> Iterator[Array]:
     """Yield the result of a method (`apply`) for each block of `data`, in one pass.
 
-    `verbose` decides whether the progress is shown.
+    `verbose` decides whether the progress is shown. If the method is one of the given `estimator`,
+    scikit-learn's warnings about names of columns are issued once.
     """
     count = 0
     with Shown("computing {}", verbose).rows(data.n_rows_to_read) as show:
         for block in data.blocks():
             try:
-                result = apply(named_rows(block.rows, data.feature_names))
+                first = count == 0 or estimator is None
+                result = apply(named_for(estimator, block.rows, data.feature_names, first=first))
             except ValueError as error:
                 raise located(error, block, data.name, data.feature_names) from None
             yield result

@@ -153,7 +153,7 @@ class Source:
         return self == Source.of(file)
 
 
-def save(estimator: BaseEstimator, path: str | os.PathLike[str]) -> None:
+def save(estimator: BaseEstimator, path: str | os.PathLike[str] | None = None) -> None:
     """Write a fitted estimator of this package to a file, completely or not at all.
 
     A pipeline is written, too, if its other steps are scikit-learn's scalers, `SimpleImputer`,
@@ -188,7 +188,19 @@ def save(estimator: BaseEstimator, path: str | os.PathLike[str]) -> None:
     >>> (lucidae.load(file).transform(X) == model.transform(X)).all()
     np.True_
     """
-    save_from(estimator, path, None)
+    _check_order(estimator, path)
+    save_from(estimator, path, None)  # type: ignore[arg-type]  # the path is not None here
+
+
+def _check_order(estimator: Any, path: Any) -> None:
+    """Raise an error unless `save` was called with an estimator and then with a path."""
+    is_estimator = hasattr(estimator, "fit") and not isinstance(estimator, type)
+    if not is_estimator or not isinstance(path, str | os.PathLike):
+        given = [type(part).__name__ for part in (estimator, path) if part is not None]
+        raise ValueError(
+            f"save was called with {' and '.join(given) or 'nothing'}, expected a fitted estimator "
+            "and the path of the file, in this order: lucidae.save(estimator, path)."
+        )
 
 
 def save_from(

@@ -19,6 +19,7 @@ from lucidae.linear.missing import suggesting_em
 from lucidae.linear.routes import EXACT_FEATURES
 from lucidae.linear.sums import BlocksSource
 from lucidae.moments import SecondMoment
+from lucidae.validation import refuse_closed
 
 __all__ = [
     "FitBatchesMixin",
@@ -40,6 +41,7 @@ def draws_rows(options: Options, X: Any) -> bool:
     The rows are needed if `options` ask for a solver that draws rows in random order, or if all
     eigenvalues of the covariance of many features are needed.
     """
+    refuse_closed(X)
     shape = getattr(X, "shape", None)
     wide = isinstance(shape, tuple) and len(shape) == 2 and shape[1] > EXACT_FEATURES
     return options.reads.batches or (wide and not isinstance(options.n_components, int))

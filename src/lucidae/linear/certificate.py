@@ -392,7 +392,7 @@ def _eigengap_claim(figures: LinearFigures) -> Claim:
         why = f"Method {figures.method.name!r} finds the principal subspace but not its axes."
         return does_not_apply("eigengap", statement, reference, why)
     leading, k = figures.leading, figures.k
-    unit = max(float(leading.values[0]), np.finfo(float).tiny)
+    unit = max(float(leading.values[0]), float(np.finfo(float).tiny))
     (gap, bound), shared = leading.weakest(k), leading.unidentifiable(k)
     gap, bound = gap / unit, bound / unit
     why = (

@@ -142,12 +142,18 @@ def _about_zero(data: Data) -> Data:
     a covariance.
     """
     mean = data.mean
+    with np.errstate(over="ignore"):
+        total = data.trace + float(mean @ mean)
+    if not math.isfinite(total):
+        raise ValueError(
+            "the squares of X about zero overflow double precision: divide X by a constant, and "
+            "fit and certify again."
+        )
     matrix = None if data.matrix is None else data.matrix + np.outer(mean, mean)
 
     def product(rows: Vector) -> Vector:
         return np.asarray(data.product(rows) + (rows @ mean)[:, None] * mean)
 
-    total = data.trace + float(mean @ mean)
     return replace(
         data,
         mean=0.0 * mean,

@@ -190,7 +190,8 @@ class RowsSource:
     def _double_covariance(self) -> StreamCovariance:
         if self.centred is not None:
             return StreamCovariance(*self.centred, self.weights, True, self.trace)
-        small = scalar(namespace(self.mean).sum(self.mean**2)) <= SMALL_MEAN * self.trace
+        with np.errstate(over="ignore"):  # of a mean above 1e154
+            small = scalar(namespace(self.mean).sum(self.mean**2)) <= SMALL_MEAN * self.trace
         return StreamCovariance(self.rows, self.mean, self.weights, small, self.trace)
 
     @property

@@ -145,10 +145,10 @@ def observed_part(X: Array, weights: Array | None, names: Any = None) -> tuple[A
             f"{'it' if one else 'them'}. Remove {'this column' if one else 'these columns'}."
         )
     X, weights = _chosen(X, weights, used)
-    center = weights @ where_set(as_double(X), xp.isnan(X), 0.0) / (weights @ _seen(X))
-    filled = xp.where(xp.isnan(X), like(center, X), X)
-    apart = as_double(filled) - center
-    with np.errstate(over="ignore"):
+    with np.errstate(over="ignore", invalid="ignore"):
+        center = weights @ where_set(as_double(X), xp.isnan(X), 0.0) / (weights @ _seen(X))
+        filled = xp.where(xp.isnan(X), like(center, X), X)
+        apart = as_double(filled) - center
         scatter = scalar(xp.sum(apart * apart))
     if not math.isfinite(scatter):
         raise ValueError(

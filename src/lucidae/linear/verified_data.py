@@ -279,7 +279,8 @@ def _data_of_rows(X: Any, weights: Any, gram: Any = None) -> Data:
             "result to both fit and certify."
         )
     double = scipy.sparse.issparse(X) or (is_numpy(X) and X.dtype == np.float64)
-    plain = double and float(mean @ mean) <= LARGE_MEAN * total
+    with np.errstate(over="ignore"):  # of a mean above 1e154
+        plain = double and float(mean @ mean) <= LARGE_MEAN * total
     product = _uncentred(X, shares, mean) if plain else _centred(X, shares, mean)
     if is_numpy(X) and X.shape[0] <= FEW_ROWS:
         own_gram = gram_of(X, shares, mean) if gram is None else to_numpy(gram)

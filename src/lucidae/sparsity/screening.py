@@ -138,7 +138,7 @@ class Screening(NamedTuple):
             powers = squared_norms(loading, -1)
         curvature = xp.maximum(inverse.forms(squares, explained), xp.zeros_like(squares))
         nothing, unknown = zeros_like_shape((0, 0), relevance), noise * xp.nan
-        vectors = (relevance, curvature, powers / noise**2, unknown, unknown)
+        vectors = (relevance, curvature, powers / noise / noise, unknown, unknown)
         state = State(*problem, *vectors, nothing, nothing, nothing, nothing)
         return cls(state, inverse, residual)
 
