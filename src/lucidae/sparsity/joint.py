@@ -343,7 +343,7 @@ def _checked_parts(X: Any, y: Any) -> list[Rows]:
             f"X contains {len(X)} dictionaries and y contains {len(y)} arrays of responses, "
             "expected at least one dictionary, and one array of responses for each dictionary."
         )
-    arrays = []
+    arrays: list[Array] = []
     for index in range(len(X)):
         names = f"X[{index}]", f"y[{index}]"
         given = [
