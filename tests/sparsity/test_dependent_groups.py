@@ -90,3 +90,29 @@ def test_a_group_left_out_is_found_although_its_columns_are_dependent():
     wider.relevance_ = np.concatenate([np.zeros(3), model.relevance_])
     wider.coef_ = np.concatenate([np.zeros((8, 3)), model.coef_], axis=1)
     assert certify(wider, X, y)["stationarity"].holds is False
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.complex64])
+@pytest.mark.parametrize("full", [False, True])
+@pytest.mark.parametrize("seed", range(3))
+def test_rounded_coefficients_of_single_precision_pass_and_wrong_ones_fail(dtype, full, seed):
+    # Coefficients of nearly dependent columns are large and cancel; their rounding errors do not.
+    rng = np.random.default_rng(seed)
+    kind = np.complex128 if dtype is np.complex64 else np.float64
+
+    def gaussian(*shape):
+        drawn = rng.standard_normal(shape)
+        return drawn + 1j * rng.standard_normal(shape) if kind is np.complex128 else drawn
+
+    X = gaussian(20, 12)
+    X[:, 1::3] = X[:, ::3] + 3e-3 * gaussian(20, 4)
+    large = 1e3 * gaussian(1, 5)
+    y = X[:, :3] @ np.vstack([0.1 * gaussian(1, 5) - large, large, gaussian(1, 5)])
+    y = y + 0.1 * gaussian(20, 5)
+    groups = {"groups": 3, "group_covariance": "full"} if full else {}
+    X = X.astype(dtype)
+    model = SparseVAE(noise_variance=0.01, fit_intercept=False, **groups).fit(X, y)
+    assert model.coef_.dtype == dtype
+    assert model.certificate_["posterior_mean"].holds, model.certificate_["posterior_mean"]
+    model.coef_ = model.coef_ * dtype(1.001)
+    assert certify(model, X, y)["posterior_mean"].holds is False

@@ -310,3 +310,18 @@ def test_simple_numbers_are_exact_although_they_are_float32_numbers():
     assert apparent_epsilon(small) == np.finfo(float).eps
     assert apparent_epsilon(np.array([0.1])) == np.finfo(float).eps
     assert apparent_epsilon(np.float32([0.1]).astype(float)) == np.finfo(np.float32).eps
+
+
+def test_real_data_with_a_complex_covariance_are_refused_everywhere():
+    rng = np.random.default_rng(30)
+    X, y = rng.standard_normal((6, 4)), rng.standard_normal((6, 2))
+    model = SparseVAE(noise_variance=1.0).fit(X, y)
+    skew = 0.1j * np.triu(np.ones((6, 6)), 1)
+    cov = np.eye(6) + skew + skew.conj().T
+    for call in (
+        lambda: model.fit(X, y, noise_cov=cov),
+        lambda: certify(model, X, y, noise_cov=cov),
+        lambda: noise_path(X, y, [1.0], cv=False, noise_cov=cov),
+    ):
+        with pytest.raises(ValueError, match=r"^noise_cov is complex, but X and y are real"):
+            call()

@@ -397,9 +397,7 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
             refuse_zero()
         objective = self._checked_objective(X.shape[1])
         weights = validated_weights(sample_weight, X, y if y.ndim == 2 else y[:, None])
-        cov = None if noise_cov is None else NoiseCovariance.of(noise_cov, X.shape[0])
-        if cov is not None and not (has_complex(X) or has_complex(y)):
-            cov = cov.of_real_data()
+        cov = NoiseCovariance.of_data(noise_cov, X, y)
         beside = self.response_covariance is None and _faster_by_numpy(X)
         device_array = X if beside else None
         if device_array is not None:
@@ -842,7 +840,7 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
             raise ValueError(
                 "The estimator was fitted with noise_cov: give the noise_cov of these rows too."
             )
-        cov = None if noise_cov is None else NoiseCovariance.of(noise_cov, dictionary.shape[0])
+        cov = NoiseCovariance.of_data(noise_cov, dictionary, targets)
         cov = self._state.learned_noise(dictionary.shape[0]) if cov is None else cov
         then = copy(self)
         then.__dict__.update(parameters)

@@ -471,7 +471,7 @@ def noise_path(
     objective = model._checked_objective(dictionary.shape[1])
     columns = targets if targets.ndim == 2 else targets[:, None]
     weights = validated_weights(sample_weight, dictionary, columns)
-    cov = None if noise_cov is None else NoiseCovariance.of(noise_cov, dictionary.shape[0])
+    cov = NoiseCovariance.of_data(noise_cov, dictionary, columns)
     with Elapsed("noise_path", model.verbose), limited_blas(dictionary.shape[0]):
         intercept = bool(model.fit_intercept)
         given = rows_of(dictionary, as_double(columns), weights, intercept)

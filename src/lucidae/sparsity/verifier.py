@@ -224,8 +224,9 @@ def _measured(sample: Sample, fit: Fit, model: EnergyKind, title: str) -> Sparse
     else:
         w = np.ldexp(to_numpy(fit.relevance).astype(np.float64), 2 * (rows.shifts - rows.shift))
     lost, blurred, clipped, vague = 0.0, 0.0, 0.0, 0.0
+    rounded = 0.5 * stored * np.linalg.norm(U, axis=1)
     if model.full_groups:
-        given = to_numpy(fit.relevance).astype(np.float64)
+        given, lengths = to_numpy(fit.relevance).astype(np.float64), column_lengths(rows.dictionary)
         roots = None if fit.covariance_roots is None else _wide(fit.covariance_roots)
         turned = in_principal_axes(rows, U, _wide(fit.covariances), roots, given, model.labels)
         if turned is None:
@@ -234,6 +235,8 @@ def _measured(sample: Sample, fit: Fit, model: EnergyKind, title: str) -> Sparse
         figures = replace(figures, covariance_distance=_worse(0.0, distance - 4.0 * stored))
         # Nearly dependent columns determine the direction that they hardly reach only up to this.
         vague = UNIT / weakest
+        # Coefficients of nearly dependent columns cancel, but their rounding errors do not.
+        rounded = totals_in(rounded * lengths, model.labels)
     tolerance = max(min(model.tolerance, LOOSEST), FINEST)
     sound = np.isfinite(w).all() and (w >= 0).all() and fit.noise > 0 and np.isfinite(U).all()
     if not sound or not np.isfinite(fit.noise):
@@ -248,7 +251,7 @@ def _measured(sample: Sample, fit: Fit, model: EnergyKind, title: str) -> Sparse
     at = at._replace(reach=at.reach + inexact)
     share = inexact * FINE_UNIT / UNIT + clipped / at.noise
     at = at._replace(rounding=at.rounding + share)
-    figures = _judged(figures, rows, at, U, model, tolerance, max(stored, vague), implied)
+    figures = _judged(figures, rows, at, U, model, tolerance, max(stored, vague), implied, rounded)
     if fit.relevance is None:  # stationary relevances say nothing if they do not give these U
         distance = _worse(figures.violation, figures.mean_distance)
         figures = replace(figures, violation=distance)
@@ -400,15 +403,16 @@ def _figures_of_fit(rows: Weighted, U: Any, title: str) -> SparseFigures:
 
 def _judged(
     figures: SparseFigures, rows: Weighted, at: Evaluation, U: Any, model: EnergyKind,
-    tolerance: float, stored: float, implied: float,
+    tolerance: float, stored: float, implied: float, rounded: Any,
 ) -> SparseFigures:  # fmt: skip
     """Return `figures` with values about optimality, posterior mean and collapsed latents.
 
     Optimality means the Karush–Kuhn–Tucker (KKT) conditions. A collapsed latent belongs to a column
     whose posterior variance equals its prior variance. `U` are the coefficients, `tolerance` is the
     largest distance that counts as stationary, `stored` the machine epsilon of the fitted arrays,
-    and `implied` the relative error of relevances (prior variances) that were computed from the
-    coefficients (0 if they were given).
+    `implied` the relative error of relevances (prior variances) that were computed from the
+    coefficients (0 if they were given), and `rounded` are bounds on the norms of the errors of the
+    rows of `U`, because the coefficients were rounded when they were stored.
     """
     w, z, Q = at.relevance, at.curvature, at.alignment
     n_used = int((w > 0).sum())
@@ -420,7 +424,7 @@ def _judged(
     stored_error = STORED * stored * (1.0 + n_used**0.5)
     norms, n = column_lengths(rows.dictionary), U.shape[1]
     prior = largest_in(w, model.labels) if model.full_groups else w
-    mean_distance = _mean_distance(rows, at, U, norms, prior)
+    mean_distance = _mean_distance(rows, at, U, norms, prior, rounded)
     mean_error = min(float((np.sqrt(w) * shift).max(initial=0.0)), LOOSEST)
     mean_error += implied * (at.fit + 1.0) ** 0.5
     alignment, curvature = totals_in(Q, model.labels), totals_in(z, model.labels)
@@ -553,17 +557,20 @@ def _point_violation(
     return value, float(max(abs(other - value) for other in others))
 
 
-def _mean_distance(rows: Weighted, at: Evaluation, U: Any, norms: Any, w: Any) -> float:
+def _mean_distance(
+    rows: Weighted, at: Evaluation, U: Any, norms: Any, w: Any, rounded: Any
+) -> float:
     """Return the largest distance of a column's coefficients from their posterior mean.
 
     For n responses and a column with relevance (prior variance) `w`, the distance is divided by
     √(n w), its prior standard deviation. Along the axes of a group with a covariance of its own,
     `w` is the largest variance, since the coefficients of a group are rounded together. If the
     relevance is negligible, the distance times the norm of the column is divided by the norm of the
-    responses instead. `U` are the coefficients and `norms` the norms of the columns.
+    responses instead. `U` are the coefficients and `norms` the norms of the columns. Distances are
+    reduced by `rounded`, what the rounding of the stored coefficients explains, for each column.
     """
     n = U.shape[1]
-    lengths = np.linalg.norm(U - at.mean, axis=1)
+    lengths = np.maximum(np.linalg.norm(U - at.mean, axis=1) - rounded, 0.0)
     total = float(np.linalg.norm(rows.responses))
     # Relevances that vanish beside γ have a posterior mean that vanishes too: an absolute
     # comparison with the responses is enough for them.

@@ -34,6 +34,7 @@ from lucidae.arrays import (
 from lucidae.sparsity.inputs import refuse_extremes
 from lucidae.sparsity.problem import Mean, Rows, canonical
 from lucidae.sparsity.sparse_rows import distinct_rows
+from lucidae.validation import has_complex
 
 ASYMMETRIC = 1e-8
 """Largest difference of two entries that should be equal, relative to the variances of both rows.
@@ -104,6 +105,17 @@ class NoiseCovariance:
         single = apparent_epsilon(given) > np.finfo(float).eps
         _check_matrix(given, ASYMMETRIC * (1e4 if single else 1.0))
         return cls(given)
+
+    @classmethod
+    def of_data(cls, noise_cov: Any, X: Any, y: Any) -> NoiseCovariance | None:
+        """Return the checked noise covariance of the rows of X and y; None if it is None.
+
+        The covariance of real data must be real.
+        """
+        if noise_cov is None:
+            return None
+        found = cls.of(noise_cov, X.shape[0])
+        return found if has_complex(X) or has_complex(y) else found.of_real_data()
 
     def of_real_data(self) -> NoiseCovariance:
         """Return the covariance as a real matrix; raise an error if it is not real."""
