@@ -43,7 +43,7 @@ from lucidae.linear.covariances import RowsCovariance
 from lucidae.linear.data import MomentSource, RowsSource, Source, source_of
 from lucidae.linear.spectrum import Spectrum
 
-__all__ = ["accurate_pairs", "deflated", "refined_spectrum"]
+__all__ = ["accurate_pairs", "are_accurate", "deflated", "refined_spectrum"]
 
 ALLOWED = 1e-11
 """Largest estimated error ε λ₁/gap of an eigenvector, as an angle."""
@@ -103,7 +103,7 @@ def accurate_pairs(
         return k
     steps = values[:-1] - values[1:]
     before = np.append(math.inf, steps)[:k]
-    after = np.append(steps, math.inf)[:k]  # that of the last pair may not be known
+    after = np.append(steps, values[-1])[:k]  # the next eigenvalue may be zero
     gaps = np.maximum(np.minimum(before, after), CLOSE * values[:k])
     wrong = ~(rounding * values[0] <= allowed * gaps)
     return int(np.argmax(wrong)) if wrong.any() else k
@@ -130,13 +130,11 @@ def refined_spectrum(
         rows. None if the first k pairs of `spectrum` are accurate, or if the rows are not in memory
         or too large.
     """
-    if not isinstance(source, MomentSource | RowsSource) or source.rows is None:
+    if are_accurate(source, spectrum.values, k):
         return None
-    rows = source.rows
-    kept = accurate_pairs(to_numpy(spectrum.values), k, *_errors(source))
-    if kept >= min(k, spectrum.values.shape[0]) or math.prod(rows.shape) > COPIED_ENTRIES:
-        return None
-    ref = spectrum.values
+    assert isinstance(source, MomentSource | RowsSource), "other sources have no rows"
+    rows, ref = source.rows, spectrum.values
+    kept = accurate_pairs(to_numpy(ref), k, *_errors(source))
     centred, weights = _centred(rows, source.weights, source.mean, ref)
     if _is_single(rows):  # the eigenpairs may come from products in single precision
         count = int(spectrum.values.shape[0])
@@ -144,6 +142,19 @@ def refined_spectrum(
         kept = accurate_pairs(to_numpy(spectrum.values), count, machine_epsilon(ref))
     found = deflated(centred, weights, spectrum, max(kept, 1))
     return found, RowsCovariance(centred, 0.0 * like(source.mean, ref), weights, source.weight)
+
+
+def are_accurate(source: Source, values: Array, k: int) -> bool:
+    """Tell whether `k` leading eigenpairs are accurate, or cannot be computed more accurately.
+
+    `values` are leading eigenvalues of the second moment of the data `source`, at least k of them
+    unless there are fewer. They cannot be computed more accurately if the rows are not in memory or
+    too large.
+    """
+    if not isinstance(source, MomentSource | RowsSource) or source.rows is None:
+        return True
+    kept = accurate_pairs(to_numpy(values), k, *_errors(source))
+    return kept >= min(k, values.shape[0]) or math.prod(source.rows.shape) > COPIED_ENTRIES
 
 
 def _errors(source: MomentSource | RowsSource) -> tuple[float, float]:
