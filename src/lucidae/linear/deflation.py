@@ -154,7 +154,8 @@ def are_accurate(source: Source, values: Array, k: int) -> bool:
     if not isinstance(source, MomentSource | RowsSource) or source.rows is None:
         return True
     kept = accurate_pairs(to_numpy(values), k, *_errors(source))
-    return kept >= min(k, values.shape[0]) or math.prod(source.rows.shape) > COPIED_ENTRIES
+    large: bool = math.prod(source.rows.shape) > COPIED_ENTRIES
+    return kept >= min(k, int(values.shape[0])) or large
 
 
 def _errors(source: MomentSource | RowsSource) -> tuple[float, float]:
