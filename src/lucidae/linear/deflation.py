@@ -101,6 +101,8 @@ def accurate_pairs(
     k = min(k, len(values))
     if k < 2 or not values[0] > 0.0:
         return k
+    if rounding * values[0] <= allowed * CLOSE * values[k - 1]:
+        return k  # as for most data, whatever the gaps are
     steps = values[:-1] - values[1:]
     before = np.append(math.inf, steps)[:k]
     after = np.append(steps, values[-1])[:k]  # the next eigenvalue may be zero
