@@ -46,7 +46,11 @@ from lucidae.linear.spectrum import Spectrum
 __all__ = ["accurate_pairs", "are_accurate", "deflated", "refined_spectrum"]
 
 ALLOWED = 1e-11
-"""Largest estimated error ε λ₁/gap of an eigenvector, as an angle."""
+"""Largest estimated error ε λ₁/gap of an eigenvector, as an angle, that is kept by a deflation."""
+
+ALLOWED_DOUBLE = 1e-10
+"""Largest estimated error of the eigenvectors of float64 rows that are not deflated at all. The
+true error is usually a third of the estimate or less."""
 
 ALLOWED_SINGLE = 1e-7
 """The same for float32 rows: their components are rounded to single precision."""
@@ -63,6 +67,9 @@ not, and is what must be accurate."""
 COPIED_ENTRIES = 2**26
 """Largest number of entries of rows that are copied and deflated: the copy takes half a gibibyte.
 """
+
+DENSE_ENTRIES = 2**24
+"""The same for sparse rows, which a deflation makes dense."""
 
 NOISE = 16.0
 """Deflated rows whose norm is at most this number times ε times the norm of all rows consist of
@@ -136,7 +143,7 @@ def refined_spectrum(
         return None
     assert isinstance(source, MomentSource | RowsSource), "other sources have no rows"
     rows, ref = source.rows, spectrum.values
-    kept = accurate_pairs(to_numpy(ref), k, *_errors(source))
+    kept = accurate_pairs(to_numpy(ref), k, machine_epsilon(ref))
     centred, weights = _centred(rows, source.weights, source.mean, ref)
     if _is_single(rows):  # the eigenpairs may come from products in single precision
         count = int(spectrum.values.shape[0])
@@ -156,7 +163,8 @@ def are_accurate(source: Source, values: Array, k: int) -> bool:
     if not isinstance(source, MomentSource | RowsSource) or source.rows is None:
         return True
     kept = accurate_pairs(to_numpy(values), k, *_errors(source))
-    large: bool = math.prod(source.rows.shape) > COPIED_ENTRIES
+    most = DENSE_ENTRIES if scipy.sparse.issparse(source.rows) else COPIED_ENTRIES
+    large: bool = math.prod(source.rows.shape) > most
     return kept >= min(k, int(values.shape[0])) or large
 
 
@@ -165,7 +173,7 @@ def _errors(source: MomentSource | RowsSource) -> tuple[float, float]:
     eps = machine_epsilon(source.mean)
     if isinstance(source, MomentSource) and source.moment.rounding > 0.0:
         return max(source.moment.rounding, eps), ALLOWED_PRODUCTS
-    return eps, ALLOWED_SINGLE if _is_single(source.rows) else ALLOWED
+    return eps, ALLOWED_SINGLE if _is_single(source.rows) else ALLOWED_DOUBLE
 
 
 def _is_single(rows: Any) -> bool:
