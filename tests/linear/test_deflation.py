@@ -15,6 +15,7 @@ from lucidae import LinearAutoencoder, load, save
 from lucidae.linear.data import MomentSource, source_of
 from lucidae.linear.deflation import (
     ALLOWED,
+    ALLOWED_DOUBLE,
     CLOSE,
     COPIED_ENTRIES,
     accurate_pairs,
@@ -112,7 +113,7 @@ def test_every_separated_subspace_is_exact(exponents, seed, shape):
         if upper - lower > 0.1 * upper:
             inherent = EPS * np.sqrt(values[0]) / (upper - lower)
             found = angle(model.components_[:k], axes[:, :k])
-            assert found <= 20 * inherent + 20 * ALLOWED / 0.1
+            assert found <= 20 * inherent + 20 * ALLOWED_DOUBLE
     gram = model.components_ @ model.components_.T
     assert_allclose(gram, np.eye(len(values)), atol=1e-13)
 
@@ -181,6 +182,13 @@ def test_directions_without_variance_complete_an_orthonormal_basis():
     assert_allclose(model.components_ @ model.components_.T, np.eye(5), atol=1e-13)
     assert angle(model.components_[:2], axes) <= 1e-10
     assert_allclose(model.explained_variance_[2:], 0.0, atol=1e-18)
+
+
+@pytest.mark.parametrize(("ratio", "refined"), [(1e5, False), (1e7, True)])
+def test_only_inaccurate_eigenpairs_are_computed_anew(ratio, refined):
+    values = spectrum_with(ratio, 30)
+    source = source_of(rows_with(values, 300, 40)[0], None)
+    assert (refined_spectrum(source, source.spectrum(5), 5) is not None) == refined
 
 
 def test_usual_spectra_are_left_as_they_are():

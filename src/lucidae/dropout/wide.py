@@ -29,6 +29,8 @@ from lucidae.arrays import (
     squared_norms,
     svd_thin,
     to_numpy,
+    where_set,
+    zeros_like_shape,
 )
 from lucidae.base import reference_array
 from lucidae.dropout.moments import (
@@ -45,8 +47,10 @@ from lucidae.dropout.moments import (
 from lucidae.dropout.objectives import CONSTANT, SMALLEST_ENERGY, LinearProblem, varying
 from lucidae.dropout.row_space import WideRows
 from lucidae.dropout.solvers import ExactSolution, assemble
+from lucidae.dropout.theory import shrink
 from lucidae.io.models import saved_as
-from lucidae.linear.data import SOLVERS, STORED_FEATURES, RowsSource, source_of
+from lucidae.linear.data import SOLVERS, STORED_FEATURES, MomentSource, RowsSource, source_of
+from lucidae.linear.deflation import are_accurate, refined_spectrum
 from lucidae.moments import SecondMoment
 from lucidae.validation import check_rows
 
@@ -129,7 +133,10 @@ def leading_optimum(source: RowsSource, strength: float, width: int) -> ExactSol
             "which takes too much memory: give a smaller n_components."
         )
     xp = namespace(spectrum.values)
-    scales, axes = _refined(source, spectrum.vectors)
+    # Components that dropout removes need not be accurate.
+    squares = where_set(spectrum.values, spectrum.values < 0, 0.0)
+    refined = refined_spectrum(source, spectrum, shrink(xp.sqrt(squares), strength, width).rank)
+    scales, axes = _refined(source, (spectrum if refined is None else refined[0]).vectors)
     level = RANGE_FACTOR * m * machine_epsilon(scales) * largest(scales[:1])
     if not source.trace > scalar(xp.sum((CONSTANT * source.mean) ** 2)):
         level = largest(scales[:1])  # equal rows, up to the rounding errors of their mean
@@ -137,6 +144,38 @@ def leading_optimum(source: RowsSource, strength: float, width: int) -> ExactSol
     scales = xp.where(scales > level, scales, 0.0 * scales)[:count]
     white, triple = principal_map(scales, axes[:, :count])
     return assemble(white, triple, strength, width, source.trace)
+
+
+def needs_rows(source: MomentSource, optimum: ExactSolution, strength: float, width: int) -> bool:
+    """Tell whether an optimum from a second moment is inaccurate, and its rows must be used.
+
+    Rounding errors of the second moment hide components of small variance beside much larger ones
+    (`lucidae.linear.deflation`). It matters if the optimum contains them: if dropout removes them,
+    or if there are none, the result is False.
+
+    Parameters
+    ----------
+    source : MomentSource
+        The second moment with its rows.
+    optimum : ExactSolution
+        The optimum that was computed from the second moment.
+    strength : float
+        Strength λ of dropout.
+    width : int
+        Number r of hidden units.
+    """
+    scales = optimum.singular_values
+    xp, count = namespace(scales), int(scales.shape[0])
+    if not are_accurate(source, scales**2, optimum.rank):
+        return True
+    # Standard deviations below this one were left out, because they may be rounding errors.
+    m = source.moment.n_features
+    lost = (RANGE_FACTOR * m * machine_epsilon(scales)) ** 0.5 * largest(scales[:1])
+    if count >= min(width, m) or optimum.threshold >= lost:
+        return False
+    padded = xp.concat([scales, zeros_like_shape((1,), scales) + lost])
+    hidden = shrink(padded, strength, width).rank > count
+    return hidden and not are_accurate(source, xp.concat([scales**2, 0.0 * scales[:1]]), count + 1)
 
 
 def _refined(source: RowsSource, vectors: Array) -> tuple[Array, Array]:

@@ -43,10 +43,14 @@ from lucidae.linear.covariances import RowsCovariance
 from lucidae.linear.data import MomentSource, RowsSource, Source, source_of
 from lucidae.linear.spectrum import Spectrum
 
-__all__ = ["accurate_pairs", "deflated", "refined_spectrum"]
+__all__ = ["accurate_pairs", "are_accurate", "deflated", "refined_spectrum"]
 
 ALLOWED = 1e-11
-"""Largest estimated error ε λ₁/gap of an eigenvector, as an angle."""
+"""Largest estimated error ε λ₁/gap of an eigenvector, as an angle, that is kept by a deflation."""
+
+ALLOWED_DOUBLE = 1e-10
+"""Largest estimated error of the eigenvectors of float64 rows that are not deflated at all. The
+true error is usually a third of the estimate or less."""
 
 ALLOWED_SINGLE = 1e-7
 """The same for float32 rows: their components are rounded to single precision."""
@@ -63,6 +67,9 @@ not, and is what must be accurate."""
 COPIED_ENTRIES = 2**26
 """Largest number of entries of rows that are copied and deflated: the copy takes half a gibibyte.
 """
+
+DENSE_ENTRIES = 2**24
+"""The same for sparse rows, which a deflation makes dense."""
 
 NOISE = 16.0
 """Deflated rows whose norm is at most this number times ε times the norm of all rows consist of
@@ -101,9 +108,11 @@ def accurate_pairs(
     k = min(k, len(values))
     if k < 2 or not values[0] > 0.0:
         return k
+    if rounding * values[0] <= allowed * CLOSE * values[k - 1]:
+        return k  # as for most data, whatever the gaps are
     steps = values[:-1] - values[1:]
     before = np.append(math.inf, steps)[:k]
-    after = np.append(steps, math.inf)[:k]  # that of the last pair may not be known
+    after = np.append(steps, values[-1])[:k]  # the next eigenvalue may be zero
     gaps = np.maximum(np.minimum(before, after), CLOSE * values[:k])
     wrong = ~(rounding * values[0] <= allowed * gaps)
     return int(np.argmax(wrong)) if wrong.any() else k
@@ -130,13 +139,11 @@ def refined_spectrum(
         rows. None if the first k pairs of `spectrum` are accurate, or if the rows are not in memory
         or too large.
     """
-    if not isinstance(source, MomentSource | RowsSource) or source.rows is None:
+    if are_accurate(source, spectrum.values, k):
         return None
-    rows = source.rows
-    kept = accurate_pairs(to_numpy(spectrum.values), k, *_errors(source))
-    if kept >= min(k, spectrum.values.shape[0]) or math.prod(rows.shape) > COPIED_ENTRIES:
-        return None
-    ref = spectrum.values
+    assert isinstance(source, MomentSource | RowsSource), "other sources have no rows"
+    rows, ref = source.rows, spectrum.values
+    kept = accurate_pairs(to_numpy(ref), k, machine_epsilon(ref))
     centred, weights = _centred(rows, source.weights, source.mean, ref)
     if _is_single(rows):  # the eigenpairs may come from products in single precision
         count = int(spectrum.values.shape[0])
@@ -146,12 +153,27 @@ def refined_spectrum(
     return found, RowsCovariance(centred, 0.0 * like(source.mean, ref), weights, source.weight)
 
 
+def are_accurate(source: Source, values: Array, k: int) -> bool:
+    """Tell whether `k` leading eigenpairs are accurate, or cannot be computed more accurately.
+
+    `values` are leading eigenvalues of the second moment of the data `source`, at least k of them
+    unless there are fewer. They cannot be computed more accurately if the rows are not in memory or
+    too large.
+    """
+    if not isinstance(source, MomentSource | RowsSource) or source.rows is None:
+        return True
+    kept = accurate_pairs(to_numpy(values), k, *_errors(source))
+    most = DENSE_ENTRIES if scipy.sparse.issparse(source.rows) else COPIED_ENTRIES
+    large: bool = math.prod(source.rows.shape) > most
+    return kept >= min(k, int(values.shape[0])) or large
+
+
 def _errors(source: MomentSource | RowsSource) -> tuple[float, float]:
     """Return the relative error of the second moment of `source`, and the allowed error."""
     eps = machine_epsilon(source.mean)
     if isinstance(source, MomentSource) and source.moment.rounding > 0.0:
         return max(source.moment.rounding, eps), ALLOWED_PRODUCTS
-    return eps, ALLOWED_SINGLE if _is_single(source.rows) else ALLOWED
+    return eps, ALLOWED_SINGLE if _is_single(source.rows) else ALLOWED_DOUBLE
 
 
 def _is_single(rows: Any) -> bool:

@@ -29,7 +29,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy.linalg
 import scipy.sparse
-from scipy.sparse.linalg import ArpackError, eigsh
 
 from lucidae.arrays import as_double, is_numpy, to_numpy
 from lucidae.linear.probe import EPS, FEWEST_ROUNDINGS
@@ -49,8 +48,12 @@ LARGEST_BOUNDED = 8192
 """Largest number of rows or columns, whichever is smaller, of which a Cholesky factorisation is
 computed: the matrix takes half a gibibyte."""
 
-ESTIMATED = 1e-3
-"""Relative tolerance of the estimate of c, from which the level of the proof follows."""
+RESOLVED = 300.0
+"""Factor by which the proved gap between the singular values inside and outside of a decoder's span
+exceeds the residuals: the sine of the angle to the principal subspace is then below 1/300."""
+
+LEAST_GAP = 1e-6
+"""Smallest gap that is proved, relative to the last singular value inside."""
 
 
 class SingularValues(NamedTuple):
@@ -84,8 +87,6 @@ class SpanValues(NamedTuple):
         Norms of the rows of R, the part of Aᵀu outside of the span for each left singular vector u.
     outside : float
         Upper bound c on the singular values of A restricted to the complement of the span.
-    found : float
-        Estimate of the same number.
     error : float
         Bound on the rounding error of each singular value and residual.
     """
@@ -94,7 +95,6 @@ class SpanValues(NamedTuple):
     axes: Vector
     residuals: Vector
     outside: float
-    found: float
     error: float
 
 
@@ -165,17 +165,17 @@ class RowsForValues:
         error = max(m, FEWEST_ROUNDINGS) * EPS * max(float(values[0]), float(np.linalg.norm(rows)))
         residuals = np.linalg.norm((basis @ left).T @ rows, axis=1)
         gram = rows.T @ rows if m <= n else rows @ rows.T
-        found = math.sqrt(max(_largest(gram), 0.0))
-        size = float(np.trace(gram))
-        level = (float(values[-1]) + found) / 2
-        # The factorisation of a matrix exists if its eigenvalues exceed the rounding errors, which
-        # are at most (p + 1)ε times its trace for p rows (Higham 2002, Theorem 10.3).
-        p = len(gram)
-        rounding = (p + 1) * EPS * (p * level**2 + size)
-        if not found < level or not _is_below(gram, level**2):
+        # The factorisation of a matrix with p rows exists if its eigenvalues exceed the rounding
+        # errors, which are at most (p + 1)ε times its trace (Higham 2002, Theorem 10.3).
+        p, last = len(gram), float(values[-1])
+        rounding = (p + 1) * EPS * (p * last**2 + float(np.trace(gram)))
+        size = float(np.linalg.norm(residuals)) + error
+        gap = max(RESOLVED * size, LEAST_GAP * last, 10.0 * rounding / last) if last > 0.0 else 0.0
+        level = last - gap
+        if not 0.0 < level < last or not _is_below(gram, level**2):
             return None
         outside = math.sqrt(level**2 + rounding) + error
-        return SpanValues(values, span @ turn.T, residuals, outside, found, error)
+        return SpanValues(values, span @ turn.T, residuals, outside, error)
 
     def _centred(self) -> Vector:
         """Return the rows minus their mean as float64, each times the root of its weight."""
@@ -186,16 +186,6 @@ class RowsForValues:
         rows = rows - shares @ rows
         rows -= shares @ rows  # corrects the rounding error of the first mean
         return np.asarray(np.sqrt(shares)[:, None] * rows)
-
-
-def _largest(matrix: Vector) -> float:
-    """Return an estimate of the largest eigenvalue of a symmetric matrix, from below."""
-    start = np.random.default_rng(0).standard_normal(len(matrix))
-    try:
-        found = eigsh(matrix, 1, which="LA", v0=start, tol=ESTIMATED, return_eigenvectors=False)
-    except ArpackError:
-        return math.inf
-    return float(found[0])
 
 
 def _is_below(matrix: Vector, level: float) -> bool:

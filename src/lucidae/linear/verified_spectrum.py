@@ -248,14 +248,17 @@ def _exacter(data: Data, atoms: Vector, known: Leading) -> Leading:
     open_ended = not known.dense and low < FAR and high > NEAR / k
     if not small and not open_ended:
         return known
-    found = _by_singular_values(data, atoms) if rows.small else _by_deflated_rows(data, atoms)
+    found = (
+        _by_singular_values(data, atoms) if rows.small else _by_deflated_rows(data, atoms, known)
+    )
     return found if found and found.subspace.error <= known.subspace.error else known
 
 
-def _by_deflated_rows(data: Data, atoms: Vector) -> Leading | None:
+def _by_deflated_rows(data: Data, atoms: Vector, known: Leading) -> Leading | None:
     """Return bounds on eigenvalues and distances from singular values in a decoder's span.
 
-    The result is None if the bounds do not separate the span from its complement.
+    The result is None if the bounds do not separate the span from its complement. The estimate of
+    the eigenvalue after the last latent is that of `known`.
     """
     assert data.rows is not None, "the caller has tested it"
     k = atoms.shape[0]
@@ -276,7 +279,7 @@ def _by_deflated_rows(data: Data, atoms: Vector) -> Leading | None:
     angles = (found.residuals + error) / np.maximum(gaps, _TINY) + basis_error
     sines = np.sqrt(_misalignments(atoms, found.axes))
     return Leading(
-        np.append(roots**2, found.found**2),
+        np.append(roots**2, known.values[k]),
         drift * (2 * float(roots[0]) + drift),
         outside**2,
         Estimate.between(0.0, high),

@@ -62,10 +62,11 @@ from lucidae.dropout.wide import (
     leading_optimum,
     leading_source,
     mean_of,
+    needs_rows,
 )
 from lucidae.io.models import saved_as
 from lucidae.iteration.terminal import timed_fit
-from lucidae.linear.data import RowsSource
+from lucidae.linear.data import MomentSource, RowsSource
 from lucidae.linear.training_rows import CHANGED_ROWS, TrainingRows
 from lucidae.moments import SecondMoment
 from lucidae.validation import check_rows, check_weights
@@ -88,7 +89,7 @@ class AutoencoderState(NetworkState):
     """Fitted state of `DropoutAutoencoder`: second moment of the rows, settings and weights.
 
     `rows` are the training rows until the certificate's values are measured on them; None if they
-    were measured by `fit`, or if the second moment is stored.
+    were measured by `fit`, or if the second moment is stored and determines all components.
     """
 
     rows: TrainingRows | None = field(default=None, kw_only=True)
@@ -116,6 +117,18 @@ class AutoencoderState(NetworkState):
         partial = leading < inputs.shape[0] and len(triple[1]) == leading
         total = scalar(trace(inputs)) if partial else None
         return exact_network(assemble(white, triple, self.strength, self.width, total))
+
+    def refine(self, X: Any, weights: Array | None) -> None:
+        """Compute the optimum from the rows X (n, m) if their second moment hides components.
+
+        `weights` are the frequencies of the rows. The second moment itself is kept, but the values
+        of the certificate are measured on the rows.
+        """
+        source, optimum = MomentSource(self.moment, X, weights), self.network.optimum
+        if needs_rows(source, optimum, self.strength, self.width):
+            rows = RowsSource.of(X, weights)
+            self.trained = exact_network(leading_optimum(rows, self.strength, self.width))
+            self.rows = TrainingRows.referenced(X, weights, "DropoutAutoencoder", None)
 
     def saved_fields(self) -> dict[str, Any]:
         """Return the attributes that `lucidae.save` and pickle write, by name.
@@ -380,6 +393,8 @@ class DropoutAutoencoder(
         state = self._unsolved(SecondMoment.of(X, weights), reference_array(X))
         if solver.needs_rows:
             state.train(X, X, weights, settings)
+        else:
+            state.refine(X, weights)
         state.row_objective = state.measured_on(X, X, weights, centered=True)
         self._keep(state)
         return self
