@@ -37,7 +37,7 @@ def unmet(model):
 @pytest.mark.parametrize("intercept", [False, True])
 def test_groups_with_more_columns_than_rows_are_certified(is_complex, intercept):
     rng = np.random.default_rng(0)
-    for rows, size in ((1, 2), (2, 3), (3, 5), (4, 8)):
+    for rows, size in ((1 + intercept, 2), (2, 3), (3, 5), (4, 8)):
         X = rng.standard_normal((rows, 2 * size)) + 1j * is_complex * rng.standard_normal(2 * size)
         X = X if is_complex else X.real
         y = 3.0 * X[:, :1] + 0.1 * rng.standard_normal((rows, 2))

@@ -43,7 +43,7 @@ from lucidae.iteration import Below, Solution, Status, iterate, limited_blas
 from lucidae.iteration.status import joined
 from lucidae.sparsity.certificate import joint_certificate
 from lucidae.sparsity.evaluation import Sample
-from lucidae.sparsity.inputs import check_row_count, refuse_extremes
+from lucidae.sparsity.inputs import check_row_count, refuse_extremes, refuse_zero_problem
 from lucidae.sparsity.noise import FALLBACK
 from lucidae.sparsity.objectives import FullCovariance
 from lucidae.sparsity.posterior import posterior_mean
@@ -348,6 +348,8 @@ def _checked_parts(X: Any, y: Any) -> list[Rows]:
         check_row_count(*given)
         for values, name in zip(given, names, strict=True):
             refuse_extremes(values, name)
+        if not bool(namespace(given[1]).any(given[1] != 0)):
+            refuse_zero_problem(index)
         parts.append(Rows(given[0], given[1], None, False))
     widths = {int(part.dictionary.shape[1]) for part in parts}
     if len(widths) > 1:
