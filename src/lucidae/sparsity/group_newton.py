@@ -18,11 +18,15 @@ from lucidae.iteration import Below, iterate
 from lucidae.sparsity.group_blocks import Matrices
 from lucidae.sparsity.group_moves import square_root
 from lucidae.sparsity.group_workspace import GroupWorkspace
+from lucidae.sparsity.problem import rounding_distance
 from lucidae.sparsity.state import State
 from lucidae.sparsity.working_set import FIRST_DAMPING, ROUNDING, SMALLEST_DAMPING
 
 NEWTON_STEPS = 30
 """Largest number of Newton steps on the covariances of a working set."""
+
+NEAR = 1e-3
+"""Distance to optimality below which a Newton step may be judged by the distance after it."""
 
 LARGEST_DAMPING = 1e8
 """Damping at which Newton steps end, because none lowers the energy."""
@@ -84,12 +88,12 @@ def polish_groups(
     covariances = zip(workspace.covariances, active, strict=True)
     factors = [square_root(covariance[used]) for covariance, used in covariances]
     responses, noise = to_numpy(part.responses), scalar(part.noise)
+    rounding = rounding_distance(part.problem)
 
     def step(point: _DampedPoint) -> _DampedPoint:
         factors = _newton_step(point.at, point.damping)
         trial = None if factors is None else _latents(stacks, responses, noise, factors)
-        allowed = point.at.energy + 1e-15 * max(abs(point.at.energy), 1.0)
-        if trial is None or not trial.energy <= allowed:
+        if trial is None or not _is_better(trial, point.at, rounding):
             return _DampedPoint(point.at, max(10.0 * point.damping, FIRST_DAMPING))
         return _DampedPoint(trial, max(point.damping / 10.0, SMALLEST_DAMPING))
 
@@ -109,12 +113,29 @@ class _DampedPoint(NamedTuple):
     damping: float
 
 
+def _is_better(trial: Latents, at: Latents, rounding: float) -> bool:
+    """Tell whether a Newton step is taken: it lowers the energy (loss), or the distance.
+
+    Near a minimum a step gains about the square of the distance to optimality, which may be less
+    than the error `rounding` of the energy. It is then judged by the distance, which must halve.
+    """
+    size = max(abs(at.energy), 1.0)
+    if trial.energy <= at.energy + 1e-15 * size:
+        return True
+    same = trial.energy <= at.energy + rounding * size
+    before = _slope(at)
+    return same and before <= NEAR and _slope(trial) <= 0.5 * before
+
+
 def _distance(point: _DampedPoint) -> float:
     """Return the distance to optimality on the range of the covariances; 0 if no step is left."""
-    if point.damping > LARGEST_DAMPING:
-        return 0.0
-    slope = np.abs(point.at.explained - point.at.metric) ** 2
-    same = point.at.group[:, None] == point.at.group
+    return 0.0 if point.damping > LARGEST_DAMPING else _slope(point.at)
+
+
+def _slope(at: Latents) -> float:
+    """Return the distance to optimality on the range of the covariances."""
+    slope = np.abs(at.explained - at.metric) ** 2
+    same = at.group[:, None] == at.group
     return float(np.sqrt((slope * same).sum(axis=1).max(initial=0.0)))
 
 
