@@ -235,7 +235,7 @@ def orthonormal(problem: Problem, groups: Groups) -> tuple[Problem, GroupBasis]:
     If columns have very different norms or are nearly dependent, rounding errors of the solvers
     would grow. The columns are scaled to unit norm first. Directions whose singular value is then
     below `DROPPED` times the largest are dependent: their columns become zero, and so do their
-    covariances.
+    covariances. If the other columns are fewer than the rows, the problem is reduced to their span.
     """
     columns = to_numpy(problem.dictionary)
     count, size = groups.members.shape
@@ -257,7 +257,22 @@ def orthonormal(problem: Problem, groups: Groups) -> tuple[Problem, GroupBasis]:
         )
         found[:, members[:, rank]] = np.moveaxis(basis * kept[:, None, :], 0, 1)
     turned = problem._replace(dictionary=matched(found, problem.dictionary))
-    return turned, GroupBasis(groups, into, back)
+    return _in_span(turned, np.flatnonzero(found.any(axis=0))), GroupBasis(groups, into, back)
+
+
+def _in_span(problem: Problem, index: Matrices) -> Problem:
+    """Return the problem in the span of its columns `index`, which are fewer than its rows.
+
+    All other columns are zero. The responses outside the span would add a constant to the energy
+    (loss), and with a small noise variance it would hide what the moves and steps gain. With as
+    many columns as rows the problem is returned unchanged.
+    """
+    if not 0 < index.size < problem.rows:
+        return problem
+    small = problem.restricted(index)
+    wide = zeros_like_shape((index.size, problem.columns), small.dictionary)
+    xp = namespace(wide)
+    return small._replace(dictionary=put(wide.mT, index, xp.matrix_transpose(small.dictionary)).mT)
 
 
 def _singular_vectors(columns: Matrices) -> tuple[Matrices, Matrices, Matrices]:

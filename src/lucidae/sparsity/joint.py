@@ -45,7 +45,7 @@ from lucidae.iteration.status import joined
 from lucidae.iteration.terminal import Elapsed
 from lucidae.sparsity.certificate import joint_certificate
 from lucidae.sparsity.evaluation import Sample
-from lucidae.sparsity.inputs import check_row_count, refuse_extremes
+from lucidae.sparsity.inputs import check_row_count, refuse_extremes, refuse_zero_problem
 from lucidae.sparsity.noise import FALLBACK
 from lucidae.sparsity.objectives import FullCovariance
 from lucidae.sparsity.posterior import posterior_mean
@@ -368,6 +368,8 @@ def _checked_parts(X: Any, y: Any) -> list[Rows]:
         for values, name in zip(given, names, strict=True):
             refuse_extremes(values, name)
             _check_beside(values, name, arrays[0] if arrays else given[0])
+        if not bool(namespace(given[1]).any(given[1] != 0)):
+            refuse_zero_problem(index)
         arrays += given
     arrays = list(of_one_kind(*arrays))
     pairs = zip(arrays[::2], arrays[1::2], strict=True)
