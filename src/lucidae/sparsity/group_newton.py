@@ -88,8 +88,9 @@ UNUSED, RANGE, COMPLEMENT = 0, 1, 2
 
 
 def polish_groups(
-    part: Problem, workspace: GroupWorkspace, tolerance: float, limit: int = NEWTON_STEPS
-) -> list[Matrices]:
+    part: Problem, workspace: GroupWorkspace, tolerance: float, limit: int = NEWTON_STEPS,
+    turning: bool = True,
+) -> list[Matrices]:  # fmt: skip
     """Return the covariances of the groups of a working set after damped Newton steps.
 
     Parameters
@@ -102,6 +103,8 @@ def polish_groups(
         Distance to optimality, among covariances of the same ranks, at which to stop.
     limit : int
         Largest number of steps.
+    turning : bool
+        Whether the ranges of the covariances turn; otherwise F is zero.
 
     Returns
     -------
@@ -121,12 +124,12 @@ def polish_groups(
 
     def step(point: _DampedPoint) -> _DampedPoint:
         moved = _newton_step(point.at, point.damping)
-        trial = None if moved is None else _latents(measured, zeros, moved)
+        trial = None if moved is None else _latents(measured, zeros, moved, turning)
         if trial is None or not _is_better(trial, point.at, rounding):
             return _DampedPoint(point.at, max(10.0 * point.damping, FADED))
         return _DampedPoint(trial, max(point.damping / 10.0, SMALLEST_DAMPING))
 
-    begin = _DampedPoint(_latents(measured, zeros, first), FIRST_DAMPING)
+    begin = _DampedPoint(_latents(measured, zeros, first, turning), FIRST_DAMPING)
     stop = Below(_distance, tolerance, patience=10)
     last = iterate(step, begin, stop=stop, limit=limit).value.at
     found = [np.zeros_like(covariance) for covariance in workspace.covariances]
@@ -180,14 +183,17 @@ def _slope(at: Latents) -> float:
     return float(np.sqrt((slope * counted).sum(axis=1).max(initial=0.0)))
 
 
-def _latents(measured: Measured, zeros: list[Matrices], covariances: list[Matrices]) -> Latents:
+def _latents(
+    measured: Measured, zeros: list[Matrices], covariances: list[Matrices], turning: bool = True
+) -> Latents:
     """Return the columns Φ_gT and Φ_gU of all groups, and values computed from them, as `Latents`.
 
     Φ_g are the columns of a group, whose coefficients have a covariance Γ_g. For k groups of m
     columns, `covariances` contains the matrices Γ_g as an array of shape (k, m, m), and `zeros`, of
-    shape (k, m), tells which columns are zero, for each size m of groups.
+    shape (k, m), tells which columns are zero, for each size m of groups. If not `turning`, there
+    are no columns Φ_gU.
     """
-    all_axes, all_kinds = _principal(zeros, covariances)
+    all_axes, all_kinds = _principal(zeros, covariances, turning)
     kind = np.concatenate([kinds.ravel() for kinds in all_kinds])
     sizes = [kinds.shape for kinds in all_kinds]
     ends = np.cumsum([0, *(count for count, _ in sizes)])
@@ -279,7 +285,7 @@ def _block_diagonal(blocks: list[Matrices]) -> Matrices:
 
 
 def _principal(
-    zeros: list[Matrices], covariances: list[Matrices]
+    zeros: list[Matrices], covariances: list[Matrices], turning: bool
 ) -> tuple[list[Matrices], list[Matrices]]:
     """Return the fields `axes` and `kinds` of `Latents`, with axes U of unit norm.
 
@@ -299,7 +305,7 @@ def _principal(
     turns = sum(
         int(((k == RANGE).sum(axis=1) * (k == COMPLEMENT).sum(axis=1)).sum()) for k in kinds
     )
-    if turns > MOST_TURNS:
+    if not turning or turns > MOST_TURNS:
         kinds = [np.where(kind == RANGE, RANGE, UNUSED) for kind in kinds]
     axes = [each * (kind != UNUSED)[:, None, :] for each, kind in zip(found, kinds, strict=True)]
     return axes, kinds

@@ -276,10 +276,13 @@ def improve_groups(
     else:
         descend_groups(workspace, share=reduced, floor=floor, limit=4 * count)
     # If all groups take part, no other sweep follows that would have to find their minimum anew.
-    whole = count == state.groups.count
+    settled = state.ranking.violation <= NEAR and count == state.groups.count
     accuracy = tolerance / 4.0
-    accuracy = accuracy if whole else max(accuracy, reduced * state.ranking.violation)
-    return working.state(polish_groups(part, workspace, accuracy, newton_steps))
+    accuracy = accuracy if settled else max(accuracy, reduced * state.ranking.violation)
+    # Far from the minimum, turned ranges would fit the groups that were chosen first so well that
+    # better ones are not found: on recordings of extended sources this ended at higher minima.
+    turning = settled or state.ranking.violation <= COARSE
+    return working.state(polish_groups(part, workspace, accuracy, newton_steps, turning))
 
 
 NEAR = 0.1
