@@ -77,6 +77,14 @@ def test_a_wrong_component_of_large_rows_is_not_certified():
     assert not found.holds
 
 
+def test_rows_of_other_libraries_are_certified_by_fit():
+    torch = pytest.importorskip("torch")
+    X, _ = rows_with(dominated(1e14), 200, 40)
+    model = LinearAutoencoder(4).fit(torch.asarray(X))
+    assert model.certificate_.holds
+    assert model.certificate_["subspace"].holds
+
+
 def test_changed_components_are_noticed():
     X, _ = rows_with(dominated(1e12), 200, 40)
     model = LinearAutoencoder(4).fit(X)

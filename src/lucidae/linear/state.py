@@ -160,8 +160,11 @@ class LinearState(FittedState):
             self._rows = TrainingRows.referenced(rows, weights, title, gram)
         if moment is not None and rows is not None and self._rows is None:
             self._probe = Probe.of(rows, weights, moment)
-            if self.refined:
+            if self.refined and small:  # the stored moment does not determine all components
                 self._rows = TrainingRows.referenced(rows, weights, title, None)
+                if self._rows is None:
+                    data = self._data(source).with_rows(rows, weights)
+                    self._certificate = self.certify(data, title)
         if self.moment is None and self._rows is None:
             self._certificate = self.certify(self._data(source), title)
 
