@@ -255,7 +255,7 @@ def test_the_limit_of_iterations_is_reported_and_obeyed():
 @pytest.mark.parametrize("posterior", ["full", "diagonal", "point"])
 def test_a_constant_response_leaves_nothing_to_explain(posterior):
     X, _, _ = data(11)
-    with pytest.raises(ValueError, match="y is zero .or constant"):
+    with pytest.raises(ValueError, match=r"y is zero \(or constant"):
         SparseVAE(posterior=posterior).fit(X, np.full(30, 7.0))
 
 
