@@ -220,7 +220,7 @@ def refused(X, y, match, **fit):
 def test_responses_of_which_centring_leaves_nothing_are_refused():
     X = np.random.default_rng(0).standard_normal((20, 5))
     for y in (np.full(20, 3.0), np.full((20, 2), 0.1) * [1.0, 3.0], np.full(20, 1.0 + 2.0j)):
-        refused(X, y, "y is zero .or constant")
+        refused(X, y, r"y is zero \(or constant")
         assert hasattr(SparseVAE(noise_variance=0.1, fit_intercept=False).fit(X, y), "coef_")
     refused(X[:1], [2.0], "1 sample, which fit_intercept=True removes")
 
