@@ -10,8 +10,10 @@ the same limit. Times are those of the processor, in one process, and of the clo
 
 ``--growth`` measures how the processor time of a fit grows with the numbers of sources g (3g
 columns), sensors d and responses n instead: slopes of log time over log size, of the whole fit and
-per sweep. One sweep whitens 3g columns (3d²g operations), multiplies them with min(n, d) responses
-(3dg min(n, d) operations), and compares the moves of all g groups, which does not depend on d.
+per sweep. One sweep without groups whitens 3g columns (3d²g operations) and multiplies them with
+min(n, d) responses (3dg min(n, d) operations). With groups and a active columns it multiplies new
+active columns with all others (3dg operations each), multiplies these products with a factor (3a²g
+operations), and compares the moves of all g groups, which does not depend on d.
 """
 
 from __future__ import annotations

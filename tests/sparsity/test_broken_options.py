@@ -25,9 +25,11 @@ import pytest
 from lucidae import SparseVAE
 from lucidae.sparsity import (
     correlated_posterior,
+    group_blocks,
     group_covariance,
     group_moves,
     group_newton,
+    group_workspace,
     groups,
     response_covariance,
     row_noise,
@@ -112,7 +114,9 @@ PROBLEMS = {
 SERVED = {
     group_covariance: ("full", "full, intercept", "full, mm", "complex, full"),
     group_newton: ("full", "full, intercept", "complex, full"),
+    group_blocks: ("full", "spherical", "complex, full"),
     group_moves: ("full", "spherical", "complex, full"),
+    group_workspace: ("full", "spherical", "complex, full"),
     groups: ("full", "spherical", "low rank"),
     whitening: ("coloured", "coloured, intercept", "low rank", "variances"),
     row_noise: ("learned rows",),

@@ -37,7 +37,7 @@ def unmet(model):
 @pytest.mark.parametrize("intercept", [False, True])
 def test_groups_with_more_columns_than_rows_are_certified(is_complex, intercept):
     rng = np.random.default_rng(0)
-    for rows, size in ((1, 2), (2, 3), (3, 5), (4, 8)):
+    for rows, size in ((1 + intercept, 2), (2, 3), (3, 5), (4, 8)):
         X = rng.standard_normal((rows, 2 * size)) + 1j * is_complex * rng.standard_normal(2 * size)
         X = X if is_complex else X.real
         y = 3.0 * X[:, :1] + 0.1 * rng.standard_normal((rows, 2))
@@ -57,6 +57,32 @@ def test_fits_with_nearly_dependent_columns_are_certified_in_all_axes(noise):
             assert not unmet(model), (seed, turned, str(model.certificate_))
             energies.append(SparseVAE(**FULL, fit_intercept=False).fit(X, y).energy_)
         assert energies[0] == pytest.approx(energies[1], rel=1e-6)
+
+
+@pytest.mark.parametrize("kind", [float, complex])
+@pytest.mark.parametrize("solver", ["auto", "mm"])
+@pytest.mark.parametrize(("size", "rank"), [(2, 1), (3, 1), (3, 2)])
+@pytest.mark.parametrize("share", [0.1, 1e-4, 1e-6])
+def test_exactly_dependent_columns_fit_like_a_basis_of_their_span(share, size, rank, solver, kind):
+    """With few groups all are active, and steps gain less than the rounding error of the energy."""
+    rng = np.random.default_rng(0)
+
+    def normal(*shape):
+        real = rng.standard_normal(shape)
+        return real + 1j * rng.standard_normal(shape) if kind is complex else real
+
+    span = normal(15, 30, rank)
+    mixing = np.concatenate([np.tile(np.eye(rank), (15, 1, 1)), normal(15, rank, size - rank)], 2)
+    X = np.concatenate(span @ mixing, axis=1)
+    y = X[:, : 2 * size] @ normal(2 * size, 8)
+    y = y + 0.3 * np.sqrt(np.mean(np.abs(y) ** 2)) * normal(30, 8)
+    options = {"group_covariance": "full", "solver": solver, "fit_intercept": False}
+    options["noise_variance"] = share * np.mean(np.abs(y) ** 2)
+    model = SparseVAE(groups=size, **options).fit(X, y)
+    assert model.status_ == "converged"
+    assert not unmet(model), str(model.certificate_)
+    basis = SparseVAE(groups=rank, **options).fit(np.concatenate(span, axis=1), y)
+    assert model.energy_ == pytest.approx(basis.energy_, rel=1e-6)
 
 
 @pytest.mark.parametrize("noise", [0.0, 1e-12, 1e-9, 1e-7, 1e-5])

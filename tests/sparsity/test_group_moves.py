@@ -7,17 +7,17 @@ from scipy.optimize import minimize
 from sklearn.exceptions import ConvergenceWarning
 
 from lucidae import SparseVAE
+from lucidae.sparsity import group_blocks as block_functions
 from lucidae.sparsity import group_moves, group_solver
+from lucidae.sparsity.group_blocks import group_blocks
 from lucidae.sparsity.group_covariance import (
     GroupCovariance,
     evaluate_covariances,
     evaluate_groups,
 )
 from lucidae.sparsity.group_moves import (
-    GroupWorkspace,
     at_rest,
     full_moves,
-    group_blocks,
     multiples_of_identity,
     rank_groups,
     spherical_moves,
@@ -27,6 +27,7 @@ from lucidae.sparsity.group_solver import (
     solve_groups,
     without_vanishing_groups,
 )
+from lucidae.sparsity.group_workspace import GroupWorkspace
 from lucidae.sparsity.groups import Groups
 from lucidae.sparsity.objectives import FullCovariance
 from lucidae.sparsity.problem import normalise
@@ -401,21 +402,21 @@ def test_a_ranking_of_the_best_groups_has_the_largest_gains_of_all(most):
 def test_many_groups_of_consecutive_columns_have_the_same_metric():
     columns = np.random.default_rng(0).standard_normal((7, 1800))
     expected = np.einsum("dki,dkj->kij", *[columns.reshape(7, 600, 3)] * 2)
-    assert_allclose(group_moves._metrics(columns, 3), expected, atol=1e-12)
+    assert_allclose(block_functions._metrics(columns, 3), expected, atol=1e-12)
 
 
 def test_one_pair_moves_as_it_does_among_many():
     blocks = stacks(2, 2, 2)
     moved, gains = group_moves._of_pairs(*blocks)
     for place, (covariance, metric, explained) in enumerate(zip(*blocks, strict=True)):
-        found, gain = group_moves._of_one_pair(covariance, metric, explained)
+        found, gain = group_moves.of_one_pair(covariance, metric, explained)
         assert_allclose(found, moved[place], rtol=1e-12, atol=1e-14)
         assert_allclose(gain, gains[place], rtol=1e-10, atol=1e-13)
     singular = np.ones((2, 2))
     with pytest.raises(np.linalg.LinAlgError):
-        group_moves._of_one_pair(0.0 * singular, singular, singular)
+        group_moves.of_one_pair(0.0 * singular, singular, singular)
     with pytest.raises(np.linalg.LinAlgError):  # rounding errors made the metric indefinite
-        group_moves._of_one_pair(0.0 * singular, -np.eye(2), np.eye(2))
+        group_moves.of_one_pair(0.0 * singular, -np.eye(2), np.eye(2))
 
 
 @pytest.mark.parametrize("kind", [float, complex])

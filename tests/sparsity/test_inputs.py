@@ -7,7 +7,7 @@ import pytest
 
 from extras import require
 from lucidae import SparseVAE, certify
-from lucidae.sparsity import noise_path, solve_batch
+from lucidae.sparsity import noise_path, solve_batch, solve_joint
 
 rng = np.random.default_rng(0)
 X = rng.standard_normal((30, 5))
@@ -94,9 +94,9 @@ def test_weights_that_are_not_numbers_are_refused(weights):
         certify(model, X, Y, sample_weight=weights)
 
 
-@pytest.mark.parametrize("settings", [{"noise_variance": "learn"}, {"fit_intercept": False}, {}])
+@pytest.mark.parametrize("settings", [{"noise_variance": "learn"}, {}])
 def test_weights_of_zero_rows_are_refused_where_the_energy_would_not_be_finite(settings):
-    zero, model = np.zeros((1, 2)), SparseVAE(**settings)
+    zero, model = np.zeros((1, 2)), SparseVAE(fit_intercept=False, **settings)
     with pytest.raises(ValueError, match=r"sample_weight sums to 1e\+298; .* at most 1e\+150"):
         model.fit(zero, [2e-75], sample_weight=[1e298])
     with warnings.catch_warnings():
@@ -206,8 +206,43 @@ def test_responses_of_zeros_are_refused_and_nothing_is_fitted(noise):
         assert str(of_path.value) == str(caught.value)
 
 
-def test_constant_responses_are_explained_by_the_intercept():
+def refused(X, y, match, **fit):
+    """Check that a fit and a path are refused in the same sentence, and nothing is fitted."""
+    model = SparseVAE(noise_variance=0.1)
+    with pytest.raises(ValueError, match=match) as caught:
+        model.fit(X, y, **fit)
+    assert not hasattr(model, "coef_")
+    with pytest.raises(ValueError, match=match) as of_path:
+        noise_path(X, y, **fit)
+    assert str(of_path.value) == str(caught.value)
+
+
+def test_responses_of_which_centring_leaves_nothing_are_refused():
     X = np.random.default_rng(0).standard_normal((20, 5))
-    model = SparseVAE(noise_variance=0.1).fit(X, np.full(20, 3.0))
-    assert model.support_.size == 0
-    assert model.intercept_ == 3.0
+    for y in (np.full(20, 3.0), np.full((20, 2), 0.1) * [1.0, 3.0], np.full(20, 1.0 + 2.0j)):
+        refused(X, y, "y is zero .or constant")
+        assert hasattr(SparseVAE(noise_variance=0.1, fit_intercept=False).fit(X, y), "coef_")
+    refused(X[:1], [2.0], "1 sample, which fit_intercept=True removes")
+
+
+def test_responses_of_which_the_noise_covariance_leaves_nothing_are_refused():
+    X = np.random.default_rng(0).standard_normal((6, 5))
+    root = np.eye(6)[:, :3]  # noise in the first three rows alone
+    outside = np.r_[np.zeros(3), 1.0, 2.0, 3.0]
+    options = {"noise_variance": 0.1, "fit_intercept": False}
+    model = SparseVAE(**options)
+    with pytest.raises(ValueError, match="on the range of noise_cov"):
+        model.fit(X, outside, noise_cov=root @ root.T)
+    assert not hasattr(model, "coef_")
+    assert SparseVAE(**options).fit(X, outside + 1.0, noise_cov=root @ root.T).energy_ < np.inf
+
+
+@pytest.mark.parametrize("options", [{}, {"groups": 2, "group_covariance": "full"}])
+def test_several_problems_name_the_one_whose_responses_are_zero(options):
+    rng = np.random.default_rng(0)
+    X, y = rng.standard_normal((3, 8, 6)), rng.standard_normal((3, 8, 2))
+    y[1] = 0.0
+    with pytest.raises(ValueError, match=r"y\[1\] is zero"):
+        solve_batch(X, y, noise_variance=0.1, **options)
+    with pytest.raises(ValueError, match=r"y\[1\] is zero"):
+        solve_joint(list(X), list(y), noise_variance=0.1)

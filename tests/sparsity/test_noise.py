@@ -154,13 +154,10 @@ def test_the_path_has_two_noise_variances_per_decade():
     assert 0.99e-10 < path[-1] / 4.0 < 1e-9
 
 
-def test_the_noise_of_a_single_row_with_an_intercept_is_the_smallest_one():
+def test_a_single_row_with_an_intercept_has_no_noise_to_learn():
     X = np.random.default_rng(0).standard_normal((1, 4))
-    with pytest.warns(ConvergenceWarning, match="smallest value"):
-        model = SparseVAE(noise_variance="learn", max_iter=50).fit(X, [2.0])
-    assert np.isfinite(model.noise_variance_)
-    assert np.isfinite(model.energy_)
-    assert model.predict(X) == 2.0
+    with pytest.raises(ValueError, match="1 sample"):
+        SparseVAE(noise_variance="learn", max_iter=50).fit(X, [2.0])
 
 
 def test_a_noise_variance_that_creeps_towards_zero_gets_advice():

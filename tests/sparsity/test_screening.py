@@ -7,7 +7,7 @@ from numpy.testing import assert_allclose
 
 from lucidae.arrays import to_numpy
 from lucidae.datasets import make_sparse_regression
-from lucidae.sparsity import held_out, screening
+from lucidae.sparsity import held_out, low_rank
 from lucidae.sparsity.dictionary import SparseDictionary
 from lucidae.sparsity.held_out import held_out_errors
 from lucidae.sparsity.objectives import FullCovariance
@@ -71,8 +71,8 @@ def test_a_sparse_dictionary_is_screened_like_the_dense_one():
 def test_an_indefinite_gram_matrix_is_decomposed_by_qr(monkeypatch):
     problem, relevance = draw(3)
     expected = Screening.of(problem, relevance)
-    healthy = screening.cholesky
-    monkeypatch.setattr(screening, "cholesky", lambda A: (np.nan * healthy(A)[0], np.array(False)))
+    healthy = low_rank.cholesky
+    monkeypatch.setattr(low_rank, "cholesky", lambda A: (np.nan * healthy(A)[0], np.array(False)))
     found = Screening.of(problem, relevance)
     assert_allclose(found.state.curvature, expected.state.curvature, rtol=1e-9)
     assert_allclose(found.residual, expected.residual, rtol=1e-9, atol=1e-12)

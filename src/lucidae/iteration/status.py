@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Generic, TypeVar
 
@@ -226,3 +226,19 @@ class BatchSolution(Generic[State]):
             ),
             f"The tolerance of the distance to optimality is {self.tolerance:.3g}.",
         )
+
+
+def joined(first: Solution[Any], second: Solution[Any]) -> Solution[Any]:
+    """Return two solutions as one; the second must have started where the first ended.
+
+    Numbers of iterations are added and histories are concatenated.
+    """
+    iterations = np.concatenate(
+        [first.history.iterations, second.history.iterations[1:] + first.n_iter]
+    )
+    values = {
+        name: np.concatenate([series, second.history[name][1:]])
+        for name, series in first.history.values.items()
+    }
+    history = History(iterations, values)
+    return replace(second, n_iter=first.n_iter + second.n_iter, history=history)

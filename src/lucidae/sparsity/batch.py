@@ -44,7 +44,7 @@ from lucidae.iteration import (
 )
 from lucidae.sparsity.group_covariance import GroupCovariance, axes_of, objective_of
 from lucidae.sparsity.groups import Groups
-from lucidae.sparsity.inputs import refuse_extremes
+from lucidae.sparsity.inputs import refuse_extremes, refuse_zero_problem
 from lucidae.sparsity.noise import FALLBACK, check_learnable, learn_noise
 from lucidae.sparsity.objectives import Energy, Marginal
 from lucidae.sparsity.penalties import as_penalty
@@ -281,6 +281,9 @@ def _checked_stack(X: Any, y: Any) -> tuple[Array, Array]:
         raise ValueError("X or y contains NaN or infinity. Remove the problems that contain them.")
     refuse_extremes(X, "X")
     refuse_extremes(y, "y")
+    empty = np.flatnonzero(to_numpy(xp.all(y == 0, axis=(1, 2))))
+    if empty.size:
+        refuse_zero_problem(int(empty[0]))
     return X, y
 
 

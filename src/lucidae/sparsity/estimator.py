@@ -61,6 +61,7 @@ from lucidae.sparsity.inputs import (
     checked_attributes,
     dense_if_small,
     is_covariance,
+    refuse_nothing_left,
     refuse_zero,
     validated_data,
     validated_pair,
@@ -400,7 +401,7 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
             X, y = to_numpy(X), to_numpy(y)
             weights = None if weights is None else to_numpy(weights)
         with limited_blas(X.shape[0]):
-            solution = self._fit(X, y, weights, objective, cov, guide, deferred)
+            solution = self._fit(X, y, weights, objective, cov, guide, deferred, zeros)
         if device_array is not None:
             self._state.move_beside(device_array)
         if not solution.status.ok:
@@ -531,18 +532,21 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
 
     def _fit(
         self, X: Array, y: Array, weights: Array | None, objective: Energy,
-        cov: NoiseCovariance | None, guide: Guide | None, deferred: bool,
+        cov: NoiseCovariance | None, guide: Guide | None, deferred: bool, zeros: bool,
     ) -> Solution[State]:  # fmt: skip
         """Minimise the energy on checked data, store the fitted state and return the solution.
 
         The energy is the loss that is minimised. If `deferred`, the fitted values are verified
-        when the certificate is first read.
+        when the certificate is first read. Responses of which nothing is left after centring and
+        whitening are refused, unless `zeros`.
         """
         targets = as_double(y if y.ndim == 2 else y[:, None])
         given = rows_of(X, targets, weights, bool(self.fit_intercept))
         has_cov, trace = cov is not None, None
         self._check_combination(given, objective, checked_noise(self.noise_variance), has_cov)
         rows, split = prepared_rows(given, cov)
+        if not zeros:
+            refuse_nothing_left(rows, given)
         rule = noise_rule(self.noise_variance, objective, rows.count, X.shape[1])
         spectrum = checked_spectrum(
             self.response_covariance, rows, objective, self.posterior, self.solver

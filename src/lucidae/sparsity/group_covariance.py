@@ -35,22 +35,20 @@ from lucidae.arrays import (
     zeros_like_shape,
 )
 from lucidae.io.models import saved_as
+from lucidae.sparsity.group_blocks import Blocks, Matrices, group_blocks
 from lucidae.sparsity.group_moves import (
     NEGLIGIBLE,
-    Blocks,
-    Matrices,
     at_rest,
     full_moves,
-    group_blocks,
     inverse_root,
     square_root,
 )
-from lucidae.sparsity.group_products import ActiveColumns, ColumnProducts
+from lucidae.sparsity.group_screening import GroupProducts
 from lucidae.sparsity.groups import Groups
 from lucidae.sparsity.objectives import Energy, FullCovariance, make_objective
 from lucidae.sparsity.penalties import Penalty
 from lucidae.sparsity.problem import Problem
-from lucidae.sparsity.state import Factor, State, evaluate, evaluate_from, factorise
+from lucidae.sparsity.state import State, evaluate, evaluate_from, factorise
 from lucidae.validation import check_choice
 
 
@@ -236,7 +234,7 @@ def orthonormal(problem: Problem, groups: Groups) -> tuple[Problem, GroupBasis]:
     If columns have very different norms or are nearly dependent, rounding errors of the solvers
     would grow. The columns are scaled to unit norm first. Directions whose singular value is then
     below `DROPPED` times the largest are dependent: their columns become zero, and so do their
-    covariances.
+    covariances. If the other columns are fewer than the rows, the problem is reduced to their span.
     """
     columns = to_numpy(problem.dictionary)
     count, size = groups.members.shape
@@ -258,7 +256,22 @@ def orthonormal(problem: Problem, groups: Groups) -> tuple[Problem, GroupBasis]:
         )
         found[:, members[:, rank]] = np.moveaxis(basis * kept[:, None, :], 0, 1)
     turned = problem._replace(dictionary=matched(found, problem.dictionary))
-    return turned, GroupBasis(groups, into, back)
+    return _in_span(turned, np.flatnonzero(found.any(axis=0))), GroupBasis(groups, into, back)
+
+
+def _in_span(problem: Problem, index: Matrices) -> Problem:
+    """Return the problem in the span of its columns `index`, which are fewer than its rows.
+
+    All other columns are zero. The responses outside the span would add a constant to the energy
+    (loss), and with a small noise variance it would hide what the moves and steps gain. With as
+    many columns as rows the problem is returned unchanged.
+    """
+    if not 0 < index.size < problem.rows:
+        return problem
+    small = problem.restricted(index)
+    wide = zeros_like_shape((index.size, problem.columns), small.dictionary)
+    xp = namespace(wide)
+    return small._replace(dictionary=put(wide.mT, index, xp.matrix_transpose(small.dictionary)).mT)
 
 
 def _singular_vectors(columns: Matrices) -> tuple[Matrices, Matrices, Matrices]:
@@ -336,7 +349,7 @@ class PrincipalState(State):
         numbers = self.groups.labels[self.axes.members[:, 0]]
         variances = to_numpy(self.groups.gather(self.relevance))[numbers]
         blocks = variances[:, :, None] * np.eye(variances.shape[1])
-        return rank_covariances(whole, self.groups, numbers, blocks)
+        return rank_covariances(group_blocks(whole, self.groups), self.groups, numbers, blocks)
 
 
 class CovarianceState(State):
@@ -355,18 +368,14 @@ class CovarianceState(State):
         The groups whose covariance is not zero, ascending.
     blocks : ndarray of shape (a, m, m)
         Their covariances, padded with zeros to the size m of the largest group.
-    products : ColumnProducts or None
-        Products of the columns with each other, if these are kept.
-    active : ActiveColumns or None
-        Products with the columns of the groups `numbers`. If there are any, the fields `inverse`
-        and `whitened_responses` are not stored.
+    products : GroupProducts or None
+        Products by which all groups are evaluated from the active ones, if this serves.
     """
 
     groups: Groups
     numbers: Matrices
     blocks: Matrices
-    products: ColumnProducts | None
-    active: ActiveColumns | None
+    products: GroupProducts | None
 
     @property
     def covariances(self) -> Array:
@@ -378,13 +387,33 @@ class CovarianceState(State):
     @cached_property
     def ranking(self) -> GroupRanking:
         """The gains of all groups and the distance to optimality, see `rank_covariances`."""
-        return rank_covariances(self, self.groups, self.numbers, self.blocks)
+        return rank_covariances(self.matrices(), self.groups, self.numbers, self.blocks)
 
-    def group_blocks(self) -> Iterable[Blocks]:
-        """Return the matrices S and Q of all groups (see `Blocks`), for each size of groups."""
-        if self.products is None or self.active is None:
+    def matrices(self) -> Iterable[Blocks]:
+        """Return the metrics and explained moments of all groups, for each size of groups.
+
+        They are computed from the active columns by `products` if these serve, and otherwise from
+        all columns times a factor of the inverse covariance of a response.
+        """
+        members, present = self.groups.members[self.numbers], self.groups.present[self.numbers]
+        used = np.flatnonzero(present.ravel() > 0)
+        variance = float(np.trace(self.blocks, axis1=1, axis2=2).real.sum())
+        products = self.products
+        if products is None or not products.serve(self.problem, used.size, variance):
             return group_blocks(self, self.groups)
-        return self.products.blocks(self, self.active)
+        roots = np.zeros((*members.shape, *members.shape), dtype=self.blocks.dtype)
+        every = np.arange(len(members))
+        roots[every, :, every, :] = square_root(self.blocks)
+        used = used[np.argsort(members.ravel()[used])]
+        flat = roots.reshape(members.size, members.size)[used]
+        return products.blocks(self.problem, members.ravel()[used], flat)
+
+    def exact(self) -> CovarianceState:
+        """Return the same state without `products`."""
+        state = CovarianceState(*self)
+        state.groups, state.numbers, state.blocks = self.groups, self.numbers, self.blocks
+        state.products = None
+        return state
 
     def take(self, index: Any) -> State:
         """Return the state restricted to the columns `index`; others must have variance zero."""
@@ -409,47 +438,24 @@ class CovarianceState(State):
 
 
 def evaluate_covariances(
-    problem: Problem, groups: Groups, numbers: Matrices, blocks: Matrices,
-    products: ColumnProducts | None = None,
-) -> CovarianceState:  # fmt: skip
+    problem: Problem,
+    groups: Groups,
+    numbers: Matrices,
+    blocks: Matrices,
+    products: GroupProducts | None = None,
+) -> CovarianceState:
     """Return the state of a problem at given covariances of some of its groups, others being zero.
 
     `numbers`, of shape (a,), are these groups in ascending order, and `blocks`, of shape (a, m, m),
-    their covariances, padded with zeros to the size m of the largest group. If `products` are
-    given, they are used where this is faster than a factorisation of the covariance of a response.
+    their covariances, padded with zeros to the size m of the largest group. `products` are those
+    by which all groups are evaluated, if they are not evaluated by a factor.
     """
     used = blocks.any(axis=(1, 2))
     numbers, blocks = (numbers, blocks) if used.all() else (numbers[used], blocks[used])
     members, present = groups.members[numbers], groups.present[numbers]
-    # Σ = Σ_g Φ_gTTᵀΦ_gᵀ + γI, where the columns of T are the principal axes of the covariance of g.
-    roots = square_root(blocks) * present[:, :, None]
-    active = None if products is None else products.at(problem, numbers, roots)
-    variances = np.zeros(groups.labels.size)
-    variances[members[present > 0]] = np.diagonal(blocks, axis1=1, axis2=2).real[present > 0]
-    nothing, empty = (zeros_like_shape((0,) * axes, problem.noise) for axes in (1, 2))
-    if active is None:
-        factor = _factor_of_groups(problem, members, roots)
-        fit = squared_norm(factor.responses)
-    else:
-        fit, volume = (like(value, problem.noise) for value in active[2:])
-        factor = Factor(empty, empty, volume)
-    state = CovarianceState(
-        *problem, like(variances, problem.noise), nothing, nothing, fit, factor.log_determinant,
-        factor.inverse, factor.responses, empty, empty,
-    )  # fmt: skip
-    state.groups, state.numbers, state.blocks = groups, numbers, blocks
-    state.products, state.active = products, active
-    return state
-
-
-def _factor_of_groups(problem: Problem, members: Matrices, roots: Matrices) -> Factor:
-    """Return the factorisation of the covariance of a response, from the columns of some groups.
-
-    `members`, of shape (a, m), are their columns, and `roots`, of shape (a, m, m), the roots T of
-    the covariances TTᵀ of their coefficients; rows of padding are zero.
-    """
     xp, place = namespace(problem.dictionary), device(problem.dictionary)
-    roots = matched(roots, problem.dictionary)
+    # Σ = Σ_g Φ_gTTᵀΦ_gᵀ + γI, where the columns of T are the principal axes of the covariance of g.
+    roots = matched(square_root(blocks) * present[:, :, None], problem.dictionary)
     roots = as_complex(roots) if is_complex(problem.dictionary) else roots
     columns = xp.take(problem.dictionary, xp.asarray(members.ravel(), device=place), axis=1)
     columns = xp.permute_dims(xp.reshape(columns, (problem.rows, *members.shape)), (1, 0, 2))
@@ -458,11 +464,21 @@ def _factor_of_groups(problem: Problem, members: Matrices, roots: Matrices) -> F
     ones = matched(np.ones(scaled.shape[1]), problem.noise)
     lower, log_determinant = factorise(problem._replace(dictionary=scaled), ones)
     inverse = inverse_lower(lower)
-    return Factor(inverse, inverse @ problem.responses, log_determinant)
+    responses = inverse @ problem.responses
+    variances = np.zeros(groups.labels.size)
+    variances[members[present > 0]] = np.diagonal(blocks, axis1=1, axis2=2).real[present > 0]
+    nothing, empty = (zeros_like_shape((0,) * axes, problem.noise) for axes in (1, 2))
+    state = CovarianceState(
+        *problem, like(variances, problem.noise), nothing, nothing, squared_norm(responses),
+        log_determinant, inverse, responses, empty, empty,
+    )  # fmt: skip
+    state.groups, state.numbers, state.blocks = groups, numbers, blocks
+    state.products = products
+    return state
 
 
 def rank_covariances(
-    state: State, groups: Groups, numbers: Matrices, blocks: Matrices
+    matrices: Iterable[Blocks], groups: Groups, numbers: Matrices, blocks: Matrices
 ) -> GroupRanking:
     """Return the gains of the best covariances of all groups, and the distance to optimality.
 
@@ -471,17 +487,13 @@ def rank_covariances(
     Φ_gᵀΣ⁻¹Φ_g and Q = Φ_gᵀΣ⁻¹XXᵀΣ⁻¹Φ_g/n. The covariance Γ of the group is optimal if Q − S is
     zero on the range of Γ and negative semi-definite. The distance is the largest eigenvalue,
     over all groups, of |Γ^½(Q − S)Γ^½| and of S^{-½}(Q − S)S^{-½}. Directions in which the
-    columns are dependent do not count. The covariances of the groups `numbers` are `blocks`, as in
-    `evaluate_covariances`.
+    columns are dependent do not count. `matrices` are S and Q of all groups, and the covariances of
+    the groups `numbers` are `blocks`, as in `evaluate_covariances`.
     """
     gains, worst = np.zeros(groups.count), 0.0
     where = np.full(groups.count, -1)
     where[numbers] = np.arange(len(numbers))
-    if isinstance(state, CovarianceState):
-        every = state.group_blocks()
-    else:
-        every = group_blocks(state, groups)
-    for these, members, metric, explained in every:
+    for these, members, metric, explained in matrices:
         place, size = where[these], members.shape[1]
         # Groups at rest have no move and satisfy the conditions.
         chosen = np.flatnonzero((place >= 0) | ~at_rest(metric, explained))

@@ -18,13 +18,23 @@ import numpy as np
 
 from lucidae.arrays import adjoint, scalar, solve_lower, to_numpy
 from lucidae.iteration import Below, iterate
-from lucidae.sparsity.group_moves import NEGLIGIBLE, GroupWorkspace, Matrices
-from lucidae.sparsity.group_products import LOUD
-from lucidae.sparsity.problem import Problem
+from lucidae.sparsity.group_blocks import Matrices
+from lucidae.sparsity.group_moves import NEGLIGIBLE
+from lucidae.sparsity.group_workspace import GroupWorkspace
+from lucidae.sparsity.problem import Problem, rounding_distance
 from lucidae.sparsity.working_set import FIRST_DAMPING, ROUNDING, SMALLEST_DAMPING
 
 NEWTON_STEPS = 30
 """Largest number of Newton steps on the covariances of a working set."""
+
+NEAR = 1e-3
+"""Distance to optimality below which a Newton step may be judged by the distance after it."""
+
+LOUD = 1e-3
+"""Noise variance, in normalised units, from which on latents are measured by Woodbury's identity.
+
+The result is a difference that may be of the order of the noise variance, and its rounding errors
+are of the order of those of its terms."""
 
 LARGEST_DAMPING = 1e8
 """Damping at which Newton steps end, because none lowers the energy."""
@@ -112,15 +122,14 @@ def polish_groups(
     members = [index[used] for index, used in pairs]
     pairs = zip(workspace.covariances, active, strict=True)
     first = [covariance[used] for covariance, used in pairs]
-    measured = _measures(part, members)
+    measured, rounding = _measures(part, members), rounding_distance(part)
     missing = np.asarray(~to_numpy(part.dictionary).any(axis=0))
     zeros = [missing[index] for index in members]
 
     def step(point: _DampedPoint) -> _DampedPoint:
         moved = _newton_step(point.at, point.damping)
         trial = None if moved is None else _latents(measured, zeros, moved, turning)
-        allowed = point.at.energy + 1e-15 * max(abs(point.at.energy), 1.0)
-        if trial is None or not trial.energy <= allowed:
+        if trial is None or not _is_better(trial, point.at, rounding):
             return _DampedPoint(point.at, max(10.0 * point.damping, FADED))
         return _DampedPoint(trial, max(point.damping / 10.0, SMALLEST_DAMPING))
 
@@ -149,12 +158,28 @@ def _roots(at: Latents) -> list[Matrices]:
     return [axes * (kinds == RANGE)[:, None, :] for axes, kinds in pairs]
 
 
+def _is_better(trial: Latents, at: Latents, rounding: float) -> bool:
+    """Tell whether a Newton step is taken: it lowers the energy (loss), or the distance.
+
+    Near a minimum a step gains about the square of the distance to optimality, which may be less
+    than the error `rounding` of the energy. It is then judged by the distance, which must halve.
+    """
+    size = max(abs(at.energy), 1.0)
+    if trial.energy <= at.energy + 1e-15 * size:
+        return True
+    same = trial.energy <= at.energy + rounding * size
+    before = _slope(at)
+    return same and before <= NEAR and _slope(trial) <= 0.5 * before
+
+
 def _distance(point: _DampedPoint) -> float:
     """Return the distance to optimality among covariances of these ranks; 0 if no step is left."""
-    if point.damping > LARGEST_DAMPING:
-        return 0.0
+    return 0.0 if point.damping > LARGEST_DAMPING else _slope(point.at)
+
+
+def _slope(at: Latents) -> float:
+    """Return the distance to optimality among covariances of the same ranks."""
     # As in `rank_covariances`, columns have unit norm in the metric. For those of T it is below 1.
-    at = point.at
     powers = np.diagonal(at.metric).real
     powers = np.where(powers > 0, powers, 1.0)
     slope = np.abs(at.explained - at.metric) ** 2 / (powers[:, None] * powers)
@@ -232,7 +257,7 @@ def _measures(part: Problem, members: list[Matrices]) -> Measured:
     power = float(np.linalg.norm(responses) ** 2)
 
     def by_columns(axes: list[Matrices], used: Matrices, inside: Matrices) -> _Values:
-        # Woodbury's identity, see `group_products`.
+        # Woodbury's identity: γΣ⁻¹ = I − A(γI + AᵀA)⁻¹Aᵀ for the columns A that span Σ − γI.
         turn = _block_diagonal(axes)[:, used]
         plain = adjoint(turn) @ gram
         plain = np.hstack([plain[:, : order.size] @ turn, plain[:, order.size :]])

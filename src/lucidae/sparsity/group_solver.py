@@ -16,7 +16,8 @@ import numpy as np
 
 from lucidae.arrays import scalar, to_numpy
 from lucidae.iteration import Below, Callback, Progress, Solution, Status, iterate
-from lucidae.sparsity.dictionary import adjoint_times, dense_columns
+from lucidae.sparsity.dictionary import adjoint_times
+from lucidae.sparsity.group_blocks import Matrices, group_blocks
 from lucidae.sparsity.group_covariance import (
     Axes,
     CovarianceState,
@@ -29,16 +30,10 @@ from lucidae.sparsity.group_covariance import (
     orthonormal,
     principal_axes,
 )
-from lucidae.sparsity.group_moves import (
-    GroupWorkspace,
-    Matrices,
-    descend_groups,
-    full_moves,
-    group_blocks,
-    square_root,
-)
+from lucidae.sparsity.group_moves import full_moves, square_root
 from lucidae.sparsity.group_newton import NEWTON_STEPS, polish_groups
-from lucidae.sparsity.group_products import ColumnProducts
+from lucidae.sparsity.group_screening import GroupProducts, confirmed
+from lucidae.sparsity.group_workspace import GroupWorkspace, descend_groups
 from lucidae.sparsity.groups import Groups
 from lucidae.sparsity.problem import Problem, rounding_distance
 from lucidae.sparsity.state import State, evaluate_from, flat_start
@@ -89,8 +84,8 @@ def solve_groups(
     assert groups is not None
     problem, basis = orthonormal(problem, groups)
     start = None if start is None else basis.within(start)
-    products = ColumnProducts.suited(problem, groups)
     reachable = max(tolerance, rounding_distance(problem))
+    products = GroupProducts.of(problem, groups)
     if method == "mm":
         begun = flat_start(problem, groups) if start is None else start
         updated = repeat_group_update(problem, groups, begun, COARSE, min(limit, MM_STEPS))
@@ -100,6 +95,13 @@ def solve_groups(
     numbers = np.flatnonzero(covariances.any(axis=(1, 2)))
     first = evaluate_covariances(problem, groups, numbers, covariances[numbers], products)
     solution = _sweeps(first, reachable, limit, callbacks)
+    if products is not None:
+        solution = confirmed(
+            solution,
+            CovarianceState.exact,
+            lambda state, steps: _sweeps(state, reachable, steps, callbacks),
+            limit,
+        )
     value = basis.given(solution.value.in_principal_axes())
     return replace(solution, value=value)  # type: ignore[return-value, arg-type]
 
@@ -153,13 +155,12 @@ def without_vanishing_groups(problem: Problem, state: PrincipalState) -> Princip
     return trial if scalar(energy.value(trial)) <= scalar(energy.value(state)) else state
 
 
-def _continuation(
-    problem: Problem, groups: Groups, products: ColumnProducts | None = None
-) -> Matrices:
+def _continuation(problem: Problem, groups: Groups, products: GroupProducts | None) -> Matrices:
     """Return covariances from which to minimise the energy, found at decreasing noise variances.
 
     The problem is solved to low accuracy at each noise variance, from the solution before, as in
-    `screening.continuation`. The energy is the loss; `products` are those of its columns.
+    `screening.continuation`. The energy is the loss. `products` are those by which all groups are
+    evaluated, if they are not evaluated by a factor of the covariance of a response.
     """
     size = groups.members.shape[1]
     numbers, blocks = np.zeros(0, dtype=int), np.zeros((0, size, size))
@@ -263,7 +264,7 @@ def improve_groups(
     """
     if (working := _WorkingSet.of(state)) is None:
         return state
-    part, workspace = working.part, working.workspace
+    part, workspace = working.part.problem, working.workspace
     count = sum(len(members) for members in workspace.members)
     floor = 1e-2 * tolerance**2
     # Near the minimum, a sweep is to end at about the square of the distance before: Newton steps
@@ -360,16 +361,20 @@ class CoarseGroups(NamedTuple):
         The problem with orthonormal columns in every group, as by `orthonormal`.
     basis : GroupBasis
         The bases of the groups.
+    products : GroupProducts, optional
+        Products by which all groups are evaluated from the active ones.
     """
 
     problem: Problem
     basis: GroupBasis
+    products: GroupProducts | None = None
 
     @classmethod
     def of(cls, problem: Problem, objective: GroupCovariance) -> CoarseGroups:
         """Return the problem with orthonormal columns in every group of the energy (loss)."""
         assert objective.groups is not None
-        return cls(*orthonormal(problem, objective.groups))
+        turned, basis = orthonormal(problem, objective.groups)
+        return cls(turned, basis, GroupProducts.of(turned, objective.groups))
 
     def entry_noise(self) -> float:
         """Return the noise variance above which the covariances of all groups are zero.
@@ -410,7 +415,8 @@ class CoarseGroups(NamedTuple):
         groups = self.basis.groups
         blocks = np.zeros(self.basis.into.shape) if start is None else to_numpy(start)
         used = np.flatnonzero(blocks.any(axis=(1, 2)))
-        state = evaluate_covariances(self.problem.with_noise(noise), groups, used, blocks[used])
+        at = self.problem.with_noise(noise)
+        state = evaluate_covariances(at, groups, used, blocks[used], self.products)
         for _ in range(1 if used.size else FIRST_SWEEPS):
             if state.ranking.violation <= COARSE:
                 break
@@ -434,7 +440,7 @@ class _WorkingSet(NamedTuple):
     before: CovarianceState
     chosen: Matrices
     inside: Groups
-    part: Problem
+    part: State
     workspace: GroupWorkspace
 
     @classmethod
@@ -451,22 +457,15 @@ class _WorkingSet(NamedTuple):
         if not chosen.size:
             return None
         index = groups.columns(chosen)
-        inside = groups.restricted(index)
-        part = state.problem._replace(dictionary=dense_columns(state.dictionary, index))
-        dtype = np.result_type(state.blocks, to_numpy(part.dictionary))
+        inside, part = groups.restricted(index), state.take(index)
+        dtype = np.result_type(state.blocks, to_numpy(part.loading))
         present = np.zeros((len(chosen), size, size), dtype=dtype)
         present[np.searchsorted(chosen, state.numbers)] = state.blocks
         covariances = [
             present[numbers, : members.shape[1], : members.shape[1]]
             for numbers, members in inside.by_size()
         ]
-        if state.products is None or state.active is None:
-            workspace = GroupWorkspace.of(state.take(index), inside, covariances, full_moves)
-            return cls(state, chosen, inside, part, workspace)
-        gram = state.products.gram(index, scalar(state.noise), state.active)
-        members = [members for _, members in inside.by_size()]
-        energy = scalar(state.energy_of_fit + state.log_determinant)
-        workspace = GroupWorkspace(gram, members, covariances, full_moves, part, energy)
+        workspace = GroupWorkspace.of(part, inside, covariances, full_moves)
         return cls(state, chosen, inside, part, workspace)
 
     def state(self, covariances: list[Matrices]) -> CovarianceState:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from sklearn.model_selection import KFold
@@ -21,6 +21,7 @@ from lucidae.arrays import Array, like, namespace, scalar, squared_norm, squared
 from lucidae.iteration import Below, Callback, iterate, limited_blas, of_each
 from lucidae.sparsity.dictionary import adjoint_times, column_squares
 from lucidae.sparsity.group_covariance import GroupCovariance, axes_of
+from lucidae.sparsity.group_screening import GroupProducts
 from lucidae.sparsity.group_solver import CoarseGroups
 from lucidae.sparsity.objectives import Energy
 from lucidae.sparsity.posterior import ActiveFactor
@@ -29,6 +30,9 @@ from lucidae.sparsity.screening import DictionaryProducts, coarse_fit
 from lucidae.sparsity.solvers import FEW_RESPONSES, is_small, lifted, repeat_update
 from lucidae.sparsity.state import State, empty_start, evaluate, positive
 from lucidae.validation import check_integer
+
+Shared: TypeAlias = DictionaryProducts | GroupProducts | CoarseGroups
+"""What the fits of a path at several noise variances share."""
 
 PATH_STEP = 10.0**-0.5
 """Ratio of each noise variance on the path to the one before."""
@@ -133,7 +137,7 @@ class RowFold:
     start : array, optional
         The fitted relevances (or group covariances) for the previous noise variance, from which the
         next fit starts; None before the first fit.
-    shared : DictionaryProducts or CoarseGroups, optional
+    shared : DictionaryProducts, GroupProducts or CoarseGroups, optional
         What all fits share: products with the dictionary of a large problem, or orthonormal columns
         of groups that have covariances of their own; None if the fits need neither.
     """
@@ -143,7 +147,7 @@ class RowFold:
     train: Rows
     test: Rows
     start: Array | None = None
-    shared: DictionaryProducts | CoarseGroups | None = None
+    shared: Shared | None = None
 
     @classmethod
     def of(cls, train: Rows, test: Rows, objective: Energy) -> RowFold:
@@ -202,20 +206,28 @@ class CoarseFit(NamedTuple):
         return cls(state.relevance, axes_of(state), objective.parameters(state))
 
 
-def _shared(problem: Problem, objective: Energy) -> DictionaryProducts | CoarseGroups | None:
+def _shared(problem: Problem, objective: Energy) -> Shared | None:
     """Return what the fits of a path at several noise variances share; see `RowFold`."""
     if isinstance(objective, GroupCovariance):
         return CoarseGroups.of(problem, objective)
     full = objective.marginal is not None and objective.exact_coordinates
-    screened = full and objective.groups is None and not is_small(problem)
-    return DictionaryProducts.of(problem) if screened else None
+    if not full or is_small(problem):
+        return None
+    return _products(problem, objective)
+
+
+def _products(problem: Problem, objective: Energy) -> DictionaryProducts | GroupProducts | None:
+    """Return products with the dictionary of columns alone, or of groups that have a relevance."""
+    if objective.groups is None:
+        return DictionaryProducts.of(problem)
+    return GroupProducts.of(problem, objective.groups)
 
 
 def _coarse(
     problem: Problem,
     objective: Energy,
     start: Array | None,
-    shared: DictionaryProducts | CoarseGroups | None,
+    shared: Shared | None,
     quick: bool,
 ) -> CoarseFit:
     """Return relevances that minimise the energy to the low accuracy that predictions need.
@@ -361,7 +373,7 @@ def _contributions(problem: Problem, objective: Energy, levels: Any) -> Iterator
             whole = evaluate(at, start)
             yield column_powers(whole, objective), explained_share(whole)
     else:
-        products = DictionaryProducts.of(problem) if groups is None else None
+        products = _products(problem, objective)
         start = empty_start(problem)
         for level in levels:
             at = problem.with_noise(float(level))

@@ -93,6 +93,36 @@ def refuse_zero() -> None:
     )
 
 
+def refuse_zero_problem(number: int) -> None:
+    """Raise the error for responses that are zero in the problem `number` of several problems."""
+    raise ValueError(
+        f"y[{number}] is zero, so that there is nothing to explain and no noise to learn: leave "
+        "this problem out, or give responses that are not all zero."
+    )
+
+
+def refuse_nothing_left(rows: Any, given: Any) -> None:
+    """Raise an error if the responses of `rows` are zero.
+
+    `rows` are those to which the model is fitted, and `given` those that the user gave, before
+    rows were whitened by the covariance of the noise.
+    """
+    if rows.mean_square() > 0.0:
+        return
+    if given.intercept and given.count == 1:
+        raise ValueError(
+            "X and y have 1 sample, which fit_intercept=True removes with the mean, so that there "
+            "is nothing to explain: give more rows, or set fit_intercept=False."
+        )
+    if given.mean_square() > 0.0:
+        raise ValueError(
+            "y is zero (or constant, with fit_intercept=True) on the range of noise_cov, so that "
+            "there is nothing to explain: give a noise_cov of higher rank, or responses that vary "
+            "on its range."
+        )
+    refuse_zero()
+
+
 def validated_data(
     estimator: Any, X: Any, y: Any, sample_weight: Any
 ) -> tuple[Array, Array, Array | None]:

@@ -40,9 +40,10 @@ from lucidae.arrays import (
 from lucidae.cards import Html, card, facts
 from lucidae.certificate import Certificate
 from lucidae.iteration import Below, Solution, Status, iterate, limited_blas
+from lucidae.iteration.status import joined
 from lucidae.sparsity.certificate import joint_certificate
 from lucidae.sparsity.evaluation import Sample
-from lucidae.sparsity.inputs import check_row_count, refuse_extremes
+from lucidae.sparsity.inputs import check_row_count, refuse_extremes, refuse_zero_problem
 from lucidae.sparsity.noise import FALLBACK
 from lucidae.sparsity.objectives import FullCovariance
 from lucidae.sparsity.posterior import posterior_mean
@@ -54,7 +55,7 @@ from lucidae.sparsity.problem import (
     rounding_distance,
     takes_dictionary_and_responses,
 )
-from lucidae.sparsity.solvers import BASIN, BASIN_LIMIT, FEW_RESPONSES, joined
+from lucidae.sparsity.solvers import BASIN, BASIN_LIMIT, FEW_RESPONSES
 from lucidae.sparsity.state import State, complementarity, evaluate, flat_start, positive
 from lucidae.sparsity.support import leave_one_out, significance_threshold
 from lucidae.sparsity.updates import SMALLEST_LEARNED, UPDATES, learned_noise
@@ -347,6 +348,8 @@ def _checked_parts(X: Any, y: Any) -> list[Rows]:
         check_row_count(*given)
         for values, name in zip(given, names, strict=True):
             refuse_extremes(values, name)
+        if not bool(namespace(given[1]).any(given[1] != 0)):
+            refuse_zero_problem(index)
         parts.append(Rows(given[0], given[1], None, False))
     widths = {int(part.dictionary.shape[1]) for part in parts}
     if len(widths) > 1:

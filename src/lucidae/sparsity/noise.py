@@ -15,10 +15,11 @@ from sklearn.exceptions import ConvergenceWarning
 
 from lucidae.arrays import Array, scalar
 from lucidae.iteration import Below, Callback, Solution, iterate
+from lucidae.iteration.status import joined
 from lucidae.sparsity.held_out import RULES
 from lucidae.sparsity.objectives import Energy
 from lucidae.sparsity.problem import Problem
-from lucidae.sparsity.solvers import joined, lifted, repeat_update, solve, with_value
+from lucidae.sparsity.solvers import lifted, repeat_update, solve, with_value
 from lucidae.sparsity.state import State
 from lucidae.sparsity.updates import SMALLEST_LEARNED, learned_noise
 from lucidae.validation import check_choice, check_number, warn_user

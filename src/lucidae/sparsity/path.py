@@ -31,7 +31,7 @@ from lucidae.sparsity.held_out import (
     held_out_errors,
     in_use,
 )
-from lucidae.sparsity.inputs import refuse_zero, validated_pair, validated_weights
+from lucidae.sparsity.inputs import refuse_nothing_left, validated_pair, validated_weights
 from lucidae.sparsity.objectives import Energy
 from lucidae.sparsity.problem import Problem, Rows, Units
 from lucidae.sparsity.solvers import is_small, solve
@@ -476,9 +476,8 @@ def noise_path(
         given = rows_of(dictionary, as_double(columns), weights, intercept)
         model._check_combination(given, objective, 1.0, cov is not None)
         rows, split = prepared_rows(given, cov)
+        refuse_nothing_left(rows, given)
         scale = rows.mean_square()
-        if scale == 0.0:
-            refuse_zero()
         problem, units = rows.normalised(objective.groups)
         data = PathInput(
             X, y, sample_weight, noise_cov, model, objective, problem, units, rows

@@ -27,6 +27,7 @@ import scipy.optimize
 
 from lucidae.arrays import Array, as_double, is_numpy, scalar, to_numpy
 from lucidae.iteration import Below, Callback, Solution, iterate
+from lucidae.iteration.status import joined
 from lucidae.sparsity.correlated_posterior import CorrelatedPosterior
 from lucidae.sparsity.dictionary import (
     adjoint_times,
@@ -39,7 +40,6 @@ from lucidae.sparsity.groups import Groups
 from lucidae.sparsity.objectives import Energy, FullCovariance
 from lucidae.sparsity.prediction import narrowed
 from lucidae.sparsity.problem import Problem, Rows, Units, rounding_distance
-from lucidae.sparsity.solvers import joined
 from lucidae.sparsity.state import complementarity, flat_start
 from lucidae.sparsity.support import significance_threshold
 from lucidae.sparsity.updates import SMALLEST_LEARNED

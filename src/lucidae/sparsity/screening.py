@@ -7,8 +7,7 @@ find a start for an accurate fit.
 
 Φ is the dictionary with d rows and κ columns φ, Y are the p responses of the normalised problem, W
 the relevances (prior variances of the coefficients), γ is the noise variance and Σ = ΦWΦᵀ + γI the
-covariance of a response. With the a active columns S = ΦW^½ (those of positive relevance) and SᵀS +
-γI = LLᵀ, Woodbury's identity gives Σ⁻¹ = (I − KᵀK)/γ for K = L⁻¹Sᵀ.
+covariance of a response. `low_rank` gives Σ⁻¹ from the active columns, of positive relevance.
 """
 
 from __future__ import annotations
@@ -21,14 +20,11 @@ import numpy as np
 
 from lucidae.arrays import (
     Array,
-    add_diagonal,
     adjoint,
-    cholesky,
     device,
     namespace,
     put,
     scalar,
-    solve_lower,
     squared_norms,
     to_numpy,
     zeros_like_shape,
@@ -41,8 +37,10 @@ from lucidae.sparsity.dictionary import (
     is_sparse,
     norms_after,
 )
+from lucidae.sparsity.group_screening import GroupProducts, evaluate_screened
+from lucidae.sparsity.low_rank import WELL_CONDITIONED, LowRank
 from lucidae.sparsity.objectives import Marginal
-from lucidae.sparsity.problem import Problem, root_by_qr
+from lucidae.sparsity.problem import Problem
 from lucidae.sparsity.state import State, empty_start, evaluate
 from lucidae.sparsity.working_set import (
     COARSE,
@@ -64,12 +62,6 @@ LOW_RANK = 1e-8
 It is relative to the mean square response. Below it, differences of nearly equal numbers would lose
 too many digits."""
 
-
-WELL_CONDITIONED = 1e6
-"""Largest sum of the relevances, relative to the noise variance, for moves after a `Screening`.
-
-The relative error of φᵀΣ⁻¹φ for an active column φ and the covariance Σ of a response is then below
-1e-4. With larger relevances the columns of the working set are evaluated by a factor of Σ."""
 
 SCREENED_STAGE = 1e-4
 """Noise variance, relative to the mean square response, above which a stage of a continuation
@@ -107,14 +99,14 @@ class Screening(NamedTuple):
     state : State
         The state with the curvatures φᵀΣ⁻¹φ and the alignments ‖φᵀΣ⁻¹Y‖² of all columns φ, for
         responses Y with covariance Σ. Its other fields are NaN or empty.
-    reduced : array of shape (a, d)
-        The matrix K with Σ⁻¹ = (I − KᵀK)/γ, for a active columns, d rows and the noise variance γ.
+    inverse : LowRank
+        The inverse Σ⁻¹, from the active columns.
     residual : array of shape (d, p)
         γΣ⁻¹Y for the p responses Y.
     """
 
     state: State
-    reduced: Array
+    inverse: LowRank
     residual: Array
 
     @classmethod
@@ -131,16 +123,10 @@ class Screening(NamedTuple):
         active = np.flatnonzero(to_numpy(relevance))
         roots = xp.sqrt(xp.take(relevance, xp.asarray(active, device=device(relevance)), axis=0))
         scaled = dense_columns(problem.dictionary, active) * roots[None, :]
-        reduced = adjoint(scaled)
-        if active.size:
-            lower, definite = cholesky(add_diagonal(adjoint(scaled) @ scaled, noise[None]))
-            if bool(definite):
-                reduced = solve_lower(lower, reduced)
-            else:  # S = BLᵀ, so that K = L⁻¹Sᵀ = Bᵀ
-                reduced = adjoint(root_by_qr(scaled, noise)[1])
+        inverse = LowRank.of(scaled, noise)
+        reduced = inverse.reduced
         inside = reduced @ responses
         residual = responses - adjoint(reduced) @ inside
-        # φᵀΣ⁻¹φ = (‖φ‖² − ‖Kφ‖²)/γ and φᵀΣ⁻¹Y = (φᵀY − (Kφ)ᵀKY)/γ.
         if known is None:
             explained = norms_after(problem.dictionary, reduced)
             powers = squared_norms(adjoint_times(problem.dictionary, residual), -1)
@@ -150,11 +136,11 @@ class Screening(NamedTuple):
             loading = adjoint(shares) @ inside
             loading -= known  # minus the loading, of which only squares are needed
             powers = squared_norms(loading, -1)
-        curvature = xp.maximum(squares - explained, xp.zeros_like(squares)) / noise
+        curvature = xp.maximum(inverse.forms(squares, explained), xp.zeros_like(squares))
         nothing, unknown = zeros_like_shape((0, 0), relevance), noise * xp.nan
         vectors = (relevance, curvature, powers / noise**2, unknown, unknown)
         state = State(*problem, *vectors, nothing, nothing, nothing, nothing)
-        return cls(state, reduced, residual)
+        return cls(state, inverse, residual)
 
     def workspace(self, index: np.ndarray[Any, Any]) -> Workspace:
         """Return new arrays for coordinate moves on the columns `index`, with all active ones."""
@@ -164,8 +150,8 @@ class Screening(NamedTuple):
         if scalar(xp.sum(relevance)) > WELL_CONDITIONED * scalar(noise):
             problem = self.state.problem._replace(dictionary=columns)
             return open_workspace(evaluate(problem, chosen, columns=True))
-        shares = self.reduced @ columns
-        metric = (adjoint(columns) @ columns - adjoint(shares) @ shares) / noise
+        shares = self.inverse.reduced @ columns
+        metric = self.inverse.forms(adjoint(columns) @ columns, adjoint(shares) @ shares)
         loading = adjoint(columns) @ self.residual / noise
         return workspace_of(chosen, metric, loading)
 
@@ -174,7 +160,7 @@ def coarse_fit(
     problem: Problem,
     marginal: Marginal,
     start: Array,
-    products: DictionaryProducts | None = None,
+    products: DictionaryProducts | GroupProducts | None = None,
     newton_steps: int = 30,
 ) -> tuple[Array, np.ndarray[Any, Any], State | None]:
     """Return relevances of a low energy, found by evaluating all columns only once.
@@ -187,7 +173,7 @@ def coarse_fit(
         The energy (loss) to minimise, which must have exact minimisers in single relevances.
     start : array of shape (n_columns,)
         Relevances (prior variances) to start from.
-    products : DictionaryProducts, optional
+    products : DictionaryProducts or GroupProducts, optional
         Those of the problem, if they are known already.
     newton_steps : int
         Largest number of Newton steps; ignored if columns are in groups.
@@ -202,6 +188,8 @@ def coarse_fit(
         The state of the problem restricted to the columns `index`; None if there are none.
     """
     few = int(np.count_nonzero(to_numpy(start))) < problem.rows
+    if isinstance(products, GroupProducts):
+        return _exact_fit(problem, marginal, start, products)
     if marginal.groups is not None or scalar(problem.noise) < LOW_RANK or not few:
         return _exact_fit(problem, marginal, start)
     return _refined(Screening.of(problem, start, products), marginal, newton_steps)
@@ -228,13 +216,14 @@ def _refined(
 
 
 def _exact_fit(
-    problem: Problem, marginal: Marginal, start: Array
+    problem: Problem, marginal: Marginal, start: Array, products: GroupProducts | None = None
 ) -> tuple[Array, np.ndarray[Any, Any], State | None]:
     """Return the result of `coarse_fit`, with all columns evaluated by a factor of the covariance.
 
-    The covariance is that of a response. Columns may be in groups.
+    The covariance is that of a response. Columns may be in groups, which are evaluated by
+    `products` if they are given.
     """
-    state = evaluate(problem, start, columns=True)
+    state = evaluate_screened(problem, start, products)
     index = working_set(state, marginal)
     if not index.size:
         return start, index, None
@@ -245,32 +234,40 @@ def _exact_fit(
     return put(start, index, solved.relevance), index, solved
 
 
-def continuation(problem: Problem, marginal: Marginal, callbacks: Sequence[Callback] = ()) -> State:
+def continuation(
+    problem: Problem, marginal: Marginal, callbacks: Sequence[Callback] = (),
+    grouped: GroupProducts | None = None,
+) -> State:  # fmt: skip
     """Return a state from which to minimise the full energy, found at decreasing noise variances.
 
     The full energy is the loss of the VAE with full posterior covariance. A large noise variance
     smooths it: the covariance of a response is nearly a multiple of the identity, columns hardly
     interact, and those that explain most enter first. Each stage is solved to low accuracy from the
     one before. For a tiny noise variance this ends at lower energies than a direct descent, and it
-    avoids the ill-conditioned covariance of a poor start.
+    avoids the ill-conditioned covariance of a poor start. `grouped` are the products by
+    which groups of columns are evaluated, if there are any.
     """
     relevance, stages = empty_start(problem), noise_stages(scalar(problem.noise))
-    products = DictionaryProducts.of(problem) if stages and marginal.groups is None else None
+    products: DictionaryProducts | GroupProducts | None = grouped
+    if stages and marginal.groups is None:
+        products = DictionaryProducts.of(problem)
     for noise in stages:
         at = problem.with_noise(noise)
         relevance = _stage(at, marginal, relevance, products, callbacks)
-    return evaluate(problem, relevance, columns=True)
+    return evaluate_screened(problem, relevance, grouped)
 
 
 def _stage(
-    problem: Problem, marginal: Marginal, start: Array, products: DictionaryProducts | None,
-    callbacks: Sequence[Callback],
+    problem: Problem, marginal: Marginal, start: Array,
+    products: DictionaryProducts | GroupProducts | None, callbacks: Sequence[Callback],
 ) -> Array:  # fmt: skip
     """Return the relevances (prior variances) at the end of one stage of `continuation`."""
     limits: dict[str, Any] = {"limit": 20, "callbacks": callbacks}
-    if marginal.groups is not None or scalar(problem.noise) < SCREENED_STAGE:
-        first = evaluate(problem, start, columns=True)
-        return solve_working_set(first, marginal, tolerance=COARSE, **limits).value.relevance
+    if not isinstance(products, DictionaryProducts) or scalar(problem.noise) < SCREENED_STAGE:
+        grouped = products if isinstance(products, GroupProducts) else None
+        limits |= {"tolerance": COARSE, "products": grouped}
+        first = evaluate_screened(problem, start, grouped)
+        return solve_working_set(first, marginal, **limits).value.relevance
 
     def sweep(screening: Screening) -> Screening:
         return Screening.of(problem, _refined(screening, marginal)[0], products)

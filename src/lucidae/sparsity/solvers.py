@@ -34,10 +34,12 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from lucidae.arrays import Array, device, namespace, put, scalar, to_numpy, zeros_like_shape
-from lucidae.iteration import Below, Callback, History, Solution, Status, iterate
+from lucidae.iteration import Below, Callback, Solution, Status, iterate
+from lucidae.iteration.status import joined
 from lucidae.sparsity.dictionary import selected_columns
 from lucidae.sparsity.group_covariance import GroupCovariance
 from lucidae.sparsity.group_moves import rank_groups
+from lucidae.sparsity.group_screening import GroupProducts, confirmed, evaluate_screened
 from lucidae.sparsity.group_solver import solve_groups
 from lucidae.sparsity.groups import Groups
 from lucidae.sparsity.objectives import Energy, Marginal
@@ -452,18 +454,25 @@ def _finish(basin: Solution[State], marginal: Marginal, limits: Limits) -> Solut
     return joined(basin, _descend(start, marginal, replace(limits, steps=left)))
 
 
-def _descend(start: State, marginal: Marginal, limits: Limits) -> Solution[State]:
+def _descend(
+    start: State, marginal: Marginal, limits: Limits, products: GroupProducts | None = None
+) -> Solution[State]:
     """Minimise the energy (loss) by sweeps over working sets of columns, from the state `start`.
 
-    A sweep makes coordinate moves and Newton steps, see `solve_working_set`.
+    A sweep makes coordinate moves and Newton steps, see `solve_working_set`. If all groups of
+    columns are evaluated by `products`, the end is confirmed without them.
     """
-    return solve_working_set(
-        start,
-        marginal,
-        tolerance=limits.tolerance,
-        limit=limits.steps,
-        callbacks=limits.callbacks,
-    )
+
+    def solved(state: State, steps: int, used: GroupProducts | None = None) -> Solution[State]:
+        return solve_working_set(
+            state, marginal, tolerance=limits.tolerance, limit=steps, callbacks=limits.callbacks,
+            products=used,
+        )  # fmt: skip
+
+    if products is None:
+        return solved(start, limits.steps)
+    found = solved(start, limits.steps, products)
+    return confirmed(found, lambda at: evaluate_from(at, at.relevance), solved, limits.steps)
 
 
 def without_vanishing(state: State, marginal: Marginal) -> State:
@@ -494,22 +503,6 @@ def without_vanishing(state: State, marginal: Marginal) -> State:
     return evaluate_from(reached, xp.where(lower[..., None], trial, remaining))
 
 
-def joined(first: Solution[Any], second: Solution[Any]) -> Solution[Any]:
-    """Return two solutions as one; the second must have started where the first ended.
-
-    Numbers of iterations are added and histories are concatenated.
-    """
-    iterations = np.concatenate(
-        [first.history.iterations, second.history.iterations[1:] + first.n_iter]
-    )
-    values = {
-        name: np.concatenate([series, second.history[name][1:]])
-        for name, series in first.history.values.items()
-    }
-    history = History(iterations, values)
-    return replace(second, n_iter=first.n_iter + second.n_iter, history=history)
-
-
 def _solve_by_coordinates(
     problem: Problem, objective: Energy, start: Array | None, limits: Limits
 ) -> Solution[State]:
@@ -518,11 +511,13 @@ def _solve_by_coordinates(
     A coordinate move changes the relevance (prior variance) of one column to its minimiser. Without
     given relevances, the start is found at a decreasing sequence of noise variances.
     """
+    marginal = _marginal(objective)
+    products = GroupProducts.of(problem, marginal.groups)
     if start is None:
-        first = continuation(problem, _marginal(objective), limits.callbacks)
+        first = continuation(problem, marginal, limits.callbacks, products)
     else:
-        first = evaluate(problem, start, columns=True)
-    return _descend(first, _marginal(objective), limits)
+        first = evaluate_screened(problem, start, products)
+    return _descend(first, marginal, limits, products)
 
 
 def _marginal(objective: Energy) -> Marginal:

@@ -178,26 +178,27 @@ class State(NamedTuple):
         """Return the state restricted to the columns `index`; all others must have relevance zero.
 
         The relevance of a column is the prior variance of its coefficients. The state must be that
-        of one problem and store its fields `whitened` and `loading`, products of the dictionary
-        with the inverse covariance of a response; for a sparse dictionary, which does not store
-        them, they are computed. The columns of the result are dense.
+        of one problem. Its fields `whitened` and `loading`, products of the dictionary with the
+        inverse covariance of a response, are computed for these columns if they are not stored.
+        The columns of the result are dense.
         """
         xp = namespace(self.relevance)
         chosen = xp.asarray(index, device=device(self.relevance))
         vectors = ("relevance", "curvature", "alignment")
         parts = {name: xp.take(getattr(self, name), chosen, axis=0) for name in vectors}
         columns = dense_columns(self.dictionary, index)
-        if is_sparse(self.dictionary):
-            whitened = self.inverse @ columns
+        if not self.whitened.shape[-1]:
+            whitened = multiply_lower(self.inverse, columns)
             loading = adjoint(whitened) @ self.whitened_responses
         else:
             whitened = xp.take(self.whitened, chosen, axis=1)
             loading = xp.take(self.loading, chosen, axis=0)
-        return self._replace(dictionary=columns, whitened=whitened, loading=loading, **parts)
+        whole = State(*self)  # a subclass would describe all columns
+        return whole._replace(dictionary=columns, whitened=whitened, loading=loading, **parts)
 
     @property
     def complete(self) -> bool:
-        """Whether `take` can be called: all that it needs is stored."""
+        """Whether all that `take` returns is stored; otherwise it computes products."""
         stored = self.inverse if is_sparse(self.dictionary) else self.whitened
         return bool(stored.shape[-1])
 
@@ -215,6 +216,13 @@ def factorise(problem: Problem, relevance: Array) -> tuple[Array, Array]:
         dictionary = _all_dense(dictionary)
         factor, _ = root_by_qr(adjoint(dictionary * xp.sqrt(weights)[None, :]), problem.noise)
     return factor, 2.0 * xp.sum(xp.log(real_part(diagonal(factor))), axis=-1)
+
+
+def factor_of(problem: Problem, relevance: Array) -> Factor:
+    """Return the factorisation of the covariance at given relevances (prior variances)."""
+    lower, log_determinant = factorise(problem, relevance)
+    inverse = inverse_lower(lower)
+    return Factor(inverse, inverse @ problem.responses, log_determinant)
 
 
 def _all_dense(dictionary: Dictionary) -> Array:
@@ -262,10 +270,7 @@ def evaluate(
     State
         The relevances and what follows from them, such as curvatures and alignments.
     """
-    if factor is None:
-        lower, log_determinant = factorise(problem, relevance)
-        inverse = inverse_lower(lower)
-        factor = Factor(inverse, inverse @ problem.responses, log_determinant)
+    factor = factor_of(problem, relevance) if factor is None else factor
     nothing = _not_stored(relevance)
     if is_sparse(problem.dictionary):
         return State(

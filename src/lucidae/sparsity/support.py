@@ -14,8 +14,9 @@ import scipy.optimize
 import scipy.special
 
 from lucidae.arrays import Array, machine_epsilon, namespace, to_numpy
+from lucidae.sparsity.group_blocks import group_blocks
 from lucidae.sparsity.group_covariance import PrincipalState
-from lucidae.sparsity.group_moves import group_blocks, leave_group_out
+from lucidae.sparsity.group_moves import leave_group_out
 from lucidae.sparsity.groups import Groups
 from lucidae.sparsity.objectives import Energy
 from lucidae.sparsity.state import State, evaluate_from, positive

@@ -45,13 +45,13 @@ from lucidae.arrays import (
 from lucidae.iteration import Below, Callback, Solution, iterate
 from lucidae.sparsity.dictionary import dense_columns
 from lucidae.sparsity.group_moves import (
-    GroupWorkspace,
     Ranking,
-    descend_groups,
     multiples_of_identity,
     rank_groups,
     spherical_moves,
 )
+from lucidae.sparsity.group_screening import GroupProducts, evaluate_screened
+from lucidae.sparsity.group_workspace import GroupWorkspace, descend_groups
 from lucidae.sparsity.groups import Groups
 from lucidae.sparsity.objectives import FullCovariance, Marginal
 from lucidae.sparsity.problem import Problem, rounding_distance
@@ -446,13 +446,18 @@ def candidates(active: Any, gains: Any, most: int) -> np.ndarray[Any, Any]:
 
 
 def improve(
-    state: State, marginal: Marginal, tolerance: float, ranking: Ranking | None = None
+    state: State,
+    marginal: Marginal,
+    tolerance: float,
+    ranking: Ranking | None = None,
+    products: GroupProducts | None = None,
 ) -> State:
     """Return the state after one sweep: coordinate moves and Newton steps on the working set.
 
     Coordinate moves change one relevance (prior variance) each. All columns are evaluated at the
     new relevances. `tolerance` is the distance to optimality to be reached in the end, and
-    `ranking` are the best moves of groups of columns, if they are known already.
+    `ranking` are the best moves of groups of columns, if they are known already; `products` are
+    those by which the groups are evaluated, if they are not evaluated by a factor.
     """
     index = working_set(state, marginal, ranking)
     relevance, groups = state.relevance, marginal.groups
@@ -463,6 +468,8 @@ def improve(
         else:
             relevance, index = _move_groups(state, index, groups, tolerance)
     if not index.size:
+        if products is not None:
+            return evaluate_screened(state.problem, relevance, products)
         return evaluate_from(state, relevance)
     small = _restricted(state, relevance, index)
     point = polish(
@@ -474,7 +481,7 @@ def improve(
     # all columns: its factor serves the sweep, unless the point is in the span of its columns.
     better = put(relevance, index, point.relevance)
     factor = point.factor if small.problem.rows == state.problem.rows else None
-    return evaluate(state.problem, better, factor=factor, columns=True)
+    return evaluate_screened(state.problem, better, products, factor)
 
 
 def _move_groups(
@@ -555,6 +562,7 @@ def solve_working_set(
     tolerance: float = 1e-6,
     limit: int = 200,
     callbacks: Sequence[Callback] = (),
+    products: GroupProducts | None = None,
 ) -> Solution[State]:
     """Minimise an energy (loss) with respect to the relevances by sweeps over sets of columns.
 
@@ -563,7 +571,8 @@ def solve_working_set(
     Parameters
     ----------
     start : State
-        Where to begin: the state of one problem, with `whitened` and `loading` stored.
+        Where to begin: the state of one problem, with `whitened` and `loading` stored, or as by
+        `evaluate_screened`.
     marginal : FullCovariance or DiagonalCovariance
         The energy. Moves of single columns or groups are made for the full energy only; Newton
         steps are taken for all energies.
@@ -573,12 +582,14 @@ def solve_working_set(
         Largest number of sweeps.
     callbacks : sequence of callable
         Called with the progress of the iteration; see `lucidae.iteration.iterate`.
+    products : GroupProducts, optional
+        Products by which all groups of columns are evaluated from the active ones.
 
     Returns
     -------
     Solution
-        Its value is the last `State`, with `whitened` and `loading` stored. Its history records the
-        energy per response.
+        Its value is the last `State`, with `whitened` and `loading` stored unless `products` were
+        given. Its history records the energy per response.
     """
     problem = start.problem
     reachable = max(tolerance, rounding_distance(problem))
@@ -600,7 +611,7 @@ def solve_working_set(
         return max(scalar(marginal.violation(state)), jump)
 
     return iterate(
-        lambda state: improve(state, marginal, reachable, ranking(state)),
+        lambda state: improve(state, marginal, reachable, ranking(state), products),
         start,
         stop=Below(distance, reachable, patience=15),
         limit=limit,

@@ -1,0 +1,162 @@
+"""The metric and the explained moment of every group of columns, from which its best move follows.
+
+The metric of a group with the columns Φ_g is S = Φ_gᵀΣ⁻¹Φ_g and its explained moment is Q =
+Φ_gᵀΣ⁻¹CΣ⁻¹Φ_g, where Σ is the covariance of a response and C the second moment of the responses.
+The matrices are computed on the device of the data, from all columns times a factor of Σ⁻¹; see
+`group_screening` for the computation from the active columns alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+
+from lucidae.arrays import Array, adjoint, device, multiply_lower, namespace, to_numpy
+from lucidae.sparsity.dictionary import is_sparse
+from lucidae.sparsity.groups import Groups
+from lucidae.sparsity.state import State
+
+Matrices: TypeAlias = np.ndarray[Any, Any]
+
+MANY = 200
+"""Number of groups from which on their Gram matrices are computed entry by entry.
+
+One product then gives the same entry of the matrices of all groups."""
+
+IN_CACHE = 200_000
+"""Largest number of entries of the dictionary that are whitened at a time by one processor.
+
+The result is used at once, while it is in the processor's cache."""
+
+CHUNK = 4_000_000
+"""Largest number of entries of the dictionary that are rearranged by group at a time."""
+
+
+class Blocks(NamedTuple):
+    """The matrices S and Q (metric and explained moment) of k groups of m columns each.
+
+    Parameters
+    ----------
+    numbers : ndarray of int of shape (k,)
+        Numbers of the groups.
+    members : ndarray of int of shape (k, m)
+        Their columns.
+    metric, explained : ndarray of shape (k, m, m)
+        The matrices Φ_gᵀΣ⁻¹Φ_g and Φ_gᵀΣ⁻¹CΣ⁻¹Φ_g of each group of columns Φ_g, where Σ is the
+        covariance and C the second moment of the responses.
+    """
+
+    numbers: Matrices
+    members: Matrices
+    metric: Matrices
+    explained: Matrices
+
+
+class ScreenedState(State):
+    """The state of a problem whose groups share one relevance each, from its active columns alone.
+
+    The fields are those of `State`; `whitened` and `loading`, products of all columns with the
+    inverse covariance of a response, are not stored. The factor of the covariance, the energy
+    (loss) and all that `take` returns are as accurate as those of `evaluate`; the curvatures and
+    alignments of all columns are those of `group_screening.GroupProducts`.
+
+    Attributes
+    ----------
+    known : list of Blocks
+        The matrices of all groups, for each size of groups.
+    """
+
+    known: list[Blocks]
+
+
+def group_blocks(state: State, groups: Groups) -> Iterator[Blocks]:
+    """Yield the matrices S and Q of all groups (see `Blocks`), for one size of groups at a time.
+
+    If the state does not store its fields `whitened` and `loading`, products of the dictionary with
+    the inverse covariance of a response, these are computed for some groups at a time.
+    """
+    if isinstance(state, ScreenedState):
+        yield from state.known
+        return
+    chunk = CHUNK if state.complete or not isinstance(state.inverse, np.ndarray) else IN_CACHE
+    for numbers, members in groups.by_size():
+        step = max(1, chunk // (state.dictionary.shape[0] * members.shape[1]))
+        parts = [
+            _products(state, members[first : first + step])
+            for first in range(0, len(members), step)
+        ]
+        metric, explained = (np.concatenate(part) for part in zip(*parts, strict=True))
+        yield Blocks(numbers, members, metric, explained)
+
+
+def _products(state: State, members: Matrices) -> tuple[Matrices, Matrices]:
+    """Return the matrices Φ_gᵀΣ⁻¹Φ_g and Φ_gᵀΣ⁻¹XXᵀΣ⁻¹Φ_g/n of groups with the columns Φ_g.
+
+    Row i of `members` contains the indices of the columns of group i, and X are the n responses
+    with covariance Σ.
+    """
+    flat, xp = members.ravel(), namespace(state.responses)
+    first, last, consecutive = int(flat[0]), int(flat[-1]) + 1, bool((np.diff(flat) == 1).all())
+    if is_sparse(state.dictionary):
+        part = state.take(flat)
+        columns, loading = part.whitened, part.loading
+    elif not state.complete:
+        index = xp.asarray(flat, device=device(state.responses))
+        given = state.dictionary
+        given = given[:, first:last] if consecutive else xp.take(given, index, axis=1)
+        columns = multiply_lower(state.inverse, given)
+        loading = adjoint(adjoint(state.whitened_responses) @ columns)
+    elif consecutive:  # such columns need no copy
+        columns, loading = state.whitened[:, first:last], state.loading[first:last, :]
+    else:
+        index = xp.asarray(flat, device=device(state.whitened))
+        columns = xp.take(state.whitened, index, axis=1)
+        loading = xp.take(state.loading, index, axis=0)
+    count, size = members.shape
+    metric = _grams(columns, count, size)
+    if isinstance(loading, np.ndarray) and loading.T.flags.c_contiguous:
+        return metric, _grams(adjoint(loading), count, size)
+    loading = xp.reshape(loading, (count, size, -1))
+    return metric, to_numpy(loading @ adjoint(loading))
+
+
+def group_grams(columns: Array, members: Matrices) -> Matrices:
+    """Return AᵀA for the columns A of each group, of shape (k, m, m).
+
+    Row i of `members`, of shape (k, m), contains the indices of the columns of group i.
+    """
+    flat, xp = members.ravel(), namespace(columns)
+    if not (np.diff(flat) == 1).all():
+        columns = xp.take(columns, xp.asarray(flat, device=device(columns)), axis=1)
+    elif flat.size != columns.shape[1]:
+        columns = columns[:, int(flat[0]) : int(flat[-1]) + 1]
+    return _grams(columns, *members.shape)
+
+
+def _grams(columns: Array, count: int, size: int) -> Matrices:
+    """Return the Gram matrices of `count` groups of `size` consecutive columns."""
+    if isinstance(columns, np.ndarray) and count >= MANY and not np.iscomplexobj(columns):
+        return _metrics(columns, size)
+    xp = namespace(columns)
+    columns = xp.permute_dims(xp.reshape(columns, (-1, count, size)), (1, 0, 2))
+    return to_numpy(adjoint(columns) @ columns)
+
+
+def _metrics(columns: Matrices, size: int) -> Matrices:
+    """Return the Gram matrices of groups of `size` consecutive columns of a real matrix.
+
+    For many groups, products over all groups are faster than one product for each group.
+    """
+    total = columns.shape[1]
+    found = np.empty((total // size, size, size))
+    # Products with columns further to the right are computed for all columns, because strided
+    # access would take longer; those with columns of the next group are not used.
+    for distance in range(size):
+        left, right = columns[:, : total - distance], columns[:, distance:]
+        entries = np.zeros(total)
+        entries[: total - distance] = np.einsum("dk,dk->k", left, right)
+        for row in range(size - distance):
+            found[:, row, row + distance] = found[:, row + distance, row] = entries[row::size]
+    return found

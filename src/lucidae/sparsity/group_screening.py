@@ -1,0 +1,220 @@
+"""Evaluation of all groups of columns from the active columns alone.
+
+A sweep of a solver ranks all groups by the matrices S = Φ_gᵀΣ⁻¹Φ_g and Q = Φ_gᵀΣ⁻¹YYᵀΣ⁻¹Φ_g of
+their columns Φ_g, for the covariance Σ of a response and the responses Y of the normalised problem.
+With Σ⁻¹ = (I − KᵀK)/γ, as in `low_rank`, and K = MΦ_aᵀ for the active columns Φ_a, they follow from
+the products Φ_aᵀΦ, Φ_gᵀΦ_g and ΦᵀY. The products depend neither on the covariances of the groups
+nor on the noise variance γ, so that they are computed once for each column that becomes active. A
+sweep then costs κa² operations instead of κd², for κ columns, a of them active, and d rows.
+
+The forms are differences of numbers of the size 1/γ. So a solver uses these evaluations on its way
+and confirms where it ends by a factor of Σ; see `confirmed`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+
+from lucidae.arrays import (
+    Array,
+    adjoint,
+    device,
+    like,
+    matched,
+    namespace,
+    scalar,
+    solve_lower,
+    squared_norm,
+    to_numpy,
+    zeros_like_shape,
+)
+from lucidae.iteration.status import Solution, Status, joined
+from lucidae.sparsity.dictionary import is_sparse
+from lucidae.sparsity.group_blocks import Blocks, Matrices, ScreenedState, group_grams
+from lucidae.sparsity.groups import Groups
+from lucidae.sparsity.low_rank import WELL_CONDITIONED, LowRank
+from lucidae.sparsity.problem import Problem
+from lucidae.sparsity.state import Factor, State, evaluate, factor_of
+
+SCREENED_ENTRIES = 200_000
+"""Number of entries of a dictionary above which its groups are evaluated from the active columns.
+
+For smaller ones, the evaluation of all columns by a factor of the covariance takes little time."""
+
+FEW_ACTIVE = 0.5
+"""Largest number of active columns per row for which the products with them take less time."""
+
+S = TypeVar("S")
+
+
+@dataclass(slots=True)
+class GroupProducts:
+    """Products of a dictionary Φ with its active columns, for evaluations of all its groups.
+
+    Parameters
+    ----------
+    dictionary : array of shape (d, κ)
+        The dictionary.
+    groups : Groups
+        The groups of its columns.
+    grams : list of ndarray of shape (k, m, m)
+        Φ_gᵀΦ_g of the k groups of each size m, in the order of ``groups.by_size()``.
+    responses : array of shape (p, κ)
+        YᵀΦ for the p responses Y.
+    index : ndarray of int of shape (c,)
+        Columns whose products are stored.
+    rows : array of shape (c, κ)
+        Their products with all columns.
+    """
+
+    dictionary: Array
+    groups: Groups
+    grams: list[Matrices]
+    responses: Array
+    index: Matrices
+    rows: Array
+
+    @classmethod
+    def of(cls, problem: Problem, groups: Groups | None) -> GroupProducts | None:
+        """Return the products for a problem, whatever its noise variance is.
+
+        Return None if there are no groups, or if the dictionary is small or sparse.
+        """
+        dictionary = problem.dictionary
+        if groups is None or is_sparse(dictionary) or dictionary.ndim > 2:
+            return None
+        if problem.rows * problem.columns <= SCREENED_ENTRIES:
+            return None
+        grams = [group_grams(dictionary, members) for _, members in groups.by_size()]
+        responses = adjoint(problem.responses) @ dictionary
+        nothing = dictionary[:0, :]
+        return cls(dictionary, groups, grams, responses, np.zeros(0, dtype=int), nothing)
+
+    def serve(self, problem: Problem, active: int, variance: float) -> bool:
+        """Tell whether evaluations from the active columns are accurate and take less time.
+
+        `active` is the number of active columns and `variance` the sum of their prior variances.
+        """
+        small = active <= FEW_ACTIVE * problem.rows
+        return small and variance <= WELL_CONDITIONED * scalar(problem.noise)
+
+    def with_columns(self, index: Matrices) -> Array:
+        """Return ΦᵀΦ in the rows `index`, which are ascending, and store those that are new.
+
+        If more columns are stored than the dictionary has rows, only these are kept.
+        """
+        xp = namespace(self.dictionary)
+        new = np.setdiff1d(index, self.index)
+        if new.size:
+            chosen = xp.asarray(new, device=device(self.dictionary))
+            found = adjoint(xp.take(self.dictionary, chosen, axis=1)) @ self.dictionary
+            self.rows = xp.concat([self.rows, found], axis=0)
+            self.index = np.concatenate([self.index, new])
+        order = np.argsort(self.index)
+        places = order[np.searchsorted(self.index, index, sorter=order)]
+        if np.array_equal(places, np.arange(self.index.size)):
+            return self.rows
+        taken = xp.take(self.rows, xp.asarray(places, device=device(self.rows)), axis=0)
+        if self.index.size > self.dictionary.shape[0]:
+            self.index, self.rows = index, taken
+        return taken
+
+    def blocks(self, problem: Problem, index: Matrices, roots: Any) -> list[Blocks]:
+        """Return the matrices of all groups (see `Blocks`), for each size of groups.
+
+        Parameters
+        ----------
+        problem : Problem
+            The problem, of which the noise variance and the responses are used.
+        index : ndarray of int of shape (a,)
+            The active columns, ascending.
+        roots : array of shape (a, r)
+            A matrix T such that TTᵀ is the prior covariance of their coefficients.
+        """
+        xp = namespace(self.dictionary)
+        chosen = xp.asarray(index, device=device(self.dictionary))
+        columns = xp.take(self.dictionary, chosen, axis=1)
+        roots = like(matched(roots, problem.noise), columns)
+        inverse = LowRank.of(columns @ roots, problem.noise)
+        # KΦ = L⁻¹TᵀΦ_aᵀΦ, and the adjoint of ΦᵀΣ⁻¹Y is (YᵀΦ − (KY)ᵀKΦ)/γ.
+        if index.size:
+            shares = solve_lower(inverse.lower, adjoint(roots)) @ self.with_columns(index)
+        else:
+            shares = self.dictionary[:0, :]
+        inside = adjoint(inverse.reduced @ problem.responses)
+        loading = inverse.forms(self.responses, inside @ shares)
+        noise, found = scalar(problem.noise), []
+        for (numbers, members), gram in zip(self.groups.by_size(), self.grams, strict=True):
+            metric = (gram - group_grams(shares, members)) / noise
+            found.append(Blocks(numbers, members, metric, group_grams(loading, members)))
+        return found
+
+
+def evaluate_screened(
+    problem: Problem,
+    relevance: Array,
+    products: GroupProducts | None,
+    factor: Factor | None = None,
+) -> State:
+    """Return the state at given relevances (prior variances), which groups of columns share.
+
+    It is a `ScreenedState` if `products` serve for this problem, and otherwise the result of
+    `evaluate` with all columns. `factor` is the factorisation of the covariance of a response at
+    these relevances, if it is known already.
+    """
+    variances = to_numpy(relevance)
+    active = np.flatnonzero(variances)
+    if products is None or not products.serve(problem, active.size, float(variances.sum())):
+        return evaluate(problem, relevance, factor=factor, columns=True)
+    factor = factor_of(problem, relevance) if factor is None else factor
+    blocks = products.blocks(problem, active, np.diag(np.sqrt(variances[active])))
+    curvature, alignment = np.zeros(variances.size), np.zeros(variances.size)
+    for _, members, metric, explained in blocks:
+        curvature[members] = np.diagonal(metric, axis1=1, axis2=2).real
+        alignment[members] = np.diagonal(explained, axis1=1, axis2=2).real
+    empty = zeros_like_shape((0, 0), relevance)
+    state = ScreenedState(
+        *problem, relevance, like(np.maximum(curvature, 0.0), relevance),
+        like(alignment, relevance), squared_norm(factor.responses), factor.log_determinant,
+        factor.inverse, factor.responses, empty, empty,
+    )  # fmt: skip
+    state.known = blocks
+    return state
+
+
+def confirmed(
+    found: Solution[S],
+    exact: Callable[[S], S],
+    proceed: Callable[[S, int], Solution[S]],
+    limit: int,
+) -> Solution[S]:
+    """Return a solution that was found by screened evaluations, after an evaluation without them.
+
+    Parameters
+    ----------
+    found : Solution
+        Where the screened iteration ended.
+    exact : callable
+        Returns a state evaluated by a factor of the covariance of a response.
+    proceed : callable
+        Called with such a state and a largest number of steps: continues the iteration without
+        screening. It makes no step if the state is optimal.
+    limit : int
+        Largest number of steps in all.
+
+    Returns
+    -------
+    Solution
+        Its state and its distance to optimality are evaluated without screening, unless the
+        iteration was stopped or reached the limit: then only the state is.
+    """
+    value = exact(found.value)
+    if found.status in (Status.CONVERGED, Status.STALLED):
+        return joined(found, proceed(value, max(limit - found.n_iter, 0)))
+    return Solution(
+        value, found.status, found.n_iter, found.distance, found.tolerance, found.history
+    )

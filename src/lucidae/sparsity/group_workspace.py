@@ -1,0 +1,291 @@
+"""Moves of the groups of a working set, one after the other, with updates of low rank.
+
+A move replaces the prior covariance of one group by the one of lowest energy (loss), with all other
+groups fixed; `group_moves` has the formulas. After a move of a group of m columns, the matrices of
+all groups of the working set follow by a product of rank m.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy.linalg import blas
+
+from lucidae.arrays import adjoint, matched, scalar, to_numpy
+from lucidae.iteration import Below, iterate
+from lucidae.sparsity.group_blocks import Matrices
+from lucidae.sparsity.group_moves import MoveRule, full_moves, of_one_pair, square_root
+from lucidae.sparsity.groups import Groups
+from lucidae.sparsity.problem import Problem, rounding_distance
+from lucidae.sparsity.state import State, evaluate
+
+ILL_CONDITIONED = 1e-4
+"""Noise variance, in normalised units, below which the energy after the moves is computed.
+
+The gain of a move depends on I − TᵀST for a covariance TTᵀ and a metric S. The smallest eigenvalue
+of this matrix is of the order of the noise variance, and its error is that of S."""
+
+TOGETHER = 8
+"""Largest number of moves after which the gains of all groups of a working set are computed."""
+
+STILL = 0.3
+"""A group moves if its gain is at least this share of the largest one known of other groups."""
+
+WRONG = 2
+"""Number of groups with a smaller gain after which the gains of all groups are computed."""
+
+CHECK_MOVES = 4
+"""Number of times that the gains of all groups are computed between two checks whether to stop."""
+
+_PRODUCTS: dict[str, Callable[..., Any]] = {"d": blas.dgemm, "D": blas.zgemm}
+"""Products of matrices that are added to a given one in place, by type of number."""
+
+
+@dataclass(slots=True)
+class GroupWorkspace:
+    """Arrays for moves of the groups of a working set; the moves overwrite them.
+
+    A move replaces the prior covariance of one group by the one of lowest energy (loss).
+
+    Parameters
+    ----------
+    gram : ndarray of shape (c, c + p)
+        The matrix [ΦᵀΣ⁻¹Φ | ΦᵀΣ⁻¹Y] of the c columns Φ of the working set, where Σ is the
+        covariance of a response and Y are the p responses of the normalised problem.
+    members : list of ndarray of int of shape (k, m)
+        The columns of each group, as positions in the working set, for each size m of groups.
+    covariances : list of ndarray of shape (k, m, m)
+        The prior covariances of these groups.
+    rule : callable
+        `spherical_moves` or `full_moves`.
+    problem : Problem
+        The problem with these columns alone.
+    energy : float
+        The energy (loss) per response, up to a constant, when `gram` was last computed.
+    fixed : list of ndarray of bool of shape (k,), optional
+        The groups that do not move any more, for each size of groups. If it is given, each move is
+        followed by a new factorisation, and undone if the energy rises.
+    """
+
+    gram: Matrices
+    members: list[Matrices]
+    covariances: list[Matrices]
+    rule: MoveRule
+    problem: Problem
+    energy: float
+    fixed: list[Matrices] | None = None
+
+    @classmethod
+    def of(
+        cls, state: State, groups: Groups, covariances: list[Matrices], rule: MoveRule
+    ) -> GroupWorkspace:
+        """Return the arrays for all columns of a state that stores `whitened` and `loading`.
+
+        These two fields are products of the dictionary with the inverse covariance of a response.
+        `covariances` are in the order of ``groups.by_size()``.
+        """
+        members = [members for _, members in groups.by_size()]
+        return cls(_gram(state), members, covariances, rule, state.problem, _energy(state))
+
+    def best_moves(self) -> list[tuple[Matrices, Matrices]]:
+        """Return, for each size of groups, the best covariances of these groups and their gains.
+
+        The best covariance of a group minimises the energy (loss) with all other groups fixed, and
+        its gain is the decrease of the energy per response. For k groups of m columns the arrays
+        have the shapes (k, m, m) and (k,).
+        """
+        columns, width = self.gram.shape
+        found = []
+        for members, covariance in zip(self.members, self.covariances, strict=True):
+            place = members[:, :, None] * width + members[:, None, :]
+            metric = self.gram.reshape(-1).take(place)
+            loading = self.gram[members, columns:]
+            found.append(self.rule(covariance, metric, loading @ adjoint(loading)))
+        if self.fixed is not None:
+            pairs = zip(found, self.fixed, strict=True)
+            found = [(moved, np.where(fixed, 0.0, gains)) for (moved, gains), fixed in pairs]
+        return found
+
+    def best_move(self, size: int, place: int) -> tuple[Matrices, float]:
+        """Return the best covariance of one group, and its gain, as `best_moves` does for all.
+
+        The group is number `place` in the list number `size` of `members`.
+        """
+        columns, index = self.gram.shape[0], self.members[size][place]
+        rows = self.gram[index]
+        loading, covariance = rows[:, columns:], self.covariances[size][place]
+        metric, explained = rows[:, index], loading @ adjoint(loading)
+        if self.fixed is not None and self.fixed[size][place]:
+            return covariance, 0.0
+        if self.rule is full_moves and index.size == 2 and rows.dtype.kind == "f":
+            with suppress(np.linalg.LinAlgError):
+                return of_one_pair(covariance, metric, explained)
+        moved, gain = self.rule(covariance[None], metric[None], explained[None])
+        return moved[0], float(gain[0])
+
+    def slopes(self, members: Matrices) -> Matrices:
+        """Return minus the derivative of the energy (loss) in the relevance of each group.
+
+        The columns of a group share one relevance (prior variance); row i of `members` contains
+        their positions in the working set.
+        """
+        loading = self.gram[members, self.gram.shape[0] :]
+        alignment = (np.abs(loading) ** 2).sum(axis=(1, 2))
+        return np.asarray(alignment - self.gram[members, members].real.sum(axis=1))
+
+    def move(self, size: int, place: int, covariance: Matrices) -> None:
+        """Give one group another covariance, and update the arrays of the workspace.
+
+        The group is number `place` in the list number `size` of `members`. For m columns the update
+        is a product of rank m.
+        """
+        # Woodbury's identity: with Γ changed by Δ, Σ⁻¹ loses Σ⁻¹Φ_g(I + ΔS)⁻¹ΔΦ_gᵀΣ⁻¹. Multiplied
+        # by Φᵀ and [Φ, Y], this takes a product of columns and rows from the buffer.
+        if self.fixed is not None:
+            self._move_if_lower(size, place, covariance)
+            return
+        index = self.members[size][place]
+        change = covariance - self.covariances[size][place]
+        rows = self.gram[index, :]
+        system = np.eye(index.size) + change @ rows[:, index]
+        lost = np.linalg.solve(system, change) @ rows
+        multiply = _PRODUCTS.get(self.gram.dtype.char)
+        if multiply is None or lost.dtype != self.gram.dtype:
+            self.gram -= self.gram[:, index] @ lost
+        else:  # in place: BLAS is column-major and sees the transposes
+            into = {"beta": 1.0, "c": self.gram.T, "overwrite_c": True}
+            multiply(-1.0, lost.T, self.gram[:, index].T, **into)
+        self.covariances[size][place] = covariance
+
+    def move_all(self) -> float:
+        """Move every group once, one after the other, and return by how much the energy fell.
+
+        A move replaces the covariance of a group by the one of lowest energy (loss). The decrease
+        is that per response.
+        """
+        total = 0.0
+        for size, members in enumerate(self.members):
+            for place in range(len(members)):
+                moved, gain = self.best_move(size, place)
+                if gain > 0.0:
+                    self.move(size, place, moved)
+                    total += gain
+        return total
+
+    def _move_if_lower(self, size: int, place: int, covariance: Matrices) -> None:
+        """Change the covariance of one group only if this lowers the energy (loss).
+
+        The energy and `gram` are computed from a new factorisation. If the energy rises, the group
+        is fixed, because the gain of its move is smaller than rounding errors.
+        """
+        assert self.fixed is not None
+        before = self.covariances[size][place] + 0.0
+        self.covariances[size][place] = covariance
+        state = self._evaluated()
+        if _energy(state) <= self.energy:
+            self.gram, self.energy = _gram(state), _energy(state)
+        else:
+            self.covariances[size][place], self.fixed[size][place] = before, True
+
+    def make(self, moves: Callable[[], None]) -> None:
+        """Call `moves`, which moves groups, and call it again with more care if the energy rose.
+
+        The updates of `gram` accumulate rounding errors, and for a tiny noise variance a move that
+        is computed from them may raise the energy (loss). The moves are then undone and repeated,
+        each with a factorisation of its own.
+        """
+        if scalar(self.problem.noise) >= ILL_CONDITIONED:
+            moves()
+            return
+        before = [covariance + 0.0 for covariance in self.covariances]
+        try:
+            moves()
+            lower = _energy(self._evaluated()) <= self.energy + rounding_distance(self.problem)
+        except np.linalg.LinAlgError:  # I + ΔS is singular up to rounding
+            lower = False
+        if lower:
+            return
+        self.covariances = before
+        self.gram = _gram(self._evaluated())
+        self.fixed = [np.zeros(len(members), dtype=bool) for members in self.members]
+        moves()
+
+    def _evaluated(self) -> State:
+        """Return the state at the present covariances; its field `relevance` has no meaning."""
+        columns, parts = to_numpy(self.problem.dictionary), []
+        for members, covariance in zip(self.members, self.covariances, strict=True):
+            turned = np.moveaxis(columns[:, members], 0, 1) @ square_root(covariance)
+            parts.append(np.moveaxis(turned, 0, 1).reshape(len(columns), -1))
+        scaled = matched(np.hstack(parts), self.problem.dictionary)
+        ones = matched(np.ones(scaled.shape[1]), self.problem.noise)
+        factor = evaluate(self.problem._replace(dictionary=scaled), ones).factor
+        return evaluate(self.problem, ones, factor=factor, columns=True)
+
+
+def _gram(state: State) -> Matrices:
+    """Return [ΦᵀΣ⁻¹Φ | ΦᵀΣ⁻¹Y] for columns Φ, responses Y and the covariance Σ of a response."""
+    whitened, loading = to_numpy(state.whitened), to_numpy(state.loading)
+    return np.hstack([adjoint(whitened) @ whitened, loading])
+
+
+def _energy(state: State) -> float:
+    """Return the full energy (loss) per response of a state, up to a constant."""
+    return scalar(state.energy_of_fit + state.log_determinant)
+
+
+def descend_groups(workspace: GroupWorkspace, *, share: float, floor: float, limit: int) -> None:
+    """Lower the energy (loss) by moves of single groups; the group that gains most moves first.
+
+    A move replaces the covariance of a group by the best one, and its gain is the decrease of the
+    energy per response. The moves end when no gain exceeds `floor`, or `share` times the largest
+    gain at the start, and at the latest after `limit` moves. The arrays of the workspace are
+    overwritten.
+    """
+    workspace.make(lambda: _descend(workspace, share, floor, limit))
+
+
+def _descend(workspace: GroupWorkspace, share: float, floor: float, limit: int) -> None:
+    """Make the moves of `descend_groups` without a check of the energy (loss) after them."""
+    found = workspace.best_moves()
+    starts = np.cumsum([0, *(len(gains) for _, gains in found)])
+
+    def largest_gain(_: int = 0) -> float:
+        return max(float(gains.max(initial=0.0)) for _, gains in found)
+
+    # A move changes the gains of the other groups, but mostly those of a few. The gains of all of
+    # them are computed after several moves; in between only that of the group that is to move. It
+    # moves if its gain is still among the largest.
+    def step(count: int) -> int:
+        nonlocal found
+        gains, wrong = np.concatenate([gains for _, gains in found]), 0
+        for tried in range(TOGETHER):
+            largest = int(gains.argmax())
+            if gains[largest] <= enough or wrong > WRONG:
+                break
+            size = int(np.searchsorted(starts, largest, side="right")) - 1
+            place = largest - int(starts[size])
+            moved, gain = workspace.best_move(size, place) if tried else _at(found, size, place)
+            gains[largest] = 0.0
+            if gain > enough and gain >= STILL * float(gains.max()):
+                workspace.move(size, place, moved)
+            else:
+                gains[largest], wrong = min(gain, float(gains.max())), wrong + 1
+        else:
+            tried = TOGETHER
+        if tried:
+            found = workspace.best_moves()
+        return count + 1
+
+    enough = max(share * largest_gain(), floor)
+    stop = Below(largest_gain, enough)
+    iterate(step, 0, stop=stop, limit=-(-limit // TOGETHER), check_every=CHECK_MOVES)
+
+
+def _at(found: list[tuple[Matrices, Matrices]], size: int, place: int) -> tuple[Matrices, float]:
+    """Return the covariance and the gain of one group from the results of `best_moves`."""
+    moved, gains = found[size]
+    return moved[place], float(gains[place])
