@@ -319,6 +319,19 @@ def ratio(
     return float(np.median(quotients)) if quotients.size else np.nan
 
 
+def two_digits(quotient: float) -> str:
+    """Return a ratio with two digits, or with all before the decimal point; a dash for NaN.
+
+    Examples
+    --------
+    >>> [two_digits(each) for each in (0.945, 18.2, 161.0, np.nan)]
+    ['0.94', '18', '161', '–']
+    """
+    if not np.isfinite(quotient):
+        return "–"
+    return f"{quotient:.0f}" if quotient >= 10.0 else f"{quotient:.2g}"
+
+
 def speed(results: Results, cells: Iterable[Cell] = CELLS) -> str:
     """Return the ratios of the seconds of gamma_map to ours at free orientation, with a verdict."""
     columns = [(peer, alpha, "seconds") for peer in TIMED for alpha in COLUMNS]
@@ -340,7 +353,7 @@ def speed(results: Results, cells: Iterable[Cell] = CELLS) -> str:
     ]
     middle = [float(np.median(found)) if found else np.nan for found in measured]
     lines = [*rows, ("median of the cells", middle)]
-    shown = [(name, *(f"{q:.2g}" if np.isfinite(q) else "–" for q in qs)) for name, qs in lines]
+    shown = [(name, *map(two_digits, qs)) for name, qs in lines]
     counts = "; ".join(
         f"{title}: {sum(q >= FASTER for q in found)} of {len(found)} cells, median {typical:.2g}"
         if found

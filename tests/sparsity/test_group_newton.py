@@ -1,19 +1,17 @@
-"""Newton steps in covariances of groups, and products of their columns by Woodbury's identity."""
+"""Newton steps in covariances of groups, and moves that change their ranks."""
 
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from lucidae.sparsity import group_newton, group_solver
+from lucidae.sparsity import group_newton
 from lucidae.sparsity.group_covariance import (
-    GroupCovariance,
     evaluate_covariances,
     orthonormal,
 )
 from lucidae.sparsity.group_moves import full_moves
 from lucidae.sparsity.group_newton import polish_groups
-from lucidae.sparsity.group_products import ColumnProducts
-from lucidae.sparsity.group_solver import change_ranks, solve_groups
+from lucidae.sparsity.group_solver import change_ranks
 from lucidae.sparsity.group_workspace import GroupWorkspace
 from lucidae.sparsity.groups import Groups
 from lucidae.sparsity.problem import normalise
@@ -46,42 +44,6 @@ def random_covariances(groups, numbers, kind, rank=None):
     size = groups.members.shape[1]
     half = normal(rng, kind, len(numbers), size, rank or 1) * groups.present[numbers][:, :, None]
     return half @ half.conj().swapaxes(1, 2)
-
-
-@KINDS
-def test_woodburys_identity_gives_the_state_and_the_blocks_of_a_factorisation(kind):
-    problem, groups = draw(0, kind)
-    products = ColumnProducts.suited(problem, groups)
-    for numbers in ([], [2], [2, 5, 9], [2, 4, 5]):  # some products are known from the calls before
-        numbers = np.array(numbers, dtype=int)
-        blocks = random_covariances(groups, numbers, kind, rank=2)
-        plain = evaluate_covariances(problem, groups, numbers, blocks)
-        fast = evaluate_covariances(problem, groups, numbers, blocks, products)
-        assert fast.active is not None
-        assert fast.factor is plain.active is None
-        assert_allclose(fast.fit, plain.fit, rtol=1e-10)
-        assert_allclose(fast.log_determinant, plain.log_determinant, rtol=1e-10)
-        assert_allclose(fast.ranking.gains, plain.ranking.gains, atol=1e-9)
-        assert_allclose(fast.ranking.violation, plain.ranking.violation, rtol=1e-9)
-        for ours, expected in zip(fast.matrices(), plain.matrices(), strict=True):
-            assert_allclose(ours.metric, expected.metric, atol=1e-10)
-            assert_allclose(ours.explained, expected.explained, atol=1e-9)
-        index = groups.columns(np.array([2, 3, 7]))
-        whole = plain.take(index)
-        expected = whole.whitened.conj().T @ np.hstack([whole.whitened, plain.whitened_responses])
-        assert_allclose(products.gram(index, 0.05, fast.active), expected, atol=1e-10)
-
-
-def test_products_are_not_used_where_digits_or_time_would_be_lost():
-    problem, groups = draw(0)
-    products = ColumnProducts.suited(problem, groups)
-    numbers = np.arange(3)
-    blocks = random_covariances(groups, numbers, float)
-    quiet = evaluate_covariances(problem.with_noise(1e-6), groups, numbers, blocks, products)
-    assert quiet.active is None
-    many = np.arange(groups.count)
-    blocks = random_covariances(groups, many, float, rank=3)
-    assert evaluate_covariances(problem, groups, many, blocks, products).active is None
 
 
 def workspace_of(problem, groups, numbers, kind, rank):
@@ -174,17 +136,3 @@ def test_ranks_change_where_this_lowers_the_energy():
     assert float(reached.energy_of_fit + reached.log_determinant) < workspace.energy
     after = [covariance.any(axis=(1, 2)) for covariance in workspace.covariances]
     assert sum(int((new & ~old).sum()) for new, old in zip(after, before, strict=True)) > 0
-
-
-@KINDS
-def test_fits_with_and_without_kept_products_end_at_the_same_energy(kind, monkeypatch):
-    problem, groups = draw(4, kind)
-    full = GroupCovariance(groups)
-    settings = {"method": "coordinate", "start": None, "tolerance": 1e-8, "limit": 100}
-    fast = solve_groups(problem, full, **settings)
-    monkeypatch.setattr(group_solver.ColumnProducts, "suited", lambda *_: None)
-    plain = solve_groups(problem, full, **settings)
-    assert fast.status.ok
-    assert plain.status.ok
-    assert_allclose(full.value(fast.value), full.value(plain.value), rtol=1e-9)
-    assert_allclose(fast.value.covariances, plain.value.covariances, atol=1e-5)

@@ -43,13 +43,12 @@ from lucidae.sparsity.group_moves import (
     inverse_root,
     square_root,
 )
-from lucidae.sparsity.group_products import ActiveColumns, ColumnProducts, Products
 from lucidae.sparsity.group_screening import GroupProducts
 from lucidae.sparsity.groups import Groups
 from lucidae.sparsity.objectives import Energy, FullCovariance, make_objective
 from lucidae.sparsity.penalties import Penalty
 from lucidae.sparsity.problem import Problem
-from lucidae.sparsity.state import Factor, State, evaluate, evaluate_from, factorise
+from lucidae.sparsity.state import State, evaluate, evaluate_from, factorise
 from lucidae.validation import check_choice
 
 
@@ -369,18 +368,14 @@ class CovarianceState(State):
         The groups whose covariance is not zero, ascending.
     blocks : ndarray of shape (a, m, m)
         Their covariances, padded with zeros to the size m of the largest group.
-    products : ColumnProducts, GroupProducts or None
-        Products by which all groups are evaluated from the active ones, where this serves.
-    active : ActiveColumns or None
-        Products with the columns of the groups `numbers`. If there are any, the fields `inverse`
-        and `whitened_responses` are not stored.
+    products : GroupProducts or None
+        Products by which all groups are evaluated from the active ones, if this serves.
     """
 
     groups: Groups
     numbers: Matrices
     blocks: Matrices
-    products: Products | None
-    active: ActiveColumns | None
+    products: GroupProducts | None
 
     @property
     def covariances(self) -> Array:
@@ -400,15 +395,11 @@ class CovarianceState(State):
         They are computed from the active columns by `products` if these serve, and otherwise from
         all columns times a factor of the inverse covariance of a response.
         """
-        products = self.products
-        if isinstance(products, ColumnProducts) and self.active is not None:
-            return products.blocks(self, self.active)
-        if not isinstance(products, GroupProducts):
-            return group_blocks(self, self.groups)
         members, present = self.groups.members[self.numbers], self.groups.present[self.numbers]
         used = np.flatnonzero(present.ravel() > 0)
         variance = float(np.trace(self.blocks, axis1=1, axis2=2).real.sum())
-        if not products.serve(self.problem, used.size, variance):
+        products = self.products
+        if products is None or not products.serve(self.problem, used.size, variance):
             return group_blocks(self, self.groups)
         roots = np.zeros((*members.shape, *members.shape), dtype=self.blocks.dtype)
         every = np.arange(len(members))
@@ -421,7 +412,7 @@ class CovarianceState(State):
         """Return the same state without `products`."""
         state = CovarianceState(*self)
         state.groups, state.numbers, state.blocks = self.groups, self.numbers, self.blocks
-        state.products, state.active = None, None
+        state.products = None
         return state
 
     def take(self, index: Any) -> State:
@@ -451,48 +442,20 @@ def evaluate_covariances(
     groups: Groups,
     numbers: Matrices,
     blocks: Matrices,
-    products: Products | None = None,
+    products: GroupProducts | None = None,
 ) -> CovarianceState:
     """Return the state of a problem at given covariances of some of its groups, others being zero.
 
     `numbers`, of shape (a,), are these groups in ascending order, and `blocks`, of shape (a, m, m),
-    their covariances, padded with zeros to the size m of the largest group. If `products` are
-    given, they are used where this is faster than a factorisation of the covariance of a response.
+    their covariances, padded with zeros to the size m of the largest group. `products` are those
+    by which all groups are evaluated, if they are not evaluated by a factor.
     """
     used = blocks.any(axis=(1, 2))
     numbers, blocks = (numbers, blocks) if used.all() else (numbers[used], blocks[used])
     members, present = groups.members[numbers], groups.present[numbers]
-    # Σ = Σ_g Φ_gTTᵀΦ_gᵀ + γI, where the columns of T are the principal axes of the covariance of g.
-    roots = square_root(blocks) * present[:, :, None]
-    active = None
-    if isinstance(products, ColumnProducts):
-        active = products.at(problem, numbers, roots)
-    variances = np.zeros(groups.labels.size)
-    variances[members[present > 0]] = np.diagonal(blocks, axis1=1, axis2=2).real[present > 0]
-    nothing, empty = (zeros_like_shape((0,) * axes, problem.noise) for axes in (1, 2))
-    if active is None:
-        factor = _factor_of_groups(problem, members, roots)
-        fit = squared_norm(factor.responses)
-    else:
-        fit, volume = (like(value, problem.noise) for value in active[2:])
-        factor = Factor(empty, empty, volume)
-    state = CovarianceState(
-        *problem, like(variances, problem.noise), nothing, nothing, fit, factor.log_determinant,
-        factor.inverse, factor.responses, empty, empty,
-    )  # fmt: skip
-    state.groups, state.numbers, state.blocks = groups, numbers, blocks
-    state.products, state.active = products, active
-    return state
-
-
-def _factor_of_groups(problem: Problem, members: Matrices, roots: Matrices) -> Factor:
-    """Return the factorisation of the covariance of a response, from the columns of some groups.
-
-    `members`, of shape (a, m), are their columns, and `roots`, of shape (a, m, m), the roots T of
-    the covariances TTᵀ of their coefficients; rows of padding are zero.
-    """
     xp, place = namespace(problem.dictionary), device(problem.dictionary)
-    roots = matched(roots, problem.dictionary)
+    # Σ = Σ_g Φ_gTTᵀΦ_gᵀ + γI, where the columns of T are the principal axes of the covariance of g.
+    roots = matched(square_root(blocks) * present[:, :, None], problem.dictionary)
     roots = as_complex(roots) if is_complex(problem.dictionary) else roots
     columns = xp.take(problem.dictionary, xp.asarray(members.ravel(), device=place), axis=1)
     columns = xp.permute_dims(xp.reshape(columns, (problem.rows, *members.shape)), (1, 0, 2))
@@ -501,7 +464,17 @@ def _factor_of_groups(problem: Problem, members: Matrices, roots: Matrices) -> F
     ones = matched(np.ones(scaled.shape[1]), problem.noise)
     lower, log_determinant = factorise(problem._replace(dictionary=scaled), ones)
     inverse = inverse_lower(lower)
-    return Factor(inverse, inverse @ problem.responses, log_determinant)
+    responses = inverse @ problem.responses
+    variances = np.zeros(groups.labels.size)
+    variances[members[present > 0]] = np.diagonal(blocks, axis1=1, axis2=2).real[present > 0]
+    nothing, empty = (zeros_like_shape((0,) * axes, problem.noise) for axes in (1, 2))
+    state = CovarianceState(
+        *problem, like(variances, problem.noise), nothing, nothing, squared_norm(responses),
+        log_determinant, inverse, responses, empty, empty,
+    )  # fmt: skip
+    state.groups, state.numbers, state.blocks = groups, numbers, blocks
+    state.products = products
+    return state
 
 
 def rank_covariances(

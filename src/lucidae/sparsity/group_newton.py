@@ -20,7 +20,6 @@ from lucidae.arrays import adjoint, scalar, solve_lower, to_numpy
 from lucidae.iteration import Below, iterate
 from lucidae.sparsity.group_blocks import Matrices
 from lucidae.sparsity.group_moves import NEGLIGIBLE
-from lucidae.sparsity.group_products import LOUD
 from lucidae.sparsity.group_workspace import GroupWorkspace
 from lucidae.sparsity.problem import Problem, rounding_distance
 from lucidae.sparsity.working_set import FIRST_DAMPING, ROUNDING, SMALLEST_DAMPING
@@ -30,6 +29,12 @@ NEWTON_STEPS = 30
 
 NEAR = 1e-3
 """Distance to optimality below which a Newton step may be judged by the distance after it."""
+
+LOUD = 1e-3
+"""Noise variance, in normalised units, from which on latents are measured by Woodbury's identity.
+
+The result is a difference that may be of the order of the noise variance, and its rounding errors
+are of the order of those of its terms."""
 
 LARGEST_DAMPING = 1e8
 """Damping at which Newton steps end, because none lowers the energy."""
@@ -117,10 +122,9 @@ def polish_groups(
     members = [index[used] for index, used in pairs]
     pairs = zip(workspace.covariances, active, strict=True)
     first = [covariance[used] for covariance, used in pairs]
-    measured = _measures(part, members)
+    measured, rounding = _measures(part, members), rounding_distance(part)
     missing = np.asarray(~to_numpy(part.dictionary).any(axis=0))
     zeros = [missing[index] for index in members]
-    rounding = rounding_distance(part)
 
     def step(point: _DampedPoint) -> _DampedPoint:
         moved = _newton_step(point.at, point.damping)
@@ -174,7 +178,7 @@ def _distance(point: _DampedPoint) -> float:
 
 
 def _slope(at: Latents) -> float:
-    """Return the distance to optimality among covariances of these ranks."""
+    """Return the distance to optimality among covariances of the same ranks."""
     # As in `rank_covariances`, columns have unit norm in the metric. For those of T it is below 1.
     powers = np.diagonal(at.metric).real
     powers = np.where(powers > 0, powers, 1.0)
@@ -253,7 +257,7 @@ def _measures(part: Problem, members: list[Matrices]) -> Measured:
     power = float(np.linalg.norm(responses) ** 2)
 
     def by_columns(axes: list[Matrices], used: Matrices, inside: Matrices) -> _Values:
-        # Woodbury's identity, see `group_products`.
+        # Woodbury's identity: γΣ⁻¹ = I − A(γI + AᵀA)⁻¹Aᵀ for the columns A that span Σ − γI.
         turn = _block_diagonal(axes)[:, used]
         plain = adjoint(turn) @ gram
         plain = np.hstack([plain[:, : order.size] @ turn, plain[:, order.size :]])

@@ -16,7 +16,7 @@ import numpy as np
 
 from lucidae.arrays import scalar, to_numpy
 from lucidae.iteration import Below, Callback, Progress, Solution, Status, iterate
-from lucidae.sparsity.dictionary import adjoint_times, dense_columns
+from lucidae.sparsity.dictionary import adjoint_times
 from lucidae.sparsity.group_blocks import Matrices, group_blocks
 from lucidae.sparsity.group_covariance import (
     Axes,
@@ -32,7 +32,6 @@ from lucidae.sparsity.group_covariance import (
 )
 from lucidae.sparsity.group_moves import full_moves, square_root
 from lucidae.sparsity.group_newton import NEWTON_STEPS, polish_groups
-from lucidae.sparsity.group_products import ColumnProducts, Products, products_of
 from lucidae.sparsity.group_screening import GroupProducts, confirmed
 from lucidae.sparsity.group_workspace import GroupWorkspace, descend_groups
 from lucidae.sparsity.groups import Groups
@@ -85,8 +84,8 @@ def solve_groups(
     assert groups is not None
     problem, basis = orthonormal(problem, groups)
     start = None if start is None else basis.within(start)
-    products = products_of(problem, groups)
     reachable = max(tolerance, rounding_distance(problem))
+    products = GroupProducts.of(problem, groups)
     if method == "mm":
         begun = flat_start(problem, groups) if start is None else start
         updated = repeat_group_update(problem, groups, begun, COARSE, min(limit, MM_STEPS))
@@ -96,7 +95,7 @@ def solve_groups(
     numbers = np.flatnonzero(covariances.any(axis=(1, 2)))
     first = evaluate_covariances(problem, groups, numbers, covariances[numbers], products)
     solution = _sweeps(first, reachable, limit, callbacks)
-    if isinstance(products, GroupProducts):
+    if products is not None:
         solution = confirmed(
             solution,
             CovarianceState.exact,
@@ -156,7 +155,7 @@ def without_vanishing_groups(problem: Problem, state: PrincipalState) -> Princip
     return trial if scalar(energy.value(trial)) <= scalar(energy.value(state)) else state
 
 
-def _continuation(problem: Problem, groups: Groups, products: Products | None) -> Matrices:
+def _continuation(problem: Problem, groups: Groups, products: GroupProducts | None) -> Matrices:
     """Return covariances from which to minimise the energy, found at decreasing noise variances.
 
     The problem is solved to low accuracy at each noise variance, from the solution before, as in
@@ -265,7 +264,7 @@ def improve_groups(
     """
     if (working := _WorkingSet.of(state)) is None:
         return state
-    part, workspace = working.part, working.workspace
+    part, workspace = working.part.problem, working.workspace
     count = sum(len(members) for members in workspace.members)
     floor = 1e-2 * tolerance**2
     # Near the minimum, a sweep is to end at about the square of the distance before: Newton steps
@@ -441,7 +440,7 @@ class _WorkingSet(NamedTuple):
     before: CovarianceState
     chosen: Matrices
     inside: Groups
-    part: Problem
+    part: State
     workspace: GroupWorkspace
 
     @classmethod
@@ -458,22 +457,15 @@ class _WorkingSet(NamedTuple):
         if not chosen.size:
             return None
         index = groups.columns(chosen)
-        inside = groups.restricted(index)
-        part = state.problem._replace(dictionary=dense_columns(state.dictionary, index))
-        dtype = np.result_type(state.blocks, to_numpy(part.dictionary))
+        inside, part = groups.restricted(index), state.take(index)
+        dtype = np.result_type(state.blocks, to_numpy(part.loading))
         present = np.zeros((len(chosen), size, size), dtype=dtype)
         present[np.searchsorted(chosen, state.numbers)] = state.blocks
         covariances = [
             present[numbers, : members.shape[1], : members.shape[1]]
             for numbers, members in inside.by_size()
         ]
-        if not isinstance(state.products, ColumnProducts) or state.active is None:
-            workspace = GroupWorkspace.of(state.take(index), inside, covariances, full_moves)
-            return cls(state, chosen, inside, part, workspace)
-        gram = state.products.gram(index, scalar(state.noise), state.active)
-        members = [members for _, members in inside.by_size()]
-        energy = scalar(state.energy_of_fit + state.log_determinant)
-        workspace = GroupWorkspace(gram, members, covariances, full_moves, part, energy)
+        workspace = GroupWorkspace.of(part, inside, covariances, full_moves)
         return cls(state, chosen, inside, part, workspace)
 
     def state(self, covariances: list[Matrices]) -> CovarianceState:
