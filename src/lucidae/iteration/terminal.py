@@ -390,7 +390,7 @@ def timed_fit(method: Method) -> Method:
 
 def elapsed_on(X: Any, description: str, verbose: Any) -> AbstractContextManager[Any]:
     """Return an `Elapsed` for a computation with data X; it does nothing if X is a small array."""
-    shape = getattr(X, "shape", None)
+    shape: Any = getattr(X, "shape", None)
     known = isinstance(shape, tuple) and all(isinstance(size, int) for size in shape)
     if known and prod(shape) < TIMED_ENTRIES:  # the lengths of Dask collections may be unknown
         return _NOTHING
