@@ -1,6 +1,5 @@
 """Options of `SparseVAE` that do not work together, and what changed attributes show."""
 
-
 import numpy as np
 import pytest
 import scipy.sparse
