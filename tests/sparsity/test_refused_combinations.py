@@ -1,7 +1,5 @@
 """Options of `SparseVAE` that do not work together, and what changed attributes show."""
 
-import warnings
-
 import numpy as np
 import pytest
 import scipy.sparse
@@ -129,11 +127,8 @@ def test_weights_count_in_the_noise_of_predictions():
     assert_allclose(one.predict(X, return_std=True)[1], two.predict(X, return_std=True)[1])
 
 
-def test_responses_that_are_constant():
+@pytest.mark.parametrize("noise", ["learn_diagonal", "cv_1se"])
+def test_responses_that_are_constant(noise):
     X, y = data()
     with pytest.raises(ValueError, match="no noise to learn"):
-        SparseVAE(noise_variance="learn_diagonal").fit(X, 0.0 * y + 1.0)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", RuntimeWarning)
-        model = SparseVAE(noise_variance="cv_1se").fit(X, 0.0 * y + 1.0)
-    assert not model.coef_.any()
+        SparseVAE(noise_variance=noise).fit(X, 0.0 * y + 1.0)
