@@ -270,24 +270,16 @@ def improve_groups(
     # Near the minimum, a sweep is to end at about the square of the distance before: Newton steps
     # converge quadratically, and the gain of a move is of the order of its squared distance.
     reduced = min(POLISHED, state.ranking.violation)
-    if state.ranking.violation <= NEAR:
+    # Far from the minimum, turned ranges would fit the groups that were chosen first so well that
+    # better ones are not found: on recordings of extended sources this ended at higher minima.
+    near = state.ranking.violation <= COARSE
+    if near:  # Newton steps, which do not increase ranks, converge faster than moves
         change_ranks(workspace, floor)
     else:
         descend_groups(workspace, share=reduced, floor=floor, limit=4 * count)
-    # If all groups take part, no other sweep follows that would have to find their minimum anew.
-    settled = state.ranking.violation <= NEAR and count == state.groups.count
-    accuracy = tolerance / 4.0
-    accuracy = accuracy if settled else max(accuracy, reduced * state.ranking.violation)
-    # Far from the minimum, turned ranges would fit the groups that were chosen first so well that
-    # better ones are not found: on recordings of extended sources this ended at higher minima.
-    turning = settled or state.ranking.violation <= COARSE
-    return working.state(polish_groups(part, workspace, accuracy, newton_steps, turning))
+    accuracy = max(tolerance / 4.0, reduced * state.ranking.violation)
+    return working.state(polish_groups(part, workspace, accuracy, newton_steps, turning=near))
 
-
-NEAR = 0.1
-"""Distance to optimality from which on groups only move if this changes the rank of a covariance.
-
-Newton steps, which do not increase ranks, then converge faster than moves of single groups."""
 
 RANK_ROUNDS = 3
 """Largest number of times that all groups are examined for a change of the rank."""
