@@ -74,10 +74,15 @@ def problem(rng: Any) -> tuple[Any, Any, Any, dict[str, Any]]:
     weights = None if rng.random() < 0.7 else rng.integers(0, 4, d).astype(float)
     if weights is not None and weights.sum() < 2:
         weights[:2] = 1.0
+    used = y if weights is None else y[weights > 0]
+    if not used.any():  # such responses are refused
+        y = y + np.sqrt(0.1 * size) * rng.standard_normal(y.shape)
+        used = y if weights is None else y[weights > 0]
+    intercept = bool(rng.integers(2)) and bool(np.ptp(used, axis=0).any())
     options = {
         "noise_variance": "learn" if 2 * kappa <= d and rng.random() < 0.5 else level,
         "posterior": rng.choice(["full", "full", "diagonal"]),
-        "fit_intercept": bool(rng.integers(2)),
+        "fit_intercept": intercept,
         "groups": np.arange(kappa) // 2 if rng.random() < 0.15 else None,
         "max_iter": int(rng.choice([3, 300])),
     }

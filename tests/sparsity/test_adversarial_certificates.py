@@ -436,7 +436,6 @@ CHANGES = {
     "repeated rows": lambda X, y: (np.repeat(X, 2, axis=0), np.repeat(y, 2, axis=0)),
     "tied responses": lambda X, y: (X, y[:, [0] * y.shape[1]]),
     "rank-deficient": lambda X, y: (X[:, :2] @ np.ones((2, X.shape[1])), y),
-    "constant responses": lambda X, y: (X, 0 * y + 3.0),
     "collinear": lambda X, y: (X[:, :1] + 1e-6 * X, y),
 }  # fmt: skip
 

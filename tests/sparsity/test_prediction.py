@@ -231,12 +231,10 @@ def test_a_fit_without_columns_writes_nothing_to_stderr(capfd, route, posterior,
     rng = np.random.default_rng(0)
     X, y = rng.standard_normal((30, 5)), rng.standard_normal((30, 2))
     ones, zeros = np.ones((30, 5)), np.zeros((30, 5))
-    pairs = [(X, ones[:, :1]), (X, zeros[:, :3]), (ones, y), (zeros, y)]
+    pairs = [(ones, y), (zeros, y)]
     as_array = require("torch").asarray if "torch" in route else np.asarray
     for X, y in pairs:
         X, y = as_array(X), as_array(y)
-        if "batch" not in route and not y.any():
-            continue  # the estimator refuses responses that are zero
         if "batch" in route:
             if noise != "cv":
                 solve_batch(X, y[None, ...], posterior=posterior, noise_variance=noise)

@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import wraps
 from math import prod
 from numbers import Integral
@@ -390,7 +390,9 @@ def timed_fit(method: Method) -> Method:
 
 def elapsed_on(X: Any, description: str, verbose: Any) -> AbstractContextManager[Any]:
     """Return an `Elapsed` for a computation with data X; it does nothing if X is a small array."""
-    shape: Any = getattr(X, "shape", None)
+    shape: Any = None
+    with suppress(Exception):  # datasets of closed files raise errors of several types
+        shape = getattr(X, "shape", None)
     known = isinstance(shape, tuple) and all(isinstance(size, int) for size in shape)
     if known and prod(shape) < TIMED_ENTRIES:  # the lengths of Dask collections may be unknown
         return _NOTHING
