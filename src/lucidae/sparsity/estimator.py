@@ -257,7 +257,9 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
     group_covariances_ : ndarray of shape (n_groups, m, m)
         Only with ``group_covariance="full"``: the prior covariance of the coefficients of each
         group, in float64. Groups are in the order of their labels, columns of a group in ascending
-        order, and groups of fewer than m columns are padded with zeros.
+        order, and groups of fewer than m columns are padded with zeros. For nearly dependent
+        columns their entries are large and cancel: energies and certificates are computed from
+        square roots that the estimator keeps, because the rounded entries do not contain them.
     support_ : ndarray of int
         Indices of the columns whose relevance is statistically significant, in ascending order.
     noise_variance_ : float
