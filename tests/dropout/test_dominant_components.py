@@ -4,16 +4,8 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
+from known_spectra import rows_with
 from lucidae import DropoutAutoencoder, certify, load, save
-
-
-def rows_with(values, n, m, seed=0):
-    """Return n centred rows whose second moment has the given eigenvalues, and the eigenvectors."""
-    rng = np.random.default_rng(seed)
-    left = rng.standard_normal((n, len(values)))
-    left, _ = np.linalg.qr(left - left.mean(axis=0))
-    right, _ = np.linalg.qr(rng.standard_normal((m, len(values))))
-    return (left * np.sqrt(n * np.asarray(values))) @ right.T, right
 
 
 def dominated(ratio):

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 from sklearn.decomposition import PCA
 
+from known_spectra import rows_with
 from lucidae import LinearAutoencoder, load, save
 from lucidae.linear.data import MomentSource, source_of
 from lucidae.linear.deflation import (
@@ -25,15 +26,6 @@ from lucidae.linear.spectrum import Spectrum
 from lucidae.moments import SecondMoment
 
 EPS = float(np.finfo(float).eps)
-
-
-def rows_with(values, n, m, seed=0):
-    """Return n centred rows whose second moment has the given eigenvalues, and the eigenvectors."""
-    rng = np.random.default_rng(seed)
-    left = rng.standard_normal((n, len(values)))
-    left, _ = np.linalg.qr(left - left.mean(axis=0))
-    right, _ = np.linalg.qr(rng.standard_normal((m, len(values))))
-    return (left * np.sqrt(n * np.asarray(values))) @ right.T, right
 
 
 def angle(components, axes):

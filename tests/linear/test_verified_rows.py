@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
+from known_spectra import rows_with
 from lucidae import LinearAutoencoder, certify
 from lucidae.linear import verified_rows
 from lucidae.linear.verified_data import data_of
@@ -14,15 +15,6 @@ from lucidae.linear.verified_spectrum import leading_eigenpairs
 from lucidae.moments import SecondMoment
 
 EPS = float(np.finfo(float).eps)
-
-
-def rows_with(values, n, m, seed=0):
-    """Return n centred rows whose second moment has the given eigenvalues, and the eigenvectors."""
-    rng = np.random.default_rng(seed)
-    left = rng.standard_normal((n, len(values)))
-    left, _ = np.linalg.qr(left - left.mean(axis=0))
-    right, _ = np.linalg.qr(rng.standard_normal((m, len(values))))
-    return (left * np.sqrt(n * np.asarray(values))) @ right.T, right
 
 
 def dominated(ratio, rank=30):

@@ -210,18 +210,12 @@ def _dense(data: Data, atoms: Vector) -> Leading:
     values, axes = np.maximum(ascending[::-1], 0.0), vectors[:, ::-1][:, :k]
     error = max(m, FEWEST_ROUNDINGS) * EPS * float(values[0]) + data.uncertainty
     outside = float(values[k]) if m > k else 0.0
-    span, basis_error = _column_space(atoms)
-    # 1 − tr(UUᵀQQᵀ)/k as the mean of squared sines, which has no cancellation near 0.
-    missing = axes - span @ (span.T @ axes)
-    distance = float(np.sum(missing * missing)) / k
-    gaps = _gaps(np.append(values[:k], outside))
-    angles = np.minimum(1.0, error / np.maximum(gaps, _TINY)) + m * EPS
-    angle = min(1.0, error / max(float(values[k - 1]) - outside, _TINY)) + basis_error
+    distance, angles = _distances(atoms, axes, values, outside, error)
     return Leading(
         values,
         error,
         outside,
-        Estimate(distance, 2 * math.sqrt(distance) * angle + angle**2),
+        distance,
         _misalignments(atoms, axes),
         angles,
         True,
@@ -301,19 +295,12 @@ def _by_singular_values(data: Data, atoms: Vector) -> Leading:
     roots, axes, error = data.rows.decomposed(k)
     values, errors = roots**2, error * (2 * roots + error)
     after = float(roots[k]) if m > k else 0.0
-    span, basis_error = _column_space(atoms)
-    missing = axes - span @ (span.T @ axes)
-    distance = float(np.sum(missing * missing)) / k
-    # Wedin 1972: an error of size e turns the axis of a singular value by e divided by its distance
-    # to the others, and the subspace of the first k by e divided by the last distance.
-    gaps = _gaps(np.append(roots[:k], after))
-    angles = np.minimum(1.0, error / np.maximum(gaps, _TINY)) + m * EPS
-    angle = min(1.0, error / max(float(roots[k - 1]) - after, _TINY)) + basis_error
+    distance, angles = _distances(atoms, axes, roots, after, error)
     return Leading(
         values,
         float(errors[0]),
         after**2,
-        Estimate(distance, 2 * math.sqrt(distance) * angle + angle**2),
+        distance,
         _misalignments(atoms, axes),
         angles,
         True,
@@ -322,6 +309,28 @@ def _by_singular_values(data: Data, atoms: Vector) -> Leading:
         axes=axes,
         errors=errors,
     )
+
+
+def _distances(
+    atoms: Vector, axes: Vector, values: Vector, outside: float, error: float
+) -> tuple[Estimate, Vector]:
+    """Return the distance of the decoder's span to that of the axes, and bounds on their angles.
+
+    The k columns of `axes` belong to the first of `values`, which are eigenvalues or singular
+    values in descending order with an error of at most `error`; `outside` is the next one. Such an
+    error turns an axis by at most the error divided by the distance of its value to the others, and
+    the span of all by the error divided by the last distance (Davis & Kahan 1970 for eigenvalues,
+    Wedin 1972 for singular values).
+    """
+    k, m = atoms.shape
+    span, basis_error = _column_space(atoms)
+    # 1 − tr(UUᵀQQᵀ)/k as the mean of squared sines, which has no cancellation near 0.
+    missing = axes - span @ (span.T @ axes)
+    distance = float(np.sum(missing * missing)) / k
+    gaps = _gaps(np.append(values[:k], outside))
+    angles = np.minimum(1.0, error / np.maximum(gaps, _TINY)) + m * EPS
+    angle = min(1.0, error / max(float(values[k - 1]) - outside, _TINY)) + basis_error
+    return Estimate(distance, 2 * math.sqrt(distance) * angle + angle**2), angles
 
 
 def _column_space(atoms: Vector) -> tuple[Vector, float]:
