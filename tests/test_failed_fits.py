@@ -203,12 +203,19 @@ class Interruption:
             raise self.error
 
     def run(self, action):
-        previous = sys.gettrace()
+        previous, hook = sys.gettrace(), sys.unraisablehook
+
+        def ignore(unraisable):  # Python lets no exception out of a finaliser: the fit goes on
+            if unraisable.exc_value is not self.error:
+                hook(unraisable)
+
+        sys.unraisablehook = ignore
         sys.settrace(self)
         try:
             action()
         finally:
             sys.settrace(previous)
+            sys.unraisablehook = hook
 
 
 def moments_of_interruption(count, trials=12):
