@@ -22,13 +22,10 @@ from lucidae.sparsity.group_blocks import Matrices
 from lucidae.sparsity.group_moves import NEGLIGIBLE
 from lucidae.sparsity.group_workspace import GroupWorkspace
 from lucidae.sparsity.problem import Problem, rounding_distance
-from lucidae.sparsity.working_set import FIRST_DAMPING, ROUNDING, SMALLEST_DAMPING
+from lucidae.sparsity.working_set import FIRST_DAMPING, NEAR, ROUNDING, SMALLEST_DAMPING
 
 NEWTON_STEPS = 30
 """Largest number of Newton steps on the covariances of a working set."""
-
-NEAR = 1e-3
-"""Distance to optimality below which a Newton step may be judged by the distance after it."""
 
 LOUD = 1e-3
 """Noise variance, in normalised units, from which on latents are measured by Woodbury's identity.

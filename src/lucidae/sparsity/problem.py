@@ -384,12 +384,20 @@ def _as_matrices(values: Any) -> Any:
 def rounding_distance(problem: Problem) -> float:
     """Return the smallest distance to optimality that rounding errors allow for this problem.
 
-    It grows with the condition number of the covariance of a response, which is of the order of 1/γ
-    for the noise variance γ relative to the mean square response.
+    Of several problems it is the largest of theirs; see `rounding_distances`.
     """
-    xp = namespace(problem.noise)
-    error = 32.0 * machine_epsilon(problem.noise) / float(xp.min(problem.noise))
-    return min(error, LEAST_ACCURACY)
+    return float(namespace(problem.noise).max(rounding_distances(problem.noise)))
+
+
+def rounding_distances(noise: Array) -> Array:
+    """Return the smallest distance to optimality that rounding errors allow, for each problem.
+
+    It grows with the condition number of the covariance of a response, which is of the order of 1/γ
+    for the noise variance γ relative to the mean square response, an entry of `noise`.
+    """
+    xp = namespace(noise)
+    errors = 32.0 * machine_epsilon(noise) / noise
+    return xp.minimum(errors, xp.full_like(errors, LEAST_ACCURACY))
 
 
 class Mean(NamedTuple):

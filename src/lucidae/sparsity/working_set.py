@@ -54,7 +54,7 @@ from lucidae.sparsity.group_screening import GroupProducts, evaluate_screened
 from lucidae.sparsity.group_workspace import GroupWorkspace, descend_groups
 from lucidae.sparsity.groups import Groups
 from lucidae.sparsity.objectives import FullCovariance, Marginal
-from lucidae.sparsity.problem import Problem, rounding_distance
+from lucidae.sparsity.problem import Problem, rounding_distance, rounding_distances
 from lucidae.sparsity.state import (
     Factor,
     State,
@@ -92,6 +92,9 @@ DEFINITE = 1.0
 
 ROUNDING = 0.1
 """Share of the damping that is added to the Hessian's diagonal, for nearly dependent columns."""
+
+NEAR = 1e-3
+"""Distance to optimality below which a Newton step may be judged by the distance after it."""
 
 POLISHED = 1e-2
 """Newton steps on a working set stop when the distance to optimality has fallen by this factor.
@@ -359,6 +362,8 @@ def newton_step(point: NewtonPoint, marginal: Marginal = FULL) -> NewtonPoint:
 
     If the step does not raise the energy (loss), up to rounding errors, it is taken and the damping
     is lowered. Otherwise the relevances (prior variances) stay the same and the damping is raised.
+    Near a minimum a step gains about the square of the distance to optimality, which may be less
+    than the error of the energy. It is then judged by the distance, which must halve.
     """
     xp = namespace(point.relevance)
     direction = newton_direction(point, marginal)
@@ -371,10 +376,15 @@ def newton_step(point: NewtonPoint, marginal: Marginal = FULL) -> NewtonPoint:
     state = evaluate(Problem(*point[:5]), trial, columns=True)
     state = state if one else state.without_factor()  # a stack would only copy it
     reached = NewtonPoint.at(state, xp.maximum(point.damping / 10.0, floor))
-    energy = marginal.reduced_value(point.state)
+    energy, after = marginal.reduced_value(point.state), marginal.reduced_value(state)
     size = xp.maximum(xp.abs(energy), xp.ones_like(energy))
-    allowed = energy + 16.0 * machine_epsilon(size) * size
-    accepted = marginal.reduced_value(state) <= allowed  # not if NaN
+    accepted = after <= energy + 16.0 * machine_epsilon(size) * size  # not if NaN
+    if not one or not bool(accepted):  # a stack does not wait for the device
+        same = after <= energy + rounding_distances(point.noise) * size
+        before = marginal.violation(point.state)
+        accepted = accepted | (
+            same & (before <= NEAR) & (marginal.violation(state) <= 0.5 * before)
+        )
     refused = point._replace(damping=_raised(point.damping, direction))
     if one:
         return reached if bool(accepted) else refused
