@@ -13,6 +13,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -522,11 +523,16 @@ def available(name: str, cell: Cell) -> bool:
 
 
 @contextmanager
-def quiet() -> Iterator[None]:
-    """Ignore warnings, and use one thread for linear algebra."""
-    with warnings.catch_warnings(), threadpool_limits(1):
+def quiet(threads: int | None = 1) -> Iterator[None]:
+    """Ignore warnings, and limit the threads of linear algebra; None leaves them as they are."""
+    with warnings.catch_warnings(), threadpool_limits(threads):
         warnings.simplefilter("ignore")
         yield
+
+
+def clock(threads: int | None) -> float:
+    """Return processor seconds for a number of threads, and those of a clock by default (None)."""
+    return time.process_time() if threads else time.perf_counter()
 
 
 def merit(found: dict[str, Any]) -> tuple[float, float, float]:
@@ -544,44 +550,69 @@ def merit(found: dict[str, Any]) -> tuple[float, float, float]:
     return round(found["f1"], 6), -round(found["localisation"], 3), -found["seconds"]
 
 
-def preparation(recording: Recording, loose: float) -> float:
-    """Return the processor seconds in which our preparation makes the whitened problem."""
+def preparation(recording: Recording, loose: float, threads: int | None = 1) -> float:
+    """Return the seconds in which our preparation makes the whitened problem, as by `clock`."""
     from lucidae.mne.evoked_problem import EvokedProblem, logging_at
 
-    begin = time.process_time()
+    begin = clock(threads)
     with logging_at("ERROR"):
         EvokedProblem.of(
             recording.evoked, recording.forward, recording.noise_cov, loose=loose, depth=0.8,
             rank=None, pick_ori=None, weights=None, weights_min=0.0, nave=None,
             scale_matters=False,
         )  # fmt: skip
-    return time.process_time() - begin
+    return clock(threads) - begin
 
 
-def measured(cell: Cell, seed: int, name: str, folder: str) -> dict[str, Any]:
-    """Return the figures of merit and the processor seconds of a method on one recording.
+SHORT = 1.0
+"""Calls that take fewer seconds are repeated at the default number of threads."""
+
+REPEATS = 5
+"""Number of calls of which the median of the seconds is taken then."""
+
+
+def timed(call: Callable[[], Estimate], threads: int | None) -> tuple[Estimate, float]:
+    """Return the estimate of a call and its seconds, as by `clock`.
+
+    Threads that wait for work make single times of short calls at the default number of threads
+    vary, so that the median of several is returned.
+    """
+    found = []
+    for _ in range(REPEATS):
+        begin = clock(threads)
+        estimate = call()
+        found.append(clock(threads) - begin)
+        if threads or found[0] > SHORT:
+            break
+    return estimate, float(np.median(found))
+
+
+def measured(
+    cell: Cell, seed: int, name: str, folder: str, threads: int | None = 1
+) -> dict[str, Any]:
+    """Return the figures of merit and the seconds of a method on one recording.
 
     The figures are those of the best setting by `merit`. The entry ``tried`` has F1, localisation
     and seconds of each setting, and ``preparation``, for methods of ours, the seconds of the
-    preparation of the data, which are part of those of the method.
+    preparation of the data, which are part of those of the method. Seconds are processor time with
+    `threads` threads, or those of a clock with the default number of threads (None).
     """
     method = METHODS[name]
     best: dict[str, Any] = {}
     tried: list[dict[str, Any]] = []
-    with quiet():
+    with quiet(threads):
         for module in IMPORTED:
             importlib.import_module(module)
         recording = simulate(cell, seed, folder)
         for setting in method.settings:
-            begin = time.process_time()
-            estimate = method.estimate(recording, cell.loose, *setting)
-            seconds = time.process_time() - begin
+            call = partial(method.estimate, recording, cell.loose, *setting)
+            estimate, seconds = timed(call, threads)
             found = {**judged(recording, estimate), "seconds": seconds, "setting": list(setting)}
             kept = ("setting", "seconds", "f1", "localisation")
             tried.append({key: found[key] for key in kept})
             best = found if not best or merit(found) > merit(best) else best
         if method.estimate is ours:
-            best["preparation"] = preparation(recording, cell.loose)
+            best["preparation"] = preparation(recording, cell.loose, threads)
     return {**best, "tried": tried}
 
 
@@ -590,26 +621,32 @@ def slug(text: str) -> str:
     return "".join(letter if letter.isalnum() else "-" for letter in text)
 
 
-def result_path(folder: str, cell: Cell, seed: int, name: str) -> Path:
-    return Path(folder) / "runs" / f"{slug(cell.name)}_{seed}_{slug(name)}.json"
+def result_path(folder: str, cell: Cell, seed: int, name: str, threads: int | None = 1) -> Path:
+    runs = "runs" if threads == 1 else "default-threads"
+    return Path(folder) / runs / f"{slug(cell.name)}_{seed}_{slug(name)}.json"
 
 
-def stored(folder: str, cell: Cell, seed: int, name: str) -> dict[str, Any] | None:
+def stored(
+    folder: str, cell: Cell, seed: int, name: str, threads: int | None = 1
+) -> dict[str, Any] | None:
     """Return a stored result, or None if there is none of this setting and version."""
+    path = result_path(folder, cell, seed, name, threads)
     try:
-        result = json.loads(result_path(folder, cell, seed, name).read_text(encoding="utf-8"))
+        result = json.loads(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, json.JSONDecodeError):
         return None
     same = result.get("version") == VERSION and result.get("settings") == asdict(cell)
     return result if same else None
 
 
-def run(folder: str, cell: Cell, seed: int, name: str, deadline: float) -> dict[str, Any] | None:
+def run(
+    folder: str, cell: Cell, seed: int, name: str, deadline: float, threads: int | None = 1
+) -> dict[str, Any] | None:
     """Return a result, from its file if there is one; None if it is later than `deadline`.
 
     A failure of a method is a result too, with the message of the error.
     """
-    known = stored(folder, cell, seed, name)
+    known = stored(folder, cell, seed, name, threads)
     if known is not None:
         return known
     if time.time() > deadline:
@@ -622,10 +659,10 @@ def run(folder: str, cell: Cell, seed: int, name: str, deadline: float) -> dict[
         "method": name,
     }
     try:
-        result |= measured(cell, seed, name, folder)
+        result |= measured(cell, seed, name, folder, threads)
     except Exception as error:
         result["error"] = f"{type(error).__name__}: {error}"
-    path = result_path(folder, cell, seed, name)
+    path = result_path(folder, cell, seed, name, threads)
     text = json.dumps(result)
     with atomic_path(path, len(text)) as temporary:
         temporary.write_text(text, encoding="utf-8")

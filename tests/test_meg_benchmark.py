@@ -268,6 +268,24 @@ def test_the_preparation_is_part_of_the_time_of_our_methods_alone(lead_field):
     assert "preparation" not in _meg_runs.measured(cell, 0, "dSPM", "")
 
 
+def test_the_default_number_of_threads_has_results_of_its_own(lead_field, tmp_path, monkeypatch):
+    calls = []
+
+    def counted(recording, *settings):
+        calls.append(settings)
+        return _meg_runs.none_found()
+
+    monkeypatch.setitem(_meg_runs.METHODS, "dSPM", _meg_runs.Method(counted))
+    cell = Cell("x", "x", model=str(lead_field), sources=1)
+    _meg_runs.run(str(tmp_path), cell, 0, "dSPM", np.inf)
+    assert len(calls) == 1
+    result = _meg_runs.run(str(tmp_path), cell, 0, "dSPM", np.inf, threads=None)
+    assert len(calls) == 1 + _meg_runs.REPEATS  # a short call is repeated
+    assert _meg_runs.stored(str(tmp_path), cell, 0, "dSPM", threads=None) == result
+    with pytest.raises(SystemExit):
+        meg.parsed(["--times", "--default-threads", "--jobs", "2"])
+
+
 def test_a_run_of_times_prints_and_writes_the_ratios_alone(lead_field, tmp_path, capsys):
     page = tmp_path / "page.md"
     page.write_text("<!-- meg times -->\n<!-- end of meg times -->\n", encoding="utf-8")
