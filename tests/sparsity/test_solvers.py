@@ -4,12 +4,14 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
+from lucidae import SparseVAE
 from lucidae.datasets import make_sparse_regression
 from lucidae.sparsity.groups import Groups
 from lucidae.sparsity.objectives import Autoencoder, DiagonalCovariance, FullCovariance
 from lucidae.sparsity.problem import normalise
 from lucidae.sparsity.solvers import SOLVERS, methods_for, repeat_update, solve
 from lucidae.sparsity.state import evaluate
+from lucidae.sparsity.working_set import is_accepted
 
 METHODS = [name for name in SOLVERS if name != "auto"]
 SETTINGS = [  # d, κ, r, n, signal-to-noise ratio in dB
@@ -252,3 +254,29 @@ def test_an_exhausted_limit_is_reported():
     solution, _ = solved(Phi, X, noise, "em", limit=3)
     assert solution.status == "iteration limit"
     assert solution.n_iter == 3
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_newton_steps_below_the_rounding_of_the_energy_go_on(seed):
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal((26, 45)) + 1.0
+    y = 3.0 * X[:, [5, 20]] @ rng.standard_normal((2, 6)) + 0.4 * rng.standard_normal((26, 6))
+    noise = 10.0 ** rng.uniform(-3, 0)
+    settings = {"noise_variance": noise, "fit_intercept": False, "tol": 1e-10}
+    for posterior in ("diagonal", "full"):  # a warning would be an error
+        model = SparseVAE(posterior=posterior, **settings).fit(X, y)
+        assert model.history_["distance"][-1] <= 1e-10
+
+
+def test_a_step_that_raises_the_energy_by_rounding_must_halve_the_distance():
+    noise, energy = np.asarray(1e-3), -40.0
+    up = energy + 1e-11
+    assert is_accepted(energy, energy - 1e-3, noise, lambda: (1.0, 2.0))
+    assert is_accepted(energy, up, noise, lambda: (1e-6, 1e-8))
+    assert not is_accepted(energy, up, noise, lambda: (1e-6, 9e-7))  # the distance hardly falls
+    assert not is_accepted(energy, up, noise, lambda: (0.5, 1e-8))  # far from a minimum
+    assert not is_accepted(energy, energy + 1e-6, noise, lambda: (1e-6, 1e-8))
+    assert not is_accepted(energy, np.nan, noise, lambda: (1e-6, 1e-8))
+    several = np.array([energy, energy]), np.array([up, np.nan])
+    chosen = is_accepted(*several, np.full(2, 1e-3), lambda: (1e-6, 1e-8), lazily=False)
+    assert chosen.tolist() == [True, False]

@@ -21,8 +21,8 @@ from lucidae.iteration import Below, iterate
 from lucidae.sparsity.group_blocks import Matrices
 from lucidae.sparsity.group_moves import NEGLIGIBLE
 from lucidae.sparsity.group_workspace import GroupWorkspace
-from lucidae.sparsity.problem import Problem, rounding_distance
-from lucidae.sparsity.working_set import FIRST_DAMPING, NEAR, ROUNDING, SMALLEST_DAMPING
+from lucidae.sparsity.problem import Problem
+from lucidae.sparsity.working_set import FIRST_DAMPING, ROUNDING, SMALLEST_DAMPING, is_accepted
 
 NEWTON_STEPS = 30
 """Largest number of Newton steps on the covariances of a working set."""
@@ -119,14 +119,18 @@ def polish_groups(
     members = [index[used] for index, used in pairs]
     pairs = zip(workspace.covariances, active, strict=True)
     first = [covariance[used] for covariance, used in pairs]
-    measured, rounding = _measures(part, members), rounding_distance(part)
+    measured, noise = _measures(part, members), to_numpy(part.noise)
     missing = np.asarray(~to_numpy(part.dictionary).any(axis=0))
     zeros = [missing[index] for index in members]
+
+    def accepted(at: Latents, trial: Latents) -> bool:
+        found = is_accepted(at.energy, trial.energy, noise, lambda: (_slope(at), _slope(trial)))
+        return bool(found)
 
     def step(point: _DampedPoint) -> _DampedPoint:
         moved = _newton_step(point.at, point.damping)
         trial = None if moved is None else _latents(measured, zeros, moved, turning)
-        if trial is None or not _is_better(trial, point.at, rounding):
+        if trial is None or not accepted(point.at, trial):
             return _DampedPoint(point.at, max(10.0 * point.damping, FADED))
         return _DampedPoint(trial, max(point.damping / 10.0, SMALLEST_DAMPING))
 
@@ -153,20 +157,6 @@ def _roots(at: Latents) -> list[Matrices]:
     """
     pairs = zip(at.axes, at.kinds, strict=True)
     return [axes * (kinds == RANGE)[:, None, :] for axes, kinds in pairs]
-
-
-def _is_better(trial: Latents, at: Latents, rounding: float) -> bool:
-    """Tell whether a Newton step is taken: it lowers the energy (loss), or the distance.
-
-    Near a minimum a step gains about the square of the distance to optimality, which may be less
-    than the error `rounding` of the energy. It is then judged by the distance, which must halve.
-    """
-    size = max(abs(at.energy), 1.0)
-    if trial.energy <= at.energy + 1e-15 * size:
-        return True
-    same = trial.energy <= at.energy + rounding * size
-    before = _slope(at)
-    return same and before <= NEAR and _slope(trial) <= 0.5 * before
 
 
 def _distance(point: _DampedPoint) -> float:

@@ -24,7 +24,6 @@ from lucidae.arrays import (
     cholesky,
     conjugate,
     device,
-    machine_epsilon,
     matched,
     namespace,
     of_one_kind,
@@ -62,6 +61,13 @@ from lucidae.sparsity.state import State, complementarity, evaluate, flat_start,
 from lucidae.sparsity.support import leave_one_out, significance_threshold
 from lucidae.sparsity.updates import SMALLEST_LEARNED, UPDATES, learned_noise
 from lucidae.sparsity.verified_joint import JointFit, measure_joint
+from lucidae.sparsity.working_set import (
+    DEFINITE,
+    FIRST_DAMPING,
+    ROUNDING,
+    SMALLEST_DAMPING,
+    is_accepted,
+)
 from lucidae.validation import (
     check_choice,
     check_integer,
@@ -74,9 +80,6 @@ from lucidae.validation import (
 __all__ = ["SparseJoint", "joint_blocks", "solve_joint"]
 
 FULL = FullCovariance()
-
-FIRST_DAMPING, SMALLEST_DAMPING, DEFINITE, ROUNDING = 1e-4, 1e-12, 1.0, 0.1
-"""Constants that control the damping of Newton steps, as in `lucidae.sparsity.working_set`."""
 
 
 class SparseJoint(NamedTuple):
@@ -511,7 +514,7 @@ def _without_vanishing(joint: JointState) -> JointState:
 def _newton_step(joint: JointState) -> JointState:
     """Return the states after one damped Newton step; the damping is raised if the step fails.
 
-    As in `working_set.newton_step`, a step is accepted if it does not raise the energy (loss).
+    `working_set.is_accepted` decides whether a step is accepted.
     """
     xp = namespace(joint.relevance)
     direction = _newton_direction(joint)
@@ -519,9 +522,11 @@ def _newton_step(joint: JointState) -> JointState:
         return joint._replace(damping=max(10.0 * joint.damping, DEFINITE))
     trial = xp.maximum(joint.relevance + direction, 0.0 * joint.relevance)
     reached = joint.at(trial, max(joint.damping / 10.0, SMALLEST_DAMPING))
-    energy = scalar(joint.energy)
-    allowed = energy + 16.0 * machine_epsilon(trial) * max(abs(energy), 1.0)
-    if scalar(reached.energy) <= allowed:
+    noise = xp.min(xp.stack([state.noise for state in joint.states]))
+    accepted = is_accepted(
+        joint.energy, reached.energy, noise, lambda: (joint.violation, reached.violation)
+    )
+    if bool(accepted):
         return reached
     return joint._replace(damping=10.0 * joint.damping)
 

@@ -14,7 +14,7 @@ covariance has no exact coordinate moves and takes Newton steps alone.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -362,8 +362,7 @@ def newton_step(point: NewtonPoint, marginal: Marginal = FULL) -> NewtonPoint:
 
     If the step does not raise the energy (loss), up to rounding errors, it is taken and the damping
     is lowered. Otherwise the relevances (prior variances) stay the same and the damping is raised.
-    Near a minimum a step gains about the square of the distance to optimality, which may be less
-    than the error of the energy. It is then judged by the distance, which must halve.
+    `is_accepted` decides.
     """
     xp = namespace(point.relevance)
     direction = newton_direction(point, marginal)
@@ -376,15 +375,10 @@ def newton_step(point: NewtonPoint, marginal: Marginal = FULL) -> NewtonPoint:
     state = evaluate(Problem(*point[:5]), trial, columns=True)
     state = state if one else state.without_factor()  # a stack would only copy it
     reached = NewtonPoint.at(state, xp.maximum(point.damping / 10.0, floor))
-    energy, after = marginal.reduced_value(point.state), marginal.reduced_value(state)
-    size = xp.maximum(xp.abs(energy), xp.ones_like(energy))
-    accepted = after <= energy + 16.0 * machine_epsilon(size) * size  # not if NaN
-    if not one or not bool(accepted):  # a stack does not wait for the device
-        same = after <= energy + rounding_distances(point.noise) * size
-        before = marginal.violation(point.state)
-        accepted = accepted | (
-            same & (before <= NEAR) & (marginal.violation(state) <= 0.5 * before)
-        )
+    accepted = is_accepted(
+        marginal.reduced_value(point.state), marginal.reduced_value(state), point.noise,
+        lambda: (marginal.violation(point.state), marginal.violation(state)), lazily=one,
+    )  # fmt: skip
     refused = point._replace(damping=_raised(point.damping, direction))
     if one:
         return reached if bool(accepted) else refused
@@ -393,6 +387,41 @@ def newton_step(point: NewtonPoint, marginal: Marginal = FULL) -> NewtonPoint:
         for new, old in zip(reached[5:], refused[5:], strict=True)
     ]
     return NewtonPoint(*point[:5], *chosen)
+
+
+def is_accepted(
+    energy: Any, after: Any, noise: Any, distances: Callable[[], tuple[Any, Any]], *,
+    lazily: bool = True,
+) -> Any:  # fmt: skip
+    """Tell whether a Newton step is accepted: it lowers the energy (loss), or the distance.
+
+    Near a minimum a step gains about the square of the distance to optimality, which may be less
+    than the rounding error of the energy. It is then judged by the distance, which must halve.
+
+    Parameters
+    ----------
+    energy, after : array of shape (...) or float
+        The energy before and after the step, for one or several problems.
+    noise : array of shape (...)
+        The noise variance, on which the rounding error of the energy depends.
+    distances : callable
+        Returns the distances to optimality before and after the step.
+    lazily : bool
+        Whether the distances are computed only if they are needed, for one problem. In a stack this
+        would wait for the device.
+
+    Returns
+    -------
+    array of bool of shape (...), or bool
+        Whether the step is accepted; False if the energy is NaN.
+    """
+    size = abs(energy) + 1.0
+    lower = after <= energy + 16.0 * machine_epsilon(noise) * size
+    if lazily and bool(lower):
+        return lower
+    before, reached = distances()
+    same = after <= energy + rounding_distances(noise) * size
+    return lower | (same & (before <= NEAR) & (reached <= 0.5 * before))
 
 
 def _raised(damping: Array, direction: Array) -> Array:
