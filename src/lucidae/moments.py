@@ -379,13 +379,11 @@ class SecondMoment:
         if bool(namespace(center).all(center == self.center)):
             return type(self)(total, squares, center, offset_of_both, rounding)
         mean, error = _two_sum(self.center, offset_of_both)
-        for weight, vector in (
-            (-self.weight, self.offset),
-            (-fresh.weight, offset),
-            (self.weight * (fresh.weight / total), shift),
-            (total, error),
-        ):
-            squares += (weight * vector)[:, None] * vector[None, :]
+        xp = namespace(center)
+        factors = (-self.weight, -fresh.weight, self.weight * (fresh.weight / total), total)
+        vectors = (self.offset, offset, shift, error)
+        scaled = xp.stack([factor * vector for factor, vector in zip(factors, vectors, strict=True)])
+        squares += scaled.mT @ xp.stack(vectors)  # one product, which needs one array (m, m)
         return type(self)(total, squares, mean, error, rounding)
 
     @property
@@ -705,32 +703,43 @@ def _single_part(center: Array, X: Array, measured: int) -> tuple[Array, Array, 
     n, m = X.shape
     squares, total, errors, sizes = np.zeros((m, m)), np.zeros(m), 0.0, 0.0
     step = -(-n // (measured * SINGLE_BLOCK)) * SINGLE_BLOCK
+    # Arrays are allocated once: workers of Dask return memory to the system as soon as it is free,
+    # so that new memory is slow there.
     buffer = np.empty((min(SINGLE_BLOCK, n), m), dtype=np.float32)
+    product, scratch = np.empty((m, m), dtype=np.float32), np.empty((MEASURED_ROWS, m))
     for block in _slices(n, SINGLE_BLOCK):
         given, rows = X[block], buffer[: block.stop - block.start]
         for piece in _slices(len(rows), SINGLE_ROWS):  # which stays in the cache
             np.subtract(given[piece], center, out=rows[piece])
             total += np.sum(rows[piece], axis=0)
-        product = rows.T @ rows  # NumPy computes one triangle of it and copies the other
+        np.matmul(rows.T, rows, out=product)  # NumPy computes one triangle and copies the other
         squares += product
         if block.start % step == 0:
-            errors += _single_error(product, given, center)
+            errors += _single_error(product, given, center, scratch)
             sizes += float(np.trace(product))
     return squares, total, errors, sizes
 
 
-def _single_error(product: Array, X: Array, center: Array) -> float:
+def _single_error(product: Array, X: Array, center: Array, scratch: Array) -> float:
     """Return an estimate of the Frobenius norm of the error of `product` in single precision.
 
     It was computed from the rows X minus `center`; its exact value is (X − center)ᵀ(X − center).
     The error matrix E is multiplied with random vectors g, because the mean of ‖Eg‖² over standard
-    normal vectors g is the squared Frobenius norm of E.
+    normal vectors g is the squared Frobenius norm of E. `scratch` are some float64 rows that are
+    overwritten.
     """
-    random = np.random.default_rng(0).standard_normal((X.shape[1], MEASURED_DIRECTIONS))
-    error, exact = product.astype(np.float64) @ random, center.astype(np.float64)
-    for piece in _slices(len(X), MEASURED_ROWS):
-        rows = X[piece] - exact
-        error -= rows.T @ (rows @ random)
+    m = X.shape[1]
+    random = np.random.default_rng(0).standard_normal((m, MEASURED_DIRECTIONS))
+    error = np.empty_like(random)
+    for piece in _slices(m, len(scratch)):
+        exact = scratch[: piece.stop - piece.start]
+        exact[...] = product[piece]
+        np.matmul(exact, random, out=error[piece])
+    for piece in _slices(len(X), len(scratch)):
+        exact = scratch[: piece.stop - piece.start]
+        exact[...] = X[piece]
+        exact -= center
+        error -= exact.T @ (exact @ random)
     return float(np.linalg.norm(error)) / math.sqrt(MEASURED_DIRECTIONS)
 
 
