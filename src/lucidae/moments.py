@@ -379,11 +379,11 @@ class SecondMoment:
         if bool(namespace(center).all(center == self.center)):
             return type(self)(total, squares, center, offset_of_both, rounding)
         mean, error = _two_sum(self.center, offset_of_both)
-        xp = namespace(center)
-        factors = (-self.weight, -fresh.weight, self.weight * (fresh.weight / total), total)
-        vectors = (self.offset, offset, shift, error)
-        scaled = xp.stack([factor * vector for factor, vector in zip(factors, vectors, strict=True)])
-        squares += scaled.mT @ xp.stack(vectors)  # one product, which needs one array (m, m)
+        xp, between = namespace(center), self.weight * (fresh.weight / total)
+        vectors = xp.stack((self.offset, offset, shift, error))
+        signed = (-self.weight, -fresh.weight, between, total)
+        weights = xp.asarray(signed, dtype=xp.float64, device=device(center))
+        squares += (weights[:, None] * vectors).mT @ vectors  # in one array, for all four terms
         return type(self)(total, squares, mean, error, rounding)
 
     @property
