@@ -3,6 +3,8 @@
 import os
 import pickle
 import signal
+import subprocess
+import sys
 import time
 import warnings
 from pathlib import Path
@@ -136,6 +138,23 @@ def once_and_killed(block, folder, block_id=None):
         mark.touch()
         os.kill(os.getpid(), signal.SIGKILL)
     return block
+
+
+def test_reading_a_file_needs_no_dask_array_on_a_worker(tmp_path):
+    """Every worker would import it during its first task."""
+    X = np.arange(12.0).reshape(4, 3)
+    np.save(tmp_path / "rows.npy", X)
+    (chunk,) = dask_blocks.DaskBlocks(dask_of_file(tmp_path / "rows.npy"), "X").parts()
+    (chunk,) = dask.optimize(chunk)
+    (tmp_path / "graph").write_bytes(pickle.dumps((dict(chunk.dask), chunk.key)))
+    worker = (
+        "import pickle, sys, dask\n"
+        "graph, key = pickle.load(open(sys.argv[1], 'rb'))\n"
+        "print(dask.get(graph, key).sum(), 'dask.array' in sys.modules)\n"
+    )
+    command = [sys.executable, "-c", worker, str(tmp_path / "graph")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == [str(X.sum()), "False"]
 
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning")

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, Self, cast
@@ -59,7 +59,7 @@ SHARED_FEATURES = 2048
 """Largest number of features for which Python threads share the products of rows. Each thread has a
 matrix of its own, and for more features the products take almost all of the time."""
 
-SHARED_ROWS = 1024
+SHARED_ROWS = 768
 """Smallest number of rows for each of these threads; starting them for every small batch of a
 stream would take longer than it saves."""
 
@@ -250,6 +250,21 @@ class SecondMoment:
                     return joined._checked(X)
             return self._absorb(SecondMoment(*_dense_sums(X, weights)))._checked(X)
 
+    def _add_blocks(self, blocks: Sequence[Array]) -> Self:
+        """Return the second moment of the earlier rows and of several blocks of rows together.
+
+        The blocks are dense NumPy arrays (n, m). Threads share the rows of all blocks, so that
+        blocks that are too small for several threads are multiplied as fast as larger ones.
+        """
+        with np.errstate(over="ignore", invalid="ignore"):
+            joined = self._absorb(SecondMoment(*_double_sums(self.center, blocks, None)))
+            if _keeps_digits(joined.weight, joined.squares, joined.center, joined.offset):
+                return joined._checked(blocks[-1])
+        found = self
+        for block in blocks:
+            found = found._add_rows(block, None)
+        return found
+
     def _checked(self, X: Any) -> Self:
         """Return this second moment, or raise a ValueError if it is not accurate for the rows `X`.
 
@@ -364,13 +379,11 @@ class SecondMoment:
         if bool(namespace(center).all(center == self.center)):
             return type(self)(total, squares, center, offset_of_both, rounding)
         mean, error = _two_sum(self.center, offset_of_both)
-        for weight, vector in (
-            (-self.weight, self.offset),
-            (-fresh.weight, offset),
-            (self.weight * (fresh.weight / total), shift),
-            (total, error),
-        ):
-            squares += (weight * vector)[:, None] * vector[None, :]
+        xp, between = namespace(center), self.weight * (fresh.weight / total)
+        vectors = xp.stack((self.offset, offset, shift, error))
+        signed = (-self.weight, -fresh.weight, between, total)
+        weights = xp.asarray(signed, dtype=xp.float64, device=device(center))
+        squares += (weights[:, None] * vectors).mT @ vectors  # in one array, for all four terms
         return type(self)(total, squares, mean, error, rounding)
 
     @property
@@ -590,15 +603,24 @@ def _sums_about(center: Array, X: Array, weights: Array | None) -> Sums:
         sums = _single_sums(center, X)
         if sums is not None:
             return sums
-    total = float(X.shape[0]) if weights is None else scalar(namespace(X).sum(weights))
-    threads = _sharing_threads(X)
+    return _double_sums(center, [X], weights)
+
+
+def _double_sums(center: Array, blocks: Sequence[Array], weights: Array | None) -> Sums:
+    """Return the sums of all rows of some blocks about a centre, in double precision.
+
+    They are the fields of a `SecondMoment`. Only a single block may have weights.
+    """
+    n = sum(block.shape[0] for block in blocks)
+    total = float(n) if weights is None else scalar(namespace(weights).sum(weights))
+    threads = _sharing_threads(n, blocks[0])
 
     def part(first: int, last: int) -> tuple[Array, Array]:
         own = None if weights is None else weights[first:last]
-        return _double_part(center, X[first:last, :], own, total)
+        return _double_part(center, _row_range(blocks, first, last), own, total)
 
     with one_thread() if threads > 1 else nullcontext():
-        parts = in_threads(part, X.shape[0], threads)
+        parts = in_threads(part, n, threads)
     squares, mean = parts[0]
     for others in parts[1:]:
         squares += others[0]
@@ -606,27 +628,37 @@ def _sums_about(center: Array, X: Array, weights: Array | None) -> Sums:
     return total, squares, center, mean, 0.0
 
 
+def _row_range(blocks: Sequence[Array], first: int, last: int) -> Iterator[Array]:
+    """Yield the rows `first` to `last` − 1 of blocks, whose rows are numbered consecutively."""
+    for block in blocks:
+        n = block.shape[0]
+        if first < n and last > 0:
+            yield block[max(first, 0) : min(last, n), :]
+        first, last = first - n, last - n
+
+
 def _double_part(
-    center: Array, X: Array, weights: Array | None, total: float
+    center: Array, blocks: Iterable[Array], weights: Array | None, total: float
 ) -> tuple[Array, Array]:
     """Return the squares of weighted rows about a centre, and their sum divided by `total`."""
-    xp, squares, mean = namespace(X), None, 0.0 * center
-    for rows, part in _blocks(center, X, weights):
-        mean = mean + weighted_sum(part, rows) / total
-        if part is not None:
-            rows *= xp.sqrt(part)[:, None]
-        squares = add_gram_(squares, rows)
+    squares, mean = None, 0.0 * center
+    for X in blocks:
+        for rows, part in _blocks(center, X, weights):
+            mean = mean + weighted_sum(part, rows) / total
+            if part is not None:
+                rows *= namespace(rows).sqrt(part)[:, None]
+            squares = add_gram_(squares, rows)
     return squares, mean
 
 
-def _sharing_threads(X: Array) -> int:
-    """Return the number of Python threads that share the products of rows X (n, m).
+def _sharing_threads(n: int, X: Array) -> int:
+    """Return the number of Python threads that share the products of n rows like those of X.
 
     Each of them needs a matrix (m, m) of its own, which should take at most as much memory as twice
     its rows. Threads of BLAS would wait actively for some time after the products, and slow down
     those of SciPy.
     """
-    (n, m), threads = X.shape, blas_threads() if is_numpy(X) else 1
+    m, threads = X.shape[1], blas_threads() if is_numpy(X) else 1
     large = n >= max(SHARED_ROWS, m // 2) * threads and n * m * m >= SHARED_PRODUCTS
     return threads if large and m <= SHARED_FEATURES else 1
 
@@ -648,7 +680,7 @@ def _single_sums(center: Array, X: Array) -> Sums | None:
         return None
     # Python threads also share the work between the products, during which the threads of BLAS
     # would wait; but each of them needs matrices of its own.
-    threads = _sharing_threads(X)
+    threads = _sharing_threads(n, X)
 
     def part(first: int, last: int) -> tuple[Array, Array, float, float]:
         return _single_part(rounded, X[first:last], -(-MEASURED_BLOCKS // threads))
@@ -671,32 +703,43 @@ def _single_part(center: Array, X: Array, measured: int) -> tuple[Array, Array, 
     n, m = X.shape
     squares, total, errors, sizes = np.zeros((m, m)), np.zeros(m), 0.0, 0.0
     step = -(-n // (measured * SINGLE_BLOCK)) * SINGLE_BLOCK
+    # Arrays are allocated once: workers of Dask return memory to the system as soon as it is free,
+    # so that new memory is slow there.
     buffer = np.empty((min(SINGLE_BLOCK, n), m), dtype=np.float32)
+    product, scratch = np.empty((m, m), dtype=np.float32), np.empty((MEASURED_ROWS, m))
     for block in _slices(n, SINGLE_BLOCK):
         given, rows = X[block], buffer[: block.stop - block.start]
         for piece in _slices(len(rows), SINGLE_ROWS):  # which stays in the cache
             np.subtract(given[piece], center, out=rows[piece])
             total += np.sum(rows[piece], axis=0)
-        product = rows.T @ rows  # NumPy computes one triangle of it and copies the other
+        np.matmul(rows.T, rows, out=product)  # NumPy computes one triangle and copies the other
         squares += product
         if block.start % step == 0:
-            errors += _single_error(product, given, center)
+            errors += _single_error(product, given, center, scratch)
             sizes += float(np.trace(product))
     return squares, total, errors, sizes
 
 
-def _single_error(product: Array, X: Array, center: Array) -> float:
+def _single_error(product: Array, X: Array, center: Array, scratch: Array) -> float:
     """Return an estimate of the Frobenius norm of the error of `product` in single precision.
 
     It was computed from the rows X minus `center`; its exact value is (X − center)ᵀ(X − center).
     The error matrix E is multiplied with random vectors g, because the mean of ‖Eg‖² over standard
-    normal vectors g is the squared Frobenius norm of E.
+    normal vectors g is the squared Frobenius norm of E. `scratch` are some float64 rows that are
+    overwritten.
     """
-    random = np.random.default_rng(0).standard_normal((X.shape[1], MEASURED_DIRECTIONS))
-    error, exact = product.astype(np.float64) @ random, center.astype(np.float64)
-    for piece in _slices(len(X), MEASURED_ROWS):
-        rows = X[piece] - exact
-        error -= rows.T @ (rows @ random)
+    m = X.shape[1]
+    random = np.random.default_rng(0).standard_normal((m, MEASURED_DIRECTIONS))
+    error = np.empty_like(random)
+    for piece in _slices(m, len(scratch)):
+        exact = scratch[: piece.stop - piece.start]
+        exact[...] = product[piece]
+        np.matmul(exact, random, out=error[piece])
+    for piece in _slices(len(X), len(scratch)):
+        exact = scratch[: piece.stop - piece.start]
+        exact[...] = X[piece]
+        exact -= center
+        error -= exact.T @ (exact @ random)
     return float(np.linalg.norm(error)) / math.sqrt(MEASURED_DIRECTIONS)
 
 

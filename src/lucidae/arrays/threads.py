@@ -137,7 +137,9 @@ def blas_threads() -> int:
 
 
 def in_threads(part: Callable[[int, int], Result], n_rows: int, threads: int) -> list[Result]:
-    """Return ``part(first, last)`` for consecutive ranges of rows, each in a thread of its own.
+    """Return ``part(first, last)`` for consecutive ranges of rows, each in another thread.
+
+    The first range is computed by the calling thread.
 
     Parameters
     ----------
@@ -158,5 +160,6 @@ def in_threads(part: Callable[[int, int], Result], n_rows: int, threads: int) ->
     if threads == 1:
         return [part(0, n_rows)]
     ends = [n_rows * i // threads for i in range(threads + 1)]
-    with ThreadPoolExecutor(threads) as pool:
-        return list(pool.map(part, ends[:-1], ends[1:]))
+    with ThreadPoolExecutor(threads - 1) as pool:
+        others = pool.map(part, ends[1:-1], ends[2:])
+        return [part(0, ends[1]), *others]

@@ -15,7 +15,7 @@ import scipy.sparse
 
 from lucidae.arrays import is_array, namespace, to_numpy
 from lucidae.data import blocks as sizes
-from lucidae.data.blocks import LARGEST_BLOCK, RowBlock, concatenated, floating_rows, located
+from lucidae.data.blocks import LARGEST_BLOCK, RowBlock, floating_rows, located
 from lucidae.data.dask_blocks import (
     IN_CHUNK,
     array_reference,
@@ -23,7 +23,7 @@ from lucidae.data.dask_blocks import (
     one_column_chunk,
     row_lengths,
 )
-from lucidae.data.files import ParquetBlocks, blocks_of_file
+from lucidae.data.files import ParquetBlocks, blocks_of_file, rows_of_file
 
 __all__ = ["dask_of_file", "mapped"]
 
@@ -261,7 +261,7 @@ def dask_of_file(path: Any, options: Any = None) -> Any:
         return _frame_of_text(data)
     assert data.n_rows is not None, "arrays in files have a shape"
     starts = range(0, data.n_rows, data.rows_per_block)
-    read = dask.delayed(_rows_of_file, pure=True)
+    read = dask.delayed(rows_of_file, pure=True)
     chunks = []
     for start in starts:
         count = min(data.rows_per_block, data.n_rows - start)
@@ -336,13 +336,3 @@ def _numbers_of_text(data: Any, cells: Any) -> Any:
 
     parsed = parse_text(cells.set_axis(range(cells.shape[1]), axis=1), data.layout.decimal)
     return pd.DataFrame(data.numbers(parsed), columns=list(data.feature_names), index=parsed.index)
-
-
-def _rows_of_file(path: str, start: int, count: int, options: Any) -> Any:
-    """Return `count` rows of a file from row `start` on; this function runs on a Dask worker."""
-    held: list[Any] = []
-    for rows in blocks_of_file(path, first_row=start, options=options):
-        held.append(rows)
-        if sum(len(part) for part in held) >= count:
-            break
-    return concatenated(held)[:count]

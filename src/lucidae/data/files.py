@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from lucidae.arrays.maps import forget_pages, missing_bytes
-from lucidae.data.blocks import ArrayBlocks, RowBlocks, float_reference, shrunk
+from lucidae.data.blocks import ArrayBlocks, RowBlocks, concatenated, float_reference, shrunk
 
-__all__ = ["FILES", "blocks_of_file", "blocks_of_map"]
+__all__ = ["FILES", "blocks_of_file", "blocks_of_map", "rows_of_file"]
 
 UNNAMED_INDEX = re.compile(r"__index_level_\d+__")
 """Names under which pandas stores an index without a name."""
@@ -65,6 +65,20 @@ def blocks_of_file(
             f"{', '.join(sorted(FILES))}."
         )
     return reader(file, flat=flat, first_row=first_row, options=options)
+
+
+def rows_of_file(path: str, start: int, count: int, options: Any) -> Any:
+    """Return `count` rows of a file from row `start` on, as `blocks_of_file` reads them.
+
+    Workers of Dask call this function. So this module does not import ``dask.array``, which would
+    take a worker longer than several blocks of rows.
+    """
+    held: list[Any] = []
+    for rows in blocks_of_file(path, first_row=start, options=options):
+        held.append(rows)
+        if sum(len(part) for part in held) >= count:
+            break
+    return concatenated(held)[:count]
 
 
 def _with_options(opened: Callable[..., RowBlocks]) -> Callable[..., RowBlocks]:

@@ -43,16 +43,20 @@ def check_range(variance: float, reference: Array) -> None:
     reference : array
         An array of the dtype in which the fitted attributes are returned.
     """
-    limits = namespace(reference).finfo(reference.dtype)
-    low, high = float(limits.smallest_normal), float(limits.max)
-    if variance == 0.0 or low <= variance <= high:
+    if variance == 0.0 or in_range(variance, reference):
         return
-    small = variance < low
+    small = variance < 1.0
     raise ValueError(
         f"the variance of X is {variance:.3g}, which is {'below' if small else 'above'} the range "
         f"of its dtype {reference.dtype}. Give X as float64, or "
         f"{'multiply' if small else 'divide'} it by a constant first."
     )
+
+
+def in_range(variance: float, reference: Array) -> bool:
+    """Tell whether a positive number is a normal number of the dtype of an array."""
+    limits = namespace(reference).finfo(reference.dtype)
+    return float(limits.smallest_normal) <= variance <= float(limits.max)
 
 
 def finite(name: str) -> Callable[[AnyMethod], AnyMethod]:

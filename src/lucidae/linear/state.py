@@ -20,7 +20,7 @@ from lucidae.certificate import Certificate, undecided
 from lucidae.io.models import saved_as
 from lucidae.iteration import History, Status
 from lucidae.iteration.terminal import TIMED_FEATURES, Elapsed
-from lucidae.linear.attributes import check_range
+from lucidae.linear.attributes import check_range, in_range
 from lucidae.linear.certificate import LinearFigures, certificate, measure
 from lucidae.linear.counting import ComponentCount, count_wanted, is_criterion
 from lucidae.linear.data import STORED_FEATURES, MomentSource, RowsSource, Source
@@ -37,6 +37,7 @@ from lucidae.linear.model import Model
 from lucidae.linear.observed_gaussian import ObservedGaussian, gaussian_of
 from lucidae.linear.probe import Probe, probe_after
 from lucidae.linear.routes import EXACT_FEATURES
+from lucidae.linear.running_moment import RunningMoment
 from lucidae.linear.solvers import solve
 from lucidae.linear.spectrum import Spectrum
 from lucidae.linear.streaming import StreamFit
@@ -88,8 +89,8 @@ class LinearState(FittedState):
     Attributes
     ----------
     moment : SecondMoment or None
-        Second moment of all rows. If the rows are stored instead, it is computed when it is first
-        read; it is None if neither is stored.
+        Second moment of all rows. If the rows, or some rows of a stream, are stored instead, it is
+        computed when it is first read; it is None if neither is stored.
     stream : StreamFit or None
         State of training on a stream of batches, if `partial_fit` takes one step per batch.
     previous : weights or None
@@ -115,6 +116,8 @@ class LinearState(FittedState):
     _probe: Probe | None = None
 
     _rows: TrainingRows | None = None
+
+    _running: RunningMoment | None = None  # of a stream, until its moment is read
 
     _rounding: float = 0.0  # of the second moment that was fitted, which may not be stored
 
@@ -179,9 +182,23 @@ class LinearState(FittedState):
             state.stream = self._stream_before(options, X, weights).after(X, weights)
             state.seen, state._probe = self._seen_after(X, weights)
             return state
+        state._running = self._running_after(X) if weights is None else None
+        if state._running is not None:
+            state._probe = None if self._probe is None else self._probe.after(X, weights)
+            return state
         state.moment = self._accumulated(X, weights)
         state._probe = probe_after(self._probe, self.moment, state.moment, X, weights)
         return state
+
+    def _running_after(self, X: Any) -> RunningMoment | None:
+        """Return the running moment after one more batch of rows X (n, m).
+
+        It is None if no moment is known, or if the batch must be added to the moment at once.
+        """
+        running = self._running
+        if running is None and self.moment is not None:
+            running = RunningMoment.begin(self.moment)
+        return None if running is None else running.after(X)
 
     def solve_observed(
         self, X: Array, weights: Array | None, previous: ObservedGaussian | None, title: str
@@ -276,6 +293,10 @@ class LinearState(FittedState):
 
     def check_range(self) -> None:
         """Raise a ValueError if the total variance is outside the range of the data's dtype."""
+        running = self._running
+        bounds = () if running is None else running.variance_bounds
+        if bounds and all(in_range(bound, self.reference) for bound in bounds):
+            return
         if self._model is not None:
             variance = self._model.total_variance
         elif self.stream is not None:
@@ -324,13 +345,17 @@ class LinearState(FittedState):
 
     @cached_property
     def moment(self) -> SecondMoment | None:
-        """Second moment of all rows; it is computed when it is first read if the rows are stored.
+        """Second moment of all rows; if rows are stored, it is computed when it is first read.
 
         It is None if it is not known.
         """
         with _READING:
             if "moment" in self.__dict__:  # another thread has computed it
                 return self.__dict__["moment"]  # type: ignore[no-any-return]
+            if self._running is not None:
+                self.__dict__["moment"] = moment = self._running.total()
+                self._running = None
+                return moment
             rows = self._rows
             if rows is None or not rows.stored:
                 return None
@@ -400,6 +425,9 @@ class LinearState(FittedState):
     @property
     def weight(self) -> float:
         """Sum of the weights of all rows seen; reading it does not compute the model."""
+        running = self._running
+        if running is not None:
+            return running.weight
         if self._model is None and self.moment is not None:
             return self.moment.weight
         return self.model.weight
@@ -422,7 +450,8 @@ class LinearState(FittedState):
         if (self.moment is None or self.refined) and self._rows is not None:
             self.certificate(self._rows.title)
         fields = {"moment": self.moment} | super().saved_fields()
-        fields.pop("_rows", None)
+        for name in ("_rows", "_running"):
+            fields.pop(name, None)
         return fields
 
     def compute_attributes(self) -> dict[str, Any]:
