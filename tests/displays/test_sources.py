@@ -97,6 +97,7 @@ def simulated_result(points):
         n_orient=3,
         noise_variance=1.0,
         noise_path=lambda: path,
+        estimate=SimpleNamespace(selected_along=lambda path: path.supports),
     )
 
 

@@ -381,8 +381,8 @@ def _path_of_sources(result: Any, path: Any, order: Floats, max_sources: int) ->
     pairs = result.expansion.tocoo()
     owners, columns = pairs.row // result.n_orient, pairs.col
     used = np.zeros(path.contributions.shape, dtype=bool)
-    for place, support in enumerate(path.supports):
-        used[place, np.asarray(support, dtype=int)] = True
+    for place, selected in enumerate(result.estimate.selected_along(path)):
+        used[place, selected] = True
     listed = np.union1d(result.sources, owners[np.asarray(used.any(axis=0))[columns]]).astype(int)
     kept = np.isin(owners, listed)
     rows, columns = np.searchsorted(listed, owners[kept]), columns[kept]

@@ -11,6 +11,8 @@ import scipy.linalg
 import scipy.sparse
 from sklearn.exceptions import ConvergenceWarning
 
+from lucidae.certificate import Certificate
+from lucidae.mne.certificate import SelectedSources, with_selection
 from lucidae.sparsity.estimator import SparseVAE
 from lucidae.sparsity.group_covariance import GroupCovariance
 from lucidae.sparsity.groups import Groups
@@ -124,6 +126,9 @@ class GroupEstimate:
         The prior covariance Γ of the coefficients of these columns.
     factor : float, default=1.0
         The noise variance γ is that of the model times this factor.
+    level : float, optional
+        The significance level, the probability of any false group under the model. None if all
+        groups with a positive prior variance are selected.
     """
 
     model: SparseVAE
@@ -133,6 +138,7 @@ class GroupEstimate:
     columns: Floats
     prior: Floats
     factor: float = 1.0
+    level: float | None = None
 
     @classmethod
     def fit(
@@ -167,18 +173,21 @@ class GroupEstimate:
         )
         model = template._fit_on(gain, responses, None, None, deferred=True, zeros=True)
         columns = np.flatnonzero(np.isin(labels, labels[np.asarray(model.relevance_) > 0]))
-        found = cls(model, gain, responses, labels, columns, _prior_of(model, labels, columns))
-        return found if significance is None else found._without_insignificant(level)
+        prior = _prior_of(model, labels, columns)
+        found = cls(model, gain, responses, labels, columns, prior, level=significance)
+        return found._without_insignificant()
 
-    def _without_insignificant(self, level: float) -> GroupEstimate:
+    def _without_insignificant(self) -> GroupEstimate:
         """Return an estimate that contains only significant groups, fitted again without others.
 
-        `level` is the significance level, the probability of any false group under the model.
+        If `level` is None, all groups are kept.
         """
-        found, kept = self, self._significant(level)
+        if self.level is None:
+            return self
+        found, kept = self, self._significant(self.level)
         while kept.size < found.columns.size:
             found = found._restricted(kept)
-            kept = found._significant(level)
+            kept = found._significant(self.level)
         return found
 
     @property
@@ -200,8 +209,9 @@ class GroupEstimate:
         """
         if not self.columns.size:
             return self.groups
-        louder = replace(self, factor=DOUBT * self.factor)._restricted(self.columns)
-        remaining = louder._without_insignificant(float(self.model.significance))
+        level = float(self.model.significance)
+        louder = replace(self, factor=DOUBT * self.factor, level=level)._restricted(self.columns)
+        remaining = louder._without_insignificant()
         return np.setdiff1d(self.groups, remaining.groups)
 
     def _significant(self, significance: float) -> Floats:
@@ -248,15 +258,33 @@ class GroupEstimate:
 
         The evidence of a group is twice the decrease of the log-likelihood without this group.
         """
-        count, full = np.unique(self.labels).size, self.model.group_covariance == "full"
         _, sizes = np.unique(self.labels[self.columns], return_counts=True)
-        by_size = {
-            size: covariance_threshold(significance, count, int(size))
+        by_size = self._thresholds_by_size(significance, np.unique(sizes))
+        return np.array([by_size[int(size)] for size in sizes])
+
+    def _thresholds_by_size(self, significance: float, sizes: Floats) -> dict[int, float]:
+        """Return the thresholds of `_thresholds` by the number of columns of a group."""
+        count, full = np.unique(self.labels).size, self.model.group_covariance == "full"
+        return {
+            int(size): covariance_threshold(significance, count, int(size))
             if full
             else significance_threshold(significance, count)
-            for size in np.unique(sizes)
+            for size in sizes
         }
-        return np.array([by_size[size] for size in sizes])
+
+    @cached_property
+    def certificate(self) -> Certificate:
+        """Claims about the selected groups, followed by those of the fit to all groups."""
+        _, sizes = np.unique(self.labels, return_counts=True)
+        level, parameters = self.level, self.model._state.parameters
+        assert parameters is not None
+        thresholds = None if level is None else self._thresholds_by_size(level, np.unique(sizes))
+        selected = SelectedSources(
+            self.gain, self.responses, self.labels, self.columns, self.prior, self.mean,
+            self.noise_variance, self.model.group_covariance == "full", thresholds,
+            float(parameters["tol"]),
+        )  # fmt: skip
+        return with_selection(self.model.certificate_, selected)
 
     def _restricted(self, columns: Floats) -> GroupEstimate:
         """Return the estimate for fewer `columns`; their prior covariances are fitted again."""
@@ -372,6 +400,23 @@ class GroupEstimate:
         return noise_path(
             self.gain, self.responses, noise_variances, cv, fit_intercept=False, **settings
         )
+
+    def selected_along(self, path: NoisePath) -> list[Floats]:
+        """Return the columns that are selected at each noise variance of a path, as by `fit`.
+
+        Groups that are not significant are removed one at a time. The test of `noise_path` removes
+        all of them at once, and so both of two groups with nearly the same field.
+        """
+        found = []
+        for number, noise in enumerate(path.noise_variances):
+            relevance = path.relevances[number]
+            columns = np.flatnonzero(np.isin(self.labels, self.labels[relevance > 0]))
+            prior = path.prior_covariance(number, columns)
+            at = replace(
+                self, columns=columns, prior=prior, factor=noise / float(self.model.noise_variance_)
+            )
+            found.append(at._without_insignificant().columns)
+        return found
 
 
 def _check_folds(cv: Any, n_rows: int) -> None:

@@ -224,10 +224,18 @@ def make_stc(amplitudes: Floats, columns: Any, problem: EvokedProblem, index: in
     """
     evoked = problem.evokeds[index]
     tstep = 1.0 / evoked.info["sfreq"]
-    return _make_sparse_stc(
+    # MNE makes no vector estimate without vertices: it is made with one, which is then removed.
+    empty = ori == "vector" and not len(columns)
+    if empty:
+        columns, amplitudes = np.arange(problem.n_orient), np.zeros((problem.n_orient, 1))
+    stc = _make_sparse_stc(
         amplitudes, columns, problem.forward, evoked.times[0], tstep,
         active_is_idx=True, pick_ori=ori,
     )  # fmt: skip
+    if not empty:
+        return stc
+    data = np.zeros((0, 3, evoked.times.size))
+    return type(stc)(data, [part[:0] for part in stc.vertices], stc.tmin, tstep, stc.subject)
 
 
 def split_goodness_of_fit(responses: Floats, amplitudes: Floats, lead_field: Floats) -> Floats:

@@ -93,8 +93,13 @@ class SourceResult:
 
     @property
     def certificate(self) -> Certificate:
-        """Claims about the fit, each with a verdict; shared by all evokeds of the fit."""
-        return self.model.certificate_
+        """Claims about the returned sources and about the fit, each with a verdict.
+
+        The claims whose names begin with ``selected_`` and ``left_out_`` are about the sources that
+        are returned. The others are about the fit to all sources, from which those that are not
+        significant were then removed. All evokeds of the fit share them.
+        """
+        return self.estimate.certificate
 
     @property
     def noise_variance(self) -> float:
@@ -320,7 +325,7 @@ class SourceResult:
         return fit.path(noise_variances, cv)
 
     def path_sources(self, path: NoisePath) -> list[Floats]:
-        """Return the significant sources at each noise variance of a path of this result.
+        """Return the sources that `sparse_vae` selects at each noise variance of a path.
 
         Parameters
         ----------
@@ -332,7 +337,7 @@ class SourceResult:
         list of ndarray of int
             Indices of the sources, as `sources`.
         """
-        return [self._sources_of(support) for support in path.supports]
+        return [self._sources_of(columns) for columns in self.estimate.selected_along(path)]
 
     def to_dict(self) -> dict[str, Any]:
         """Return the numbers and texts of the result by name, in a form that JSON can store."""

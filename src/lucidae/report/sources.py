@@ -192,8 +192,9 @@ def _amplitudes(result: Any) -> list[Block]:
 def _about_certificate() -> Prose:
     """Return a paragraph that says what the claims of the certificate mean."""
     return Prose(
-        "Each claim is tied to a theorem and was measured on the whitened data and the fitted "
-        "sources. The claims say how near the fit is to the optimum of its model, and whether "
-        "other sources could explain the data as well; they do not include errors of the forward "
-        "model."
+        "Each claim is tied to a theorem and was measured on the whitened data. The first four "
+        "claims are about the sources shown here; the others are about the fit to all sources, "
+        "from which those that are not significant were removed. They say how near the fit is to "
+        "the optimum of its model, and whether other sources could explain the data as well; they "
+        "do not include errors of the forward model."
     )

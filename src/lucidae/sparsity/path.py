@@ -20,7 +20,7 @@ from lucidae.cards import card, table
 from lucidae.iteration import limited_blas
 from lucidae.iteration.terminal import Elapsed
 from lucidae.sparsity.estimator import SparseVAE
-from lucidae.sparsity.group_covariance import axes_of
+from lucidae.sparsity.group_covariance import GroupCovariance, axes_of
 from lucidae.sparsity.held_out import (
     Guide,
     HeldOut,
@@ -235,6 +235,34 @@ class NoisePath:
                 best, largest = slice(begin, end), growth
             begin = end
         return best
+
+    def prior_covariance(self, index: int, columns: Any) -> Floats:
+        """Return the prior covariance of the coefficients of some columns at one noise variance.
+
+        Parameters
+        ----------
+        index : int
+            Number of the noise variance on the path.
+        columns : array-like of int of shape (a,)
+            Indices of the columns, ascending; with groups, all columns of each group.
+
+        Returns
+        -------
+        ndarray of shape (a, a)
+            The covariance: diagonal, or with ``group_covariance="full"`` with a block for each
+            group.
+        """
+        columns, groups = np.asarray(columns, dtype=int), self._data.objective.groups
+        if groups is None or not isinstance(self._data.objective, GroupCovariance):
+            return np.diag(self.relevances[index, columns])
+        units = to_numpy(self._data.units.relevance(1.0 + 0.0 * self._data.units.norms))
+        blocks, owners = to_numpy(self._starts[index]), groups.labels[columns]
+        found = np.zeros((columns.size, columns.size), dtype=blocks.dtype)
+        for group in np.unique(owners):
+            here = np.flatnonzero(owners == group)
+            block = blocks[group, : here.size, : here.size]
+            found[np.ix_(here, here)] = block * units[columns[here[0]]]
+        return found
 
     def to_dict(self) -> dict[str, Any]:
         """Return the columns of a table with one row for each noise variance, by name.
