@@ -203,7 +203,7 @@ def test_the_unbroken_problems_hold():
 def test_broken_closed_forms_and_moments_do_not_get_a_certificate():
     found, survivors = counts(CLOSED_FORMS, EXACT, 1e-6, every=2)
     assert not survivors
-    assert found["caught"] >= 55
+    assert found["caught"] >= 50
 
 
 def test_broken_rules_do_not_get_a_certificate():

@@ -32,6 +32,9 @@ __all__ = ["Leading", "leading_eigenpairs"]
 
 Vector = np.ndarray[Any, Any]
 
+NEARLY = 1e-6
+"""Difference of squared cosines below which either of two columns may be nearer to an axis."""
+
 TIED = 1e-9
 """Relative difference of eigenvalues up to which no further Krylov steps are made to decide which
 of them is the larger one."""
@@ -366,13 +369,20 @@ def _misalignments(atoms: Vector, axes: Vector) -> Vector:
 
     The axes are the columns of `axes`, and the decoder's columns are the rows of `atoms`.
     """
-    units = _unit_rows(atoms)
-    found = np.ones(axes.shape[1])
+    if not np.all(np.isfinite(atoms)):
+        return np.full(axes.shape[1], np.nan)
+    units, found = _unit_rows(atoms), np.ones(axes.shape[1])
+    if not len(units):
+        return found
+    # One minus a squared cosine has a rounding error of about ε, so it shows which columns may be
+    # nearest; their sines are computed without cancellation.
+    cosines = (units @ axes) ** 2
+    near = cosines >= np.max(cosines, axis=0) - NEARLY
     for i, axis in enumerate(axes.T):
-        if len(units):
-            away = units - (units @ axis)[:, None] * axis
-            found[i] = np.min(np.sum(away * away, axis=1))
-    return found if np.all(np.isfinite(atoms)) else np.full(len(found), np.nan)
+        rows = units[near[:, i]]
+        away = rows - (rows @ axis)[:, None] * axis
+        found[i] = np.min(np.sum(away * away, axis=1))
+    return found
 
 
 def _bounded(data: Data, atoms: Vector) -> Leading:
