@@ -41,6 +41,7 @@ __all__ = [
     "load_rows",
     "no_moment",
     "read_moment",
+    "rows_differed",
     "store_features",
     "store_targets",
 ]
@@ -118,6 +119,15 @@ def nothing_read(data: AlignedBlocks) -> ValueError:
             "one row."
         )
     return ValueError(f"{data.rows.name} contains no rows: at least one row is needed.")
+
+
+def rows_differed(data: AlignedBlocks) -> ValueError:
+    """Return the error for data whose rows were not the same in two passes."""
+    return ValueError(
+        f"the rows of {data.rows.name} differed between two passes over it: give a function that "
+        "returns the same batches each time, without augmentation or random choice, or give the "
+        "rows as an array or a file that nobody writes to."
+    )
 
 
 def load_rows(
