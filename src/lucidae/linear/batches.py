@@ -184,6 +184,6 @@ class FitBatchesMixin:
             return self
         moment = read_moment(data, start=start, verbose=self.verbose)
         store_features(self, data)
-        passes = Passes(data, self.verbose) if data.repeatable and start is None else None
-        self._fit_source(options, MomentSource(moment, passes=passes), data.rows.reference)
+        again = Passes(data, self.verbose) if data.repeatable and start is None else None
+        self._fit_source(options, MomentSource(moment, passes=again), data.rows.reference)
         return self

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.linalg
@@ -27,8 +27,9 @@ from lucidae.linear.verified_rows import (
     LARGEST_ROWS,
     RowsForValues,
 )
+from lucidae.moments import SecondMoment
 
-__all__ = ["BlocksForValues", "data_of_any", "data_of_passes"]
+__all__ = ["BlocksForValues", "ReadBlocks", "data_of_any", "data_of_passes"]
 
 Vector = np.ndarray[Any, Any]
 
@@ -39,12 +40,24 @@ SAME_ROWS = 1e-6
 """Largest relative difference of the total variances of the same rows in two passes."""
 
 
+class ReadBlocks(NamedTuple):
+    """Data that were read in blocks: their second moment, and the blocks to be read again."""
+
+    moment: SecondMoment
+    passes: Passes
+
+    @property
+    def n_features(self) -> int:
+        """Number of features of the data."""
+        return self.moment.n_features
+
+
 def data_of_any(X: Any, weights: Any = None, *, verbose: bool | str = "auto") -> Data:
     """Return the second moment of rows, of a `SecondMoment` or of blocks, as the verifier uses it.
 
     Parameters
     ----------
-    X : array of shape (n, m), SecondMoment or AlignedBlocks
+    X : array of shape (n, m), SecondMoment, ReadBlocks or AlignedBlocks
         The validated rows, their moment, or rows with their weights that are read in blocks.
     weights : array of shape (n,), optional
         Weight of each row of an array; by default 1.
@@ -53,6 +66,8 @@ def data_of_any(X: Any, weights: Any = None, *, verbose: bool | str = "auto") ->
     """
     if isinstance(X, AlignedBlocks):
         return data_of_passes(Passes(X, verbose))
+    if isinstance(X, ReadBlocks):
+        return BlocksForValues.beside(data_of(X.moment), X.passes)
     return data_of(X, weights)
 
 
