@@ -6,7 +6,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial, reduce, wraps
+from functools import cached_property, partial, reduce, wraps
 from typing import Any, NamedTuple, Self, TypeVar
 
 import numpy as np
@@ -389,6 +389,11 @@ class WatchedLeaf(ColumnLeaf):
         self.leaf = leaf
         self.start, self.stop = start, stop
 
+    @cached_property
+    def _vector(self) -> np.ndarray[Any, Any]:
+        """The entries of the random vector c for these columns, the same in every pass."""
+        return np.random.default_rng(0).standard_normal(self.stop)[self.start :]
+
     def columns(self, part: slice) -> WatchedLeaf:
         """Return an object that computes the same summary for the columns `part` only."""
         return WatchedLeaf(self.leaf.columns(part), self.start + part.start, self.start + part.stop)
@@ -400,7 +405,7 @@ class WatchedLeaf(ColumnLeaf):
     def sums(self, rows: Any, codes: Any, weights: Any) -> tuple[Any, Projected]:
         """Return the summary of the columns in `rows`, and the sums of their products."""
         found = self.leaf.sums(rows, codes, weights)
-        vector = np.random.default_rng(0).standard_normal(self.stop)[self.start :]
+        vector = self._vector
         total = size = 0.0
         step = max(1, PROJECTED_ENTRIES // max(1, rows.shape[1]))
         for start in range(0, rows.shape[0], step):
