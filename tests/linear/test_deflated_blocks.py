@@ -44,7 +44,7 @@ def path(X, folder):
     return folder / "rows.npy"
 
 
-def dask_array(X, folder):  # noqa: ARG001
+def dask_array(X, _):
     require("dask")
     import dask.array
 
@@ -154,9 +154,8 @@ def test_an_interrupted_further_pass_returns_no_moment_of_deflated_rows(problem,
     def interrupted(*_, **__):
         raise ReadInterrupted(SecondMoment.of(X), 10)
 
-    monkeypatch.setitem(
-        CentredBlocks.__dict__["moment"].func.__globals__, "read_moment", interrupted
-    )
+    used = CentredBlocks.__dict__["moment"].func.__globals__
+    monkeypatch.setitem(used, "read_moment", interrupted)
     with pytest.raises(ReadInterrupted) as caught:
         model.fit(lambda: batches_of(X))
     assert caught.value.moment is None
