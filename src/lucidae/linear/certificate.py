@@ -211,9 +211,10 @@ def _hidden_note(figures: LinearFigures) -> str:
     """Return advice for claims about components that only the rows can determine."""
     shared = figures.leading.unidentifiable(figures.k)
     return (
-        f"The digits of component{'s' * (len(shared) > 1)} {_listed(shared)} were lost in the "
-        "second moment of rows that cannot be read again, beside much larger variances: give the "
-        "rows as an array, a file or a function that returns the batches again."
+        f"The digits of component{'s' * (len(shared) > 1)} {_listed(shared)}, unless the variance "
+        "is zero, were lost in the second moment of rows that cannot be read again, beside much "
+        "larger variances: give the rows as an array, a file or a function that returns the "
+        "batches again."
     )
 
 
