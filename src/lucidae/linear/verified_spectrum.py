@@ -241,8 +241,11 @@ def _exacter(data: Data, atoms: Vector, known: Leading) -> Leading:
     hidden = known.unidentifiable(k) - 1
     small = bool(np.any(known.values[hidden] < SMALL_VARIANCE * known.values[0]))
     if rows is None:
+        # The centred rows have a rank below their number, so that later eigenvalues are zero.
         # Moments about zero (weight None) are given without rows, even if these are known.
-        return replace(known, hidden=small and known.dense and data.weight is not None)
+        hidden = hidden[hidden + 1 < (data.weight or 0.0)]
+        small = bool(np.any(known.values[hidden] < SMALL_VARIANCE * known.values[0]))
+        return replace(known, hidden=small and known.dense)
     low, high = (known.subspace.value + sign * known.subspace.error for sign in (-1.0, 1.0))
     open_ended = not known.dense and low < FAR and high > NEAR / k
     if not small and not open_ended:
