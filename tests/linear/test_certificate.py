@@ -274,8 +274,9 @@ def test_without_a_spectrum_the_distances_are_bounded_by_residuals(monkeypatch):
     used = vars(linear_estimator)
     monkeypatch.setitem(used["source_of"].__globals__, "EXACT_FEATURES", 10)
     monkeypatch.setitem(used["LinearState"].solve.__globals__, "STORED_FEATURES", 10)
-    monkeypatch.setitem(used["data_of"].__globals__, "DENSE_FEATURES", 10)
-    monkeypatch.setitem(used["data_of"].__globals__, "FEW_ROWS", 0)
+    verified = used["data_of_any"].__globals__["data_of"].__globals__
+    monkeypatch.setitem(verified, "DENSE_FEATURES", 10)
+    monkeypatch.setitem(verified, "FEW_ROWS", 0)
     values = np.r_[5.0, 3.0, np.full(28, 0.1)]
     X = 1 + centred_rows(values, n=200)
     fitted = LinearAutoencoder(2, random_state=0, batch_size=200).fit(X)

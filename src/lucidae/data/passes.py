@@ -6,13 +6,14 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial, wraps
-from typing import Any, Self, TypeVar
+from functools import cached_property, partial, reduce, wraps
+from typing import Any, NamedTuple, Self, TypeVar
 
 import numpy as np
+from scipy.sparse import issparse
 from sklearn import get_config
 
-from lucidae.arrays import Array, is_numpy, namespace
+from lucidae.arrays import Array, as_double, is_numpy, like, namespace, to_numpy
 from lucidae.base import restored_on_failure
 from lucidae.data.batches import BatchBlocks
 from lucidae.data.blocks import RowBlock, RowBlocks, coalesced, concatenated, located
@@ -41,12 +42,20 @@ __all__ = [
     "load_rows",
     "no_moment",
     "read_moment",
+    "rows_differed",
     "store_features",
     "store_targets",
 ]
 
 Summary = TypeVar("Summary")
 Method = TypeVar("Method", bound=Callable[..., Any])
+SAME_SUM = 1e-9
+"""Largest difference between the sums Σ w⟨c, x⟩ of two passes over the same rows, relative to the
+sum of the absolute values. It is far above rounding errors."""
+
+PROJECTED_ENTRIES = 2**18
+"""Number of entries of the rows that are converted to float64 and multiplied at a time."""
+
 Leaf = Callable[[Any, Any, Any], Any]
 """Type of functions that return a summary of one block from its rows, targets and weights."""
 
@@ -118,6 +127,15 @@ def nothing_read(data: AlignedBlocks) -> ValueError:
             "one row."
         )
     return ValueError(f"{data.rows.name} contains no rows: at least one row is needed.")
+
+
+def rows_differed(data: AlignedBlocks) -> ValueError:
+    """Return the error for data whose rows were not the same in two passes."""
+    return ValueError(
+        f"the rows of {data.rows.name} differed between two passes over it: give a function that "
+        "returns the same batches each time, without augmentation or random choice, or give the "
+        "rows as an array or a file that nobody writes to."
+    )
 
 
 def load_rows(
@@ -340,6 +358,85 @@ class ColumnLeaf(ABC):
         """Return the summary of all columns, from the summaries of groups of columns (`parts`)."""
 
 
+class Projected(NamedTuple):
+    """Weighted sum of the products of all rows with a random vector, which every pass must repeat.
+
+    `total` is the sum Σ w⟨c, x⟩ over rows x with weights w for a random vector c, and `size` is the
+    sum of the absolute values. Neither depends on the order of the rows, up to rounding errors.
+    """
+
+    total: float
+    size: float
+
+    def agrees(self, other: Projected) -> bool:
+        """Tell whether the sums are equal up to rounding errors."""
+        allowed = SAME_SUM * max(self.size, other.size)
+        return not abs(self.total - other.total) > allowed
+
+
+class WatchedLeaf(ColumnLeaf):
+    """Function that returns the summary of a block of rows together with its `Projected` sums.
+
+    Parameters
+    ----------
+    leaf : ColumnLeaf
+        Function that returns the summary.
+    start, stop : int
+        The first of the columns, and the one after the last.
+    """
+
+    def __init__(self, leaf: ColumnLeaf, start: int, stop: int) -> None:
+        self.leaf = leaf
+        self.start, self.stop = start, stop
+
+    @cached_property
+    def _vector(self) -> np.ndarray[Any, Any]:
+        """The entries of the random vector c for these columns, the same in every pass."""
+        return np.random.default_rng(0).standard_normal(self.stop)[self.start :]
+
+    def columns(self, part: slice) -> WatchedLeaf:
+        """Return an object that computes the same summary for the columns `part` only."""
+        return WatchedLeaf(self.leaf.columns(part), self.start + part.start, self.start + part.stop)
+
+    def codes(self, rows: Any) -> Any:
+        """Return the sums over columns that the summary needs."""
+        return self.leaf.codes(rows)
+
+    def sums(self, rows: Any, codes: Any, weights: Any) -> tuple[Any, Projected]:
+        """Return the summary of the columns in `rows`, and the sums of their products."""
+        found = self.leaf.sums(rows, codes, weights)
+        vector = self._vector
+        total = size = 0.0
+        step = max(1, PROJECTED_ENTRIES // max(1, rows.shape[1]))
+        for start in range(0, rows.shape[0], step):
+            part = slice(start, min(start + step, rows.shape[0]))
+            block = rows[part] if issparse(rows) else as_double(rows[part, :])
+            products = to_numpy(block @ (vector if issparse(rows) else like(vector, block)))
+            if weights is not None:
+                products = products * to_numpy(weights[part])
+            total += float(np.sum(products))
+            size += float(np.sum(np.abs(products)))
+        return found, Projected(total, size)
+
+    @staticmethod
+    def merge(one: Any, other: Any) -> Any:
+        """Return the sums of products of both; summaries are merged by `merged_summaries`."""
+        return Projected(one.total + other.total, one.size + other.size)
+
+    def joined(self, parts: list[Any]) -> Any:  # type: ignore[override]
+        """Return the summary of all columns, from the summaries of groups of columns (`parts`)."""
+        total = reduce(self.merge, (part[1] for part in parts))
+        return self.leaf.joined([part[0] for part in parts]), total
+
+
+def merged_summaries(merge: Callable[[Any, Any], Any], one: Any, other: Any) -> Any:
+    """Return the results of a `WatchedLeaf` for two sets of rows, joined to one.
+
+    `merge` joins the summaries of the two sets.
+    """
+    return merge(one[0], other[0]), WatchedLeaf.merge(one[1], other[1])
+
+
 class Passes(Shown):
     """Repeated passes over the same data, with one display of their progress.
 
@@ -356,26 +453,32 @@ class Passes(Shown):
         self.data = data
         self.count = 0
         self._weight: float | None = None
+        self._projected: Projected | None = None
 
     def total(self, leaf: ColumnLeaf) -> Any:
         """Return the summary of all blocks, which `leaf` computes, from a new pass over the data.
 
-        Its first entry is the sum of the weights, which must be the same in every pass.
+        Its first entry is the sum of the weights, which must be the same in every pass, like the
+        products of the rows with a random vector.
         """
         self.count += 1
         self.description = f"pass {self.count}, reading {{}}"
         # A task of Dask must not change the results of others.
         merge = leaf.merge if hasattr(self.data, "fold") else leaf.merge_into
-        found = fold(self.data, leaf, merge, shown=self)
-        if found is None:
+        watched = WatchedLeaf(leaf, 0, self.data.rows.n_features)
+        both = fold(self.data, watched, partial(merged_summaries, merge), shown=self)
+        if both is None:
             raise nothing_read(self.data)
+        found, projected = both
         if self._weight is not None and abs(found[0] - self._weight) > 1e-9 * self._weight:
             raise ValueError(
                 f"{self.data.rows.name} had rows with a total weight of {self._weight:g} in the "
                 f"first pass over it, but of {found[0]:g} in pass {self.count}: it has changed "
                 "while it was read. Fit again when nobody writes to it."
             )
-        self._weight = float(found[0])
+        if self._projected is not None and not projected.agrees(self._projected):
+            raise rows_differed(self.data)
+        self._weight, self._projected = float(found[0]), self._projected or projected
         return found
 
 

@@ -14,6 +14,7 @@ from lucidae.data import aligned_blocks, in_memory, read_moment, store_features
 from lucidae.data.kinds import AlignedBlocks, LoadedRows
 from lucidae.data.passes import Passes, check_start, given_moment, load_rows, no_moment
 from lucidae.iteration.terminal import timed_fit
+from lucidae.linear.data import MomentSource
 from lucidae.linear.methods import Options
 from lucidae.linear.missing import suggesting_em
 from lucidae.linear.routes import EXACT_FEATURES
@@ -183,5 +184,6 @@ class FitBatchesMixin:
             return self
         moment = read_moment(data, start=start, verbose=self.verbose)
         store_features(self, data)
-        self._fit_moment(options, moment, data.rows.reference)
+        again = Passes(data, self.verbose) if data.repeatable and start is None else None
+        self._fit_source(options, MomentSource(moment, passes=again), data.rows.reference)
         return self

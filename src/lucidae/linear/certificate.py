@@ -38,7 +38,7 @@ from lucidae.linear.objectives import (
 from lucidae.linear.probe import EPS, Estimate
 from lucidae.linear.routes import EXACT_FEATURES
 from lucidae.linear.sums import BlocksSource
-from lucidae.linear.verified_blocks import data_of_any
+from lucidae.linear.verified_blocks import ReadBlocks, data_of_any
 from lucidae.linear.verified_data import DENSE_FEATURES
 from lucidae.linear.verifier import LinearFigures, measure
 from lucidae.linear.weights import TiedWeights, UntiedWeights
@@ -159,6 +159,8 @@ def _subspace_claim(figures: LinearFigures) -> Claim:
                 f"Eigenvalue {k} of the covariance is below {bound:.1g}, the size of its rounding "
                 "errors: these data do not determine the last directions of the subspace."
             )
+        if figures.leading.hidden:
+            return undecided("subspace", statement, reference, _hidden_note(figures), value)
         why += _single_note(figures)
         return Claim("subspace", statement, reference, value, advice=why, error=error)
     advice = _distance_advice(figures)
@@ -185,6 +187,8 @@ def _alignment_claim(figures: LinearFigures) -> Claim:
             "Each of the leading eigenvalues equals the one before or after it up to rounding, so "
             "these data determine no principal axis."
         )
+        if leading.hidden:
+            return undecided("alignment", statement, reference, _hidden_note(figures))
         if leading.uncertainty:
             return undecided("alignment", statement, reference, why + _single_note(figures))
         return does_not_apply("alignment", statement, reference, why)
@@ -196,10 +200,22 @@ def _alignment_claim(figures: LinearFigures) -> Claim:
     if not len(shared):
         return claim
     limit = f"{_components(shared)} not determined by these data and left out of the mean."
-    limit += _single_note(figures)
-    if claim.holds and leading.uncertainty:  # the rows may determine what their products do not
+    limit = _hidden_note(figures) if leading.hidden else limit + _single_note(figures)
+    # The rows may determine what their products do not.
+    if claim.holds and (leading.hidden or leading.uncertainty):
         return undecided("alignment", statement, reference, limit, value, bound)
     return replace(claim, advice=f"{claim.advice} {limit}".strip())
+
+
+def _hidden_note(figures: LinearFigures) -> str:
+    """Return advice for claims about components that only the rows can determine."""
+    shared = figures.leading.unidentifiable(figures.k)
+    return (
+        f"The digits of component{'s' * (len(shared) > 1)} {_listed(shared)}, unless the variance "
+        "is zero, were lost in the second moment of rows that cannot be read again, beside much "
+        "larger variances: give the rows as an array, a file or a function that returns the "
+        "batches again."
+    )
 
 
 def _single_note(figures: LinearFigures) -> str:
@@ -406,6 +422,8 @@ def _eigengap_claim(figures: LinearFigures) -> Claim:
         )
         known = gap if math.isfinite(gap) else None
         return undecided("eigengap", statement, reference, why, known, bound)
+    if leading.hidden:
+        return undecided("eigengap", statement, reference, _hidden_note(figures), gap, bound)
     if leading.uncertainty and len(shared):
         why += _single_note(figures)
         return undecided("eigengap", statement, reference, why, gap, bound)
@@ -641,6 +659,8 @@ def certify_weights(
 def _source(X: Any, weights: Any) -> Any:
     if isinstance(X, AlignedBlocks):
         return BlocksSource(Passes(X))
+    if isinstance(X, ReadBlocks):
+        return MomentSource(X.moment)
     return MomentSource(X) if isinstance(X, SecondMoment) else source_of(X, weights)
 
 
@@ -695,8 +715,8 @@ def checked_data(X: Any, sample_weight: Any) -> tuple[Any, Any]:
     """Return validated data and the weights of their rows, in the form in which they are certified.
 
     Rows in memory are returned with their weights, and a `SecondMoment` as it is. Of data that are
-    read in blocks the second moment is returned, or, with very many features, the blocks
-    themselves. The weights are None unless rows are returned.
+    read in blocks the second moment is returned, as `ReadBlocks` if they can be read again, or,
+    with very many features, the blocks themselves. The weights are None unless rows are returned.
     """
     if isinstance(X, SecondMoment):
         return X, None
@@ -708,7 +728,8 @@ def checked_data(X: Any, sample_weight: Any) -> tuple[Any, Any]:
             check_repeatable(blocks)
             return blocks, None
         if small is None:
-            return read_moment(blocks), None
+            moment = read_moment(blocks)
+            return (ReadBlocks(moment, Passes(blocks)) if blocks.repeatable else moment), None
         X, sample_weight = small.rows, small.weights
     X = check_rows(X)
     return X, check_weights(sample_weight, X)

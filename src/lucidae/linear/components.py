@@ -162,6 +162,7 @@ def _about_zero(data: Data) -> Data:
         variances=data.variances + mean**2,
         matrix=matrix,
         weight=None,
+        rows=None,  # they would be centred
     )
 
 

@@ -83,6 +83,43 @@ class DenseCovariance:
 
 
 @dataclass(frozen=True, slots=True)
+class DeflatedCovariance:
+    """The second moment Σ as leading eigenpairs and the rest: Σ = V diag(λ) Vᵀ + R.
+
+    The digits of R, which may be far smaller than the eigenvalues, are not lost as in the sum.
+
+    Parameters
+    ----------
+    values : array of shape (k,)
+        The eigenvalues λ.
+    vectors : array of shape (m, k)
+        The eigenvectors V, as columns.
+    rest : array of shape (m, m)
+        The second moment R of the rows without their parts along V.
+    """
+
+    values: Array
+    vectors: Array
+    rest: Array
+
+    @property
+    def trace(self) -> Array:
+        """Total variance of the data: the trace of the second moment."""
+        return namespace(self.values).sum(self.values) + trace(self.rest)
+
+    @property
+    def n_features(self) -> int:
+        """Number of features of the data."""
+        return int(self.rest.shape[0])
+
+    def apply(self, rows: Array) -> Array:
+        """Return ``rows @ Σ``, where `rows` have shape (…, k, m) and Σ is the second moment."""
+        codes = rows @ self.vectors
+        outside = rows - codes @ self.vectors.mT
+        return (codes * self.values) @ self.vectors.mT + outside @ self.rest
+
+
+@dataclass(frozen=True, slots=True)
 class EigenbasisCovariance:
     """The second moment Σ in the basis of its eigenvectors, where it is diagonal.
 

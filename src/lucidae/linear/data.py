@@ -31,6 +31,7 @@ from lucidae.arrays.eigen import ITERATIVE_SHARE, LANCZOS_FEATURES, fix_signs
 from lucidae.arrays.krylov import EXTRA, krylov_eigenpairs
 from lucidae.arrays.row_products import has_fast_products
 from lucidae.arrays.threads import one_thread
+from lucidae.data.passes import Passes
 from lucidae.linear.covariances import DenseCovariance, StreamCovariance, copied_rows
 from lucidae.linear.routes import (
     EXACT_FEATURES,
@@ -75,11 +76,14 @@ class MomentSource:
         determine accurately (`lucidae.linear.deflation`).
     weights : array of shape (n,) or None
         Weights of the rows; None for 1 each.
+    passes : Passes or None
+        The rows if they are not in memory but can be read again, for the same purpose.
     """
 
     moment: SecondMoment
     rows: Any = None
     weights: Array | None = None
+    passes: Passes | None = None
 
     affordable = True
 

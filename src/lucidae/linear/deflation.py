@@ -14,6 +14,9 @@ by only λ₁δ², because the true one has no part along V. The rounding errors
 the entries of A, as in a singular value decomposition. This is repeated until all eigenpairs that
 are wanted are accurate, once for about four decades of eigenvalues.
 
+Of data that are read in blocks and can be read again, the second moment of B is computed in one
+more pass for each repetition.
+
 Whether the eigenpairs are accurate is estimated from the eigenvalues alone, so that other data cost
 no time.
 """
@@ -21,8 +24,9 @@ no time.
 from __future__ import annotations
 
 import math
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from typing import Any, Self
 
 import numpy as np
 import scipy.sparse
@@ -39,9 +43,11 @@ from lucidae.arrays import (
     zeros_like_shape,
 )
 from lucidae.arrays.eigen import fix_signs
-from lucidae.linear.covariances import RowsCovariance
+from lucidae.data.passes import Passes, ReadInterrupted, read_moment, rows_differed
+from lucidae.linear.covariances import Covariance, DeflatedCovariance, RowsCovariance
 from lucidae.linear.data import MomentSource, RowsSource, Source, source_of
 from lucidae.linear.spectrum import Spectrum
+from lucidae.moments import SecondMoment
 
 __all__ = ["accurate_pairs", "are_accurate", "deflated", "refined_spectrum"]
 
@@ -64,12 +70,23 @@ CLOSE = 1e-2
 axes of so close eigenvalues depend on the last digits of the data; the subspace of all of them does
 not, and is what must be accurate."""
 
+BLOCK_ROWS = 8192
+"""Number of rows of a block that are centred and deflated at a time."""
+
 COPIED_ENTRIES = 2**26
 """Largest number of entries of rows that are copied and deflated: the copy takes half a gibibyte.
 """
 
 DENSE_ENTRIES = 2**24
 """The same for sparse rows, which a deflation makes dense."""
+
+REREAD = 1e-4
+"""The variance that a further deflation of blocks leaves follows from their second moment, without
+another pass, if it is at least this share of the variance before."""
+
+SAME_MEAN = 1e-9
+"""Largest distance between the means of the same rows in two passes, relative to the size of the
+rows. It is far above rounding errors."""
 
 NOISE = 16.0
 """Deflated rows whose norm is at most this number times ε times the norm of all rows consist of
@@ -120,7 +137,7 @@ def accurate_pairs(
 
 def refined_spectrum(
     source: Source, spectrum: Spectrum, k: int
-) -> tuple[Spectrum, RowsCovariance] | None:
+) -> tuple[Spectrum, Covariance] | None:
     """Return accurate eigenpairs of the rows of `source` if those of `spectrum` are not accurate.
 
     Parameters
@@ -134,38 +151,51 @@ def refined_spectrum(
 
     Returns
     -------
-    tuple of Spectrum and RowsCovariance, or None
+    tuple of Spectrum and Covariance, or None
         Accurate eigenpairs, as many as there were, and products with the second moment by centred
-        rows. None if the first k pairs of `spectrum` are accurate, or if the rows are not in memory
-        or too large.
+        rows, or by these eigenpairs and the rest. None if the first k pairs of `spectrum` are
+        accurate, or if the rows are too large, or not in memory and cannot be read again.
     """
     if are_accurate(source, spectrum.values, k):
         return None
     assert isinstance(source, MomentSource | RowsSource), "other sources have no rows"
-    rows, ref = source.rows, spectrum.values
+    ref = spectrum.values
     kept = accurate_pairs(to_numpy(ref), k, machine_epsilon(ref))
-    centred, weights = _centred(rows, source.weights, source.mean, ref)
-    if _is_single(rows):  # the eigenpairs may come from products in single precision
+    data: CentredRows | CentredBlocks
+    if source.rows is None:
+        assert isinstance(source, MomentSource), "other sources have rows"
+        assert source.passes is not None, "the pairs would count as accurate"
+        data = CentredBlocks(source.passes, source.moment, spectrum.vectors[:, :0])
+    else:
+        data = CentredRows(*_centred(source.rows, source.weights, source.mean, ref))
+    if _is_single(source):  # the eigenpairs may come from products in single precision
         count = int(spectrum.values.shape[0])
-        spectrum = replace(_leading(centred, weights, count).leading(count), trace=spectrum.trace)
+        spectrum = replace(data.leading(count).leading(count), trace=spectrum.trace)
         kept = accurate_pairs(to_numpy(spectrum.values), count, machine_epsilon(ref))
-    found = deflated(centred, weights, spectrum, max(kept, 1))
-    return found, RowsCovariance(centred, 0.0 * like(source.mean, ref), weights, source.weight)
+    found, rest = deflated(data, spectrum, max(kept, 1))
+    if isinstance(data, CentredRows):
+        zero = 0.0 * like(source.mean, ref)
+        return found, RowsCovariance(data.rows, zero, data.weights, source.weight)
+    assert isinstance(rest, CentredBlocks), "blocks remain blocks"
+    return found, DeflatedCovariance(found.values, found.vectors, rest.covariance_without(found))
 
 
 def are_accurate(source: Source, values: Array, k: int) -> bool:
     """Tell whether `k` leading eigenpairs are accurate, or cannot be computed more accurately.
 
     `values` are leading eigenvalues of the second moment of the data `source`, at least k of them
-    unless there are fewer. They cannot be computed more accurately if the rows are not in memory or
-    too large.
+    unless there are fewer. They cannot be computed more accurately if the rows are too large, or
+    not in memory and cannot be read again.
     """
-    if not isinstance(source, MomentSource | RowsSource) or source.rows is None:
+    if not isinstance(source, MomentSource | RowsSource):
         return True
+    if source.rows is None:
+        unknown = isinstance(source, RowsSource) or source.passes is None
+    else:
+        most = DENSE_ENTRIES if scipy.sparse.issparse(source.rows) else COPIED_ENTRIES
+        unknown = math.prod(source.rows.shape) > most
     kept = accurate_pairs(to_numpy(values), k, *_errors(source))
-    most = DENSE_ENTRIES if scipy.sparse.issparse(source.rows) else COPIED_ENTRIES
-    large: bool = math.prod(source.rows.shape) > most
-    return kept >= min(k, int(values.shape[0])) or large
+    return unknown or kept >= min(k, int(values.shape[0]))
 
 
 def _errors(source: MomentSource | RowsSource) -> tuple[float, float]:
@@ -173,12 +203,15 @@ def _errors(source: MomentSource | RowsSource) -> tuple[float, float]:
     eps = machine_epsilon(source.mean)
     if isinstance(source, MomentSource) and source.moment.rounding > 0.0:
         return max(source.moment.rounding, eps), ALLOWED_PRODUCTS
-    return eps, ALLOWED_SINGLE if _is_single(source.rows) else ALLOWED_DOUBLE
+    return eps, ALLOWED_SINGLE if _is_single(source) else ALLOWED_DOUBLE
 
 
-def _is_single(rows: Any) -> bool:
-    """Tell whether an array or sparse matrix contains float32 numbers, in any array library."""
-    return str(rows.dtype).endswith("float32")
+def _is_single(source: MomentSource | RowsSource) -> bool:
+    """Tell whether the rows are float32 numbers, in any array library; False without rows."""
+    rows = source.rows
+    if rows is None and isinstance(source, MomentSource) and source.passes is not None:
+        rows = source.passes.data.rows
+    return rows is not None and str(rows.dtype).endswith("float32")
 
 
 def _centred(X: Any, weights: Array | None, mean: Array, ref: Array) -> tuple[Array, Array]:
@@ -193,15 +226,152 @@ def _centred(X: Any, weights: Array | None, mean: Array, ref: Array) -> tuple[Ar
     return rows, weights
 
 
-def deflated(rows: Array, weights: Array, spectrum: Spectrum, kept: int) -> Spectrum:
-    """Return eigenpairs of rows, of which the first `kept` of `spectrum` are accurate.
+@dataclass(frozen=True)
+class CentredRows:
+    """Centred rows in memory, from which components are removed.
 
     Parameters
     ----------
     rows : array of shape (n, m)
-        Centred rows; they are not changed.
+        The rows, whose mean is zero.
     weights : array of shape (n,)
         Weights of the rows.
+    """
+
+    rows: Array
+    weights: Array
+
+    @cached_property
+    def variance(self) -> float:
+        """Total variance of the rows."""
+        total = scalar(namespace(self.weights).sum(self.weights))
+        return scalar(self.weights @ squared_norms(self.rows, axis=-1)) / total
+
+    def without(self, vectors: Array) -> Self:
+        """Return the rows without their parts along orthonormal `vectors`, of shape (m, q)."""
+        return replace(self, rows=_removed(self.rows, vectors))
+
+    def variance_without(self, vectors: Array) -> float:
+        """Return the total variance of the rows without their parts along `vectors` (m, q)."""
+        return self.without(vectors).variance
+
+    def leading(self, k: int) -> Spectrum:
+        """Return the `k` leading eigenpairs of the second moment.
+
+        One more is computed, if there is one, so that the eigengap after the last is known.
+        """
+        pairs = min(k + 1, self.rows.shape[1])
+        found = source_of(self.rows, self.weights, wanted=pairs).spectrum(pairs)
+        assert found is not None, "a number of pairs is given"
+        return found
+
+
+@dataclass(frozen=True)
+class CentredBlocks:
+    """Centred rows that are read in blocks, several times, from which components are removed.
+
+    Parameters
+    ----------
+    passes : Passes
+        The rows, not centred, with their weights.
+    whole : SecondMoment
+        Mean and second moment of the rows, from the first pass.
+    vectors : array of shape (m, q)
+        Orthonormal vectors along which the rows have no part.
+    """
+
+    passes: Passes
+    whole: SecondMoment
+    vectors: Array
+
+    @cached_property
+    def moment(self) -> SecondMoment:
+        """The second moment of the rows without their parts along the vectors, from one pass."""
+        leaf = partial(_block_moment, self.whole.center, self.whole.offset, self.vectors)
+        try:
+            found = read_moment(self.passes.data, leaf, verbose=self.passes.verbose)
+        except ReadInterrupted:  # its moment is not that of the rows
+            raise ReadInterrupted(None, 0) from None
+        # The deviations from the mean of the first pass have the mean zero in every other pass.
+        size = math.sqrt(self.whole.trace + _length(self.whole.mean) ** 2)
+        weight = self.whole.weight
+        if abs(found.weight - weight) > SAME_MEAN * weight:
+            raise rows_differed(self.passes.data)
+        if _length(found.mean) > SAME_MEAN * size:
+            raise rows_differed(self.passes.data)
+        return found
+
+    @property
+    def variance(self) -> float:
+        """Total variance of the rows; of all rows it is known without another pass."""
+        return self.moment.trace if self.vectors.shape[1] else self.whole.trace
+
+    def without(self, vectors: Array) -> Self:
+        """Return the rows without their parts along orthonormal `vectors`, of shape (m, q)."""
+        joined = namespace(vectors).concat([self.vectors, vectors], axis=1)
+        return replace(self, vectors=joined)
+
+    def variance_without(self, vectors: Array) -> float:
+        """Return the total variance of the rows without their parts along `vectors` (m, q).
+
+        The rows are read again only if their second moment does not have enough digits for it.
+        """
+        if self.vectors.shape[1]:
+            products = self.moment.covariance @ vectors
+            left = self.variance - scalar(namespace(vectors).sum(products * vectors))
+            if left > REREAD * self.variance:
+                return left
+        return self.without(vectors).variance
+
+    def leading(self, k: int) -> Spectrum:
+        """Return the `k` leading eigenpairs of the second moment, and one more if there is one."""
+        return MomentSource(self.moment).spectrum(min(k + 1, self.moment.n_features))
+
+    def covariance_without(self, spectrum: Spectrum) -> Array:
+        """Return the second moment (m, m) of the rows without their parts along eigenvectors."""
+        covariance = _removed(self.moment.covariance, spectrum.vectors)
+        return _removed(covariance.mT, spectrum.vectors)
+
+
+def _length(vector: Array) -> float:
+    return math.sqrt(scalar(namespace(vector).sum(vector * vector)))
+
+
+def _removed(rows: Array, vectors: Array) -> Array:
+    """Return rows (n, m) without their parts along orthonormal columns (m, q)."""
+    return rows - (rows @ vectors) @ vectors.mT
+
+
+def _block_moment(
+    center: Array, offset: Array, vectors: Array, X: Any, _targets: Any, weights: Any
+) -> SecondMoment:
+    """Return the second moment of a block X of rows without their parts along `vectors`.
+
+    The mean of all rows, center + offset, is subtracted first.
+    """
+    found = None
+    for start in range(0, X.shape[0], BLOCK_ROWS):
+        part = slice(start, min(start + BLOCK_ROWS, X.shape[0]))
+        rows = X[part].toarray() if scipy.sparse.issparse(X) else X[part, :]
+        rows = (like(as_double(rows), vectors) - like(center, vectors)) - like(offset, vectors)
+        shares = None if weights is None else like(weights[part], vectors)
+        if shares is not None and not scalar(namespace(shares).sum(shares)) > 0.0:
+            continue
+        moment = SecondMoment.of(_removed(rows, vectors), shares, verbose=False)
+        found = moment if found is None else found.merge(moment)
+    assert found is not None, "blocks without a positive weight are left out"
+    return found
+
+
+def deflated(
+    data: CentredRows | CentredBlocks, spectrum: Spectrum, kept: int
+) -> tuple[Spectrum, CentredRows | CentredBlocks]:
+    """Return eigenpairs of rows, of which the first `kept` of `spectrum` are accurate.
+
+    Parameters
+    ----------
+    data : CentredRows or CentredBlocks
+        Centred rows; they are not changed.
     spectrum : Spectrum
         Leading eigenpairs of their second moment.
     kept : int
@@ -209,45 +379,36 @@ def deflated(rows: Array, weights: Array, spectrum: Spectrum, kept: int) -> Spec
 
     Returns
     -------
-    Spectrum
+    found : Spectrum
         As many eigenpairs as `spectrum` has. Its field `beyond` is known.
+    rest : CentredRows or CentredBlocks
+        The rows after the last deflation whose second moment was needed.
     """
-    xp, wanted = namespace(rows), int(spectrum.values.shape[0])
-    eps, share = machine_epsilon(rows), 1.0 / scalar(xp.sum(weights))
+    wanted = int(spectrum.values.shape[0])
     values, vectors = spectrum.values[:kept], spectrum.vectors[:, :kept]
-    whole = left = scalar(weights @ squared_norms(rows, axis=-1)) * share
-    newest = vectors
-    while True:
-        rows = rows - (rows @ newest) @ newest.mT
-        left = scalar(weights @ squared_norms(rows, axis=-1)) * share
-        missing = wanted - int(values.shape[0])
-        if not missing or not left > (NOISE * eps) ** 2 * whole:
+    xp, eps = namespace(values), machine_epsilon(values)
+    least, newest, missing = (NOISE * eps) ** 2 * data.variance, vectors, wanted - kept
+    while missing:
+        data = data.without(newest)
+        if not data.variance > least:
             break
-        found = _leading(rows, weights, missing)
-        kept = max(1, accurate_pairs(to_numpy(found.values), missing, eps))
+        found = data.leading(missing)
+        kept = min(max(1, accurate_pairs(to_numpy(found.values), missing, eps)), missing)
         newest = _orthonormal(found.vectors[:, :kept], vectors)
         values = xp.concat([values, found.values[:kept]])
         vectors = xp.concat([vectors, newest], axis=1)
+        missing -= kept
     if missing:
         # No direction is left in which the rows vary: any orthonormal vectors complete the others.
         rest = spectrum.vectors[:, wanted - missing :]
         vectors = xp.concat([vectors, _orthonormal(rest, vectors)], axis=1)
         values = xp.concat([values, zeros_like_shape((missing,), values)])
         left = 0.0
+    else:
+        left = data.variance_without(newest)
     order = xp.argsort(-values)
     values, vectors = xp.take(values, order), xp.take(vectors, order, axis=1)
-    return Spectrum(values, fix_signs(vectors), spectrum.trace, left)
-
-
-def _leading(rows: Array, weights: Array, k: int) -> Spectrum:
-    """Return the `k` leading eigenpairs of the second moment of rows whose mean is zero.
-
-    One more is computed, if there is one, so that the eigengap after the last is known.
-    """
-    pairs = min(k + 1, rows.shape[1])
-    found = source_of(rows, weights, wanted=pairs).spectrum(pairs)
-    assert found is not None, "a number of pairs is given"
-    return found
+    return Spectrum(values, fix_signs(vectors), spectrum.trace, left), data
 
 
 def _orthonormal(columns: Array, others: Array) -> Array:

@@ -38,8 +38,7 @@ from lucidae.linear.missing import comparable, observed_part, suggesting_em, unm
 from lucidae.linear.observed_gaussian import gaussian_of, has_missing
 from lucidae.linear.state import LinearState
 from lucidae.linear.sums import BlocksSource
-from lucidae.linear.verified_blocks import data_of_passes
-from lucidae.linear.verified_data import data_of
+from lucidae.linear.verified_blocks import data_of_any, data_of_passes
 from lucidae.moments import SecondMoment
 from lucidae.validation import check_weights
 
@@ -660,7 +659,7 @@ class LinearAutoencoder(
             with Passes(rows, self.verbose) as passes:
                 found = self._state.certify(data_of_passes(passes), type(self).__name__)
             return self._with_changes(found)
-        data = data_of(rows, weights)
+        data = data_of_any(rows, weights)
         return self._with_changes(self._state.certify(data, type(self).__name__))
 
     def _check_features(self, data: Any) -> None:

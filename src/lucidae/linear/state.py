@@ -43,7 +43,7 @@ from lucidae.linear.spectrum import Spectrum
 from lucidae.linear.streaming import StreamFit
 from lucidae.linear.sums import BlocksSource
 from lucidae.linear.training_rows import CHANGED_ROWS, TrainingRows
-from lucidae.linear.verified_blocks import data_of_passes
+from lucidae.linear.verified_blocks import BlocksForValues, data_of_passes
 from lucidae.linear.verified_data import Data, data_of
 from lucidae.linear.verified_missing import (
     data_of_gaussian,
@@ -168,7 +168,9 @@ class LinearState(FittedState):
                 if self._rows is None:
                     data = self._data(source).with_rows(rows, weights)
                     self._certificate = self.certify(data, title)
-        if self.moment is None and self._rows is None:
+        # The second moment alone does not determine components that were read from the blocks.
+        reread = self.refined and isinstance(source, MomentSource) and source.passes is not None
+        if reread or (self.moment is None and self._rows is None):
             self._certificate = self.certify(self._data(source), title)
 
     def after(self, options: Options, X: Any, weights: Array | None) -> LinearState:
@@ -547,7 +549,10 @@ class LinearState(FittedState):
             assert isinstance(source, RowsSource), "other sources have a moment"
             return data_of(source.rows, source.weights, gram=source.known_gram)
         difference = None if self._probe is None else self._probe.difference(source.moment)
-        return data_of(source.moment, difference=difference)
+        data = data_of(source.moment, difference=difference)
+        if isinstance(source, MomentSource) and source.passes is not None:
+            return BlocksForValues.beside(data, source.passes)
+        return data
 
     def returned(self, values: Array) -> Array:
         """Return a copy of `values` in the library, dtype and on the device of the training data.

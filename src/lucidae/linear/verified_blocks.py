@@ -7,21 +7,49 @@ follow from earlier ones by linearity are not computed again.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import cached_property, partial
+from typing import Any, NamedTuple
 
 import numpy as np
+import scipy.linalg
 import scipy.sparse
 
 from lucidae.arrays import as_double, like, to_numpy
 from lucidae.data.kinds import AlignedBlocks
-from lucidae.data.passes import ColumnLeaf, Passes
+from lucidae.data.passes import ColumnLeaf, Passes, ReadInterrupted, fold, rows_differed
 from lucidae.linear.eigenvalue_bounds import digest_of
 from lucidae.linear.verified_data import Data, KnownProducts, data_of
+from lucidae.linear.verified_rows import (
+    LARGEST_BOUNDED,
+    LARGEST_FACTOR,
+    LARGEST_ROWS,
+    RowsForValues,
+)
+from lucidae.moments import SecondMoment
 
-__all__ = ["data_of_any", "data_of_passes"]
+__all__ = ["BlocksForValues", "ReadBlocks", "data_of_any", "data_of_passes"]
 
 Vector = np.ndarray[Any, Any]
+
+FACTORISED_ROWS = 4096
+"""Smallest number of rows that are factorised at a time."""
+
+SAME_ROWS = 1e-6
+"""Largest relative difference of the total variances of the same rows in two passes."""
+
+
+class ReadBlocks(NamedTuple):
+    """Data that were read in blocks: their second moment, and the blocks to be read again."""
+
+    moment: SecondMoment
+    passes: Passes
+
+    @property
+    def n_features(self) -> int:
+        """Number of features of the data."""
+        return self.moment.n_features
 
 
 def data_of_any(X: Any, weights: Any = None, *, verbose: bool | str = "auto") -> Data:
@@ -29,7 +57,7 @@ def data_of_any(X: Any, weights: Any = None, *, verbose: bool | str = "auto") ->
 
     Parameters
     ----------
-    X : array of shape (n, m), SecondMoment or AlignedBlocks
+    X : array of shape (n, m), SecondMoment, ReadBlocks or AlignedBlocks
         The validated rows, their moment, or rows with their weights that are read in blocks.
     weights : array of shape (n,), optional
         Weight of each row of an array; by default 1.
@@ -38,6 +66,8 @@ def data_of_any(X: Any, weights: Any = None, *, verbose: bool | str = "auto") ->
     """
     if isinstance(X, AlignedBlocks):
         return data_of_passes(Passes(X, verbose))
+    if isinstance(X, ReadBlocks):
+        return BlocksForValues.beside(data_of(X.moment), X.passes)
     return data_of(X, weights)
 
 
@@ -79,6 +109,86 @@ def data_of_passes(passes: Passes, vectors: Vector | None = None) -> Data:
         fingerprint=(totals[4] % 2**256).to_bytes(32, "little"),
         remembered=known,
     )
+
+
+@dataclass(frozen=True)
+class BlocksForValues(RowsForValues):
+    """Rows that are read in blocks, of which singular values are computed if they are needed.
+
+    One pass computes the triangular factor of a QR factorisation of the centred and weighted rows,
+    which has the same singular values and right singular vectors as the rows. The factor of each
+    block is stacked on that of the blocks before, and both are factorised again. No second moment
+    is formed, so that the digits of small components are not lost.
+
+    Parameters
+    ----------
+    rows : Passes
+        The rows with their weights.
+    weights : None
+        Not used.
+    unit : float
+        Number by which the rows are divided.
+    mean : ndarray of shape (m,)
+        An approximate mean of the rows, which is subtracted first.
+    trace : float
+        Total variance of the rows in an earlier pass, before the division by `unit`.
+    """
+
+    mean: Any = None
+    trace: float = math.nan
+
+    @classmethod
+    def beside(cls, data: Data, passes: Passes) -> Data:
+        """Return data of a second moment together with their rows, which can be read again."""
+        m = data.n_features
+        if m > LARGEST_BOUNDED or m * m > LARGEST_ROWS:
+            return data
+        return replace(data, rows=cls(passes, mean=data.mean, trace=data.trace))
+
+    @property
+    def small(self) -> bool:
+        """Whether all singular values can be computed."""
+        return len(self.mean) <= LARGEST_FACTOR
+
+    def centred(self) -> Vector:
+        """Return a triangular matrix with the singular values of the centred, weighted rows."""
+        return self._triangle / self.unit
+
+    @cached_property
+    def _triangle(self) -> Vector:
+        data = self.rows.data
+        leaf = partial(_block_triangle, self.mean)
+        try:
+            found = fold(data, leaf, _stacked_triangle, verbose=self.rows.verbose)
+        except ReadInterrupted:
+            raise ReadInterrupted(None, 0) from None
+        # The first column belongs to a feature that is 1 in every row: the other rows of the factor
+        # are orthogonal to it, and so belong to the centred rows.
+        triangle = found[1:, 1:] / abs(found[0, 0])
+        if not abs(np.sum(triangle**2) - self.trace) <= SAME_ROWS * self.trace:
+            raise rows_differed(data)
+        return np.asarray(triangle)
+
+
+def _block_triangle(mean: Vector, X: Any, _targets: Any, weights: Any) -> Vector:
+    """Return the triangular factor of √w[1, x − μ] for rows x of a block X with weights w."""
+    shares = np.ones(X.shape[0]) if weights is None else to_numpy(weights)
+    step = max(FACTORISED_ROWS, 2 * len(mean))
+    found = np.empty((0, 1 + len(mean)))
+    for start in range(0, X.shape[0], step):
+        part = slice(start, min(start + step, X.shape[0]))
+        rows = X[part].toarray() if scipy.sparse.issparse(X) else X[part, :]
+        rows = to_numpy(as_double(rows)) - mean
+        rows = np.sqrt(shares[part])[:, None] * np.column_stack([np.ones(len(rows)), rows])
+        found = _stacked_triangle(found, rows)
+    return found
+
+
+def _stacked_triangle(one: Vector, other: Vector) -> Vector:
+    """Return the triangular factor of a QR factorisation of `one` stacked on `other`."""
+    stacked = np.vstack([one, other])
+    (found,) = scipy.linalg.qr(stacked, mode="r", overwrite_a=True, check_finite=False)
+    return np.asarray(found[: stacked.shape[1]])
 
 
 class _Totals(ColumnLeaf):

@@ -137,7 +137,7 @@ class RowsForValues:
 
     def decomposed(self, k: int) -> SingularValues:
         """Return all singular values of the centred and weighted rows, and the first `k` axes."""
-        rows = self._centred()
+        rows = self.centred()
         n, m = rows.shape
         if n >= m:
             (triangle,) = scipy.linalg.qr(rows, mode="r", overwrite_a=True, check_finite=False)
@@ -156,7 +156,7 @@ class RowsForValues:
         `span` (m, r) is an orthonormal basis of the span. The result is None if no bound below the
         singular values inside can be proved, which is so if the decoder misses a larger one.
         """
-        rows = self._centred()
+        rows = self.centred()
         n, m = rows.shape
         codes = rows @ span
         rows -= codes @ span.T
@@ -177,7 +177,7 @@ class RowsForValues:
         outside = math.sqrt(level**2 + rounding) + error
         return SpanValues(values, span @ turn.T, residuals, outside, error)
 
-    def _centred(self) -> Vector:
+    def centred(self) -> Vector:
         """Return the rows minus their mean as float64, each times the root of its weight."""
         X = self.rows.toarray() if scipy.sparse.issparse(self.rows) else self.rows
         rows = to_numpy(as_double(X)) / self.unit

@@ -101,6 +101,9 @@ class Leading:
     errors : ndarray of shape (q,) or None
         Bound on the error of each eigenvalue if these bounds differ, because the eigenvalues are
         squares of singular values of the rows; None if `error` is the bound for all of them.
+    hidden : bool
+        Whether rounding errors of the second moment hide a component of small variance that the
+        rows may determine, but the rows are not known.
     """
 
     values: Vector
@@ -118,6 +121,7 @@ class Leading:
     uncertainty: float = 0.0
     axes: Vector | None = None
     errors: Vector | None = None
+    hidden: bool = False
 
     def value_errors(self, k: int) -> Vector:
         """Return a bound on the error of each of the first k eigenvalues."""
@@ -237,10 +241,14 @@ def _exacter(data: Data, atoms: Vector, known: Leading) -> Leading:
     result is returned if its bound on the error of the subspace distance is not larger.
     """
     k, rows = atoms.shape[0], data.rows
-    if rows is None:
-        return known
     hidden = known.unidentifiable(k) - 1
     small = bool(np.any(known.values[hidden] < SMALL_VARIANCE * known.values[0]))
+    if rows is None:
+        # The centred rows have a rank below their number, so that later eigenvalues are zero.
+        # Moments about zero (weight None) are given without rows, even if these are known.
+        hidden = hidden[hidden + 1 < (data.weight or 0.0)]
+        small = bool(np.any(known.values[hidden] < SMALL_VARIANCE * known.values[0]))
+        return replace(known, hidden=small and known.dense)
     low, high = (known.subspace.value + sign * known.subspace.error for sign in (-1.0, 1.0))
     open_ended = not known.dense and low < FAR and high > NEAR / k
     if not small and not open_ended:
