@@ -314,6 +314,8 @@ def validated_rows(
         Whether to search for NaN and infinity. False if the caller notices them in the sums of
         squares that it computes; ``"allow-nan"`` refuses infinity alone.
     """
+    if not (reset or finite) and _needs_no_validation(estimator, X, least):
+        return X
     X = check_kind(X, "X")
     accepted = accept_complex and has_complex(X)
     if accepted and not (is_array(X) and not is_numpy(X)):
@@ -346,6 +348,22 @@ def validated_rows(
             f"{estimator.n_features_in_} features as input."
         )
     return X
+
+
+def _needs_no_validation(estimator: Any, X: Any, least: int) -> bool:
+    """Tell whether X are floating rows of NumPy, at least so many, with the features of the fit.
+
+    `validated_rows` would return such rows as they are. For small batches of a stream, scikit-learn
+    would take longer to validate them than their sums take.
+    """
+    return (
+        type(X) is np.ndarray
+        and X.ndim == 2
+        and X.dtype in (np.float64, np.float32)
+        and X.shape[0] >= least
+        and X.shape[1] == getattr(estimator, "n_features_in_", None)
+        and not hasattr(estimator, "feature_names_in_")
+    )
 
 
 def reference_array(X: Any) -> Array:

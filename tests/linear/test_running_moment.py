@@ -14,6 +14,12 @@ from lucidae.linear.running_moment import RunningMoment
 M = 6
 
 
+@pytest.fixture(autouse=True)
+def small_buffer(monkeypatch):
+    """Give buffers 12 rows."""
+    monkeypatch.setattr(running_moment, "BUFFERED_ROWS", 2)
+
+
 def rows_about(center, n=400):
     rng = np.random.default_rng(0)
     return rng.standard_normal((n, M)) @ rng.standard_normal((M, M)) + center
@@ -65,7 +71,6 @@ def test_products_wait_until_the_buffer_is_full(monkeypatch):
         return whole(self, blocks)
 
     monkeypatch.setattr(SecondMoment, "_add_blocks", counted)
-    monkeypatch.setattr(running_moment, "BUFFERED_ROWS", 2)
     estimator = streamed(rows_about(0.0, 5 * 6), 5)  # the first batch is multiplied at once
     assert products == [[10, 5]]
     assert estimator.n_samples_seen_ == 30

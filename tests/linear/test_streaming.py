@@ -6,6 +6,7 @@ import scipy.sparse
 from numpy.testing import assert_allclose
 from sklearn.base import clone
 
+from extras import require
 from linear.problems import centred_rows
 from lucidae import LinearAutoencoder, certify
 from lucidae.iteration import Status
@@ -212,3 +213,30 @@ def test_batches_too_far_apart_are_refused_and_one_huge_batch_is_not():
     with pytest.raises(ValueError, match="overflows double precision"):
         model.partial_fit(np.full((2, 2), -1e300))
     assert_allclose(model.mean_, 1e300)  # as before
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        np.ones(3),
+        np.ones((2, 4)),
+        np.ones((0, 3)),
+        np.ones((2, 3), dtype=complex),
+        np.ma.masked_array(np.ones((2, 3)), mask=True),
+        np.array([["a", "b", "c"]]),
+    ],
+    ids=["vector", "columns", "rows", "complex", "masked", "text"],
+)
+def test_a_later_batch_is_validated_like_the_first(bad):
+    estimator = LinearAutoencoder(1).partial_fit(np.random.default_rng(0).random((9, 3)))
+    with pytest.raises(ValueError, match=r"1D|features|sample|omplex|mask|str|numeric|text"):
+        estimator.partial_fit(bad)
+    assert estimator.n_samples_seen_ == 9
+
+
+def test_a_later_batch_without_names_is_noticed():
+    pd = require("pandas")
+    rows = np.random.default_rng(0).random((9, 3))
+    estimator = LinearAutoencoder(1).partial_fit(pd.DataFrame(rows, columns=list("abc")))
+    with pytest.warns(UserWarning, match="does not have valid feature names"):
+        estimator.partial_fit(rows)

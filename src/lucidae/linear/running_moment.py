@@ -18,8 +18,8 @@ from lucidae.moments import SMALLEST_SCATTER, SecondMoment
 
 __all__ = ["RunningMoment"]
 
-BUFFERED_ROWS = 2
-"""Number of rows of the buffer divided by the number m of features: the buffer has 2m² entries."""
+BUFFERED_ROWS = 4
+"""Number of rows of the buffer divided by the number m of features: the buffer has 4m² entries."""
 
 BUFFERED_ENTRIES = 2**22
 """Largest number of entries of the buffer, which then takes 32 mebibytes."""
