@@ -569,6 +569,22 @@ def test_the_first_chunks_are_computed_first(scheduler, tmp_path, monkeypatch):
     assert_allclose(stop.moment.mean, X[: stop.n_rows].mean(axis=0))
 
 
+@pytest.mark.usefixtures("ctrl_c")
+def test_an_interruption_of_few_rows_leaves_their_moment(tmp_path, monkeypatch):
+    monkeypatch.setattr(blocks, "BLOCK_BYTES", 2**25)
+    X = spread_rows(6000)
+    chunks = da.from_array(X, chunks=(100, 20)).map_blocks(
+        interrupting_in_the_middle, os.getpid(), str(tmp_path), dtype=X.dtype
+    )
+    (tmp_path / "summarised").touch()
+    workers = dask.config.set(num_workers=1, scheduler="threads")
+    with workers, pytest.raises(ReadInterrupted) as caught:
+        LinearAutoencoder(4).fit(chunks)
+    (tmp_path / "caught").touch()
+    assert caught.value.n_rows == 2000
+    assert_allclose(caught.value.moment.mean, X[:2000].mean(axis=0))
+
+
 def test_moments_travel_between_processes():
     moment = SecondMoment.of(spread_rows())
     copy = pickle.loads(pickle.dumps(moment))

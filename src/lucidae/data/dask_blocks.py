@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import nullcontext, suppress
 from functools import partial
 from heapq import heappop, heappush
-from itertools import chain, islice, repeat
+from itertools import chain, islice, repeat, takewhile
 from numbers import Real
 from typing import Any, NamedTuple
 from uuid import uuid4
@@ -110,12 +110,31 @@ class DaskBlocks(RowBlocks):
         """Yield the computed chunks; all are computed at once if together they fit into a block."""
         parts = self.parts()
         if self.n_rows is not None and self.n_rows <= max(self.rows_per_block, self.n_features):
-            return iter(dask.compute(*parts))
+            return _computed_at_once(parts)
         return (part.compute() for part in parts)
 
     def parts(self) -> list[Any]:
         """Return the chunks of rows as delayed values, which Dask computes later."""
         return list(np.ravel(self.collection.to_delayed()))
+
+
+def _computed_at_once(parts: list[Any]) -> Iterator[Any]:
+    """Yield the computed chunks; after Ctrl-C the first finished ones, and then interrupt again.
+
+    On a cluster, which does not tell what is finished, nothing is yielded after Ctrl-C.
+    """
+    places = {part.key: (0, at) for at, part in enumerate(parts)}
+    found: dict[_Place, Any] = {}
+    try:
+        with dask.callbacks.Callback(
+            start_state=partial(_order_tasks, places), posttask=partial(_after_task, places, found)
+        ):
+            computed = dask.compute(*parts)
+    except KeyboardInterrupt:
+        first = takewhile(lambda at: (0, at) in found, range(len(parts)))
+        yield from [found[0, at] for at in first]
+        raise
+    yield from computed
 
 
 def is_frame(collection: Any) -> bool:
