@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 import warnings
+from contextlib import suppress
 from pathlib import Path
 
 import joblib
@@ -510,6 +511,78 @@ def test_an_interruption_leaves_the_moment_of_the_first_chunks(scheduler, tmp_pa
     estimator.fit_batches(rest, start=stop.moment)
     assert estimator.n_samples_seen_ == 3000
     assert_allclose(estimator.components_, LinearAutoencoder(4).fit(X).components_, atol=1e-10)
+
+
+def interrupting_in_the_middle(block, process, folder, block_id=None):
+    """Return the chunk, if it is one of the first 20 to be computed; otherwise send Ctrl-C."""
+    if block_id is not None:
+        Path(folder, f"begun-{block_id[0]}").touch()
+        if len(list(Path(folder).glob("begun-*"))) > 20:
+            wait_for_file(Path(folder, "summarised"))
+            with suppress(FileExistsError):
+                Path(folder, "sent").touch(exist_ok=False)
+                os.kill(process, signal.SIGINT)
+            wait_for_file(Path(folder, "caught"))
+    return block
+
+
+def tell_when_16_are_summarised(path, monkeypatch):
+    """Let this process write a file when it has received the summaries of 16 chunks."""
+    distributed = require("distributed")
+    whole, stored, seen = distributed.Future.result, dask_blocks._after_task, set()
+
+    def result(future, *arguments):
+        end = time.monotonic() + 60.0  # it only ends a test that has failed already
+        while time.monotonic() < end:
+            states = list(future.client.futures.items())
+            if sum("_summary" in str(key) and one.status == "finished" for key, one in states) > 15:
+                break
+            time.sleep(0.01)
+        path.touch()
+        return whole(future, *arguments)
+
+    def after_task(places, found, key, *task):
+        stored(places, found, key, *task)
+        if places.get(key, (1, 0))[0] == 0:
+            seen.add(key)
+        if len(seen) > 15:
+            path.touch()
+
+    # Finished summaries of chunks stay known until the test has counted them.
+    monkeypatch.setattr(dask_blocks, "_drop_joined", lambda *_: None)
+    monkeypatch.setattr(distributed.Future, "result", result)
+    monkeypatch.setattr(dask_blocks, "_after_task", after_task)
+
+
+@pytest.mark.usefixtures("ctrl_c")
+def test_the_first_chunks_are_computed_first(scheduler, tmp_path, monkeypatch):
+    X = spread_rows(6000)
+    chunks = da.from_array(X, chunks=(100, 20)).map_blocks(
+        interrupting_in_the_middle, os.getpid(), str(tmp_path), dtype=X.dtype
+    )
+    tell_when_16_are_summarised(tmp_path / "summarised", monkeypatch)
+    with dask.config.set(num_workers=2), pytest.raises(ReadInterrupted) as caught:
+        LinearAutoencoder(4).fit(chunks)
+    (tmp_path / "caught").touch()
+    stop = caught.value
+    assert stop.n_rows >= 1200  # of 1600 rows or a few more; two workers may change the order
+    assert_allclose(stop.moment.mean, X[: stop.n_rows].mean(axis=0))
+
+
+@pytest.mark.usefixtures("ctrl_c")
+def test_an_interruption_of_few_rows_leaves_their_moment(tmp_path, monkeypatch):
+    monkeypatch.setattr(blocks, "BLOCK_BYTES", 2**25)
+    X = spread_rows(6000)
+    chunks = da.from_array(X, chunks=(100, 20)).map_blocks(
+        interrupting_in_the_middle, os.getpid(), str(tmp_path), dtype=X.dtype
+    )
+    (tmp_path / "summarised").touch()
+    workers = dask.config.set(num_workers=1, scheduler="threads")
+    with workers, pytest.raises(ReadInterrupted) as caught:
+        LinearAutoencoder(4).fit(chunks)
+    (tmp_path / "caught").touch()
+    assert caught.value.n_rows == 2000
+    assert_allclose(caught.value.moment.mean, X[:2000].mean(axis=0))
 
 
 def test_moments_travel_between_processes():

@@ -22,6 +22,7 @@ from lucidae.validation import (
     explained_refusals,
     has_complex,
     in_given_precision,
+    refuse_text,
 )
 
 __all__ = [
@@ -333,6 +334,8 @@ def validated_rows(
                 ensure_min_samples=least,
                 ensure_all_finite=finite,
             )
+        if hasattr(X, "columns"):
+            refuse_text(X, "X")  # as in batches of such frames
         return in_given_precision(rows, X)
     X = check_rows(X, accept_sparse=accept_sparse, accept_complex=accept_complex, finite=finite)
     if X.shape[0] < least:

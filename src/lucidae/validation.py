@@ -227,6 +227,50 @@ def _has_text(column: Any) -> bool:
     return False
 
 
+def refuse_text(values: Any, name: str) -> None:
+    """Raise an error if a table contains text or categories, also if they could be read as numbers.
+
+    The table is an array, a data frame or a list of rows, and `name` is its name in the error.
+
+    Examples
+    --------
+    >>> refuse_text(np.array([["1.5"]]), "X")
+    Traceback (most recent call last):
+    ValueError: X contains text (dtype <U3), expected numbers: leave it out, or convert it first.
+    """
+    values = _as_array(values) if isinstance(values, list | tuple) else values
+    if scipy.sparse.issparse(values) or (is_array(values) and not is_numpy(values)):
+        return
+    kinds = _dtypes(values)
+    if not any(_may_be_text(kind) for kind in kinds):
+        return
+    columns = getattr(values, "columns", None)
+    for at, kind in enumerate(kinds):
+        column = values
+        if columns is not None:
+            column = values.iloc[:, at] if hasattr(values, "iloc") else values[columns[at]]
+        if _may_be_text(kind) and (str(kind) != "object" or _has_strings(column)):
+            heading = "" if columns is None else f" in column {columns[at]!r}"
+            what = "categories" if str(kind).lower().startswith("cat") else "text"
+            raise ValueError(
+                f"{name} contains {what}{heading} (dtype {kind}), expected numbers: leave it out, "
+                "or convert it first."
+            )
+
+
+def _may_be_text(dtype: Any) -> bool:
+    """Tell whether a dtype is one of text, bytes, categories or Python objects, in any library."""
+    if isinstance(dtype, np.dtype):
+        return dtype.kind in "OSTU"
+    named = str(dtype).lower()
+    return named.startswith(("str", "cat", "enum", "utf8", "large_string", "binary", "dictionary"))
+
+
+def _has_strings(column: Any) -> bool:
+    """Tell whether an array or a column of Python objects contains text or bytes."""
+    return any(isinstance(entry, str | bytes) for entry in np.asarray(column, dtype=object).flat)
+
+
 def _has_gaps(column: Any) -> bool:
     """Tell whether a column of a data frame contains NaN, a missing value or infinity."""
     try:
@@ -270,6 +314,11 @@ def check_kind(values: Any, name: str) -> Any:
         raise ValueError(
             f"{name} is of type {type(values).__name__}, but an array, a data frame or a sparse "
             f"matrix is expected here: load the rows into memory first."
+        )
+    elif isinstance(values, set | frozenset | dict):
+        raise ValueError(
+            f"{name} is of type {type(values).__name__}, but an array, a data frame or a sparse "
+            f"matrix is expected here: convert it first."
         )
     if is_sparse_cupy(values):
         raise ValueError(

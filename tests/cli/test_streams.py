@@ -127,6 +127,7 @@ def test_a_scheduler_that_does_not_answer_is_one_sentence(run, monkeypatch):
             )
     assert code == 2
     assert "did not answer within" in err
+    assert "nothing accepts connections there" in err
     assert len(err.strip().splitlines()) == 1
 
 
@@ -205,11 +206,52 @@ def test_a_scheduler_does_the_runs_of_experiments(call_main, monkeypatch, schedu
     assert found == [(["lae-dynamics"], "DaskDistributedBackend")]
 
 
-def test_an_address_that_is_none_is_one_sentence(run):
+@pytest.mark.parametrize(
+    ("address", "why"),
+    [
+        ("nowhere", "it has no port number"),
+        ("tcp://127.0.0.1", "it has no port number"),
+        ("tcp://127.0.0.1:port", "its port is not a number"),
+        ("post://127.0.0.1:1", "unknown address scheme 'post'"),
+    ],
+)
+def test_an_address_that_is_none_is_one_sentence(run, address, why):
     require("distributed")
-    code, _, err = run("fit", "linear", "rows.npy", "--scheduler", "nowhere")
+    code, _, err = run("fit", "linear", "rows.npy", "--scheduler", address)
     assert code == 2
-    assert "Dask scheduler 'nowhere'" in err
+    assert f"The address of the Dask scheduler {address!r} is wrong: {why}" in " ".join(err.split())
+    assert "did not answer" not in err
+
+
+@pytest.mark.parametrize("watched", [False, True])
+@pytest.mark.parametrize("command", ["fit", "report"])
+def test_progress_is_printed_on_a_terminal_only(run, monkeypatch, watched, command):
+    monkeypatch.setattr("lucidae.data.passes.DELAY", 0.0)
+    monkeypatch.setattr("lucidae.iteration.terminal.is_watched", lambda: watched)
+    if command == "fit":
+        code, _, err = run("fit", "linear", "rows.csv", "--components", 2)
+    else:
+        require("matplotlib")
+        code, _, err = run("report", "rows.csv", "--out", "page.html")
+    assert code == 0, err
+    assert ("rows," in err) is watched, err
+
+
+@pytest.mark.parametrize(("on_cluster", "in_blocks"), [(False, True), (True, True), (True, False)])
+def test_missing_entries_are_told_without_settings_of_python(
+    run, rows, monkeypatch, scheduler, on_cluster, in_blocks
+):
+    rows[1234, 3] = np.nan
+    pandas.DataFrame(rows, columns=list("abcdef")).to_parquet("rows.parquet", row_group_size=500)
+    options = ["--scheduler", scheduler] if on_cluster else []
+    if not in_blocks:
+        monkeypatch.setattr(blocks, "BLOCK_BYTES", 2**25)
+    with ignored_warnings():
+        code, _, err = run("fit", "linear", "rows.parquet", "--components", 2, *options)
+    assert code == 2
+    assert "NaN" in err
+    assert "Remove or impute" in " ".join(err.split())
+    assert "handle_missing" not in err
 
 
 @pytest.mark.parametrize("name", ["rows.parquet", "rows.csv", "rows.npy"])

@@ -41,6 +41,82 @@ def test_batches_of_changing_dtype_are_refused():
         LinearAutoencoder(2).fit(iter([X, X.astype(np.float32)]))
 
 
+def framed(X):
+    return require("pandas").DataFrame(X).add_prefix("c")
+
+
+TEXTS = {
+    "text": (lambda X: X.astype(str), "text"),
+    "bytes": (lambda X: X.astype("S"), "text"),
+    "objects": (lambda X: X.astype(str).astype(object), "text"),
+    "list": (lambda X: X.astype(str).tolist(), "text"),
+    "columns of text": (lambda X: framed(X).astype({"c1": str}), "text in column 'c1'"),
+    "objects in a column": (
+        lambda X: framed(X).astype({"c1": str}).astype({"c1": object}),
+        "text in column 'c1'",
+    ),
+    "categories": (
+        lambda X: framed(X.round()).astype({"c2": "category"}),
+        "categories in column 'c2'",
+    ),
+    "polars": (
+        lambda X: require("polars").DataFrame(X).cast({"column_3": require("polars").String}),
+        "text in column 'column_3'",
+    ),
+}
+
+
+@pytest.mark.parametrize("at", [0, 57])
+@pytest.mark.parametrize("kind", TEXTS)
+@pytest.mark.parametrize("blocks_are_small", [True, False])
+def test_text_that_could_be_read_as_numbers_is_refused(kind, at, blocks_are_small, request):
+    if blocks_are_small:
+        request.getfixturevalue("small_blocks")
+    convert, what = TEXTS[kind]
+    batches = list(batches_of(rows_of(8000)))
+    batches[at] = convert(batches[at])
+    sentence = rf"^block {at} of X, from row {100 * at} on: X contains {what} \(dtype .*first\.$"
+    with pytest.raises(ValueError, match=sentence):
+        LinearAutoencoder(2).fit(iter(batches))
+
+
+@pytest.mark.parametrize("kind", ["columns of text", "categories", "polars"])
+def test_text_in_a_data_frame_in_memory_is_refused(kind):
+    convert, what = TEXTS[kind]
+    with pytest.raises(ValueError, match=rf"^X contains {what} \(dtype .*first\.$"):
+        LinearAutoencoder(2).fit(convert(rows_of()))
+
+
+@pytest.mark.parametrize("dtype", [str, "S", object])
+def test_text_in_dask_arrays_is_refused(dtype, small_blocks):
+    text = rows_of(3000).astype(str).astype(dtype)
+    chunks = require("dask.array").from_array(text, chunks=(3000, 6))
+    with pytest.raises(ValueError, match=r"^block 0 of X, from row 0 on: X contains text"):
+        LinearAutoencoder(2).fit(chunks)
+
+
+def test_text_in_dask_frames_is_refused(small_blocks):
+    dd = require("dask.dataframe")
+    for kind, change in (("text", str), ("categories", "category")):
+        frame = dd.from_pandas(framed(rows_of().round()).astype({"c1": change}), npartitions=1)
+        with pytest.raises(ValueError, match=rf"^block 0 of X, .* {kind} in column 'c1'"):
+            LinearAutoencoder(2).fit(frame)
+
+
+def test_numbers_in_arrays_of_objects_are_read():
+    X = rows_of()
+    found = LinearAutoencoder(2).fit(iter([X[:2000], X[2000:].astype(object)]))
+    assert_allclose(found.components_, LinearAutoencoder(2).fit(X).components_)
+
+
+@pytest.mark.parametrize("bad", [{1, 2}, {"a": [1.0]}])
+def test_sets_and_dictionaries_are_one_sentence(bad):
+    kind = type(bad).__name__
+    for fit in (LinearAutoencoder().fit, DropoutAutoencoder().fit, LinearAutoencoder().partial_fit):
+        with pytest.raises(ValueError, match=rf"^X is of type {kind}, but an array, .* first\.$"):
+            fit(bad)
+
+
 @pytest.mark.parametrize("batches", [iter([]), iter([np.empty((0, 3))])])
 def test_empty_iterators_are_refused(batches):
     with pytest.raises(ValueError, match="X yields no rows"):

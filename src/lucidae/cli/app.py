@@ -99,5 +99,9 @@ def _sentence(error: Exception) -> str:
     if isinstance(error, OSError) and error.strerror and error.filename:
         wording = f"{error.strerror}: {error.filename!r}"  # without the number of the error
     text = " ".join(str(wording).split()) or type(error).__name__
+    if "handle_missing" in text:
+        from lucidae.linear.missing import without_setting
+
+        text = without_setting(text)
     expected = isinstance(error, (ValueError, OSError)) or hasattr(error, "format_message")
     return text if expected else f"{type(error).__name__}: {text} (--debug prints the traceback)"

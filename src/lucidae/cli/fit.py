@@ -411,7 +411,7 @@ def complete(model: Any, job: Job, table: Table) -> None:
     streamed = not isinstance(table.values, np.ndarray)
     verbose = model.verbose
     if streamed:
-        model.set_params(verbose=True)  # its progress bar replaces the spinner
+        model.set_params(verbose="auto")  # its progress bar replaces the spinner
     title = f"Fitting {type(model).__name__} to {table.name}"
     with nullcontext() if streamed else spinner(title), printed_warnings():
         rows: Any = table.values

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
@@ -71,6 +72,7 @@ def cluster(address: str | None) -> Iterator[None]:
         raise ValueError(
             f"A Dask scheduler needs the package distributed: {install_command('dask')}"
         ) from None
+    _check_address(address)
     before = dask.config.get("scheduler", None)
     try:
         asyncio.run(asyncio.wait_for(_answer(address), SECONDS))
@@ -105,7 +107,8 @@ async def _answer(address: str) -> None:
     from distributed.security import Security
 
     arguments = Security().get_connection_args("client")
-    connection = await connect(address, timeout=SECONDS, **arguments)
+    # Ended before the limit of the caller, `connect` says why it found no connection.
+    connection = await connect(address, timeout=0.8 * SECONDS, **arguments)
     try:
         await connection.write({"op": "identity", "reply": True})
         answer = await connection.read()
@@ -115,8 +118,37 @@ async def _answer(address: str) -> None:
         raise ValueError("this address is not that of a scheduler")
 
 
+def _check_address(address: str) -> None:
+    """Raise an error if `address` cannot be that of a Dask scheduler."""
+    from distributed.comm import parse_address, parse_host_port
+    from distributed.comm.registry import get_backend
+
+    try:
+        protocol, place = parse_address(address)
+        get_backend(protocol)
+        if protocol != "inproc":
+            parse_host_port(place)
+    except (ValueError, RuntimeError) as error:
+        found = str(error).partition("\n")[0].rstrip(".")
+        if "missing port number" in found:
+            found = "it has no port number"
+        elif "invalid literal" in found:
+            found = "its port is not a number"
+        raise ValueError(
+            f"The address of the Dask scheduler {address!r} is wrong: {found}. Give one such as "
+            "tcp://host:8786."
+        ) from None
+
+
 def _why(error: BaseException) -> str:
     """Return why a scheduler did not answer, in words that can follow a colon."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, ConnectionRefusedError):
+            return "nothing accepts connections there"
+        if isinstance(cause, socket.gaierror):
+            return "its host is not known"
+        cause = cause.__cause__
     if not isinstance(error, OSError | ValueError):  # such as sizes read from another protocol
         return f"what it sent is not in Dask's protocol ({type(error).__name__})"
     if isinstance(error, TimeoutError) and not str(error):
@@ -339,7 +371,7 @@ def summarised_table(file: Path, options: ReadOptions) -> Table | None:
             raise ValueError("a target is not a finite number: remove or impute such rows first")
         return SecondMoment.of(rows[:, features])
 
-    moment = fold(AlignedBlocks(data, None, None), leaf, SecondMoment.merge, verbose=True)
+    moment = fold(AlignedBlocks(data, None, None), leaf, SecondMoment.merge)
     return replace(
         table,
         values=sample.rows[:, features],
@@ -370,7 +402,7 @@ def results_of(method: Any, rows: Any, n_columns: int) -> Iterator[Any]:
         results: Any = DaskBlocks(method(rows), "X", flat=True)
     else:
         data = row_blocks(rows.rows() if isinstance(rows, SplitRows) else rows)
-        results = applied_blocks(method, data, verbose=True)
+        results = applied_blocks(method, data)
     return (np.asarray(part).reshape(-1, n_columns) for part in results)
 
 

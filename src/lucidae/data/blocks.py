@@ -15,7 +15,7 @@ import numpy as np
 import scipy.sparse
 
 from lucidae.arrays import Array, is_array, namespace, to_numpy, zeros_like_shape
-from lucidae.validation import check_rows
+from lucidae.validation import check_rows, refuse_text
 
 __all__ = ["ArrayBlocks", "RowBlock", "RowBlocks"]
 
@@ -242,10 +242,13 @@ def floating_rows(raw: Any, name: str, index: int, row: int, *, flat: bool = Fal
     if flat and shape is not None and len(shape) == 1:
         raw = (raw if is_array(raw) else np.asarray(raw))[:, None]
     try:
-        return check_rows(raw, name=name, finite=False)
+        rows = check_rows(raw, name=name, finite=False)
+        if rows is not raw:
+            refuse_text(raw, name)  # scikit-learn converts text that can be read as numbers
     except ValueError as error:
         first = str(error).splitlines()[0].rstrip(":")
         raise ValueError(f"block {index} of {name}, from row {row} on: {first}") from None
+    return rows
 
 
 def located(

@@ -10,10 +10,11 @@ from __future__ import annotations
 import math
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import nullcontext, suppress
 from functools import partial
-from itertools import islice, repeat
+from heapq import heappop, heappush
+from itertools import chain, islice, repeat, takewhile
 from numbers import Real
 from typing import Any, NamedTuple
 from uuid import uuid4
@@ -109,12 +110,31 @@ class DaskBlocks(RowBlocks):
         """Yield the computed chunks; all are computed at once if together they fit into a block."""
         parts = self.parts()
         if self.n_rows is not None and self.n_rows <= max(self.rows_per_block, self.n_features):
-            return iter(dask.compute(*parts))
+            return _computed_at_once(parts)
         return (part.compute() for part in parts)
 
     def parts(self) -> list[Any]:
         """Return the chunks of rows as delayed values, which Dask computes later."""
         return list(np.ravel(self.collection.to_delayed()))
+
+
+def _computed_at_once(parts: list[Any]) -> Iterator[Any]:
+    """Yield the computed chunks; after Ctrl-C the first finished ones, and then interrupt again.
+
+    On a cluster, which does not tell what is finished, nothing is yielded after Ctrl-C.
+    """
+    places = {part.key: (0, at) for at, part in enumerate(parts)}
+    found: dict[_Place, Any] = {}
+    try:
+        with dask.callbacks.Callback(
+            start_state=partial(_order_tasks, places), posttask=partial(_after_task, places, found)
+        ):
+            computed = dask.compute(*parts)
+    except KeyboardInterrupt:
+        first = takewhile(lambda at: (0, at) in found, range(len(parts)))
+        yield from [found[0, at] for at in first]
+        raise
+    yield from computed
 
 
 def is_frame(collection: Any) -> bool:
@@ -365,7 +385,9 @@ def _computed_tree(levels: list[list[Any]], combine: Any) -> tuple[_Part, bool]:
     try:
         if client is not None and is_main:
             return _computed_on_cluster(client, levels, found), True
-        with dask.callbacks.Callback(posttask=partial(_after_task, places, found)):
+        with dask.callbacks.Callback(
+            start_state=partial(_order_tasks, places), posttask=partial(_after_task, places, found)
+        ):
             return _computed(levels[-1])[0], True
     except KeyboardInterrupt:
         known = dict(found)  # a copy: callbacks of a cluster change `found` in another thread
@@ -378,6 +400,59 @@ def _computed_tree(levels: list[list[Any]], combine: Any) -> tuple[_Part, bool]:
 
 _Place = tuple[int, int]
 """Type of the place of a summary in a tree: its level, and its number in the level."""
+
+
+class _InOrder:
+    """Tasks that a local scheduler of Dask may start: those of the first chunks first.
+
+    Dask's own order is that of random keys, so that the first chunks might come last; after Ctrl-C
+    only the rows before the first unfinished chunk can be kept. Of the tasks for the same chunk the
+    one that was added last is started first, as Dask does, so that few results are in memory.
+    """
+
+    def __init__(self, tasks: Iterable[Any], chunks: dict[Any, int]) -> None:
+        self._chunks = chunks
+        self._heap: list[tuple[int, int, Any]] = []
+        self._count = 0
+        for task in tasks:
+            self.append(task)
+
+    def append(self, task: Any) -> None:
+        """Add a task."""
+        self._count -= 1
+        # The count is different for each task, so that tasks themselves are not compared.
+        heappush(self._heap, (self._chunks.get(task, 0), self._count, task))
+
+    def pop(self) -> Any:
+        """Remove and return the task that is started next."""
+        return heappop(self._heap)[-1]
+
+    def __len__(self) -> int:
+        return len(self._heap)
+
+
+def _order_tasks(places: dict[Any, _Place], _graph: Any, state: dict[str, Any]) -> None:
+    """Let a local scheduler of Dask, which has the given `state`, start the first chunks first."""
+    ready, dependencies = state.get("ready"), state.get("dependencies")
+    if isinstance(ready, list) and isinstance(dependencies, dict):
+        state["ready"] = _InOrder(ready, _first_chunks(places, dependencies))
+
+
+def _first_chunks(places: dict[Any, _Place], dependencies: Any) -> dict[Any, int]:
+    """Return, for each task, the number of the first chunk whose summary needs it.
+
+    `places` are the places of summaries in their tree, and `dependencies` are the tasks that each
+    task needs, both by key. A join of summaries counts as a task of its first chunk.
+    """
+    first: dict[Any, int] = {}
+    for key, (level, at) in sorted(places.items(), key=lambda item: item[1]):
+        pending = [key]
+        while pending:
+            task = pending.pop()
+            if task not in first:
+                first[task] = at * FAN_IN**level
+                pending.extend(dependencies.get(task, ()))
+    return first
 
 
 def _after_task(
@@ -399,13 +474,21 @@ def _drop_joined(found: dict[_Place, Any], place: _Place, *_: Any) -> None:
 def _computed_on_cluster(client: Any, levels: list[list[Any]], found: dict[_Place, Any]) -> Any:
     """Return the last summary of a tree, computed by a cluster; `found` receives the futures."""
     places = [(level, at) for level, nodes in enumerate(levels) for at in range(len(nodes))]
-    with _large_graphs():
+    keys = {node.key: place for node, place in zip(chain(*levels), places, strict=True)}
+    needed = levels[-1][0].__dask_graph__().get_all_dependencies()
+    priority = partial(_priority, _first_chunks(keys, needed))
+    with _large_graphs(), dask.annotate(priority=priority):
         found.update(zip(places, client.compute([n for ns in levels for n in ns]), strict=True))
     last = found[places[-1]]
     for place, future in list(found.items()):
         if place[0]:
             future.add_done_callback(partial(_drop_joined, found, place))
     return last.result()
+
+
+def _priority(chunks: dict[Any, int], key: Any) -> int:
+    """Return the priority of a task on a cluster; `chunks` are the first chunks of all tasks."""
+    return -chunks.get(key, 0)
 
 
 def _is_finished(value: Any) -> bool:

@@ -170,7 +170,7 @@ def load_rows(
     try:
         return data.load(most_bytes, missing=missing)
     except KeyboardInterrupt:
-        if data.interrupted and not hasattr(data, "fold"):
+        if data.interrupted:
             read_moment(data, no_moment if missing else leaf)
         raise ReadInterrupted(None, 0) from None
 
@@ -201,7 +201,7 @@ def fold(
     display is made, as `verbose` says.
     """
     shown = shown or Shown("reading {}", verbose)
-    if hasattr(data, "fold"):
+    if hasattr(data, "fold") and not data.interrupted:
         try:
             total = data.fold(leaf, combine, shown)
         except KeyboardInterrupt as stop:

@@ -23,7 +23,7 @@ from lucidae.base import (
     validated_rows,
 )
 from lucidae.certificate import Certificate
-from lucidae.data import LazyOutputMixin, by_blocks, in_memory, loaded
+from lucidae.data import LazyOutputMixin, blocks, by_blocks, in_memory, loaded
 from lucidae.data.kinds import AlignedBlocks, by_chunks, check_batch
 from lucidae.data.passes import Passes
 from lucidae.io.models import saved_as
@@ -563,7 +563,7 @@ class LinearAutoencoder(
 
         Parameters
         ----------
-        X : array-like of shape (n, m)
+        X : array-like, data frame, sparse matrix or tensor of shape (n, m)
             The rows to score, with m features.
 
         Returns
@@ -572,7 +572,17 @@ class LinearAutoencoder(
             One log-likelihood per row, in nats.
         """
         check_is_fitted(self)
-        X = self._rows(X, reset=False, accept_sparse=False)
+        X = self._rows(X, reset=False)
+        if not scipy.sparse.issparse(X):
+            return self._log_likelihood(X)
+        # The likelihood needs centred rows, which are dense: those of one block at a time.
+        step = max(1, blocks.BLOCK_BYTES // (8 * X.shape[1]))
+        starts = range(0, X.shape[0], step)
+        parts = [self._log_likelihood(X[at : at + step].toarray()) for at in starts]
+        return np.concatenate(parts)
+
+    def _log_likelihood(self, X: Array) -> Array:
+        """Return the log-likelihood of each of the dense rows X, which have been validated."""
         model = self._state.model
         if self._has_missing(X):
             return like(gaussian_of(model).log_likelihood(X), X)
@@ -583,7 +593,7 @@ class LinearAutoencoder(
 
         Parameters
         ----------
-        X : array-like of shape (n, m)
+        X : array-like, data frame, sparse matrix or tensor of shape (n, m)
             The rows to score, with m features.
         y : ignored
             Accepted for scikit-learn's model selection.

@@ -77,6 +77,30 @@ STORED_ENTRIES = 2**20
 can continue: eight mebibytes."""
 
 
+IN_MEMORY = (
+    "To use the observed entries of rows with missing ones, set handle_missing='em'; otherwise "
+    "remove or impute the missing entries."
+)
+"""Advice for missing entries of rows in memory."""
+
+IN_BLOCKS = "Or set handle_missing='em', if all rows fit into memory."
+"""Advice for missing entries of rows that are read in blocks."""
+
+
+def without_setting(message: str) -> str:
+    """Return an error message without the advice to set ``handle_missing``.
+
+    The command line has no such option.
+
+    Examples
+    --------
+    >>> without_setting(f"Input X contains NaN. {IN_MEMORY}")
+    'Input X contains NaN. Remove or impute the missing entries first.'
+    """
+    remedy = "Remove or impute the missing entries first."
+    return message.replace(IN_MEMORY, remedy).replace(f" {IN_BLOCKS}", "")
+
+
 def suggesting_em(method: AnyMethod) -> AnyMethod:
     """Decorate an estimator's method so that its errors about NaN name ``handle_missing="em"``."""
 
@@ -89,16 +113,13 @@ def suggesting_em(method: AnyMethod) -> AnyMethod:
             told = "handle_missing" in first or "sample_weight" in first
             if "contains NaN" not in first or told:
                 raise
-            advice = (
-                "To use the observed entries of rows with missing ones, set handle_missing='em'; "
-                "otherwise remove or impute the missing entries."
-            )
+            advice = IN_MEMORY
             if first == "Input X contains NaN.":
                 # The rows were converted to an array before the NaN was found in their squares.
                 X = args[0] if args else kwargs.get("X")
                 first = f"Input X contains NaN{columns_with_gaps(X=X)}."
             if " in block " in first:
-                advice = "Or set handle_missing='em', if all rows fit into memory."
+                advice = IN_BLOCKS
             if self.handle_missing == "em":
                 advice = (
                     "Rows with missing entries are not fitted block by block (handle_missing='em'):"
