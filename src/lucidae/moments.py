@@ -379,11 +379,9 @@ class SecondMoment:
         if bool(namespace(center).all(center == self.center)):
             return type(self)(total, squares, center, offset_of_both, rounding)
         mean, error = _two_sum(self.center, offset_of_both)
-        xp, between = namespace(center), self.weight * (fresh.weight / total)
-        vectors = xp.stack((self.offset, offset, shift, error))
-        signed = (-self.weight, -fresh.weight, between, total)
-        weights = xp.asarray(signed, dtype=xp.float64, device=device(center))
-        squares += (weights[:, None] * vectors).mT @ vectors  # in one array, for all four terms
+        between = self.weight * (fresh.weight / total)
+        weights = (-self.weight, -fresh.weight, between, total)
+        _add_outer_(squares, weights, (self.offset, offset, shift, error))
         return type(self)(total, squares, mean, error, rounding)
 
     @property
@@ -553,6 +551,19 @@ def _weighted_rows(X: Any, sample_weight: Any, name: str) -> tuple[Any, Array | 
     (positive,) = namespace(weights).nonzero(weights)
     rows = X[positive] if scipy.sparse.issparse(X) else namespace(X).take(X, positive, axis=0)
     return rows, namespace(weights).take(weights, positive, axis=0)
+
+
+def _add_outer_(A: Array, weights: Sequence[float], vectors: Sequence[Array]) -> None:
+    """Add w v vᵀ to the matrix `A` in place, for each weight w with its vector v.
+
+    All terms use one temporary array, because new arrays are slow in workers of Dask (see
+    `_single_part`). For one product of all vectors BLAS would start threads, which wait longer than
+    they compute.
+    """
+    term = np.empty_like(A) if is_numpy(A) else None
+    for weight, vector in zip(weights, vectors, strict=True):
+        scaled = (weight * vector)[:, None]
+        A += scaled * vector if term is None else np.multiply(scaled, vector, out=term)
 
 
 def _entries(X: Any) -> Array:
