@@ -168,8 +168,6 @@ APPLIED = {
     "SparseVAE": ("predict",),
 }
 DENSE_ONLY = (
-    ("LinearAutoencoder", "score_samples"),
-    ("LinearAutoencoder", "score"),
     ("LinearAutoencoder", "inverse_transform"),
     ("DropoutAutoencoder", "inverse_transform"),
     ("DropoutFactorization", "inverse_transform"),

@@ -81,7 +81,7 @@ def cluster(address: str | None) -> Iterator[None]:
         dask.config.set(scheduler=before)  # the client has set it before it failed
         raise ValueError(
             f"The Dask scheduler {address!r} did not answer within {SECONDS} seconds: "
-            f"{_why(error)}. Check the address, and that the scheduler runs."
+            f"{_why(error, address)}. Check the address, and that the scheduler runs."
         ) from None
     with client, _watched(client, address):
         yield
@@ -140,15 +140,19 @@ def _check_address(address: str) -> None:
         ) from None
 
 
-def _why(error: BaseException) -> str:
-    """Return why a scheduler did not answer, in words that can follow a colon."""
-    cause: BaseException | None = error
-    while cause is not None:
-        if isinstance(cause, ConnectionRefusedError):
+def _why(error: BaseException, address: str) -> str:
+    """Return why the scheduler at `address` did not answer, in words that can follow a colon."""
+    if isinstance(error, OSError):  # Dask tries again and again, and then says only how long
+        from distributed.comm import parse_address, parse_host_port
+
+        try:
+            socket.create_connection(parse_host_port(parse_address(address)[1]), SECONDS).close()
+        except ConnectionRefusedError:
             return "nothing accepts connections there"
-        if isinstance(cause, socket.gaierror):
+        except socket.gaierror:
             return "its host is not known"
-        cause = cause.__cause__
+        except (OSError, ValueError):  # no further reason is found
+            pass
     if not isinstance(error, OSError | ValueError):  # such as sizes read from another protocol
         return f"what it sent is not in Dask's protocol ({type(error).__name__})"
     if isinstance(error, TimeoutError) and not str(error):
