@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from lucidae.arrays.threads import one_thread
 from lucidae.iteration.terminal import Elapsed
 from lucidae.mne.estimate import Floats, GroupEstimate, observable_basis
 from lucidae.mne.evoked_problem import EvokedProblem, log_explained, logging_at
@@ -206,7 +207,8 @@ def sparse_vae(
             "result has both, as residual and dipoles: leave these arguments out."
         )
     shown = Elapsed("sparse_vae", "auto" if verbose is None else verbose is True)
-    with shown, logging_at(verbose):
+    # Products with a few hundred sensors gain nothing from threads, which wait for each other.
+    with shown, logging_at(verbose), one_thread():
         problem = EvokedProblem.of(
             evoked, forward, noise_cov, loose=loose, depth=depth, rank=rank, pick_ori=pick_ori,
             weights=weights, weights_min=weights_min, nave=nave,
@@ -297,11 +299,12 @@ def solver(
     if isinstance(noise_variance, str):
         data, gain = _without_null_space(data, gain)
     sources = np.arange(gain.shape[1]) // size
-    labels, basis = observable_basis(gain, sources)
-    estimate = GroupEstimate.fit(
-        gain @ basis, data, labels, noise_variance=noise_variance,
-        group_covariance=group_covariance, significance=significance, **settings,
-    )  # fmt: skip
+    with one_thread():
+        labels, basis = observable_basis(gain, sources)
+        estimate = GroupEstimate.fit(
+            gain @ basis, data, labels, noise_variance=noise_variance,
+            group_covariance=group_covariance, significance=significance, **settings,
+        )  # fmt: skip
     if not estimate.columns.size:
         warn_user(NO_SOURCE)
     active_set = np.isin(sources, estimate.groups)
