@@ -136,23 +136,26 @@ def test_a_scheduler_that_does_not_answer_is_one_sentence(run, monkeypatch):
 )
 def test_a_port_that_is_no_scheduler_is_one_sentence(run, monkeypatch, sent):
     require("distributed")
-    monkeypatch.setattr("lucidae.cli.streams.SECONDS", 0.5)
+    monkeypatch.setattr("lucidae.cli.streams.SECONDS", 2.0)
+    accepted = []
     with socket.create_server(("127.0.0.1", 0)) as server:
-        accepted = []
 
         def answer():
-            with suppress(OSError):  # the server is closed
+            with suppress(OSError):  # the server is closed, or the client
                 while True:
                     accepted.append(server.accept()[0])
                     accepted[-1].sendall(sent)
 
-        threading.Thread(target=answer, daemon=True).start()
+        answering = threading.Thread(target=answer, daemon=True)
+        answering.start()
         address = f"tcp://127.0.0.1:{server.getsockname()[1]}"
         code, _, err = run("fit", "linear", "rows.npy", "--scheduler", address)
-        for connection in accepted:
-            connection.close()
+        server.shutdown(socket.SHUT_RDWR)  # ends the wait for a further connection
+        answering.join()
+    for connection in accepted:
+        connection.close()
     assert code == 2
-    assert "did not answer within 0.5 seconds" in err
+    assert "did not answer within 2.0 seconds" in err
     assert ("not in Dask's protocol" if sent else "sends no answer") in " ".join(err.split())
 
 

@@ -142,7 +142,7 @@ def _check_address(address: str) -> None:
 
 def _why(error: BaseException, address: str) -> str:
     """Return why the scheduler at `address` did not answer, in words that can follow a colon."""
-    if isinstance(error, OSError):  # Dask tries again and again, and then says only how long
+    if "Timed out trying to connect" in str(error):  # Dask tries again, and says only how long
         from distributed.comm import parse_address, parse_host_port
 
         try:
