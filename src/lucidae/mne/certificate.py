@@ -156,7 +156,7 @@ def _mean(selected: SelectedSources) -> Claim:
     error = 64.0 * np.finfo(float).eps * float(sigma) / selected.noise
     return at_most(
         "selected_mean", "the amplitudes are the posterior mean of the returned sources",
-        "Wipf 2023, equation 4", difference / size if size else difference, SAME,
+        "Wipf 2023, eq. 18", difference / size if size else difference, SAME,
         "The amplitudes are not those of this fit: fit again.", error=error,
     )  # fmt: skip
 
