@@ -12,6 +12,7 @@ import scipy.sparse
 from lucidae.arrays import as_double, diagonal, like, to_numpy
 from lucidae.base import PROBED_ENTRIES
 from lucidae.io.models import saved_as
+from lucidae.arrays.threads import one_thread
 from lucidae.moments import SecondMoment
 
 __all__ = ["Estimate", "Probe", "probe_after"]
@@ -204,7 +205,8 @@ def _projected(X: Any, directions: Vector) -> tuple[Vector, float]:
         codes = np.asarray(X.astype(np.float64) @ directions.T)
         return codes, float(np.max(abs(X.astype(np.float64)) @ np.abs(directions.T), initial=0.0))
     rows = as_double(X)
-    codes = to_numpy(rows @ like(directions, rows).mT)
+    with one_thread():  # those of BLAS would still be waiting when the next rows are multiplied
+        codes = to_numpy(rows @ like(directions, rows).mT)
     # The largest of a few rows stands for all of them.
     peak = np.max(np.abs(to_numpy(rows[: min(64, rows.shape[0]), :])), axis=0)
     return codes, float(np.max(np.abs(directions) @ peak))

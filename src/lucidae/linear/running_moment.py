@@ -8,25 +8,45 @@ then added once, not for every batch.
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from lucidae.arrays import Array, is_numpy, namespace, scalar
+from lucidae.arrays.threads import one_thread
 from lucidae.moments import SMALLEST_SCATTER, SecondMoment
 
-__all__ = ["RunningMoment"]
+__all__ = ["RunningMoment", "first_moment"]
 
-BUFFERED_ROWS = 4
-"""Number of rows of the buffer divided by the number m of features: the buffer has 4m² entries."""
+BUFFERED_ROWS = 8
+"""Number of rows of the buffer divided by the number m of features: the buffer has 8m² entries."""
 
 BUFFERED_ENTRIES = 2**22
 """Largest number of entries of the buffer, which then takes 32 mebibytes."""
 
+COPIED_ROWS = 128
+"""Number of rows that are copied at a time, so that they are squared while they are in the cache."""
+
 LARGEST_SQUARES = 1e200
 """Largest sum of squares of rows in the buffer; the moment of larger ones is computed at once,
 which shows whether it overflows."""
+
+
+FIRST_PRODUCTS = 2**30
+"""Largest number of multiplications of a first batch for which BLAS uses one thread: about 30 ms."""
+
+
+def first_moment(X: Any, weights: Array | None) -> SecondMoment:
+    """Return the second moment of the first batch of a stream, of rows X (n, m) with weights.
+
+    Threads of BLAS would wait actively for some hundredths of a second after the product of a small
+    batch, while Python threads multiply the next rows.
+    """
+    few = X.shape[0] * X.shape[1] ** 2 <= FIRST_PRODUCTS
+    with one_thread() if few else nullcontext():
+        return SecondMoment.of(X, weights)
 
 
 class _Buffer:
@@ -52,6 +72,18 @@ class _Buffer:
         if first == 0:
             self.rows = np.empty((self.n_rows, self._m))
         return self.rows[first : first + count]
+
+
+def _copied(X: Array, rows: Array) -> float:
+    """Copy the entries of X to `rows`, and return the sum of their squares."""
+    squares = 0.0
+    with np.errstate(over="ignore", invalid="ignore"):
+        for first in range(0, len(X), COPIED_ROWS):
+            part = rows[first : first + COPIED_ROWS]
+            part[...] = X[first : first + COPIED_ROWS]
+            # One product for each row: those of all entries would be divided among BLAS threads.
+            squares += float(np.sum(np.vecdot(part, part)))
+    return squares
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -106,10 +138,7 @@ class RunningMoment:
         rows = self.buffer.take(self.count, len(X))
         if rows is None:  # by another estimator that continues from the same rows
             return self.begin(self.total()).after(X)
-        rows[...] = X
-        with np.errstate(over="ignore", invalid="ignore"):
-            # One product for each row: those of all entries would be divided among BLAS threads.
-            squares = self.squares + float(np.sum(np.vecdot(rows, rows)))
+        squares = self.squares + _copied(X, rows)
         if not squares < LARGEST_SQUARES:
             return None
         return replace(self, squares=squares, count=self.count + len(X))

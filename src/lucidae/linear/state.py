@@ -37,7 +37,7 @@ from lucidae.linear.model import Model
 from lucidae.linear.observed_gaussian import ObservedGaussian, gaussian_of
 from lucidae.linear.probe import Probe, probe_after
 from lucidae.linear.routes import EXACT_FEATURES
-from lucidae.linear.running_moment import RunningMoment
+from lucidae.linear.running_moment import RunningMoment, first_moment
 from lucidae.linear.solvers import solve
 from lucidae.linear.spectrum import Spectrum
 from lucidae.linear.streaming import StreamFit
@@ -339,7 +339,7 @@ class LinearState(FittedState):
                 "batches to partial_fit."
             )
         if self._model is None:
-            return SecondMoment.of(X, weights)
+            return first_moment(X, weights)
         raise ValueError(
             f"fit does not store the second moment of {X.shape[1]} features, so partial_fit cannot "
             "continue from it. Start a new estimator and give all batches to partial_fit."
