@@ -10,9 +10,9 @@ import numpy as np
 import scipy.sparse
 
 from lucidae.arrays import as_double, diagonal, like, to_numpy
+from lucidae.arrays.threads import one_thread
 from lucidae.base import PROBED_ENTRIES
 from lucidae.io.models import saved_as
-from lucidae.arrays.threads import one_thread
 from lucidae.moments import SecondMoment
 
 __all__ = ["Estimate", "Probe", "probe_after"]

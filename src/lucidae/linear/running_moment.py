@@ -27,7 +27,7 @@ BUFFERED_ENTRIES = 2**22
 """Largest number of entries of the buffer, which then takes 32 mebibytes."""
 
 COPIED_ROWS = 128
-"""Number of rows that are copied at a time, so that they are squared while they are in the cache."""
+"""Number of rows that are copied at a time, and squared while they are in the cache."""
 
 LARGEST_SQUARES = 1e200
 """Largest sum of squares of rows in the buffer; the moment of larger ones is computed at once,
@@ -35,7 +35,7 @@ which shows whether it overflows."""
 
 
 FIRST_PRODUCTS = 2**30
-"""Largest number of multiplications of a first batch for which BLAS uses one thread: about 30 ms."""
+"""Largest number of multiplications of a first batch for which BLAS uses one thread (30 ms)."""
 
 
 def first_moment(X: Any, weights: Array | None) -> SecondMoment:
