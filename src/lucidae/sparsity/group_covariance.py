@@ -101,6 +101,18 @@ class Axes:
         xp = namespace(self.vectors)
         return self._turned(dictionary.mT, xp.matrix_transpose(self.vectors)).mT
 
+    def columns_at(self, dictionary: Array, index: Any) -> Array:
+        """Return the columns with the indices `index` of what `columns` returns.
+
+        Only the groups of these columns are taken along their axes.
+        """
+        involved = self.closure(index)
+        xp, place = namespace(dictionary), device(dictionary)
+        part = xp.take(dictionary, xp.asarray(involved, device=place), axis=1)
+        turned = self._among(involved).columns(part)
+        chosen = xp.asarray(np.searchsorted(involved, index), device=place)
+        return xp.take(turned, chosen, axis=1)
+
     def coefficients(self, latent: Array) -> Array:
         """Return coefficients of the given columns from those along the principal axes.
 
@@ -108,11 +120,40 @@ class Axes:
         """
         return self._turned(latent, self.vectors)
 
+    def coefficients_from(self, latent: Array, index: Any) -> tuple[Any, Array]:
+        """Return coefficients of the given columns from those along some of the principal axes.
+
+        `latent`, of shape (a, n), are those of the axes with the ascending indices `index`; they
+        are zero for all others. The indices of the columns whose coefficients may differ from zero
+        are returned first, ascending.
+        """
+        involved = self.closure(index)
+        nothing = zeros_like_shape((involved.size, latent.shape[1]), latent)
+        whole = put(nothing, np.searchsorted(involved, index), latent) if index.size else nothing
+        return involved, self._among(involved).coefficients(whole)
+
     def closure(self, columns: Any) -> Any:
         """Return the given columns and all columns of the groups that they belong to, ascending."""
-        touched = (np.isin(self.members, columns) & (self.present > 0)).any(axis=1)
+        touched = self._touched(columns)
         others = self.members[touched][self.present[touched] > 0]
         return np.union1d(columns, others)
+
+    def _touched(self, columns: Any) -> Any:
+        """Return, for each group with axes, whether some of `columns` belong to it."""
+        return (np.isin(self.members, columns) & (self.present > 0)).any(axis=1)
+
+    def _among(self, columns: Any) -> Axes:
+        """Return the axes of the groups of some columns, numbered by their places among these.
+
+        `columns` are ascending and contain all columns of each of these groups (see `closure`).
+        """
+        touched = self._touched(columns)
+        # Padding may belong to a column that is not among them; its axes are zero.
+        places = np.minimum(np.searchsorted(columns, self.members[touched]), len(columns) - 1)
+        index = np.flatnonzero(touched)
+        vectors, xp = self.vectors, namespace(self.vectors)
+        chosen = xp.take(vectors, xp.asarray(index, device=device(vectors)), axis=0)
+        return Axes(places, self.present[touched], chosen)
 
     def covariances(self, relevance: Array, groups: Groups) -> Array:
         """Return the prior covariance of each group, of shape (g, m, m), padded with zeros.

@@ -91,12 +91,15 @@ class ActiveFactor:
         The coefficients have the prior variances `relevance`, along the principal axes `axes` if
         these are given, and `noise` is the noise variance.
         """
-        dictionary = dictionary if axes is None else axes.columns(dictionary)
         xp = namespace(relevance)
         active = np.flatnonzero(to_numpy(relevance))
         index = xp.asarray(active, device=device(relevance))
         roots = xp.sqrt(xp.take(relevance, index, axis=0))
-        scaled = dense_columns(dictionary, active) * roots[None, :]
+        if axes is None:
+            columns = dense_columns(dictionary, active)
+        else:
+            columns = axes.columns_at(dictionary, active)
+        scaled = columns * roots[None, :]
         explicit = scaled.shape[1] <= scaled.shape[0]
         gram = adjoint(scaled) @ scaled if explicit else scaled @ adjoint(scaled)
         lower, definite = cholesky(add_diagonal(gram, noise))
@@ -111,22 +114,28 @@ class ActiveFactor:
         It is WΦᵀΣ⁻¹X for the responses X with covariance Σ, the dictionary Φ and the relevances
         (prior variances) W.
         """
-        found = self._active_mean(responses)
+        index, found = self._possible_mean(responses)
         nothing = zeros_like_shape((self.n_columns, responses.shape[1]), found)
-        found = put(nothing, self.active, found) if self.active.size else nothing
-        return found if self.axes is None else self.axes.coefficients(found)
+        return put(nothing, index, found) if index.size else nothing
+
+    def _possible_mean(self, responses: Array) -> tuple[np.ndarray[Any, Any], Array]:
+        """Return the indices of columns whose coefficients may not be zero, and their mean."""
+        found = self._active_mean(responses)
+        if self.axes is None:
+            return self.active, found
+        return self.axes.coefficients_from(found, self.active)  # type: ignore[no-any-return]
 
     def nonzero_mean(self, responses: Array) -> tuple[np.ndarray[Any, Any], Array]:
         """Return the indices of the columns whose coefficients are not zero, and their mean.
 
         It contains the rows of `mean` with these indices.
         """
+        index, mean = self._possible_mean(responses)
         if self.axes is None:
-            return self.active, self._active_mean(responses)
-        mean = self.mean(responses)
+            return index, mean
         xp = namespace(mean)
-        index = np.flatnonzero(to_numpy(xp.any(mean != 0, axis=1)))
-        return index, xp.take(mean, xp.asarray(index, device=device(mean)), axis=0)
+        kept = np.flatnonzero(to_numpy(xp.any(mean != 0, axis=1)))
+        return index[kept], xp.take(mean, xp.asarray(kept, device=device(mean)), axis=0)
 
     def _active_mean(self, responses: Array) -> Array:
         """Return the posterior mean of the coefficients of the active columns (or axes of groups).
@@ -238,7 +247,8 @@ class Posterior:
         posterior covariance of the coefficients.
         """
         xp = namespace(rows)
-        rows = rows if self.axes is None else self.axes.columns(rows)
+        if self.axes is not None:
+            return self.active_variance(self.axes.columns_at(rows, self.active))
         index = xp.asarray(self.active, device=device(rows))
         return self.active_variance(xp.take(rows, index, axis=1))
 
