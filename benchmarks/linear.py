@@ -40,6 +40,9 @@ MOMENTUM = 0.9
 START = 1e-4
 BATCH = 1000
 STEPS = 20
+PAUSE = 0.3
+"""Seconds between two timings, after which no thread of BLAS waits actively any more."""
+
 THREADS = tuple(sorted({1, os.cpu_count() or 1}))
 
 Work = Callable[[], object]
@@ -214,6 +217,25 @@ def streaming(X: np.ndarray) -> None:
     )
 
 
+def streamed_against_fit(X: np.ndarray) -> None:
+    """Compare a stream with one `fit`, in turn, at the default number of threads."""
+    for name, rows in (("raw", X), ("centred", X - X.mean(axis=0))):
+        times: dict[str, list[float]] = {"fit": [], "stream": []}
+        for _ in range(11):
+            for key, work in (
+                ("fit", lambda rows=rows: LinearAutoencoder(K).fit(rows).components_),
+                ("stream", lambda rows=rows: streamed(LinearAutoencoder(K), rows)),
+            ):
+                time.sleep(PAUSE)
+                times[key].append(seconds(work))
+        whole, stream = (median(times[key]) for key in ("fit", "stream"))
+        ratio = median(b / a for a, b in zip(times["fit"], times["stream"], strict=True))
+        print(
+            f"    {name} rows: stream {stream:.3f} s, fit {whole:.3f} s, ratio {ratio:.2f}  "
+            f"{verdict('≤ 1.15', ratio <= 1.15)}"
+        )
+
+
 def at_once(X: np.ndarray) -> None:
     works: dict[str, Work] = {
         "ours": lambda: LinearAutoencoder(K).fit(X),
@@ -309,6 +331,7 @@ if __name__ == "__main__":
     print(f"{source}, {data.shape[0]} × {data.shape[1]}, threads tried: {THREADS}")
     training(data)
     streaming(data)
+    streamed_against_fit(data)
     at_once(data)
     hessian(data)
     growth()
