@@ -45,8 +45,9 @@ COMPONENTS = 10
 LARGEST_PEAK = 1000.0
 """Number of bytes of a megabyte."""
 
-EXACT = 1e-6
-"""Largest error of components that are called exact; those of float32 rows are float32 numbers."""
+EXACT = 1e-5
+"""Largest error of components of float32 rows that are called exact, as in the tests. Small gaps
+between the eigenvalues of these data multiply the rounding errors of float32."""
 
 ROOT = Path(__file__).resolve().parents[1]
 
