@@ -47,6 +47,7 @@ KILLERS = {
     "sparsity.updates": ("sparsity/test_updates.py", "sparsity/test_formulas.py"),
     "sparsity.groups": ("sparsity/test_groups.py", "sparsity/test_formulas.py"),
     "moments": ("test_moments.py",),
+    "row_sums": ("test_moments.py",),
     "sampling": ("test_sampling.py",),
     "metrics._linear": ("metrics/test_linear.py", "metrics/test_inputs.py"),
     "metrics._sparsity": ("metrics/test_sparsity.py", "metrics/test_inputs.py"),

@@ -24,7 +24,7 @@ import numpy as np
 import pytest
 
 from linear.problems import centred_rows
-from lucidae import LinearAutoencoder, moments
+from lucidae import LinearAutoencoder, moments, row_sums
 from lucidae.arrays import eigen
 from lucidae.linear import covariances, data, model, solvers, spectrum
 from lucidae.linear.objectives import (
@@ -100,9 +100,9 @@ CLOSED_FORMS = [
     eigen.all_eigenpairs,
     eigen.column_signs,
     moments.covariance_spectrum,
-    moments._sums_about,
-    moments._dense_sums,
-    moments._first_center,
+    row_sums.sums_about,
+    row_sums.dense_sums,
+    row_sums._first_center,
     moments.SecondMoment._absorb,
     moments.SecondMoment.update,
     moments._two_sum,

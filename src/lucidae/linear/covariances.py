@@ -27,7 +27,7 @@ from lucidae.arrays import (
 from lucidae.arrays.row_products import has_fast_products, moment_product
 from lucidae.linear.spectrum import Spectrum
 from lucidae.linear.weights import AnyWeights
-from lucidae.moments import BLOCK_ROWS
+from lucidae.row_sums import BLOCK_ROWS
 
 PLAIN_ROWS = 2**18
 """Number of rows multiplied at a time if the rows need no copy; it limits the memory for codes."""
