@@ -7,7 +7,7 @@ data only a few blocks are in memory at a time.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import chain, islice
 from typing import Any, NamedTuple
 
@@ -25,6 +25,14 @@ BLOCK_BYTES = 2**25
 LARGEST_BLOCK = 4
 """A chunk of an HDF5 or Zarr array is read as a whole if it has at most this many times
 `BLOCK_BYTES`; parts of larger chunks are decompressed repeatedly."""
+
+
+PARTS = 8
+"""Number of parts in which a stored block is read, so that its progress can be shown."""
+
+
+def ignore_count(_n_rows: int) -> None:
+    """Do nothing with the number of rows that were read: nobody is shown the progress."""
 
 
 class RowBlock(NamedTuple):
@@ -89,6 +97,12 @@ class RowBlocks(ABC):
         Whether the data are a vector, one number per row; its blocks have one column.
     first_row : int, default=0
         Rows before this one are left out.
+
+    Attributes
+    ----------
+    report : callable
+        Function that is called with the number of rows that a pass has read so far, also while a
+        block is read, if that is done in parts. By default it does nothing.
     """
 
     def __init__(
@@ -120,6 +134,7 @@ class RowBlocks(ABC):
         self.repeatable = repeatable
         self.flat = flat
         self.first_row = first_row
+        self.report: Callable[[int], None] = ignore_count
 
     @property
     def dtype(self) -> Any:
@@ -365,7 +380,7 @@ class ArrayBlocks(RowBlocks):
         for start in _starts(self.first_row, self.n_rows, step):
             stop = min(start - start % step + step, self.n_rows)
             try:
-                block = _row_slice(self.array, start, stop)
+                block = self._stored_rows(start, stop)
             except (OSError, RuntimeError) as error:  # of HDF5, if the file was closed meanwhile
                 why = (str(error) or type(error).__name__).splitlines()[0].rstrip(".")
                 raise ValueError(
@@ -373,6 +388,22 @@ class ArrayBlocks(RowBlocks):
                     "is still open and complete."
                 ) from error
             yield block
+
+    def _stored_rows(self, start: int, stop: int) -> Any:
+        """Return the rows from `start` to `stop`; those of HDF5 and Zarr are read in parts."""
+        if not _is_stored(self.array):
+            return _row_slice(self.array, start, stop)
+        chunk = self.array.chunks[0] if self.array.chunks else 1
+        step = -(-(stop - start) // (PARTS * chunk)) * chunk
+        block = np.empty((stop - start, *self.array.shape[1:]), dtype=self.array.dtype)
+        for at in _starts(start, stop, step):
+            end = min(at - at % step + step, stop)
+            part = _row_slice(self.array, at, end)
+            if not isinstance(part, np.ndarray):  # of another library, such as CuPy
+                return _row_slice(self.array, start, stop)
+            block[at - start : end - start] = part
+            self.report(end - self.first_row)
+        return block
 
     def _step(self) -> int:
         """Return the number of rows per block, if possible a multiple of a stored chunk's rows."""
@@ -382,6 +413,11 @@ class ArrayBlocks(RowBlocks):
         if rows >= chunks[0]:
             return rows - rows % chunks[0]
         return chunks[0] if chunks[0] <= LARGEST_BLOCK * rows else rows
+
+
+def _is_stored(array: Any) -> bool:
+    """Tell whether an array is one of HDF5 or Zarr, which may be slow to read."""
+    return hasattr(array, "chunks") and not (is_array(array) or hasattr(array, "to_numpy"))
 
 
 def _row_slice(array: Any, start: int, stop: int) -> Any:
