@@ -511,7 +511,7 @@ def aligned_blocks(
             weights = real_array(weights, "sample_weight")
         weights = _opened(weights, "sample_weight", flat=True)
         _check_weights_flat(weights)
-    if is_dask(X):
+    if is_dask(getattr(rows, "collection", None)):
         from lucidae.data.dask_blocks import DaskAligned
 
         return DaskAligned(rows, targets, weights)
