@@ -423,6 +423,115 @@ def test_errors_come_back_from_the_workers(scheduler):
         LinearAutoencoder(2).fit(da.from_array(X, chunks=(100, 20)))
 
 
+def lazy_rows(kind, X, folder):
+    """Return rows as a Dask collection, of an array or a file."""
+    chunks = da.from_array(X, chunks=(100, 20))
+    if kind == "empty chunks":
+        return da.from_array(X, chunks=((0, 100) * 30, 20))
+    if kind == "unknown sizes":
+        return chunks[chunks[:, 0] > -np.inf]
+    if kind in ("columns", "array"):
+        return chunks if kind == "array" else da.from_array(X, chunks=(100, 7))
+    frame = require("pandas").DataFrame(X).add_prefix("c")
+    if kind == "frame":
+        return dd.from_pandas(frame, npartitions=30)
+    if kind == "npy":
+        np.save(folder / "x.npy", X)
+    elif kind == "parquet":
+        require("pyarrow")
+        frame.to_parquet(folder / "x.parquet", row_group_size=100)
+    else:
+        frame.to_csv(folder / "x.csv", index=False)
+    return dask_of_file(folder / f"x.{kind}")
+
+
+KNOWN = {
+    "array": "block 17, row 1733, column 4 ",
+    "columns": "block 17, row 1733, column 4 ",
+    "empty chunks": "block 35, row 1733, column 4 ",
+    "npy": "block 4, row 1733, column 4 ",
+    "parquet": "block 4, row 1733, column 4, 'c4' ",
+}
+
+
+@pytest.mark.filterwarnings("ignore:X (has|does not)")
+@pytest.mark.parametrize("kind", KNOWN)
+@pytest.mark.parametrize("small", [False, True])
+def test_the_row_of_a_bad_entry_is_counted_in_the_whole_data(
+    kind, small, scheduler, tmp_path, monkeypatch
+):
+    X = spread_rows()
+    model = LinearAutoencoder(2).fit(X)
+    X[1733, 4] = np.nan
+    data = lazy_rows(kind, X, tmp_path)
+    if small:  # the rows are loaded
+        monkeypatch.setattr(blocks, "BLOCK_BYTES", 2**25)
+    named = f"X contains NaN in {KNOWN[kind]}(all counted from 0)."
+    for call in (LinearAutoencoder(2).fit, DropoutAutoencoder(2).fit, model.transform):
+        with pytest.raises(ValueError) as caught:  # noqa: PT011
+            np.asarray(call(data))
+        assert str(caught.value).startswith(named), call
+
+
+UNKNOWN = {"unknown sizes": (17, 33, ""), "frame": (17, 33, ", 'c4'"), "csv": (None, None, "")}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("kind", UNKNOWN)
+def test_the_row_of_a_bad_entry_is_counted_in_its_chunk_if_sizes_are_unknown(
+    kind, scheduler, tmp_path
+):
+    X = spread_rows()
+    model = LinearAutoencoder(2).fit(X)
+    later, first = np.array(X), np.array(X)
+    later[1733, 4] = first[3, 5] = np.nan
+    chunk, row, name = UNKNOWN[kind]
+    for folder in ("later", "first"):
+        (tmp_path / folder).mkdir()
+    bad = lazy_rows(kind, later, tmp_path / "later")
+    bad_at_first = lazy_rows(kind, first, tmp_path / "first")
+    for call in (LinearAutoencoder(2).fit, SecondMoment.of, model.transform):
+        with pytest.raises(ValueError, match="X contains NaN in block") as caught:
+            np.asarray(call(bad))
+        said = str(caught.value)
+        assert "of this block" in said
+        assert "how many rows are before this block is not known" in said
+        assert "row 1733" not in said
+        if chunk is not None:
+            assert f"block {chunk}, row {row} of this block, column 4{name} (" in said
+        with pytest.raises(ValueError, match=r"block 0, row 3, column 5.* \(all counted from 0\)"):
+            np.asarray(call(bad_at_first))  # no row is before this block
+
+
+def test_the_row_of_a_bad_target_beside_chunks_of_unknown_length():
+    X, y = spread_rows(), np.ones(3000)
+    y[777] = np.nan
+    frame = require("pandas").DataFrame(X).assign(y=y).add_prefix("c")
+    parts = dd.from_pandas(frame, npartitions=30)
+    with (
+        dask.config.set(scheduler="threads"),
+        pytest.raises(ValueError, match="y contains NaN in block 7, row 77 of this block"),
+    ):
+        DropoutRegressor(dropout=0.1).fit(parts.drop(columns="cy"), parts["cy"])
+
+
+def test_rows_that_are_left_out_count(client, tmp_path):
+    X = spread_rows()
+    X[1733, 4] = np.nan
+    rest = row_blocks(da.from_array(X, chunks=(100, 20)), first_row=1250)
+    assert rest.n_rows_to_read == 1750
+    with pytest.raises(ValueError, match="X contains NaN in block 5, row 1733, column 4"):
+        LinearAutoencoder(2).fit_batches(rest)
+    X[1733, 4] = 0.0
+    chunks = da.from_array(X, chunks=(100, 20))
+    marked = chunks.map_blocks(marked_by_process, str(tmp_path), meta=chunks._meta)
+    model = LinearAutoencoder(2).fit_batches(row_blocks(marked, first_row=1250))
+    assert_allclose(model.mean_, X[1250:].mean(axis=0))
+    # The rest of an interrupted pass is read by the workers as well.
+    processes = {int(path.name) for path in tmp_path.iterdir()}
+    assert processes <= set(client.run(os.getpid).values())
+
+
 @pytest.mark.parametrize(
     "model",
     [DropoutRegressor(2, dropout="cv", cv=3), SparseVAE(noise_variance="cv", cv=3)],

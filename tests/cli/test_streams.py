@@ -253,6 +253,7 @@ def test_missing_entries_are_told_without_settings_of_python(
         code, _, err = run("fit", "linear", "rows.parquet", "--components", 2, *options)
     assert code == 2
     assert "NaN" in err
+    assert "row 1234, column 3, 'd' (all counted from 0)" in " ".join(err.split())
     assert "Remove or impute" in " ".join(err.split())
     assert "handle_missing" not in err
 

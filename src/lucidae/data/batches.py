@@ -212,6 +212,7 @@ def _n_rows(batch: Any, name: str) -> int:
 
 def _without_first(block: RowBlock, skipped: int) -> RowBlock:
     """Return a block without its first `skipped` rows."""
+    assert block.first_row is not None, "batches are read in order"
     cut = max(0, skipped - block.first_row)
     if not cut:
         return block

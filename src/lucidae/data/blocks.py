@@ -7,7 +7,7 @@ data only a few blocks are in memory at a time.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import chain, islice
 from typing import Any, NamedTuple
 
@@ -27,6 +27,14 @@ LARGEST_BLOCK = 4
 `BLOCK_BYTES`; parts of larger chunks are decompressed repeatedly."""
 
 
+PARTS = 8
+"""Number of parts in which a stored block is read, so that its progress can be shown."""
+
+
+def ignore_count(_n_rows: int) -> None:
+    """Do nothing with the number of rows that were read: nobody is shown the progress."""
+
+
 class RowBlock(NamedTuple):
     """Checked rows of the data, with their targets and weights if there are any.
 
@@ -40,8 +48,9 @@ class RowBlock(NamedTuple):
         The weights of these rows.
     number : int
         Number of the block, from 0.
-    first_row : int
-        Number of the block's first row in the whole data, from 0.
+    first_row : int or None
+        Number of the block's first row in the whole data, from 0; None if it is not known, because
+        Dask does not know how many rows the chunks before it have.
     ends : tuple of int
         If the block was joined from several small blocks, the number of rows up to the end of each
         small block.
@@ -53,7 +62,7 @@ class RowBlock(NamedTuple):
     targets: Any
     weights: Any
     number: int
-    first_row: int
+    first_row: int | None
     ends: tuple[int, ...] = ()
     first_column: int = 0
 
@@ -63,6 +72,19 @@ class RowBlock(NamedTuple):
         `row` is the index of the row in this block.
         """
         return self.number + sum(row >= end for end in self.ends)
+
+    def place_of(self, row: int) -> tuple[str, str]:
+        """Return words for the place of a row of this block in the data, and how they count.
+
+        `row` is the index of the row in this block.
+        """
+        number = self.number_of(row)
+        if self.first_row is not None:
+            return f"block {number}, row {self.first_row + row}", "all counted from 0"
+        return (
+            f"block {number}, row {row} of this block",
+            "all counted from 0; how many rows are before this block is not known",
+        )
 
 
 class RowBlocks(ABC):
@@ -89,6 +111,12 @@ class RowBlocks(ABC):
         Whether the data are a vector, one number per row; its blocks have one column.
     first_row : int, default=0
         Rows before this one are left out.
+
+    Attributes
+    ----------
+    report : callable
+        Function that is called with the number of rows that a pass has read so far, also while a
+        block is read, if that is done in parts. By default it does nothing.
     """
 
     def __init__(
@@ -120,6 +148,7 @@ class RowBlocks(ABC):
         self.repeatable = repeatable
         self.flat = flat
         self.first_row = first_row
+        self.report: Callable[[int], None] = ignore_count
 
     @property
     def dtype(self) -> Any:
@@ -152,13 +181,13 @@ class RowBlocks(ABC):
 
     def blocks(self) -> Iterator[RowBlock]:
         """Yield checked blocks with their position in the data."""
-        index, row = 0, self.first_row
-        for raw in self.read():
+        row = self.first_row
+        for index, raw in enumerate(self.read()):
             rows = self.checked(raw, index, row)
             if rows is None:
                 continue
             yield RowBlock(rows, None, None, index, row)
-            index, row = index + 1, row + rows.shape[0]
+            row += rows.shape[0]
         if self.n_rows is not None and row != self.n_rows:
             raise ValueError(shrunk(self.name, self.n_rows, row))
         if row == self.first_row:
@@ -226,11 +255,12 @@ def shrunk(name: str, expected: int, found: int) -> str:
     )
 
 
-def floating_rows(raw: Any, name: str, index: int, row: int, *, flat: bool = False) -> Any:
+def floating_rows(raw: Any, name: str, index: int, row: int | None, *, flat: bool = False) -> Any:
     """Return a block of data as a two-dimensional floating array; None if it has no rows.
 
-    `name`, `index` and `row` (the name of the data, the number of the block and its first row) are
-    used in error messages. If `flat`, a vector is accepted and becomes one column.
+    `name`, `index` and `row` (the name of the data, the number of the block and its first row, None
+    if it is not known) are used in error messages. If `flat`, a vector is accepted and becomes one
+    column.
 
     NaN and infinity are not searched for here: they are found in the sums of squares.
     """
@@ -247,7 +277,8 @@ def floating_rows(raw: Any, name: str, index: int, row: int, *, flat: bool = Fal
             refuse_text(raw, name)  # scikit-learn converts text that can be read as numbers
     except ValueError as error:
         first = str(error).splitlines()[0].rstrip(":")
-        raise ValueError(f"block {index} of {name}, from row {row} on: {first}") from None
+        place = f"block {index} of {name}" + ("" if row is None else f", from row {row} on")
+        raise ValueError(f"{place}: {first}") from None
     return rows
 
 
@@ -265,14 +296,16 @@ def located(
             row, column, value = found
             heading = f", {columns[column]!r}" if columns and part is block.rows else ""
             column += block.first_column if part is block.rows else 0
+            place, counted = block.place_of(row)
             return ValueError(
-                f"{what} contains {value} in block {block.number_of(row)}, row "
-                f"{block.first_row + row}, column {column}{heading} (all counted from 0). "
-                "Remove or impute such rows first."
+                f"{what} contains {value} in {place}, column {column}{heading} ({counted}). Remove "
+                "or impute such rows first."
             )
     last = block.rows.shape[0] - 1
     numbers = sorted({block.number, block.number_of(last)})
     named = f"block {numbers[0]}" + "".join(f" to {number}" for number in numbers[1:])
+    if block.first_row is None:
+        return ValueError(f"{named} of {name}, counted from 0: {error}")
     rows = f"rows {block.first_row} to {block.first_row + last}, counted from 0"
     return ValueError(f"{named} of {name} ({rows}): {error}")
 
@@ -365,7 +398,7 @@ class ArrayBlocks(RowBlocks):
         for start in _starts(self.first_row, self.n_rows, step):
             stop = min(start - start % step + step, self.n_rows)
             try:
-                block = _row_slice(self.array, start, stop)
+                block = self._stored_rows(start, stop)
             except (OSError, RuntimeError) as error:  # of HDF5, if the file was closed meanwhile
                 why = (str(error) or type(error).__name__).splitlines()[0].rstrip(".")
                 raise ValueError(
@@ -373,6 +406,22 @@ class ArrayBlocks(RowBlocks):
                     "is still open and complete."
                 ) from error
             yield block
+
+    def _stored_rows(self, start: int, stop: int) -> Any:
+        """Return the rows from `start` to `stop`; those of HDF5 and Zarr are read in parts."""
+        if not _is_stored(self.array):
+            return _row_slice(self.array, start, stop)
+        chunk = self.array.chunks[0] if self.array.chunks else 1
+        step = -(-(stop - start) // (PARTS * chunk)) * chunk
+        block = np.empty((stop - start, *self.array.shape[1:]), dtype=self.array.dtype)
+        for at in _starts(start, stop, step):
+            end = min(at - at % step + step, stop)
+            part = _row_slice(self.array, at, end)
+            if not isinstance(part, np.ndarray):  # of another library, such as CuPy
+                return _row_slice(self.array, start, stop)
+            block[at - start : end - start] = part
+            self.report(end - self.first_row)
+        return block
 
     def _step(self) -> int:
         """Return the number of rows per block, if possible a multiple of a stored chunk's rows."""
@@ -382,6 +431,11 @@ class ArrayBlocks(RowBlocks):
         if rows >= chunks[0]:
             return rows - rows % chunks[0]
         return chunks[0] if chunks[0] <= LARGEST_BLOCK * rows else rows
+
+
+def _is_stored(array: Any) -> bool:
+    """Tell whether an array is one of HDF5 or Zarr, which may be slow to read."""
+    return hasattr(array, "chunks") and not (is_array(array) or hasattr(array, "to_numpy"))
 
 
 def _row_slice(array: Any, start: int, stop: int) -> Any:

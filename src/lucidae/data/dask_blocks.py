@@ -29,6 +29,7 @@ from lucidae.data.blocks import (
     RowBlock,
     RowBlocks,
     RowQueue,
+    column_names,
     float_reference,
     floating_rows,
     stored_bytes,
@@ -46,8 +47,8 @@ WAVE = 128
 """Number of chunks that are computed at a time if this process, and not Dask, reads their targets
 or weights."""
 
-IN_CHUNK = "a chunk of {} (its rows are counted in the chunk)"
-"""Name of the data in error messages about a chunk whose first row number is not known."""
+ROW_INDEX = "row of the file"
+"""Name of the index of partitions of a file that counts the rows of the whole file."""
 
 
 class DaskBlocks(RowBlocks):
@@ -87,13 +88,17 @@ class DaskBlocks(RowBlocks):
             raise ValueError(f"{name} has an unknown number of columns: call compute_chunk_sizes.")
         known = names is not None and all(isinstance(column, str) for column in names)
         super().__init__(
-            name, width, reference, feature_names=names if known else None, flat=is_vector
+            name,
+            width,
+            reference,
+            feature_names=names if known else None,
+            flat=is_vector,
+            first_row=first_row,
         )
         self.collection = collection
-        self.left_out = first_row
         self.divided = collection if is_frame(collection) else divided
         lengths = row_lengths(collection)
-        self.n_rows = None if lengths is None else sum(lengths)
+        self.n_rows = None if lengths is None else first_row + sum(lengths)
 
     @property
     def is_dense(self) -> bool:
@@ -108,8 +113,8 @@ class DaskBlocks(RowBlocks):
 
     def read(self) -> Iterator[Any]:
         """Yield the computed chunks; all are computed at once if together they fit into a block."""
-        parts = self.parts()
-        if self.n_rows is not None and self.n_rows <= max(self.rows_per_block, self.n_features):
+        parts, count = self.parts(), self.n_rows_to_read
+        if count is not None and count <= max(self.rows_per_block, self.n_features):
             return _computed_at_once(parts)
         return (part.compute() for part in parts)
 
@@ -147,6 +152,29 @@ def row_lengths(collection: Any) -> tuple[int, ...] | None:
     if is_frame(collection) or any(math.isnan(count) for count in collection.chunks[0]):
         return None
     return tuple(collection.chunks[0])
+
+
+def first_rows(lengths: tuple[int, ...] | None, count: int, first_row: int = 0) -> list[int | None]:
+    """Return the number of the first row of each chunk; None if Dask does not know it.
+
+    `lengths` are the numbers of rows of the chunks, None if they are not known, `count` is the
+    number of chunks, and `first_row` the number of the first row of the first chunk.
+    """
+    if lengths is None:
+        return [first_row, *[None] * (count - 1)]
+    return [first_row, *(first_row + np.cumsum(lengths)[:-1]).tolist()]
+
+
+def first_row_of(chunk: Any, first_row: int | None) -> int | None:
+    """Return the number of the first row of a chunk in the data; None if it is not known.
+
+    `first_row` is the number that Dask knows, or None. The index of a partition of a Parquet file
+    contains it.
+    """
+    index: Any = getattr(chunk, "index", None)
+    if first_row is None and getattr(index, "name", None) == ROW_INDEX and len(index):
+        return int(index[0])
+    return first_row
 
 
 def one_column_chunk(array: Any) -> Any:
@@ -202,7 +230,7 @@ class DaskAligned(AlignedBlocks):
                 done = 2 * done + 1
                 if (rows > self.most_loaded) if most_bytes is None else (size > most_bytes):
                     return None
-            self.rows.n_rows = rows
+            self.rows.n_rows = self.rows.first_row + rows
         return super().load(most_bytes, missing=missing)
 
     def fold(self, leaf: Any, combine: Any, shown: Shown) -> Any:
@@ -232,7 +260,7 @@ class DaskAligned(AlignedBlocks):
                         raise KeyboardInterrupt
             except KeyboardInterrupt:
                 moment = total.summary if isinstance(total.summary, SecondMoment) else None
-                raise ReadInterrupted(moment, self.rows.left_out + total.n_rows) from None
+                raise ReadInterrupted(moment, self.rows.first_row + total.n_rows) from None
             return total.summary
 
     def _folded_columns(self, leaf: ColumnLeaf, combine: Any, topic: str | None) -> Any:
@@ -271,7 +299,7 @@ class DaskAligned(AlignedBlocks):
         """Yield, for each chunk of rows, the arguments of the task that summarises it."""
         rows = self.rows.parts()
         lengths = row_lengths(self.rows.collection)
-        starts = [None] * len(rows) if lengths is None else [0, *np.cumsum(lengths)[:-1].tolist()]
+        starts = first_rows(lengths, len(rows), self.rows.first_row)
         targets, weights = self._beside(self.targets), self._beside(self.weights)
         for index, (x, y, w) in enumerate(zip(rows, targets, weights, strict=True)):
             yield x, y, w, index, starts[index], self.rows.n_features
@@ -554,18 +582,19 @@ def _summary(
     are the name of the data, the number of the chunk and that of its first row, for messages;
     `topic` is the name under which the progress is reported.
     """
+    first_row = first_row_of(raw, first_row)
     rows = _checked_chunk(raw, name, dtype, index, first_row, n_features)
     if rows is None:
         return _Part(None, 0)
-    y = None if targets is None else floating_rows(targets, "y", index, first_row or 0, flat=True)
+    y = None if targets is None else floating_rows(targets, "y", index, first_row, flat=True)
     if y is not None and y.shape[0] != rows.shape[0]:
         raise ValueError(
             f"chunk {index} has {rows.shape[0]} rows of X and {y.shape[0]} of y: give one row of y "
             "for each row of X."
         )
-    block = RowBlock(rows, y, None, index, first_row or 0)
+    block = RowBlock(rows, y, None, index, first_row)
     block = block._replace(weights=_checked_weights(weights, block))
-    found = leaf_of(block, _called(name, first_row), leaf)
+    found = leaf_of(block, name, leaf, column_names(raw))
     _report(topic, index, rows.shape[0])
     found = _on_host(found) if isinstance(found, SecondMoment) else found
     return _Part(found, int(rows.shape[0]))
@@ -579,7 +608,7 @@ def _checked_chunk(
     Another number of columns than `n_features`, or another dtype than `dtype`, is an error, which
     names the data (`name`), the chunk (`index`) and its first row (`first_row`, None if unknown).
     """
-    rows = floating_rows(raw, name, index, first_row or 0)
+    rows = floating_rows(raw, name, index, first_row)
     if rows is None:
         return None
     if rows.shape[1] != n_features:
@@ -602,15 +631,6 @@ def _checked_weights(weights: Any, block: RowBlock) -> Any:
     return checked_weights(given, block)
 
 
-def _called(name: str, first_row: int | None) -> str:
-    """Return what an error message about a row of a chunk calls the data.
-
-    This is `name` if the number of the chunk's first row in the data (`first_row`) is known;
-    otherwise the message says that rows are counted in the chunk.
-    """
-    return name if first_row is not None else IN_CHUNK.format(name)
-
-
 def _checked_part(
     raw: Any,
     weights: Any,
@@ -629,7 +649,7 @@ def _checked_part(
     rows = _checked_chunk(raw, name, dtype, index, first_row, place.stop - place.start)
     if rows is None:
         return None
-    found = _checked_weights(weights, RowBlock(rows, None, None, index, first_row or 0))
+    found = _checked_weights(weights, RowBlock(rows, None, None, index, first_row))
     if found is not None and not bool(namespace(found).any(found > 0)):
         return None
     return rows, found
@@ -662,10 +682,8 @@ def _part_sums(
     """
     if part is None:
         return _Part(None, 0)
-    block = RowBlock(part[0], None, part[1], index, first_row or 0, (), first_column)
-    found = leaf_of(
-        block, _called(name, first_row), lambda rows, _, weights: leaf.sums(rows, codes, weights)
-    )
+    block = RowBlock(part[0], None, part[1], index, first_row, (), first_column)
+    found = leaf_of(block, name, lambda rows, _, weights: leaf.sums(rows, codes, weights))
     _report(topic, index, part[0].shape[0])
     return _Part(found, int(part[0].shape[0]))
 

@@ -15,10 +15,12 @@ import scipy.sparse
 
 from lucidae.arrays import is_array, namespace, to_numpy
 from lucidae.data import blocks as sizes
-from lucidae.data.blocks import LARGEST_BLOCK, RowBlock, floating_rows, located
+from lucidae.data.blocks import LARGEST_BLOCK, RowBlock, column_names, floating_rows, located
 from lucidae.data.dask_blocks import (
-    IN_CHUNK,
+    ROW_INDEX,
     array_reference,
+    first_row_of,
+    first_rows,
     is_frame,
     one_column_chunk,
     row_lengths,
@@ -52,8 +54,9 @@ def mapped(estimator: Any, X: Any, method: str) -> Any:
     is_matrix = example.ndim == 2
     if method == "inverse_transform":
         X = _in_blocks(X, int(example.shape[1]) * example.dtype.itemsize)
+    starts = first_rows(row_lengths(X), X.numblocks[0])
     return da.map_blocks(
-        partial(_applied_chunk, method, example[:0]),
+        partial(_applied_chunk, method, example[:0], starts),
         X,
         dask.delayed(copy, pure=False),
         dtype=example.dtype,
@@ -157,20 +160,35 @@ def _example_rows(X: Any) -> Any:
     return namespace(meta).zeros(shape, dtype=X.dtype)
 
 
-def _applied_chunk(method: str, empty: Any, rows: Any, estimator: Any, block_id: Any = None) -> Any:
-    """Return the result of `method` for one chunk of rows; it is `empty` if there are no rows."""
+def _applied_chunk(
+    method: str,
+    empty: Any,
+    starts: list[int | None],
+    rows: Any,
+    estimator: Any,
+    block_id: Any = None,
+) -> Any:
+    """Return the result of `method` for one chunk of rows; it is `empty` if there are no rows.
+
+    `starts` are the numbers of the first rows of all chunks, where they are known.
+    """
     if not rows.shape[0]:
         return empty
-    return _applied_rows(method, rows, estimator, 0 if block_id is None else block_id[0])
+    index = 0 if block_id is None else block_id[0]
+    return _applied_rows(method, rows, estimator, index, starts[index])
 
 
-def _applied_rows(method: str, rows: Any, estimator: Any, index: int) -> Any:
-    """Return the result of `method` for one chunk of rows; an error names the chunk and the row."""
+def _applied_rows(method: str, rows: Any, estimator: Any, index: int, first_row: int | None) -> Any:
+    """Return the result of `method` for one chunk of rows; an error names the chunk and the row.
+
+    `index` is the number of the chunk, and `first_row` that of its first row, None if unknown.
+    """
     try:
         found = getattr(estimator, method)(rows)
     except ValueError as error:
-        block = RowBlock(floating_rows(rows, "X", index, 0), None, None, index, 0)
-        raise located(error, block, IN_CHUNK.format("X")) from None
+        checked = floating_rows(rows, "X", index, first_row)
+        block = RowBlock(checked, None, None, index, first_row)
+        raise located(error, block, "X", column_names(rows)) from None
     return found if is_array(found) else np.asarray(found)
 
 
@@ -231,7 +249,8 @@ def _applied_partition(
     if not len(frame):
         return meta.set_axis(frame.index, axis=0)
     index = 0 if partition_info is None else partition_info["number"]
-    found = _applied_rows(method, frame, estimator, index)
+    first_row = first_row_of(frame, None if index else 0)
+    found = _applied_rows(method, frame, estimator, index, first_row)
     if meta.ndim == 2:
         return _labelled(found, frame.index, list(meta.columns))
     return _labelled(found, frame.index, None).rename(meta.name)
@@ -277,7 +296,6 @@ def _frame_of_parquet(data: ParquetBlocks) -> Any:
     one block together. A row group is not divided, since a reader has to decode it from its start.
     """
     import dask.dataframe as dd
-    import pandas as pd
 
     groups: list[list[int]] = []
     counts: list[int] = []
@@ -288,21 +306,27 @@ def _frame_of_parquet(data: ParquetBlocks) -> Any:
         else:
             groups.append([number])
             counts.append(count)
-    columns = list(data.feature_names or ())
-    meta = pd.DataFrame(np.empty((0, len(columns)), dtype=data.dtype), columns=columns)
-    return dd.from_map(partial(_frame_of_groups, data), groups or [[]], counts or [0], meta=meta)
+    groups, counts = groups or [[]], counts or [0]
+    read = partial(_frame_of_groups, data)
+    meta = _rows_of_parquet(data, np.empty((0, data.n_features), dtype=data.dtype), 0)
+    return dd.from_map(read, groups, counts, first_rows(tuple(counts), len(counts)), meta=meta)
 
 
-def _frame_of_groups(data: ParquetBlocks, groups: list[int], n_rows: int) -> Any:
+def _frame_of_groups(data: ParquetBlocks, groups: list[int], n_rows: int, first_row: int) -> Any:
     """Return the rows of some row groups of a Parquet file as a data frame, on a Dask worker.
 
-    `data` are the blocks of the file, `groups` the numbers of the row groups, and `n_rows` is the
-    number of rows that they have together.
+    `data` are the blocks of the file, `groups` the numbers of the row groups, `n_rows` is the
+    number of rows that they have together, and `first_row` that of their first row in the file.
     """
+    return _rows_of_parquet(data, data.rows_of_groups(groups, n_rows), first_row)
+
+
+def _rows_of_parquet(data: ParquetBlocks, rows: Any, first_row: int) -> Any:
+    """Return rows of a Parquet file as a data frame, whose index counts the rows of the file."""
     import pandas as pd
 
-    rows = data.rows_of_groups(groups, n_rows)
-    return pd.DataFrame(rows, columns=list(data.feature_names or ()), copy=False)
+    index = pd.RangeIndex(first_row, first_row + len(rows), name=ROW_INDEX)
+    return pd.DataFrame(rows, index, columns=list(data.feature_names or ()), copy=False)
 
 
 def _frame_of_text(data: Any) -> Any:

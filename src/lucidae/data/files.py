@@ -15,7 +15,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from lucidae.arrays.maps import forget_pages, missing_bytes
-from lucidae.data.blocks import ArrayBlocks, RowBlocks, concatenated, float_reference, shrunk
+from lucidae.data.blocks import (
+    PARTS,
+    ArrayBlocks,
+    RowBlocks,
+    concatenated,
+    float_reference,
+    shrunk,
+)
 
 __all__ = ["FILES", "blocks_of_file", "blocks_of_map", "rows_of_file"]
 
@@ -26,8 +33,8 @@ NO_NUMBERS = "{} contains values of type {}, expected real numbers. Convert them
 """Error message for the name of data, and their type, that are not real numbers."""
 
 COPIED_BYTES = 2**20
-"""Number of bytes of a memory map that are copied at a time, after the size of its file was
-compared."""
+"""Number of bytes of an NPY file that are read, or of a memory map that are copied, at a time. The
+size of a map's file is compared before, and the progress is shown after it."""
 
 STREAMED: dict[str, Any] = {"pre_buffer": False, "buffer_size": 2**16}
 """Arguments with which pyarrow reads a Parquet file page by page. By default it keeps all that it
@@ -221,7 +228,10 @@ class RawBlocks(RowBlocks):
             for start in range(self.first_row, self.n_rows, step):
                 count = min(step, self.n_rows - start)
                 block = np.empty((count, self.n_features), dtype=self.stored)
-                found = _fill(stream, block.reshape(-1).view(np.uint8).data) // row_bytes
+                found = 0
+                for part in _parts_of_rows(block, row_bytes):
+                    found += _fill(stream, part.reshape(-1).view(np.uint8).data) // row_bytes
+                    self.report(start - self.first_row + found)
                 if found < count:
                     raise ValueError(shrunk(self.name, self.n_rows, start + found))
                 yield block
@@ -229,6 +239,12 @@ class RawBlocks(RowBlocks):
     def check_unchanged(self) -> None:
         """Raise an error if the file has been replaced or written to since it was opened."""
         _check_stamp(self.name, FileStamp.of(self.file), self._stamp)
+
+
+def _parts_of_rows(block: Any, row_bytes: int) -> Iterator[Any]:
+    """Yield views of consecutive rows of a block, of about a mebibyte each."""
+    step = max(1, COPIED_BYTES // max(1, row_bytes))
+    return (block[start : start + step] for start in range(0, len(block), step))
 
 
 def _fill(stream: Any, buffer: Any) -> int:
@@ -288,20 +304,25 @@ class MapBlocks(ArrayBlocks):
 
     def read(self) -> Iterator[Any]:
         """Yield copies of consecutive rows of the map."""
-        before = self._stamp()
+        before, done = self._stamp(), 0
         for block in super().read():
-            yield self._copied(block)
+            yield self._copied(block, done)
+            done += len(block)
             forget_pages(self.array)
         _check_stamp(self.name, self._stamp(), before)
 
-    def _copied(self, block: Any) -> Any:
-        """Return a copy of some rows of the map, made in parts of about a mebibyte."""
+    def _copied(self, block: Any, done: int) -> Any:
+        """Return a copy of some rows of the map, made in parts of about a mebibyte.
+
+        `done` is the number of rows that were copied before.
+        """
         rows = np.empty(block.shape, dtype=block.dtype)
-        step = max(1, COPIED_BYTES // max(1, block[:1].nbytes))
-        for start in range(0, len(rows), step):
-            part = block[start : start + step]
+        start = 0
+        for part in _parts_of_rows(block, block[:1].nbytes):
             _refuse_short_map(part, self.name, self.array)
-            rows[start : start + step] = part
+            rows[start : start + len(part)] = part
+            start += len(part)
+            self.report(done + start)
         return rows
 
     def _stamp(self) -> FileStamp | None:
@@ -355,6 +376,10 @@ class ParquetBlocks(RowBlocks):
 
     def read(self) -> Iterator[Any]:
         """Yield batches of rows; missing values are NaN."""
+        assert self.n_rows is not None, "the file contains the number of rows"
+        if self.n_rows <= self.rows_per_block:
+            yield self.rows_of_groups(None, self.n_rows)[self.first_row :]
+            return
         skip = self.first_row
         for batch in self._batches():
             if skip < batch.num_rows:
@@ -372,27 +397,34 @@ class ParquetBlocks(RowBlocks):
             about = opened.metadata
             return [about.row_group(at).num_rows for at in range(about.num_row_groups)]
 
-    def rows_of_groups(self, groups: Sequence[int], n_rows: int) -> Any:
+    def rows_of_groups(self, groups: Sequence[int] | None, n_rows: int) -> Any:
         """Return the rows of some row groups, given by their numbers; missing values are NaN.
 
-        `n_rows` is the number of rows that they have together.
+        `n_rows` is the number of rows that they have together. None means all row groups.
         """
         rows = np.empty((n_rows, self.n_features), dtype=self.dtype)
         done = 0
-        for batch in self._batches(list(groups)):
+        for batch in self._batches(None if groups is None else list(groups)):
             rows[done : done + batch.num_rows] = self._numbers(batch)
             done += batch.num_rows
+            self.report(max(0, done - self.first_row))
         if done != n_rows:
             raise ValueError(shrunk(self.name, n_rows, done))
         return rows
 
     def _batches(self, groups: list[int] | None = None) -> Iterator[Any]:
-        """Yield batches of pyarrow, of all row groups or of those with the given numbers."""
+        """Yield batches of pyarrow, of all row groups or of those with the given numbers.
+
+        A file of at most one block is read in several batches, so that its progress can be shown.
+        """
         parquet, _ = _pyarrow()
         columns = list(self.feature_names or ())
+        assert self.n_rows is not None, "the file contains the number of rows"
+        size = self.rows_per_block
+        size = size if self.n_rows > size else -(-self.n_rows // PARTS)
         try:
             with parquet.ParquetFile(self.file, **STREAMED) as opened:
-                yield from opened.iter_batches(self.rows_per_block, groups, columns)
+                yield from opened.iter_batches(size, groups, columns)
         except self._errors as error:
             raise ValueError(
                 f"{self.name} cannot be read to its end: {_first_line(error)}. It has changed "

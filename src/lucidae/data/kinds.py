@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from functools import partial, wraps
 from inspect import isroutine
 from itertools import chain
@@ -314,6 +316,11 @@ class AlignedBlocks:
         The targets y; None if there are none, or if the batches of X contain them.
     weights : RowBlocks, float or None
         Weights of the rows, or one weight of all of them.
+
+    Attributes
+    ----------
+    began : float or None
+        Time at which the next pass began, if `load` has read its first blocks already.
     """
 
     def __init__(
@@ -328,11 +335,12 @@ class AlignedBlocks:
             getattr(rows, "flat_targets", False) if targets is None else targets.flat
         )
         self.interrupted = False
+        self.began: float | None = None
         self._begun: Iterator[RowBlock] | None = None
 
     def __iter__(self) -> Iterator[RowBlock]:
         """Yield blocks with targets as columns and checked weights."""
-        begun, self._begun = self._begun, None
+        begun, self._begun, self.began = self._begun, None, None
         return self._pass() if begun is None else begun
 
     def _pass(self) -> Iterator[RowBlock]:
@@ -340,8 +348,11 @@ class AlignedBlocks:
         targets = None if self.targets is None else RowQueue(self.targets)
         weights = RowQueue(self.weights) if isinstance(self.weights, RowBlocks) else None
         constant = None if isinstance(self.weights, RowBlocks) else self.weights
+        done = 0
         for block in self.rows.blocks():
             count = block.rows.shape[0]
+            done += int(count)
+            self.rows.report(done)
             y = block.targets if targets is None else targets.take(count)
             w = block.weights if weights is None else weights.take(count)[:, 0]
             if constant is not None:
@@ -351,6 +362,15 @@ class AlignedBlocks:
         for queue in (targets, weights):
             if queue is not None:
                 queue.finish()
+
+    @contextmanager
+    def reporting(self, report: Callable[[int], None]) -> Iterator[None]:
+        """Let passes in a ``with`` block call `report` with the number of rows read so far."""
+        before, self.rows.report = self.rows.report, report
+        try:
+            yield
+        finally:
+            self.rows.report = before
 
     @property
     def most_loaded(self) -> int:
@@ -373,7 +393,7 @@ class AlignedBlocks:
         if known is not None and known > limit:
             return None
         read: list[RowBlock] = []
-        rows, size = 0, 0
+        rows, size, began = 0, 0, time.monotonic()
         blocks = iter(self)
         try:
             for block in blocks:
@@ -383,7 +403,7 @@ class AlignedBlocks:
                 rows += int(block.rows.shape[0])
                 size += 0 if most_bytes is None else stored_bytes(block.rows)
                 if rows > limit or (most_bytes is not None and size > most_bytes):
-                    self._begun = chain(read, blocks)
+                    self._begun, self.began = chain(read, blocks), began
                     return None
         except KeyboardInterrupt:
             self._begun, self.interrupted = chain(read, iter(_interrupt, None)), True
@@ -491,7 +511,7 @@ def aligned_blocks(
             weights = real_array(weights, "sample_weight")
         weights = _opened(weights, "sample_weight", flat=True)
         _check_weights_flat(weights)
-    if is_dask(X):
+    if is_dask(getattr(rows, "collection", None)):
         from lucidae.data.dask_blocks import DaskAligned
 
         return DaskAligned(rows, targets, weights)

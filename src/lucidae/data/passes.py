@@ -144,6 +144,7 @@ def load_rows(
     *,
     most_bytes: int | None = None,
     missing: bool = False,
+    verbose: bool | str = "auto",
 ) -> LoadedRows | None:
     """Return all rows of data that are small enough to be loaded into memory, else None.
 
@@ -156,6 +157,8 @@ def load_rows(
         interruption; no moment is computed if it returns None.
     most_bytes, missing
         As in `AlignedBlocks.load`.
+    verbose : bool or "auto", default="auto"
+        Whether the progress is shown, as in `read_moment`.
 
     Returns
     -------
@@ -167,8 +170,10 @@ def load_rows(
     ReadInterrupted
         After Ctrl-C, with the moment of the rows read until then.
     """
+    shown = Shown("reading {}", verbose)
     try:
-        return data.load(most_bytes, missing=missing)
+        with shown.rows(data.rows.n_rows_to_read) as show, data.reporting(show):
+            return data.load(most_bytes, missing=missing)
     except KeyboardInterrupt:
         if data.interrupted:
             read_moment(data, no_moment if missing else leaf)
@@ -212,11 +217,11 @@ def fold(
         return total if start is None or total is None else combine(start, total)
     done = (start, 0)
     try:
-        with shown.rows(data.rows.n_rows_to_read) as show:
+        total = data.rows.n_rows_to_read
+        with shown.rows(total, began=data.began) as show, data.reporting(show):
             least = min(data.rows.rows_per_block, 2 * data.rows.n_features)
             for block in coalesced(data, least):
                 done = _after(done, block, data.rows, leaf, combine)
-                show(done[1])
     except KeyboardInterrupt:
         moment = done[0] if isinstance(done[0], SecondMoment) else None
         raise ReadInterrupted(moment, data.rows.first_row + done[1]) from None
@@ -286,19 +291,23 @@ class Shown:
         self._close()
 
     @contextmanager
-    def rows(self, total: int | None, unit: str = "rows") -> Iterator[Callable[[int], None]]:
+    def rows(
+        self, total: int | None, unit: str = "rows", *, began: float | None = None
+    ) -> Iterator[Callable[[int], None]]:
         """Yield a function that shows how many rows, of `total`, one pass over the data has read.
 
-        `unit` is the name of what is counted.
+        `unit` is the name of what is counted, and `began` the time at which the pass began, by
+        default now.
         """
-        began, description = time.monotonic(), self.description.format(unit)
+        since = time.monotonic() if began is None else began
+        description = self.description.format(unit)
 
         def show(count: int) -> None:
             now = time.monotonic()
-            if not self.verbose or now - self._began < DELAY:
+            if not self.verbose or now - min(self._began, since) < DELAY:
                 return
             self._display = self._display or display(description, DELAY)
-            line = _progress_line(description, count, total, max(now - began, 1e-9), unit)
+            line = _progress_line(description, count, total, max(now - since, 1e-9), unit)
             self._display.show(line, count, total)
 
         try:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from lucidae.data.blocks import RowBlocks, float_reference
+from lucidae.data.blocks import PARTS, RowBlocks, float_reference
 from lucidae.io.tables import ReadOptions, choose_columns
 from lucidae.io.text import (
     AS_NUMBERS,
@@ -107,7 +109,7 @@ class TextBlocks(RowBlocks):
         rows = max(1, self.rows_per_block * 8 // CELL_BYTES)
         skip, row, even = self.first_row, 0, False
         with readable_text(self.file):
-            for frame in self._frames(rows, self.positions):
+            for frame in self._frames(rows, self.positions, PARTS):
                 if not even and has_short_rows(frame):
                     refuse_ragged(self.file, self.layout)
                     even = True
@@ -138,10 +140,11 @@ class TextBlocks(RowBlocks):
                 )
         return frame[self.positions].to_numpy(dtype=np.float64)  # type: ignore[no-any-return]
 
-    def _frames(self, rows: int, positions: Iterable[int]) -> Iterator[Any]:
+    def _frames(self, rows: int, positions: Iterable[int], parts: int = 1) -> Iterator[Any]:
         """Yield parts of the file of `rows` rows each, with the columns at `positions` as numbers.
 
-        A column that contains other text than numbers stays text.
+        The first `rows` rows are read in `parts` parts, so that the progress of a small file can be
+        shown. A column that contains other text than numbers stays text.
 
         pandas reads numbers with a decimal point. Where it finds a row of missing values, the file
         is read as text from this part on: only in the text does a blank row, which is left out,
@@ -149,26 +152,32 @@ class TextBlocks(RowBlocks):
         """
         done = 0
         if self.layout.decimal == ".":
-            for chunk in self._chunks(rows, AS_NUMBERS):
+            for chunk in self._chunks(rows, parts, AS_NUMBERS):
                 if chunk.isna().all(axis=1).any():
                     break
                 yield _as_numbers(chunk, positions)
                 done += len(chunk)
             else:
                 return
-        for cells in self._chunks(rows, AS_TEXT):
+        for cells in self._chunks(rows, parts, AS_TEXT):
             rest = cells.iloc[done:]
             done = max(0, done - len(cells))
             if len(rest):
                 yield parse_text(rest, self.layout.decimal)
 
-    def _chunks(self, rows: int, how: dict[str, Any]) -> Iterator[Any]:
-        """Yield parts of `rows` rows that pandas reads from the file with the arguments `how`."""
+    def _chunks(self, rows: int, parts: int, how: dict[str, Any]) -> Iterator[Any]:
+        """Yield parts of `rows` rows that pandas reads from the file with the arguments `how`.
+
+        The first `rows` rows are read in `parts` parts.
+        """
+        sizes = chain(repeat(-(-rows // parts), parts), repeat(rows))
         with (
             as_one_sentence(self.file, self.layout),
-            pd.read_csv(self.file, chunksize=rows, **parsing(self.layout), **how) as chunks,
+            pd.read_csv(self.file, chunksize=rows, **parsing(self.layout), **how) as reader,
+            suppress(StopIteration),  # the end of the file
         ):
-            yield from chunks
+            for size in sizes:
+                yield reader.get_chunk(size)
 
 
 def _as_numbers(chunk: Any, positions: Iterable[int]) -> Any:

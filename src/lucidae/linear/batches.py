@@ -59,14 +59,17 @@ def check_repeatable(data: AlignedBlocks) -> None:
         )
 
 
-def loaded_rows(data: AlignedBlocks, *, missing: bool = False) -> LoadedRows | None:
+def loaded_rows(
+    data: AlignedBlocks, *, missing: bool = False, verbose: bool | str = "auto"
+) -> LoadedRows | None:
     """Load data that are read in blocks into memory; return None if they are too large.
 
-    NaN raises an error unless `missing` is true.
+    NaN raises an error unless `missing` is true; `verbose` decides whether progress is shown.
     """
+    given: Any = {"missing": missing, "verbose": verbose}
     if data.rows.n_features > EXACT_FEATURES:
-        return load_rows(data, no_moment, most_bytes=LOADED_BYTES, missing=missing)
-    return load_rows(data, missing=missing)
+        return load_rows(data, no_moment, most_bytes=LOADED_BYTES, **given)
+    return load_rows(data, **given)
 
 
 def loaded_if_small(X: Any, sample_weight: Any) -> tuple[Any, Any]:
@@ -171,7 +174,9 @@ class FitBatchesMixin:
             return self
         data = aligned_blocks(batches, None, sample_weight)
         missing = self.handle_missing == "em"
-        small = loaded_rows(data, missing=missing) if start is None else None
+        small = None
+        if start is None:
+            small = loaded_rows(data, missing=missing, verbose=self.verbose)
         if small is not None:
             self.fit(small.rows, sample_weight=small.weights)
             return self

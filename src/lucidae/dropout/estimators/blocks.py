@@ -74,7 +74,9 @@ class _BatchesMixin:
         settings = SgdSettings.of(self)  # refuses wrong settings, which this solver does not use
         check_start(start)
         data = aligned_blocks(batches, y, sample_weight, **kind)
-        small = load_rows(data, self._block_moment) if start is None else None
+        small = None
+        if start is None:
+            small = load_rows(data, self._block_moment, verbose=settings.verbose)
         if small is not None:
             self.fit(small.rows, small.targets, small.weights)
             return self
