@@ -273,8 +273,11 @@ def test_sweeps_that_lower_neither_energy_nor_distance_end_with_advice(monkeypat
     for name in ("improve_groups", "move_groups"):
         monkeypatch.setattr(group_solver, name, without_gain)
     model = SparseVAE(groups=3, group_covariance="full", noise_variance=0.1, solver="mm")
-    with pytest.warns(ConvergenceWarning, match=r"Stalled.*noise variance is 0.* larger one"):
+    with pytest.warns(
+        ConvergenceWarning, match=r"Stalled.*noise variance is 0.* larger one"
+    ) as got:
         model.fit(X, y)
+    assert "if the data are float32, give them as float64" in str(got[0].message)
     assert model.n_iter_ < 60  # of 1000
 
 

@@ -72,7 +72,7 @@ _ADVICE = {
     Status.STALLED: (
         "Stalled after {n_iter} iterations at distance to optimality {distance:.3g}, above the "
         "tolerance {tolerance:.3g}: further steps no longer reduce it. Raise tol if this accuracy "
-        "is enough, or use float64."
+        "is enough; if the data are float32, give them as float64."
     ),
     Status.STOPPED: (
         "Stopped by a callback after {n_iter} iterations at distance to optimality {distance:.3g}."
