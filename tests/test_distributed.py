@@ -694,6 +694,112 @@ def test_an_interruption_of_few_rows_leaves_their_moment(tmp_path, monkeypatch):
     assert_allclose(caught.value.moment.mean, X[:2000].mean(axis=0))
 
 
+@pytest.mark.usefixtures("ctrl_c")
+def test_an_interruption_of_few_rows_on_a_cluster_leaves_their_moment(
+    client, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(blocks, "BLOCK_BYTES", 2**25)
+    X = spread_rows(6000)
+    chunks = da.from_array(X, chunks=(100, 20)).map_blocks(
+        interrupting_in_the_middle, os.getpid(), str(tmp_path), dtype=X.dtype
+    )
+    gathered, wait = [], dask_blocks._wait_for
+
+    def wait_for(futures):
+        end = time.monotonic() + 60.0  # it only ends a test that has failed already
+        while sum(future.status == "finished" for future in futures) < 18:
+            assert time.monotonic() < end
+            time.sleep(0.01)
+        gathered.append(len(futures))
+        (tmp_path / "summarised").touch()
+        wait(futures)
+
+    monkeypatch.setattr(dask_blocks, "_wait_for", wait_for)
+    estimator = LinearAutoencoder(4)
+    with pytest.raises(ReadInterrupted) as caught:
+        estimator.fit(chunks)
+    (tmp_path / "caught").touch()
+    stop = caught.value
+    assert gathered == [60]
+    assert 1200 <= stop.n_rows <= 2100  # the first chunks are computed first
+    assert_allclose(stop.moment.mean, X[: stop.n_rows].mean(axis=0))
+    rest = row_blocks(da.from_array(X, chunks=(100, 20)), first_row=stop.n_rows)
+    estimator.fit_batches(rest, start=stop.moment)
+    assert estimator.n_samples_seen_ == 6000
+    assert_allclose(estimator.components_, LinearAutoencoder(4).fit(X).components_, atol=1e-10)
+
+
+@pytest.mark.usefixtures("ctrl_c")
+def test_an_interruption_while_chunks_are_counted_says_that_nothing_is_kept(
+    client, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(blocks, "BLOCK_BYTES", 2**25)
+    X = spread_rows(6000)
+    chunks = da.from_array(X, chunks=(100, 20)).map_blocks(
+        interrupting, os.getpid(), str(tmp_path), dtype=X.dtype
+    )
+    (tmp_path / "summarised").touch()
+    with pytest.raises(ReadInterrupted, match=r"after 0 rows were read; no moment .* begin anew"):
+        LinearAutoencoder(4).fit(chunks[chunks[:, 0] > -np.inf])
+    (tmp_path / "caught").touch()
+
+
+def _slow_reading(folder, slow):
+    """Let a worker wait before it returns rows of a Parquet file, or read as before."""
+    from lucidae.data.files import ParquetBlocks
+
+    known = vars(ParquetBlocks)
+    original = known["rows_of_groups"]
+    original = getattr(original, "original", original)
+
+    def waiting(*arguments):
+        Path(folder, "begun").touch()
+        wait_for_file(Path(folder, "caught"))
+        return original(*arguments)
+
+    waiting.original = original
+    ParquetBlocks.rows_of_groups = waiting if slow else original
+
+
+CLI = """
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from lucidae.data import blocks
+blocks.BLOCK_BYTES = 2**16
+from lucidae.cli import main
+main(sys.argv[1:])
+"""
+
+
+def test_ctrl_c_of_a_command_on_a_cluster_is_two_sentences(client, tmp_path):
+    require("typer")
+    require("pyarrow")
+    frame = require("pandas").DataFrame(spread_rows()).add_prefix("c")
+    frame.to_parquet(tmp_path / "rows.parquet", row_group_size=100)
+    client.run(_slow_reading, str(tmp_path), True)
+    command = ["fit", "linear", "rows.parquet", "--scheduler", client.scheduler.address]
+    try:
+        with subprocess.Popen(
+            [sys.executable, "-c", CLI, *command],
+            cwd=tmp_path,
+            stderr=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        ) as process:
+            wait_for_file(tmp_path / "begun")
+            time.sleep(0.5)  # the command waits for the workers
+            process.send_signal(signal.SIGINT)
+            _, said = process.communicate(timeout=60)
+    finally:
+        (tmp_path / "caught").touch()
+        client.run(_slow_reading, str(tmp_path), False)
+    assert process.returncode == 130
+    assert said.split(". ")[0] == "Reading was interrupted after 0 rows"
+    assert said.splitlines()[-1] == "Interrupted."
+    assert len(said.splitlines()) == 2, said
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["begun", "caught", "rows.parquet"]
+
+
 def test_moments_travel_between_processes():
     moment = SecondMoment.of(spread_rows())
     copy = pickle.loads(pickle.dumps(moment))

@@ -45,6 +45,7 @@ from lucidae.cli.streams import (
     results_of,
     streamed_table,
 )
+from lucidae.data import ReadInterrupted
 from lucidae.data.files import FILES, blocks_of_file
 from lucidae.io.models import Source, save_from
 from lucidae.io.sheets import Sheet, StreamedSheet, sheet_path, write_sheet
@@ -414,11 +415,7 @@ def complete(model: Any, job: Job, table: Table) -> None:
         model.set_params(verbose="auto")  # its progress bar replaces the spinner
     title = f"Fitting {type(model).__name__} to {table.name}"
     with nullcontext() if streamed else spinner(title), printed_warnings():
-        rows: Any = table.values
-        if isinstance(rows, SplitRows):
-            model.fit_batches(rows)
-        else:
-            model.fit(rows, y)
+        _fit_table(model, table.values, y)
         # The certificate of a streamed fit is that of its moment: the file is not read again.
         certificate = certify(model) if streamed else certify(model, table.values, y)
         sheets = sheets_of(model, table)
@@ -433,6 +430,21 @@ def complete(model: Any, job: Job, table: Table) -> None:
         with printed_warnings():
             written = write_sheet(job.sheet_path(what), sheet, job.file.suffix)
         print_written(written)
+
+
+def _fit_table(model: Any, rows: Any, y: Any) -> None:
+    """Fit the model to the rows of a table, and say after Ctrl-C that nothing is kept."""
+    try:
+        if isinstance(rows, SplitRows):
+            model.fit_batches(rows)
+        else:
+            model.fit(rows, y)
+    except ReadInterrupted as stop:
+        note(
+            f"Reading was interrupted after {stop.n_rows} rows. The command keeps nothing of them "
+            "and has written no file: run it again to fit all rows."
+        )
+        raise
 
 
 def prefix_of(out: str, name: str) -> Path:

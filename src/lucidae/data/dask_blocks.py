@@ -116,7 +116,7 @@ class DaskBlocks(RowBlocks):
         parts, count = self.parts(), self.n_rows_to_read
         if count is not None and count <= max(self.rows_per_block, self.n_features):
             return _computed_at_once(parts)
-        return (part.compute() for part in parts)
+        return (_computed([part])[0] for part in parts)
 
     def parts(self) -> list[Any]:
         """Return the chunks of rows as delayed values, which Dask computes later."""
@@ -124,22 +124,33 @@ class DaskBlocks(RowBlocks):
 
 
 def _computed_at_once(parts: list[Any]) -> Iterator[Any]:
-    """Yield the computed chunks; after Ctrl-C the first finished ones, and then interrupt again.
-
-    On a cluster, which does not tell what is finished, nothing is yielded after Ctrl-C.
-    """
+    """Yield the computed chunks; after Ctrl-C the first finished ones, and then interrupt again."""
     places = {part.key: (0, at) for at, part in enumerate(parts)}
     found: dict[_Place, Any] = {}
+    client = cluster_client()
     try:
-        with dask.callbacks.Callback(
-            start_state=partial(_order_tasks, places), posttask=partial(_after_task, places, found)
-        ):
-            computed = dask.compute(*parts)
+        if client is None:
+            with dask.callbacks.Callback(
+                start_state=partial(_order_tasks, places),
+                posttask=partial(_after_task, places, found),
+            ):
+                computed = dask.compute(*parts)
+        else:
+            computed = _gathered(client, parts, found)
     except KeyboardInterrupt:
-        first = takewhile(lambda at: (0, at) in found, range(len(parts)))
-        yield from [found[0, at] for at in first]
+        known = dict(found)  # a copy: callbacks of a cluster change `found` in another thread
+        first = takewhile(partial(_has_chunk, known), range(len(parts)))
+        kept = [known[0, at] for at in first]
+        yield from kept if client is None else client.gather(kept)
         raise
+    finally:
+        found.clear()
     yield from computed
+
+
+def _has_chunk(found: dict[_Place, Any], at: int) -> bool:
+    """Tell whether chunk `at` is computed; that of a cluster is a future, which may be pending."""
+    return (0, at) in found and getattr(found[0, at], "status", "finished") == "finished"
 
 
 def is_frame(collection: Any) -> bool:
@@ -367,7 +378,7 @@ def _taken(other: RowBlocks, lengths: tuple[int, ...]) -> Iterator[Any]:
 def _measured(parts: list[Any]) -> list[tuple[int, int]]:
     """Compute each delayed part; return its number of rows and its number of bytes."""
     size = dask.delayed(_rows_and_bytes, pure=False)
-    return list(dask.compute(*[size(part) for part in parts]))
+    return _computed([size(part) for part in parts])
 
 
 def _rows_and_bytes(part: Any) -> tuple[int, int]:
@@ -404,14 +415,13 @@ def _computed_tree(levels: list[list[Any]], combine: Any) -> tuple[_Part, bool]:
     `levels` and `combine` are those of `_tree`. After Ctrl-C the result is the summary of the first
     rows, as many as were summarised until then.
     """
-    client = current_client()
+    client = cluster_client()
     places = {
         node.key: (level, at) for level, nodes in enumerate(levels) for at, node in enumerate(nodes)
     }
     found: dict[_Place, Any] = {}
-    is_main = threading.current_thread() is threading.main_thread()  # it alone receives Ctrl-C
     try:
-        if client is not None and is_main:
+        if client is not None:
             return _computed_on_cluster(client, levels, found), True
         with dask.callbacks.Callback(
             start_state=partial(_order_tasks, places), posttask=partial(_after_task, places, found)
@@ -549,8 +559,43 @@ def _computed(parts: list[Any]) -> list[Any]:
     The graph contains large vectors on purpose: scattered to the workers instead, a vector would be
     lost together with its worker.
     """
+    client = cluster_client()
+    if client is not None:
+        return _gathered(client, parts, {})
     with _large_graphs():
         return list(dask.compute(*parts))
+
+
+def _gathered(client: Any, parts: list[Any], found: dict[_Place, Any]) -> list[Any]:
+    """Return delayed values that a cluster computes, the first ones first.
+
+    `found` receives the futures. `dask.compute` would print a traceback for each pending value if
+    it were interrupted; so the values are gathered only when all of them are finished.
+    """
+    keys = {part.key: (0, at) for at, part in enumerate(parts)}
+    needed = dask.delayed(list, pure=False)(parts).__dask_graph__().get_all_dependencies()
+    priority = partial(_priority, _first_chunks(keys, needed))
+    with _large_graphs(), dask.annotate(priority=priority):
+        futures = client.compute(parts)
+    found.update({(0, at): future for at, future in enumerate(futures)})
+    _wait_for(futures)
+    return list(client.gather(futures))
+
+
+def _wait_for(futures: list[Any]) -> None:
+    """Wait until all futures are finished, or until one has failed; Ctrl-C interrupts it."""
+    ended, lock, pending = threading.Event(), threading.Lock(), len(futures)
+
+    def after(future: Any) -> None:
+        nonlocal pending
+        with lock:
+            pending -= 1
+            if pending == 0 or future.status != "finished":
+                ended.set()
+
+    for future in futures:
+        future.add_done_callback(after)
+    ended.wait()
 
 
 def _large_graphs() -> Any:
@@ -762,6 +807,16 @@ class _Progress:
         else:
             self._client.unsubscribe_topic(self._topic)
         self._rows.__exit__(*error)
+
+
+def cluster_client() -> Any:
+    """Return the client of the cluster on which this thread computes, if Ctrl-C may interrupt it.
+
+    The result is None if there is no cluster, and in other threads than the main one, which alone
+    receives Ctrl-C: they leave everything to Dask.
+    """
+    is_main = threading.current_thread() is threading.main_thread()
+    return current_client() if is_main else None
 
 
 def current_client() -> Any:

@@ -68,14 +68,17 @@ class ReadInterrupted(KeyboardInterrupt):
     moment : SecondMoment or None
         The moment of the rows that were read, with the targets after the features if there are
         targets; None if no moment was computed. Of a Dask collection these are the first rows, up
-        to the first chunk that was not finished.
+        to the first chunk that was not finished. While chunks of unknown length are counted, no
+        moment is computed.
     n_rows : int
         Number of rows that were read. `lucidae.data.row_blocks` with this number as `first_row`
         gives the other rows.
     """
 
     def __init__(self, moment: SecondMoment | None, n_rows: int) -> None:
-        super().__init__(f"interrupted after {n_rows} rows were read")
+        nothing = "; no moment of them could be kept, so that the fit has to begin anew"
+        kept = nothing if moment is None else ""
+        super().__init__(f"interrupted after {n_rows} rows were read{kept}")
         self.moment = moment
         self.n_rows = n_rows
 
