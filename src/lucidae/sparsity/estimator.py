@@ -71,6 +71,7 @@ from lucidae.sparsity.inputs import (
 )
 from lucidae.sparsity.noise import (
     FALLBACK,
+    advice_on_learning,
     checked_noise,
     first_noise,
     learn_noise,
@@ -411,8 +412,10 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         if device_array is not None:
             self._state.move_beside(device_array)
         if not solution.status.ok:
+            learned = isinstance(self.noise_variance, str) and self.noise_variance == "learn"
+            advice = advice_on_learning(solution) if learned else advice_on(solution)
             diverged = solution.status is Status.DIVERGED
-            warn_user(DIVERGED if diverged else advice_on(solution), ConvergenceWarning)
+            warn_user(DIVERGED if diverged else advice, ConvergenceWarning)
         return self
 
     def predict(self, X: Any, return_std: bool = False) -> Any:

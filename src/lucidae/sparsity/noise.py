@@ -14,12 +14,12 @@ from typing import Any, NamedTuple
 from sklearn.exceptions import ConvergenceWarning
 
 from lucidae.arrays import Array, scalar
-from lucidae.iteration import Below, Callback, Solution, iterate
+from lucidae.iteration import Below, Callback, Solution, Status, iterate
 from lucidae.iteration.status import joined
 from lucidae.sparsity.held_out import RULES
 from lucidae.sparsity.objectives import Energy
 from lucidae.sparsity.problem import Problem
-from lucidae.sparsity.solvers import lifted, repeat_update, solve, with_value
+from lucidae.sparsity.solvers import advice_on, lifted, repeat_update, solve, with_value
 from lucidae.sparsity.state import State
 from lucidae.sparsity.updates import SMALLEST_LEARNED, learned_noise
 from lucidae.validation import check_choice, check_number, warn_user
@@ -217,3 +217,26 @@ def warn_if_collapsed(solution: Solution[Any]) -> None:
             "so many columns, or no noise at all). Use noise_variance='cv' or give a number.",
             ConvergenceWarning,
         )
+
+
+FALLEN = 1e-3
+"""Noise variance, relative to the mean square response, below which one that still falls may have
+no minimum above zero."""
+
+
+def advice_on_learning(solution: Solution[Any]) -> str:
+    """Return a text that says how the learning of a noise variance ended, and what the user can do.
+
+    With as many columns as rows the likelihood may grow without bound as the noise variance tends
+    to zero. More iterations do not help then.
+    """
+    state, limited = solution.value, solution.status is Status.ITERATION_LIMIT
+    noise = scalar(state.noise)
+    if not limited or noise >= FALLEN or scalar(state.problem.spare) >= 1.0:
+        return advice_on(solution)
+    return (
+        f"The learned noise variance has fallen to {noise:.1g} times the mean square response in "
+        f"{solution.n_iter} iterations and is still falling. With as many columns as rows the "
+        "likelihood may grow without bound as it tends to zero, and raising max_iter does not help "
+        "then: use noise_variance='cv' or give a number."
+    )
