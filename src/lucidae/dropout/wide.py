@@ -137,6 +137,35 @@ def leading_optimum(source: RowsSource, strength: float, width: int) -> ExactSol
     squares = where_set(spectrum.values, spectrum.values < 0, 0.0)
     refined = refined_spectrum(source, spectrum, shrink(xp.sqrt(squares), strength, width).rank)
     scales, axes = _refined(source, (spectrum if refined is None else refined[0]).vectors)
+    return _optimum_of(source, scales, axes, strength, width)
+
+
+def deflated_optimum(source: MomentSource, strength: float, width: int) -> ExactSolution | None:
+    """Return the optimal autoencoder of rows that are read again without their large components.
+
+    The result is None if the principal components from the second moment are accurate. The
+    arguments are those of `leading_optimum`; `source` contains the second moment and the passes
+    over the rows (see `lucidae.linear.deflation`).
+    """
+    spectrum = source.spectrum(min(width + 1, source.moment.n_features))
+    xp = namespace(spectrum.values)
+    scales = xp.sqrt(where_set(spectrum.values, spectrum.values < 0, 0.0))
+    refined = refined_spectrum(source, spectrum, shrink(scales, strength, width).rank)
+    if refined is None:
+        return None
+    found, _ = refined
+    return _optimum_of(source, xp.sqrt(found.values), found.vectors, strength, width)
+
+
+def _optimum_of(
+    source: MomentSource | RowsSource, scales: Array, axes: Array, strength: float, width: int
+) -> ExactSolution:
+    """Return the optimal autoencoder from leading standard deviations and principal axes.
+
+    `scales` are the standard deviations, descending, and `axes` the axes as columns (m, q); the
+    other arguments are those of `leading_optimum`.
+    """
+    xp, m = namespace(scales), axes.shape[0]
     level = RANGE_FACTOR * m * machine_epsilon(scales) * largest(scales[:1])
     if not source.trace > scalar(xp.sum((CONSTANT * source.mean) ** 2)):
         level = largest(scales[:1])  # equal rows, up to the rounding errors of their mean

@@ -97,6 +97,11 @@ class MomentSource:
         """Sum of the weights of the rows."""
         return self.moment.weight
 
+    @property
+    def trace(self) -> float:
+        """Total variance of the rows: the trace of their second moment."""
+        return self.moment.trace
+
     @cached_property
     def covariance(self) -> DenseCovariance:
         """The second moment of the centred rows as a matrix, by which rows are multiplied."""

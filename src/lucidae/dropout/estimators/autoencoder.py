@@ -59,6 +59,7 @@ from lucidae.dropout.verifier import measure
 from lucidae.dropout.wide import (
     RowMean,
     autoencoder_loss,
+    deflated_optimum,
     leading_optimum,
     leading_source,
     mean_of,
@@ -129,6 +130,17 @@ class AutoencoderState(NetworkState):
             rows = RowsSource.of(X, weights)
             self.trained = exact_network(leading_optimum(rows, self.strength, self.width))
             self.rows = TrainingRows.referenced(X, weights, "DropoutAutoencoder", None)
+
+    def refine_blocks(self, source: MomentSource) -> None:
+        """Compute the optimum from rows that are read again if their moment hides components.
+
+        `source` contains the second moment and the passes over the rows. The certificate is that
+        of the second moment, and undecided where its digits do not suffice.
+        """
+        if needs_rows(source, self.network.optimum, self.strength, self.width):
+            optimum = deflated_optimum(source, self.strength, self.width)
+            if optimum is not None:
+                self.trained = exact_network(optimum)
 
     def saved_fields(self) -> dict[str, Any]:
         """Return the attributes that `lucidae.save` and pickle write, by name.

@@ -6,12 +6,13 @@ from typing import Any, Self
 
 from lucidae.base import restored_on_failure
 from lucidae.data import aligned_blocks, read_moment, store_features, store_targets
-from lucidae.data.passes import check_start, given_moment, load_rows
+from lucidae.data.passes import Passes, check_start, given_moment, load_rows
 from lucidae.dropout.batches import check_streamed, read_problem
 from lucidae.dropout.estimators.network import SOLVERS, SgdSettings
 from lucidae.dropout.held_out import SELECTIONS
 from lucidae.dropout.moments import joint_moment
 from lucidae.iteration.terminal import timed_fit
+from lucidae.linear.data import MomentSource
 from lucidae.moments import SecondMoment
 from lucidae.validation import check_flag
 
@@ -127,7 +128,10 @@ class AutoencoderBatchesMixin(_BatchesMixin):
 
     def _state_of_blocks(self, data: Any, start: SecondMoment | None, verbose: bool | str) -> Any:
         moment = read_moment(data, start=start, verbose=verbose)
-        return self._unsolved(moment, data.rows.reference)
+        state = self._unsolved(moment, data.rows.reference)
+        if data.repeatable and start is None:
+            state.refine_blocks(MomentSource(moment, passes=Passes(data, verbose)))
+        return state
 
 
 class RegressorBatchesMixin(_BatchesMixin):
