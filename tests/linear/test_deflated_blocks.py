@@ -200,3 +200,79 @@ def test_components_without_a_mean_are_not_compared_with_centred_rows():
     X = 1e9 * np.eye(8)[0] + rng.standard_normal((600, 8)) * np.linspace(8.0, 1.0, 8)
     axes = np.linalg.svd(X, full_matrices=False)[2][:2]
     assert certify(SimpleNamespace(components_=axes), X)["subspace"].holds is not False
+
+
+PLACES = 449 * np.arange(20)
+
+
+@pytest.fixture(scope="module")
+def wide_problem():
+    """Return rows with 9000 columns, of which 20 vary, and their principal axes."""
+    rows, axes = rows_with(VALUES, 300, 20)
+    X, wide = np.zeros((300, 9000)), np.zeros((9000, 5))
+    X[:, PLACES], wide[PLACES] = rows + 3.0, axes[:, :5]
+    return X, wide
+
+
+@pytest.fixture
+def read_in_blocks(monkeypatch):
+    """Let rows with many features be read in blocks of 20 rows, whatever their size."""
+    monkeypatch.setattr("lucidae.data.blocks.BLOCK_BYTES", 20 * 9000 * 8)
+    monkeypatch.setattr("lucidae.linear.batches.LOADED_BYTES", 2**14)
+
+
+def dask_columns(X, _):
+    return require("dask.array").from_array(X, chunks=(50, 2500))
+
+
+WIDE = {
+    "memory map": memory_map,
+    "function": lambda X, _: lambda: batches_of(X, 20),
+    "sparse function": lambda X, _: lambda: map(scipy.sparse.csr_array, batches_of(X, 20)),
+    "Dask array": dask_columns,
+}
+
+
+@pytest.mark.usefixtures("read_in_blocks")
+@pytest.mark.parametrize("kind", WIDE)
+def test_many_features_give_the_small_components_of_the_array(kind, wide_problem, tmp_path):
+    X, axes = wide_problem
+    model = LinearAutoencoder(5).fit(WIDE[kind](X, tmp_path))
+    assert max(sines(model.components_, axes)) < 1e-9  # 0.04 without further passes
+    assert_allclose(model.explained_variance_, 300 / 299 * VALUES[:5], rtol=1e-9)
+    rest = VALUES[5:].sum() * 300 / 299 / (9000 - 5)
+    assert_allclose(model.noise_variance_, rest, rtol=1e-9)
+    # The bounds of the certificate, from products with the second moment, have not the digits.
+    certificate = model.certificate_
+    assert certificate.holds is None
+    assert certificate["alignment"].undecided
+    assert certificate["stationarity"].holds
+
+
+@pytest.mark.usefixtures("read_in_blocks")
+def test_weighted_rows_with_many_features_are_read_again_with_their_weights(wide_problem):
+    X, _ = wide_problem
+    weights = np.random.default_rng(0).integers(0, 3, len(X)).astype(float)
+    weights[:20] = 0.0
+    expected = LinearAutoencoder(5).fit(X[:, PLACES], sample_weight=weights)
+    model = LinearAutoencoder(5).fit(lambda: batches_of(X, 20), sample_weight=weights)
+    assert_allclose(model.components_[:, PLACES], expected.components_, atol=1e-9)
+
+
+@pytest.mark.usefixtures("read_in_blocks")
+def test_wrong_small_components_of_many_features_are_never_certified(wide_problem):
+    X, axes = wide_problem
+    wrong = SimpleNamespace(components_=TURNED @ axes.T, mean_=X.mean(axis=0))
+    assert not certify(wrong, lambda: batches_of(X, 20)).holds
+
+
+@pytest.mark.usefixtures("read_in_blocks")
+def test_other_data_with_many_features_are_not_deflated(monkeypatch):
+    def refuse(*_):
+        raise AssertionError("the rows were deflated")
+
+    monkeypatch.setattr("lucidae.linear.deflation.WideBlocks", refuse)
+    X = np.zeros((300, 9000))
+    rng = np.random.default_rng(0)
+    X[:, PLACES] = rng.standard_normal((300, 20)) * np.linspace(4.0, 1.0, 20)
+    LinearAutoencoder(3).fit(lambda: batches_of(X, 20))

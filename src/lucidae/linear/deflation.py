@@ -15,7 +15,8 @@ the entries of A, as in a singular value decomposition. This is repeated until a
 are wanted are accurate, once for about four decades of eigenvalues.
 
 Of data that are read in blocks and can be read again, the second moment of B is computed in one
-more pass for each repetition.
+more pass for each repetition. With very many features the second moment of B is not formed either:
+each product with it is one pass, as with that of A.
 
 Whether the eigenpairs are accurate is estimated from the eigenvalues alone, so that other data cost
 no time.
@@ -43,10 +44,12 @@ from lucidae.arrays import (
     zeros_like_shape,
 )
 from lucidae.arrays.eigen import fix_signs
+from lucidae.arrays.krylov import krylov_eigenpairs
 from lucidae.data.passes import Passes, ReadInterrupted, read_moment, rows_differed
 from lucidae.linear.covariances import Covariance, DeflatedCovariance, RowsCovariance
 from lucidae.linear.data import MomentSource, RowsSource, Source, source_of
 from lucidae.linear.spectrum import Spectrum
+from lucidae.linear.sums import BlocksSource, DeflatedPass, DeflatedSums
 from lucidae.moments import SecondMoment
 
 __all__ = ["accurate_pairs", "are_accurate", "deflated", "refined_spectrum"]
@@ -158,9 +161,13 @@ def refined_spectrum(
     """
     if are_accurate(source, spectrum.values, k):
         return None
-    assert isinstance(source, MomentSource | RowsSource), "other sources have no rows"
     ref = spectrum.values
     kept = accurate_pairs(to_numpy(ref), k, machine_epsilon(ref))
+    if isinstance(source, BlocksSource):
+        wide = WideBlocks(source, to_numpy(spectrum.vectors)[:, :0])
+        found, left = deflated(wide, spectrum, max(kept, 1))
+        assert isinstance(left, WideBlocks), "blocks remain blocks"
+        return found, DeflatedBlocksCovariance(found, left)
     data: CentredRows | CentredBlocks
     if source.rows is None:
         assert isinstance(source, MomentSource), "other sources have rows"
@@ -187,9 +194,9 @@ def are_accurate(source: Source, values: Array, k: int) -> bool:
     unless there are fewer. They cannot be computed more accurately if the rows are too large, or
     not in memory and cannot be read again.
     """
-    if not isinstance(source, MomentSource | RowsSource):
-        return True
-    if source.rows is None:
+    if isinstance(source, BlocksSource):
+        unknown = False
+    elif source.rows is None:
         unknown = isinstance(source, RowsSource) or source.passes is None
     else:
         most = DENSE_ENTRIES if scipy.sparse.issparse(source.rows) else COPIED_ENTRIES
@@ -198,7 +205,7 @@ def are_accurate(source: Source, values: Array, k: int) -> bool:
     return unknown or kept >= min(k, int(values.shape[0]))
 
 
-def _errors(source: MomentSource | RowsSource) -> tuple[float, float]:
+def _errors(source: Source) -> tuple[float, float]:
     """Return the relative error of the second moment of `source`, and the allowed error."""
     eps = machine_epsilon(source.mean)
     if isinstance(source, MomentSource) and source.moment.rounding > 0.0:
@@ -206,11 +213,12 @@ def _errors(source: MomentSource | RowsSource) -> tuple[float, float]:
     return eps, ALLOWED_SINGLE if _is_single(source) else ALLOWED_DOUBLE
 
 
-def _is_single(source: MomentSource | RowsSource) -> bool:
+def _is_single(source: Source) -> bool:
     """Tell whether the rows are float32 numbers, in any array library; False without rows."""
-    rows = source.rows
-    if rows is None and isinstance(source, MomentSource) and source.passes is not None:
-        rows = source.passes.data.rows
+    rows = None if isinstance(source, BlocksSource) else source.rows
+    passes = None if isinstance(source, RowsSource) else source.passes
+    if rows is None and passes is not None:
+        rows = passes.data.rows
     return rows is not None and str(rows.dtype).endswith("float32")
 
 
@@ -333,6 +341,98 @@ class CentredBlocks:
         return _removed(covariance.mT, spectrum.vectors)
 
 
+@dataclass(frozen=True)
+class WideBlocks:
+    """Centred rows with very many features that are read in blocks, without some components.
+
+    Their second moment is not formed: each product with it is a pass over the data.
+
+    Parameters
+    ----------
+    source : BlocksSource
+        The rows, not centred.
+    vectors : ndarray of shape (m, q)
+        Orthonormal vectors along which the rows have no part.
+    """
+
+    source: BlocksSource
+    vectors: np.ndarray[Any, Any]
+
+    @cached_property
+    def variance(self) -> float:
+        """Total variance of the rows; of all rows it is known without another pass."""
+        if not self.vectors.shape[1]:
+            return self.source.covariance.trace
+        found = self._sums(np.empty((0, self.vectors.shape[0])))
+        return found.squares / found.weight
+
+    def without(self, vectors: Array) -> Self:
+        """Return the rows without their parts along orthonormal `vectors`, of shape (m, q)."""
+        return replace(self, vectors=np.concatenate([self.vectors, vectors], axis=1))
+
+    def variance_without(self, vectors: Array) -> float:
+        """Return the total variance of the rows without their parts along `vectors` (m, q)."""
+        return self.without(vectors).variance
+
+    def leading(self, k: int) -> Spectrum:
+        """Return the `k` leading eigenpairs of the second moment, and one more if there is one."""
+        count = min(k + 1, self.vectors.shape[0])
+        pairs = krylov_eigenpairs(self.apply, count, self.source.mean)
+        assert pairs is not None, "the number of passes is not limited"
+        return Spectrum(pairs[0], fix_signs(pairs[1]), self.source.covariance.trace)
+
+    def apply(self, rows: Array) -> Array:
+        """Return ``rows @ R`` for rows (b, m) and the second moment R of the deflated rows."""
+        outside = np.asarray(_removed(rows, self.vectors))
+        found = self._sums(outside)
+        offset = found.rest / found.weight
+        products = found.products / found.weight - (outside @ offset)[:, None] * offset
+        return _removed(products, self.vectors)
+
+    def _sums(self, rows: np.ndarray[Any, Any]) -> DeflatedSums:
+        removed = np.ascontiguousarray(self.vectors.T)
+        leaf = DeflatedPass(rows, removed, rows @ self.vectors, self.source.mean)
+        found: DeflatedSums = self.source.passes.total(leaf)
+        return found
+
+
+@dataclass(frozen=True)
+class DeflatedBlocksCovariance:
+    """The second moment Σ as leading eigenpairs and the rest, which is multiplied by a pass.
+
+    It is the counterpart of `DeflatedCovariance` for very many features.
+
+    Parameters
+    ----------
+    spectrum : Spectrum
+        The leading eigenpairs.
+    blocks : WideBlocks
+        The rows without their parts along some of the eigenvectors.
+    """
+
+    spectrum: Spectrum
+    blocks: WideBlocks
+
+    @property
+    def trace(self) -> float:
+        """Total variance of the data: the trace of the second moment."""
+        return self.blocks.source.covariance.trace
+
+    @property
+    def n_features(self) -> int:
+        """Number of features of the data."""
+        return int(self.spectrum.vectors.shape[0])
+
+    def apply(self, rows: Array) -> Array:
+        """Return ``rows @ Σ``, where `rows` have shape (…, k, m) and Σ is the second moment."""
+        vectors = self.spectrum.vectors
+        flat = np.reshape(rows, (-1, self.n_features))
+        codes = flat @ vectors
+        rest = self.blocks.apply(_removed(flat, vectors))
+        found = (codes * self.spectrum.values) @ vectors.mT + _removed(rest, vectors)
+        return np.reshape(found, rows.shape)
+
+
 def _length(vector: Array) -> float:
     return math.sqrt(scalar(namespace(vector).sum(vector * vector)))
 
@@ -364,13 +464,13 @@ def _block_moment(
 
 
 def deflated(
-    data: CentredRows | CentredBlocks, spectrum: Spectrum, kept: int
-) -> tuple[Spectrum, CentredRows | CentredBlocks]:
+    data: CentredRows | CentredBlocks | WideBlocks, spectrum: Spectrum, kept: int
+) -> tuple[Spectrum, CentredRows | CentredBlocks | WideBlocks]:
     """Return eigenpairs of rows, of which the first `kept` of `spectrum` are accurate.
 
     Parameters
     ----------
-    data : CentredRows or CentredBlocks
+    data : CentredRows, CentredBlocks or WideBlocks
         Centred rows; they are not changed.
     spectrum : Spectrum
         Leading eigenpairs of their second moment.
@@ -381,7 +481,7 @@ def deflated(
     -------
     found : Spectrum
         As many eigenpairs as `spectrum` has. Its field `beyond` is known.
-    rest : CentredRows or CentredBlocks
+    rest : CentredRows, CentredBlocks or WideBlocks
         The rows after the last deflation whose second moment was needed.
     """
     wanted = int(spectrum.values.shape[0])

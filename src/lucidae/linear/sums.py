@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -29,9 +30,12 @@ from lucidae.linear.spectrum import Spectrum
 from lucidae.moments import SMALLEST_SCATTER
 from lucidae.validation import check_rows
 
-__all__ = ["BlocksCovariance", "BlocksSource", "shifted", "sparse_sums"]
+__all__ = ["BlocksCovariance", "BlocksSource", "DeflatedPass", "shifted", "sparse_sums"]
 
 Vector = np.ndarray[Any, Any]
+
+DEFLATED_ENTRIES = 2**20
+"""Number of entries of the rows that are made dense and deflated at a time."""
 
 
 class RowSums(NamedTuple):
@@ -296,6 +300,105 @@ class ProductPass(ColumnLeaf):
         shares = np.ones(n) if weights is None else weights
         products = np.asarray((centred.T @ codes).T - codes.sum(axis=0)[:, None] * left)
         return ProductSums(total, products, np.asarray(shares @ centred).ravel() - total * left)
+
+
+class DeflatedSums(NamedTuple):
+    """Sums over centred rows without their parts along orthonormal vectors.
+
+    Attributes
+    ----------
+    weight, products, rest
+        As in `ProductSums`, of the rows without these parts.
+    squares : float
+        Σ w ‖b‖² over these rows b with weights w.
+    """
+
+    weight: float
+    products: Vector
+    rest: Vector
+    squares: float
+
+
+@dataclass(frozen=True, slots=True)
+class DeflatedPass(ColumnLeaf):
+    """Computes the `DeflatedSums` of blocks of rows, whose parts along some vectors are removed.
+
+    Each row is centred and deflated by itself, before it is multiplied: its rounding errors are ε
+    times its entries, as in a singular value decomposition, and not ε times their squares.
+
+    Parameters
+    ----------
+    vectors : ndarray of shape (b, m)
+        The vectors v to be multiplied with the covariance of the deflated rows.
+    removed : ndarray of shape (q, m)
+        Orthonormal vectors along which the rows have no part afterwards.
+    overlap : ndarray of shape (b, q)
+        Inner products of `vectors` and `removed`, over all columns.
+    center : ndarray of shape (m,)
+        The mean of the rows.
+    """
+
+    vectors: Vector
+    removed: Vector
+    overlap: Vector
+    center: Vector
+
+    @staticmethod
+    def merge(one: DeflatedSums, other: DeflatedSums) -> DeflatedSums:
+        """Return the `DeflatedSums` of two sets of rows together, from those of each set."""
+        return DeflatedSums(
+            one.weight + other.weight,
+            one.products + other.products,
+            one.rest + other.rest,
+            one.squares + other.squares,
+        )
+
+    @staticmethod
+    def joined(parts: list[DeflatedSums]) -> DeflatedSums:
+        """Return the `DeflatedSums` of all columns; `parts` are those of groups of columns."""
+        products = np.concatenate([part.products for part in parts], axis=-1)
+        rest = np.concatenate([part.rest for part in parts])
+        return DeflatedSums(parts[0].weight, products, rest, sum(part.squares for part in parts))
+
+    def columns(self, part: slice) -> DeflatedPass:
+        """Return an object that computes the `DeflatedSums` of the columns `part` only."""
+        return replace(
+            self,
+            vectors=self.vectors[:, part],
+            removed=self.removed[:, part],
+            center=self.center[part],
+        )
+
+    def codes(self, rows: Any) -> Vector:
+        """Return the inner products of the centred rows with all vectors, (n, b + q).
+
+        `rows` may have some of the columns only; the inner products are then sums over these.
+        """
+        both = np.concatenate([self.vectors, self.removed])
+        return np.concatenate([centred @ both.T for _, centred in self._parts(rows)])
+
+    def sums(self, rows: Any, codes: Any, weights: Any) -> DeflatedSums:
+        """Return the sums over a block of rows, from the inner products `codes` of all columns."""
+        count = len(self.vectors)
+        along = codes[:, count:]
+        inner = codes[:, :count] - along @ self.overlap.T
+        shares = np.ones(len(codes)) if weights is None else to_numpy(weights)
+        products, rest = np.zeros_like(self.vectors), np.zeros_like(self.center)
+        squares = 0.0
+        for part, centred in self._parts(rows):
+            deflated = centred - along[part] @ self.removed
+            products += (inner[part] * shares[part, None]).T @ deflated
+            rest += shares[part] @ deflated
+            squares += float(shares[part] @ np.sum(deflated * deflated, axis=1))
+        return DeflatedSums(float(np.sum(shares)), products, rest, squares)
+
+    def _parts(self, rows: Any) -> Iterator[tuple[slice, Vector]]:
+        """Yield some rows at a time, dense and centred, with their positions in the block."""
+        step = max(1, DEFLATED_ENTRIES // max(1, int(rows.shape[1])))
+        for start in range(0, int(rows.shape[0]), step):
+            part = slice(start, min(start + step, int(rows.shape[0])))
+            dense = rows[part].toarray() if scipy.sparse.issparse(rows) else rows[part, :]
+            yield part, to_numpy(as_double(dense)) - self.center
 
 
 def shifted(X: Any, center: Vector, full: Vector) -> tuple[Any, Vector]:
