@@ -524,7 +524,7 @@ def test_blocks_that_are_loaded_are_fitted():
 
 def test_blocks_that_are_not_loaded_are_refused(monkeypatch):
     X, _ = make_incomplete(seed=33)
-    monkeypatch.setattr("lucidae.linear.batches.loaded_rows", lambda data, missing: None)
+    monkeypatch.setattr("lucidae.linear.batches.loaded_rows", lambda data, missing, verbose: None)
     with pytest.raises(ValueError, match=r"partial_fit"):
         em().fit_batches([X[:25], X[25:]])
 
