@@ -721,7 +721,7 @@ def test_an_interruption_of_few_rows_on_a_cluster_leaves_their_moment(
     (tmp_path / "caught").touch()
     stop = caught.value
     assert gathered == [60]
-    assert 1200 <= stop.n_rows <= 2100  # the first chunks are computed first
+    assert stop.n_rows in range(100, 2200, 100)  # two workers may change the order of chunks
     assert_allclose(stop.moment.mean, X[: stop.n_rows].mean(axis=0))
     rest = row_blocks(da.from_array(X, chunks=(100, 20)), first_row=stop.n_rows)
     estimator.fit_batches(rest, start=stop.moment)
