@@ -674,7 +674,9 @@ def test_the_first_chunks_are_computed_first(scheduler, tmp_path, monkeypatch):
         LinearAutoencoder(4).fit(chunks)
     (tmp_path / "caught").touch()
     stop = caught.value
-    assert stop.n_rows >= 1200  # of 1600 rows or a few more; two workers may change the order
+    # Of 1600 rows or a few more. A worker that is late by some chunks makes them fewer; in any
+    # other order of the chunks there would be almost always none.
+    assert stop.n_rows >= 300
     assert_allclose(stop.moment.mean, X[: stop.n_rows].mean(axis=0))
 
 
