@@ -194,6 +194,8 @@ def are_accurate(source: Source, values: Array, k: int) -> bool:
     unless there are fewer. They cannot be computed more accurately if the rows are too large, or
     not in memory and cannot be read again.
     """
+    if not _has_rows(source):
+        return True
     if isinstance(source, BlocksSource):
         unknown = False
     elif source.rows is None:
@@ -203,6 +205,14 @@ def are_accurate(source: Source, values: Array, k: int) -> bool:
         unknown = math.prod(source.rows.shape) > most
     kept = accurate_pairs(to_numpy(values), k, *_errors(source))
     return unknown or kept >= min(k, int(values.shape[0]))
+
+
+def _has_rows(source: Any) -> bool:
+    """Tell whether `source` has rows or a second moment, which a Gaussian model does not have.
+
+    Such a model is estimated from rows with missing entries.
+    """
+    return isinstance(source, MomentSource | RowsSource | BlocksSource)
 
 
 def _errors(source: Source) -> tuple[float, float]:
