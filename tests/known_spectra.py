@@ -1,4 +1,4 @@
-"""Rows whose second moment has given eigenvalues."""
+"""Rows whose second moment has given eigenvalues, and forms in which they are read in blocks."""
 
 import numpy as np
 
@@ -10,3 +10,14 @@ def rows_with(values, n, m, seed=0):
     left, _ = np.linalg.qr(left - left.mean(axis=0))
     right, _ = np.linalg.qr(rng.standard_normal((m, len(values))))
     return (left * np.sqrt(n * np.asarray(values))) @ right.T, right
+
+
+def batches_of(X, size=100):
+    """Return an iterator of batches of the rows of X."""
+    return (X[start : start + size] for start in range(0, len(X), size))
+
+
+def memory_map(X, folder):
+    """Return a memory map of X, written to a file in a folder."""
+    np.save(folder / "rows.npy", X)
+    return np.load(folder / "rows.npy", mmap_mode="r")

@@ -5,7 +5,7 @@ import pytest
 from numpy.testing import assert_allclose
 
 from extras import require
-from known_spectra import rows_with
+from known_spectra import batches_of, memory_map, rows_with
 from lucidae import DropoutAutoencoder, DropoutRegressor, certify, load, save
 
 VALUES = np.concatenate([[1e12], np.linspace(6.0, 4.0, 4), np.linspace(1.0, 0.5, 20)])
@@ -21,15 +21,6 @@ def small_blocks(monkeypatch):
 def problem():
     X, axes = rows_with(VALUES, 900, 40)
     return X + 3.0, axes[:, :5]
-
-
-def batches_of(X, size=100):
-    return (X[start : start + size] for start in range(0, len(X), size))
-
-
-def memory_map(X, folder):
-    np.save(folder / "rows.npy", X)
-    return np.load(folder / "rows.npy", mmap_mode="r")
 
 
 def dask_array(X, _):

@@ -8,7 +8,7 @@ import scipy.sparse
 from numpy.testing import assert_allclose
 
 from extras import require
-from known_spectra import rows_with
+from known_spectra import batches_of, memory_map, rows_with
 from lucidae import LinearAutoencoder, SecondMoment, certify, load, save
 from lucidae.data.passes import ReadInterrupted
 from lucidae.linear.deflation import CentredBlocks
@@ -28,15 +28,6 @@ def small_blocks(monkeypatch):
 def problem():
     X, axes = rows_with(VALUES, 900, 20)
     return X + 3.0, axes[:, :5]
-
-
-def batches_of(X, size=100):
-    return (X[start : start + size] for start in range(0, len(X), size))
-
-
-def memory_map(X, folder):
-    np.save(folder / "rows.npy", X)
-    return np.load(folder / "rows.npy", mmap_mode="r")
 
 
 def path(X, folder):
