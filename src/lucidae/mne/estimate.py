@@ -9,25 +9,25 @@ from typing import Any
 import numpy as np
 import scipy.linalg
 import scipy.sparse
+from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 
 from lucidae.certificate import Certificate
 from lucidae.mne.certificate import SelectedSources, with_selection
 from lucidae.sparsity.estimator import SparseVAE
+from lucidae.sparsity.group_blocks import group_grams
 from lucidae.sparsity.group_covariance import GroupCovariance
 from lucidae.sparsity.groups import Groups
+from lucidae.sparsity.held_out import Guide
 from lucidae.sparsity.noise import WAYS, checked_noise
 from lucidae.sparsity.objectives import FullCovariance
 from lucidae.sparsity.path import NoisePath, noise_path
 from lucidae.sparsity.posterior import ActiveFactor
 from lucidae.sparsity.problem import normalise
-from lucidae.sparsity.solvers import advice_on, solve
-from lucidae.sparsity.support import (
-    covariance_threshold,
-    removal_cost,
-    significance_threshold,
-)
-from lucidae.validation import check_choice, check_number, warn_user
+from lucidae.sparsity.solvers import advice_on, fitted_parameters
+from lucidae.sparsity.support import covariance_threshold, removal_costs, significance_threshold
+from lucidae.sparsity.working_set import COARSE
+from lucidae.validation import check_choice, check_number, check_rows, warn_user
 
 __all__ = ["GroupEstimate", "observable_basis"]
 
@@ -45,6 +45,12 @@ Files store fields in float32."""
 
 DOUBT = 3.0
 """A source is doubtful if it is not significant at this multiple of the noise variance."""
+
+SELECTED = COARSE
+"""Distance to optimality of the fit to all sources from which significant ones are selected.
+
+The error of the energy is of the order of the square of this distance, while a significant source
+changes it by several units."""
 
 PATH_STEP = 10.0**-0.25
 """Ratio of each noise variance on the default path to the one before.
@@ -84,8 +90,7 @@ def observable_basis(gain: Floats, labels: Floats) -> tuple[Floats, Any]:
     """
     rows, values, owners = [], [], []
     for _, members in Groups.of(labels, labels.size).by_size():
-        blocks = gain[:, members].transpose(1, 2, 0)
-        powers, axes = np.linalg.eigh(blocks @ blocks.transpose(0, 2, 1))
+        powers, axes = np.linalg.eigh(group_grams(gain, members))
         seen = powers > UNSEEN**2 * powers[:, -1:]
         axes[seen.all(axis=1)] = np.eye(members.shape[1])
         group, axis = np.nonzero(seen)
@@ -97,13 +102,49 @@ def observable_basis(gain: Floats, labels: Floats) -> tuple[Floats, Any]:
     flat = [np.concatenate([part.ravel() for part in parts]) for parts in (values, rows)]
     basis = scipy.sparse.csc_array((*flat, ends), shape=(labels.size, sizes.size))
     found = np.concatenate(owners)
+    if len(owners) == 1:  # the columns are in the order of the sources
+        return found, basis
     order = np.argsort(found, kind="stable")
     return found[order], basis[:, order]
 
 
 @dataclass(frozen=True, eq=False)
+class FitToAll:
+    """The fit of `SparseVAE` to all columns, which is completed when `model` is first read.
+
+    Parameters
+    ----------
+    template : SparseVAE
+        An estimator with the parameters of the fit, which is not fitted itself.
+    gain : ndarray of shape (d, κ)
+        The dictionary.
+    responses : ndarray of shape (d, n)
+        The data.
+    start : array
+        What was fitted to lower accuracy, from which the fit goes on: relevances or covariances of
+        groups, in the units of the normalised problem.
+    fitted : SparseVAE, optional
+        The fitted estimator, if the fit is complete already.
+    """
+
+    template: SparseVAE
+    gain: Floats
+    responses: Floats
+    start: Any = None
+    fitted: SparseVAE | None = None
+
+    @cached_property
+    def model(self) -> SparseVAE:
+        """The fitted estimator."""
+        if self.fitted is not None:
+            return self.fitted
+        guide = None if self.start is None else Guide(self.start, None)
+        return _fitted(self.template, self.gain, self.responses, guide)
+
+
+@dataclass(frozen=True, eq=False)
 class GroupEstimate:
-    """A fit of `SparseVAE` to whitened data, and the posterior of the sources that it selects.
+    """The sources that a fit of `SparseVAE` to whitened data selects, and their posterior.
 
     The data M (d × n) are n samples of d whitened sensors. They are modelled as ΦU + noise of
     variance γ, where Φ is the gain and U are the coefficients of its κ columns. With the prior
@@ -112,8 +153,8 @@ class GroupEstimate:
 
     Parameters
     ----------
-    model : SparseVAE
-        The estimator, fitted to all columns.
+    whole : FitToAll
+        The fit to all columns.
     gain : ndarray of shape (d, κ)
         The dictionary Φ.
     responses : ndarray of shape (d, n)
@@ -124,33 +165,31 @@ class GroupEstimate:
         The columns of the selected groups.
     prior : ndarray of shape (a, a)
         The prior covariance Γ of the coefficients of these columns.
-    factor : float, default=1.0
-        The noise variance γ is that of the model times this factor.
+    noise_variance : float
+        The noise variance γ.
     level : float, optional
         The significance level, the probability of any false group under the model. None if all
         groups with a positive prior variance are selected.
     """
 
-    model: SparseVAE
+    whole: FitToAll
     gain: Floats
     responses: Floats
     labels: Floats
     columns: Floats
     prior: Floats
-    factor: float = 1.0
+    noise_variance: float
     level: float | None = None
 
     @classmethod
     def fit(
-        cls, gain: Floats, responses: Floats, labels: Floats, *, noise_variance: Any,
-        group_covariance: Any, significance: Any, **settings: Any,
+        cls, gain: Floats, responses: Floats, labels: Floats, *, noise_variance: float | str,
+        group_covariance: str, significance: float | None, **settings: Any,
     ) -> GroupEstimate:  # fmt: skip
-        """Fit `SparseVAE` to whitened data, and select the groups of columns that are significant.
+        """Return the estimate for whitened data, with significant groups only.
 
-        The groups (sources or patches) that are not significant are removed, and the prior
-        covariances of the remaining groups are fitted again. If `significance` is None, all groups
-        with a positive prior variance are selected. `gain`, `responses` and `labels` are those of
-        the class; `settings` are further arguments of `SparseVAE`.
+        `significance` is None to keep all groups. The arguments `gain`, `responses` and `labels`
+        are those of the class; `settings` are further arguments of `SparseVAE`.
         """
         if isinstance(noise_variance, str) and noise_variance == "learn_diagonal":
             raise ValueError(
@@ -171,10 +210,22 @@ class GroupEstimate:
             fit_intercept=False,
             **settings,
         )
-        model = template._fit_on(gain, responses, None, None, deferred=True, zeros=True)
-        columns = np.flatnonzero(np.isin(labels, labels[np.asarray(model.relevance_) > 0]))
-        prior = _prior_of(model, labels, columns)
-        found = cls(model, gain, responses, labels, columns, prior, level=significance)
+        simple = settings.keys() <= {"cv", "random_state", "max_iter", "tol"}
+        if isinstance(noise_variance, str) or not simple:
+            model = _fitted(template, gain, responses)
+            columns = np.flatnonzero(np.isin(labels, labels[np.asarray(model.relevance_) > 0]))
+            prior, noise = _prior_of(model, labels, columns), float(model.noise_variance_)
+            whole = FitToAll(template, gain, responses, fitted=model)
+        else:
+            template._checked_objective(gain.shape[1])
+            check_rows(gain), check_rows(responses)
+            noise = float(noise_variance)
+            accuracy = template.tol if significance is None else max(template.tol, SELECTED)
+            columns, prior, start = _fit_prior(template, gain, responses, labels, noise, accuracy)
+            whole = FitToAll(template, gain, responses, start)
+        found = cls(whole, gain, responses, labels, columns, prior, noise, level=significance)
+        if whole.fitted is None and significance is not None:  # the prior is not accurate yet
+            found = found._restricted(found._significant(significance))
         return found._without_insignificant()
 
     def _without_insignificant(self) -> GroupEstimate:
@@ -191,9 +242,14 @@ class GroupEstimate:
         return found
 
     @property
-    def noise_variance(self) -> float:
-        """The noise variance γ of the fitted model (given or estimated), times `factor`."""
-        return self.factor * float(self.model.noise_variance_)
+    def model(self) -> SparseVAE:
+        """The fit to all columns."""
+        return self.whole.model
+
+    @property
+    def template(self) -> SparseVAE:
+        """An estimator with the parameters of the fit, which is not fitted itself."""
+        return self.whole.template
 
     @cached_property
     def groups(self) -> Floats:
@@ -209,8 +265,8 @@ class GroupEstimate:
         """
         if not self.columns.size:
             return self.groups
-        level = float(self.model.significance)
-        louder = replace(self, factor=DOUBT * self.factor, level=level)._restricted(self.columns)
+        level, noise = float(self.template.significance), DOUBT * self.noise_variance
+        louder = replace(self, noise_variance=noise, level=level)._restricted(self.columns)
         remaining = louder._without_insignificant()
         return np.setdiff1d(self.groups, remaining.groups)
 
@@ -231,27 +287,28 @@ class GroupEstimate:
         # its own rows and columns. By Woodbury's identity I − P is the posterior covariance of the
         # latents, and Q their posterior mean divided by √n.
         left = self._factor.posterior(self.noise_variance).covariance(np.arange(groups.labels.size))
-        loading = self._factor.mean(self.responses) / np.sqrt(n_responses)
-        kept, sizes = np.ones(groups.count, dtype=bool), groups.by_size()
-        while kept.any():
+        loading = self._factor.mean(self.responses)
+        moment = loading @ loading.T / n_responses
+        sizes = groups.by_size()
+        while any(len(numbers) for numbers, _ in sizes):
             excess = np.full(groups.count, np.inf)
             for numbers, members in sizes:
-                here = kept[numbers]
-                index = members[here]
-                blocks = left[index[:, :, None], index[:, None, :]]
-                lost = removal_cost(blocks, loading[index], 1.0)
-                excess[numbers[here]] = n_responses * lost - thresholds[numbers[here]]
+                place = (members[:, :, None], members[:, None, :])
+                lost = removal_costs(left[place], moment[place])
+                excess[numbers] = n_responses * lost - thresholds[numbers]
             least = int(excess.argmin())
             if excess[least] > 0.0:
                 break
             # The inverse of `left` is the posterior precision. Removing a group deletes its rows
             # and columns there, which is a Schur complement here.
-            kept[least] = False
-            gone = np.flatnonzero(groups.labels == least)
+            gone = groups.members[least][groups.present[least] > 0]
             share = np.linalg.solve(left[np.ix_(gone, gone)], left[gone]).T
-            loading = loading - share @ loading[gone]
             left = left - share @ left[gone]
-        return np.asarray(self.columns[kept[groups.labels]])
+            moment = moment - share @ moment[gone]
+            moment = moment - moment[:, gone] @ share.T
+            sizes = [(numbers[numbers != least], members[numbers != least]) for numbers, members in sizes]
+        kept = np.concatenate([numbers for numbers, _ in sizes])
+        return np.asarray(self.columns[np.isin(groups.labels, kept)])
 
     def _thresholds(self, significance: float) -> Floats:
         """Return, for each selected group, the evidence that it must exceed to be significant.
@@ -264,7 +321,7 @@ class GroupEstimate:
 
     def _thresholds_by_size(self, significance: float, sizes: Floats) -> dict[int, float]:
         """Return the thresholds of `_thresholds` by the number of columns of a group."""
-        count, full = np.unique(self.labels).size, self.model.group_covariance == "full"
+        count, full = np.unique(self.labels).size, self.template.group_covariance == "full"
         return {
             int(size): covariance_threshold(significance, count, int(size))
             if full
@@ -276,13 +333,12 @@ class GroupEstimate:
     def certificate(self) -> Certificate:
         """Claims about the selected groups, followed by those of the fit to all groups."""
         _, sizes = np.unique(self.labels, return_counts=True)
-        level, parameters = self.level, self.model._state.parameters
-        assert parameters is not None
+        level = self.level
         thresholds = None if level is None else self._thresholds_by_size(level, np.unique(sizes))
         selected = SelectedSources(
             self.gain, self.responses, self.labels, self.columns, self.prior, self.mean,
-            self.noise_variance, self.model.group_covariance == "full", thresholds,
-            float(parameters["tol"]),
+            self.noise_variance, self.template.group_covariance == "full", thresholds,
+            float(self.template.tol),
         )  # fmt: skip
         return with_selection(self.model.certificate_, selected)
 
@@ -291,39 +347,11 @@ class GroupEstimate:
         if not columns.size:
             return replace(self, columns=columns, prior=np.zeros((0, 0)))
         here = np.searchsorted(self.columns, columns)
-        labels = self.labels[columns]
-        prior = self._refitted(columns, labels, self.prior[np.ix_(here, here)])
-        used = np.isin(labels, labels[np.diagonal(prior) > 0])
-        return replace(self, columns=columns[used], prior=prior[np.ix_(used, used)])
-
-    def _refitted(self, columns: Floats, labels: Floats, prior: Floats) -> Floats:
-        """Return the prior covariance of some columns that minimises the energy (loss).
-
-        `columns` are some of the selected columns and `labels` their groups. The solver starts from
-        `prior`, their covariance in the fit to all selected columns.
-        """
-        model, size = self.model, columns.size
-        groups = None if model.groups is None else Groups.of(labels, size)
-        full = groups is not None and model.group_covariance == "full"
-        energy = GroupCovariance(groups) if full else FullCovariance(groups)
-        problem, units = normalise(self.gain[:, columns], self.responses, groups=groups)
-        problem = problem.with_noise(float(units.normalised_noise(self.noise_variance)))
-        start = units.normalised_relevance(np.diagonal(prior))
-        factors = units.relevance(np.ones(size))
-        if groups is not None and full:
-            start = prior[groups.members[:, :, None], groups.members[:, None, :]]
-            start = start * (groups.present[:, :, None] * groups.present[:, None, :])
-            start = start / factors[groups.members[:, :1, None]]
-        solution = solve(problem, energy, start=start, tolerance=model.tol, limit=model.max_iter)
-        if not solution.status.ok:
-            warn_user(advice_on(solution), ConvergenceWarning)
-        if groups is None or not full:
-            return np.diag(units.relevance(solution.value.relevance))
-        found = np.zeros((size, size))
-        for number, block in enumerate(energy.parameters(solution.value)):
-            index = groups.members[number][groups.present[number] > 0]
-            found[np.ix_(index, index)] = block[: index.size, : index.size] * factors[index[0]]
-        return found
+        used, prior, _ = _fit_prior(
+            self.template, self.gain[:, columns], self.responses, self.labels[columns],
+            self.noise_variance, self.template.tol, self.prior[np.ix_(here, here)],
+        )  # fmt: skip
+        return replace(self, columns=columns[used], prior=prior)
 
     @cached_property
     def _roots(self) -> tuple[Floats, Floats]:
@@ -333,13 +361,14 @@ class GroupEstimate:
         """
         size = self.columns.size
         root, kept = np.zeros((size, size)), np.zeros(size, dtype=bool)
-        selected = self.labels[self.columns]
-        for label in self.groups:
-            here = np.flatnonzero(selected == label)
-            variances, axes = np.linalg.eigh(self.prior[np.ix_(here, here)])
+        if not size:
+            return root, kept
+        for _, members in Groups.of(self.labels[self.columns], size).by_size():
+            place = (members[:, :, None], members[:, None, :])
+            variances, axes = np.linalg.eigh(self.prior[place])
             variances = np.maximum(variances, 0.0)
-            root[np.ix_(here, here)] = axes * np.sqrt(variances)
-            kept[here] = variances > NEGLIGIBLE * variances.max()
+            root[place] = axes * np.sqrt(variances)[:, None, :]
+            kept[members] = variances > NEGLIGIBLE * variances.max(axis=1, keepdims=True)
         return root, kept
 
     @cached_property
@@ -396,7 +425,7 @@ class GroupEstimate:
             steps = np.ceil(np.log(self.noise_variance / high) / np.log(PATH_STEP)) if high else 0
             noise_variances = self.noise_variance * PATH_STEP ** np.arange(-max(steps, 0.0), 2.0)
         names = ("groups", "group_covariance", "significance", "max_iter", "tol", "random_state")
-        settings = {name: getattr(self.model, name) for name in names}
+        settings = {name: getattr(self.template, name) for name in names}
         return noise_path(
             self.gain, self.responses, noise_variances, cv, fit_intercept=False, **settings
         )
@@ -412,9 +441,7 @@ class GroupEstimate:
             relevance = path.relevances[number]
             columns = np.flatnonzero(np.isin(self.labels, self.labels[relevance > 0]))
             prior = path.prior_covariance(number, columns)
-            at = replace(
-                self, columns=columns, prior=prior, factor=noise / float(self.model.noise_variance_)
-            )
+            at = replace(self, columns=columns, prior=prior, noise_variance=float(noise))
             found.append(at._without_insignificant().columns)
         return found
 
@@ -428,16 +455,100 @@ def _check_folds(cv: Any, n_rows: int) -> None:
         )
 
 
+def _fitted(
+    template: SparseVAE, gain: Floats, responses: Floats, guide: Guide | None = None
+) -> SparseVAE:
+    """Return an estimator with the parameters of `template`, fitted to whitened data.
+
+    The certificate is computed when it is first read. The fit starts from `guide` if it is given.
+    """
+    model: SparseVAE = clone(template)
+    return model._fit_on(gain, responses, None, None, guide, deferred=True, zeros=True)
+
+
 def _prior_of(model: SparseVAE, labels: Floats, columns: Floats) -> Floats:
     """Return the prior covariance of the coefficients of some `columns` of a fitted model.
 
     `labels` are the groups of all columns of the model.
     """
-    prior = np.diag(np.asarray(model.relevance_)[columns])
     if model.group_covariance == "spherical":
-        return prior
-    numbers = np.searchsorted(np.unique(labels), labels[columns])
-    for number in np.unique(numbers):
-        here = np.flatnonzero(numbers == number)
-        prior[np.ix_(here, here)] = model.group_covariances_[number][: here.size, : here.size]
-    return prior
+        return np.diag(np.asarray(model.relevance_)[columns])
+    groups = Groups.of(labels, labels.size)
+    return _block_diagonal(groups, np.asarray(model.group_covariances_), columns)
+
+
+def _block_diagonal(groups: Groups, covariances: Floats, columns: Floats) -> Floats:
+    """Return the covariance of the coefficients of some columns from those of all groups.
+
+    `covariances` has shape (g, m, m) for g groups of at most m columns, and `columns` contains all
+    columns of some of them, in ascending order.
+    """
+    found = np.zeros((columns.size, columns.size))
+    numbers, places = np.unique(groups.labels[columns], return_inverse=True)
+    if not numbers.size:
+        return found
+    for here, members in Groups.of(places, columns.size).by_size():
+        blocks = covariances[numbers[here], : members.shape[1], : members.shape[1]]
+        found[members[:, :, None], members[:, None, :]] = blocks
+    return found
+
+
+def _fit_prior(
+    template: SparseVAE, gain: Floats, responses: Floats, labels: Floats, noise: float,
+    accuracy: float, prior: Floats | None = None,
+) -> tuple[Floats, Floats, Any]:  # fmt: skip
+    """Fit the prior covariances of groups of columns to whitened data, by minimising the energy.
+
+    The energy is the loss of `SparseVAE`. Only what is selected by `GroupEstimate` is needed of the
+    fit, which takes less time than a fit of the estimator.
+
+    Parameters
+    ----------
+    template : SparseVAE
+        An estimator with the parameters of the fit.
+    gain : ndarray of shape (d, κ)
+        The columns.
+    responses : ndarray of shape (d, n)
+        The data.
+    labels : ndarray of int of shape (κ,)
+        The group of each column.
+    noise : float
+        The noise variance.
+    accuracy : float
+        Distance to optimality at which to stop.
+    prior : ndarray of shape (κ, κ), optional
+        Prior covariance of the coefficients to start from.
+
+    Returns
+    -------
+    columns : ndarray of int of shape (a,)
+        The columns of the groups whose covariance is not zero.
+    prior : ndarray of shape (a, a)
+        The prior covariance of their coefficients.
+    fitted : array
+        What was fitted to all columns, in the units of the normalised problem.
+    """
+    groups = None if template.groups is None else Groups.of(labels, labels.size)
+    full = groups is not None and template.group_covariance == "full"
+    energy = GroupCovariance(groups) if full else FullCovariance(groups)
+    problem, units = normalise(gain, responses, groups=groups)
+    problem = problem.with_noise(float(units.normalised_noise(noise)))
+    factors, start = units.relevance(np.ones(labels.size)), None
+    if groups is not None and full:
+        factors = factors[groups.members[:, :1, None]]
+    if prior is not None and groups is not None and full:
+        start = prior[groups.members[:, :, None], groups.members[:, None, :]]
+        start = start * (groups.present[:, :, None] * groups.present[:, None, :]) / factors
+    elif prior is not None:
+        start = np.diagonal(prior) / factors
+    solution, fitted = fitted_parameters(
+        problem, energy, start=start, tolerance=accuracy, limit=template.max_iter
+    )
+    if not solution.status.ok:
+        warn_user(advice_on(solution), ConvergenceWarning)
+    variances = np.asarray(fitted) * factors
+    if groups is None or not full:
+        columns = np.flatnonzero(variances)
+        return columns, np.diag(variances[columns]), fitted
+    columns = groups.columns(np.flatnonzero(variances.any(axis=(1, 2))))
+    return columns, _block_diagonal(groups, variances, columns), fitted

@@ -144,7 +144,7 @@ class EvokedProblem:
         _check_normals(forward)
         averages = tuple(_averages(one, nave) for one in evokeds)
         parts = [
-            np.sqrt(count) * (whitener @ one.data[_selection(one, info)])
+            np.sqrt(count) * (whitener @ one.data[_places(one.ch_names, info["ch_names"])])
             for one, count in zip(evokeds, averages, strict=True)
         ]
         mask = np.ones(weighting.size, dtype=bool) if mask is None else mask
@@ -305,17 +305,18 @@ def _checked_channels(info: Any, forward: Any, noise_cov: Any) -> list[str]:
             "evoked.info['bads'], expected some good ones: correct this list."
         )
     have = {"forward": forward["sol"]["row_names"], "noise_cov": noise_cov["names"]}
+    known = {name: set(names) for name, names in have.items()}
     for name, names in have.items():
-        if not set(good) & set(names):
+        if not known[name].intersection(good):
             raise ValueError(
                 f"{name} has none of the {len(good)} good channels of evoked: it has "
                 f"{len(names)} channels such as {_examples(names)}, and evoked has "
                 f"{_examples(good)}. Give the {name} of this recording."
             )
-    common = [one for one in good if all(one in names for names in have.values())]
+    common = [one for one in good if all(one in names for names in known.values())]
     used = [one for one in common if one not in noise_cov["bads"]]
     if not used:
-        counts = [len(set(good) & set(names)) for names in have.values()]
+        counts = [len(names.intersection(good)) for names in known.values()]
         reason = (
             f"noise_cov['bads'] marks all {len(common)} that both have as bad: correct this list."
             if common
@@ -326,7 +327,7 @@ def _checked_channels(info: Any, forward: Any, noise_cov: Any) -> list[str]:
             f"channels of evoked, but {reason}"
         )
     types = dict(zip(info["ch_names"], info.get_channel_types(), strict=True))
-    for name, names in have.items():
+    for name, names in known.items():
         kinds = {types[one] for one in good if one in names}
         expected = [one for one in good if types[one] in kinds]
         missing = [one for one in expected if one not in names]
@@ -351,24 +352,21 @@ def _check_values(evokeds: list[Any], forward: Any, noise_cov: Any, used: list[s
     covariance without a positive variance.
     """
     for one in evokeds:
-        rows = [one.ch_names.index(name) for name in used]
-        wrong = [
-            name
-            for name, values in zip(used, one.data[rows], strict=True)
-            if not np.isfinite(values).all()
-        ]
+        finite = np.isfinite(one.data[_places(one.ch_names, used)]).all(axis=1)
+        wrong = [name for name, sound in zip(used, finite, strict=True) if not sound]
         if wrong:
             raise ValueError(
                 f"evoked contains NaN or infinity in {len(wrong)} of the {len(used)} channels in "
                 f"use, such as {_examples(wrong)}. Interpolate these channels, or mark them as bad."
             )
-    rows = [forward["sol"]["row_names"].index(name) for name in used]
-    if not np.isfinite(forward["sol"]["data"][rows]).all():
+    rows = _places(forward["sol"]["row_names"], used)
+    # Sums need no array of the size of the lead field, and overflow only far from its range.
+    if not np.isfinite(forward["sol"]["data"].sum(axis=1)[rows]).all():
         raise ValueError(
             "forward contains NaN or infinity in the lead field of the channels in use: compute it "
             "again with mne.make_forward_solution."
         )
-    rows = [noise_cov["names"].index(name) for name in used]
+    rows = _places(noise_cov["names"], used)
     values = noise_cov["data"][rows]
     values = values if noise_cov["diag"] else values[:, rows]
     if not np.isfinite(values).all():
@@ -435,9 +433,10 @@ def _averages(evoked: Any, nave: Any) -> float:
     return float(max(evoked.nave, 1))
 
 
-def _selection(evoked: Any, info: Any) -> list[int]:
-    """Return the indices of those channels of an evoked that `info` contains."""
-    return [evoked.ch_names.index(name) for name in info["ch_names"]]
+def _places(names: Any, wanted: Any) -> list[int]:
+    """Return the index of each of the `wanted` names in a list of names."""
+    index = {name: place for place, name in enumerate(names)}
+    return [index[name] for name in wanted]
 
 
 def _with_field(powers: Floats, n_sources: int) -> Floats:
@@ -472,10 +471,26 @@ def _prepared(
         )
     elif any(value < 1.0 for value in found.values()) and not forward["surf_ori"]:
         mne.convert_forward_solution(forward, surf_ori=True, use_cps=True, copy=False)
-    forward, picked = _select_orient_forward(forward, info, noise_cov, copy=False)
-    noise_cov = mne.cov.prepare_noise_cov(
-        noise_cov, info, picked["ch_names"], rank, on_rank_mismatch="warn"
-    )
+    with _trusted(forward["info"]), _trusted(info):
+        forward, picked = _select_orient_forward(forward, info, noise_cov, copy=False)
+    with _trusted(picked):
+        noise_cov = mne.cov.prepare_noise_cov(
+            noise_cov, picked, picked["ch_names"], rank, on_rank_mismatch="warn"
+        )
     whitener, _ = mne.cov.compute_whitener(noise_cov, pca=True, verbose=False)
     weighting = np.sqrt(mne.forward.compute_orient_prior(forward, loose=found))
-    return forward, whitener @ forward["sol"]["data"] * weighting, picked, whitener, weighting
+    gain = whitener @ forward["sol"]["data"]
+    gain = gain if (weighting == 1.0).all() else gain * weighting
+    return forward, gain, picked, whitener, weighting
+
+
+def _trusted(info: Any) -> AbstractContextManager[Any]:
+    """Return a context in which MNE does not check an info again at every step.
+
+    These checks take most of the time of the preparation, and functions of MNE leave them out in
+    the same way. `_select_orient_forward` checks the info of the channels in use. Versions before
+    1.13 do not have this context.
+    """
+    skip = getattr(info, "_skip_checks", nullcontext)
+    found: AbstractContextManager[Any] = skip()
+    return found

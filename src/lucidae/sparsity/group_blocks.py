@@ -103,10 +103,7 @@ def _products(state: State, members: Matrices) -> tuple[Matrices, Matrices]:
         part = state.take(flat)
         columns, loading = part.whitened, part.loading
     elif not state.complete:
-        index = xp.asarray(flat, device=device(state.responses))
-        given = state.dictionary
-        given = given[:, first:last] if consecutive else xp.take(given, index, axis=1)
-        columns = multiply_lower(state.inverse, given)
+        columns = multiply_lower(state.inverse, columns_in_order(state.dictionary, flat))
         loading = adjoint(adjoint(state.whitened_responses) @ columns)
     elif consecutive:  # such columns need no copy
         columns, loading = state.whitened[:, first:last], state.loading[first:last, :]
@@ -127,12 +124,17 @@ def group_grams(columns: Array, members: Matrices) -> Matrices:
 
     Row i of `members`, of shape (k, m), contains the indices of the columns of group i.
     """
-    flat, xp = members.ravel(), namespace(columns)
-    if not (np.diff(flat) == 1).all():
-        columns = xp.take(columns, xp.asarray(flat, device=device(columns)), axis=1)
-    elif flat.size != columns.shape[1]:
-        columns = columns[:, int(flat[0]) : int(flat[-1]) + 1]
-    return _grams(columns, *members.shape)
+    return _grams(columns_in_order(columns, members.ravel()), *members.shape)
+
+
+def columns_in_order(columns: Array, index: Matrices) -> Array:
+    """Return the columns with the indices `index`, without a copy if these are consecutive."""
+    if not (np.diff(index) == 1).all():
+        xp = namespace(columns)
+        return xp.take(columns, xp.asarray(index, device=device(columns)), axis=1)
+    if index.size == columns.shape[1]:
+        return columns
+    return columns[:, int(index[0]) : int(index[-1]) + 1]
 
 
 def _grams(columns: Array, count: int, size: int) -> Matrices:

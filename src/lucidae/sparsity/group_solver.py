@@ -58,6 +58,33 @@ def solve_groups(
 ) -> Solution[State]:
     """Minimise the energy (loss) with respect to the covariances of all groups of columns.
 
+    The arguments are those of `fit_groups`.
+
+    Returns
+    -------
+    Solution
+        Its value is a `PrincipalState`.
+    """
+    solution, basis = fit_groups(
+        problem, objective, method=method, start=start, tolerance=tolerance, limit=limit,
+        callbacks=callbacks,
+    )  # fmt: skip
+    value = basis.given(solution.value.in_principal_axes())
+    return replace(solution, value=value)  # type: ignore[return-value, arg-type]
+
+
+def fit_groups(
+    problem: Problem,
+    objective: GroupCovariance,
+    *,
+    method: str,
+    start: Any,
+    tolerance: float,
+    limit: int,
+    callbacks: Sequence[Callback] = (),
+) -> tuple[Solution[CovarianceState], GroupBasis]:
+    """Return the covariances of all groups of columns that minimise the energy (loss).
+
     Parameters
     ----------
     problem : Problem
@@ -77,8 +104,10 @@ def solve_groups(
 
     Returns
     -------
-    Solution
-        Its value is a `PrincipalState`.
+    solution : Solution
+        Its value is the state of the problem with orthonormal columns in every group.
+    basis : GroupBasis
+        The orthonormal bases.
     """
     groups = objective.groups
     assert groups is not None
@@ -95,15 +124,15 @@ def solve_groups(
     numbers = np.flatnonzero(covariances.any(axis=(1, 2)))
     first = evaluate_covariances(problem, groups, numbers, covariances[numbers], products)
     solution = _sweeps(first, reachable, limit, callbacks)
-    if products is not None:
+    # Screened evaluations are accurate enough for a fit of low accuracy.
+    if products is not None and reachable < COARSE:
         solution = confirmed(
             solution,
             CovarianceState.exact,
             lambda state, steps: _sweeps(state, reachable, steps, callbacks),
             limit,
         )
-    value = basis.given(solution.value.in_principal_axes())
-    return replace(solution, value=value)  # type: ignore[return-value, arg-type]
+    return solution, basis
 
 
 MM_STEPS = 30
@@ -266,7 +295,7 @@ def improve_groups(
         return state
     part, workspace = working.part.problem, working.workspace
     count = sum(len(members) for members in workspace.members)
-    floor = 1e-2 * tolerance**2
+    floor = 0.1 * tolerance**2
     # Near the minimum, a sweep is to end at about the square of the distance before: Newton steps
     # converge quadratically, and the gain of a move is of the order of its squared distance.
     reduced = min(POLISHED, state.ranking.violation)

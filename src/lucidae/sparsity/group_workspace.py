@@ -7,6 +7,7 @@ all groups of the working set follow by a product of rank m.
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -31,6 +32,15 @@ of this matrix is of the order of the noise variance, and its error is that of S
 
 TOGETHER = 8
 """Largest number of moves after which the gains of all groups of a working set are computed."""
+
+TOGETHER_AT_MOST = 40
+"""Largest number of groups that move at once, because they hardly depend on each other."""
+
+RELATED = 0.6
+"""Correlation of columns, in the metric Φᵀ Σ⁻¹ Φ, above which their groups do not move at once."""
+
+WORTH = 0.01
+"""Gain, relative to the largest one, that a group needs to move together with others."""
 
 STILL = 0.3
 """A group moves if its gain is at least this share of the largest one known of other groups."""
@@ -153,13 +163,65 @@ class GroupWorkspace:
         rows = self.gram[index, :]
         system = np.eye(index.size) + change @ rows[:, index]
         lost = np.linalg.solve(system, change) @ rows
+        self._lose(index, lost)
+        self.covariances[size][place] = covariance
+
+    def apart(self, places: list[tuple[int, int]]) -> list[int]:
+        """Return which of some groups hardly depend on each other: each on none before it.
+
+        A group is number `place` in the list number `size` of `members`, for a pair (size, place)
+        of `places`. The result contains positions in this list.
+        """
+        parts = [self.members[size][place] for size, place in places]
+        index = np.concatenate(parts)
+        metric = np.abs(self.gram[index[:, None], index])
+        scale = 1.0 / np.sqrt(np.maximum(np.diagonal(metric), np.finfo(float).tiny))
+        first = np.cumsum([0, *(part.size for part in parts[:-1])])
+        related = metric * scale[:, None] * scale > RELATED
+        related = np.logical_or.reduceat(np.logical_or.reduceat(related, first, 0), first, 1)
+        chosen, excluded = [], np.zeros(len(parts), dtype=bool)
+        for number, others in enumerate(related):
+            if not excluded[number]:
+                chosen.append(number)
+                excluded |= others
+        return chosen
+
+    def move_together(self, moves: list[tuple[int, int, Matrices, float]]) -> bool:
+        """Give several groups other covariances at once, unless the energy would fall too little.
+
+        Each move is a group (number `place` in the list number `size` of `members`), its new
+        covariance, and the decrease of the energy (loss) if it alone moves. Return whether the
+        groups have moved: the energy must fall by at least half of the sum of these.
+        """
+        parts = [self.members[size][place] for size, place, _, _ in moves]
+        index, columns = np.concatenate(parts), self.gram.shape[0]
+        change, first = np.zeros((index.size, index.size), dtype=self.gram.dtype), 0
+        for part, (size, place, covariance, _) in zip(parts, moves, strict=True):
+            here = slice(first, first + part.size)
+            change[here, here] = covariance - self.covariances[size][place]
+            first += part.size
+        rows = self.gram[index, :]
+        system = np.eye(index.size) + change @ rows[:, index]
+        lost = np.linalg.solve(system, change) @ rows
+        # The energy changes by log|I + ΔS| − tr(LᵀΔ(I + SΔ)⁻¹L) for L = ΦᵀΣ⁻¹Y.
+        fit = float((rows[:, columns:].conj() * lost[:, columns:]).real.sum())
+        sign, volume = np.linalg.slogdet(system)
+        decrease = fit - float(volume)
+        if not sign.real > 0 or decrease < 0.5 * sum(gain for *_, gain in moves):
+            return False
+        self._lose(index, lost)
+        for size, place, covariance, _ in moves:
+            self.covariances[size][place] = covariance
+        return True
+
+    def _lose(self, index: Matrices, lost: Matrices) -> None:
+        """Subtract the columns `index` of `gram` times `lost` from it."""
         multiply = _PRODUCTS.get(self.gram.dtype.char)
         if multiply is None or lost.dtype != self.gram.dtype:
             self.gram -= self.gram[:, index] @ lost
         else:  # in place: BLAS is column-major and sees the transposes
             into = {"beta": 1.0, "c": self.gram.T, "overwrite_c": True}
             multiply(-1.0, lost.T, self.gram[:, index].T, **into)
-        self.covariances[size][place] = covariance
 
     def move_all(self) -> float:
         """Move every group once, one after the other, and return by how much the energy fell.
@@ -251,23 +313,26 @@ def descend_groups(workspace: GroupWorkspace, *, share: float, floor: float, lim
 def _descend(workspace: GroupWorkspace, share: float, floor: float, limit: int) -> None:
     """Make the moves of `descend_groups` without a check of the energy (loss) after them."""
     found = workspace.best_moves()
-    starts = np.cumsum([0, *(len(gains) for _, gains in found)])
+    ends = np.cumsum([len(gains) for _, gains in found]).tolist()
 
     def largest_gain(_: int = 0) -> float:
         return max(float(gains.max(initial=0.0)) for _, gains in found)
 
-    # A move changes the gains of the other groups, but mostly those of a few. The gains of all of
-    # them are computed after several moves; in between only that of the group that is to move. It
-    # moves if its gain is still among the largest.
+    # A move changes the gains of the other groups, but mostly those of a few. Groups that hardly
+    # depend on each other move together. Otherwise the gains of all groups are computed after
+    # several moves, and in between only that of the group that is to move; it moves if its gain is
+    # still among the largest.
     def step(count: int) -> int:
         nonlocal found
         gains, wrong = np.concatenate([gains for _, gains in found]), 0
+        if together(gains):
+            found = workspace.best_moves()
+            return count + 1
         for tried in range(TOGETHER):
             largest = int(gains.argmax())
             if gains[largest] <= enough or wrong > WRONG:
                 break
-            size = int(np.searchsorted(starts, largest, side="right")) - 1
-            place = largest - int(starts[size])
+            size, place = where(largest)
             moved, gain = workspace.best_move(size, place) if tried else _at(found, size, place)
             gains[largest] = 0.0
             if gain > enough and gain >= STILL * float(gains.max()):
@@ -279,6 +344,20 @@ def _descend(workspace: GroupWorkspace, share: float, floor: float, limit: int) 
         if tried:
             found = workspace.best_moves()
         return count + 1
+
+    def together(gains: Matrices) -> bool:
+        if workspace.fixed is not None:
+            return False
+        order = np.argsort(-gains)[:TOGETHER_AT_MOST]
+        order = order[gains[order] > max(enough, WORTH * float(gains[order[0]]))]
+        places = [where(number) for number in order.tolist()]
+        chosen = workspace.apart(places) if len(places) > 1 else []
+        moves = [(*places[number], *_at(found, *places[number])) for number in chosen]
+        return len(moves) > 1 and workspace.move_together(moves)
+
+    def where(number: int) -> tuple[int, int]:
+        size = bisect.bisect_right(ends, number)
+        return size, number - (ends[size - 1] if size else 0)
 
     enough = max(share * largest_gain(), floor)
     stop = Below(largest_gain, enough)

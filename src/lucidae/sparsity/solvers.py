@@ -40,7 +40,7 @@ from lucidae.sparsity.dictionary import selected_columns
 from lucidae.sparsity.group_covariance import GroupCovariance
 from lucidae.sparsity.group_moves import rank_groups
 from lucidae.sparsity.group_screening import GroupProducts, confirmed, evaluate_screened
-from lucidae.sparsity.group_solver import solve_groups
+from lucidae.sparsity.group_solver import fit_groups, solve_groups
 from lucidae.sparsity.groups import Groups
 from lucidae.sparsity.objectives import Energy, Marginal
 from lucidae.sparsity.problem import Problem, rounding_distance
@@ -208,6 +208,24 @@ def _solve_group_covariances(
     if not few and scalar(found.value.used) <= CROWDED_GROUPS * problem.rows:
         return found
     return _lowest([found, solved_by("mm")], objective)
+
+
+def fitted_parameters(
+    problem: Problem, objective: Energy, *, start: Array | None, tolerance: float, limit: int
+) -> tuple[Solution[Any], Array]:
+    """Minimise an energy (loss) and return what was fitted, without the state of all columns.
+
+    The arguments are those of `solve`. The first result tells how the minimisation ended, and the
+    second contains the parameters of the energy (see `Energy.parameters`): relevances (prior
+    variances of the columns) or covariances of groups.
+    """
+    if not isinstance(objective, GroupCovariance) or (start is None and is_small(problem)):
+        solution = solve(problem, objective, start=start, tolerance=tolerance, limit=limit)
+        return solution, objective.parameters(solution.value)
+    found, basis = fit_groups(
+        problem, objective, method="auto", start=start, tolerance=tolerance, limit=limit
+    )
+    return found, basis.outside(to_numpy(found.value.covariances))
 
 
 def advice_on(solution: Solution[State]) -> str:

@@ -123,6 +123,27 @@ def removal_cost(left: Any, loading: Any, weight: float) -> Any:
     return np.where(definite[..., 0], cost, np.inf)
 
 
+def removal_costs(left: Any, moment: Any) -> Any:
+    """Return the increase of the energy (loss) per response when each of several groups is removed.
+
+    It is log|M| + tr(M⁻¹C), where M is the posterior covariance of the group's latents, whose prior
+    covariance is the identity, and C the mean over responses of the outer products of their
+    posterior means: `removal_cost` with C = BBᵀ and w = 1. `left` and `moment` contain the matrices
+    M and C of all groups, of shape (k, m, m). The cost is infinite if an M is not positive definite.
+    """
+    try:
+        root = np.linalg.cholesky(left)
+    except np.linalg.LinAlgError:
+        values, vectors = np.linalg.eigh(left)
+        powers = (np.conj(vectors) * (moment @ vectors)).sum(axis=1).real
+        definite = values[:, :1] > 0
+        values = np.where(definite, values, 1.0)
+        return np.where(definite[:, 0], (np.log(values) + powers / values).sum(axis=1), np.inf)
+    volume = 2.0 * np.log(np.diagonal(root, axis1=1, axis2=2).real).sum(axis=1)
+    half = np.linalg.inv(root)
+    return volume + ((half @ moment) * half.conj()).sum(axis=(1, 2)).real
+
+
 BOUNDARY_WEIGHTS = {
     1: (0.0, 1.0),
     2: (0.1464, 0.3536, 0.3536, 0.1464),
