@@ -302,12 +302,14 @@ def improve_groups(
     # Far from the minimum, turned ranges would fit the groups that were chosen first so well that
     # better ones are not found: on recordings of extended sources this ended at higher minima.
     near = state.ranking.violation <= COARSE
+    whole = len(working.chosen) == state.groups.count  # there are no other groups to be found
     if near:  # Newton steps, which do not increase ranks, converge faster than moves
         change_ranks(workspace, floor)
     else:
         descend_groups(workspace, share=reduced, floor=floor, limit=4 * count)
-    accuracy = max(tolerance / 4.0, reduced * state.ranking.violation)
-    return working.state(polish_groups(part, workspace, accuracy, newton_steps, turning=near))
+    accuracy = max(tolerance / 4.0, 0.0 if whole else reduced * state.ranking.violation)
+    turning = near or whole
+    return working.state(polish_groups(part, workspace, accuracy, newton_steps, turning=turning))
 
 
 RANK_ROUNDS = 3

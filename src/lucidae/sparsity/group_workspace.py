@@ -36,8 +36,11 @@ TOGETHER = 8
 TOGETHER_AT_MOST = 40
 """Largest number of groups that move at once, because they hardly depend on each other."""
 
-RELATED = 0.6
-"""Correlation of columns, in the metric Φᵀ Σ⁻¹ Φ, above which their groups do not move at once."""
+RELATED = 0.5
+"""Correlation of two groups above which they do not move at once.
+
+It is the norm of Φ_gᵀΣ⁻¹Φ_h for their columns Φ_g and Φ_h and the covariance Σ of a response, divided
+by the root of the norms of Φ_gᵀΣ⁻¹Φ_g and Φ_hᵀΣ⁻¹Φ_h."""
 
 WORTH = 0.01
 """Gain, relative to the largest one, that a group needs to move together with others."""
@@ -174,11 +177,12 @@ class GroupWorkspace:
         """
         parts = [self.members[size][place] for size, place in places]
         index = np.concatenate(parts)
-        metric = np.abs(self.gram[index[:, None], index])
-        scale = 1.0 / np.sqrt(np.maximum(np.diagonal(metric), np.finfo(float).tiny))
+        # Squared Frobenius norms of the blocks of ΦᵀΣ⁻¹Φ do not depend on the axes of the groups.
+        powers = np.abs(self.gram[index[:, None], index]) ** 2
         first = np.cumsum([0, *(part.size for part in parts[:-1])])
-        related = metric * scale[:, None] * scale > RELATED
-        related = np.logical_or.reduceat(np.logical_or.reduceat(related, first, 0), first, 1)
+        powers = np.add.reduceat(np.add.reduceat(powers, first, axis=0), first, axis=1)
+        sizes = np.sqrt(np.diagonal(powers))
+        related = powers > RELATED**2 * sizes[:, None] * sizes
         chosen, excluded = [], np.zeros(len(parts), dtype=bool)
         for number, others in enumerate(related):
             if not excluded[number]:

@@ -6,6 +6,7 @@ The relevance of a column is the prior variance of its coefficients.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ import numpy as np
 from lucidae.arrays import Array, device, namespace
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Groups:
     """A partition of κ columns into g groups; the columns of a group share one relevance.
 
@@ -89,6 +90,11 @@ class Groups:
 
         For each size m there is a pair of integer arrays of shape (k,) and (k, m), for k groups.
         """
+        return self._by_size
+
+    @cached_property
+    def _by_size(self) -> list[tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]]:
+        """What `by_size` returns; solvers read it several times in each step."""
         sizes = self.sizes
         return [
             (numbers, self.members[numbers, :size])

@@ -131,17 +131,19 @@ def removal_costs(left: Any, moment: Any) -> Any:
     posterior means: `removal_cost` with C = BBᵀ and w = 1. `left` and `moment` contain the matrices
     M and C of all groups, of shape (k, m, m). The cost is infinite if an M is not positive definite.
     """
-    try:
-        root = np.linalg.cholesky(left)
-    except np.linalg.LinAlgError:
-        values, vectors = np.linalg.eigh(left)
-        powers = (np.conj(vectors) * (moment @ vectors)).sum(axis=1).real
-        definite = values[:, :1] > 0
-        values = np.where(definite, values, 1.0)
-        return np.where(definite[:, 0], (np.log(values) + powers / values).sum(axis=1), np.inf)
-    volume = 2.0 * np.log(np.diagonal(root, axis1=1, axis2=2).real).sum(axis=1)
-    half = np.linalg.inv(root)
-    return volume + ((half @ moment) * half.conj()).sum(axis=(1, 2)).real
+    if left.shape[1] == 2 and not np.iscomplexobj(left):
+        (a, b, c), (p, q, r) = (each.reshape(-1, 4)[:, [0, 1, 3]].T for each in (left, moment))
+        volume = a * c - b * b
+        definite = (a > 0) & (volume > 0)
+        volume = np.where(definite, volume, 1.0)
+        return np.where(
+            definite, np.log(volume) + (c * p - 2.0 * b * q + a * r) / volume, np.inf
+        )
+    values, vectors = np.linalg.eigh(left)
+    powers = (np.conj(vectors) * (moment @ vectors)).sum(axis=1).real
+    definite = values[:, :1] > 0
+    values = np.where(definite, values, 1.0)
+    return np.where(definite[:, 0], (np.log(values) + powers / values).sum(axis=1), np.inf)
 
 
 BOUNDARY_WEIGHTS = {
