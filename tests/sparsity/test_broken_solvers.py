@@ -112,7 +112,7 @@ FUNCTIONS = {
     prediction: ("level_at_center",),
     support: (
         "leave_one_out", "evidence_ratios", "significance_threshold", "significant_columns",
-        "group_evidence", "removal_cost",
+        "group_evidence", "removal_costs",
     ),
     noise: ("first_noise", "learn_noise"),
     solvers: ("repeat_update", "_dropped", "_restored", "lifted", "_finish", "without_vanishing"),

@@ -306,7 +306,9 @@ class GroupEstimate:
             left = left - share @ left[gone]
             moment = moment - share @ moment[gone]
             moment = moment - moment[:, gone] @ share.T
-            sizes = [(numbers[numbers != least], members[numbers != least]) for numbers, members in sizes]
+            sizes = [
+                (numbers[numbers != least], members[numbers != least]) for numbers, members in sizes
+            ]
         kept = np.concatenate([numbers for numbers, _ in sizes])
         return np.asarray(self.columns[np.isin(groups.labels, kept)])
 

@@ -39,8 +39,8 @@ TOGETHER_AT_MOST = 40
 RELATED = 0.5
 """Correlation of two groups above which they do not move at once.
 
-It is the norm of Φ_gᵀΣ⁻¹Φ_h for their columns Φ_g and Φ_h and the covariance Σ of a response, divided
-by the root of the norms of Φ_gᵀΣ⁻¹Φ_g and Φ_hᵀΣ⁻¹Φ_h."""
+It is the norm of Φ_gᵀΣ⁻¹Φ_h for their columns Φ_g and Φ_h and the covariance Σ of a response,
+divided by the root of the norms of Φ_gᵀΣ⁻¹Φ_g and Φ_hᵀΣ⁻¹Φ_h."""
 
 WORTH = 0.01
 """Gain, relative to the largest one, that a group needs to move together with others."""

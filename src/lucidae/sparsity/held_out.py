@@ -319,11 +319,11 @@ class Guide(NamedTuple):
     """A path of noise variances, and a solution on it from which a fit starts.
 
     `start` contains the relevances (prior variances) or group covariances of that solution, in the
-    units of the normalised problem; `trace` is the path.
+    units of the normalised problem; `trace` is the path, or None for a solution without one.
     """
 
     start: Array
-    trace: PathTrace
+    trace: PathTrace | None
 
 
 def entry_noise(problem: Problem, objective: Energy) -> float:

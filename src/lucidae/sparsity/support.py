@@ -101,44 +101,29 @@ def group_evidence(state: State, groups: Groups, n_responses: int) -> Any:
         weight = float(relevance[index[0]])
         columns = state.take(index)
         whitened, loading = to_numpy(columns.whitened), to_numpy(columns.loading)
-        metric = whitened.conj().T @ whitened
-        gains[group] = removal_cost(np.eye(index.size) - weight * metric, loading, weight)
+        left = np.eye(index.size) - weight * (whitened.conj().T @ whitened)
+        moment = weight * (loading @ loading.conj().T)
+        gains[group] = removal_costs(left[None], moment[None])[0]
     return n_responses * gains
-
-
-def removal_cost(left: Any, loading: Any, weight: float) -> Any:
-    """Return the increase of the energy (loss) per response when a group of columns is removed.
-
-    It is log|M| + w tr(BᵀM⁻¹B), where M = I − wG is `left`, B is `loading` and w is `weight` (see
-    `group_evidence`), or infinity if M is not positive definite. For stacks of matrices, the result
-    has one entry for each group.
-    """
-    # Σ₋g = Σ − wΦ_gΦ_gᵀ. The determinant lemma gives |Σ₋g| = |Σ||I − wG|, Woodbury's identity
-    # Σ₋g⁻¹ = Σ⁻¹ + wΣ⁻¹Φ_g(I − wG)⁻¹Φ_gᵀΣ⁻¹; both are read off the eigenvalues of M.
-    values, vectors = np.linalg.eigh(left)
-    definite = values[..., :1] > 0
-    values = np.where(definite, values, 1.0)
-    powers = (np.abs(np.swapaxes(vectors.conj(), -1, -2) @ loading) ** 2).sum(axis=-1)
-    cost = (np.log(values) + weight * powers / values).sum(axis=-1)
-    return np.where(definite[..., 0], cost, np.inf)
 
 
 def removal_costs(left: Any, moment: Any) -> Any:
     """Return the increase of the energy (loss) per response when each of several groups is removed.
 
-    It is log|M| + tr(M⁻¹C), where M is the posterior covariance of the group's latents, whose prior
-    covariance is the identity, and C the mean over responses of the outer products of their
-    posterior means: `removal_cost` with C = BBᵀ and w = 1. `left` and `moment` contain the matrices
-    M and C of all groups, of shape (k, m, m). The cost is infinite if an M is not positive definite.
+    It is log|M| + tr(M⁻¹C), where M is the posterior covariance of the latents of the group, whose
+    prior covariance is the identity, and C is the mean over the responses of xxᵀ for their
+    posterior means x. With one relevance w, M = I − wG and C = wBBᵀ (see `group_evidence`). `left`
+    and `moment` contain the matrices M and C of all groups, of shape (k, m, m). The cost is
+    infinite if M is not positive definite.
     """
-    if left.shape[1] == 2 and not np.iscomplexobj(left):
+    # Σ₋g = Σ − wΦ_gΦ_gᵀ. The determinant lemma gives |Σ₋g| = |Σ||I − wG|, Woodbury's identity
+    # Σ₋g⁻¹ = Σ⁻¹ + wΣ⁻¹Φ_g(I − wG)⁻¹Φ_gᵀΣ⁻¹.
+    if left.shape[1] == 2 and not np.iscomplexobj(left):  # eigenvalues would take longer
         (a, b, c), (p, q, r) = (each.reshape(-1, 4)[:, [0, 1, 3]].T for each in (left, moment))
         volume = a * c - b * b
         definite = (a > 0) & (volume > 0)
         volume = np.where(definite, volume, 1.0)
-        return np.where(
-            definite, np.log(volume) + (c * p - 2.0 * b * q + a * r) / volume, np.inf
-        )
+        return np.where(definite, np.log(volume) + (c * p - 2.0 * b * q + a * r) / volume, np.inf)
     values, vectors = np.linalg.eigh(left)
     powers = (np.conj(vectors) * (moment @ vectors)).sum(axis=1).real
     definite = values[:, :1] > 0
