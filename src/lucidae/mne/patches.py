@@ -18,11 +18,14 @@ __all__ = ["expanded", "neighbourhoods"]
 
 Members = np.ndarray[Any, Any]
 
+LARGEST_RADIUS = 0.1
+"""Largest radius of a patch in metres. Larger numbers are taken for millimetres or centimetres."""
+
 
 def checked_sizes(patches: Any) -> list[int | float]:
     """Return the argument `patches` as a list of sizes after checking it.
 
-    Integers are neighbour orders, and floats are radii in metres.
+    Integers are neighbour orders, and floats are radii in metres, of at most `LARGEST_RADIUS`.
     """
     given = list(patches) if np.ndim(patches) == 1 else [patches]
     if not given:
@@ -31,11 +34,20 @@ def checked_sizes(patches: Any) -> list[int | float]:
             "neighbour orders, such as [1, 2]; None for point sources only."
         )
     return [
-        check_integer(size, "patches", low=1)
-        if isinstance(size, Integral)
-        else check_number(size, "patches", low=0.0, open_low=True)
+        check_integer(size, "patches", low=1) if isinstance(size, Integral) else _radius(size)
         for size in given
     ]
+
+
+def _radius(size: Any) -> float:
+    """Return a radius in metres after checking it."""
+    radius = check_number(size, "patches", low=0.0, open_low=True)
+    if radius > LARGEST_RADIUS:
+        raise ValueError(
+            f"patches contains the radius {radius:g}, but radii are in metres and at most "
+            f"{LARGEST_RADIUS:g}: give 0.015 for 15 mm. Neighbour orders are integers, such as 1."
+        )
+    return radius
 
 
 def neighbourhoods(src: Any, patches: Any) -> list[Members]:
@@ -48,7 +60,8 @@ def neighbourhoods(src: Any, patches: Any) -> list[Members]:
     patches : int, float or list of them
         Integers are neighbour orders: all sources that are at most so many edges away, where edges
         are those of the triangles of a surface, or join neighbours of a volume grid. Floats are
-        radii in metres.
+        radii in metres, of at most 0.1: all sources of the same source space within this
+        straight-line distance. On a folded surface, these may be on both sides of a sulcus.
 
     Returns
     -------
@@ -142,7 +155,8 @@ def expanded(problem: EvokedProblem, patches: Any) -> tuple[Floats, Floats, Any]
     problem : EvokedProblem
         The whitened problem with its point sources.
     patches : int, float or list of them
-        Sizes of the patches, see `neighbourhoods`.
+        Sizes of the patches, see `neighbourhoods`: neighbour orders (integers), or radii in metres
+        (floats), which are straight-line distances within one source space.
 
     Returns
     -------
