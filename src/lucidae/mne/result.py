@@ -20,6 +20,8 @@ from lucidae.mne.evoked_problem import (
     make_stc,
     split_goodness_of_fit,
 )
+from lucidae.mne.found_source import FoundSource, counted
+from lucidae.source_names import center_of, source_names
 from lucidae.sparsity.estimator import SparseVAE
 from lucidae.sparsity.path import NoisePath
 
@@ -131,6 +133,15 @@ class SourceResult:
         """Indices of the n found sources, in the concatenated source spaces of `forward`."""
         return self._sources_of(self.estimate.columns)
 
+    @property
+    def names(self) -> list[str]:
+        """Names of the n sources by hemisphere or source space and vertex number, as in `vertices`.
+
+        Such names are "lh 258" or "rh 258" for surfaces and "vertex 1133" for a single volume.
+        Further source spaces have the name of their segment, or their index.
+        """
+        return [self._all_names[source] for source in self.sources]
+
     @cached_property
     def doubtful_sources(self) -> Floats:
         """Indices of the sources that are not significant at three times the noise variance.
@@ -148,13 +159,20 @@ class SourceResult:
 
     @property
     def advice(self) -> str:
-        """What to do about `doubtful_sources`, as text; empty if no source is doubtful."""
-        count, total = self.doubtful_sources.size, self.sources.size
+        """What to do about doubtful sources and patches, as text; empty if there is none.
+
+        They are those that are not significant at three times the noise variance, see
+        `doubtful_sources`. A patch counts once.
+        """
+        count, sizes = self.estimate.doubtful.size, [part.size for part in self.patches]
         if not count:
             return ""
         noise = DOUBT * self.noise_variance
+        noun = "source" if max(sizes) == 1 else "patch" if min(sizes) > 1 else "source and patch"
+        if len(sizes) > 1:
+            noun = noun.replace("source", "sources").replace("patch", "patches")
         return (
-            f"{count} of {total} source{'s' * (total != 1)} would not be significant at "
+            f"{count} of {len(sizes)} {noun} would not be significant at "
             f"noise_variance={noise:.3g}: they may explain errors of the forward solution. Unless "
             "the forward solution is accurate, give this noise variance and see which sources "
             "are still found."
@@ -167,6 +185,16 @@ class SourceResult:
         return [
             self._sources_of(columns[labels[columns] == group]) for group in self.estimate.groups
         ]
+
+    @cached_property
+    def found_sources(self) -> list[FoundSource]:
+        """The point sources and patches that were found, in the order of `patches`.
+
+        Each has a name, the positions of its sources, amplitudes with standard deviations, and its
+        share of the power. Tables and figures have one line for each of them.
+        """
+        parts = zip(self.patches, self._turns, self._shares, strict=True)
+        return [self._found_source(*part) for part in parts]
 
     @cached_property
     def vertices(self) -> list[Floats]:
@@ -315,6 +343,14 @@ class SourceResult:
         NoisePath
             The path of the whitened problem of all evokeds of the fit. Its columns are those of
             `model`; `path_sources` gives the sources.
+
+        Notes
+        -----
+        The numbers of columns in the ``repr`` of the path, and its attributes `supports` and
+        `n_columns`, are from a test that removes all columns that are not significant at once.
+        `sparse_vae` removes sources one at a time, and may so keep one of several sources that can
+        replace each other. Hence `path_sources` may have more sources than these columns belong
+        to. The plots of a result show what `path_sources` returns.
         """
         if cv is False:
             return self.estimate.path(noise_variances, cv)
@@ -339,14 +375,28 @@ class SourceResult:
         """
         return [self._sources_of(columns) for columns in self.estimate.selected_along(path)]
 
+    def strongest_first(self) -> list[FoundSource]:
+        """Return the point sources and patches in the order of their numbers in plots and tables.
+
+        They are in descending order of the amplitude, which is summed over the sources of a patch.
+        """
+        return sorted(self.found_sources, key=lambda found: -found.strength)
+
     def to_dict(self) -> dict[str, Any]:
-        """Return the numbers and texts of the result by name, in a form that JSON can store."""
+        """Return the numbers and texts of the result by name, in a form that JSON can store.
+
+        The entry "sources" has a dictionary for each source, and "patches" one for each patch with
+        its sources and its central source. The entry "patches" of a source has the indices of the
+        patches to which it belongs, and is empty for a point source.
+        """
+        extended = [found for found in self.found_sources if found.size > 1]
         strength = np.linalg.norm(self.amplitudes, axis=1)
         peaks = np.argmax(strength, axis=1)
         spaces = np.repeat(np.arange(len(self.vertices)), [part.size for part in self.vertices])
         rows = [
             {
                 "source": int(source),
+                "name": self.names[number],
                 "space": int(spaces[number]),
                 "vertex": int(np.concatenate(self.vertices)[number]),
                 "position": [float(value) for value in self.positions[number]],
@@ -354,6 +404,9 @@ class SourceResult:
                 "standard_deviation": float(np.linalg.norm(self.posterior_std[number])),
                 "time": float(self.times[peaks[number]]),
                 "goodness_of_fit": float(self.source_goodness_of_fit[number, peaks[number]]),
+                "patches": [
+                    place for place, patch in enumerate(extended) if source in patch.sources
+                ],
             }
             for number, source in enumerate(self.sources)
         ]
@@ -365,26 +418,29 @@ class SourceResult:
             "doubtful_sources": [int(source) for source in self.doubtful_sources],
             "debiased": bool(self.debias),
             "sources": rows,
+            "patches": [patch.to_dict() for patch in extended],
         }
 
     def __repr__(self) -> str:
-        number = self.sources.size
         return (
-            f"SourceResult({number} source{'s' * (number != 1)}, {self.times.size} samples, "
-            f"{self.goodness_of_fit:.1f} % explained, noise variance {self.noise_variance:.3g})"
+            f"SourceResult({counted([part.size for part in self.patches])}, "
+            f"{self.times.size} samples, {self.goodness_of_fit:.1f} % explained, "
+            f"noise variance {self.noise_variance:.3g})"
         )
 
     def _repr_html_(self) -> str:
-        names = ("source", "x, y, z (mm)", "peak (nA·m)", "at (ms)", "explained there (%)")
+        names = ("number", "source", "x, y, z (mm)", "peak (nA·m)", "at (ms)", "explained (%)")
+        entries = [found.to_dict() for found in self.strongest_first()]
         rows: list[Sequence[str]] = [
             (
-                f"{entry['source']}",
-                ", ".join(f"{1e3 * value:.1f}" for value in entry["position"]),
+                f"{number}",
+                entry["name"],
+                ", ".join(f"{1e3 * value:.1f}" for value in entry["center"]),
                 f"{1e9 * entry['amplitude']:.3g} ± {1e9 * entry['standard_deviation']:.2g}",
                 f"{1e3 * entry['time']:.1f}",
                 f"{entry['goodness_of_fit']:.1f}",
             )
-            for entry in self.to_dict()["sources"]
+            for number, entry in enumerate(entries, start=1)
         ]
         columns = {name: [row[place] for row in rows] for place, name in enumerate(names)}
         advice = [self.advice] if self.advice else []
@@ -414,9 +470,78 @@ class SourceResult:
         return SourceDisplay.from_result(self, path=path, ax=ax, **style)
 
     @cached_property
+    def _all_names(self) -> list[str]:
+        """Names of all sources of the forward solution."""
+        spaces = self.forward["src"]
+        return source_names(spaces, [space["vertno"] for space in spaces])
+
+    def _group_name(self, sources: Floats) -> str:
+        """Return the name of a point source, or of a patch of several sources."""
+        center = sources[center_of(self.forward["source_rr"][sources])]
+        name = self._all_names[center]
+        return name if len(sources) == 1 else f"patch of {len(sources)} at {name}"
+
+    def _found_source(self, sources: Floats, turn: Floats, share: Floats) -> FoundSource:
+        """Return a point source or patch with the given sources and share of the power.
+
+        `turn` multiplies the coefficients of the fit to give the amplitudes of each of its sources.
+        """
+        positions = np.asarray(self.forward["source_rr"][sources])
+        center = center_of(positions)
+        axes = self.forward["source_nn"].reshape(-1, self.n_orient, 3)
+        variances = np.diagonal(turn @ self.estimate.covariance @ turn.T)
+        return FoundSource(
+            name=self._group_name(sources),
+            sources=sources,
+            center=int(sources[center]),
+            positions=positions,
+            position=positions[center],
+            orientations=np.asarray(axes[sources[center]]),
+            amplitudes=turn @ self._coefficients,
+            posterior_std=np.sqrt(np.maximum(variances, 0.0) / self.problem.averages[self.index]),
+            goodness_of_fit=share,
+            times=self.times,
+        )
+
+    @cached_property
+    def _turns(self) -> list[Floats]:
+        """Matrices that multiply coefficients to give the amplitudes of point sources and patches.
+
+        They have `n_orient` rows, because the amplitudes of all sources of a patch are equal.
+        """
+        labels = self.estimate.labels[self.estimate.columns]
+        firsts = [np.searchsorted(self.sources, sources[0]) for sources in self.patches]
+        return [
+            self._transfer[first * self.n_orient + self._axes] * (labels == group)
+            for group, first in zip(self.estimate.groups, firsts, strict=True)
+        ]
+
+    @cached_property
+    def _shares(self) -> Floats:
+        """Percentage of the power that each point source or patch explains, (n_groups, n_times).
+
+        MNE divides the power by the squares of the fields of single sources, whose sum is smaller
+        than the square of the field of a patch. The field of a patch is therefore added up first.
+        """
+        if not self.patches:
+            return np.zeros((0, self.times.size))
+        rows = [sources * self.n_orient + axis for sources in self.patches for axis in self._axes]
+        fields = [self.problem.lead_field(part).sum(axis=1) for part in rows]
+        flat = np.concatenate([turn @ self._coefficients for turn in self._turns])
+        data = self._whitened[0] / np.sqrt(self.problem.averages[self.index])
+        with logging_at(self.verbose):
+            shares = split_goodness_of_fit(data, flat, np.column_stack(fields))
+        return np.asarray(shares.reshape(-1, self.n_orient, self.times.size).sum(axis=1))
+
+    @cached_property
     def _rows(self) -> Floats:
         """Indices of the columns of the forward solution that belong to the found sources."""
-        return (self.sources[:, None] * self.n_orient + np.arange(self.n_orient)).ravel()
+        return (self.sources[:, None] * self.n_orient + self._axes).ravel()
+
+    @property
+    def _axes(self) -> Floats:
+        """Indices of the components of a source."""
+        return np.arange(self.n_orient)
 
     @cached_property
     def _transfer(self) -> Floats:
@@ -428,9 +553,16 @@ class SourceResult:
     def _whitened(self) -> tuple[Floats, Floats]:
         """Whitened data of the evoked, and the part of these data that the sources explain."""
         here = self.problem.samples(self.index)
-        found = self.estimate.debiased if self.debias else self.estimate.mean
-        fitted = self.estimate.gain[:, self.estimate.columns] @ found[:, here]
+        found = self._coefficients * np.sqrt(self.problem.averages[self.index])
+        fitted = self.estimate.gain[:, self.estimate.columns] @ found
         return self.estimate.responses[:, here], fitted
+
+    @cached_property
+    def _coefficients(self) -> Floats:
+        """Coefficients of the selected columns for the samples of this evoked, as `amplitudes`."""
+        found = self.estimate.debiased if self.debias else self.estimate.mean
+        here = self.problem.samples(self.index)
+        return np.asarray(found[:, here] / np.sqrt(self.problem.averages[self.index]))
 
     def _sources_of(self, columns: Any) -> Floats:
         """Return the indices, ascending, of the sources to which given columns of the fit belong.
