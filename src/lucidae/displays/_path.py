@@ -35,6 +35,10 @@ class NoisePathDisplay(Display):
         Up to two noise variances to mark by lines. The keys are their texts in the legend.
     names : sequence of str, optional
         Names of the columns; their indices by default.
+    noun : str, default="column"
+        What a line of the plot is called in its texts.
+    omitted : int, default=0
+        Number of further columns that are significant somewhere, but are not drawn.
 
     Attributes
     ----------
@@ -61,6 +65,8 @@ class NoisePathDisplay(Display):
         *,
         marks: dict[str, float] | None = None,
         names: Any = None,
+        noun: str = "column",
+        omitted: int = 0,
     ) -> None:
         self.noise_variances = np.asarray(to_numpy(noise_variances), dtype=float)
         self.columns = np.asarray(columns, dtype=int)
@@ -73,6 +79,8 @@ class NoisePathDisplay(Display):
             )
         self.marks = dict(marks or {})
         self.names = [str(column) for column in self.columns] if names is None else list(names)
+        self.noun = noun
+        self.omitted = omitted
 
     @classmethod
     def from_path(cls, path: Any, *, max_columns: int = 30, ax: Any = None, **style: Any) -> Self:
@@ -99,6 +107,7 @@ class NoisePathDisplay(Display):
             used[index, support] = True
         peaks = np.where(used, path.contributions, 0.0).max(axis=0)
         chosen = np.flatnonzero(used.any(axis=0))
+        omitted = max(chosen.size - max_columns, 0)
         chosen = chosen[np.argsort(-peaks[chosen], kind="stable")][:max_columns]
         entry = np.argmax(used[:, chosen], axis=0)
         chosen = chosen[np.lexsort((-peaks[chosen], entry))]
@@ -110,8 +119,14 @@ class NoisePathDisplay(Display):
         part = path.stable_part
         if part.stop > part.start:
             marks["end of the stable part"] = float(path.noise_variances[part.stop - 1])
-        display = cls(path.noise_variances, chosen, values, marks=marks)
+        display = cls(path.noise_variances, chosen, values, marks=marks, omitted=omitted)
         return display.plot(ax=ax, **style)
+
+    @property
+    def line_label(self) -> str:
+        """What a line is called, and how many of how many lines are drawn unless all are."""
+        count = self.columns.size
+        return self.noun + (f" ({count} of {count + self.omitted})" if self.omitted else "")
 
     @property
     def stays(self) -> np.ndarray[Any, Any]:
@@ -128,7 +143,8 @@ class NoisePathDisplay(Display):
         """
         noise, count = self.noise_variances, self.columns.size
         if not count:
-            ax.text(0.5, 0.5, "no column is significant", ha="center", transform=ax.transAxes)
+            text = f"no {self.noun} is significant"
+            ax.text(0.5, 0.75, text, ha="center", va="center", transform=ax.transAxes)
         # Each cell reaches half-way to its neighbours on the logarithmic axis.
         middles = np.sqrt(noise[1:] * noise[:-1]) if noise.size > 1 else noise[:0]
         step = noise[0] / middles[0] if middles.size else 1.5
@@ -148,12 +164,15 @@ class NoisePathDisplay(Display):
         ax.set_yticks(np.arange(count) + 0.5, labels)
         lines = (("tab:red", "-"), ("black", ":"))  # seen both where they coincide
         for (text, value), (colour, line) in zip(self.marks.items(), lines, strict=False):
-            ax.axvline(value, linestyle=line, linewidth=2, color=colour, label=text)
+            top = 1.0 if count else 0.5  # below the text if there is no column
+            ax.axvline(value, 0.0, top, linestyle=line, linewidth=2, color=colour, label=text)
         if self.marks:
             ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2, frameon=False)
         if count:
             ax.figure.colorbar(self.mesh_, ax=ax, label="share of the power of the responses")
-        ax.set(xlabel="noise variance", ylabel="significant column (* intermittent)")
+        label = f"significant {self.line_label}" if count else ""
+        star = "" if self.stays.all() else f" (*: intermittent {self.noun})"
+        ax.set(xlabel=f"noise variance{star}", ylabel=label)
 
 
 class RankPathDisplay(Display):

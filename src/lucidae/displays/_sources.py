@@ -10,6 +10,7 @@ from scipy.spatial import ConvexHull, QhullError
 
 from lucidae.displays._base import Display
 from lucidae.displays._path import NoisePathDisplay
+from lucidae.source_names import source_names
 from lucidae.validation import install_command
 
 Floats = np.ndarray[Any, Any]
@@ -21,28 +22,48 @@ VIEWS = {
 }
 """Coordinates of the three projections, and the labels of their axes."""
 
+SMALLEST = 30.0
+"""Area of the smallest circle, and of the vertices of a patch, in square points."""
+
+WIDTH_OF_AXES = 160.0
+"""Approximate width of a projection in points, from which distances in mm are computed."""
+
+MOST_NUMBERS = 20
+"""Largest number of sources that have a number in the projections: the strongest ones."""
+
+NAMES_IN_A_ROW = 5
+"""Number of names in a row of the list of names below the projections."""
+
 
 class SourceDisplay(Display):
     """Plot of current sources in three projections of the head.
 
-    The sources are numbered by their strength; the strongest is number 1. Areas and colours of the
-    circles show the strengths, and lines show the orientations. The grey outline is the convex hull
-    of all possible sources. If a path (solutions for a series of noise variances) is given, a panel
-    below shows which sources are found at which noise variance. Use `from_result` or `from_stc` to
-    create one.
+    The sources are numbered by their strength; the strongest is number 1, and only the 20 strongest
+    have a number. Areas and colours of the circles show the strengths, and lines show the
+    orientations of the numbered sources. A patch (extended source) is drawn as its vertices in one
+    colour, with one number at its centre. The grey outline is the convex hull of all possible
+    sources. If a path (solutions for a series of noise variances) is given, a panel below shows
+    which sources are found at which noise variance; otherwise the names of the sources are listed
+    below. Use `from_result` or `from_stc` to create one.
 
     Parameters
     ----------
     positions : array of shape (n, 3)
-        Positions of the sources in metres; x points to the right, y to the front, z to the top.
+        Positions of the sources in metres; x points to the right, y to the front, z to the top. For
+        a patch, the position of its centre.
     strengths : array of shape (n,)
-        Largest amplitudes of the sources over time, in `unit`.
+        Largest amplitudes of the sources over time, in `unit`. For a patch, that of each vertex;
+        its number follows from the sum over its vertices.
     candidates : array of shape (m, 3), optional
         Positions of all possible sources, whose outline is drawn.
     orientations : array of shape (n, 3), optional
         Unit vectors of the currents.
     names : sequence of str, optional
-        Names of the sources in the plot of the path; by default their indices in `positions`.
+        Names of the sources, which are listed below the projections if there is no path. By default
+        their indices in `positions`, which are not listed.
+    patches : sequence of arrays of shape (k, 3), optional
+        Positions of the vertices of each source, one for a point and several for a patch. By
+        default all sources are points.
     unit : str, default="nA·m"
         Unit of the strengths.
     path : NoisePathDisplay, optional
@@ -77,6 +98,7 @@ class SourceDisplay(Display):
         candidates: Any = None,
         orientations: Any = None,
         names: Sequence[str] | None = None,
+        patches: Sequence[Any] | None = None,
         unit: str = "nA·m",
         path: NoisePathDisplay | None = None,
     ) -> None:
@@ -95,10 +117,19 @@ class SourceDisplay(Display):
                 f"orientations has {len(self.orientations)} rows, but positions has {count}; give "
                 "one unit vector for each source."
             )
+        self.listed = names is not None
         self.names = [str(index) for index in range(count)] if names is None else list(names)
+        parts = self.positions[:, None] if patches is None else patches
+        self.patches = [_points(part, "an entry of patches") for part in parts]
+        if len(self.patches) != count:
+            raise ValueError(
+                f"patches has {len(self.patches)} entries, but positions has {count} rows; give "
+                "the positions of the vertices of each source."
+            )
         self.unit = unit
         self.path = path
-        self.order_ = np.argsort(-self.strengths, kind="stable")
+        sizes = np.array([len(part) for part in self.patches], dtype=int)
+        self.order_ = np.argsort(-self.strengths * sizes, kind="stable")
 
     @classmethod
     def from_result(
@@ -146,18 +177,14 @@ class SourceDisplay(Display):
             The display, not yet drawn; its method `plot` draws it.
         """
         _check_result(result)
-        moments = np.einsum("not,noi->nti", result.amplitudes, result.orientations)
-        sizes = np.linalg.norm(moments, axis=2)
-        peaks = np.argmax(sizes, axis=1) if sizes.size else np.zeros(0, dtype=int)
-        rows = np.arange(len(sizes))
-        strengths = sizes[rows, peaks]
-        directions = moments[rows, peaks] / np.where(strengths > 0, strengths, 1.0)[:, None]
+        found = result.found_sources
         display = cls(
-            result.positions,
-            1e9 * strengths,
+            np.reshape([one.position for one in found], (-1, 3)),
+            [1e9 * one.amplitude for one in found],
             candidates=result.forward["source_rr"],
-            orientations=directions,
-            names=[f"source {source}" for source in result.sources],
+            orientations=np.reshape([one.direction for one in found], (-1, 3)),
+            names=[one.name for one in found],
+            patches=[one.positions for one in found],
         )
         if path is not False and path is not None:
             walked = result.noise_path() if path is True else path
@@ -197,9 +224,12 @@ class SourceDisplay(Display):
         sizes = np.abs(data) if data.ndim == 2 else np.linalg.norm(data, axis=1)
         strengths = 1e9 * sizes.max(axis=1, initial=0.0)
         used = np.flatnonzero(strengths > 0)
-        names = [f"vertex {number}" for number in np.concatenate(vertices)[used]]
+        names = source_names(spaces, vertices)
         display = cls(
-            np.concatenate(points)[used], strengths[used], candidates=candidates, names=names
+            np.concatenate(points)[used],
+            strengths[used],
+            candidates=candidates,
+            names=[names[place] for place in used],
         )
         return display.plot(ax=ax, **style)
 
@@ -245,13 +275,17 @@ class SourceDisplay(Display):
     @property
     def height(self) -> float:
         """Height in inches that suits a figure of ten inches in width."""
-        return 3.6 if self.path is None else 4.6 + 0.22 * self.path.columns.size
+        if self.path is None:
+            rows = -(-len(self._numbered()) // NAMES_IN_A_ROW) if self.listed else 0
+            return 3.6 + 0.2 * rows
+        return 4.6 + 0.22 * self.path.columns.size
 
     def arranged(self, figure: Any) -> list[Any]:
         """Return new axes of a figure: three for the projections, side by side, one for the path.
 
         The axes for the path of noise variances are below the others; they are made only if the
-        display has a path.
+        display has a path. Otherwise the names of the sources are listed below, if the figure has a
+        layout engine, such as ``layout="constrained"``.
 
         Parameters
         ----------
@@ -264,6 +298,8 @@ class SourceDisplay(Display):
             Three axes, or four with a path, which `plot` accepts.
         """
         if self.path is None:
+            if self.listed and self.names and figure.get_layout_engine() is not None:
+                self._list_names(figure)
             return list(figure.subplots(1, 3))
         below = 1.2 + 0.22 * self.path.columns.size
         places = figure.subplot_mosaic("abc;ppp", height_ratios=(3.4, below))
@@ -287,11 +323,33 @@ class SourceDisplay(Display):
             axes.grid(False)
         if points is not None and self.strengths.size:
             ax[0].figure.colorbar(points, ax=list(ax[:3]), label=f"amplitude ({self.unit})")
+        if self.strengths.size > MOST_NUMBERS:
+            text = f"numbers: the {MOST_NUMBERS} strongest of {self.strengths.size}"
+            place = {"xycoords": "axes fraction", "textcoords": "offset points"}
+            ax[1].annotate(text, (0.5, 1.0), (0, 24), ha="center", fontsize="small", **place)
         if self.path is not None:
             self.path.plot(ax=ax[3])
-            ax[3].set_ylabel("source (* intermittent)")
+            ax[3].set_ylabel(self.path.line_label if self.path.columns.size else "")
             if self.path.mesh_.colorbar is not None:
                 self.path.mesh_.colorbar.set_label("share of the power")
+
+    def _numbered(self) -> list[tuple[int, int]]:
+        """Return the numbers of the sources that have one, from 1, with their indices."""
+        return [
+            (number, int(source))
+            for number, source in enumerate(self.order_[:MOST_NUMBERS], start=1)
+        ]
+
+    def _list_names(self, figure: Any) -> None:
+        """List the numbers and names of the sources below the projections of a figure."""
+        from matplotlib.lines import Line2D
+
+        handles = [
+            Line2D([], [], linestyle="none", label=f"{number}: {self.names[source]}")
+            for number, source in self._numbered()
+        ]
+        style = {"frameon": False, "handlelength": 0.0, "handletextpad": 0.0, "fontsize": "small"}
+        figure.legend(handles=handles, loc="outside lower center", ncols=NAMES_IN_A_ROW, **style)
 
     def _extent(self) -> tuple[Floats, float]:
         """Return the centre and half the side (mm) of a cube that contains all drawn points."""
@@ -311,23 +369,59 @@ class SourceDisplay(Display):
         the largest circle, and `style` are keyword arguments of ``ax.scatter``. The circles are
         returned, for the colour bar.
         """
-        places, values = 1e3 * self.positions[:, pair], self.strengths
+        sizes = [len(part) for part in self.patches]
+        vertices = 1e3 * np.concatenate([np.zeros((0, 3)), *self.patches])[:, pair]
+        values = np.repeat(self.strengths, sizes)
         # Outlines in the colour of the labels, which pages replace by their own in the dark theme.
         ink = axes.xaxis.label.get_color()
         shown = {"cmap": "viridis_r", "vmin": 0.0, "vmax": largest, "edgecolors": ink, **style}
-        points = axes.scatter(
-            *places.T, s=30.0 + 170.0 * values / largest, c=values, zorder=3, **shown
-        )
-        for number, source in enumerate(self.order_, start=1):
-            axes.annotate(
-                str(number), places[source], xytext=(7, 6), textcoords="offset points", zorder=4
-            )
-            if self.orientations is not None:
-                tip = places[source] + 15.0 * self.orientations[source][pair]
-                axes.plot(*np.array([places[source], tip]).T, "-", color=ink, zorder=2)
+        areas = np.repeat(np.where(np.array(sizes) > 1, SMALLEST, self._areas), sizes)
+        points = axes.scatter(*vertices.T, s=areas, c=values, zorder=3, **shown)
+        numbered = [source for _, source in self._numbered()]
+        for ends in self._lines(pair)[numbered]:
+            axes.plot(*ends[[0, -1]].T, "-", color=ink, zorder=2)
+        self._draw_numbers(axes, pair)
         if not values.size:
             axes.text(0.5, 0.5, "no source", ha="center", transform=axes.transAxes)
         return points
+
+    def _lines(self, pair: list[int]) -> Floats:
+        """Return points on the lines of orientation in one projection, in mm, (n, n_points, 2)."""
+        if self.orientations is None:
+            return np.zeros((len(self.positions), 0, 2))
+        steps = np.linspace(0.0, 15.0, 9)[:, None]
+        return np.asarray(
+            1e3 * self.positions[:, None, pair] + steps * self.orientations[:, None, pair]
+        )
+
+    def _draw_numbers(self, axes: Any, pair: list[int]) -> None:
+        """Draw the numbers of the strongest sources in one projection.
+
+        The number of a patch is in its centre, on a white background. That of a point is beside its
+        circle, away from lines, other circles and other numbers where there is room.
+        """
+        places = 1e3 * self.positions[:, pair]
+        circles = 1e3 * np.concatenate([np.zeros((0, 3)), *self.patches])[:, pair]
+        numbered = self._numbered()
+        lines = self._lines(pair)[[source for _, source in numbered]].reshape(-1, 2)
+        taken = np.concatenate([circles, lines])
+        box = {"boxstyle": "round,pad=0.15", "facecolor": "white", "edgecolor": "black"}
+        style = {"ha": "center", "va": "center", "textcoords": "offset points"}
+        for number, source in numbered:
+            if len(self.patches[source]) > 1:
+                boxed = {"color": "black", "fontsize": "small", "bbox": box, "zorder": 5}
+                axes.annotate(str(number), places[source], xytext=(0, 0), **style, **boxed)
+                continue
+            distance = 0.5 * np.sqrt(self._areas[source]) + 6.0
+            reach = distance * 2.0 * self._extent()[1] / WIDTH_OF_AXES
+            shift = _free_direction(places[source], reach, taken)
+            taken = np.concatenate([taken, [places[source] + reach * shift]])
+            axes.annotate(str(number), places[source], xytext=distance * shift, zorder=4, **style)
+
+    @property
+    def _areas(self) -> Floats:
+        """Areas of the circles of point sources in square points."""
+        return SMALLEST + 170.0 * self.strengths / (self.strengths.max(initial=0.0) or 1.0)
 
 
 def _check_result(result: Any) -> None:
@@ -353,6 +447,19 @@ def _points(values: Any, name: str) -> Floats:
     return points
 
 
+def _free_direction(place: Floats, reach: float, taken: Floats) -> Floats:
+    """Return the unit vector from `place` to a point at the distance `reach` that is free.
+
+    The point is as far as possible from the nearest one of the points `taken`. Of several
+    directions in which it is farther than `reach`, the first is chosen.
+    """
+    angles = np.pi * (0.23 + np.arange(12) / 6.0)
+    directions = np.column_stack([np.cos(angles), np.sin(angles)])
+    ends = place + reach * directions
+    gaps = np.linalg.norm(ends[:, None] - taken[None], axis=2).min(axis=1)
+    return np.asarray(directions[np.argmax(np.minimum(gaps, 0.999 * reach))])
+
+
 def _draw_outline(axes: Any, candidates: Floats | None, pair: list[int]) -> None:
     """Draw the convex hull of all possible sources in one projection; the points if it is flat.
 
@@ -371,36 +478,35 @@ def _draw_outline(axes: Any, candidates: Floats | None, pair: list[int]) -> None
 
 
 def _path_of_sources(result: Any, path: Any, order: Floats, max_sources: int) -> NoisePathDisplay:
-    """Return the display of a path of noise variances with one line for each source.
+    """Return the display of a path of noise variances with one line for each source or patch.
 
     The sources of the result come first, in the order of their numbers in the plot. Sources that
     are found only at other noise variances follow, in descending order of their largest
     contribution. At most `max_sources` sources are drawn.
     """
-    # Which sources each column of the fit acts on; the columns of a source have one contribution.
-    pairs = result.expansion.tocoo()
-    owners, columns = pairs.row // result.n_orient, pairs.col
+    labels, own = np.asarray(result.estimate.labels), result.estimate.groups[order]
     used = np.zeros(path.contributions.shape, dtype=bool)
     for place, selected in enumerate(result.estimate.selected_along(path)):
         used[place, selected] = True
-    listed = np.union1d(result.sources, owners[np.asarray(used.any(axis=0))[columns]]).astype(int)
-    kept = np.isin(owners, listed)
-    rows, columns = np.searchsorted(listed, owners[kept]), columns[kept]
+    listed = np.union1d(own, labels[used.any(axis=0)]).astype(int)
+    kept = np.flatnonzero(np.isin(labels, listed))
+    rows = np.searchsorted(listed, labels[kept])
     shares = np.full((listed.size, len(path)), np.nan)
-    for place in range(len(path)):
-        values = np.where(used[place], path.contributions[place], np.nan)[columns]
+    for place in range(len(path)):  # all columns of a source or patch have the same contribution
+        values = np.where(used[place], path.contributions[place], np.nan)[kept]
         np.fmax.at(shares[:, place], rows, values)
-    own = [int(np.searchsorted(listed, source)) for source in result.sources[order]]
     peaks = np.nan_to_num(shares).max(axis=1, initial=0.0)
-    others = [int(row) for row in np.argsort(-peaks, kind="stable") if row not in own]
-    chosen = [*own, *others][:max_sources]
-    names = [f"{number}: source {listed[row]}" for number, row in enumerate(own, start=1)]
-    names += [f"source {listed[row]}" for row in others]
+    others = [row for row in np.argsort(-peaks, kind="stable") if listed[row] not in own]
+    chosen = [*np.searchsorted(listed, own), *others][:max_sources]
+    names = [result.group_name(listed[row]) for row in chosen]
+    names[: own.size] = [f"{number}: {name}" for number, name in enumerate(names[: own.size], 1)]
     marks = {"noise variance of the fit": float(result.noise_variance)}
     return NoisePathDisplay(
         path.noise_variances,
         listed[chosen],
         shares[chosen],
         marks=marks,
-        names=names[: len(chosen)],
+        names=names,
+        noun="source",
+        omitted=listed.size - len(chosen),
     )

@@ -193,7 +193,8 @@ class SourceResult:
         Each has a name, the positions of its sources, amplitudes with standard deviations, and its
         share of the power. Tables and figures have one line for each of them.
         """
-        parts = zip(self.patches, self._turns, self._shares, strict=True)
+        names = [self.group_name(group) for group in self.estimate.groups]
+        parts = zip(names, self.patches, self._turns, self._shares, strict=True)
         return [self._found_source(*part) for part in parts]
 
     @cached_property
@@ -375,6 +376,23 @@ class SourceResult:
         """
         return [self._sources_of(columns) for columns in self.estimate.selected_along(path)]
 
+    def group_name(self, group: int) -> str:
+        """Return the name of a possible point source or patch.
+
+        Parameters
+        ----------
+        group : int
+            Label of the group of columns of the fit, as in ``estimate.labels``.
+
+        Returns
+        -------
+        str
+            The name of a point source, or the size of a patch and the name of its central source.
+        """
+        sources = self._sources_of(np.flatnonzero(self.estimate.labels == group))
+        name = self._all_names[sources[center_of(self.forward["source_rr"][sources])]]
+        return name if sources.size == 1 else f"patch of {sources.size} at {name}"
+
     def strongest_first(self) -> list[FoundSource]:
         """Return the point sources and patches in the order of their numbers in plots and tables.
 
@@ -475,14 +493,8 @@ class SourceResult:
         spaces = self.forward["src"]
         return source_names(spaces, [space["vertno"] for space in spaces])
 
-    def _group_name(self, sources: Floats) -> str:
-        """Return the name of a point source, or of a patch of several sources."""
-        center = sources[center_of(self.forward["source_rr"][sources])]
-        name = self._all_names[center]
-        return name if len(sources) == 1 else f"patch of {len(sources)} at {name}"
-
-    def _found_source(self, sources: Floats, turn: Floats, share: Floats) -> FoundSource:
-        """Return a point source or patch with the given sources and share of the power.
+    def _found_source(self, name: str, sources: Floats, turn: Floats, share: Floats) -> FoundSource:
+        """Return a point source or patch with the given name, sources and share of the power.
 
         `turn` multiplies the coefficients of the fit to give the amplitudes of each of its sources.
         """
@@ -491,7 +503,7 @@ class SourceResult:
         axes = self.forward["source_nn"].reshape(-1, self.n_orient, 3)
         variances = np.diagonal(turn @ self.estimate.covariance @ turn.T)
         return FoundSource(
-            name=self._group_name(sources),
+            name=name,
             sources=sources,
             center=int(sources[center]),
             positions=positions,
