@@ -598,6 +598,63 @@ def test_result_describes_itself():
     assert_allclose(lengths, 1.0)
 
 
+NAMED = [
+    ("surface", "mag", (5, 60), ["lh 5", "rh 18"]),
+    ("grid", "mag", (5, 21), ["vertex 74", "vertex 124"]),
+    ("mixed", "both", (5, 100), ["lh 5", "space 2 vertex 16"]),
+]
+
+
+@pytest.mark.parametrize(("space", "kind", "sources", "names"), NAMED)
+def test_sources_are_named_by_the_vertices_of_the_source_estimate(space, kind, sources, names):
+    result = localised(simulated(space, kind, sources=sources, noise=0.5))
+    assert result.names == names
+    vertices = np.concatenate(result.stc.vertices)
+    assert [int(name.split()[-1]) for name in names] == vertices.tolist()
+    summary = result.to_dict()
+    assert [row["name"] for row in summary["sources"]] == names
+    assert [row["source"] for row in summary["sources"]] == list(sources)
+    assert [row["patches"] for row in summary["sources"]] == [[], []]
+    assert summary["patches"] == []
+    page = result._repr_html_()
+    assert all(f"<td>{name}</td>" in page for name in names)
+    assert [found.name for found in result.found_sources] == names
+    numbered = result.strongest_first()
+    strengths = np.linalg.norm(result.amplitudes, axis=1).max(axis=1)
+    assert [found.name for found in numbered] == [names[i] for i in np.argsort(-strengths)]
+
+
+def test_segments_of_a_volume_give_their_names():
+    places = np.random.default_rng(0).uniform(-0.05, 0.05, (2, 15, 3))
+    parts = [
+        mne.setup_volume_source_space(pos={"rr": rr, "nn": rr}, verbose=False) for rr in places
+    ]
+    parts[0][0]["seg_name"] = "Left-Amygdala"
+    src, info = parts[0] + parts[1], sensors("mag")
+    sphere = mne.make_sphere_model((0.0, 0.0, 0.0), 0.09, info=info, verbose=False)
+    forward = mne.make_forward_solution(info, None, src, sphere, eeg=False, verbose=False)
+    field = forward["sol"]["data"].reshape(51, -1, 3)[:, [4, 22]].reshape(51, -1)
+    rng = np.random.default_rng(1)
+    data = field @ (2e-7 * rng.standard_normal((6, 8))) + 1e-14 * rng.standard_normal((51, 8))
+    evoked = mne.EvokedArray(data, info, verbose=False)
+    cov = mne.make_ad_hoc_cov(info, verbose=False)
+    result = sparse_vae(evoked, forward, cov, return_result=True, verbose=False)
+    assert {"Left-Amygdala 4", "space 1 vertex 7"} <= set(result.names)
+
+
+@pytest.mark.parametrize("debias", [False, True])
+def test_found_points_have_the_numbers_of_the_sources(debias):
+    data = simulated("scattered", "eeg", noise=0.5)
+    data.evoked.nave = 3
+    result = localised(data, debias=debias)
+    found = result.found_sources
+    assert [one.sources.tolist() for one in found] == [[source] for source in result.sources]
+    for name in ("positions", "orientations", "amplitudes", "posterior_std"):
+        values = [np.reshape(getattr(one, name), getattr(result, name).shape[1:]) for one in found]
+        assert_allclose(values, getattr(result, name), atol=1e-20)
+    assert_allclose([one.goodness_of_fit for one in found], result.source_goodness_of_fit)
+
+
 def test_path_goes_from_no_source_to_the_sources_of_the_fit():
     data = simulated("scattered", "mag", noise=0.5, n_times=6, strength=0.5)
     result = localised(data, noise_variance=1.0)

@@ -1,5 +1,7 @@
 """Extended sources of `lucidae.mne`: patches, and the directions of a source that have a field."""
 
+import json
+
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
@@ -10,6 +12,7 @@ require("mne")
 
 from evoked_recordings import forward_of, localised, scattered_space, simulated, surface_space
 from lucidae.mne.estimate import observable_basis
+from lucidae.mne.evoked_problem import split_goodness_of_fit
 from lucidae.mne.patches import neighbourhoods
 
 
@@ -75,6 +78,79 @@ def test_extended_source_is_recovered_better_by_patches_than_by_points(kind, see
     assert any(np.array_equal(members, patch) for members in result.patches)
     whole = np.concatenate([np.sort(members) for members in result.patches])
     assert set(result.sources) == set(whole)
+
+
+@pytest.fixture(scope="module")
+def patch_and_point():
+    """Return the result for a patch of the left hemisphere and a point of the right one."""
+    data = extended("mag", neighbourhoods(surface_space(), 2)[7], 0)
+    course = 60e-9 * np.random.default_rng(3).standard_normal(12)
+    data.evoked.data += np.outer(data.field[:, 60], course)
+    return localised(data, loose=0.0, patches=[1, 2])
+
+
+def test_a_patch_is_listed_once_with_its_central_source(patch_and_point):
+    result = patch_and_point
+    assert "(1 source and 1 patch of 16 sources, 12 samples" in repr(result)
+    assert result.sources.size == len(result.dipoles) == 17  # as before
+    point, patch = result.found_sources
+    assert (point.name, patch.name) == ("rh 18", "patch of 16 at lh 7")
+    assert [one.size for one in result.strongest_first()] == [16, 1]
+    page = result._repr_html_()
+    assert page.count("<td>patch of 16 at lh 7</td>") == page.count("<td>rh 18</td>") == 1
+    assert page.count("<td>lh ") == 0
+    summary = json.loads(json.dumps(result.to_dict()))
+    assert [row["patches"] for row in summary["sources"]] == [[0]] * 16 + [[]]
+    (listed,) = summary["patches"]
+    places = result.positions[:16]
+    nearest = places[np.argmin(np.linalg.norm(places - places.mean(axis=0), axis=1))]
+    assert (listed["size"], listed["center_source"]) == (16, 7)
+    assert_allclose(listed["center"], nearest)
+    assert listed["sources"] == result.patches[1].tolist()
+
+
+def test_amplitude_and_share_of_a_patch_are_those_of_its_column(patch_and_point):
+    result = patch_and_point
+    point, patch = result.found_sources
+    for amplitude, deviation in zip(result.amplitudes[:16], result.posterior_std[:16], strict=True):
+        assert_allclose(patch.amplitudes, amplitude)
+        assert_allclose(patch.posterior_std, deviation)
+    # The share is that of a single source with the field of the patch.
+    fields = result.problem.lead_field(np.arange(84))
+    fields = np.column_stack([fields[:, 60], fields[:, patch.sources].sum(axis=1)])
+    courses = np.stack([point.amplitudes[0], patch.amplitudes[0]])
+    data = result._whitened[0] / np.sqrt(result.problem.averages[0])
+    shares = split_goodness_of_fit(data, courses, fields)
+    assert_allclose([point.goodness_of_fit, patch.goodness_of_fit], shares)
+    assert patch.goodness_of_fit.max() > 90
+
+
+def test_a_patch_is_one_number_and_one_line_of_the_path(patch_and_point):
+    pyplot = require("matplotlib.pyplot")
+    display = patch_and_point.plot(path=True)
+    assert display.path.names[:2] == ["1: patch of 16 at lh 7", "2: rh 18"]
+    assert not any("lh" in name and "patch" not in name for name in display.path.names)
+    numbers = [text.get_text() for text in display.ax_[0].texts]
+    assert sorted(numbers) == ["1", "2"]
+    assert len(display.ax_[0].collections[0].get_offsets()) == 17
+    pyplot.close(display.figure_)
+
+
+def test_a_doubtful_patch_counts_once():
+    data = extended("mag", neighbourhoods(surface_space(), 2)[7], 0)
+    data.evoked.data *= 0.02
+    weak = localised(data, loose=0.0, patches=[2])
+    assert weak.doubtful_sources.size == 16
+    assert "1 of 1 patch would not be significant" in weak.advice
+
+
+@pytest.mark.parametrize("sizes", [15.0, [0.01, 0.2]])
+def test_radii_in_the_wrong_unit_are_refused(sizes):
+    data = simulated("surface", "mag", noise=0.5)
+    given = 15 if sizes == 15.0 else 0.2
+    words = rf"the radius {given}, but radii are in metres .* 0\.015 for 15 mm"
+    with pytest.raises(ValueError, match=words):
+        localised(data, patches=sizes)
 
 
 def test_patches_of_free_sources_share_one_direction():

@@ -1,7 +1,10 @@
 """`lucidae fit meg`: its page, what it prints, the files that it writes, and its errors."""
 
+import csv
+import io
 import re
 import sys
+from urllib.parse import unquote
 
 import numpy as np
 import pytest
@@ -14,8 +17,11 @@ require("jinja2")
 require("matplotlib")
 mne = require("mne")
 
-from evoked_recordings import simulated
+from evoked_recordings import localised, simulated, surface_space
 from lucidae.mne import sparse_vae
+from lucidae.mne.patches import neighbourhoods
+from lucidae.report.blocks import Clock
+from lucidae.report.sources import sources_page
 from lucidae.validation import install_command
 
 FILES = ("a-ave.fif", "a-fwd.fif", "a-cov.fif")
@@ -68,12 +74,72 @@ def test_page_and_source_estimate_are_those_of_the_function(run, written, tmp_pa
     for entry in expected.to_dict()["sources"]:
         place = ", ".join(f"{1e3 * value:.1f}" for value in entry["position"])
         assert f"<td>{place}</td>" in page
-        assert f"({place}) mm, {1e9 * entry['amplitude']:.3g} nA·m" in out
+        assert f"<td>{entry['name']}</td>" in page
+        amplitude = f"{1e9 * entry['amplitude']:.3g} nA·m"
+        assert f": {entry['name']}, ({place}) mm, {amplitude}" in out
+    assert expected.names == ["vertex 74", "vertex 124"]
+    assert "norm of its three components" in page
+    for name, source in (("74", "5"), ("124", "21")):
+        rows = [row for row in table_of(page, "sources.csv") if row["source"] == source]
+        assert [(row["name"], row["size"]) for row in rows] == [(f"vertex {name}", "1")]
     stc = mne.read_source_estimate(tmp_path / "estimates" / "mine-vl.stc")
     np.testing.assert_allclose(stc.data, expected.stc.data, rtol=1e-5)
     assert sorted(re.findall(r"Written: (.*)", out)) == sorted(
         map(str, (tmp_path / "a-ave-sources.html", tmp_path / "estimates" / "mine-vl.stc"))
     )
+
+
+def table_of(page, name):
+    """Return the rows of a table that a page contains as a file to download."""
+    (link,) = re.findall(rf'download="{name}" href="data:text/csv;charset=utf-8,([^"]*)"', page)
+    return list(csv.DictReader(io.StringIO(unquote(link))))
+
+
+def test_a_patch_is_one_line_of_the_page():
+    src = surface_space()
+    recording = simulated("surface", "mag", sources=(), noise=0.0, fixed=True)
+    patch = neighbourhoods(src, 2)[7]
+    rng = np.random.default_rng(0)
+    field = recording.field[:, patch].sum(axis=1)
+    noise = np.sqrt(recording.cov.data)[:, None] * rng.standard_normal((field.size, 12))
+    recording.evoked.data[:] = np.outer(field, 30e-9 * rng.standard_normal(12)) + noise
+    result = localised(recording, loose=0.0, patches=[2])
+    page = sources_page(result, name="patch", clock=Clock(), with_path=False)
+    assert page.count("<td>patch of 16 at lh 7</td>") == 2  # table of the page, and of the figure
+    assert "<td>lh " not in page
+    (row,) = table_of(page, "sources.csv")
+    assert (row["name"], row["size"], row["source"]) == ("patch of 16 at lh 7", "16", "7")
+    assert "three components" not in page  # the orientation is fixed
+    assert "its share is that of the whole patch" in page
+
+
+def mixed_files(folder):
+    """Write a recording with a mixed source space, and return the names of its files."""
+    recording = simulated("mixed", "both", sources=(5, 100), noise=0.5)
+    names = [f"mixed-{kind}.fif" for kind in ("ave", "fwd", "cov")]
+    mne.write_evokeds(folder / names[0], recording.evoked, overwrite=True, verbose="ERROR")
+    mne.write_forward_solution(folder / names[1], recording.forward, True, verbose="ERROR")
+    mne.write_cov(folder / names[2], recording.cov, overwrite=True, verbose="ERROR")
+    return names
+
+
+def test_missing_h5io_is_said_before_a_fit_to_a_mixed_source_space(
+    run, written, tmp_path, monkeypatch
+):
+    files = mixed_files(written)
+    calls = []
+    monkeypatch.setattr("lucidae.mne.sparse_vae", lambda *given, **options: calls.append(given))
+    monkeypatch.setattr("lucidae.cli.meg.find_spec", lambda name: None)
+    code, out, err = run("--stc", "mine", files=files)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert "h5io, which is not installed: pip install h5io, or omit --stc." in err
+    assert not calls
+    assert not list(tmp_path.iterdir())
+    monkeypatch.undo()
+    monkeypatch.chdir(tmp_path)
+    code, out, _ = run("--no-path", files=files)
+    assert code == 0
+    assert re.search(r"1: (lh 5|space 2 vertex 16), \(", out)
 
 
 def test_options_reach_the_function(run, written, monkeypatch):

@@ -4,7 +4,6 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-import scipy.sparse
 
 import extras
 
@@ -13,7 +12,7 @@ extras.require("matplotlib")
 import matplotlib as mpl
 from matplotlib import pyplot as plt
 
-from lucidae.displays import SourceDisplay
+from lucidae.displays import NoisePathDisplay, SourceDisplay
 
 
 @pytest.fixture(autouse=True)
@@ -57,6 +56,82 @@ def test_orientations_are_lines_of_equal_length_in_space(points):
     np.testing.assert_allclose(lengths, [15.0, 15.0, 0.0], atol=1e-9)  # z is not seen from above
 
 
+def drawn_numbers(axes):
+    """Return the texts of one projection that are numbers, as artists."""
+    return [text for text in axes.texts if text.get_text().isdigit()]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_number_is_not_crossed_by_the_line_of_its_source(seed):
+    rng = np.random.default_rng(seed)
+    places = np.array([[-0.05, -0.05, -0.05], [0.05, 0.05, 0.05], [-0.05, 0.05, 0.0]])
+    directions = rng.standard_normal((3, 3))
+    directions /= np.linalg.norm(directions, axis=1, keepdims=True)
+    display = SourceDisplay(places, [3.0, 2.0, 1.0], orientations=directions).plot()
+    display.figure_.canvas.draw()
+    for axes in display.ax_:
+        numbers = drawn_numbers(axes)
+        assert [text.get_text() for text in numbers] == ["1", "2", "3"]
+        for text, line in zip(numbers, axes.lines, strict=True):
+            path = line.get_path().transformed(line.get_transform())
+            assert not path.intersects_bbox(text.get_window_extent(), filled=False)
+
+
+def test_only_the_strongest_of_many_sources_are_numbered(points):
+    strengths = np.arange(50.0) + 1.0
+    display = SourceDisplay(points, strengths, orientations=np.tile([1.0, 0, 0], (50, 1))).plot()
+    for axes in display.ax_:
+        assert {int(text.get_text()) for text in drawn_numbers(axes)} == set(range(1, 21))
+        assert len(axes.lines) == 20
+        assert len(axes.collections[0].get_offsets()) == 50
+    texts = [text.get_text() for text in display.ax_[1].texts]
+    assert "numbers: the 20 strongest of 50" in texts
+
+
+def test_a_patch_is_its_vertices_in_one_colour_with_one_number_at_its_centre(points):
+    patches = [points[[0]], points[10:14]]
+    display = SourceDisplay(points[[0, 12]], [3.0, 2.0], patches=patches).plot()
+    assert display.order_.tolist() == [
+        1,
+        0,
+    ]  # the amplitudes of the four vertices have a larger sum
+    for axes, pair in zip(display.ax_, ([0, 1], [0, 2], [1, 2]), strict=True):
+        circles = axes.collections[0]
+        np.testing.assert_allclose(
+            circles.get_offsets(), 1e3 * points[[0, 10, 11, 12, 13]][:, pair]
+        )
+        assert circles.get_array().tolist() == [3.0, 2.0, 2.0, 2.0, 2.0]
+        assert len(set(circles.get_sizes()[1:])) == 1
+        places = {text.get_text(): text for text in drawn_numbers(axes)}
+        assert sorted(places) == ["1", "2"]
+        np.testing.assert_allclose(places["1"].xy, 1e3 * points[12, pair])
+        assert places["1"].xyann == (0, 0)
+
+
+def test_names_are_listed_below_the_projections_without_a_path(points):
+    display = SourceDisplay(points[:2], [1.0, 3.0], names=["lh 4", "rh 9"]).plot()
+    (listed,) = display.figure_.legends
+    assert [text.get_text() for text in listed.get_texts()] == ["1: rh 9", "2: lh 4"]
+    assert not SourceDisplay(points[:2], [1.0, 3.0]).plot().figure_.legends
+    assert not SourceDisplay.from_result(simulated_result(points)).figure_.legends
+
+
+def test_a_path_without_sources_says_so_beside_its_line():
+    empty = NoisePathDisplay(
+        [4.0, 2.0, 1.0], [], np.zeros((0, 3)), marks={"noise variance of the fit": 2.0},
+        noun="source",
+    )  # fmt: skip
+    display = SourceDisplay(np.zeros((0, 3)), [], path=empty).plot()
+    display.figure_.canvas.draw()
+    below = display.ax_[3]
+    (text,) = below.texts
+    assert text.get_text() == "no source is significant"
+    (line,) = below.lines
+    path = line.get_path().transformed(line.get_transform())
+    assert not path.intersects_bbox(text.get_window_extent(), filled=False)
+    assert below.get_ylabel() == ""
+
+
 def test_all_projections_have_one_scale(points):
     flat = points * [1.0, 1.0, 0.2]
     display = SourceDisplay(flat[:2], [1.0, 2.0], candidates=flat).plot()
@@ -68,11 +143,8 @@ def test_all_projections_have_one_scale(points):
 
 def simulated_result(points):
     """Return an object with the attributes of a result: sources 4 and 9, two columns each."""
-    owners = np.repeat(np.arange(len(points)), 2)
-    columns = np.arange(owners.size)
-    rows = 3 * owners + columns % 2
-    expansion = scipy.sparse.csc_array((np.ones(rows.size), (rows, columns)), (150, rows.size))
-    contributions = np.zeros((3, rows.size))
+    labels = np.repeat(np.arange(len(points)), 2)
+    contributions = np.zeros((3, labels.size))
     contributions[1:, 8:10] = [[0.5], [0.4]]
     contributions[2, 18:20] = 0.2
     contributions[0, 40:42] = 0.1
@@ -85,19 +157,24 @@ def simulated_result(points):
     path = Path(
         noise_variances=np.array([4.0, 2.0, 1.0]), supports=supports, contributions=contributions
     )
-    amplitudes = np.zeros((2, 3, 5))
-    amplitudes[0, 0, 2], amplitudes[1, 1, 3] = 2e-9, 8e-9
+    found = [
+        SimpleNamespace(
+            name=f"lh {source}", positions=points[[source]], position=points[source],
+            amplitude=size, direction=direction,
+        )
+        for source, size, direction in zip((4, 9), (2e-9, 8e-9), np.eye(3), strict=False)
+    ]  # fmt: skip
     return SimpleNamespace(
-        amplitudes=amplitudes,
-        orientations=np.tile(np.eye(3), (2, 1, 1)),
+        amplitudes=np.zeros((2, 3, 5)),
         positions=points[[4, 9]],
         forward={"source_rr": points},
-        sources=np.array([4, 9]),
-        expansion=expansion,
-        n_orient=3,
+        found_sources=found,
+        group_name=lambda label: f"lh {label}",
         noise_variance=1.0,
         noise_path=lambda: path,
-        estimate=SimpleNamespace(selected_along=lambda path: path.supports),
+        estimate=SimpleNamespace(
+            labels=labels, groups=np.array([4, 9]), selected_along=lambda path: path.supports
+        ),
     )
 
 
@@ -106,19 +183,21 @@ def test_result_is_drawn_with_its_path(points):
     np.testing.assert_allclose(display.strengths, [2.0, 8.0])  # nA·m
     np.testing.assert_allclose(display.orientations, [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]])
     assert display.path.columns.tolist() == [9, 4, 20]
-    assert display.path.names == ["1: source 9", "2: source 4", "source 20"]
+    assert display.path.names == ["1: lh 9", "2: lh 4", "lh 20"]
     expected = [[np.nan, np.nan, 0.2], [np.nan, 0.5, 0.4], [0.1, np.nan, np.nan]]
     np.testing.assert_array_equal(display.path.contributions, expected)
     assert display.path.marks == {"noise variance of the fit": 1.0}
     assert len(display.ax_) == 4
-    assert display.ax_[3].get_ylabel() == "source (* intermittent)"
+    assert display.ax_[3].get_ylabel() == "source"
+    assert display.ax_[3].get_xlabel() == "noise variance (*: intermittent source)"
 
 
 def test_path_can_be_left_out_or_shortened(points):
     result = simulated_result(points)
     assert SourceDisplay.from_result(result, path=False).path is None
     short = SourceDisplay.from_result(result, path=result.noise_path(), max_sources=1)
-    assert short.path.names == ["1: source 9"]
+    assert short.path.names == ["1: lh 9"]
+    assert short.ax_[3].get_ylabel() == "source (1 of 3)"
 
 
 def test_other_objects_than_a_result_are_refused(points):
@@ -135,15 +214,15 @@ def test_other_objects_than_a_result_are_refused(points):
 
 def test_source_estimate_is_drawn_at_the_vertices_of_its_space(points):
     spaces = [
-        {"rr": points, "vertno": np.arange(0, 50, 2)},
-        {"rr": -points, "vertno": np.arange(50)},
+        {"type": "surf", "id": 101, "rr": points, "vertno": np.arange(0, 50, 2)},
+        {"type": "surf", "id": 102, "rr": -points, "vertno": np.arange(50)},
     ]
     stc = SimpleNamespace(vertices=[np.array([2, 4]), np.array([7])], data=np.zeros((3, 4)))
     stc.data[[0, 2], 1] = [1e-9, -3e-9]
     display = SourceDisplay.from_stc(stc, spaces)
     np.testing.assert_allclose(display.positions, [points[2], -points[7]])
     np.testing.assert_allclose(display.strengths, [1.0, 3.0])
-    assert display.names == ["vertex 2", "vertex 7"]
+    assert display.names == ["lh 2", "rh 7"]
     assert len(display.candidates) == 75
     vector = SimpleNamespace(vertices=stc.vertices, data=np.zeros((3, 3, 4)))
     vector.data[0, :, 2] = [3e-9, 0.0, 4e-9]
@@ -182,6 +261,7 @@ def test_it_draws_on_given_axes_and_refuses_other_numbers_of_them(points):
         ({"strengths": [1.0]}, "strengths has 1 entries, but positions has 2 rows"),
         ({"orientations": np.zeros((1, 3))}, "orientations has 1 rows, but positions has 2"),
         ({"candidates": np.zeros(3)}, "candidates has shape"),
+        ({"patches": [np.zeros((4, 3))]}, "patches has 1 entries, but positions has 2 rows"),
     ],
 )
 def test_arrays_of_other_shapes_are_refused(arguments, message):

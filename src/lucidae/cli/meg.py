@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -133,6 +134,8 @@ def meg(
         with clock("fit"):
             response = _cropped(_chosen(mne, evoked, condition), tmin, tmax)
             problem = (response, *_model(mne, forward, covariance))
+            if stc is not None:
+                _check_hdf5(problem[1]["src"])
             result = sparse_vae(*problem, return_result=True, verbose="ERROR", **settings)
         name = f"{evoked.name}, {response.comment}" if response.comment else evoked.name
         write_sources(result, page, name=name, clock=clock, with_path=path)
@@ -142,7 +145,7 @@ def meg(
     print_written(page)
     if stc is not None:
         with mne.use_log_level("ERROR"):
-            paths = _saved(result.stc, stc)
+            paths = _saved(result.stc, stc, in_hdf5=_needs_hdf5(result.forward["src"]))
         for file in paths:
             print_written(file)
 
@@ -249,7 +252,7 @@ def _cropped(response: Any, tmin: float | None, tmax: float | None) -> Any:
 
 def _lines(result: Any) -> list[str]:
     """Return the printed lines about a result: a headline, and one line for each source."""
-    entries = sorted(result.to_dict()["sources"], key=lambda entry: -float(entry["amplitude"]))
+    entries = [found.to_dict() for found in result.strongest_first()]
     head = (
         f"Sources: {len(entries)}; {result.goodness_of_fit:.1f} % of the whitened power explained; "
         f"noise variance {result.noise_variance:.3g}"
@@ -257,7 +260,8 @@ def _lines(result: Any) -> list[str]:
     return [
         head,
         *(
-            f"  {number}: ({', '.join(f'{1e3 * x:.1f}' for x in entry['position'])}) mm, "
+            f"  {number}: {entry['name']}, "
+            f"({', '.join(f'{1e3 * x:.1f}' for x in entry['center'])}) mm, "
             f"{1e9 * entry['amplitude']:.3g} nA·m at {1e3 * entry['time']:.1f} ms"
             for number, entry in enumerate(entries, start=1)
         ),
@@ -277,11 +281,29 @@ def _check_estimate(prefix: str) -> None:
         )
 
 
-def _saved(estimate: Any, prefix: str) -> list[Path]:
+def _needs_hdf5(spaces: Any) -> bool:
+    """Tell whether source estimates on these source spaces can be stored in HDF5 only.
+
+    Other formats of MNE contain two hemispheres or one volume.
+    """
+    return len(spaces) > 1 and spaces.kind != "surface"
+
+
+def _check_hdf5(spaces: Any) -> None:
+    """Raise an error if a package is missing that stores estimates on these source spaces."""
+    if _needs_hdf5(spaces) and find_spec("h5io") is None:
+        raise ValueError(
+            "--stc was given, but the source estimate of several source spaces (mixed, or several "
+            "volumes) is stored in HDF5 by the package h5io, which is not installed: "
+            "pip install h5io, or omit --stc."
+        )
+
+
+def _saved(estimate: Any, prefix: str, *, in_hdf5: bool) -> list[Path]:
     """Save a source estimate of MNE, and return the paths of the files that were written."""
     Path(prefix).parent.mkdir(parents=True, exist_ok=True)
     began = {path: path.stat().st_mtime_ns for path in _estimate_files(prefix)}
-    estimate.save(prefix, overwrite=True, verbose="ERROR")
+    estimate.save(prefix, "h5" if in_hdf5 else "stc", overwrite=True, verbose="ERROR")
     return [path for path in _estimate_files(prefix) if path.stat().st_mtime_ns != began.get(path)]
 
 

@@ -378,8 +378,9 @@ class SourceDisplay(Display):
         areas = np.repeat(np.where(np.array(sizes) > 1, SMALLEST, self._areas), sizes)
         points = axes.scatter(*vertices.T, s=areas, c=values, zorder=3, **shown)
         numbered = [source for _, source in self._numbered()]
-        for ends in self._lines(pair)[numbered]:
-            axes.plot(*ends[[0, -1]].T, "-", color=ink, zorder=2)
+        if self.orientations is not None:
+            for line in self._lines(pair)[numbered]:
+                axes.plot(*line[[0, -1]].T, "-", color=ink, zorder=2)
         self._draw_numbers(axes, pair)
         if not values.size:
             axes.text(0.5, 0.5, "no source", ha="center", transform=axes.transAxes)

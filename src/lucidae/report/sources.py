@@ -78,7 +78,7 @@ def _sources(result: Any, path: Any) -> list[Block]:
     """
     facts = Facts(
         (
-            (str(result.sources.size), "sources"),
+            *_counts(result),
             (f"{result.goodness_of_fit:.1f} %", "of the whitened power explained"),
             (f"{result.noise_variance:.3g}", "noise variance γ (1: as the noise covariance says)"),
             (f"{result.evoked.data.shape[0]} × {result.times.size}", "channels × samples"),
@@ -98,31 +98,46 @@ def _sources(result: Any, path: Any) -> list[Block]:
     text = (
         "Peak amplitudes with their posterior standard deviation (noise alone, not errors of the "
         "forward model), the time of the peak, and the share of the whitened power that the source "
-        "explains at that time. Positions are in head coordinates."
+        "explains at that time. Positions are in head coordinates. Sources are named by hemisphere "
+        "or source space and by the number of their vertex, as in the source estimate of MNE."
     )
+    if any(found.size > 1 for found in result.found_sources):
+        text += (
+            " The position of a patch is that of its central source, its amplitude is that of each "
+            "of its sources, and its share is that of the whole patch. It is numbered by the sum "
+            "of the amplitudes of its sources."
+        )
     advice = [Note(result.advice)] if result.advice else []
     return [*blocks, *advice, Prose(text), Grid(header, rows)]
 
 
-def _ordered(result: Any) -> list[dict[str, Any]]:
-    """Return a dictionary for each source (position, amplitude, time), the strongest first."""
-    entries: list[dict[str, Any]] = result.to_dict()["sources"]
-    return sorted(entries, key=lambda entry: -float(entry["amplitude"]))
+def _counts(result: Any) -> list[tuple[str, str]]:
+    """Return the number of point sources and, if there are any, of patches, with their texts."""
+    sizes = [found.size for found in result.found_sources]
+    patches = sum(size > 1 for size in sizes)
+    if not patches:
+        return [(str(len(sizes)), "source" if len(sizes) == 1 else "sources")]
+    points = len(sizes) - patches
+    return [
+        (str(points), "point source" if points == 1 else "point sources"),
+        (str(patches), "patch" if patches == 1 else "patches"),
+    ]
 
 
 def _rows(result: Any) -> tuple[tuple[str, ...], ...]:
-    """Return the table of sources as rows of text, one per source."""
+    """Return the table of sources as rows of text, one per point source or patch."""
+    entries = [found.to_dict() for found in result.strongest_first()]
     return tuple(
         (
             str(number),
-            str(entry["source"]),
-            ", ".join(f"{1e3 * value:.1f}" for value in entry["position"]),
+            entry["name"],
+            ", ".join(f"{1e3 * value:.1f}" for value in entry["center"]),
             f"{1e9 * entry['amplitude']:.3g}",
             f"{1e9 * entry['standard_deviation']:.2g}",
             f"{1e3 * entry['time']:.1f}",
             f"{entry['goodness_of_fit']:.1f}",
         )
-        for number, entry in enumerate(_ordered(result), start=1)
+        for number, entry in enumerate(entries, start=1)
     )
 
 
@@ -132,21 +147,25 @@ def _head(result: Any, path: Any) -> Plot:
     with drawing():
         figure = Figure(figsize=(9.6, shown.height))
         shown.plot(ax=shown.arranged(figure))
-    entries = _ordered(result)
+    entries = [found.to_dict() for found in result.strongest_first()]
     numbers = {
         "number": list(range(1, len(entries) + 1)),
-        "source": [entry["source"] for entry in entries],
+        "source": [entry["center_source"] for entry in entries],
         **{
-            f"{axis} (m)": [entry["position"][place] for entry in entries]
+            f"{axis} (m)": [entry["center"][place] for entry in entries]
             for place, axis in enumerate("xyz")
         },
         "amplitude (A·m)": [entry["amplitude"] for entry in entries],
         "time (s)": [entry["time"] for entry in entries],
+        "name": [entry["name"] for entry in entries],
+        "size": [entry["size"] for entry in entries],
     }
     caption = (
         "The sources in three projections of the head; the grey area is the outline of all "
         "possible sources, and lines are orientations."
     )
+    if any(entry["size"] > 1 for entry in entries):
+        caption += " A patch is drawn as its sources in one colour, with its number in the centre."
     if path is not None:
         caption += (
             f" Below, which sources are significant at {count(len(path), 'noise variance')}. "
@@ -158,21 +177,22 @@ def _head(result: Any, path: Any) -> Plot:
 
 def _amplitudes(result: Any) -> list[Block]:
     """Return a plot of the amplitudes of the sources and of the explained power over time."""
-    entries = _ordered(result)
-    order = [int(np.flatnonzero(result.sources == entry["source"])[0]) for entry in entries]
-    if result.n_orient == 1:
-        courses = 1e9 * result.amplitudes[order, 0]
-    else:
-        courses = 1e9 * np.linalg.norm(result.amplitudes[order], axis=1)
+    found = result.strongest_first()
+    fixed = result.n_orient == 1  # otherwise an amplitude has three components
+    courses = [
+        1e9 * (one.amplitudes[0] if fixed else np.linalg.norm(one.amplitudes, axis=0))
+        for one in found
+    ]
     times = 1e3 * result.times
     with drawing():
         figure, (axes, below) = new_figure(2, 1, figsize=(8.2, 4.6), sharex=True)
-        for number, course in enumerate(courses, start=1):
-            label = str(number) if number <= LARGEST_LEGEND else None
+        for number, (one, course) in enumerate(zip(found, courses, strict=True), start=1):
+            label = f"{number}: {one.name}" if number <= LARGEST_LEGEND else None
             axes.plot(times, course, label=label)
         if len(courses):
             axes.legend(title="source", loc="upper left", bbox_to_anchor=(1.0, 1.0))
-        axes.set(ylabel="amplitude (nA·m)", title="Amplitude of each source")
+        norm = "" if fixed else ": norm of its three components"
+        axes.set(ylabel="amplitude (nA·m)", title=f"Amplitude of each source{norm}")
         below.plot(times, result.goodness_of_fit_per_time)
         below.set(xlabel="time (ms)", ylabel="explained (%)", title="Explained share of the power")
     numbers = {
@@ -181,9 +201,11 @@ def _amplitudes(result: Any) -> list[Block]:
         **{f"source {n} (nA·m)": row.tolist() for n, row in enumerate(courses, start=1)},
     }
     kind = "least squares on the sources" if result.debias else "posterior means"
+    extended = "" if all(one.size == 1 for one in found) else "; of each source of a patch"
     caption = (
         f"Amplitudes of the sources ({kind}"
-        f"{'' if result.n_orient == 1 else '; norm of the three components'}), numbered as above, "
+        f"{'' if fixed else '; norms of the three components, which have no sign'}), "
+        f"numbered as above{extended}, "
         "and the share of the power of the whitened data that they explain at each time."
     )
     return [Plot.of("amplitudes", figure, caption, numbers)]
