@@ -670,6 +670,15 @@ def test_path_goes_from_no_source_to_the_sources_of_the_fit():
     assert_array_equal(result.path_sources(folds)[1], result.sources)
 
 
+def test_sources_along_a_path_are_those_of_the_fit_where_the_path_counts_fewer_columns():
+    data = simulated("grid", "mag", sources=(3, 4, 9, 30), seed=4, n_times=6, strength=0.4)
+    result = localised(data)
+    path = result.noise_path()
+    at = int(np.argmin(np.abs(path.noise_variances - 1.0)))
+    assert path.n_columns[at] < result.sources.size
+    assert_array_equal(result.path_sources(path)[at], result.sources)
+
+
 def test_without_significance_all_sources_with_a_prior_variance_are_returned():
     data = simulated("surface", "mag", n_times=4)
     some, every = localised(data), localised(data, significance=None)

@@ -113,7 +113,7 @@ for name, values in errors.items():
 # nearest to a true one. Crosses mark the true positions.
 
 display = SourceDisplay.prepared(result, path=False)
-figure = plt.figure(figsize=(10.0, 3.6), layout="constrained")
+figure = plt.figure(figsize=(10.0, display.height), layout="constrained")
 display.plot(ax=display.arranged(figure))
 cross = {"marker": "+", "color": "tab:red", "s": 200, "zorder": 5}
 for ax, pair in zip(display.ax_, ([0, 1], [0, 2], [1, 2]), strict=True):

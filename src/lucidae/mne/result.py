@@ -350,8 +350,8 @@ class SourceResult:
         The numbers of columns in the ``repr`` of the path, and its attributes `supports` and
         `n_columns`, are from a test that removes all columns that are not significant at once.
         `sparse_vae` removes sources one at a time, and may so keep one of several sources that can
-        replace each other. Hence `path_sources` may have more sources than these columns belong
-        to. The plots of a result show what `path_sources` returns.
+        replace each other. Hence `path_sources` may return other sources, mostly more, than those
+        of these columns. The plots of a result show what `path_sources` returns.
         """
         if cv is False:
             return self.estimate.path(noise_variances, cv)

@@ -201,13 +201,14 @@ def _amplitudes(result: Any) -> list[Block]:
         **{f"source {n} (nA·m)": row.tolist() for n, row in enumerate(courses, start=1)},
     }
     kind = "least squares on the sources" if result.debias else "posterior means"
-    extended = "" if all(one.size == 1 for one in found) else "; of each source of a patch"
     caption = (
         f"Amplitudes of the sources ({kind}"
         f"{'' if fixed else '; norms of the three components, which have no sign'}), "
-        f"numbered as above{extended}, "
-        "and the share of the power of the whitened data that they explain at each time."
+        "numbered as above, and the share of the power of the whitened data that they explain at "
+        "each time."
     )
+    if any(one.size > 1 for one in found):
+        caption += " The curve of a patch is the amplitude of each of its sources."
     return [Plot.of("amplitudes", figure, caption, numbers)]
 
 
