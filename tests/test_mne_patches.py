@@ -125,6 +125,24 @@ def test_amplitude_and_share_of_a_patch_are_those_of_its_column(patch_and_point)
     assert patch.goodness_of_fit.max() > 90
 
 
+def test_amplitudes_of_overlapping_patches_add_up():
+    first, second = (neighbourhoods(surface_space(), 1)[place] for place in (7, 25))
+    assert np.intersect1d(first, second).size
+    data = extended("mag", first, 0)
+    course = 30e-9 * np.random.default_rng(5).standard_normal(12)
+    data.evoked.data += np.outer(data.field[:, second].sum(axis=1), course)
+    result = localised(data, loose=0.0, patches=[1])
+    total = np.zeros_like(result.amplitudes)
+    for found in result.found_sources:
+        total[np.searchsorted(result.sources, found.sources)] += found.amplitudes
+    assert_allclose(total, result.amplitudes, atol=1e-9 * np.abs(total).max())
+    belongs = {row["source"]: row["patches"] for row in result.to_dict()["sources"]}
+    patches = [part for part in result.patches if part.size > 1]
+    assert len(patches) == 2
+    for source, places in belongs.items():
+        assert places == [place for place in (0, 1) if source in patches[place]]
+
+
 def test_a_patch_is_one_number_and_one_line_of_the_path(patch_and_point):
     pyplot = require("matplotlib.pyplot")
     display = patch_and_point.plot(path=True)

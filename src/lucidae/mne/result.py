@@ -414,7 +414,7 @@ class SourceResult:
         rows = [
             {
                 "source": int(source),
-                "name": self.names[number],
+                "name": self._all_names[source],
                 "space": int(spaces[number]),
                 "vertex": int(np.concatenate(self.vertices)[number]),
                 "position": [float(value) for value in self.positions[number]],
