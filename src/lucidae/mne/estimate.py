@@ -51,6 +51,11 @@ SELECTED = 2e-2
 A source that is not in this fit could add less than n times half the square of this number to twice
 the log-likelihood of n samples, 0.01 for 50 samples. A significant source adds more than 20."""
 
+SPARSE = 0.8
+"""Share of the rows of matrices that belong to groups which are not removed yet.
+
+If it is smaller, the other rows and columns are deleted."""
+
 PATH_STEP = 10.0**-0.25
 """Ratio of each noise variance on the default path to the one before.
 
@@ -300,13 +305,17 @@ class GroupEstimate:
                 break
             # The inverse of `left` is the posterior precision. Removing a group deletes its rows
             # and columns there, which is a Schur complement here.
-            gone = groups.members[least][groups.present[least] > 0]
+            (gone,) = (members[n == least][0] for n, members in sizes if least in n)
             share = np.linalg.solve(left[gone[:, None], gone], left[gone]).T
             half = moment[gone] - 0.5 * moment[gone[:, None], gone] @ share.T
             both = share @ half
             left -= share @ left[gone]
             moment -= both + both.T
             sizes = [(n[n != least], members[n != least]) for n, members in sizes]
+            rest = np.sort(np.concatenate([members.ravel() for _, members in sizes]))
+            if rest.size < SPARSE * len(left):
+                left, moment = left[rest[:, None], rest], moment[rest[:, None], rest]
+                sizes = [(n, np.searchsorted(rest, members)) for n, members in sizes]
         kept = np.concatenate([numbers for numbers, _ in sizes])
         return np.asarray(self.columns[np.isin(groups.labels, kept)])
 
