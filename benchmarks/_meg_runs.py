@@ -230,16 +230,17 @@ def simulate(cell: Cell, seed: int, folder: str) -> Recording:
         signal += np.outer(field @ direction, sizes[place] * courses[place])
     power = np.linalg.norm(np.linalg.solve(factor, signal)) ** 2 / signal.size
     level = np.sqrt(10.0 ** (cell.snr / 10.0) / power)
-    samples = noise_samples(cell.noise, factor, rng, SAMPLES)
+    samples, count = noise_samples(cell.noise, factor, rng, SAMPLES), 10**6
     if cell.noise == "estimated":
         before = noise_samples(cell.noise, factor, rng, 5 * len(factor))
-        covariance = before @ before.T / before.shape[1]
+        count = before.shape[1]
+        covariance = before @ before.T / count
     info = info.copy()
     info["description"] = str(float(np.sqrt(10.0 ** (cell.snr / 10.0))))
     evoked = mne.EvokedArray(level * signal + samples, info, tmin=0.0, nave=1, verbose=False)
     if "eeg" in evoked:
         evoked.set_eeg_reference(projection=True, verbose=False)
-    noise_cov = mne.Covariance(covariance, evoked.ch_names, [], [], nfree=10**6, verbose=False)
+    noise_cov = mne.Covariance(covariance, evoked.ch_names, [], [], nfree=count, verbose=False)
     magnitudes = np.abs(level * sizes[:, None] * courses)
     return Recording(evoked, model, noise_cov, points[chosen], magnitudes)
 

@@ -1,5 +1,6 @@
 """Claims about the sources that `sparse_vae` returns, and the sources along its noise path."""
 
+import pickle
 from dataclasses import replace
 
 import numpy as np
@@ -11,7 +12,9 @@ from extras import require
 mne = require("mne")
 
 from evoked_recordings import localised, simulated
+from lucidae import SparseVAE
 from lucidae.mne import sparse_vae
+from lucidae.sparsity.support import removal_costs
 
 SELECTION = ("selected_stationarity", "selected_mean", "selected_evidence", "left_out_evidence")
 
@@ -98,3 +101,114 @@ def test_noise_alone_gives_a_vector_estimate_without_vertices(space):
     assert stc.data.shape == (0, 3, 4)
     assert not any(part.size for part in stc.vertices)
     assert_allclose(stc.times, data.evoked.times)
+
+
+@pytest.mark.parametrize("settings", [{}, {"group_covariance": "spherical"}, {"loose": 0.0}])
+def test_the_fit_to_all_sources_is_completed_when_it_is_read(settings, monkeypatch):
+    fits = []
+    original = SparseVAE._fit_on
+    monkeypatch.setattr(
+        SparseVAE, "_fit_on", lambda *args, **more: fits.append(1) or original(*args, **more)
+    )
+    space = "surface" if settings.get("loose") == 0.0 else "scattered"
+    data = simulated(space, "mag", n_times=20, fixed=space == "surface")
+    result = localised(data, **settings)
+    assert result.sources.size
+    assert result.doubtful_sources.size <= result.sources.size
+    assert not fits
+    estimate = result.estimate
+    assert result.model is estimate.model
+    assert fits == [1]
+    # It is the fit of the estimator to the same data, up to the tolerance.
+    labels = None if estimate.template.groups is None else estimate.labels
+    alone = SparseVAE(
+        noise_variance=1.0, groups=labels, fit_intercept=False,
+        group_covariance=estimate.template.group_covariance,
+    ).fit(estimate.gain, estimate.responses)  # fmt: skip
+    assert_allclose(result.model.energy_, alone.energy_, rtol=1e-9)
+    assert_allclose(result.model.relevance_, alone.relevance_, rtol=1e-3, atol=1e-4)
+    assert result.model.certificate_["stationarity"].holds
+
+
+def test_returned_sources_are_accurate_if_no_source_is_removed():
+    data = simulated("scattered", "mag", sources=(5, 21), n_times=20, noise=1e-3)
+    estimate = localised(data, tol=1e-8).estimate
+    assert estimate.certificate["selected_stationarity"].holds
+    assert estimate.certificate["selected_stationarity"].value < 1e-7
+
+
+def test_results_can_be_pickled_before_and_after_the_certificate_is_read():
+    result = localised(simulated("scattered", "mag"))
+    copied = pickle.loads(pickle.dumps(result))
+    assert_array_equal(copied.sources, result.sources)
+    assert copied.certificate.holds == result.certificate.holds
+
+
+def test_removing_groups_one_by_one_costs_what_brute_force_says():
+    rng = np.random.default_rng(0)
+    for size in (1, 2, 3):
+        root = rng.standard_normal((6, size, size + 1))
+        norms = np.linalg.norm(root, axis=(1, 2), keepdims=True)
+        left = np.eye(size) - 0.9 * root @ root.mT / norms**2
+        means = rng.standard_normal((6, size, 4))
+        cost = removal_costs(left, means @ means.mT)
+        for one, mean, found in zip(left, means, cost, strict=True):
+            expected = np.linalg.slogdet(one)[1] + np.trace(mean.T @ np.linalg.solve(one, mean))
+            assert_allclose(found, expected)
+        left[2] = -left[2]
+        assert removal_costs(left, means @ means.mT)[2] == np.inf
+
+
+def with_estimated_covariance(n_samples, seed=0):
+    """Return a recording of one source whose covariance is estimated from samples of noise."""
+    data = simulated("scattered", "mag", sources=(5,), n_times=30, noise=1.0, seed=seed)
+    spread = np.sqrt(data.cov.data)
+    noise = spread[:, None] * np.random.default_rng(seed).standard_normal((spread.size, n_samples))
+    estimate = noise @ noise.T / n_samples
+    data.cov = mne.Covariance(estimate, data.cov.ch_names, [], [], n_samples, verbose=False)
+    return data
+
+
+@pytest.mark.parametrize("samples_per_sensor", [1.5, 2])
+def test_a_covariance_of_few_samples_is_named_and_the_advised_variance_helps(samples_per_sensor):
+    spurious, advised = 0, 0
+    for seed in range(4):
+        data = with_estimated_covariance(int(102 * samples_per_sensor), seed)
+        with pytest.warns(UserWarning, match="noise_cov was estimated from") as caught:
+            found = localised(data)
+        largest = found.problem.largest_noise
+        advice = f"noise_variance={largest:.2g}, or " if largest < 20 else "Give a covariance"
+        assert advice in str(caught[0].message)
+        safe = localised(data, noise_variance=largest)  # without a warning
+        assert 5 in found.sources
+        assert 5 in safe.sources
+        spurious += found.sources.size - 1
+        advised += safe.sources.size - 1
+    assert spurious > advised
+    assert advised <= 1
+
+
+def test_the_largest_variance_of_whitened_noise_is_that_of_a_sample_covariance():
+    # Whiten N(0, I) by the covariance of N samples: the largest variance is 1/λ for its smallest
+    # eigenvalue λ.
+    rng = np.random.default_rng(0)
+    samples = rng.standard_normal((1200, 300))
+    smallest = np.linalg.eigvalsh(samples.T @ samples / 1200)[0]
+    problem = replace(localised(simulated()).problem, whitener=np.eye(300), noise_samples=1200)
+    assert_allclose(problem.largest_noise, 1.0 / smallest, rtol=0.1)
+    assert replace(problem, noise_samples=300).largest_noise == np.inf
+    assert replace(problem, noise_samples=None).largest_noise == 1.0
+
+
+def test_no_warning_for_covariances_that_are_regularised_diagonal_or_of_many_samples():
+    data = with_estimated_covariance(300)
+    few = data.cov
+    shrunk, many, diagonal = few.copy(), few.copy(), few.copy().as_diag()
+    shrunk["method"], many["nfree"] = "shrunk", 10**5
+    for data.cov in (shrunk, many, diagonal):
+        localised(data)
+    data.cov = few
+    with pytest.warns(UserWarning, match="instead of 1 in some directions"):
+        localised(data)
+    with pytest.raises(ValueError, match="noise_variance"):
+        localised(data, noise_variance=None)

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import scipy.linalg
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.optimize import minimize
 from sklearn.exceptions import ConvergenceWarning
@@ -141,16 +142,102 @@ def test_updates_of_rank_m_follow_a_fresh_factorisation(rule, kind):
         moved, gains = workspace.best_moves()[size]
         workspace.move(size, place, moved[place])
         total += gains[place]
-    padded = np.zeros((groups.count, 3, 3), dtype=kind)
+    fresh = follows_a_factorisation(workspace, problem, groups)
+    assert_allclose(before - FullCovariance().value(fresh), total, rtol=1e-8)
+
+
+def follows_a_factorisation(workspace, problem, groups):
+    """Assert that a workspace has the matrices of its covariances; return the state at these."""
+    padded = np.zeros((groups.count, 3, 3), dtype=workspace.gram.dtype)
     for (numbers, members), covariance in zip(groups.by_size(), workspace.covariances, strict=True):
         m = members.shape[1]
         padded[numbers, :m, :m] = covariance
     fresh = evaluate_groups(problem, groups, padded)
-    assert_allclose(before - FullCovariance().value(fresh), total, rtol=1e-8)
-    Phi = problem.dictionary
-    lower = fresh.inverse @ Phi
+    lower = fresh.inverse @ problem.dictionary
     expected = np.hstack([lower.conj().T @ lower, lower.conj().T @ fresh.whitened_responses])
     assert_allclose(workspace.gram, expected, atol=1e-9)
+    return fresh
+
+
+def at_zero(problem, groups, rule):
+    """Return a workspace in which all groups have the covariance zero, and its state."""
+    none = [np.zeros((len(m), m.shape[1], m.shape[1])) for _, m in groups.by_size()]
+    none = [each.astype(problem.responses.dtype) for each in none]
+    state = evaluate(problem, np.zeros(groups.labels.size), columns=True)
+    return GroupWorkspace.of(state, groups, none, rule), state
+
+
+@pytest.mark.parametrize("kind", [float, complex])
+@pytest.mark.parametrize("rule", [spherical_moves, full_moves])
+def test_groups_that_move_together_lower_the_energy_or_stay(rule, kind):
+    moved_at_once = set()
+    for seed in range(8):
+        problem, groups = draw(seed, d=40 if seed % 2 else 5, n=8, kind=kind)
+        workspace, state = at_zero(problem, groups, rule)
+        before, start = FullCovariance().value(state), workspace.gram.copy()
+        best = workspace.best_moves()
+        moves = [
+            (size, place, moved[place], float(gains[place]))
+            for size, (moved, gains) in enumerate(best)
+            for place in np.flatnonzero(gains > 1e-3)
+        ]
+        moved_at_once.add(len(moves) > 1 and workspace.move_together(moves))
+        fresh = follows_a_factorisation(workspace, problem, groups)
+        fall = before - FullCovariance().value(fresh)
+        if np.array_equal(workspace.gram, start):
+            assert_allclose(fall, 0.0, atol=1e-9)
+        else:
+            assert fall >= 0.5 * sum(gain for *_, gain in moves)
+    assert moved_at_once == {True, False}
+
+
+def test_which_groups_depend_on_each_other_does_not_depend_on_their_axes():
+    rng = np.random.default_rng(0)
+    labels = np.repeat(np.arange(8), 3)
+    Phi, y = rng.standard_normal((20, 24)), rng.standard_normal((20, 5))
+    Phi[:, 3:6] = Phi[:, :3] + 0.3 * rng.standard_normal((20, 3))  # groups 0 and 1 are similar
+    Phi = np.hstack([np.linalg.qr(Phi[:, first : first + 3])[0] for first in range(0, 24, 3)])
+    turns = np.zeros((24, 24))
+    for first in range(0, 24, 3):
+        turns[first : first + 3, first : first + 3] = np.linalg.qr(rng.standard_normal((3, 3)))[0]
+    groups, found = Groups.of(labels, 24), []
+    for columns in (Phi, Phi @ turns):
+        problem, _ = normalise(columns, y, groups=groups)
+        workspace, _ = at_zero(problem.with_noise(0.1), groups, full_moves)
+        found.append(workspace.apart([(0, place) for place in range(8)]))
+    assert found[0] == found[1]
+    assert 0 in found[0]
+    assert 1 not in found[0]
+    assert len(found[0]) > 2
+
+
+@pytest.mark.parametrize("kind", [float, complex])
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_the_largest_ratio_is_an_eigenvalue_also_if_a_metric_is_singular(size, kind):
+    _, S, Q = stacks(3, size, 1, kind)
+    S[:5, :, -1] = S[:5, -1, :] = Q[:5, :, -1] = Q[:5, -1, :] = 0.0  # a column of zeros
+    found = group_moves.largest_ratios(S, Q)
+    for value, metric, explained in zip(found[5:], S[5:], Q[5:], strict=True):
+        assert_allclose(value, scipy.linalg.eigh(explained, metric, eigvals_only=True)[-1])
+    inside = slice(0, size - 1)
+    for value, metric, explained in zip(found[:5], S[:5], Q[:5], strict=True):
+        part = (explained[inside, inside], metric[inside, inside])
+        rest = scipy.linalg.eigh(*part, eigvals_only=True)[-1] if size > 1 else 0.0
+        assert_allclose(value, rest)
+
+
+def test_one_nearly_singular_metric_does_not_change_the_moves_of_other_groups():
+    covariance, S, Q = stacks(4, 2, 1)
+    alone, gained = group_moves.full_moves(covariance, S, Q)
+    S[7] = np.outer([1.0, 2.0], [1.0, 2.0]) + 1e-9 * np.eye(2)
+    covariance[7], Q[7] = 0.0, 3.0 * S[7]
+    moved, gains = group_moves.full_moves(covariance, S, Q)
+    others = np.arange(len(S)) != 7
+    assert_array_equal(moved[others], alone[others])
+    assert_array_equal(gains[others], gained[others])
+    expected, gain = group_moves._by_eigenvalues(covariance[7:8], S[7:8], Q[7:8])
+    assert_allclose(moved[7], expected[0])
+    assert_allclose(gains[7], gain[0])
 
 
 @pytest.mark.parametrize("kind", [float, complex])

@@ -26,7 +26,6 @@ from lucidae.sparsity.posterior import ActiveFactor
 from lucidae.sparsity.problem import normalise
 from lucidae.sparsity.solvers import advice_on, fitted_parameters
 from lucidae.sparsity.support import covariance_threshold, removal_costs, significance_threshold
-from lucidae.sparsity.working_set import COARSE
 from lucidae.validation import check_choice, check_number, check_rows, warn_user
 
 __all__ = ["GroupEstimate", "observable_basis"]
@@ -46,11 +45,16 @@ Files store fields in float32."""
 DOUBT = 3.0
 """A source is doubtful if it is not significant at this multiple of the noise variance."""
 
-SELECTED = COARSE
-"""Distance to optimality of the fit to all sources from which significant ones are selected.
+SELECTED = 2e-2
+"""Distance to optimality of the fit to all sources from which the significant ones are selected.
 
-The error of the energy is of the order of the square of this distance, while a significant source
-changes it by several units."""
+A source that is not in this fit could add less than n times half the square of this number to twice
+the log-likelihood of n samples, 0.01 for 50 samples. A significant source adds more than 20."""
+
+SPARSE = 0.8
+"""Share of the rows of matrices that belong to groups which are not removed yet.
+
+If it is smaller, the other rows and columns are deleted."""
 
 PATH_STEP = 10.0**-0.25
 """Ratio of each noise variance on the default path to the one before.
@@ -301,14 +305,17 @@ class GroupEstimate:
                 break
             # The inverse of `left` is the posterior precision. Removing a group deletes its rows
             # and columns there, which is a Schur complement here.
-            gone = groups.members[least][groups.present[least] > 0]
-            share = np.linalg.solve(left[np.ix_(gone, gone)], left[gone]).T
-            left = left - share @ left[gone]
-            moment = moment - share @ moment[gone]
-            moment = moment - moment[:, gone] @ share.T
-            sizes = [
-                (numbers[numbers != least], members[numbers != least]) for numbers, members in sizes
-            ]
+            (gone,) = (members[n == least][0] for n, members in sizes if least in n)
+            share = np.linalg.solve(left[gone[:, None], gone], left[gone]).T
+            half = moment[gone] - 0.5 * moment[gone[:, None], gone] @ share.T
+            both = share @ half
+            left -= share @ left[gone]
+            moment -= both + both.T
+            sizes = [(n[n != least], members[n != least]) for n, members in sizes]
+            rest = np.sort(np.concatenate([members.ravel() for _, members in sizes]))
+            if rest.size < SPARSE * len(left):
+                left, moment = left[rest[:, None], rest], moment[rest[:, None], rest]
+                sizes = [(n, np.searchsorted(rest, members)) for n, members in sizes]
         kept = np.concatenate([numbers for numbers, _ in sizes])
         return np.asarray(self.columns[np.isin(groups.labels, kept)])
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from numbers import Real
 from typing import Any
 
 import mne
@@ -59,6 +60,15 @@ MISSING_SHARE = 0.1
 """Share of the good channels of an evoked without forward or covariance above which to warn."""
 
 
+FEW_SAMPLES = 10
+"""Number of samples of a noise covariance for each dimension below which to warn.
+
+With as many, the largest variance of the whitened noise is about 2."""
+
+LARGEST_ADVISED = 20.0
+"""Largest noise variance that is advised for a covariance of few samples."""
+
+
 def logging_at(verbose: Any) -> AbstractContextManager[Any]:
     """Return a context manager in which MNE logs at the level `verbose`; None changes nothing."""
     found: AbstractContextManager[Any]
@@ -92,6 +102,9 @@ class EvokedProblem:
         averages, so that the noise has unit variance.
     averages : tuple of float
         Number of epochs that were averaged for each evoked.
+    noise_samples : int or None, default=None
+        Number of samples from which the noise covariance was estimated, if it is known and the
+        covariance was not regularised.
     """
 
     evokeds: list[Any]
@@ -103,6 +116,7 @@ class EvokedProblem:
     weighting: Floats
     responses: Floats
     averages: tuple[float, ...]
+    noise_samples: int | None = None
 
     @classmethod
     def of(
@@ -162,7 +176,42 @@ class EvokedProblem:
         return cls(
             evokeds, forward, info, whitener, gain if seen.all() else gain[:, seen[mask]],
             np.flatnonzero(mask & seen), weighting, np.concatenate(parts, axis=1), averages,
+            _noise_samples(noise_cov),
         )  # fmt: skip
+
+    @property
+    def largest_noise(self) -> float:
+        """Largest variance of the whitened noise along any direction; 1 for an exact covariance.
+
+        It is (1 − √(d/N))⁻² for a covariance of d dimensions that was estimated from N samples, the
+        limit for many of both (Marchenko & Pastur 1967), and infinite for N ≤ d. Whitening by such
+        an estimate makes some directions of the noise larger than others.
+        """
+        if self.noise_samples is None:
+            return 1.0
+        share = len(self.whitener) / self.noise_samples
+        return (1.0 - share**0.5) ** -2 if share < 1.0 else np.inf
+
+    def warn_of_noise(self, noise_variance: Any) -> None:
+        """Warn if the noise covariance has so few samples that spurious sources are to be expected.
+
+        `noise_variance` is the argument of `sparse_vae`. If it is large enough for the whitened
+        noise, or chosen by cross-validation, there is no warning.
+        """
+        largest, rank = self.largest_noise, len(self.whitener)
+        if self.noise_samples is None or self.noise_samples >= FEW_SAMPLES * rank:
+            return
+        given = 1.0 if noise_variance == "learn" else noise_variance
+        if not isinstance(given, Real) or not given < 0.5 * (1.0 + largest):
+            return
+        advice = f"noise_variance={largest:.2g}, or " if largest < LARGEST_ADVISED else ""
+        warn_user(
+            f"noise_cov was estimated from {self.noise_samples} samples, expected at least "
+            f"{FEW_SAMPLES} for each of its {rank} dimensions: the whitened noise has variances of "
+            f"up to {largest:.2g} instead of 1 in some directions, and spurious sources explain "
+            f"them. Give {advice}a covariance of more samples, or a regularised one, such as "
+            "mne.compute_covariance(..., method='shrunk')."
+        )
 
     @property
     def n_orient(self) -> int:
@@ -437,6 +486,17 @@ def _places(names: Any, wanted: Any) -> list[int]:
     """Return the index of each of the `wanted` names in a list of names."""
     index = {name: place for place, name in enumerate(names)}
     return [index[name] for name in wanted]
+
+
+def _noise_samples(noise_cov: Any) -> int | None:
+    """Return the number of samples from which a noise covariance was estimated.
+
+    Return None if it is not known, if the covariance is diagonal, or if it was regularised by
+    `mne.compute_covariance`.
+    """
+    samples = int(noise_cov["nfree"])
+    regularised = noise_cov.get("method") not in (None, "empirical")
+    return None if samples < 1 or noise_cov["diag"] or regularised else samples
 
 
 def _with_field(powers: Floats, n_sources: int) -> Floats:

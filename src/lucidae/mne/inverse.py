@@ -67,7 +67,10 @@ def sparse_vae(
     forward : Forward
         The forward solution.
     noise_cov : Covariance
-        Covariance of the noise of a single epoch, see `nave`.
+        Covariance of the noise of a single epoch, see `nave`. If it was estimated from fewer than
+        ten samples for each of its dimensions, a warning says which `noise_variance` allows for the
+        errors of the estimate; or regularise it, by ``method="shrunk"`` of
+        `mne.compute_covariance`.
     loose : float, "auto" or dict, default="auto"
         0 for sources along the normals of a surface (fixed orientation), 1 for free orientation,
         between them for loose orientation; "auto" is 0.2 for surfaces and 1 for volumes. With
@@ -214,6 +217,7 @@ def sparse_vae(
             weights=weights, weights_min=weights_min, nave=nave,
             scale_matters=group_covariance != "full" or patches is not None,
         )  # fmt: skip
+        problem.warn_of_noise(noise_variance)
         problem = problem.along_sensors() if isinstance(noise_variance, str) else problem
         gain, labels, expansion = problem.gain, problem.labels, problem.expansion
         if patches is not None:

@@ -47,6 +47,7 @@ from lucidae.sparsity.group_moves import (
     at_rest,
     full_moves,
     inverse_root,
+    largest_ratios,
     square_root,
 )
 from lucidae.sparsity.group_screening import GroupProducts
@@ -582,8 +583,7 @@ def rank_covariances(
         # largest one divided by the number of columns.
         least = 0.99 * found[~active].max(initial=0.0) / size
         near = active | (found >= least)
-        root = inverse_root(metric[near])
-        outer = np.linalg.eigvalsh(root @ explained[near] @ adjoint(root))[:, -1] - 1.0
+        outer = largest_ratios(metric[near], explained[near]) - 1.0
         roots = square_root(covariances[active])
         slack = adjoint(roots) @ (explained - metric)[active] @ roots
         inner = np.abs(np.linalg.eigvalsh(slack)).max(initial=0.0)

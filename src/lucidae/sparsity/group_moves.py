@@ -321,10 +321,10 @@ def _best_covariances(
     `full_moves`, which explains the arguments, calls this function for those groups whose best
     covariance is not obviously zero.
     """
-    pairs = metric.shape[1] == 2 and not np.iscomplexobj(metric)
-    fast = _of_pairs if pairs and not np.iscomplexobj(explained) else _by_triangles
+    if _are_pairs(metric, explained):
+        return _of_pairs(covariance, metric, explained)
     try:
-        return fast(covariance, metric, explained)
+        return _by_triangles(covariance, metric, explained)
     except np.linalg.LinAlgError:  # a metric is singular up to rounding
         return _by_eigenvalues(covariance, metric, explained)
 
@@ -340,17 +340,53 @@ def _of_pairs(
 ) -> tuple[Matrices, Matrices]:
     """Return the best covariances and their gains for groups of two real columns.
 
-    A `LinAlgError` is raised if digits would be lost.
+    Groups for which digits would be lost are examined by their eigenvalues.
     """
-    matrices = (covariance, metric, explained)
-    entries = [(each[:, 0, 0], each[:, 0, 1], each[:, 1, 1]) for each in matrices]
+    entries = [_entries(each) for each in (covariance, metric, explained)]
     with np.errstate(divide="ignore", invalid="ignore"):
         (x, y, z), gain, sound = _pair_formula(np, *entries)
-    if not sound.all():
-        raise np.linalg.LinAlgError
     moved = np.empty(metric.shape)
     moved[:, 0, 0], moved[:, 0, 1], moved[:, 1, 0], moved[:, 1, 1] = x, y, y, z
+    if not sound.all():
+        rest = ~sound
+        parts = (covariance[rest], metric[rest], explained[rest])
+        moved[rest], gain[rest] = _by_eigenvalues(*parts)
     return moved, np.where(np.isfinite(gain), gain, 0.0)
+
+
+def _are_pairs(*matrices: Matrices) -> bool:
+    """Tell whether stacks of matrices are those of groups of two real columns."""
+    return all(each.shape[1] == 2 and not np.iscomplexobj(each) for each in matrices)
+
+
+def _entries(matrices: Matrices) -> tuple[Matrices, Matrices, Matrices]:
+    """Return the entries (0, 0), (0, 1) and (1, 1) of symmetric 2 × 2 matrices."""
+    return matrices[:, 0, 0], matrices[:, 0, 1], matrices[:, 1, 1]
+
+
+def largest_ratios(metric: Matrices, explained: Matrices) -> Matrices:
+    """Return the largest eigenvalue of S^{-½}QS^{-½} for each group.
+
+    S and Q are the metric and the explained moment of the group (see `Blocks`). Directions in which
+    S is zero up to rounding do not count.
+    """
+    found, sound = np.zeros(len(metric)), np.zeros(len(metric), dtype=bool)
+    if _are_pairs(metric, explained):
+        # With S = BBᵀ, B⁻¹QB⁻ᵀ has the entries `top`, `side` and `bottom`, as in `_pair_formula`.
+        (a, b, c), (p, q, r) = _entries(metric), _entries(explained)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            share = b / a
+            second = c - share * b
+            sound = (a > 0) & (second > WELL_CONDITIONED * c)
+            middle = q - share * p
+            top, bottom = p / a, (r - share * (q + middle)) / second
+            gap = np.hypot(0.5 * (top - bottom), middle / np.sqrt(a * second))
+        found = 0.5 * (top + bottom) + gap
+    if not sound.all():
+        root = inverse_root(metric[~sound])
+        values = np.linalg.eigvalsh(root @ explained[~sound] @ adjoint(root))
+        found[~sound] = values[:, -1]
+    return found
 
 
 def of_one_pair(

@@ -306,11 +306,16 @@ def improve_groups(
     if near:  # Newton steps, which do not increase ranks, converge faster than moves
         change_ranks(workspace, floor)
     else:
-        descend_groups(workspace, share=reduced, floor=floor, limit=4 * count)
+        descend_groups(workspace, share=reduced, floor=floor, limit=min(4 * count, MOST_MOVES))
     accuracy = max(tolerance / 4.0, 0.0 if whole else reduced * state.ranking.violation)
     turning = near or whole
     return working.state(polish_groups(part, workspace, accuracy, newton_steps, turning=turning))
 
+
+MOST_MOVES = 80
+"""Largest number of moves in a sweep, up to the number that are made together.
+
+If groups depend on each other, moves converge slowly, and Newton steps take less time."""
 
 RANK_ROUNDS = 3
 """Largest number of times that all groups are examined for a change of the rank."""

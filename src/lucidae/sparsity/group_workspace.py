@@ -42,6 +42,11 @@ RELATED = 0.5
 It is the norm of Φ_gᵀΣ⁻¹Φ_h for their columns Φ_g and Φ_h and the covariance Σ of a response,
 divided by the root of the norms of Φ_gᵀΣ⁻¹Φ_g and Φ_hᵀΣ⁻¹Φ_h."""
 
+WEAK = 0.5
+"""Largest gain of a group that moves together with others.
+
+A group with a larger gain changes those of many others, and each of these waits for it."""
+
 WORTH = 0.01
 """Gain, relative to the largest one, that a group needs to move together with others."""
 
@@ -111,11 +116,9 @@ class GroupWorkspace:
         its gain is the decrease of the energy per response. For k groups of m columns the arrays
         have the shapes (k, m, m) and (k,).
         """
-        columns, width = self.gram.shape
-        found = []
+        columns, found = self.gram.shape[0], []
         for members, covariance in zip(self.members, self.covariances, strict=True):
-            place = members[:, :, None] * width + members[:, None, :]
-            metric = self.gram.reshape(-1).take(place)
+            metric = self.gram[members[:, :, None], members[:, None, :]]
             loading = self.gram[members, columns:]
             found.append(self.rule(covariance, metric, loading @ adjoint(loading)))
         if self.fixed is not None:
@@ -350,7 +353,7 @@ def _descend(workspace: GroupWorkspace, share: float, floor: float, limit: int) 
         return count + 1
 
     def together(gains: Matrices) -> bool:
-        if workspace.fixed is not None:
+        if workspace.fixed is not None or gains.max() > WEAK:
             return False
         order = np.argsort(-gains)[:TOGETHER_AT_MOST]
         order = order[gains[order] > max(enough, WORTH * float(gains[order[0]]))]
