@@ -78,7 +78,8 @@ def test_the_certificate_has_the_claims_of_the_fit_too():
     result = localised(simulated("surface", "mag", noise=0.5))
     names = [claim.name for claim in result.certificate]
     assert names[:4] == list(SELECTION)
-    assert names[4:] == [claim.name for claim in result.model.certificate_]
+    assert names[4:-1] == [claim.name for claim in result.model.certificate_]
+    assert names[-1] == "noise_covariance"
 
 
 @pytest.mark.parametrize("group_covariance", ["full", "spherical"])
@@ -180,6 +181,8 @@ def test_a_covariance_of_few_samples_is_named_and_the_advised_variance_helps(sam
         advice = f"noise_variance={largest:.2g}, or " if largest < 20 else "Give a covariance"
         assert advice in str(caught[0].message)
         safe = localised(data, noise_variance=largest)  # without a warning
+        assert found.certificate["noise_covariance"].holds is False
+        assert safe.certificate["noise_covariance"].holds is True
         assert 5 in found.sources
         assert 5 in safe.sources
         spurious += found.sources.size - 1
@@ -205,8 +208,8 @@ def test_no_warning_for_covariances_that_are_regularised_diagonal_or_of_many_sam
     few = data.cov
     shrunk, many, diagonal = few.copy(), few.copy(), few.copy().as_diag()
     shrunk["method"], many["nfree"] = "shrunk", 10**5
-    for data.cov in (shrunk, many, diagonal):
-        localised(data)
+    for data.cov, holds in ((shrunk, None), (many, True), (diagonal, None)):
+        assert localised(data).certificate["noise_covariance"].holds is holds
     data.cov = few
     with pytest.warns(UserWarning, match="instead of 1 in some directions"):
         localised(data)

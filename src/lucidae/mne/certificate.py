@@ -16,7 +16,7 @@ import scipy.optimize
 
 from lucidae.certificate import Certificate, Claim, at_least, at_most, does_not_apply
 
-__all__ = ["SelectedSources", "selection_claims", "with_selection"]
+__all__ = ["SelectedSources", "selection_claims", "with_noise_covariance", "with_selection"]
 
 Floats = np.ndarray[Any, Any]
 
@@ -95,6 +95,45 @@ def with_selection(fit: Certificate, selected: SelectedSources) -> Certificate:
     return Certificate(
         f"sources of sparse_vae ({fit.title})", (*selection_claims(selected), *fit.claims), evidence
     )
+
+
+LARGEST_NOISE = 2.2
+"""Largest variance of the whitened noise along any direction, relative to the noise variance γ.
+
+It is that of a covariance which was estimated from ten samples for each dimension."""
+
+
+def with_noise_covariance(
+    fit: Certificate, samples: int | None, rank: int, largest: float, noise: float
+) -> Certificate:
+    """Return a certificate with a further claim: the noise covariance has enough samples.
+
+    Parameters
+    ----------
+    fit : Certificate
+        The claims about the returned sources and the fit.
+    samples : int or None
+        Number of samples of the noise covariance; None if it is not known or was regularised.
+    rank : int
+        Its number of dimensions.
+    largest : float
+        Largest variance of the whitened noise that such an estimate leaves.
+    noise : float
+        The noise variance γ of the fit.
+    """
+    name = "noise_covariance"
+    statement = "the whitened noise is not much larger than its model in any direction"
+    reference = "Marchenko & Pastur 1967"
+    if samples is None:
+        reason = "The noise covariance is diagonal, regularised, or its number of samples unknown."
+        claim = does_not_apply(name, statement, reference, reason)
+    else:
+        claim = at_most(
+            name, statement, reference, largest / noise, LARGEST_NOISE,
+            f"The noise covariance was estimated from {samples} samples in {rank} dimensions: "
+            "give one of more samples, a regularised one, or a larger noise_variance.",
+        )  # fmt: skip
+    return Certificate(fit.title, (*fit.claims, claim), fit.evidence)
 
 
 def selection_claims(selected: SelectedSources) -> tuple[Claim, ...]:

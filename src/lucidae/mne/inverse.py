@@ -110,12 +110,14 @@ def sparse_vae(
         Only sources that are statistically significant at this level are returned. The level is the
         probability under the model that any of them is false. Other sources are removed one at a
         time, the least significant one first, and the prior variances of the remaining ones are
-        then fitted again.
+        then fitted again. The fit from which they are removed is accurate enough for this; the
+        tolerance `tol` is that of the remaining sources, and of ``SourceResult.model``.
         None returns all sources with a positive prior variance, as `gamma_map` does.
     patches : list of float or int, optional
         Sizes of extended sources, which are searched for along with the point sources: radii in
-        metres (floats, such as 0.01) or neighbour orders (integers). Around every source there is
-        one patch of each size, in which all sources have the same amplitude.
+        metres (floats, such as 0.01, at most 0.1; straight-line distances within one source space)
+        or neighbour orders (integers). Around every source there is one patch of each size, in
+        which all sources have the same amplitude.
     debias : bool, default=False
         Whether to return the amplitudes of least squares on the sources that were found, which the
         prior does not shrink towards zero. Only amplitudes are fitted again, together with what

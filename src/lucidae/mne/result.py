@@ -12,6 +12,7 @@ import numpy as np
 
 from lucidae.cards import card, table
 from lucidae.certificate import Certificate
+from lucidae.mne.certificate import with_noise_covariance
 from lucidae.mne.estimate import DOUBT, GroupEstimate
 from lucidae.mne.evoked_problem import (
     EvokedProblem,
@@ -89,19 +90,25 @@ class SourceResult:
         """The estimator, fitted to the whitened and weighted columns of all sources.
 
         Directions of a source without a field, such as radial ones in a spherical head, have no
-        column.
+        column. If `noise_variance` was given as a number, the returned sources were selected from a
+        fit of lower accuracy. It is continued up to the tolerance `tol` when this attribute or the
+        certificate is first read.
         """
         return self.estimate.model
 
-    @property
+    @cached_property
     def certificate(self) -> Certificate:
         """Claims about the returned sources and about the fit, each with a verdict.
 
         The claims whose names begin with ``selected_`` and ``left_out_`` are about the sources that
-        are returned. The others are about the fit to all sources, from which those that are not
-        significant were then removed. All evokeds of the fit share them.
+        are returned, and ``noise_covariance`` is about the number of samples of the covariance. The
+        others are about the fit to all sources, `model`, which is completed first. All evokeds of
+        the fit share them.
         """
-        return self.estimate.certificate
+        problem, noise = self.problem, self.noise_variance
+        samples, rank = problem.noise_samples, len(problem.whitener)
+        found = self.estimate.certificate
+        return with_noise_covariance(found, samples, rank, problem.largest_noise, noise)
 
     @property
     def noise_variance(self) -> float:
@@ -171,11 +178,15 @@ class SourceResult:
         noun = "source" if max(sizes) == 1 else "patch" if min(sizes) > 1 else "source and patch"
         if len(sizes) > 1:
             noun = noun.replace("source", "sources").replace("patch", "patches")
+        samples, cause, accurate = self.problem.noise_samples, "", "is"
+        if samples is not None and self.problem.largest_noise > self.noise_variance + 1.0:
+            cause = f" or of the noise covariance, which was estimated from {samples} samples"
+            accurate = "and the noise covariance are"
         return (
             f"{count} of {len(sizes)} {noun} would not be significant at "
-            f"noise_variance={noise:.3g}: they may explain errors of the forward solution. Unless "
-            "the forward solution is accurate, give this noise variance and see which sources "
-            "are still found."
+            f"noise_variance={noise:.3g}: they may explain errors of the forward solution{cause}. "
+            f"Unless the forward solution {accurate} accurate, give this noise variance and see "
+            "which sources are still found."
         )
 
     @cached_property
