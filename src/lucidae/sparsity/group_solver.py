@@ -296,21 +296,29 @@ def improve_groups(
     part, workspace = working.part.problem, working.workspace
     count = sum(len(members) for members in workspace.members)
     floor = 0.1 * tolerance**2
-    # Near the minimum, a sweep is to end at about the square of the distance before: Newton steps
-    # converge quadratically, and the gain of a move is of the order of its squared distance.
-    reduced = min(POLISHED, state.ranking.violation)
+    violation = state.ranking.violation
     # Far from the minimum, turned ranges would fit the groups that were chosen first so well that
     # better ones are not found: on recordings of extended sources this ended at higher minima.
-    near = state.ranking.violation <= COARSE
+    near = violation <= COARSE
     whole = len(working.chosen) == state.groups.count  # there are no other groups to be found
+    # Near the minimum, a sweep is to end at about the square of the distance before: Newton steps
+    # converge quadratically, and the gain of a move is of the order of its squared distance. Far
+    # from it other groups will join, so that accurate steps are wasted.
+    reduced = violation if near else ROUGH
     if near:  # Newton steps, which do not increase ranks, converge faster than moves
         change_ranks(workspace, floor)
     else:
-        descend_groups(workspace, share=reduced, floor=floor, limit=min(4 * count, MOST_MOVES))
-    accuracy = max(tolerance / 4.0, 0.0 if whole else reduced * state.ranking.violation)
+        most = min(4 * count, MOST_MOVES)
+        descend_groups(workspace, share=POLISHED, floor=floor, limit=most)
+    accuracy = max(tolerance / 4.0, 0.0 if whole else reduced * violation)
     turning = near or whole
     return working.state(polish_groups(part, workspace, accuracy, newton_steps, turning=turning))
 
+
+ROUGH = 0.1
+"""Newton steps far from the minimum stop when the distance to optimality has fallen by this factor.
+
+The distance before the steps is that of all groups."""
 
 MOST_MOVES = 80
 """Largest number of moves in a sweep, up to the number that are made together.
