@@ -992,7 +992,7 @@ def test_errors_of_the_forward_solution_make_sources_doubtful():
     rng = np.random.default_rng(0)
     smooth = rng.standard_normal((field.shape[1], field.shape[1]))
     smooth *= np.linalg.norm(field) / np.linalg.norm(field @ smooth)
-    wrong["sol"]["data"] = field + 0.1 * field @ smooth
+    wrong["sol"]["data"] = field + 0.03 * field @ smooth
     data.forward = wrong
     result = localised(data)
     assert result.sources.size > 2

@@ -1,6 +1,7 @@
 """Claims about the sources that `sparse_vae` returns, and the sources along its noise path."""
 
 import pickle
+import warnings
 from dataclasses import replace
 
 import numpy as np
@@ -215,3 +216,47 @@ def test_no_warning_for_covariances_that_are_regularised_diagonal_or_of_many_sam
         localised(data)
     with pytest.raises(ValueError, match="noise_variance"):
         localised(data, noise_variance=None)
+
+
+def twice_log_likelihood_of(estimate, groups):
+    """Return twice the log-likelihood of some groups, up to a constant, after a fit of these."""
+    chosen = np.flatnonzero(np.isin(estimate.labels, groups))
+    part = replace(estimate, columns=chosen, prior=100.0 * np.eye(chosen.size))._restricted(chosen)
+    covariance = part.gain[:, part.columns] @ part.prior @ part.gain[:, part.columns].T
+    covariance += part.noise_variance * np.eye(len(part.gain))
+    fit = np.sum(part.responses * np.linalg.solve(covariance, part.responses))
+    return -part.responses.shape[1] * np.linalg.slogdet(covariance)[1] - fit
+
+
+@pytest.mark.parametrize("group_covariance", ["full", "spherical"])
+def test_no_returned_source_can_be_replaced_by_the_others(group_covariance):
+    for seed in range(12):
+        data = simulated(
+            "scattered", "mag", sources=(5, 21), n_times=20, strength=0.1, noise=1.0, seed=seed
+        )
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # nothing may be found
+            estimate = localised(data, group_covariance=group_covariance).estimate
+        if estimate.groups.size < 2:
+            continue
+        thresholds = estimate._thresholds(0.05)
+        whole = twice_log_likelihood_of(estimate, estimate.groups)
+        for number, group in enumerate(estimate.groups):
+            others = np.setdiff1d(estimate.groups, [group])
+            lost = whole - twice_log_likelihood_of(estimate, others)
+            assert lost > 0.99 * thresholds[number]
+
+
+def test_false_sources_beside_true_ones_are_as_rare_as_the_level_says():
+    beside, found = 0, 0
+    for seed in range(40):
+        data = simulated(
+            "scattered", "mag", sources=(5, 21), n_times=40, strength=0.2, noise=1.0, seed=seed
+        )
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            sources = set(localised(data).sources.tolist())
+        found += {5, 21} <= sources
+        beside += {5, 21} < sources
+    assert found >= 20
+    assert beside <= 4

@@ -17,13 +17,15 @@ from lucidae.mne.certificate import SelectedSources, with_selection
 from lucidae.sparsity.estimator import SparseVAE
 from lucidae.sparsity.group_blocks import group_grams
 from lucidae.sparsity.group_covariance import GroupCovariance
+from lucidae.sparsity.group_moves import MoveRule, full_moves, spherical_moves
+from lucidae.sparsity.group_workspace import GroupWorkspace
 from lucidae.sparsity.groups import Groups
 from lucidae.sparsity.held_out import Guide
 from lucidae.sparsity.noise import WAYS, checked_noise
 from lucidae.sparsity.objectives import FullCovariance
 from lucidae.sparsity.path import NoisePath, noise_path
 from lucidae.sparsity.posterior import ActiveFactor
-from lucidae.sparsity.problem import normalise
+from lucidae.sparsity.problem import Problem, normalise
 from lucidae.sparsity.solvers import advice_on, fitted_parameters
 from lucidae.sparsity.support import covariance_threshold, removal_costs, significance_threshold
 from lucidae.validation import check_choice, check_number, check_rows, warn_user
@@ -55,6 +57,15 @@ SPARSE = 0.8
 """Share of the rows of matrices that belong to groups which are not removed yet.
 
 If it is smaller, the other rows and columns are deleted."""
+
+EXAMINED = 10
+"""Number of sources whose evidence is computed again with the other sources fitted without them."""
+
+REFITTED = 1e-3
+"""Change of the evidence, relative to its threshold, at which this fit of other sources ends."""
+
+ROUNDS = 50
+"""Largest number of times that each of the other sources is fitted again."""
 
 PATH_STEP = 10.0**-0.25
 """Ratio of each noise variance on the default path to the one before.
@@ -239,11 +250,14 @@ class GroupEstimate:
         """
         if self.level is None:
             return self
-        found, kept = self, self._significant(self.level)
-        while kept.size < found.columns.size:
-            found = found._restricted(kept)
+        found = self
+        while True:
             kept = found._significant(self.level)
-        return found
+            if kept.size == found.columns.size:
+                kept = found._without_replaceable(self.level)
+            if kept.size == found.columns.size:
+                return found
+            found = found._restricted(kept)
 
     @property
     def model(self) -> SparseVAE:
@@ -318,6 +332,56 @@ class GroupEstimate:
                 sizes = [(n, np.searchsorted(rest, members)) for n, members in sizes]
         kept = np.concatenate([numbers for numbers, _ in sizes])
         return np.asarray(self.columns[np.isin(groups.labels, kept)])
+
+    def _without_replaceable(self, significance: float) -> Floats:
+        """Return the columns without the group that other groups can replace best, if there is one.
+
+        The evidence of a group in `_significant` is computed with the prior covariances of the
+        other groups fixed. Here these are fitted again without the group, which lowers the
+        evidence. If that of some groups falls below their thresholds, the one with the smallest
+        difference is left out. Only the `EXAMINED` weakest groups are examined.
+        """
+        size = self.columns.size
+        groups = Groups.of(self.labels[self.columns], size) if size else None
+        if groups is None or groups.count < 2:
+            return self.columns
+        thresholds, worst, gone = self._thresholds(significance), 0.0, -1
+        problem, present = self._in_span(groups)
+        for number in self._weakest(groups, thresholds):
+            lost = _loss_without(problem, groups, self._rule, number, thresholds[number], present)
+            if lost - thresholds[number] < worst:
+                worst, gone = lost - thresholds[number], number
+        return np.asarray(self.columns[groups.labels != gone])
+
+    @property
+    def _rule(self) -> MoveRule:
+        """The function that gives the best prior covariances of groups, with all others fixed."""
+        return full_moves if self.template.group_covariance == "full" else spherical_moves
+
+    def _in_span(self, groups: Groups) -> tuple[Problem, list[Floats]]:
+        """Return the problem of the selected columns in their span, and the prior covariances.
+
+        The latter have shape (k, m, m) for the k groups of each size m.
+        """
+        # Responses outside of the span only add a constant to the energy.
+        basis, columns = np.linalg.qr(self.gain[:, self.columns])
+        nothing = np.zeros(())
+        problem = Problem(
+            columns, basis.T @ self.responses, nothing + self.noise_variance, nothing, nothing
+        )
+        members = [index for _, index in groups.by_size()]
+        return problem, [self.prior[index[:, :, None], index[:, None, :]] for index in members]
+
+    def _weakest(self, groups: Groups, thresholds: Floats) -> list[int]:
+        """Return the groups with the smallest evidence, compared with their thresholds."""
+        n_responses, evidence = self.responses.shape[1], np.zeros(groups.count)
+        left = self._factor.posterior(self.noise_variance).covariance(np.arange(groups.labels.size))
+        loading = self._factor.mean(self.responses)
+        moment = loading @ loading.T / n_responses
+        for numbers, members in groups.by_size():
+            place = (members[:, :, None], members[:, None, :])
+            evidence[numbers] = n_responses * removal_costs(left[place], moment[place])
+        return [int(number) for number in np.argsort(evidence - thresholds)[:EXAMINED]]
 
     def _thresholds(self, significance: float) -> Floats:
         """Return, for each selected group, the evidence that it must exceed to be significant.
@@ -453,6 +517,70 @@ class GroupEstimate:
             at = replace(self, columns=columns, prior=prior, noise_variance=float(noise))
             found.append(at._without_insignificant().columns)
         return found
+
+
+def _loss_without(
+    problem: Problem, groups: Groups, rule: MoveRule, number: int, threshold: float,
+    present: list[Floats],
+) -> float:  # fmt: skip
+    """Return twice the log-likelihood that is lost without a group, with the others fitted again.
+
+    They move one after the other to their best prior covariances by `rule`, until a round changes
+    the loss by less than `REFITTED` times the threshold, or until it is below the threshold.
+
+    Parameters
+    ----------
+    problem : Problem
+        The problem of the selected columns.
+    groups : Groups
+        Their groups.
+    rule : callable
+        `full_moves` or `spherical_moves`.
+    number : int
+        The group that is left out.
+    threshold : float
+        The loss at which the group is significant.
+    present : list of ndarray of shape (k, m, m)
+        Prior covariances of the k groups of each size m.
+    """
+    n_responses = problem.responses.shape[1]
+    before = _energy_and_gram(problem, [index for _, index in groups.by_size()], present)[0]
+    kept = [numbers != number for numbers, _ in groups.by_size()]
+    members = [index[mask] for (_, index), mask in zip(groups.by_size(), kept, strict=True)]
+    priors = [prior[mask] for prior, mask in zip(present, kept, strict=True)]
+    loss = np.inf
+    for _ in range(ROUNDS):
+        energy, gram = _energy_and_gram(problem, members, priors)
+        change, loss = loss - n_responses * (energy - before), n_responses * (energy - before)
+        if loss < threshold or change < REFITTED * threshold:
+            break
+        workspace = GroupWorkspace(gram, members, priors, rule, problem, 0.0)
+        try:
+            workspace.move_all()
+        except np.linalg.LinAlgError:  # the moves are impossible up to rounding
+            break
+    return float(loss)
+
+
+def _energy_and_gram(
+    problem: Problem, members: list[Floats], priors: list[Floats]
+) -> tuple[float, Floats]:
+    """Return the energy (loss) per response, and the matrix `gram` of a `GroupWorkspace`.
+
+    `members` are the columns of the groups and `priors` their prior covariances, for each size of
+    groups.
+    """
+    columns, n_responses = problem.dictionary, problem.responses.shape[1]
+    covariance = float(problem.noise) * np.eye(len(columns))
+    for index, prior in zip(members, priors, strict=True):
+        fields = columns[:, index]
+        covariance += np.einsum("dki,kij,ekj->de", fields, prior, fields, optimize=True)
+    lower = np.linalg.cholesky(covariance)
+    both = np.hstack([columns, problem.responses / np.sqrt(n_responses)])
+    white = scipy.linalg.solve_triangular(lower, both, lower=True)
+    fit = float((white[:, columns.shape[1] :] ** 2).sum())
+    gram = white[:, : columns.shape[1]].T @ white
+    return fit + 2.0 * float(np.log(np.diagonal(lower)).sum()), gram
 
 
 def _check_folds(cv: Any, n_rows: int) -> None:
