@@ -83,7 +83,8 @@ class EvokedProblem:
     Parameters
     ----------
     evokeds : list of Evoked
-        The responses, with the same channels.
+        Copies of the responses, with the same channels. What follows from them later does not
+        change with the evokeds of the user, which functions of MNE change in place.
     forward : Forward
         The forward solution of the channels in use, with fixed, surface or Cartesian orientation.
     info : Info
@@ -317,7 +318,7 @@ def _check_kind(value: Any, kind: type, name: str, maker: str) -> None:
 
 
 def _checked_evokeds(evoked: Any) -> list[Any]:
-    """Return a list of evokeds after checking that they have the same channels."""
+    """Return a list of copies of evokeds after checking that they have the same channels."""
     evokeds = list(evoked) if isinstance(evoked, list | tuple) else [evoked]
     if not evokeds:
         raise ValueError("evoked is an empty list, expected an Evoked or a list of them.")
@@ -336,7 +337,7 @@ def _checked_evokeds(evoked: Any) -> list[Any]:
                 "the same order: call mne.channels.equalize_channels, and mark a channel that is "
                 "bad in one evoked as bad in all of them."
             )
-    return evokeds
+    return [one.copy() for one in evokeds]
 
 
 def _checked_channels(info: Any, forward: Any, noise_cov: Any) -> list[str]:
