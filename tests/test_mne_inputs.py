@@ -31,3 +31,50 @@ def test_a_result_of_a_list_does_not_change_with_another_evoked():
     result = sparse_vae(pair, data.forward, data.cov, **settings)[1]
     pair[0].crop(0.0, None)
     assert_array_equal(result.amplitudes, expected)
+
+
+def projection(evoked, seed, active=False):
+    """Return a projection along one random direction of all channels."""
+    row = np.random.default_rng(seed).standard_normal((1, len(evoked.ch_names)))
+    data = {
+        "nrow": 1, "ncol": row.size, "row_names": None, "col_names": evoked.ch_names,
+        "data": row / np.linalg.norm(row),
+    }  # fmt: skip
+    return mne.Projection(kind=1, active=active, desc=f"direction {seed}", data=data)
+
+
+def test_evokeds_with_different_projections_are_refused():
+    data = simulated(noise=0.3)
+    one = data.evoked.copy().add_proj(projection(data.evoked, 1), verbose=False)
+    two = data.evoked.copy().add_proj(projection(data.evoked, 2), verbose=False)
+    for pair in ([data.evoked, one], [one, data.evoked], [one, two]):
+        with pytest.raises(ValueError, match=r"different projections.*add_proj"):
+            sparse_vae(pair, data.forward, data.cov, verbose=False)
+
+
+def test_projections_that_are_applied_equal_those_that_are_not():
+    data = simulated(noise=0.3)
+    evoked = data.evoked.add_proj(projection(data.evoked, 1), verbose=False)
+    pair = [evoked, evoked.copy().apply_proj(verbose=False)]
+    settings = {"return_result": True, "verbose": False}
+    first, second = sparse_vae(pair, data.forward, data.cov, **settings)
+    assert np.abs(first.amplitudes - second.amplitudes).max() < 1e-6 * first.amplitudes.max()
+
+
+def moved(evoked, metres):
+    other = evoked.copy()
+    with other.info._unlock():
+        other.info["dev_head_t"] = mne.transforms.Transform(
+            "meg", "head", other.info["dev_head_t"]["trans"] + metres * np.eye(4, k=3)
+        )
+    return other
+
+
+def test_evokeds_with_different_positions_of_the_head_are_refused():
+    data = simulated(noise=0.3)
+    pair = [data.evoked, moved(data.evoked, 0.005)]
+    with pytest.raises(ValueError, match=r"different positions of the head.*maxwell_filter"):
+        sparse_vae(pair, data.forward, data.cov, verbose=False)
+    sparse_vae([data.evoked, moved(data.evoked, 1e-7)], data.forward, data.cov, verbose=False)
+    eeg = simulated("surface", "eeg", noise=0.3)  # electrodes move with the head
+    sparse_vae([eeg.evoked, moved(eeg.evoked, 0.005)], eeg.forward, eeg.cov, verbose=False)

@@ -8,6 +8,7 @@ these functions.
 
 from __future__ import annotations
 
+import warnings
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from numbers import Real
@@ -18,6 +19,7 @@ import numpy as np
 import scipy.sparse
 
 try:
+    from mne._fiff.proj import make_projector
     from mne.inverse_sparse.mxne_inverse import (
         _check_ori,
         _compute_residual,
@@ -58,6 +60,10 @@ In a spherical head, the source at the centre has no field but rounding errors."
 
 MISSING_SHARE = 0.1
 """Share of the good channels of an evoked without forward or covariance above which to warn."""
+
+
+SAME = 1e-5
+"""Largest difference of entries of equal projectors or transformations; files store float32."""
 
 
 FEW_SAMPLES = 10
@@ -318,7 +324,10 @@ def _check_kind(value: Any, kind: type, name: str, maker: str) -> None:
 
 
 def _checked_evokeds(evoked: Any) -> list[Any]:
-    """Return a list of copies of evokeds after checking that they have the same channels."""
+    """Return a list of copies of evokeds after checking that one whitened problem suits them all.
+
+    They need the same channels, projections and, for MEG, position of the head.
+    """
     evokeds = list(evoked) if isinstance(evoked, list | tuple) else [evoked]
     if not evokeds:
         raise ValueError("evoked is an empty list, expected an Evoked or a list of them.")
@@ -337,7 +346,56 @@ def _checked_evokeds(evoked: Any) -> list[Any]:
                 "the same order: call mne.channels.equalize_channels, and mark a channel that is "
                 "bad in one evoked as bad in all of them."
             )
+    _check_projections(evokeds)
+    _check_heads(evokeds)
     return [one.copy() for one in evokeds]
+
+
+def _check_projections(evokeds: list[Any]) -> None:
+    """Raise an error if evokeds have different projections, whether these are applied or not."""
+    first = evokeds[0].info
+    for number, one in enumerate(evokeds[1:], start=1):
+        if not np.allclose(_projector(first), _projector(one.info), rtol=0.0, atol=SAME):
+            raise ValueError(
+                f"evoked[0] and evoked[{number}] have different projections: "
+                f"{_listed(first['projs'])} and {_listed(one.info['projs'])}, expected the same "
+                "ones, because they are applied to the forward solution too: give all evokeds the "
+                "same projections with evoked.add_proj, or call sparse_vae for each evoked."
+            )
+
+
+def _projector(info: Any) -> Floats:
+    """Return the matrix that applies all projections of an info to its channels."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # MNE repeats its warnings when the forward is projected
+        return np.asarray(make_projector(info["projs"], info["ch_names"], info["bads"])[0])
+
+
+def _listed(projections: Any) -> str:
+    """Return the descriptions of projections as text, for messages."""
+    return f"[{', '.join(repr(str(one['desc'])) for one in projections)}]"
+
+
+def _check_heads(evokeds: list[Any]) -> None:
+    """Raise an error if MEG evokeds were recorded at different positions of the head."""
+    if not mne.pick_types(evokeds[0].info, meg=True, ref_meg=False).size:
+        return
+    places = [one.info["dev_head_t"] for one in evokeds]
+    known = [None if one is None else one["trans"] for one in places]
+    for number, one in enumerate(known[1:], start=1):
+        same = one is known[0] or (
+            one is not None
+            and known[0] is not None
+            and np.allclose(one, known[0], rtol=0.0, atol=SAME)
+        )
+        if not same:
+            raise ValueError(
+                f"evoked[0] and evoked[{number}] have different positions of the head "
+                "(info['dev_head_t']), expected the same one, because there is one forward "
+                "solution: move the data to one position, for example with destination= of "
+                "mne.preprocessing.maxwell_filter, or call sparse_vae for each evoked with its own "
+                "forward."
+            )
 
 
 def _checked_channels(info: Any, forward: Any, noise_cov: Any) -> list[str]:
