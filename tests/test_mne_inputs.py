@@ -1,5 +1,7 @@
 """Inputs of `lucidae.mne`: evokeds that change or differ, few samples, units, arguments."""
 
+import warnings
+
 import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
@@ -9,7 +11,7 @@ from extras import require
 mne = require("mne")
 
 from evoked_recordings import localised, simulated
-from lucidae.mne import sparse_vae
+from lucidae.mne import solver, sparse_vae
 
 
 def test_a_result_does_not_change_with_the_evoked_of_the_user():
@@ -78,3 +80,33 @@ def test_evokeds_with_different_positions_of_the_head_are_refused():
     sparse_vae([data.evoked, moved(data.evoked, 1e-7)], data.forward, data.cov, verbose=False)
     eeg = simulated("surface", "eeg", noise=0.3)  # electrodes move with the head
     sparse_vae([eeg.evoked, moved(eeg.evoked, 0.005)], eeg.forward, eeg.cov, verbose=False)
+
+
+def samples(data, count):
+    data.evoked.crop(data.evoked.times[0], data.evoked.times[count - 1])
+    return data
+
+
+def test_a_noise_variance_that_is_learned_from_few_samples_is_warned_of():
+    few, enough = (samples(simulated("surface", "eeg"), count) for count in (4, 5))
+    with pytest.warns(UserWarning, match=r"learned from 4 samples.*noise alone.*'cv'"):
+        localised(few, noise_variance="learn")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        localised(enough, noise_variance="learn")
+        for rule in (1.0, "cv", "auto"):  # more columns than rows: "auto" is "cv"
+            localised(few, noise_variance=rule)
+        halves = [samples(simulated("surface", "eeg"), 3).evoked for _ in range(2)]
+        sparse_vae(halves, few.forward, few.cov, noise_variance="learn", verbose=False)
+
+
+@pytest.mark.parametrize("rule", ["learn", "auto"])
+def test_solver_warns_of_few_samples_too(rule):
+    rng = np.random.default_rng(0)
+    G, noise = rng.standard_normal((40, 3)), rng.standard_normal((40, 5))
+    M = 5.0 * G[:, :1] + noise
+    with pytest.warns(UserWarning, match="learned from 4 samples, expected"):
+        solver(M[:, :4], G, noise_variance=rule)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        solver(M, G, noise_variance=rule)

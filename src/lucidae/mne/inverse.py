@@ -12,6 +12,8 @@ from lucidae.mne.estimate import Floats, GroupEstimate, observable_basis
 from lucidae.mne.evoked_problem import EvokedProblem, log_explained, logging_at
 from lucidae.mne.patches import expanded
 from lucidae.mne.result import SourceResult
+from lucidae.sparsity.noise import noise_rule
+from lucidae.sparsity.objectives import FullCovariance
 from lucidae.sparsity.whitening import rotation_to_rows
 from lucidae.validation import check_flag, check_integer, check_rows, warn_user
 
@@ -22,6 +24,12 @@ NO_SOURCE = (
     "noise_variance, check that noise_cov and nave describe the noise of the evoked, or give "
     "significance=None to keep sources that are not significant."
 )
+
+FEWEST_SAMPLES = 5
+"""Number of samples below which a learned noise variance is warned of.
+
+In simulated noise at 33 electrodes with 60 free sources, sources were found in 71 of 100 recordings
+of one sample, 7 of 30 of two samples, 2 of 60 of three and none of 40 of five samples."""
 
 
 def sparse_vae(
@@ -90,7 +98,8 @@ def sparse_vae(
         held-out sensors, and "cv_1se" to the largest γ at which this error is within one standard
         error of its smallest value. "learn" maximises the likelihood over γ too, and "auto" chooses
         between "learn" and "cv" as in `SparseVAE`. If the forward solution has errors, γ must be
-        larger than 1.
+        larger than 1. From fewer than five samples of all evokeds together γ should not be learned:
+        it may become far too small, and a warning says so.
     group_covariance : {"full", "spherical"}, default="full"
         Prior covariance of the three components of a loose or free source. ``"full"``: any
         covariance matrix, so that results do not depend on the axes. ``"spherical"``: one variance
@@ -231,6 +240,7 @@ def sparse_vae(
             group_covariance=group_covariance, significance=significance, cv=cv,
             random_state=random_state, max_iter=max_iter, tol=tol,
         )  # fmt: skip
+        _warn_of_few_samples(noise_variance, gain, problem.responses)
         if not estimate.columns.size:
             warn_user(NO_SOURCE)
         results = [
@@ -311,11 +321,29 @@ def solver(
             gain @ basis, data, labels, noise_variance=noise_variance,
             group_covariance=group_covariance, significance=significance, **settings,
         )  # fmt: skip
+    _warn_of_few_samples(noise_variance, estimate.gain, data)
     if not estimate.columns.size:
         warn_user(NO_SOURCE)
     active_set = np.isin(sources, estimate.groups)
     found = estimate.debiased if check_flag(debias, "debias") else estimate.mean
     return basis[:, estimate.columns].tocsr()[active_set] @ found, active_set
+
+
+def _warn_of_few_samples(noise_variance: Any, gain: Floats, responses: Floats) -> None:
+    """Warn if the noise variance was learned from fewer than `FEWEST_SAMPLES` samples.
+
+    `noise_variance` is the argument of `sparse_vae`; `gain` and `responses` are those of the fit.
+    """
+    samples = responses.shape[1]
+    if samples >= FEWEST_SAMPLES:
+        return
+    if noise_rule(noise_variance, FullCovariance(), *gain.shape) == "learn":
+        warn_user(
+            f"The noise variance was learned from {samples} sample{'s' * (samples > 1)}, expected "
+            f"at least {FEWEST_SAMPLES}: with so few it may become far too small, so that sources "
+            "are found in noise alone. Give noise_variance as a number (1 if noise_cov and nave "
+            "describe the noise), noise_variance='cv', or more samples."
+        )
 
 
 def _without_null_space(data: Floats, gain: Floats) -> tuple[Floats, Floats]:
