@@ -4,7 +4,7 @@ import warnings
 
 import numpy as np
 import pytest
-from numpy.testing import assert_array_equal
+from numpy.testing import assert_allclose, assert_array_equal
 
 from extras import require
 
@@ -110,3 +110,41 @@ def test_solver_warns_of_few_samples_too(rule):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         solver(M, G, noise_variance=rule)
+
+
+def in_other_units(data, factor):
+    cov = data.cov.copy()
+    cov.update(data=factor**2 * cov["data"])
+    evoked = data.evoked.copy()
+    evoked.data *= factor
+    # The lead field keeps its unit, so that the amplitudes have the factor of the data.
+    return evoked, cov
+
+
+def reversed_order(data):
+    return data.evoked.copy().reorder_channels(data.evoked.ch_names[::-1]), data.cov
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_the_cross_validated_noise_depends_neither_on_units_nor_on_the_order_of_channels(seed):
+    data = simulated("scattered", "eeg", sources=(5, 11, 21, 30), strength=0.2, seed=seed)
+    settings = {"noise_variance": "cv", "return_result": True, "verbose": False}
+    expected = sparse_vae(data.evoked, data.forward, data.cov, **settings)
+    for evoked, cov in (in_other_units(data, 1e3), reversed_order(data)):
+        found = sparse_vae(evoked, data.forward, cov, **settings)
+        assert_allclose(found.noise_variance, expected.noise_variance, rtol=1e-4)
+        assert_array_equal(found.sources, expected.sources)
+
+
+def test_rows_that_are_equally_good_are_chosen_by_their_importance():
+    from lucidae.sparsity.whitening import rotation_to_rows
+
+    rng = np.random.default_rng(0)
+    centred = np.linalg.qr(np.eye(12) - 1 / 12)[0][:, :-1]  # as after an average reference
+    importance, values = rng.uniform(size=12), rng.standard_normal(12)
+    axes = centred @ rotation_to_rows(centred, importance).T
+    assert np.abs(axes).max(axis=1).argmin() == importance.argmin()
+    turn, order = np.linalg.qr(rng.standard_normal((11, 11)))[0], rng.permutation(12)
+    turned = (centred @ turn)[order]
+    others = turned @ rotation_to_rows(turned, 7.0 * importance[order]).T
+    assert_allclose(np.sort(values[order] @ others), np.sort(values @ axes), atol=1e-12)

@@ -262,10 +262,16 @@ class EvokedProblem:
 
         The rows of MNE's whitened data are principal components of the noise, some of which contain
         much more signal than others. If each row belongs to one sensor instead, the folds of a
-        cross-validation over rows have similar amounts of signal.
+        cross-validation over rows have similar amounts of signal. If the rank is lower than the
+        number of sensors, as with an average reference, the sensors with the larger field and data
+        have rows. The choice depends neither on units nor on the order of the channels.
         """
         axes = self.whitener / np.linalg.norm(self.whitener, axis=1, keepdims=True)
-        turn = rotation_to_rows(axes.T)
+        powers = [
+            np.sum((axes.T @ part) ** 2, axis=1) / max(np.sum(part**2), 1e-300)
+            for part in (self.gain, self.responses)
+        ]
+        turn = rotation_to_rows(axes.T, sum(powers))
         return replace(
             self, whitener=turn @ self.whitener, gain=turn @ self.gain,
             responses=turn @ self.responses,

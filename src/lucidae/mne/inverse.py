@@ -356,5 +356,5 @@ def _without_null_space(data: Floats, gain: Floats) -> tuple[Floats, Floats]:
     both = np.hstack([data / max(np.linalg.norm(data), 1e-300), gain / np.linalg.norm(gain)])
     values, vectors = np.linalg.eigh(both @ both.conj().T)
     kept = vectors[:, values > 1e-12 * values[-1]]
-    turn = rotation_to_rows(kept) @ kept.conj().T
+    turn = rotation_to_rows(kept, np.linalg.norm(both, axis=1)) @ kept.conj().T
     return turn @ data, turn @ gain
