@@ -12,6 +12,7 @@ mne = require("mne")
 
 from evoked_recordings import localised, simulated
 from lucidae.mne import solver, sparse_vae
+from lucidae.mne.patches import neighbourhoods
 
 
 def test_a_result_does_not_change_with_the_evoked_of_the_user():
@@ -148,3 +149,38 @@ def test_rows_that_are_equally_good_are_chosen_by_their_importance():
     turned = (centred @ turn)[order]
     others = turned @ rotation_to_rows(turned, 7.0 * importance[order]).T
     assert_allclose(np.sort(values[order] @ others), np.sort(values @ axes), atol=1e-12)
+
+
+def restricted(forward, counts):
+    """Return the forward of the first sources of each source space."""
+    vertices = [
+        space["vertno"][:count] for space, count in zip(forward["src"], counts, strict=True)
+    ]
+    stc = mne.SourceEstimate(np.ones((sum(counts), 1)), vertices, 0.0, 1.0)
+    return mne.forward.restrict_forward_to_stc(forward, stc)
+
+
+@pytest.mark.parametrize("counts", [(20, 20), (20, 0), (20, 1)])
+def test_neighbour_orders_of_a_restricted_forward_are_refused(counts):
+    data = simulated("surface", noise=0.3)
+    data.forward = restricted(data.forward, counts)
+    with pytest.raises(ValueError, match=r"no triangles between its sources.*radii in metres"):
+        localised(data, patches=1)
+    assert localised(data, patches=0.03).sources.size
+
+
+def test_neighbour_orders_may_leave_out_sources_by_weights():
+    data = simulated("surface", noise=0.3)
+    weights = np.repeat([1.0, 0.0], 42)
+    result = localised(data, patches=1, weights=weights)
+    assert result.sources.size
+    assert result.sources.max() < 42
+
+
+def test_a_source_space_with_less_than_two_sources_has_no_patches():
+    data = simulated("surface", noise=0.3)
+    spaces = data.forward["src"].copy()
+    expected = [part.tolist() for part in neighbourhoods(spaces[:1], 1)]
+    for count in (0, 1):
+        spaces[1] = restricted(data.forward, (20, count))["src"][1]
+        assert [part.tolist() for part in neighbourhoods(spaces, 1)] == expected
