@@ -12,6 +12,7 @@ mne = require("mne")
 
 from evoked_recordings import localised, simulated
 from lucidae.mne import solver, sparse_vae
+from lucidae.mne.inverse import SETTINGS
 from lucidae.mne.patches import neighbourhoods
 
 
@@ -184,3 +185,31 @@ def test_a_source_space_with_less_than_two_sources_has_no_patches():
     for count in (0, 1):
         spaces[1] = restricted(data.forward, (20, count))["src"][1]
         assert [part.tolist() for part in neighbourhoods(spaces, 1)] == expected
+
+
+@pytest.mark.parametrize(
+    "setting", [{"posterior": "point"}, {"response_covariance": "learn"}, {"fit_intercept": True}]
+)
+def test_solver_refuses_arguments_that_it_does_not_use(setting):
+    rng = np.random.default_rng(0)
+    M, G = rng.standard_normal((10, 4)), rng.standard_normal((10, 6))
+    (name,) = setting
+    with pytest.raises(ValueError, match=rf"called with {name}, expected .* cv, random_state"):
+        solver(M, G, 1, **setting)
+
+
+def test_solver_takes_the_arguments_that_its_refusal_names():
+    rng = np.random.default_rng(0)
+    G = rng.standard_normal((30, 12))
+    M = 5.0 * G[:, :1] @ rng.standard_normal((1, 8)) + rng.standard_normal((30, 8))
+    settings = {
+        "cv": 3, "random_state": 0, "max_iter": 500, "tol": 1e-7, "solver": "auto", "n_jobs": 1,
+        "verbose": False,
+    }  # fmt: skip
+    assert tuple(settings) == SETTINGS
+    assert_array_equal(np.flatnonzero(solver(M, G, 1, **settings)[1]), [0])
+
+
+def test_solver_checks_debias_before_the_fit():
+    with pytest.raises(ValueError, match="debias='yes' was given"):
+        solver(None, None, debias="yes")

@@ -31,6 +31,9 @@ FEWEST_SAMPLES = 5
 In simulated noise at 33 electrodes with 60 free sources, sources were found in 71 of 100 recordings
 of one sample, 7 of 30 of two samples, 2 of 60 of three and none of 40 of five samples."""
 
+SETTINGS = ("cv", "random_state", "max_iter", "tol", "solver", "n_jobs", "verbose")
+"""Further arguments of `solver`: those of `SparseVAE` that do not change the model."""
+
 
 def sparse_vae(
     evoked: Any,
@@ -286,7 +289,9 @@ def solver(
     group_covariance, significance, debias : optional
         As in `sparse_vae`.
     **settings
-        Further arguments of `SparseVAE`, such as `cv`, `tol` or `max_iter`.
+        Further arguments of `SparseVAE`: `cv`, `random_state`, `max_iter`, `tol`, `solver`,
+        `n_jobs` and `verbose`. Others are refused, because the amplitudes are those of its default
+        model, the VAE with a full posterior covariance.
 
     Returns
     -------
@@ -305,6 +310,8 @@ def solver(
     >>> np.flatnonzero(active_set), X.shape
     (array([12, 13, 14]), (3, 8))
     """
+    check_flag(debias, "debias")
+    _check_settings(settings)
     data, gain = check_rows(M, name="M"), check_rows(G, name="G")
     size = check_integer(n_orient, "n_orient", low=1)
     if data.shape[0] != gain.shape[0] or gain.shape[1] % size:
@@ -325,8 +332,19 @@ def solver(
     if not estimate.columns.size:
         warn_user(NO_SOURCE)
     active_set = np.isin(sources, estimate.groups)
-    found = estimate.debiased if check_flag(debias, "debias") else estimate.mean
+    found = estimate.debiased if debias else estimate.mean
     return basis[:, estimate.columns].tocsr()[active_set] @ found, active_set
+
+
+def _check_settings(settings: dict[str, Any]) -> None:
+    """Raise an error if `solver` was called with further arguments that it does not use."""
+    refused = [name for name in settings if name not in SETTINGS]
+    if refused:
+        raise ValueError(
+            f"solver was called with {', '.join(refused)}, expected no further arguments but "
+            f"{', '.join(SETTINGS)}: the model is the VAE with a full posterior covariance. Use "
+            "lucidae.SparseVAE for other models."
+        )
 
 
 def _warn_of_few_samples(noise_variance: Any, gain: Floats, responses: Floats) -> None:
