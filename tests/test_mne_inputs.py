@@ -213,3 +213,35 @@ def test_solver_takes_the_arguments_that_its_refusal_names():
 def test_solver_checks_debias_before_the_fit():
     with pytest.raises(ValueError, match="debias='yes' was given"):
         solver(None, None, debias="yes")
+
+
+@pytest.mark.parametrize("count", [np.inf, np.nan, 0, -3])
+def test_an_evoked_without_a_number_of_averages_is_refused(count):
+    data = simulated(noise=0.3)
+    data.evoked.nave = count
+    with pytest.raises(ValueError, match=rf"evoked\.nave is {count}, expected a finite number"):
+        localised(data)
+    data.evoked.nave = 1
+    expected = localised(data).amplitudes
+    data.evoked.nave = count
+    assert_array_equal(localised(data, nave=1).amplitudes, expected)
+
+
+def test_the_difference_of_two_epochs_has_twice_their_noise():
+    data = simulated(noise=0.3)
+    other = simulated(noise=0.3, seed=1).evoked
+    data.evoked = mne.combine_evoked([data.evoked, other], weights=[1, -1])
+    assert data.evoked.nave == 0.5
+    found, expected = localised(data), localised(data, nave=0.5)
+    assert_array_equal(found.amplitudes, expected.amplitudes)
+
+
+def test_a_noise_covariance_that_is_not_symmetric_is_refused():
+    data = simulated("surface", "both", noise=0.3)
+    data.cov = mne.Covariance(
+        np.diag(data.cov["data"]), data.cov["names"], [], data.cov["projs"], 0
+    )
+    localised(data)
+    data.cov["data"][0, 1] = 0.5 * data.cov["data"][0, 0]
+    with pytest.raises(ValueError, match="noise_cov is not symmetric"):
+        localised(data)

@@ -489,11 +489,27 @@ def _check_values(evokeds: list[Any], forward: Any, noise_cov: Any, used: list[s
             "example with mne.compute_covariance, from data without such values."
         )
     variances = values if noise_cov["diag"] else np.diagonal(values)
+    if not noise_cov["diag"]:
+        _check_symmetry(values)
     if not (variances > 0).any():
         raise ValueError(
             f"noise_cov has no positive variance in the {len(used)} channels in use, expected the "
             "covariance of the noise, such as from mne.compute_covariance or "
             "mne.make_ad_hoc_cov."
+        )
+
+
+def _check_symmetry(covariance: Floats) -> None:
+    """Raise an error if a noise covariance is not symmetric, of which MNE uses one triangle."""
+    scales = np.sqrt(np.abs(np.diagonal(covariance)))
+    limit = SAME * scales * scales[:, None]
+    difference = np.abs(covariance - covariance.T)
+    if (difference > limit).any():
+        row, column = np.unravel_index(np.argmax(difference - limit), difference.shape)
+        raise ValueError(
+            "noise_cov is not symmetric in the channels in use: two entries that should be equal "
+            f"are {covariance[row, column]:.3g} and {covariance[column, row]:.3g}. Give the "
+            "covariance of the noise, such as from mne.compute_covariance."
         )
 
 
@@ -540,11 +556,19 @@ def _checked_weights(weights: Any, n_sources: int) -> Any:
 def _averages(evoked: Any, nave: Any) -> float:
     """Return the number of averaged epochs, by which the noise covariance of an evoked is divided.
 
-    It is `nave` if this is not None, otherwise that of the evoked.
+    It is `nave` if this is not None, otherwise that of the evoked. The latter may be below 1, such
+    as 0.5 for the difference of two single epochs.
     """
     if nave is not None:
         return check_number(nave, "nave", low=0.0, open_low=True, others=" or None")
-    return float(max(evoked.nave, 1))
+    count = float(evoked.nave)
+    if not (np.isfinite(count) and count > 0.0):
+        raise ValueError(
+            f"evoked.nave is {evoked.nave}, expected a finite number above 0, by which the noise "
+            "covariance is divided: give the number of averaged epochs as nave, or 1 if noise_cov "
+            "is that of the average."
+        )
+    return count
 
 
 def _places(names: Any, wanted: Any) -> list[int]:
