@@ -39,6 +39,7 @@ def written(tmp_path_factory):
     other.comment = "other"
     mne.write_evokeds(folder / "two-ave.fif", [recording.evoked, other], verbose="ERROR")
     (folder / "words-ave.fif").write_text("no recording")
+    (folder / "empty-fwd.fif").write_text("")
     return folder
 
 
@@ -191,7 +192,12 @@ def test_wrong_option_is_one_sentence_and_leaves_no_file(run, tmp_path, options)
     ("files", "message"),
     [
         (("none-ave.fif", *FILES[1:]), "There is no file"),
-        (("words-ave.fif", *FILES[1:]), "could not be read as a file of evoked responses"),
+        (
+            ("words-ave.fif", *FILES[1:]),
+            "words-ave.fif' could not be read as a file of evoked responses: it is empty or not",
+        ),
+        ((FILES[0], "empty-fwd.fif", FILES[2]), "a forward solution: it is empty or not a FIF"),
+        ((*FILES[:2], "empty-fwd.fif"), "a noise covariance: it is empty or not a FIF file"),
         ((FILES[0], FILES[2], FILES[2]), "could not be read as a forward solution"),
         ((*FILES[:2], FILES[0]), "could not be read as a noise covariance"),
         (("two-ave.fif", *FILES[1:]), "choose one with --condition: 'simulated', 'other'."),

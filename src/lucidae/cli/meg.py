@@ -23,6 +23,8 @@ from lucidae.validation import install_command
 __all__ = ["meg"]
 
 MISSING = f"This command needs MNE, which is not installed: {install_command('cli,mne')}"
+GZIP = b"\x1f\x8b"
+"""First bytes of compressed files."""
 NOISE = ("cv", "cv_1se", "learn", "auto")
 
 
@@ -204,7 +206,25 @@ def _read(reader: Any, file: Path, what: str) -> Any:
     try:
         return reader(file, verbose="ERROR")
     except Exception as error:  # what MNE raises depends on the content of the file
+        if not _is_fif(file):
+            raise ValueError(
+                f"{str(file)!r} could not be read as a {what}: it is empty or not a FIF file, "
+                "expected a file that MNE has written, such as my-ave.fif."
+            ) from error
         raise ValueError(f"{str(file)!r} could not be read as a {what}: {error}") from error
+
+
+def _is_fif(file: Path) -> bool:
+    """Tell whether a file begins with the tag of all FIF files (number 100), or is compressed.
+
+    Folders and files that cannot be opened count as such, because MNE's errors name the reason.
+    """
+    try:
+        with file.open("rb") as opened:
+            start = opened.read(4)
+    except OSError:
+        return True
+    return start == (100).to_bytes(4, "big") or start.startswith(GZIP)
 
 
 def _chosen(mne: Any, file: Path, condition: str | None) -> Any:

@@ -8,6 +8,7 @@ these functions.
 
 from __future__ import annotations
 
+import warnings
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from numbers import Real
@@ -18,6 +19,7 @@ import numpy as np
 import scipy.sparse
 
 try:
+    from mne._fiff.proj import make_projector
     from mne.inverse_sparse.mxne_inverse import (
         _check_ori,
         _compute_residual,
@@ -60,6 +62,10 @@ MISSING_SHARE = 0.1
 """Share of the good channels of an evoked without forward or covariance above which to warn."""
 
 
+SAME = 1e-5
+"""Largest difference of entries of equal projectors or transformations; files store float32."""
+
+
 FEW_SAMPLES = 10
 """Number of samples of a noise covariance for each dimension below which to warn.
 
@@ -83,7 +89,8 @@ class EvokedProblem:
     Parameters
     ----------
     evokeds : list of Evoked
-        The responses, with the same channels.
+        Copies of the responses, with the same channels. What follows from them later does not
+        change with the evokeds of the user, which functions of MNE change in place.
     forward : Forward
         The forward solution of the channels in use, with fixed, surface or Cartesian orientation.
     info : Info
@@ -255,10 +262,16 @@ class EvokedProblem:
 
         The rows of MNE's whitened data are principal components of the noise, some of which contain
         much more signal than others. If each row belongs to one sensor instead, the folds of a
-        cross-validation over rows have similar amounts of signal.
+        cross-validation over rows have similar amounts of signal. If the rank is lower than the
+        number of sensors, as with an average reference, the sensors with the larger field and data
+        have rows. The choice depends neither on units nor on the order of the channels.
         """
         axes = self.whitener / np.linalg.norm(self.whitener, axis=1, keepdims=True)
-        turn = rotation_to_rows(axes.T)
+        powers = [
+            np.sum((axes.T @ part) ** 2, axis=1) / max(np.sum(part**2), 1e-300)
+            for part in (self.gain, self.responses)
+        ]
+        turn = rotation_to_rows(axes.T, sum(powers))
         return replace(
             self, whitener=turn @ self.whitener, gain=turn @ self.gain,
             responses=turn @ self.responses,
@@ -317,7 +330,10 @@ def _check_kind(value: Any, kind: type, name: str, maker: str) -> None:
 
 
 def _checked_evokeds(evoked: Any) -> list[Any]:
-    """Return a list of evokeds after checking that they have the same channels."""
+    """Return a list of copies of evokeds after checking that one whitened problem suits them all.
+
+    They need the same channels, projections and, for MEG, position of the head.
+    """
     evokeds = list(evoked) if isinstance(evoked, list | tuple) else [evoked]
     if not evokeds:
         raise ValueError("evoked is an empty list, expected an Evoked or a list of them.")
@@ -336,7 +352,56 @@ def _checked_evokeds(evoked: Any) -> list[Any]:
                 "the same order: call mne.channels.equalize_channels, and mark a channel that is "
                 "bad in one evoked as bad in all of them."
             )
-    return evokeds
+    _check_projections(evokeds)
+    _check_heads(evokeds)
+    return [one.copy() for one in evokeds]
+
+
+def _check_projections(evokeds: list[Any]) -> None:
+    """Raise an error if evokeds have different projections, whether these are applied or not."""
+    first = evokeds[0].info
+    for number, one in enumerate(evokeds[1:], start=1):
+        if not np.allclose(_projector(first), _projector(one.info), rtol=0.0, atol=SAME):
+            raise ValueError(
+                f"evoked[0] and evoked[{number}] have different projections: "
+                f"{_listed(first['projs'])} and {_listed(one.info['projs'])}, expected the same "
+                "ones, because they are applied to the forward solution too: give all evokeds the "
+                "same projections with evoked.add_proj, or call sparse_vae for each evoked."
+            )
+
+
+def _projector(info: Any) -> Floats:
+    """Return the matrix that applies all projections of an info to its channels."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # MNE repeats its warnings when the forward is projected
+        return np.asarray(make_projector(info["projs"], info["ch_names"], info["bads"])[0])
+
+
+def _listed(projections: Any) -> str:
+    """Return the descriptions of projections as text, for messages."""
+    return f"[{', '.join(repr(str(one['desc'])) for one in projections)}]"
+
+
+def _check_heads(evokeds: list[Any]) -> None:
+    """Raise an error if MEG evokeds were recorded at different positions of the head."""
+    if not mne.pick_types(evokeds[0].info, meg=True, ref_meg=False).size:
+        return
+    places = [one.info["dev_head_t"] for one in evokeds]
+    known = [None if one is None else one["trans"] for one in places]
+    for number, one in enumerate(known[1:], start=1):
+        same = one is known[0] or (
+            one is not None
+            and known[0] is not None
+            and np.allclose(one, known[0], rtol=0.0, atol=SAME)
+        )
+        if not same:
+            raise ValueError(
+                f"evoked[0] and evoked[{number}] have different positions of the head "
+                "(info['dev_head_t']), expected the same one, because there is one forward "
+                "solution: move the data to one position, for example with destination= of "
+                "mne.preprocessing.maxwell_filter, or call sparse_vae for each evoked with its own "
+                "forward."
+            )
 
 
 def _checked_channels(info: Any, forward: Any, noise_cov: Any) -> list[str]:
@@ -424,11 +489,27 @@ def _check_values(evokeds: list[Any], forward: Any, noise_cov: Any, used: list[s
             "example with mne.compute_covariance, from data without such values."
         )
     variances = values if noise_cov["diag"] else np.diagonal(values)
+    if not noise_cov["diag"]:
+        _check_symmetry(values)
     if not (variances > 0).any():
         raise ValueError(
             f"noise_cov has no positive variance in the {len(used)} channels in use, expected the "
             "covariance of the noise, such as from mne.compute_covariance or "
             "mne.make_ad_hoc_cov."
+        )
+
+
+def _check_symmetry(covariance: Floats) -> None:
+    """Raise an error if a noise covariance is not symmetric, of which MNE uses one triangle."""
+    scales = np.sqrt(np.abs(np.diagonal(covariance)))
+    limit = SAME * scales * scales[:, None]
+    difference = np.abs(covariance - covariance.T)
+    if (difference > limit).any():
+        row, column = np.unravel_index(np.argmax(difference - limit), difference.shape)
+        raise ValueError(
+            "noise_cov is not symmetric in the channels in use: two entries that should be equal "
+            f"are {covariance[row, column]:.3g} and {covariance[column, row]:.3g}. Give the "
+            "covariance of the noise, such as from mne.compute_covariance."
         )
 
 
@@ -475,11 +556,19 @@ def _checked_weights(weights: Any, n_sources: int) -> Any:
 def _averages(evoked: Any, nave: Any) -> float:
     """Return the number of averaged epochs, by which the noise covariance of an evoked is divided.
 
-    It is `nave` if this is not None, otherwise that of the evoked.
+    It is `nave` if this is not None, otherwise that of the evoked. The latter may be below 1, such
+    as 0.5 for the difference of two single epochs.
     """
     if nave is not None:
         return check_number(nave, "nave", low=0.0, open_low=True, others=" or None")
-    return float(max(evoked.nave, 1))
+    count = float(evoked.nave)
+    if not (np.isfinite(count) and count > 0.0):
+        raise ValueError(
+            f"evoked.nave is {evoked.nave}, expected a finite number above 0, by which the noise "
+            "covariance is divided: give the number of averaged epochs as nave, or 1 if noise_cov "
+            "is that of the average."
+        )
+    return count
 
 
 def _places(names: Any, wanted: Any) -> list[int]:

@@ -124,9 +124,11 @@ def _edges(space: Any, order: int) -> Any:
     The entry of two neighbouring sources is positive. `order` is only used in the error message.
     """
     vertices = np.asarray(space["vertno"])
+    if vertices.size < 2:
+        return scipy.sparse.coo_array((vertices.size,) * 2)
     if space["type"] == "surf":
-        triangles = space["tris"] if space.get("use_tris") is None else space["use_tris"]
-        pairs = np.asarray(triangles)[:, [0, 1, 1, 2, 2, 0]].reshape(-1, 2)
+        triangles = _triangles(space, order)
+        pairs = triangles[:, [0, 1, 1, 2, 2, 0]].reshape(-1, 2)
         pairs = np.searchsorted(vertices, pairs[np.isin(pairs, vertices).all(axis=1)])
     elif space.get("shape") is not None:
         places = space["rr"][vertices]
@@ -141,6 +143,23 @@ def _edges(space: Any, order: int) -> Any:
         )
     ones = np.ones(len(pairs))
     return scipy.sparse.coo_array((ones, tuple(pairs.T)), shape=(vertices.size,) * 2)
+
+
+def _triangles(space: Any, order: int) -> Floats:
+    """Return the triangles between the sources of a surface, as numbers of vertices.
+
+    Without them an error is raised: MNE deletes them if some sources are selected, and those of the
+    whole surface do not join sources that are a subset of its vertices.
+    """
+    triangles = space["tris"] if space.get("use_tris") is None else space["use_tris"]
+    if not np.size(triangles):
+        raise ValueError(
+            f"patches={order} was given as a neighbour order, but a surface of forward['src'] has "
+            "no triangles between its sources, such as after mne.forward.restrict_forward_to_stc: "
+            "give radii in metres, such as 0.01, or the forward of all sources with weights=, 0 "
+            "for sources to leave out."
+        )
+    return np.asarray(triangles)
 
 
 def expanded(problem: EvokedProblem, patches: Any) -> tuple[Floats, Floats, Any]:

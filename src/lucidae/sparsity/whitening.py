@@ -45,6 +45,9 @@ eigenvalue of the correlation matrix; both are larger for float32."""
 RANK_MARGIN = 10.0
 """Factor between the expected rounding errors of eigenvalues and those that count as positive."""
 
+TIE = 1e-4
+"""Largest relative difference of rows that counts as a tie when axes are aligned with rows."""
+
 UNIDENTIFIED = 1e-7
 """Norm of the whitened column of ones below which the intercept lies outside the range of R.
 
@@ -202,15 +205,22 @@ class NoiseCovariance:
         return float(-2.0 * np.log(np.linalg.svd(self.matrix, compute_uv=False)).sum())
 
 
-def rotation_to_rows(vectors: Any) -> Any:
+def rotation_to_rows(vectors: Any, importance: Any = None) -> Any:
     """Return the rotation U that aligns r orthonormal axes with r of the d rows, of shape (r, r).
 
     `vectors` is the matrix V of shape (d, r) with the axes as columns. Pivoting selects r rows J of
     V. With the singular value decomposition V_J = PSQᴴ the rotation is U = PQᴴ, and VUᴴ is positive
     semi-definite on the rows J, so that each rotated axis belongs to one row.
+
+    After an average reference all rows of V are equally good. Of such rows, those with the larger
+    `importance`, of shape (d,), are selected; otherwise rounding errors would decide.
     """
     rank = vectors.shape[1]
-    chosen = np.sort(scipy.linalg.qr(vectors.conj().T, mode="r", pivoting=True)[1][:rank])
+    scales = np.ones(len(vectors))
+    if importance is not None:
+        scales[np.argsort(importance)] += TIE * np.linspace(0.0, 1.0, scales.size)
+    pivots = scipy.linalg.qr((scales[:, None] * vectors).conj().T, mode="r", pivoting=True)[1]
+    chosen = np.sort(pivots[:rank])
     left, _, right = np.linalg.svd(vectors[chosen])
     return left @ right
 
