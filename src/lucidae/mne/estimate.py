@@ -10,25 +10,21 @@ import numpy as np
 import scipy.linalg
 import scipy.sparse
 from sklearn.base import clone
-from sklearn.exceptions import ConvergenceWarning
 
 from lucidae.certificate import Certificate
 from lucidae.mne.certificate import SelectedSources, with_selection
+from lucidae.mne.prior_covariances import block_diagonal, fit_prior, loss_without
 from lucidae.sparsity.estimator import SparseVAE
 from lucidae.sparsity.group_blocks import group_grams
-from lucidae.sparsity.group_covariance import GroupCovariance
 from lucidae.sparsity.group_moves import MoveRule, full_moves, spherical_moves
-from lucidae.sparsity.group_workspace import GroupWorkspace
 from lucidae.sparsity.groups import Groups
 from lucidae.sparsity.held_out import Guide
 from lucidae.sparsity.noise import WAYS, checked_noise
-from lucidae.sparsity.objectives import FullCovariance
 from lucidae.sparsity.path import NoisePath, noise_path
 from lucidae.sparsity.posterior import ActiveFactor
-from lucidae.sparsity.problem import Problem, normalise
-from lucidae.sparsity.solvers import advice_on, fitted_parameters
+from lucidae.sparsity.problem import Problem
 from lucidae.sparsity.support import covariance_threshold, removal_costs, significance_threshold
-from lucidae.validation import check_choice, check_number, check_rows, warn_user
+from lucidae.validation import check_choice, check_number, check_rows
 
 __all__ = ["GroupEstimate", "observable_basis"]
 
@@ -60,12 +56,6 @@ If it is smaller, the other rows and columns are deleted."""
 
 EXAMINED = 10
 """Number of sources whose evidence is computed again with the other sources fitted without them."""
-
-REFITTED = 1e-3
-"""Change of the evidence, relative to its threshold, at which this fit of other sources ends."""
-
-ROUNDS = 50
-"""Largest number of times that each of the other sources is fitted again."""
 
 PATH_STEP = 10.0**-0.25
 """Ratio of each noise variance on the default path to the one before.
@@ -236,7 +226,7 @@ class GroupEstimate:
             check_rows(gain), check_rows(responses)
             noise = float(noise_variance)
             accuracy = template.tol if significance is None else max(template.tol, SELECTED)
-            columns, prior, start = _fit_prior(template, gain, responses, labels, noise, accuracy)
+            columns, prior, start = fit_prior(template, gain, responses, labels, noise, accuracy)
             whole = FitToAll(template, gain, responses, start)
         found = cls(whole, gain, responses, labels, columns, prior, noise, level=significance)
         if whole.fitted is None and significance is not None:  # the prior is not accurate yet
@@ -348,7 +338,7 @@ class GroupEstimate:
         thresholds, worst, gone = self._thresholds(significance), 0.0, -1
         problem, present = self._in_span(groups)
         for number in self._weakest(groups, thresholds):
-            lost = _loss_without(problem, groups, self._rule, number, thresholds[number], present)
+            lost = loss_without(problem, groups, self._rule, number, thresholds[number], present)
             if lost - thresholds[number] < worst:
                 worst, gone = lost - thresholds[number], number
         return np.asarray(self.columns[groups.labels != gone])
@@ -420,7 +410,7 @@ class GroupEstimate:
         if not columns.size:
             return replace(self, columns=columns, prior=np.zeros((0, 0)))
         here = np.searchsorted(self.columns, columns)
-        used, prior, _ = _fit_prior(
+        used, prior, _ = fit_prior(
             self.template, self.gain[:, columns], self.responses, self.labels[columns],
             self.noise_variance, self.template.tol, self.prior[np.ix_(here, here)],
         )  # fmt: skip
@@ -519,70 +509,6 @@ class GroupEstimate:
         return found
 
 
-def _loss_without(
-    problem: Problem, groups: Groups, rule: MoveRule, number: int, threshold: float,
-    present: list[Floats],
-) -> float:  # fmt: skip
-    """Return twice the log-likelihood that is lost without a group, with the others fitted again.
-
-    They move one after the other to their best prior covariances by `rule`, until a round changes
-    the loss by less than `REFITTED` times the threshold, or until it is below the threshold.
-
-    Parameters
-    ----------
-    problem : Problem
-        The problem of the selected columns.
-    groups : Groups
-        Their groups.
-    rule : callable
-        `full_moves` or `spherical_moves`.
-    number : int
-        The group that is left out.
-    threshold : float
-        The loss at which the group is significant.
-    present : list of ndarray of shape (k, m, m)
-        Prior covariances of the k groups of each size m.
-    """
-    n_responses = problem.responses.shape[1]
-    before = _energy_and_gram(problem, [index for _, index in groups.by_size()], present)[0]
-    kept = [numbers != number for numbers, _ in groups.by_size()]
-    members = [index[mask] for (_, index), mask in zip(groups.by_size(), kept, strict=True)]
-    priors = [prior[mask] for prior, mask in zip(present, kept, strict=True)]
-    loss = np.inf
-    for _ in range(ROUNDS):
-        energy, gram = _energy_and_gram(problem, members, priors)
-        change, loss = loss - n_responses * (energy - before), n_responses * (energy - before)
-        if loss < threshold or change < REFITTED * threshold:
-            break
-        workspace = GroupWorkspace(gram, members, priors, rule, problem, 0.0)
-        try:
-            workspace.move_all()
-        except np.linalg.LinAlgError:  # the moves are impossible up to rounding
-            break
-    return float(loss)
-
-
-def _energy_and_gram(
-    problem: Problem, members: list[Floats], priors: list[Floats]
-) -> tuple[float, Floats]:
-    """Return the energy (loss) per response, and the matrix `gram` of a `GroupWorkspace`.
-
-    `members` are the columns of the groups and `priors` their prior covariances, for each size of
-    groups.
-    """
-    columns, n_responses = problem.dictionary, problem.responses.shape[1]
-    covariance = float(problem.noise) * np.eye(len(columns))
-    for index, prior in zip(members, priors, strict=True):
-        fields = columns[:, index]
-        covariance += np.einsum("dki,kij,ekj->de", fields, prior, fields, optimize=True)
-    lower = np.linalg.cholesky(covariance)
-    both = np.hstack([columns, problem.responses / np.sqrt(n_responses)])
-    white = scipy.linalg.solve_triangular(lower, both, lower=True)
-    fit = float((white[:, columns.shape[1] :] ** 2).sum())
-    gram = white[:, : columns.shape[1]].T @ white
-    return fit + 2.0 * float(np.log(np.diagonal(lower)).sum()), gram
-
-
 def _check_folds(cv: Any, n_rows: int) -> None:
     """Raise an error if `cv` is a number of folds that is larger than the number of rows."""
     if isinstance(cv, int | np.integer) and cv > n_rows:
@@ -611,81 +537,4 @@ def _prior_of(model: SparseVAE, labels: Floats, columns: Floats) -> Floats:
     if model.group_covariance == "spherical":
         return np.diag(np.asarray(model.relevance_)[columns])
     groups = Groups.of(labels, labels.size)
-    return _block_diagonal(groups, np.asarray(model.group_covariances_), columns)
-
-
-def _block_diagonal(groups: Groups, covariances: Floats, columns: Floats) -> Floats:
-    """Return the covariance of the coefficients of some columns from those of all groups.
-
-    `covariances` has shape (g, m, m) for g groups of at most m columns, and `columns` contains all
-    columns of some of them, in ascending order.
-    """
-    found = np.zeros((columns.size, columns.size))
-    numbers, places = np.unique(groups.labels[columns], return_inverse=True)
-    if not numbers.size:
-        return found
-    for here, members in Groups.of(places, columns.size).by_size():
-        blocks = covariances[numbers[here], : members.shape[1], : members.shape[1]]
-        found[members[:, :, None], members[:, None, :]] = blocks
-    return found
-
-
-def _fit_prior(
-    template: SparseVAE, gain: Floats, responses: Floats, labels: Floats, noise: float,
-    accuracy: float, prior: Floats | None = None,
-) -> tuple[Floats, Floats, Any]:  # fmt: skip
-    """Fit the prior covariances of groups of columns to whitened data, by minimising the energy.
-
-    The energy is the loss of `SparseVAE`. Only what is selected by `GroupEstimate` is needed of the
-    fit, which takes less time than a fit of the estimator.
-
-    Parameters
-    ----------
-    template : SparseVAE
-        An estimator with the parameters of the fit.
-    gain : ndarray of shape (d, κ)
-        The columns.
-    responses : ndarray of shape (d, n)
-        The data.
-    labels : ndarray of int of shape (κ,)
-        The group of each column.
-    noise : float
-        The noise variance.
-    accuracy : float
-        Distance to optimality at which to stop.
-    prior : ndarray of shape (κ, κ), optional
-        Prior covariance of the coefficients to start from.
-
-    Returns
-    -------
-    columns : ndarray of int of shape (a,)
-        The columns of the groups whose covariance is not zero.
-    prior : ndarray of shape (a, a)
-        The prior covariance of their coefficients.
-    fitted : array
-        What was fitted to all columns, in the units of the normalised problem.
-    """
-    groups = None if template.groups is None else Groups.of(labels, labels.size)
-    full = groups is not None and template.group_covariance == "full"
-    energy = GroupCovariance(groups) if full else FullCovariance(groups)
-    problem, units = normalise(gain, responses, groups=groups)
-    problem = problem.with_noise(float(units.normalised_noise(noise)))
-    factors, start = units.relevance(np.ones(labels.size)), None
-    if groups is not None and full:
-        factors = factors[groups.members[:, :1, None]]
-    if prior is not None and groups is not None and full:
-        start = prior[groups.members[:, :, None], groups.members[:, None, :]]
-        start = start * (groups.present[:, :, None] * groups.present[:, None, :]) / factors
-    elif prior is not None:
-        start = np.diagonal(prior) / factors
-    solution, fitted = fitted_parameters(
-        problem, energy, start=start, tolerance=accuracy, limit=template.max_iter
-    )
-    if not solution.status.ok:
-        warn_user(advice_on(solution), ConvergenceWarning)
-    variances = np.asarray(fitted) * factors
-    if groups is None or not full:
-        columns = np.flatnonzero(variances)
-        return columns, np.diag(variances[columns]), fitted
-    columns = groups.columns(np.flatnonzero(variances.any(axis=(1, 2))))
-    return columns, _block_diagonal(groups, variances, columns), fitted
+    return block_diagonal(groups, np.asarray(model.group_covariances_), columns)
