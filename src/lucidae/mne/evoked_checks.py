@@ -41,7 +41,7 @@ SAME = 1e-5
 
 
 def check_kind(value: Any, kind: type, name: str, maker: str) -> None:
-    """Raise an error if an argument is not of the type `kind`; `maker` names a function that returns it."""
+    """Raise an error if an argument is not of type `kind`, such as returned by `maker`."""
     if not isinstance(value, kind):
         raise ValueError(
             f"{name} is of type {type(value).__name__}, expected mne.{kind.__name__}, such as "
