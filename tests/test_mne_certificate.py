@@ -3,10 +3,13 @@
 import warnings
 from dataclasses import replace
 
-import mpmath
 import numpy as np
 import pytest
 import scipy.optimize
+
+from extras import require
+
+mpmath, mne = require("mpmath"), require("mne")
 
 from lucidae.mne.certificate import SelectedSources, Span, selection_claims
 

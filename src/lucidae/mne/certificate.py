@@ -34,7 +34,7 @@ SAME = 1e-8
 
 REFERENCE = "Wipf 2023, Theorem 4.4, for groups of columns"
 
-ROUNDING = 8.0 * float(np.finfo(float).eps)
+ROUNDING = 2.0 * float(np.finfo(float).eps)
 """Relative rounding error of one row of a factorisation or product; it grows as √(rows)."""
 
 MANY = 40
