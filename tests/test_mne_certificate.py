@@ -164,7 +164,7 @@ def test_the_refit_finds_the_minimum_that_a_naive_search_finds(full, rank):
     starts = [2.0 * rng.standard_normal(8 if full else 2) for _ in range(10)]
     least = min(scipy.optimize.minimize(naive, start, tol=1e-9).fun for start in starts)
     span = Span.of(selected)
-    found, _ = span.refitted(selected.roots, full)
+    found, _, _ = span.refitted(selected.roots, full)
     whole, _ = span.energy(selected.roots)
     assert abs((whole - found) - (selected.energy() - least)) < 1e-4
     assert found <= whole

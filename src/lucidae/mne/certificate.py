@@ -421,9 +421,12 @@ def _least_ratio(selected: SelectedSources, thresholds: dict[int, float]) -> Mea
         without, rounding = span.energy(others)
         clear = without - whole > CLEAR * threshold and len(thresholds) > MANY
         if others and not clear:
-            refitted, its_rounding = span.refitted(others, selected.full)
+            refitted, its_rounding, converged = span.refitted(others, selected.full)
             if not refitted >= without:  # NaN is kept
                 without, rounding = refitted, its_rounding
+            # Without convergence the evidence is only known to be at most this.
+            if not converged and without - whole >= threshold:
+                rounding = math.inf
         ratios.append((whole - without) / threshold)
         errors.append((error + rounding) / threshold)
         labels.append(label)
@@ -477,8 +480,8 @@ class Span:
         error = shaken * (2.0 * size * self.count + squares) + 2.0 * math.sqrt(squares) * noisy
         return value, error + unit * abs(value) if shaken <= 0.1 else math.inf
 
-    def refitted(self, roots: dict[int, Floats], full: bool) -> tuple[float, float]:
-        """Return the least energy over the prior covariances of groups, and its rounding error.
+    def refitted(self, roots: dict[int, Floats], full: bool) -> tuple[float, float, bool]:
+        """Return the least energy over the priors of groups, its rounding error, and convergence.
 
         The minimum is found by L-BFGS over the roots, or one root of a variance per group if `full`
         is False, from the given `roots`. It is a local minimum, so never below the global one.
@@ -511,7 +514,7 @@ class Span:
             options={"maxiter": 1000, "maxfun": 2000, "ftol": 1e-10, "gtol": 1e-7 * self.count},
         )  # fmt: skip
         value, error = self.energy(unpacked(found.x))
-        return value, math.inf if found.status == 1 else error  # 1: the limit was reached
+        return value, error, found.status != 1  # 1: the limit was reached
 
 
 def _start(root: Floats) -> Floats:
