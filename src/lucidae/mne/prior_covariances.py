@@ -25,6 +25,11 @@ Floats = np.ndarray[Any, Any]
 REFITTED = 1e-3
 """Change of the evidence, relative to its threshold, at which this fit of other sources ends."""
 
+SLOW = 0.05
+"""Change of the evidence, relative to its distance from the threshold, at which the fit ends.
+
+The changes of the rounds fall geometrically, and more of them would not reach the threshold."""
+
 ROUNDS = 50
 """Largest number of times that each of the other sources is fitted again."""
 
@@ -112,8 +117,9 @@ def loss_without(
 ) -> float:  # fmt: skip
     """Return twice the log-likelihood that is lost without a group, with the others fitted again.
 
-    They move one after the other to their best prior covariances by `rule`, until a round changes
-    the loss by less than `REFITTED` times the threshold, or until it is below the threshold.
+    They move one after the other to their best prior covariances by `rule`, until the loss is below
+    the threshold, or until a round changes it by less than `REFITTED` times the threshold or
+    `SLOW` times its distance from the threshold.
 
     Parameters
     ----------
@@ -139,7 +145,7 @@ def loss_without(
     for _ in range(ROUNDS):
         energy, gram = _energy_and_gram(problem, members, priors)
         change, loss = loss - n_responses * (energy - before), n_responses * (energy - before)
-        if loss < threshold or change < REFITTED * threshold:
+        if loss < threshold or change < max(REFITTED * threshold, SLOW * (loss - threshold)):
             break
         workspace = GroupWorkspace(gram, members, priors, rule, problem, 0.0)
         try:
@@ -160,8 +166,9 @@ def _energy_and_gram(
     columns, n_responses = problem.dictionary, problem.responses.shape[1]
     covariance = float(problem.noise) * np.eye(len(columns))
     for index, prior in zip(members, priors, strict=True):
-        fields = columns[:, index]
-        covariance += np.einsum("dki,kij,ekj->de", fields, prior, fields, optimize=True)
+        fields = columns[:, index.ravel()]
+        turned = columns[:, index].transpose(1, 0, 2) @ prior
+        covariance += turned.transpose(1, 0, 2).reshape(fields.shape) @ fields.T
     lower = np.linalg.cholesky(covariance)
     both = np.hstack([columns, problem.responses / np.sqrt(n_responses)])
     white = scipy.linalg.solve_triangular(lower, both, lower=True)

@@ -308,17 +308,21 @@ def improve_groups(
     if near:  # Newton steps, which do not increase ranks, converge faster than moves
         change_ranks(workspace, floor)
     else:
-        most = min(4 * count, MOST_MOVES)
-        descend_groups(workspace, share=POLISHED, floor=floor, limit=most)
+        limit = min(4 * count, MOST_MOVES)
+        descend_groups(workspace, share=POLISHED, floor=floor, limit=limit)
     accuracy = max(tolerance / 4.0, 0.0 if whole else reduced * violation)
-    turning = near or whole
-    return working.state(polish_groups(part, workspace, accuracy, newton_steps, turning=turning))
+    most = newton_steps if near else min(newton_steps, FAR_STEPS)
+    found = polish_groups(part, workspace, accuracy, most, turning=near or whole)
+    return working.state(found)
 
 
 ROUGH = 0.1
 """Newton steps far from the minimum stop when the distance to optimality has fallen by this factor.
 
 The distance before the steps is that of all groups."""
+
+FAR_STEPS = 6
+"""Largest number of Newton steps in a sweep far from the minimum, where some are damped much."""
 
 MOST_MOVES = 80
 """Largest number of moves in a sweep, up to the number that are made together.
