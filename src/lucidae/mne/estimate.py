@@ -57,6 +57,9 @@ If it is smaller, the other rows and columns are deleted."""
 EXAMINED = 10
 """Number of sources whose evidence is computed again with the other sources fitted without them."""
 
+STRONG = 20.0
+"""Evidence of a source, relative to its threshold, from which on others do not replace it."""
+
 PATH_STEP = 10.0**-0.25
 """Ratio of each noise variance on the default path to the one before.
 
@@ -324,12 +327,13 @@ class GroupEstimate:
         return np.asarray(self.columns[np.isin(groups.labels, kept)])
 
     def _without_replaceable(self, significance: float) -> Floats:
-        """Return the columns without the group that other groups can replace best, if there is one.
+        """Return the columns without the group that others can replace best, if there is one.
 
         The evidence of a group in `_significant` is computed with the prior covariances of the
         other groups fixed. Here these are fitted again without the group, which lowers the
         evidence. If that of some groups falls below their thresholds, the one with the smallest
-        difference is left out. Only the `EXAMINED` weakest groups are examined.
+        difference is left out. The `EXAMINED` weakest groups are examined, except those whose
+        evidence is `STRONG` thresholds or more.
         """
         size = self.columns.size
         groups = Groups.of(self.labels[self.columns], size) if size else None
@@ -371,7 +375,8 @@ class GroupEstimate:
         for numbers, members in groups.by_size():
             place = (members[:, :, None], members[:, None, :])
             evidence[numbers] = n_responses * removal_costs(left[place], moment[place])
-        return [int(number) for number in np.argsort(evidence - thresholds)[:EXAMINED]]
+        order = np.argsort(evidence - thresholds)[:EXAMINED]
+        return [int(number) for number in order if evidence[number] < STRONG * thresholds[number]]
 
     def _thresholds(self, significance: float) -> Floats:
         """Return, for each selected group, the evidence that it must exceed to be significant.
