@@ -57,9 +57,6 @@ If it is smaller, the other rows and columns are deleted."""
 EXAMINED = 10
 """Number of sources whose evidence is computed again with the other sources fitted without them."""
 
-STRONG = 20.0
-"""Evidence of a source, relative to its threshold, from which on others do not replace it."""
-
 PATH_STEP = 10.0**-0.25
 """Ratio of each noise variance on the default path to the one before.
 
@@ -332,8 +329,7 @@ class GroupEstimate:
         The evidence of a group in `_significant` is computed with the prior covariances of the
         other groups fixed. Here these are fitted again without the group, which lowers the
         evidence. If that of some groups falls below their thresholds, the one with the smallest
-        difference is left out. The `EXAMINED` weakest groups are examined, except those whose
-        evidence is `STRONG` thresholds or more.
+        difference is left out. Only the `EXAMINED` weakest groups are examined.
         """
         size = self.columns.size
         groups = Groups.of(self.labels[self.columns], size) if size else None
@@ -375,8 +371,7 @@ class GroupEstimate:
         for numbers, members in groups.by_size():
             place = (members[:, :, None], members[:, None, :])
             evidence[numbers] = n_responses * removal_costs(left[place], moment[place])
-        order = np.argsort(evidence - thresholds)[:EXAMINED]
-        return [int(number) for number in order if evidence[number] < STRONG * thresholds[number]]
+        return [int(number) for number in np.argsort(evidence - thresholds)[:EXAMINED]]
 
     def _thresholds(self, significance: float) -> Floats:
         """Return, for each selected group, the evidence that it must exceed to be significant.
