@@ -110,9 +110,9 @@ class SelectedSources:
         return np.asarray(0.5 * (block + block.T))
 
     @cached_property
-    def factor(self) -> Factor:
+    def factor(self) -> OrthogonalFactor:
         """The factorised covariance Σ of the selected sources."""
-        return Factor.of(self)
+        return OrthogonalFactor.of(self)
 
     def energy(self, kept: Floats | None = None) -> float:
         """Return n log|Σ| + tr(MᵀΣ⁻¹M), minus twice the log-likelihood up to a constant.
@@ -135,7 +135,7 @@ class SelectedSources:
 
 
 @dataclass(frozen=True, eq=False)
-class Factor:
+class OrthogonalFactor:
     """Σ = γ(I + AAᵀ) of the selected sources, with A = ΦT/√γ, in factored form.
 
     The orthogonal complement of the columns of [A; I] has the first d rows N, and Σ⁻¹ = NNᵀ/γ.
@@ -164,7 +164,7 @@ class Factor:
     noisy: float
 
     @classmethod
-    def of(cls, selected: SelectedSources) -> Factor:
+    def of(cls, selected: SelectedSources) -> OrthogonalFactor:
         """Return the factorisation for the selected sources."""
         scale, (d, _) = math.sqrt(selected.noise), selected.responses.shape
         scaled = _joined(selected.fields, selected.roots, selected.members) / scale
@@ -473,8 +473,8 @@ class Span:
         value, _, squares = _energy(scaled, self.data, self.count)
         size = scaled.shape[1]
         unit = ROUNDING * math.sqrt(len(self.fields) + size)
-        # Σ has the relative error η (see `Factor.of`). n log|Σ| changes by 2rnη, because ΔΣ has
-        # rank 2r, and the squares ‖Y‖² by η‖Y‖² and by 2‖Y‖ times the error of the data.
+        # Σ has the relative error η (see `OrthogonalFactor.of`). n log|Σ| changes by 2rnη, because
+        # ΔΣ has rank 2r, and the squares ‖Y‖² by η‖Y‖² and by 2‖Y‖ times the error of the data.
         shaken = 4.0 * unit * _amplification(self.fields, roots, self)
         noisy = unit * float(np.linalg.norm(self.data))
         error = shaken * (2.0 * size * self.count + squares) + 2.0 * math.sqrt(squares) * noisy
@@ -600,7 +600,7 @@ def _most_left_out(selected: SelectedSources, others: dict[int, Floats]) -> Meas
     return _largest(values, errors, list(others))
 
 
-def _shared_gain(factor: Factor, gain: Floats, noise: float) -> float:
+def _shared_gain(factor: OrthogonalFactor, gain: Floats, noise: float) -> float:
     """Return the decrease of the energy per sample by the best single variance of such a group."""
     fields = factor.null.T @ gain / math.sqrt(noise)
     basis, sizes, _ = np.linalg.svd(fields, full_matrices=False)
