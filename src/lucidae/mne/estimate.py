@@ -223,7 +223,8 @@ class GroupEstimate:
             whole = FitToAll(template, gain, responses, fitted=model)
         else:
             template._checked_objective(gain.shape[1])
-            check_rows(gain), check_rows(responses)
+            for rows in (gain, responses):
+                check_rows(rows)
             noise = float(noise_variance)
             accuracy = template.tol if significance is None else max(template.tol, SELECTED)
             columns, prior, start = fit_prior(template, gain, responses, labels, noise, accuracy)
@@ -291,12 +292,7 @@ class GroupEstimate:
             return self.columns
         groups = Groups.of(self.labels[self.columns], self.columns.size)
         n_responses, thresholds = self.responses.shape[1], self._thresholds(significance)
-        # With D = ΦB, P = DᵀΣ⁻¹D and Q = DᵀΣ⁻¹M/√n, a group costs log|I − P| + tr(Qᵀ(I − P)⁻¹Q) on
-        # its own rows and columns. By Woodbury's identity I − P is the posterior covariance of the
-        # latents, and Q their posterior mean divided by √n.
-        left = self._factor.posterior(self.noise_variance).covariance(np.arange(groups.labels.size))
-        loading = self._factor.mean(self.responses)
-        moment = loading @ loading.T / n_responses
+        left, moment = self._latent_moments()
         sizes = groups.by_size()
         while any(len(numbers) for numbers, _ in sizes):
             excess = np.full(groups.count, np.inf)
@@ -362,12 +358,20 @@ class GroupEstimate:
         members = [index for _, index in groups.by_size()]
         return problem, [self.prior[index[:, :, None], index[:, None, :]] for index in members]
 
+    def _latent_moments(self) -> tuple[Floats, Floats]:
+        """Return the posterior covariance of the latents, and the second moment of their means."""
+        # With D = ΦB, P = DᵀΣ⁻¹D and Q = DᵀΣ⁻¹M/√n, a group costs log|I − P| + tr(Qᵀ(I − P)⁻¹Q) on
+        # its own rows and columns. By Woodbury's identity I − P is the posterior covariance of the
+        # latents, and Q their posterior mean divided by √n.
+        every = np.arange(self.columns.size)
+        mean = self._factor.mean(self.responses)
+        left = self._factor.posterior(self.noise_variance).covariance(every)
+        return left, mean @ mean.T / self.responses.shape[1]
+
     def _weakest(self, groups: Groups, thresholds: Floats) -> list[int]:
         """Return the groups with the smallest evidence, compared with their thresholds."""
         n_responses, evidence = self.responses.shape[1], np.zeros(groups.count)
-        left = self._factor.posterior(self.noise_variance).covariance(np.arange(groups.labels.size))
-        loading = self._factor.mean(self.responses)
-        moment = loading @ loading.T / n_responses
+        left, moment = self._latent_moments()
         for numbers, members in groups.by_size():
             place = (members[:, :, None], members[:, None, :])
             evidence[numbers] = n_responses * removal_costs(left[place], moment[place])

@@ -46,29 +46,17 @@ from lucidae.sparsity.working_set import (
 )
 
 
-def solve_groups(
-    problem: Problem,
-    objective: GroupCovariance,
-    *,
-    method: str,
-    start: Any,
-    tolerance: float,
-    limit: int,
-    callbacks: Sequence[Callback] = (),
-) -> Solution[State]:
+def solve_groups(problem: Problem, objective: GroupCovariance, **settings: Any) -> Solution[State]:
     """Minimise the energy (loss) with respect to the covariances of all groups of columns.
 
-    The arguments are those of `fit_groups`.
+    The arguments, and all `settings`, are those of `fit_groups`.
 
     Returns
     -------
     Solution
         Its value is a `PrincipalState`.
     """
-    solution, basis = fit_groups(
-        problem, objective, method=method, start=start, tolerance=tolerance, limit=limit,
-        callbacks=callbacks,
-    )  # fmt: skip
+    solution, basis = fit_groups(problem, objective, **settings)
     value = basis.given(solution.value.in_principal_axes())
     return replace(solution, value=value)  # type: ignore[return-value, arg-type]
 
