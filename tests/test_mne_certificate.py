@@ -11,7 +11,8 @@ from extras import require
 
 mpmath, mne = require("mpmath"), require("mne")
 
-from lucidae.mne.certificate import SelectedSources, Span, selection_claims
+from lucidae.mne.certificate import selection_claims
+from lucidae.mne.selected_sources import SelectedSources, Span
 
 THRESHOLDS = {1: 5.0, 2: 8.0}
 

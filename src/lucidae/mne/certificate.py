@@ -2,27 +2,21 @@
 
 The fit to all sources has a certificate of its own. Sources that are not significant are then
 removed, and the prior covariances of the others are fitted again. The claims of this module are
-about what is returned after that. They share no code with the fit. The covariance Σ of a whitened
-sample is neither formed nor inverted: with the prior covariance Γ = TTᵀ and A = ΦT/√γ, everything
-follows from an orthogonal factorisation of the stacked matrix [A; I], whose condition number is the
-square root of that of Σ.
+about what is returned after that; `selected_sources` computes what they compare.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
-import scipy.linalg
-import scipy.optimize
 
 from lucidae.certificate import Certificate, Claim, at_least, at_most, does_not_apply, undecided
+from lucidae.mne.selected_sources import AddedGroups, SelectedSources, added_evidence
 
-__all__ = ["SelectedSources", "selection_claims", "with_noise_covariance", "with_selection"]
+__all__ = ["selection_claims", "with_noise_covariance", "with_selection"]
 
 Floats = np.ndarray[Any, Any]
 
@@ -34,169 +28,11 @@ SAME = 1e-8
 
 REFERENCE = "Wipf 2023, Theorem 4.4, for groups of columns"
 
-ROUNDING = 2.0 * float(np.finfo(float).eps)
-"""Relative rounding error of one row of a factorisation or product; it grows as √(rows)."""
-
 MANY = 40
 """Number of selected groups above which not every one of them is left out in turn with a refit."""
 
 CLEAR = 10.0
 """Evidence relative to the threshold above which one of `MANY` groups is not judged by a refit."""
-
-LEAST_ROOT = 0.1
-"""Smallest root of a variance from which a refit starts, relative to the largest of the group.
-
-The gradient is zero at a root that is zero, so a refit from there could not increase it."""
-
-
-@dataclass(frozen=True, eq=False)
-class SelectedSources:
-    """A whitened problem and the sources that were selected, as they are returned.
-
-    Parameters
-    ----------
-    gain : ndarray of shape (d, κ)
-        The dictionary Φ.
-    responses : ndarray of shape (d, n)
-        The whitened data M.
-    labels : ndarray of int of shape (κ,)
-        Group (source or patch) of each column.
-    columns : ndarray of int of shape (a,)
-        The columns of the selected groups.
-    prior : ndarray of shape (a, a)
-        The prior covariance of their coefficients.
-    mean : ndarray of shape (a, n)
-        The posterior mean of their coefficients that is returned.
-    noise : float
-        The noise variance γ.
-    full : bool
-        Whether every group has a covariance of its own; otherwise it has one variance.
-    thresholds : dict of int to float, optional
-        The evidence that a group must exceed to be significant, by number of its columns. None if
-        all groups with a positive variance are selected.
-    tolerance : float
-        Distance to optimality at which the solver stops.
-    """
-
-    gain: Floats
-    responses: Floats
-    labels: Floats
-    columns: Floats
-    prior: Floats
-    mean: Floats
-    noise: float
-    full: bool
-    thresholds: dict[int, float] | None
-    tolerance: float
-
-    @cached_property
-    def members(self) -> dict[int, Floats]:
-        """Places of each selected group among the selected columns, by label."""
-        owners = self.labels[self.columns]
-        return {int(label): np.flatnonzero(owners == label) for label in np.unique(owners)}
-
-    @cached_property
-    def roots(self) -> dict[int, Floats]:
-        """Square matrix T_g with T_gT_gᵀ = Γ_g of each selected group, by label."""
-        found = {}
-        for label, here in self.members.items():
-            values, axes = np.linalg.eigh(self.prior_of(here))
-            found[label] = axes * np.sqrt(np.maximum(values, 0.0))
-        return found
-
-    def prior_of(self, here: Floats) -> Floats:
-        """Return the symmetric part of the prior covariance of the group at the places `here`."""
-        block = self.prior[np.ix_(here, here)]
-        return np.asarray(0.5 * (block + block.T))
-
-    @cached_property
-    def factor(self) -> OrthogonalFactor:
-        """The factorised covariance Σ of the selected sources."""
-        return OrthogonalFactor.of(self)
-
-    def energy(self, kept: Floats | None = None) -> float:
-        """Return n log|Σ| + tr(MᵀΣ⁻¹M), minus twice the log-likelihood up to a constant.
-
-        `kept` is a mask of the selected columns that are used, all columns of some groups.
-        """
-        used = np.ones(self.columns.size, dtype=bool) if kept is None else kept
-        parts = {g: root for g, root in self.roots.items() if used[self.members[g]].all()}
-        d, n = self.responses.shape
-        scale = math.sqrt(self.noise)
-        with np.errstate(all="ignore"):
-            scaled = _joined(self.fields, parts, self.members) / scale
-            found = _energy(scaled, self.responses / scale, n)[0]
-        return float(n * d * math.log(self.noise) + found)
-
-    @property
-    def fields(self) -> Floats:
-        """The selected columns of the dictionary."""
-        return np.asarray(self.gain[:, self.columns])
-
-
-@dataclass(frozen=True, eq=False)
-class OrthogonalFactor:
-    """Σ = γ(I + AAᵀ) of the selected sources, with A = ΦT/√γ, in factored form.
-
-    The orthogonal complement of the columns of [A; I] has the first d rows N, and Σ⁻¹ = NNᵀ/γ.
-
-    Parameters
-    ----------
-    null : ndarray of shape (d, d)
-        The matrix N.
-    scaled : ndarray of shape (d, r)
-        The matrix A.
-    latent : ndarray of shape (r, n)
-        The posterior mean of the latents Z, where the coefficients are TZ.
-    whitened : ndarray of shape (d, n)
-        NᵀM/√γ, whose inner products are those of Σ^{-½}M.
-    shaken : float
-        Bound η on the relative rounding error of Σ, ‖Σ^{-½}ΔΣΣ^{-½}‖; infinite if it exceeds 0.1.
-    noisy : float
-        Bound on the rounding errors of a column of `whitened` that are those of M/√γ.
-    """
-
-    null: Floats
-    scaled: Floats
-    latent: Floats
-    whitened: Floats
-    shaken: float
-    noisy: float
-
-    @classmethod
-    def of(cls, selected: SelectedSources) -> OrthogonalFactor:
-        """Return the factorisation for the selected sources."""
-        scale, (d, _) = math.sqrt(selected.noise), selected.responses.shape
-        scaled = _joined(selected.fields, selected.roots, selected.members) / scale
-        size = scaled.shape[1]
-        basis, upper = np.linalg.qr(np.vstack([scaled, np.eye(size)]), mode="complete")
-        data, null = selected.responses / scale, basis[:d, size:]
-        latent = np.linalg.solve(upper[:size], basis[:d, :size].T @ data)
-        # Householder's method is backward stable: the factors are those of [A + E; I + F] with E
-        # and F of norm uα at most. Because ‖Aᵀ(I + AAᵀ)^{-½}‖ ≤ 1, Σ changes by 2uα + 2uα relative
-        # to itself. An error ΔΓ_g of the roots (TTᵀ differs from Γ_g, mostly because rounding made
-        # Γ_g indefinite) changes Σ by ‖ΔΓ_g‖‖S_g‖ relative to itself, where S_g = Φ_gᵀΣ⁻¹Φ_g.
-        unit = ROUNDING * math.sqrt(d + size)
-        shaken = 4.0 * unit * _amplification(selected.fields / scale, selected.roots, selected)
-        for label, here in selected.members.items():
-            metric = np.linalg.norm(null.T @ selected.fields[:, here] / scale, 2) ** 2
-            root = selected.roots[label]
-            missing = np.linalg.norm(selected.prior_of(here) - root @ root.T, 2)
-            shaken += float(metric * (missing + ROUNDING * np.linalg.norm(root, 2) ** 2))
-        noisy = unit * float(np.linalg.norm(data, axis=0).max(initial=0.0))
-        bound = shaken if shaken <= 0.1 else math.inf
-        return cls(null, scaled, latent, null.T @ data, bound, noisy)
-
-    @cached_property
-    def moment_root(self) -> Floats:
-        """Matrix of at most d columns with the same moment as NᵀM/√(γn)."""
-        n = self.whitened.shape[1]
-        return np.asarray(np.linalg.qr(self.whitened.T, mode="r")).T / math.sqrt(n)
-
-    @cached_property
-    def power(self) -> float:
-        """Largest eigenvalue of MᵀΣ⁻¹M/n."""
-        return float(np.linalg.norm(self.moment_root, 2) ** 2)
 
 
 def with_selection(fit: Certificate, selected: SelectedSources) -> Certificate:
@@ -312,7 +148,7 @@ def _distance(selected: SelectedSources) -> Measured:
     # With W = NᵀA_g (‖W‖ ≤ 1) and Y = NᵀM/√(γn) (‖Y‖² = `power`), Tᵀ(Q − S)T = Wᵀ(YYᵀ − I)W. Its
     # error is that of Σ and of T, 4η(1 + ‖Y‖²), and that of the data, 2‖Y‖ times that of Y.
     inner_error = 4.0 * factor.shaken * (1.0 + power) + 2.0 * math.sqrt(power) * factor.noisy
-    for label, here in selected.members.items():
+    for here in selected.members.values():
         part = factor.null.T @ factor.scaled[:, start : start + here.size]
         start += here.size
         loading = part.T @ factor.moment_root
@@ -324,37 +160,10 @@ def _distance(selected: SelectedSources) -> Measured:
         # Q − S is zero on the range of Γ, and negative semi-definite.
         values.append(float(np.abs(np.linalg.eigvalsh(difference)).max()))
         errors.append(inner_error)
-        ratios, error = _ratios(selected, selected.columns[selected.members[label]])
-        values.append(float(ratios.max(initial=0.0)) - 1.0)
-        errors.append(error)
+        found = AddedGroups.of(selected, selected.columns[here][None])
+        values.append(float(found.ratios.max(initial=0.0)) - 1.0)
+        errors.append(float(found.errors[0]))
     return _largest([0.0, *values], [0.0, *errors], [-1] * (len(values) + 1))
-
-
-def _ratios(selected: SelectedSources, columns: Floats) -> tuple[Floats, float]:
-    """Return the eigenvalues of S^{-½}QS^{-½} of a group, and the bound on their errors.
-
-    They are the squared singular values of BᵀNᵀM/√(γn), where B is an orthonormal basis of NᵀΦ_g.
-    Directions that depend on the others up to rounding are left out.
-    """
-    factor, gain = selected.factor, selected.gain[:, columns]
-    fields = factor.null.T @ gain
-    lengths = np.linalg.norm(fields, axis=0)
-    if not np.isfinite(lengths).all():
-        return np.full(1, math.nan), math.nan
-    lost = ROUNDING * math.sqrt(len(gain)) * np.linalg.norm(gain, axis=0)
-    seen = lengths > 10.0 * lost
-    if not seen.any():
-        return np.zeros(0), 0.0
-    basis, sizes, _ = np.linalg.svd(fields[:, seen] / lengths[seen], full_matrices=False)
-    rounding = float(np.linalg.norm(lost[seen] / lengths[seen]))
-    kept = sizes > 10.0 * rounding
-    values = np.linalg.svd(basis[:, kept].T @ factor.moment_root, compute_uv=False) ** 2
-    # A singular value √λ = ‖bᵀY‖ with ‖b‖ = 1 changes by (η + turn)‖Y‖ + η√λ/2 + noise, where
-    # `turn` is the angle by which the product NᵀΦ_g, scaled, turns b.
-    turn = rounding / float(sizes[kept].min(initial=1.0))
-    largest, root = math.sqrt(float(values.max(initial=0.0))), math.sqrt(factor.power)
-    change = (1.5 * factor.shaken + turn) * root + factor.noisy
-    return values, 2.0 * largest * change + change**2
 
 
 def _mean(selected: SelectedSources) -> Claim:
@@ -410,11 +219,7 @@ def _least_evidence(selected: SelectedSources) -> Claim:
 
 def _least_ratio(selected: SelectedSources, thresholds: dict[int, float]) -> Measured:
     """Return the smallest evidence of a selected group relative to its threshold."""
-    span = Span.of(selected)
-    whole, error = span.energy(selected.roots)
-    # Σ of the whole has the error η instead of that of `Span`, which does not form T from Γ.
-    n, size = selected.responses.shape[1], selected.columns.size
-    error += selected.factor.shaken * (2.0 * n * size + n * size * selected.factor.power)
+    span, (whole, error) = selected.span, selected.whole_energy
     ratios, errors, labels = [], [], []
     for label, threshold in thresholds.items():
         others = {g: root for g, root in selected.roots.items() if g != label}
@@ -434,188 +239,29 @@ def _least_ratio(selected: SelectedSources, thresholds: dict[int, float]) -> Mea
     return -value, bound, label
 
 
-@dataclass(frozen=True, eq=False)
-class Span:
-    """The problem of the selected columns in an orthonormal basis of their span, with γ = 1.
-
-    The data outside of the span add the same to the energy of any of these sources.
-
-    Parameters
-    ----------
-    fields : ndarray of shape (k, a)
-        The selected columns, divided by √γ.
-    data : ndarray of shape (k, n) or (k, k)
-        The data, divided by √γ, or a matrix with the same moment.
-    count : int
-        The number n of samples.
-    members : dict of int to ndarray
-        Places of each group among the columns.
-    """
-
-    fields: Floats
-    data: Floats
-    count: int
-    members: dict[int, Floats]
-
-    @classmethod
-    def of(cls, selected: SelectedSources) -> Span:
-        """Return the reduced problem of the selected sources."""
-        scale = math.sqrt(selected.noise)
-        basis, fields = np.linalg.qr(selected.fields / scale)
-        data = basis.T @ (selected.responses / scale)
-        if data.shape[1] > len(data):
-            data = np.asarray(np.linalg.qr(data.T, mode="r")).T
-        return cls(fields, data, selected.responses.shape[1], selected.members)
-
-    def energy(self, roots: dict[int, Floats]) -> tuple[float, float]:
-        """Return the energy of groups with the roots T_g, and the bound on its rounding error."""
-        scaled = _joined(self.fields, roots, self.members)
-        value, _, squares = _energy(scaled, self.data, self.count)
-        size = scaled.shape[1]
-        unit = ROUNDING * math.sqrt(len(self.fields) + size)
-        # Σ has the relative error η (see `OrthogonalFactor.of`). n log|Σ| changes by 2rnη, because
-        # ΔΣ has rank 2r, and the squares ‖Y‖² by η‖Y‖² and by 2‖Y‖ times the error of the data.
-        shaken = 4.0 * unit * _amplification(self.fields, roots, self)
-        noisy = unit * float(np.linalg.norm(self.data))
-        error = shaken * (2.0 * size * self.count + squares) + 2.0 * math.sqrt(squares) * noisy
-        return value, error + unit * abs(value) if shaken <= 0.1 else math.inf
-
-    def refitted(self, roots: dict[int, Floats], full: bool) -> tuple[float, float, bool]:
-        """Return the least energy over the priors of groups, its rounding error, and convergence.
-
-        The minimum is found by L-BFGS over the roots, or one root of a variance per group if `full`
-        is False, from the given `roots`. It is a local minimum, so never below the global one.
-        """
-        starts = {g: _start(root) if full else np.eye(len(root)) for g, root in roots.items()}
-        scales = {g: float(np.linalg.norm(root, 2)) for g, root in roots.items()}
-        ends = np.cumsum([root.size if full else 1 for root in roots.values()])[:-1]
-
-        def unpacked(flat: Floats) -> dict[int, Floats]:
-            parts = zip(roots.items(), np.split(flat, ends), strict=True)
-            return {
-                g: scales[g] * (part.reshape(root.shape) if full else part[0] * starts[g])
-                for (g, root), part in parts
-            }
-
-        def change(flat: Floats) -> tuple[float, Floats]:
-            scaled = _joined(self.fields, unpacked(flat), self.members)
-            value, slope, _ = _energy(scaled, self.data, self.count)
-            parts, start = [], 0
-            for g, root in roots.items():
-                here = self.members[g]
-                part = scales[g] * self.fields[:, here].T @ slope[:, start : start + len(root)]
-                parts.append(part.ravel() if full else np.array([np.trace(part)]))
-                start += len(root)
-            return value, np.concatenate(parts)
-
-        first = [starts[g].ravel() if full else np.ones(1) for g in roots]
-        found = scipy.optimize.minimize(
-            change, np.concatenate(first), jac=True, method="L-BFGS-B",
-            options={"maxiter": 1000, "maxfun": 2000, "ftol": 1e-10, "gtol": 1e-7 * self.count},
-        )  # fmt: skip
-        value, error = self.energy(unpacked(found.x))
-        return value, error, found.status != 1  # 1: the limit was reached
-
-
-def _start(root: Floats) -> Floats:
-    """Return a root, divided by its largest singular value, whose columns are not negligible."""
-    left, sizes, right = np.linalg.svd(root)
-    largest = sizes[0] if sizes[0] > 0.0 else 1.0
-    return np.asarray(left * np.maximum(sizes / largest, LEAST_ROOT) @ right)
-
-
-def _joined(fields: Floats, roots: dict[int, Floats], members: dict[int, Floats]) -> Floats:
-    """Return ΦT of the groups in `roots`, side by side."""
-    parts = [fields[:, members[label]] @ root for label, root in roots.items()]
-    return np.hstack([np.zeros((len(fields), 0)), *parts])
-
-
-def _amplification(
-    fields: Floats, roots: dict[int, Floats], owner: SelectedSources | Span
-) -> float:
-    """Return α, the root of the sum of ‖Φ_g‖²‖T_g‖² over groups, at least 1."""
-    sizes = [
-        float(np.linalg.norm(fields[:, owner.members[label]]) * np.linalg.norm(root))
-        for label, root in roots.items()
-    ]
-    return float(np.linalg.norm([1.0, *sizes]))
-
-
-def _energy(scaled: Floats, data: Floats, count: int) -> tuple[float, Floats, float]:
-    """Return n log|I + AAᵀ| + tr(Mᵀ(I + AAᵀ)⁻¹M), its gradient in A, and its second term.
-
-    `scaled` is A, `data` is M, and `count` the number n of samples.
-    """
-    size = scaled.shape[1]
-    if not size:
-        squares = float((data**2).sum())
-        return squares, np.zeros(scaled.shape), squares
-    # The trace is the minimum over Z of ‖M − AZ‖² + ‖Z‖², a least-squares problem with [A; I]. Its
-    # gradient in A is therefore that of the first term at fixed Z, and |I + AᵀA| = |R|².
-    basis, upper = np.linalg.qr(np.vstack([scaled, np.eye(size)]))
-    top = basis[: len(scaled)]
-    inverse = scipy.linalg.solve_triangular(upper, np.eye(size), check_finite=False)
-    latent = inverse @ (top.T @ data)
-    residual = data - scaled @ latent
-    squares = float((residual**2).sum() + (latent**2).sum())
-    logarithm = 2.0 * count * float(np.log(np.abs(np.diagonal(upper))).sum())
-    slope = 2.0 * count * (top @ inverse.T) - 2.0 * residual @ latent.T
-    return logarithm + squares, slope, squares
-
-
 def _evidence_left_out(selected: SelectedSources) -> Claim:
     """Return the claim that no other group would be significant beside the selected ones."""
     name, reference = "left_out_evidence", "likelihood ratio at a boundary, Self & Liang 1987"
     statement = "no other source would be significant if it were added, relative to its threshold"
     if selected.thresholds is None:
         return does_not_apply(name, statement, reference, "significance=None was given.")
-    order = np.argsort(selected.labels, kind="stable")
-    labels, starts = np.unique(selected.labels[order], return_index=True)
-    groups = zip(labels.tolist(), np.split(order, starts[1:]), strict=True)
-    others = {label: columns for label, columns in groups if label not in selected.members}
-    if any(selected.thresholds[columns.size] == 0.0 for columns in others.values()):
+    if any(selected.thresholds[columns.shape[1]] == 0.0 for _, columns in selected.others()):
         return does_not_apply(name, statement, reference, NO_THRESHOLD)
     return _judged(
-        at_most, (name, statement, reference), lambda: _most_left_out(selected, others), 1.0,
+        at_most, (name, statement, reference), lambda: _most_left_out(selected), 1.0,
         "Group {group} of columns (a source or a patch) would be significant beside the returned "
         "ones. The noise covariance or the forward solution may be inaccurate, or nearby sources "
         "may replace each other: give a larger noise_variance, or see noise_path.",
     )  # fmt: skip
 
 
-def _most_left_out(selected: SelectedSources, others: dict[int, Floats]) -> Measured:
-    """Return the largest evidence that one of the `others` adds, relative to its threshold."""
+def _most_left_out(selected: SelectedSources) -> Measured:
+    """Return the largest evidence that one of the other groups adds, relative to its threshold."""
     assert selected.thresholds is not None
-    values, errors, n = [], [], selected.responses.shape[1]
-    for columns in others.values():
-        scale = n / selected.thresholds[columns.size]
-        ratios, error = _ratios(selected, columns)
-        excess = np.maximum(ratios - 1.0, 0.0)
-        gain = float((excess - np.log1p(excess)).sum())  # never less than that of one variance
-        if not selected.full and columns.size > 1 and gain > 0.0:
-            gain = _shared_gain(selected.factor, selected.gain[:, columns], selected.noise)
-        values.append(scale * gain)
-        # Neither gain changes faster than the sum of the eigenvalues.
-        errors.append(scale * columns.size * error)
-    return _largest(values, errors, list(others))
-
-
-def _shared_gain(factor: OrthogonalFactor, gain: Floats, noise: float) -> float:
-    """Return the decrease of the energy per sample by the best single variance of such a group."""
-    fields = factor.null.T @ gain / math.sqrt(noise)
-    basis, sizes, _ = np.linalg.svd(fields, full_matrices=False)
-    curvatures = sizes**2
-    ratios = ((basis.T @ factor.moment_root) ** 2).sum(axis=1)
-    seen = curvatures > 0.0
-    largest = float((ratios[seen] / curvatures[seen]).max(initial=0.0))
-    if largest == 0.0:
-        return 0.0
-
-    def change(logarithm: float) -> float:
-        added = np.exp(logarithm) * curvatures
-        return float((np.log1p(added) - ratios * added / (1.0 + added)).sum())
-
-    grid = np.log(largest) - np.linspace(0.0, 20.0, 81)
-    best = grid[int(np.argmin([change(point) for point in grid]))]
-    near = scipy.optimize.minimize_scalar(change, bounds=(best - 0.3, best + 0.3), method="bounded")
-    return max(0.0, -float(near.fun)) if math.isfinite(near.fun) else math.nan
+    values, errors, labels = [], [], []
+    for numbers, members in selected.others():
+        evidence, error = added_evidence(selected, members)
+        values += (evidence / selected.thresholds[members.shape[1]]).tolist()
+        errors += (error / selected.thresholds[members.shape[1]]).tolist()
+        labels += numbers.tolist()
+    return _largest(values, errors, labels)

@@ -30,6 +30,11 @@ SLOW = 0.05
 
 The changes of the rounds fall geometrically, and more of them would not reach the threshold."""
 
+HARDLY = 3.0
+"""The fit ends when the evidence exceeds its threshold by this many times what moves gain.
+
+The gains are those of moves of each of the other sources alone."""
+
 ROUNDS = 50
 """Largest number of times that each of the other sources is fitted again."""
 
@@ -148,6 +153,9 @@ def loss_without(
         if loss < threshold or change < max(REFITTED * threshold, SLOW * (loss - threshold)):
             break
         workspace = GroupWorkspace(gram, members, priors, rule, problem, 0.0)
+        single = sum(float(gains.sum()) for _, gains in workspace.best_moves())
+        if loss - HARDLY * n_responses * single > threshold:
+            break
         try:
             workspace.move_all()
         except np.linalg.LinAlgError:  # the moves are impossible up to rounding

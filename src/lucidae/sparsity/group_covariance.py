@@ -44,7 +44,7 @@ from lucidae.sparsity.group_blocks import (
 )
 from lucidae.sparsity.group_moves import (
     NEGLIGIBLE,
-    at_rest,
+    entry_gains,
     full_moves,
     inverse_root,
     largest_ratios,
@@ -349,7 +349,7 @@ def _singular_vectors(
         values = np.zeros((len(members), len(columns)))
         axes = np.zeros((len(members), len(columns), size), columns.dtype)
     else:
-        powers, turns = np.linalg.eigh(gram / (norms[:, :, None] * norms[:, None, :]))
+        powers, turns = _axes_of_unit_columns(gram / (norms[:, :, None] * norms[:, None, :]))
         poor = ~(powers[:, 0] > INDEPENDENT * powers[:, -1])
         values = np.sqrt(np.where(poor[:, None], 1.0, powers))[:, ::-1] + 0.0
         turns = turns[:, :, ::-1]
@@ -365,6 +365,20 @@ def _singular_vectors(
         left, values[poor], axes[poor] = np.linalg.svd(scaled, full_matrices=False)
         basis[:, poor] = np.moveaxis(left, 0, 1)
     return basis, values, axes, norms
+
+
+def _axes_of_unit_columns(grams: Matrices) -> tuple[Matrices, Matrices]:
+    """Return the eigenvalues, ascending, and eigenvectors of Gram matrices of unit columns."""
+    unit = grams.shape[1] == 2 and bool((grams[:, [0, 1], [0, 1]] > 0.5).all())
+    if not unit or np.iscomplexobj(grams):
+        values, vectors = np.linalg.eigh(grams)
+        return values, vectors
+    # With their correlation c, the axes (1, −1) and (1, 1) have the eigenvalues 1 − c and 1 + c.
+    correlation = grams[:, 0, 1]
+    size, sign = np.abs(correlation), np.where(correlation < 0.0, -1.0, 1.0)
+    vectors = np.full(grams.shape, 0.5**0.5)
+    vectors[:, 1, 0], vectors[:, 1, 1] = -sign * 0.5**0.5, sign * 0.5**0.5
+    return np.stack([1.0 - size, 1.0 + size], axis=1), vectors
 
 
 class GroupRanking(NamedTuple):
@@ -569,25 +583,19 @@ def rank_covariances(
     where[numbers] = np.arange(len(numbers))
     for these, members, metric, explained in matrices:
         place, size = where[these], members.shape[1]
-        # Groups at rest have no move and satisfy the conditions.
-        chosen = np.flatnonzero((place >= 0) | ~at_rest(metric, explained))
-        if not chosen.size:
-            continue
-        metric, explained, place = metric[chosen], explained[chosen], place[chosen]
-        active, covariances = place >= 0, np.zeros(metric.shape, dtype=blocks.dtype)
-        covariances[active] = blocks[place[active], :size, :size]
-        _, found = full_moves(covariances, metric, explained)
-        gains[these[chosen]] = found
-        # If a group is zero, with eigenvalues λ of S^{-½}QS^{-½}, its gain is the sum of λ − 1 −
-        # log λ over all λ > 1. So the largest λ belongs to a group whose gain is at least the
-        # largest one divided by the number of columns.
-        least = 0.99 * found[~active].max(initial=0.0) / size
-        near = active | (found >= least)
-        outer = largest_ratios(metric[near], explained[near]) - 1.0
-        roots = square_root(covariances[active])
-        slack = adjoint(roots) @ (explained - metric)[active] @ roots
-        inner = np.abs(np.linalg.eigvalsh(slack)).max(initial=0.0)
-        worst = max(worst, float(outer.max(initial=0.0)), float(inner))
+        found, largest = entry_gains(metric, explained)
+        active = np.flatnonzero(place >= 0)
+        inner = 0.0
+        if active.size:
+            covariances = blocks[place[active], :size, :size]
+            metric, explained = metric[active], explained[active]
+            _, found[active] = full_moves(covariances, metric, explained)
+            largest[active] = largest_ratios(metric, explained)
+            roots = square_root(covariances)
+            slack = adjoint(roots) @ (explained - metric) @ roots
+            inner = float(np.abs(np.linalg.eigvalsh(slack)).max())
+        gains[these] = found
+        worst = max(worst, float(largest.max(initial=1.0)) - 1.0, inner)
     return GroupRanking(gains, worst)
 
 

@@ -370,23 +370,58 @@ def largest_ratios(metric: Matrices, explained: Matrices) -> Matrices:
     S and Q are the metric and the explained moment of the group (see `Blocks`). Directions in which
     S is zero up to rounding do not count.
     """
-    found, sound = np.zeros(len(metric)), np.zeros(len(metric), dtype=bool)
     if _are_pairs(metric, explained):
-        # With S = BBᵀ, B⁻¹QB⁻ᵀ has the entries `top`, `side` and `bottom`, as in `_pair_formula`.
-        (a, b, c), (p, q, r) = _entries(metric), _entries(explained)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            share = b / a
-            second = c - share * b
-            sound = (a > 0) & (second > WELL_CONDITIONED * c)
-            middle = q - share * p
-            top, bottom = p / a, (r - share * (q + middle)) / second
-            gap = np.hypot(0.5 * (top - bottom), middle / np.sqrt(a * second))
-        found = 0.5 * (top + bottom) + gap
+        return _pair_ratios(metric, explained)[0]
+    return _ratios(metric, explained)[:, -1]
+
+
+def entry_gains(metric: Matrices, explained: Matrices) -> tuple[Matrices, Matrices]:
+    """Return what groups of covariance zero gain by their best one, and the largest eigenvalues.
+
+    With the eigenvalues λ of S^{-½}QS^{-½}, for the metric S and the explained moment Q (see
+    `Blocks`), the gain of a group is the sum of λ − 1 − log λ over all λ > 1. The second result are
+    the largest eigenvalues, but that of a group may be zero if the largest one of all groups does
+    not depend on it, or if it is below 1.
+    """
+    if _are_pairs(metric, explained):
+        one, two = _pair_ratios(metric, explained)
+        larger, smaller = np.maximum(one - 1.0, 0.0), np.maximum(two - 1.0, 0.0)
+        return larger - np.log1p(larger) + smaller - np.log1p(smaller), one
+    gains, largest = np.zeros(len(metric)), np.zeros(len(metric))
+    moving = np.flatnonzero(~at_rest(metric, explained))
+    if moving.size:
+        nothing = np.zeros_like(metric[moving])
+        _, found = full_moves(nothing, metric[moving], explained[moving])
+        # The largest eigenvalue of all belongs to a group whose gain is at least the largest one
+        # divided by the number of columns.
+        near = moving[found >= 0.99 * found.max() / metric.shape[1]]
+        gains[moving], largest[near] = found, largest_ratios(metric[near], explained[near])
+    return gains, largest
+
+
+def _ratios(metric: Matrices, explained: Matrices) -> Matrices:
+    """Return all eigenvalues of S^{-½}QS^{-½} for each group, ascending."""
+    root = inverse_root(metric)
+    return np.asarray(np.linalg.eigvalsh(root @ explained @ adjoint(root)))
+
+
+def _pair_ratios(metric: Matrices, explained: Matrices) -> tuple[Matrices, Matrices]:
+    """Return the larger and the smaller eigenvalues of S^{-½}QS^{-½} for groups of two columns."""
+    # With S = BBᵀ, B⁻¹QB⁻ᵀ has the entries `top`, `side` and `bottom`, as in `_pair_formula`.
+    (a, b, c), (p, q, r) = _entries(metric), _entries(explained)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        share = b / a
+        second = c - share * b
+        sound = (a > 0) & (second > WELL_CONDITIONED * c)
+        middle = q - share * p
+        top, bottom = p / a, (r - share * (q + middle)) / second
+        gap = np.hypot(0.5 * (top - bottom), middle / np.sqrt(a * second))
+    half = 0.5 * (top + bottom)
+    one, two = half + gap, half - gap
     if not sound.all():
-        root = inverse_root(metric[~sound])
-        values = np.linalg.eigvalsh(root @ explained[~sound] @ adjoint(root))
-        found[~sound] = values[:, -1]
-    return found
+        values = _ratios(metric[~sound], explained[~sound])
+        two[~sound], one[~sound] = values[:, 0], values[:, 1]
+    return one, two
 
 
 def of_one_pair(

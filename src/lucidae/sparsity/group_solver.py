@@ -108,7 +108,9 @@ def fit_groups(
         updated = repeat_group_update(problem, groups, begun, COARSE, min(limit, MM_STEPS))
         covariances = to_numpy(without_vanishing_groups(problem, updated.value).covariances)
     else:
-        covariances = _continuation(problem, groups, products) if start is None else start
+        covariances = (
+            _continuation(problem, groups, products, reachable) if start is None else start
+        )
     numbers = np.flatnonzero(covariances.any(axis=(1, 2)))
     first = evaluate_covariances(problem, groups, numbers, covariances[numbers], products)
     solution = _sweeps(first, reachable, limit, callbacks)
@@ -172,19 +174,22 @@ def without_vanishing_groups(problem: Problem, state: PrincipalState) -> Princip
     return trial if scalar(energy.value(trial)) <= scalar(energy.value(state)) else state
 
 
-def _continuation(problem: Problem, groups: Groups, products: GroupProducts | None) -> Matrices:
+def _continuation(
+    problem: Problem, groups: Groups, products: GroupProducts | None, tolerance: float
+) -> Matrices:
     """Return covariances from which to minimise the energy, found at decreasing noise variances.
 
     The problem is solved to low accuracy at each noise variance, from the solution before, as in
     `screening.continuation`. The energy is the loss. `products` are those by which all groups are
-    evaluated, if they are not evaluated by a factor of the covariance of a response.
+    evaluated, if they are not evaluated by a factor of the covariance of a response. `tolerance` is
+    the distance to optimality that is needed in the end.
     """
     size = groups.members.shape[1]
     numbers, blocks = np.zeros(0, dtype=int), np.zeros((0, size, size))
     for noise in noise_stages(scalar(problem.noise)):
         at = problem.with_noise(noise)
         first = evaluate_covariances(at, groups, numbers, blocks, products)
-        state = _sweeps(first, COARSE, 20).value
+        state = _sweeps(first, max(COARSE, tolerance), 20).value
         numbers, blocks = state.numbers, state.blocks
     found = np.zeros((groups.count, size, size), dtype=blocks.dtype)
     found[numbers] = blocks

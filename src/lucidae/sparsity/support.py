@@ -7,6 +7,7 @@ the support.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -144,6 +145,7 @@ ones. For m = 2 they are (1 − √½)/2 and √2/4; for m = 3 and 4 they were f
 matrices. For m = 1 a single χ² variable is taken, as for columns without groups."""
 
 
+@lru_cache(maxsize=100)
 def covariance_threshold(significance: float, n_groups: int, size: int, parts: int = 1) -> float:
     """Return the evidence that a group with a covariance of its own must exceed.
 
