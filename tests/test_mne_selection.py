@@ -13,7 +13,11 @@ mne = require("mne")
 
 from evoked_recordings import localised, simulated
 from lucidae import SparseVAE
-from lucidae.mne import sparse_vae
+from lucidae.mne import estimate as estimate_module
+from lucidae.mne import prior_covariances, sparse_vae
+from lucidae.mne.estimate import _without_weakest
+from lucidae.sparsity.group_workspace import GroupWorkspace
+from lucidae.sparsity.groups import Groups
 from lucidae.sparsity.support import removal_costs
 
 SELECTION = ("selected_stationarity", "selected_mean", "selected_evidence", "left_out_evidence")
@@ -158,6 +162,96 @@ def test_removing_groups_one_by_one_costs_what_brute_force_says():
             assert_allclose(found, expected)
         left[2] = -left[2]
         assert removal_costs(left, means @ means.mT)[2] == np.inf
+
+
+def without_a_step(estimate, numbers):
+    """Return what is left of the latents if groups have no prior variance, from the definition."""
+    owners = np.unique(estimate.labels[estimate.columns], return_inverse=True)[1]
+    kept = ~np.isin(owners, numbers)
+    fields = estimate.gain[:, estimate.columns] @ estimate._roots[0]
+    fields = fields[:, kept]
+    noise, data = estimate.noise_variance, estimate.responses
+    left = np.linalg.inv(np.eye(kept.sum()) + fields.T @ fields / noise)
+    mean = left @ fields.T @ data / noise
+    return left, mean @ mean.T / data.shape[1]
+
+
+@pytest.mark.parametrize("group_covariance", ["full", "spherical"])
+def test_groups_that_are_removed_at_once_leave_what_the_definition_says(group_covariance):
+    data = simulated("scattered", "mag", sources=(5, 21, 30), n_times=20, seed=3)
+    every = localised(data, group_covariance=group_covariance, significance=None).estimate
+    left, moment = every._latent_moments()
+    groups = Groups.of(every.labels[every.columns], every.columns.size)
+    evidence = np.zeros(groups.count)
+    for numbers, members in groups.by_size():
+        place = (members[:, :, None], members[:, None, :])
+        evidence[numbers] = removal_costs(left[place], moment[place])
+    allowed = np.full(groups.count, 0.5)
+    found, moments, sizes = _without_weakest(left, moment, groups.by_size(), evidence, allowed)
+    remaining = np.concatenate([numbers for numbers, _ in sizes])
+    gone = np.setdiff1d(np.arange(groups.count), remaining)
+    assert gone.size >= 2
+    assert evidence[gone].max() <= evidence[remaining].min()
+    order = np.sort(np.concatenate([members.ravel() for _, members in sizes]))
+    assert_array_equal(order, np.arange(len(found)))
+    # The order of the columns is another one, given by `sizes`.
+    columns = np.concatenate(
+        [np.ravel(m[n == number]) for number in np.sort(remaining) for n, m in sizes]
+    )
+    expected = without_a_step(every, gone)
+    assert_allclose(found[np.ix_(columns, columns)], expected[0], atol=1e-10)
+    assert_allclose(moments[np.ix_(columns, columns)], expected[1], atol=1e-8)
+
+
+@pytest.mark.parametrize("group_covariance", ["full", "spherical"])
+def test_the_same_sources_remain_if_groups_are_removed_one_at_a_time(group_covariance, monkeypatch):
+    several = []
+    original = estimate_module._without_weakest
+    monkeypatch.setattr(
+        estimate_module,
+        "_without_weakest",
+        lambda *parts: several.append(len(parts[0])) or original(*parts),
+    )
+    for seed in range(6):
+        data = simulated("scattered", "mag", sources=(5, 21, 30), n_times=20, seed=seed)
+        every = localised(data, group_covariance=group_covariance, significance=None).estimate
+        at_once = every._significant(0.05)
+        with monkeypatch.context() as patch:
+            patch.setattr(estimate_module, "SEVERAL", 10**9)
+            assert_array_equal(at_once, every._significant(0.05))
+    assert several
+
+
+@pytest.mark.parametrize(("n_times", "distance"), [(10, 0.15), (50, 0.15), (300, 0.0632)])
+def test_the_fit_that_sources_are_selected_from_is_more_accurate_for_more_samples(
+    n_times, distance, monkeypatch
+):
+    accuracies = []
+    original = estimate_module.fit_prior
+    monkeypatch.setattr(
+        estimate_module, "fit_prior", lambda *a: accuracies.append(a[5]) or original(*a)
+    )
+    localised(simulated("scattered", "mag", n_times=n_times))
+    assert_allclose(accuracies[0], distance, rtol=1e-3)
+    assert accuracies[-1] == 1e-6
+    accuracies.clear()
+    localised(simulated("scattered", "mag", n_times=n_times), significance=None)
+    assert accuracies == [1e-6]
+
+
+def test_sources_that_are_clearly_significant_need_no_refit_of_the_others(monkeypatch):
+    rounds = []
+    original = GroupWorkspace.move_all
+    monkeypatch.setattr(GroupWorkspace, "move_all", lambda self: rounds.append(1) or original(self))
+    found = []
+    for hardly in (prior_covariances.HARDLY, np.inf):
+        monkeypatch.setattr(prior_covariances, "HARDLY", hardly)
+        rounds.clear()
+        sources = [localised(with_turning_sources(seed, 10e-9)).sources for seed in range(10)]
+        found.append((sources, len(rounds)))
+    for fast, slow in zip(found[0][0], found[1][0], strict=True):
+        assert_array_equal(fast, slow)
+    assert found[0][1] < found[1][1]
 
 
 def with_estimated_covariance(n_samples, seed=0):

@@ -13,6 +13,7 @@ from lucidae.sparsity import group_moves, group_solver
 from lucidae.sparsity.group_blocks import group_blocks
 from lucidae.sparsity.group_covariance import (
     GroupCovariance,
+    _axes_of_unit_columns,
     evaluate_covariances,
     evaluate_groups,
 )
@@ -224,6 +225,32 @@ def test_the_largest_ratio_is_an_eigenvalue_also_if_a_metric_is_singular(size, k
         part = (explained[inside, inside], metric[inside, inside])
         rest = scipy.linalg.eigh(*part, eigvals_only=True)[-1] if size > 1 else 0.0
         assert_allclose(value, rest)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+@pytest.mark.parametrize("kind", ["real", "complex"])
+def test_gains_of_groups_that_are_zero_are_those_of_their_best_moves(size, kind):
+    _, S, Q = stacks(5, size, 1, kind)
+    S[0] = np.outer(np.arange(1.0, size + 1), np.arange(1.0, size + 1)) + 1e-9 * np.eye(size)
+    gains, largest = group_moves.entry_gains(S, Q)
+    _, expected = full_moves(np.zeros_like(S), S, Q)
+    assert_allclose(gains, expected, rtol=1e-7, atol=1e-12)
+    assert_allclose(largest.max(), group_moves.largest_ratios(S, Q).max())
+    Q *= 1e-3  # no group gains
+    gains, largest = group_moves.entry_gains(S, Q)
+    assert not gains[1:].any()
+    assert largest[1:].max() < 1.0
+
+
+@pytest.mark.parametrize("correlation", [-1.0, -0.6, 0.0, 0.3, 1.0 - 1e-9, None])
+def test_axes_of_two_unit_columns_are_their_eigenvectors(correlation):
+    gram = np.zeros((1, 2, 2)) if correlation is None else np.eye(2)[None].repeat(2, 0)
+    if correlation is not None:
+        gram[:, 0, 1] = gram[:, 1, 0] = correlation
+    values, vectors = _axes_of_unit_columns(gram)
+    assert_allclose(values, np.linalg.eigvalsh(gram), atol=1e-15)
+    assert_allclose(vectors.mT @ vectors, np.eye(2)[None].repeat(len(gram), 0), atol=1e-15)
+    assert_allclose((vectors * values[:, None, :]) @ vectors.mT, gram, atol=1e-15)
 
 
 def test_one_nearly_singular_metric_does_not_change_the_moves_of_other_groups():
