@@ -6,6 +6,7 @@
     python -m benchmarks meg --read results.json --write docs/meg.md --plots docs/results
     python -m benchmarks meg --times [--default-threads] [--seeds 4] [--only base]
                              [--write docs/meg.md]
+    python -m benchmarks meg --calls [--seeds 5] [--only base] [--write docs/meg.md]
     python -m benchmarks meg --energies [--seeds 3] [--only base] [--write docs/meg.md]
 
 **Cells.** The base cell has three sources at random points of a grid of about 1000 (11.5 mm apart)
@@ -40,6 +41,11 @@ their times is printed and written. gamma_map is timed with the best α, which a
 with α = 1, and with all α that are tried ("all α"), which is what a user pays who has to choose:
 gamma_map has no way to choose α. With `--default-threads` the seconds are those of a clock, and the
 libraries use as many threads as they do by default, one call at a time: what a user waits for.
+
+**Calls** (`--calls`). Five calls of `sparse_vae` and one of gamma_map (α = 1, MNE's update_mode=1)
+in turn, at the default number of threads, in seconds of a clock. The ratio is the seconds of
+gamma_map divided by the median of the five before it. Up to five rounds on each recording are
+counted, fewer if gamma_map takes long.
 
 **Energies** (`--energies`). gamma_map and `SparseVAE` minimise the same energy of the whitened data
 if the three columns of a source share one variance. A second table compares the energies at which
@@ -516,6 +522,7 @@ def parsed(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--prepare", action="store_true", help="compute the forward models alone")
     parser.add_argument("--times", action="store_true", help="compare times with gamma_map alone")
     parser.add_argument("--default-threads", action="store_true", help="seconds of a clock")
+    parser.add_argument("--calls", action="store_true", help="compare single calls with gamma_map")
     parser.add_argument("--energies", action="store_true", help="compare energies with gamma_map")
     parser.add_argument("--json", help="file to which all results are written")
     parser.add_argument("--read", help="file of results written by --json; nothing is run")
@@ -527,19 +534,24 @@ def parsed(words: Sequence[str] | None = None) -> argparse.Namespace:
     return arguments
 
 
-def compare_energies(arguments: argparse.Namespace) -> int:
-    """Print the table of `--energies`, and write it to the section `meg energies` of a page."""
+def compare(arguments: argparse.Namespace) -> int:
+    """Print the table of `--energies` or `--calls`, and write it to its section of a page."""
+    from benchmarks._meg_calls import calls
     from benchmarks._meg_energies import ENERGY_CELLS, energies
 
     cells = chosen_cells(arguments)
-    cells = cells if arguments.only else [cell for cell in cells if cell.name in ENERGY_CELLS]
+    if arguments.energies and not arguments.only:
+        cells = [cell for cell in cells if cell.name in ENERGY_CELLS]
     for name in sorted({name for cell in cells for name in (cell.model, cell.truth) if name}):
         if not name.endswith(".npz"):
             prepare(arguments.folder, name)
-    text = energies(cells, min(arguments.seeds, 3), arguments.folder)
+    if arguments.energies:
+        section, text = "meg energies", energies(cells, min(arguments.seeds, 3), arguments.folder)
+    else:
+        section, text = "meg calls", calls(cells, min(arguments.seeds, 5), arguments.folder)
     print(text)
     if arguments.write:
-        write_section(arguments.write, "meg energies", text)
+        write_section(arguments.write, section, text)
     return 0
 
 
@@ -554,8 +566,8 @@ def main(words: Sequence[str] | None = None) -> int:
         for name in sorted({n for c in chosen_cells(arguments) for n in (c.model, c.truth) if n}):
             print(prepare(arguments.folder, name))
         return 0
-    elif arguments.energies:
-        return compare_energies(arguments)
+    elif arguments.energies or arguments.calls:
+        return compare(arguments)
     else:
         found = measure(arguments)
     errors = [result for result in found if "error" in result]

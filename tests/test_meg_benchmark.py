@@ -12,8 +12,10 @@ import extras
 mne = extras.require("mne")
 extras.require("matplotlib")
 
-from benchmarks import _meg_energies, _meg_heads, _meg_runs, meg
+from benchmarks import _meg_calls, _meg_energies, _meg_heads, _meg_runs, meg
 from benchmarks._meg_runs import CELLS, Cell, Estimate, figures, matched, time_courses
+
+import lucidae.mne as mne_module
 
 PAGE = Path(__file__).parents[1] / "docs" / "meg.md"
 TRUTH = np.array([[0.0, 0.0, 0.0], [0.04, 0.0, 0.0]])
@@ -293,6 +295,24 @@ def test_a_run_of_times_prints_and_writes_the_ratios_alone(lead_field, tmp_path,
     assert meg.main([*words, "--folder", str(tmp_path), "--write", str(page)]) == 0
     assert "localisation" not in capsys.readouterr().out
     assert "| 1 source | " in page.read_text(encoding="utf-8")
+
+
+def test_single_calls_are_compared_in_turn(lead_field, tmp_path, capsys, monkeypatch):
+    page = tmp_path / "page.md"
+    page.write_text("<!-- meg calls -->\n<!-- end of meg calls -->\n", encoding="utf-8")
+    order = []
+    originals = _meg_calls.gamma_map, mne_module.sparse_vae
+    monkeypatch.setattr(
+        _meg_calls, "gamma_map", lambda *a: order.append("peer") or originals[0](*a)
+    )
+    monkeypatch.setattr(
+        mne_module, "sparse_vae", lambda *a, **k: order.append("own") or originals[1](*a, **k)
+    )
+    words = ["--calls", "--leadfield", str(lead_field), "--only", "1 source", "--seeds", "1"]
+    assert meg.main([*words, "--folder", str(tmp_path), "--write", str(page)]) == 0
+    assert order == ["own", *(5 * ["own"] + ["peer"]) * 5]  # the first call is not counted
+    assert "| 1 source | " in page.read_text(encoding="utf-8")
+    assert "of 1 cells" in capsys.readouterr().out
 
 
 def test_cells_change_one_factor_of_the_base():

@@ -98,7 +98,7 @@ def _products(state: State, members: Matrices) -> tuple[Matrices, Matrices]:
     with covariance Σ.
     """
     flat, xp = members.ravel(), namespace(state.responses)
-    first, last, consecutive = int(flat[0]), int(flat[-1]) + 1, bool((np.diff(flat) == 1).all())
+    first, last, consecutive = int(flat[0]), int(flat[-1]) + 1, in_order(flat)
     if is_sparse(state.dictionary):
         part = state.take(flat)
         columns, loading = part.whitened, part.loading
@@ -127,9 +127,14 @@ def group_grams(columns: Array, members: Matrices) -> Matrices:
     return _grams(columns_in_order(columns, members.ravel()), *members.shape)
 
 
+def in_order(index: Matrices) -> bool:
+    """Tell whether indices are consecutive."""
+    return bool((np.diff(index) == 1).all())
+
+
 def columns_in_order(columns: Array, index: Matrices) -> Array:
     """Return the columns with the indices `index`, without a copy if these are consecutive."""
-    if not (np.diff(index) == 1).all():
+    if not in_order(index):
         xp = namespace(columns)
         return xp.take(columns, xp.asarray(index, device=device(columns)), axis=1)
     if index.size == columns.shape[1]:

@@ -41,6 +41,7 @@ from lucidae.sparsity.group_blocks import (
     columns_in_order,
     group_blocks,
     group_grams,
+    in_order,
 )
 from lucidae.sparsity.group_moves import (
     NEGLIGIBLE,
@@ -307,7 +308,11 @@ def orthonormal(problem: Problem, groups: Groups) -> tuple[Problem, GroupBasis]:
         back[numbers[:, None, None], rank[:, None], width] = (
             (values * kept)[:, :, None] * axes * norms[:, None, :]
         )
-        found[:, members[:, rank]] = basis if kept.all() else basis * kept
+        basis = basis if kept.all() else basis * kept
+        if basis.size == found.size and in_order(members.ravel()):
+            found = basis.reshape(found.shape)  # without a copy
+        else:
+            found[:, members[:, rank]] = basis
         used[members[:, rank]] = kept
     turned = problem._replace(dictionary=matched(found, problem.dictionary))
     return _in_span(turned, np.flatnonzero(used)), GroupBasis(groups, into, back)

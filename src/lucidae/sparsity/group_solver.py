@@ -174,6 +174,12 @@ def without_vanishing_groups(problem: Problem, state: PrincipalState) -> Princip
     return trial if scalar(energy.value(trial)) <= scalar(energy.value(state)) else state
 
 
+STAGES = 4.0
+"""Distance to optimality at larger noise variances, relative to that at the given one.
+
+It is at least `COARSE`: it is needed for starting points alone."""
+
+
 def _continuation(
     problem: Problem, groups: Groups, products: GroupProducts | None, tolerance: float
 ) -> Matrices:
@@ -189,7 +195,7 @@ def _continuation(
     for noise in noise_stages(scalar(problem.noise)):
         at = problem.with_noise(noise)
         first = evaluate_covariances(at, groups, numbers, blocks, products)
-        state = _sweeps(first, max(COARSE, tolerance), 20).value
+        state = _sweeps(first, max(COARSE, STAGES * tolerance), 20).value
         numbers, blocks = state.numbers, state.blocks
     found = np.zeros((groups.count, size, size), dtype=blocks.dtype)
     found[numbers] = blocks
