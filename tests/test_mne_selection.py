@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
+from threadpoolctl import threadpool_info, threadpool_limits
 
 from extras import require
 
@@ -162,6 +163,29 @@ def test_removing_groups_one_by_one_costs_what_brute_force_says():
             assert_allclose(found, expected)
         left[2] = -left[2]
         assert removal_costs(left, means @ means.mT)[2] == np.inf
+
+
+def test_what_is_computed_later_uses_one_thread_of_blas(monkeypatch):
+    threads = []
+
+    def seen(original):
+        def function(*parts, **settings):
+            threads.append(max(pool["num_threads"] for pool in threadpool_info()))
+            return original(*parts, **settings)
+
+        return function
+
+    result = localised(simulated("scattered", "mag", n_times=20))
+    for name in ("with_selection", "fit_prior", "noise_path", "_fitted"):
+        monkeypatch.setattr(estimate_module, name, seen(getattr(estimate_module, name)))
+    with threadpool_limits(2):
+        assert result.certificate.holds
+        assert result.doubtful_sources.size <= result.sources.size
+        result.path_sources(result.noise_path([4.0, 1.0]))
+        before = max(pool["num_threads"] for pool in threadpool_info())
+    assert len(threads) >= 4
+    assert set(threads) == {1}
+    assert before == 2
 
 
 def without_a_step(estimate, numbers):

@@ -1,4 +1,8 @@
-"""Coefficients of the selected sources of a whitened problem, and their posterior."""
+"""Coefficients of the selected sources of a whitened problem, and their posterior.
+
+Products with a few hundred sensors gain nothing from threads, which wait for each other: what is
+fitted later than by `sparse_vae` uses one thread of BLAS as well.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +15,7 @@ import scipy.linalg
 import scipy.sparse
 from sklearn.base import clone
 
+from lucidae.arrays.threads import one_thread
 from lucidae.certificate import Certificate
 from lucidae.mne.certificate import with_selection
 from lucidae.mne.prior_covariances import block_diagonal, fit_prior, loss_without
@@ -153,6 +158,7 @@ class FitToAll:
     fitted: SparseVAE | None = None
 
     @cached_property
+    @one_thread()
     def model(self) -> SparseVAE:
         """The fitted estimator."""
         if self.fitted is not None:
@@ -283,6 +289,7 @@ class GroupEstimate:
         return np.unique(self.labels[self.columns])
 
     @cached_property
+    @one_thread()
     def doubtful(self) -> Floats:
         """Labels of selected groups that are not significant at `DOUBT` times the noise variance.
 
@@ -425,6 +432,7 @@ class GroupEstimate:
         }
 
     @cached_property
+    @one_thread()
     def certificate(self) -> Certificate:
         """Claims about the selected groups, followed by those of the fit to all groups."""
         _, sizes = np.unique(self.labels, return_counts=True)
@@ -509,6 +517,7 @@ class GroupEstimate:
         found = scipy.linalg.lstsq(fields * scales, self.responses, cond=NEGLIGIBLE)[0]
         return np.asarray(root[:, kept] @ (scales[:, None] * found))
 
+    @one_thread()
     def path(self, noise_variances: Any, cv: Any) -> NoisePath:
         """Return the fits for a series of noise variances.
 
@@ -525,6 +534,7 @@ class GroupEstimate:
             self.gain, self.responses, noise_variances, cv, fit_intercept=False, **settings
         )
 
+    @one_thread()
     def selected_along(self, path: NoisePath) -> list[Floats]:
         """Return the columns that are selected at each noise variance of a path, as by `fit`.
 
