@@ -16,7 +16,7 @@ from evoked_recordings import localised, simulated
 from lucidae import SparseVAE
 from lucidae.mne import estimate as estimate_module
 from lucidae.mne import prior_covariances, sparse_vae
-from lucidae.mne.estimate import _without_weakest
+from lucidae.mne.prior_covariances import without_weakest
 from lucidae.sparsity.group_workspace import GroupWorkspace
 from lucidae.sparsity.groups import Groups
 from lucidae.sparsity.support import removal_costs
@@ -216,7 +216,7 @@ def test_groups_that_are_removed_at_once_leave_what_the_definition_says(group_co
         place = (members[:, :, None], members[:, None, :])
         evidence[numbers] = removal_costs(left[place], moment[place])
     allowed = np.full(groups.count, 0.5)
-    found, moments, sizes = _without_weakest(left, moment, groups.by_size(), evidence, allowed)
+    found, moments, sizes = without_weakest(left, moment, groups.by_size(), evidence, allowed)
     remaining = np.concatenate([numbers for numbers, _ in sizes])
     gone = np.setdiff1d(np.arange(groups.count), remaining)
     assert gone.size >= 2
@@ -235,10 +235,10 @@ def test_groups_that_are_removed_at_once_leave_what_the_definition_says(group_co
 @pytest.mark.parametrize("group_covariance", ["full", "spherical"])
 def test_the_same_sources_remain_if_groups_are_removed_one_at_a_time(group_covariance, monkeypatch):
     several = []
-    original = estimate_module._without_weakest
+    original = estimate_module.without_weakest
     monkeypatch.setattr(
         estimate_module,
-        "_without_weakest",
+        "without_weakest",
         lambda *parts: several.append(len(parts[0])) or original(*parts),
     )
     for seed in range(6):

@@ -18,7 +18,12 @@ from sklearn.base import clone
 from lucidae.arrays.threads import one_thread
 from lucidae.certificate import Certificate
 from lucidae.mne.certificate import with_selection
-from lucidae.mne.prior_covariances import block_diagonal, fit_prior, loss_without
+from lucidae.mne.prior_covariances import (
+    block_diagonal,
+    fit_prior,
+    loss_without,
+    without_weakest,
+)
 from lucidae.mne.selected_sources import SelectedSources
 from lucidae.sparsity.estimator import SparseVAE
 from lucidae.sparsity.group_blocks import group_grams
@@ -335,7 +340,7 @@ class GroupEstimate:
                 break
             if np.count_nonzero(excess <= 0.0) >= SEVERAL:
                 count = len(left)
-                left, moment, sizes = _without_weakest(left, moment, sizes, excess, allowed)
+                left, moment, sizes = without_weakest(left, moment, sizes, excess, allowed)
                 if len(left) < count:
                     continue
             # The inverse of `left` is the posterior precision. Removing a group deletes its rows
@@ -549,61 +554,6 @@ class GroupEstimate:
             at = replace(self, columns=columns, prior=prior, noise_variance=float(noise))
             found.append(at._without_insignificant().columns)
         return found
-
-
-BySize = list[tuple[Floats, Floats]]
-"""Numbers of groups and their members, for each size of groups."""
-
-
-def _without_weakest(
-    left: Floats, moment: Floats, sizes: BySize, excess: Floats, allowed: Floats
-) -> tuple[Floats, Floats, BySize]:
-    """Remove several groups at once, those with the least evidence.
-
-    The result is that of removing one group after the other in order of their evidence.
-
-    Parameters
-    ----------
-    left, moment : ndarray of shape (a, a)
-        Posterior covariance of the latents, and second moment of their posterior means.
-    sizes : list of (ndarray of int, ndarray of int)
-        Numbers of the groups and their members among the latents, for each size of groups.
-    excess : ndarray of shape (g,)
-        Evidence of each group minus its threshold.
-    allowed : ndarray of shape (g,)
-        Largest increase of the energy (loss) per response by the removal of each group after those
-        with less evidence. The first group above it and all later ones remain.
-
-    Returns
-    -------
-    left, moment, sizes
-        The arguments for the groups that remain.
-    """
-    order = np.argsort(np.concatenate([excess[numbers] for numbers, _ in sizes]), kind="stable")
-    numbers = np.concatenate([numbers for numbers, _ in sizes])[order]
-    parts = [members for _, these in sizes for members in these]
-    index = np.concatenate([parts[place] for place in order])
-    ends = np.cumsum([parts[place].size for place in order])
-    try:
-        lower = np.linalg.cholesky(left[index[:, None], index])
-    except np.linalg.LinAlgError:  # the removal of single groups is more robust
-        return left, moment, sizes
-    # With left = LLᵀ, the leading blocks of L and of T = L⁻¹CL⁻ᵀ give the costs log|LLᵀ| + tr T of
-    # removing the first groups. The last blocks give the matrices for the remaining ones.
-    half = scipy.linalg.solve_triangular(lower, moment[index[:, None], index], lower=True)
-    inner = scipy.linalg.solve_triangular(lower, half.T, lower=True)
-    costs = np.cumsum(2.0 * np.log(np.diagonal(lower)) + np.diagonal(inner))[ends - 1]
-    count = int((np.diff(costs, prepend=0.0) <= allowed[numbers]).cumprod().sum())
-    if count < 2:
-        return left, moment, sizes
-    first, gone = ends[count - 1], numbers[:count]
-    root, places = lower[first:, first:], np.full(len(left), -1)
-    places[index[first:]] = np.arange(len(root))
-    remaining = []
-    for these, members in sizes:
-        kept = ~np.isin(these, gone)
-        remaining.append((these[kept], places[members[kept]]))
-    return root @ root.T, root @ inner[first:, first:] @ root.T, remaining
 
 
 def _check_folds(cv: Any, n_rows: int) -> None:

@@ -1,4 +1,7 @@
-"""Prior covariances of groups of columns, fitted to whitened data: to all groups or to some."""
+"""Prior covariances of groups of columns, fitted to whitened data: to all groups or to some.
+
+Also what is lost without groups: one with the others fitted again, or several with them fixed.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ from lucidae.sparsity.problem import Problem, normalise
 from lucidae.sparsity.solvers import advice_on, fitted_parameters
 from lucidae.validation import warn_user
 
-__all__ = ["block_diagonal", "fit_prior", "loss_without"]
+__all__ = ["block_diagonal", "fit_prior", "loss_without", "without_weakest"]
 
 Floats = np.ndarray[Any, Any]
 
@@ -114,6 +117,61 @@ def block_diagonal(groups: Groups, covariances: Floats, columns: Floats) -> Floa
         blocks = covariances[numbers[here], : members.shape[1], : members.shape[1]]
         found[members[:, :, None], members[:, None, :]] = blocks
     return found
+
+
+BySize = list[tuple[Floats, Floats]]
+"""Numbers of groups and their members, for each size of groups."""
+
+
+def without_weakest(
+    left: Floats, moment: Floats, sizes: BySize, excess: Floats, allowed: Floats
+) -> tuple[Floats, Floats, BySize]:
+    """Remove several groups at once, those with the least evidence.
+
+    The result is that of removing one group after the other in order of their evidence.
+
+    Parameters
+    ----------
+    left, moment : ndarray of shape (a, a)
+        Posterior covariance of the latents, and second moment of their posterior means.
+    sizes : list of (ndarray of int, ndarray of int)
+        Numbers of the groups and their members among the latents, for each size of groups.
+    excess : ndarray of shape (g,)
+        Evidence of each group minus its threshold.
+    allowed : ndarray of shape (g,)
+        Largest increase of the energy (loss) per response by the removal of each group after those
+        with less evidence. The first group above it and all later ones remain.
+
+    Returns
+    -------
+    left, moment, sizes
+        The arguments for the groups that remain.
+    """
+    order = np.argsort(np.concatenate([excess[numbers] for numbers, _ in sizes]), kind="stable")
+    numbers = np.concatenate([numbers for numbers, _ in sizes])[order]
+    parts = [members for _, these in sizes for members in these]
+    index = np.concatenate([parts[place] for place in order])
+    ends = np.cumsum([parts[place].size for place in order])
+    try:
+        lower = np.linalg.cholesky(left[index[:, None], index])
+    except np.linalg.LinAlgError:  # the removal of single groups is more robust
+        return left, moment, sizes
+    # With left = LLᵀ, the leading blocks of L and of T = L⁻¹CL⁻ᵀ give the costs log|LLᵀ| + tr T of
+    # removing the first groups. The last blocks give the matrices for the remaining ones.
+    half = scipy.linalg.solve_triangular(lower, moment[index[:, None], index], lower=True)
+    inner = scipy.linalg.solve_triangular(lower, half.T, lower=True)
+    costs = np.cumsum(2.0 * np.log(np.diagonal(lower)) + np.diagonal(inner))[ends - 1]
+    count = int((np.diff(costs, prepend=0.0) <= allowed[numbers]).cumprod().sum())
+    if count < 2:
+        return left, moment, sizes
+    first, gone = ends[count - 1], numbers[:count]
+    root, places = lower[first:, first:], np.full(len(left), -1)
+    places[index[first:]] = np.arange(len(root))
+    remaining = []
+    for these, members in sizes:
+        kept = ~np.isin(these, gone)
+        remaining.append((these[kept], places[members[kept]]))
+    return root @ root.T, root @ inner[first:, first:] @ root.T, remaining
 
 
 def loss_without(
