@@ -70,6 +70,8 @@ def calls(cells: Iterable[Cell], seeds: int, folder: str) -> str:
             print(*row, len(measured), sep=" | ", file=sys.stderr, flush=True)
             rows.append((*row, str(len(measured))))
             medians.append(middle)
+    if not rows:
+        return "No cell has free orientation."
     header = ("cell", "ratio: median", "half of them", "`sparse_vae`", "gamma_map", "calls")
     few = sum(middle < 10.0 for middle in medians)
     return (

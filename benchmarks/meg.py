@@ -44,8 +44,8 @@ libraries use as many threads as they do by default, one call at a time: what a 
 
 **Calls** (`--calls`). Five calls of `sparse_vae` and one of gamma_map (α = 1, MNE's update_mode=1)
 in turn, at the default number of threads, in seconds of a clock. The ratio is the seconds of
-gamma_map divided by the median of the five before it. Up to five rounds on each recording are
-counted, fewer if gamma_map takes long.
+gamma_map divided by the median of the five before it. Up to five rounds on each of at most five
+recordings are counted, fewer if gamma_map takes long.
 
 **Energies** (`--energies`). gamma_map and `SparseVAE` minimise the same energy of the whitened data
 if the three columns of a source share one variance. A second table compares the energies at which
@@ -531,6 +531,8 @@ def parsed(words: Sequence[str] | None = None) -> argparse.Namespace:
     arguments = parser.parse_args(words)
     if arguments.default_threads and (arguments.jobs != 1 or not arguments.times):
         parser.error("--default-threads goes with --times and one job, so that nothing else runs")
+    if arguments.calls and arguments.energies:
+        parser.error("--calls and --energies are two tables: give one of them")
     return arguments
 
 

@@ -54,9 +54,11 @@ def ctrl_c() -> Iterator[None]:
     """
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     gc.collect()
+    enabled = gc.isenabled()
     gc.disable()
     yield
-    gc.enable()
+    if enabled:
+        gc.enable()
     signal.signal(signal.SIGINT, before)
 
 

@@ -301,6 +301,7 @@ def test_single_calls_are_compared_in_turn(lead_field, tmp_path, capsys, monkeyp
     page = tmp_path / "page.md"
     page.write_text("<!-- meg calls -->\n<!-- end of meg calls -->\n", encoding="utf-8")
     order = []
+    monkeypatch.setattr(_meg_calls, "ENOUGH", np.inf)
     originals = _meg_calls.gamma_map, mne_module.sparse_vae
     monkeypatch.setattr(
         _meg_calls, "gamma_map", lambda *a: order.append("peer") or originals[0](*a)
@@ -313,6 +314,10 @@ def test_single_calls_are_compared_in_turn(lead_field, tmp_path, capsys, monkeyp
     assert order == ["own", *(5 * ["own"] + ["peer"]) * 5]  # the first call is not counted
     assert "| 1 source | " in page.read_text(encoding="utf-8")
     assert "of 1 cells" in capsys.readouterr().out
+    fixed = [cell for cell in CELLS if cell.loose == 0.0]
+    assert _meg_calls.calls(fixed, 1, str(tmp_path)) == "No cell has free orientation."
+    with pytest.raises(SystemExit):
+        meg.parsed(["--calls", "--energies"])
 
 
 def test_cells_change_one_factor_of_the_base():

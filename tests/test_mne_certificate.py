@@ -187,3 +187,27 @@ def test_claims_about_evidence_do_not_apply_if_the_threshold_is_zero():
     for name in ("selected_evidence", "left_out_evidence"):
         assert found[name].verdict == "does not apply"
         assert "threshold is zero" in found[name].advice
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e-2, 3e-6, 1e-9, 0.0])
+@pytest.mark.parametrize("amplitude", [0.3, 0.5, 2.0])
+def test_the_evidence_of_one_shared_variance_has_no_lower_point_elsewhere(scale, amplitude):
+    # One direction of the group has almost no field: its best variance is far from the others'.
+    rng = np.random.default_rng(3)
+    gain = rng.standard_normal((12, 6)) * [1.0, 1.0, scale, 1.0, 1.0, 1.0]
+    data = amplitude * gain[:, :3] @ rng.standard_normal((3, 30)) + rng.standard_normal((12, 30))
+    nothing = np.zeros(0, dtype=int)
+    selected = SelectedSources(
+        gain, data, np.repeat([0, 1], 3), nothing, np.zeros((0, 0)), np.zeros((0, 30)), 1.0, False,
+        {3: 10.0}, 1e-6,
+    )  # fmt: skip
+    found = claims_of(selected)["left_out_evidence"].value
+    changes = [0.0]
+    variances = np.exp(np.linspace(-25.0, 40.0, 6501))[:, None]
+    for group in (gain[:, :3], gain[:, 3:]):
+        powers, axes = np.linalg.eigh(group @ group.T)
+        powers = variances * np.where(powers > 1e-14, powers, 0.0)
+        explained = ((axes.T @ data) ** 2).sum(axis=1)
+        energies = 30 * np.log1p(powers) - explained * powers / (1.0 + powers)
+        changes.append(energies.sum(axis=1).min())
+    assert abs(found + min(changes) / 10.0) < 1e-3

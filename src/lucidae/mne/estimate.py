@@ -20,6 +20,7 @@ from lucidae.certificate import Certificate
 from lucidae.mne.certificate import with_selection
 from lucidae.mne.prior_covariances import (
     block_diagonal,
+    energy_of,
     fit_prior,
     loss_without,
     without_weakest,
@@ -60,10 +61,10 @@ SELECTED = 0.15
 On simulated recordings with 1 to 50 samples, as many of the true sources were found as from an
 accurate fit."""
 
-MISSED = 0.6
-"""Largest evidence, about, of a source that may be missing in this fit.
+MISSED = 0.025
+"""Largest evidence, about, of a source that may be missing in this fit, relative to its threshold.
 
-With the distance δ it is nδ²/2 for n samples. A significant source has an evidence above 20."""
+With the distance δ it is nδ²/2 for n samples and one direction of the source."""
 
 SPARSE = 0.8
 """Share of the rows of matrices that belong to groups which are not removed yet.
@@ -80,6 +81,9 @@ It is that after the removal of all weaker groups."""
 
 EXAMINED = 10
 """Number of sources whose evidence is computed again with the other sources fitted without them."""
+
+NEARLY = 1.2
+"""Evidence, relative to the threshold, below which the others are fitted again to full accuracy."""
 
 PATH_STEP = 10.0**-0.25
 """Ratio of each noise variance on the default path to the one before.
@@ -253,7 +257,9 @@ class GroupEstimate:
             noise = float(noise_variance)
             accuracy = template.tol
             if significance is not None:
-                coarse = min(SELECTED, (2.0 * MISSED / responses.shape[1]) ** 0.5)
+                full = template.group_covariance == "full"
+                least = min(_thresholds_by_size(labels, significance, full).values())
+                coarse = min(SELECTED, (2.0 * MISSED * least / responses.shape[1]) ** 0.5)
                 accuracy = max(accuracy, coarse)
             columns, prior, start = fit_prior(template, gain, responses, labels, noise, accuracy)
             whole = FitToAll(template, gain, responses, start)
@@ -309,13 +315,15 @@ class GroupEstimate:
         return np.setdiff1d(self.groups, remaining.groups)
 
     def _significant(self, significance: float) -> Floats:
-        """Return the columns of the significant groups; other groups are removed one at a time.
+        """Return the columns of the significant groups; other groups are removed one by one.
 
         A group is significant if its evidence exceeds its threshold (see `_thresholds`). In each
         step the group with the smallest difference of the two is removed, until all remaining
-        groups are significant. One at a time, because two groups with nearly the same field can
+        groups are significant. One by one, because two groups with nearly the same field can
         replace each other: neither is significant while both are present, but one of them is when
-        it is alone.
+        it is alone. While many groups are not significant, a step removes several, in the order of
+        their evidence at its beginning, up to the first one that is nearly significant without the
+        others.
         """
         if not self.columns.size:
             return self.columns
@@ -364,8 +372,9 @@ class GroupEstimate:
 
         The evidence of a group in `_significant` is computed with the prior covariances of the
         other groups fixed. Here these are fitted again without the group, which lowers the
-        evidence. If that of some groups falls below their thresholds, the one with the smallest
-        difference is left out. Only the `EXAMINED` weakest groups are examined.
+        evidence, to low accuracy unless it is near the threshold. If that of some groups falls
+        below their thresholds, the one with the smallest difference is left out. Only the
+        `EXAMINED` weakest groups are examined.
         """
         size = self.columns.size
         groups = Groups.of(self.labels[self.columns], size) if size else None
@@ -373,11 +382,27 @@ class GroupEstimate:
             return self.columns
         thresholds, worst, gone = self._thresholds(significance), 0.0, -1
         problem, present = self._in_span(groups)
+        if not np.isfinite(before := energy_of(problem, groups, present)):
+            return self.columns
         for number in self._weakest(groups, thresholds):
-            lost = loss_without(problem, groups, self._rule, number, thresholds[number], present)
+            lost = loss_without(
+                problem, groups, self._rule, number, thresholds[number], present, before
+            )
+            if thresholds[number] <= lost < NEARLY * thresholds[number]:
+                energy = energy_of(problem, groups, self._refitted(groups, number))
+                lost = min(lost, self.responses.shape[1] * (energy - before))
             if lost - thresholds[number] < worst:
                 worst, gone = lost - thresholds[number], number
         return np.asarray(self.columns[groups.labels != gone])
+
+    def _refitted(self, groups: Groups, number: int) -> list[Floats]:
+        """Return the prior covariances, as by `_in_span`, fitted without the group `number`."""
+        rest = self._restricted(self.columns[groups.labels != number])
+        prior = np.zeros_like(self.prior)
+        here = np.searchsorted(self.columns, rest.columns)
+        prior[np.ix_(here, here)] = rest.prior
+        members = [index for _, index in groups.by_size()]
+        return [prior[index[:, :, None], index[:, None, :]] for index in members]
 
     @property
     def _rule(self) -> MoveRule:
@@ -423,30 +448,19 @@ class GroupEstimate:
         The evidence of a group is twice the decrease of the log-likelihood without this group.
         """
         _, sizes = np.unique(self.labels[self.columns], return_counts=True)
-        by_size = self._thresholds_by_size(significance, np.unique(sizes))
+        full = self.template.group_covariance == "full"
+        by_size = _thresholds_by_size(self.labels, significance, full)
         return np.array([by_size[int(size)] for size in sizes])
-
-    def _thresholds_by_size(self, significance: float, sizes: Floats) -> dict[int, float]:
-        """Return the thresholds of `_thresholds` by the number of columns of a group."""
-        count, full = np.unique(self.labels).size, self.template.group_covariance == "full"
-        return {
-            int(size): covariance_threshold(significance, count, int(size))
-            if full
-            else significance_threshold(significance, count)
-            for size in sizes
-        }
 
     @cached_property
     @one_thread()
     def certificate(self) -> Certificate:
         """Claims about the selected groups, followed by those of the fit to all groups."""
-        _, sizes = np.unique(self.labels, return_counts=True)
-        level = self.level
-        thresholds = None if level is None else self._thresholds_by_size(level, np.unique(sizes))
+        level, full = self.level, self.template.group_covariance == "full"
+        thresholds = None if level is None else _thresholds_by_size(self.labels, level, full)
         selected = SelectedSources(
             self.gain, self.responses, self.labels, self.columns, self.prior, self.mean,
-            self.noise_variance, self.template.group_covariance == "full", thresholds,
-            float(self.template.tol),
+            self.noise_variance, full, thresholds, float(self.template.tol),
         )  # fmt: skip
         return with_selection(self.model.certificate_, selected)
 
@@ -554,6 +568,21 @@ class GroupEstimate:
             at = replace(self, columns=columns, prior=prior, noise_variance=float(noise))
             found.append(at._without_insignificant().columns)
         return found
+
+
+def _thresholds_by_size(labels: Floats, significance: float, full: bool) -> dict[int, float]:
+    """Return the evidence that a group must exceed to be significant, by its number of columns.
+
+    `labels` are the groups of all columns, and `full` tells whether a group has a covariance of its
+    own; otherwise it has one variance.
+    """
+    _, sizes = np.unique(labels, return_counts=True)
+    return {
+        int(size): covariance_threshold(significance, sizes.size, int(size))
+        if full
+        else significance_threshold(significance, sizes.size)
+        for size in np.unique(sizes)
+    }
 
 
 def _check_folds(cv: Any, n_rows: int) -> None:

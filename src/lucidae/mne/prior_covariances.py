@@ -5,6 +5,7 @@ Also what is lost without groups: one with the others fitted again, or several w
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from lucidae.sparsity.problem import Problem, normalise
 from lucidae.sparsity.solvers import advice_on, fitted_parameters
 from lucidae.validation import warn_user
 
-__all__ = ["block_diagonal", "fit_prior", "loss_without", "without_weakest"]
+__all__ = ["block_diagonal", "energy_of", "fit_prior", "loss_without", "without_weakest"]
 
 Floats = np.ndarray[Any, Any]
 
@@ -32,11 +33,6 @@ SLOW = 0.05
 """Change of the evidence, relative to its distance from the threshold, at which the fit ends.
 
 The changes of the rounds fall geometrically, and more of them would not reach the threshold."""
-
-HARDLY = 3.0
-"""The fit ends when the evidence exceeds its threshold by this many times what moves gain.
-
-The gains are those of moves of each of the other sources alone."""
 
 ROUNDS = 50
 """Largest number of times that each of the other sources is fitted again."""
@@ -176,13 +172,14 @@ def without_weakest(
 
 def loss_without(
     problem: Problem, groups: Groups, rule: MoveRule, number: int, threshold: float,
-    present: list[Floats],
+    present: list[Floats], before: float,
 ) -> float:  # fmt: skip
     """Return twice the log-likelihood that is lost without a group, with the others fitted again.
 
     They move one after the other to their best prior covariances by `rule`, until the loss is below
     the threshold, or until a round changes it by less than `REFITTED` times the threshold or
-    `SLOW` times its distance from the threshold.
+    `SLOW` times its distance from the threshold. So a result above the
+    threshold is an upper bound.
 
     Parameters
     ----------
@@ -198,27 +195,32 @@ def loss_without(
         The loss at which the group is significant.
     present : list of ndarray of shape (k, m, m)
         Prior covariances of the k groups of each size m.
+    before : float
+        The energy of all groups, see `energy_of`.
     """
-    n_responses = problem.responses.shape[1]
-    before = _energy_and_gram(problem, [index for _, index in groups.by_size()], present)[0]
+    n_responses, loss = problem.responses.shape[1], np.inf
     kept = [numbers != number for numbers, _ in groups.by_size()]
     members = [index[mask] for (_, index), mask in zip(groups.by_size(), kept, strict=True)]
     priors = [prior[mask] for prior, mask in zip(present, kept, strict=True)]
-    loss = np.inf
-    for _ in range(ROUNDS):
-        energy, gram = _energy_and_gram(problem, members, priors)
-        change, loss = loss - n_responses * (energy - before), n_responses * (energy - before)
-        if loss < threshold or change < max(REFITTED * threshold, SLOW * (loss - threshold)):
-            break
-        workspace = GroupWorkspace(gram, members, priors, rule, problem, 0.0)
-        single = sum(float(gains.sum()) for _, gains in workspace.best_moves())
-        if loss - HARDLY * n_responses * single > threshold:
-            break
-        try:
-            workspace.move_all()
-        except np.linalg.LinAlgError:  # the moves are impossible up to rounding
-            break
+    with suppress(np.linalg.LinAlgError):  # the rest is impossible up to rounding
+        for _ in range(ROUNDS):
+            energy, gram = _energy_and_gram(problem, members, priors)
+            change, loss = loss - n_responses * (energy - before), n_responses * (energy - before)
+            if loss < threshold or change < max(REFITTED * threshold, SLOW * (loss - threshold)):
+                break
+            GroupWorkspace(gram, members, priors, rule, problem, 0.0).move_all()
     return float(loss)
+
+
+def energy_of(problem: Problem, groups: Groups, present: list[Floats]) -> float:
+    """Return the energy (loss) per response, infinite if rounding errors make it impossible.
+
+    The arguments are those of `loss_without`.
+    """
+    try:
+        return _energy_and_gram(problem, [index for _, index in groups.by_size()], present)[0]
+    except np.linalg.LinAlgError:
+        return np.inf
 
 
 def _energy_and_gram(

@@ -28,6 +28,9 @@ LEAST_ROOT = 0.1
 
 The gradient is zero at a root that is zero, so a refit from there could not increase it."""
 
+GRID_STEP = 0.25
+"""Distance of the logarithms of variances among which the best one is searched for."""
+
 TOGETHER = 1000
 """Number of groups whose singular values are computed at a time."""
 
@@ -425,18 +428,23 @@ def _shared_gain(factor: OrthogonalFactor, gain: Floats, noise: float) -> float:
     """Return the decrease of the energy per sample by the best single variance of such a group."""
     fields = factor.null.T @ gain / math.sqrt(noise)
     basis, sizes, _ = np.linalg.svd(fields, full_matrices=False)
-    curvatures = sizes**2
-    ratios = ((basis.T @ factor.moment_root) ** 2).sum(axis=1)
-    seen = curvatures > 0.0
-    largest = float((ratios[seen] / curvatures[seen]).max(initial=0.0))
-    if largest == 0.0:
-        return 0.0
+    lost = ROUNDING * math.sqrt(len(gain)) * float(np.linalg.norm(gain)) / math.sqrt(noise)
+    seen = sizes > 10.0 * lost
+    curvatures = sizes[seen] ** 2
+    ratios = ((basis[:, seen].T @ factor.moment_root) ** 2).sum(axis=1)
+    if not (ratios > 1.0).any():  # the energy rises with every term
+        return 0.0 if np.isfinite(ratios).all() else math.nan
 
-    def change(logarithm: float) -> float:
-        added = np.exp(logarithm) * curvatures
-        return float((np.log1p(added) - ratios * added / (1.0 + added)).sum())
+    def change(logarithm: Any) -> Any:
+        added = np.exp(logarithm)[..., None] * curvatures
+        return (np.log1p(added) - ratios * added / (1.0 + added)).sum(axis=-1)
 
-    grid = np.log(largest) - np.linspace(0.0, 20.0, 81)
-    best = grid[int(np.argmin([change(point) for point in grid]))]
-    near = scipy.optimize.minimize_scalar(change, bounds=(best - 0.3, best + 0.3), method="bounded")
+    # A term falls until w = (λ − 1)/s and rises after it. Far below 1/max s the change is nearly 0.
+    high = math.log(float(((ratios - 1.0) / curvatures).max()))
+    low = min(high, math.log(1e-9 / float(curvatures.max())))
+    grid = np.linspace(low, high, 2 + int((high - low) / GRID_STEP))
+    best = float(grid[int(np.argmin(change(grid)))])
+    near = scipy.optimize.minimize_scalar(
+        change, bounds=(best - 1.2 * GRID_STEP, best + 1.2 * GRID_STEP), method="bounded"
+    )
     return max(0.0, -float(near.fun)) if math.isfinite(near.fun) else math.nan
