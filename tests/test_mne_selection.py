@@ -270,7 +270,7 @@ def test_the_fit_that_sources_are_selected_from_misses_little_evidence(
     ).estimate
     (size,) = set(np.unique(estimate.labels, return_counts=True)[1])
     threshold = covariance_threshold(significance, np.unique(estimate.labels).size, int(size))
-    expected = min(0.15, (0.05 * threshold / n_times) ** 0.5)
+    expected = min(0.15, (2.0 * estimate_module.MISSED * threshold / n_times) ** 0.5)
     assert_allclose(accuracies[0], max(1e-6, expected))
     assert distance is None or accuracies[0] == distance
     assert accuracies[-1] == 1e-6

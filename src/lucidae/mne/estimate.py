@@ -61,7 +61,7 @@ SELECTED = 0.15
 On simulated recordings with 1 to 50 samples, as many of the true sources were found as from an
 accurate fit."""
 
-MISSED = 0.025
+MISSED = 0.03
 """Largest evidence, about, of a source that may be missing in this fit, relative to its threshold.
 
 With the distance δ it is nδ²/2 for n samples and one direction of the source."""
