@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import sys
-import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
-from benchmarks._meg_runs import Cell, gamma_map, quiet, simulate
+from benchmarks._meg_runs import Cell, clock, gamma_map, quiet, simulate, timed
 from benchmarks._tables import duration, markdown
-
-OWN_CALLS = 5
-"""Calls of `sparse_vae` before each one of gamma_map; their median is compared with it."""
 
 ROUNDS = 5
 """Largest number of rounds on each recording; a round has one call of gamma_map."""
@@ -22,17 +18,11 @@ ENOUGH = 12.0
 """Seconds of gamma_map on one recording after which no further round begins."""
 
 
-def seconds_of(call: Callable[[], Any]) -> float:
-    """Return the seconds of one call, by a clock."""
-    begin = time.perf_counter()
-    call()
-    return time.perf_counter() - begin
-
-
 def rounds(cell: Cell, seed: int, folder: str) -> list[tuple[float, float]]:
     """Return the seconds of `sparse_vae` and of gamma_map (α = 1, MNE's update_mode=1) by rounds.
 
-    The first call of `sparse_vae` is not counted.
+    The first are the medians of several calls, as by `timed`; one more call before all others is
+    not counted.
     """
     from lucidae.mne import sparse_vae
 
@@ -42,14 +32,13 @@ def rounds(cell: Cell, seed: int, folder: str) -> list[tuple[float, float]]:
     def own() -> Any:
         return sparse_vae(*data, loose=cell.loose, verbose="ERROR")
 
-    def peer() -> Any:
-        return gamma_map(recording, cell.loose, 1.0, 1)
-
     own()
     found: list[tuple[float, float]] = []
     while len(found) < ROUNDS and sum(theirs for _, theirs in found) < ENOUGH:
-        median = float(np.median([seconds_of(own) for _ in range(OWN_CALLS)]))
-        found.append((median, seconds_of(peer)))
+        _, median = timed(own, None)
+        begin = clock(None)
+        gamma_map(recording, cell.loose, 1.0, 1)
+        found.append((median, clock(None) - begin))
     return found
 
 
