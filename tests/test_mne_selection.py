@@ -312,6 +312,20 @@ def test_groups_that_must_move_together_show_that_a_source_can_be_replaced():
         assert claim.verdict != "fails", (seed, claim.value)
 
 
+def test_evidence_near_its_threshold_is_judged_by_an_accurate_refit(monkeypatch):
+    data = simulated("scattered", "mag", sources=(5, 21, 30), n_times=20, seed=3)
+    every = localised(data, significance=None).estimate
+    # An inaccurate refit leaves all groups slightly above their thresholds.
+    monkeypatch.setattr(estimate_module, "loss_without", lambda *parts: 1.1 * parts[4])
+    kept = every._without_replaceable(0.05)
+    (gone,) = np.setdiff1d(every.groups, every.labels[kept])
+    others = np.setdiff1d(every.groups, [gone])
+    lost = twice_log_likelihood_of(every, every.groups) - twice_log_likelihood_of(every, others)
+    assert lost < every._thresholds(0.05)[every.groups == gone]
+    monkeypatch.setattr(estimate_module, "NEARLY", 1.0)
+    assert_array_equal(every._without_replaceable(0.05), every.columns)
+
+
 @pytest.mark.parametrize("noise", [1e-6, 1e-9, 1e-12])
 def test_a_tiny_noise_variance_is_no_error(noise):
     for seed in range(12):
