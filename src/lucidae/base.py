@@ -71,7 +71,7 @@ class FittedState(ABC):
 
     @abstractmethod
     def compute_certificate(self, title: str) -> Certificate:
-        """Return the certificate, the judged claims about the fit, under the given title.
+        """Return the certificate, under the given title.
 
         It is computed from the stored summaries of the data.
         """
@@ -84,7 +84,7 @@ class FittedState(ABC):
         return self._attributes
 
     def certificate(self, title: str) -> Certificate:
-        """Return the certificate, the judged claims about the fit; it is computed once and cached.
+        """Return the certificate; it is computed once and cached.
 
         If computing it raises an error, a certificate with one undecided claim is returned, which
         quotes the error. Reading never raises, because scikit-learn's HTML representation reads
@@ -101,7 +101,7 @@ class FittedState(ABC):
 
     @property
     def keeps_certificate(self) -> bool:
-        """Whether `lucidae.save` writes the certificate (the judged claims about the fit).
+        """Whether `lucidae.save` writes the certificate.
 
         It does if the certificate cannot be computed again from the stored summaries of the data.
         """
@@ -131,13 +131,6 @@ class Fitted:
 
     Before `fit`, reading the attribute raises an AttributeError. A value that a user assigns to the
     attribute takes precedence over the fitted one.
-
-    Examples
-    --------
-    >>> class Estimator:
-    ...     coef_ = Fitted()
-    >>> hasattr(Estimator(), "coef_")
-    False
     """
 
     def __set_name__(self, owner: type, name: str) -> None:
@@ -214,20 +207,6 @@ def restored_on_failure(method: Method) -> Method:
     warning that a filter turns into an error). An estimator that was fitted keeps its last fit, and
     one that was not stays unfitted. The values themselves are not copied, so `method` must not
     change the old fitted state in place; it has to make a new one.
-
-    Examples
-    --------
-    >>> class Estimator:
-    ...     @restored_on_failure
-    ...     def fit(self, X):
-    ...         self.n_features_in_ = len(X[0])
-    ...         raise ValueError("the rows are not finite")
-    >>> estimator = Estimator()
-    >>> estimator.fit([[float("nan")]])
-    Traceback (most recent call last):
-    ValueError: the rows are not finite
-    >>> vars(estimator)
-    {}
     """
 
     @wraps(method)
@@ -243,15 +222,12 @@ def restored_on_failure(method: Method) -> Method:
 
 
 def upgraded_estimator(fields: dict[str, Any]) -> dict[str, Any]:
-    """Return the attributes of an estimator under their present names.
-
-    `fields` are the attributes as lucidae 0.1.0 saved them.
-    """
+    """Return the attributes of an estimator under their present names."""
     return {"_state" if name == "_kept" else name: value for name, value in fields.items()}
 
 
 class CertifiedMixin:
-    """Mixin that adds `certificate_`, the judged claims about a fit, and shows it in HTML."""
+    """Mixin that adds `certificate_`, and shows it in HTML."""
 
     _state: Any = StateSlot()
 
@@ -294,26 +270,6 @@ def validated_rows(
 
     NumPy arrays, data frames and sparse matrices are validated by scikit-learn; arrays of other
     libraries stay in their library and on their device.
-
-    Parameters
-    ----------
-    estimator : estimator
-        The estimator to which X was given.
-    X : array-like, data frame, sparse matrix or tensor of shape (n, m)
-        The rows.
-    reset : bool
-        Whether to store the number and names of the features in the estimator, as in `fit`. If
-        false, they are compared with those that are stored, as in `transform`.
-    least : int
-        Smallest accepted number of rows.
-    accept_sparse : bool
-        Whether sparse matrices are accepted.
-    accept_complex : bool
-        Whether complex numbers are accepted. scikit-learn refuses them, and checks only the number
-        and the names of their features.
-    finite : bool or "allow-nan"
-        Whether to search for NaN and infinity. False if the caller notices them in the sums of
-        squares that it computes; ``"allow-nan"`` refuses infinity alone.
     """
     if not (reset or finite) and _needs_no_validation(estimator, X, least):
         return X
@@ -392,23 +348,7 @@ def checked_codes(X: Any, width: int) -> Array:
 
 
 def changed_attributes(shown: Mapping[str, Any], fitted: Mapping[str, Any]) -> dict[str, float]:
-    """Return the attributes that a user changed after `fit`, each with the size of the change.
-
-    Parameters
-    ----------
-    shown : mapping
-        The current attributes of the estimator, by name.
-    fitted : mapping
-        The attributes as they were after `fit`, by name.
-
-    Returns
-    -------
-    dict
-        The changed attributes by name, each with its largest relative difference. Differences are
-        divided by the largest fitted entry of a matrix, or entry by entry in a vector. Attributes
-        that differ only by rounding errors are left out. The value is infinite if the shape or the
-        type of an attribute changed.
-    """
+    """Return the attributes that a user changed after `fit`, each with the size of the change."""
     differences = {name: _change(shown[name], fitted[name]) for name in shown}
     return {name: size for name, size in differences.items() if not size <= 0.0}
 

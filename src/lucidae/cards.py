@@ -41,15 +41,6 @@ def shown(value: Any) -> str:
 
     Numbers have four significant digits, long vectors are abbreviated, and a missing value (None or
     NaN) is a dash.
-
-    Examples
-    --------
-    >>> shown(3.14159), shown(12345), shown(float("nan")), shown(True)
-    ('3.142', '12345', '–', 'yes')
-    >>> shown(np.arange(100.0))
-    '0, 1, 2, …, 99 (100 values)'
-    >>> shown(np.eye(3))
-    'array of shape (3, 3)'
     """
     if isinstance(value, Enum):
         value = value.value
@@ -81,25 +72,7 @@ def _html(value: Any) -> str:
 
 
 def rows(cells: Iterable[Sequence[Any]], classes: Iterable[str] | None = None) -> Html:
-    """Return the rows of a table; the first cell of each row is its header.
-
-    Parameters
-    ----------
-    cells : iterable of sequences
-        Values of the cells of each row, which are escaped unless they are `Html`.
-    classes : iterable of str, optional
-        The CSS class of each row.
-
-    Returns
-    -------
-    Html
-        The rows as HTML, to be placed inside a table.
-
-    Examples
-    --------
-    >>> print(rows([("<b>", 0.5)]))
-    <tr><th scope='row'>&lt;b&gt;</th><td>0.5</td></tr>
-    """
+    """Return the rows of a table; the first cell of each row is its header."""
     lines = []
     listed = list(cells)
     for row, kind in zip(listed, classes or [""] * len(listed), strict=True):
@@ -116,30 +89,7 @@ def table(
     classes: Iterable[str] | None = None,
     most: int | None = MOST_ROWS,
 ) -> Html:
-    """Return a table of numbers with a header.
-
-    Parameters
-    ----------
-    columns : mapping of str to iterable
-        The values of each column by its name; all columns have the same length.
-    classes : iterable of str, optional
-        The CSS class of each row.
-    most : int or None, default=30
-        A table of at most this many rows is shown completely. Of a longer table, 20 evenly spaced
-        rows are shown, including the first and the last, with a sentence that says so. None shows
-        all rows.
-
-    Returns
-    -------
-    Html
-        The table as HTML.
-
-    Examples
-    --------
-    >>> long = table({"rank": range(100)})
-    >>> long.count("<tr>"), long[-32:]
-    (21, '<p>20 of 100 rows are shown.</p>')
-    """
+    """Return a table of numbers with a header."""
     listed = list(zip(*columns.values(), strict=True))
     kinds = [""] * len(listed) if classes is None else list(classes)
     note = ""
@@ -156,13 +106,7 @@ def table(
 
 
 def facts(values: Mapping[str, Any]) -> Html:
-    """Return an HTML table of two columns: names and values.
-
-    Examples
-    --------
-    >>> print(facts({"rank": 3}))
-    <table class='facts'><tbody><tr><th scope='row'>rank</th><td>3</td></tr></tbody></table>
-    """
+    """Return an HTML table of two columns: names and values."""
     return Html(f"<table class='facts'><tbody>{rows(values.items())}</tbody></table>")
 
 
@@ -171,11 +115,6 @@ def sparkline(values: Any, label: str) -> Html:
 
     `label` describes the plot for screen readers. Values that are not finite are left out; if fewer
     than two values are finite, the result is empty.
-
-    Examples
-    --------
-    >>> "polyline" in sparkline(np.array([3.0, 2.0, 1.0]), "loss"), sparkline(np.ones(1), "loss")
-    (True, '')
     """
     series = np.asarray(values, dtype=float)
     finite = np.isfinite(series)
@@ -199,31 +138,7 @@ def sparkline(values: Any, label: str) -> Html:
 
 
 def card(title: str, *parts: str, kind: str = "", folded: bool | None = None) -> str:
-    """Return a card: a title, and below it tables and sentences.
-
-    Parameters
-    ----------
-    title : str
-        The title, which is escaped.
-    *parts : str
-        The content. Plain text becomes an escaped paragraph; `Html` is taken as it is.
-    kind : str, default=""
-        A CSS class of the card besides ``lucidae-card``.
-    folded : bool, optional
-        Whether only the title is visible until the reader clicks on it. By default the card cannot
-        be folded.
-
-    Returns
-    -------
-    str
-        The card as HTML, with its style.
-
-    Examples
-    --------
-    >>> page = card("a fit <1>", "Train longer.", facts({"loss": 0.5}))
-    >>> "a fit &lt;1&gt;" in page, "<p>Train longer.</p>" in page
-    (True, True)
-    """
+    """Return a card: a title, and below it tables and sentences."""
     name = f"lucidae-card {kind}".strip()
     content = "".join(
         part if isinstance(part, Html) else f"<p>{escape(part)}</p>" for part in parts if part

@@ -80,8 +80,7 @@ MEASURED_BLOCKS = 4
 precision."""
 
 MEASURED_ROWS = 128
-"""Number of rows that are converted to double precision for it at a time; they stay in the cache.
-"""
+"""Number of rows that are converted to double precision for it at a time; they stay in cache."""
 
 MEASURED_DIRECTIONS = 8
 """Number of random vectors by which this error is multiplied, to estimate its Frobenius norm."""

@@ -47,24 +47,6 @@ def component_sampling_error(
     sine of the angle between component i of the sample and of the population has the asymptotic
     expectation :math:`\frac1n \sum_{j \ne i} λ_i λ_j / (λ_i - λ_j)^2` (Anderson 1963).
     The eigenvalues of the sample are used in place of those of the population.
-
-    Parameters
-    ----------
-    eigenvalues : ndarray of shape (m,)
-        All eigenvalues of the sample covariance, in descending order.
-    n_rows : float
-        Number of independent rows.
-
-    Returns
-    -------
-    ndarray of shape (m,)
-        Expected squared sine for each component; infinite if its eigenvalue equals another one.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> component_sampling_error(np.array([4.0, 1.0]), 100).round(4)
-    array([0.0044, 0.0044])
     """
     shares = _squared_sines(eigenvalues)
     return np.asarray(shares.sum(axis=1) / n_rows)
@@ -80,26 +62,6 @@ def subspace_sampling_error(
     asymptotic expectation :math:`\frac1{nk} \sum_{i \le k < j} λ_i λ_j / (λ_i - λ_j)^2` (Anderson
     1963). Rotations of components inside of the subspace do not count. The eigenvalues of the
     sample are used in place of those of the population.
-
-    Parameters
-    ----------
-    eigenvalues : ndarray of shape (m,)
-        All eigenvalues of the sample covariance, in descending order.
-    n_rows : float
-        Number of independent rows.
-    n_components : int
-        Dimension k of the subspace.
-
-    Returns
-    -------
-    float
-        Expected mean squared sine; infinite if eigenvalues k and k + 1 are equal.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> round(subspace_sampling_error(np.array([4.0, 4.0, 1.0]), 100, 2), 4)
-    0.0044
     """
     k = n_components
     return float(_squared_sines(eigenvalues)[:k, k:].sum() / (n_rows * k))
@@ -136,34 +98,6 @@ def separated_components(
        (`components_above_noise`).
     2. The expected squared sine of its angle to the component of the population
        (`component_sampling_error`) is below 1/2, which corresponds to 45 degrees.
-
-    Parameters
-    ----------
-    eigenvalues : ndarray of shape (m,)
-        All eigenvalues of the sample covariance, in descending order.
-    n_rows : float
-        Number of independent rows; the number of rows minus one if the mean was estimated.
-    n_components : int
-        Number of leading components that are tested.
-
-    Returns
-    -------
-    ndarray of bool of shape (n_components,)
-        True for each component that passes both tests.
-
-    Examples
-    --------
-    One direction with ten times the variance of the others (`signal`), then noise alone:
-
-    >>> import numpy as np
-    >>> rng = np.random.default_rng(0)
-    >>> noise = rng.standard_normal((200, 50))
-    >>> signal = noise + 3 * rng.standard_normal((200, 1)) * np.eye(50)[0]
-    >>> for rows in (signal, noise):
-    ...     values = np.linalg.eigvalsh(rows.T @ rows / 200)[::-1]
-    ...     print(separated_components(values, 200, 3))
-    [ True False False]
-    [False False False]
     """
     above = components_above_noise(eigenvalues, n_rows, n_components)
     found_again = component_sampling_error(eigenvalues, n_rows)[:n_components] < TURNED
@@ -180,26 +114,6 @@ def components_above_noise(
     of white Gaussian noise with as many features as there are eigenvalues in that mean (Johnstone
     2001). An eigenvalue counts only if all larger ones do. The last of all m eigenvalues has no
     smaller one to be compared with and passes if it is positive.
-
-    Parameters
-    ----------
-    eigenvalues : ndarray of shape (m,)
-        All eigenvalues of the sample covariance, in descending order.
-    n_rows : float
-        Number of independent rows; the number of rows minus one if the mean was estimated.
-    n_components : int
-        Number of leading eigenvalues that are tested.
-
-    Returns
-    -------
-    ndarray of bool of shape (n_components,)
-        True for each eigenvalue that exceeds the noise.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> components_above_noise(np.array([9.0, 1.1, 1.0, 0.9]), 50, 2)
-    array([ True, False])
     """
     values = np.maximum(np.asarray(eigenvalues, dtype=np.float64), 0.0)
     above = np.array([_exceeds_noise(values[i:], n_rows) for i in range(n_components)], dtype=bool)
@@ -230,22 +144,6 @@ class WishartSpectra:
     χ_{p−1}, …, χ_1, all independent, has the singular values of a q × p matrix of standard normal
     entries (Dumitriu & Edelman 2002). Without its first row and column it has those of a
     (q − 1) × (p − 1) matrix.
-
-    Parameters
-    ----------
-    smaller, larger : int and float
-        The numbers p ≤ q; q need not be an integer.
-    n_simulations : int
-        Number of simulated matrices.
-    random_state : int, RandomState or None
-        Seed of the chi variables.
-
-    Examples
-    --------
-    The largest of 5 eigenvalues of 20 rows of noise is rarely more than half of their sum:
-
-    >>> round(WishartSpectra(5, 20.0, 999).p_value(0, 0.5), 2)
-    0.01
     """
 
     def __init__(
@@ -266,21 +164,7 @@ class WishartSpectra:
         self.rows = 12 + int(12 * p ** (1 / 3))
 
     def exceeding(self, k: int, share: float) -> int:
-        """Return in how many simulations the largest eigenvalue exceeds a share of the sum of all.
-
-        Parameters
-        ----------
-        k : int
-            Number of leading components that were removed from the data before the test. Each
-            simulation loses as many rows and columns.
-        share : float
-            Share of the sum of the eigenvalues of the reduced simulation.
-
-        Returns
-        -------
-        int
-            Number of simulations.
-        """
+        """Return in how many simulations the largest eigenvalue exceeds a share of the sum."""
         level = share * self.left[k]
         # All pivots of BBᵀ − level·I are negative if and only if no eigenvalue exceeds the level.
         pivot = self.diagonal[k] - level
@@ -325,21 +209,6 @@ def marchenko_pastur_median(ratio: float) -> float:
     It is the distribution of the eigenvalues of XᵀX/q for a large q × p matrix X of independent
     noise of variance one, with β = p/q. With :math:`x = 1 + β + 2\sqrt β \cos t` its upper tail is
     :math:`\int_0^t (2/π) \sin^2 s / (1 + β + 2\sqrt β \cos s) \, ds`, whose integrand is bounded.
-
-    Parameters
-    ----------
-    ratio : float
-        The ratio β in (0, 1].
-
-    Returns
-    -------
-    float
-        The median.
-
-    Examples
-    --------
-    >>> round(marchenko_pastur_median(1.0), 4)
-    0.6528
     """
     beta = check_number(ratio, "ratio", low=0.0, high=1.0, open_low=True)
     root = 2 * math.sqrt(beta)

@@ -17,28 +17,6 @@ def source_names(spaces: Any, vertices: Any) -> list[str]:
 
     The names are such as "lh 258" for surfaces and "vertex 1133" for a single volume. Further
     volumes have the name of their segment, or the index of their source space, from 0.
-
-    Parameters
-    ----------
-    spaces : SourceSpaces or list of dict
-        The source spaces.
-    vertices : list of arrays of int
-        Vertex numbers of the sources in each source space, as ``stc.vertices``.
-
-    Returns
-    -------
-    list of str
-        Names in the order of the source spaces.
-
-    Examples
-    --------
-    >>> left = {"type": "surf", "id": 101}
-    >>> right = {"type": "surf", "id": 102}
-    >>> nucleus = {"type": "vol", "seg_name": "Left-Amygdala"}
-    >>> source_names([left, right, nucleus, {"type": "vol"}], [[258], [3, 7], [12], [5]])
-    ['lh 258', 'rh 3', 'rh 7', 'Left-Amygdala 12', 'space 3 vertex 5']
-    >>> source_names([{"type": "vol"}], [[1133]])
-    ['vertex 1133']
     """
     prefixes = [_space_name(space, index, len(spaces)) for index, space in enumerate(spaces)]
     for index, prefix in enumerate(prefixes):

@@ -107,11 +107,6 @@ def in_given_precision(rows: Any, X: Any) -> Any:
 
     X is what was given. scikit-learn reads the dtypes of pandas only, and returns frames of polars
     and tables of Arrow as float64.
-
-    Examples
-    --------
-    >>> in_given_precision(np.eye(2), np.eye(2)).dtype
-    dtype('float64')
     """
     if isinstance(X, np.ndarray):
         return rows
@@ -126,11 +121,6 @@ def install_command(extras: str) -> str:
 
     `extras` are names of lucidae's extras, separated by commas. The second command is the one that
     works while lucidae is not on a package index.
-
-    Examples
-    --------
-    >>> print(install_command("mne"))
-    pip install "lucidae[mne]", or in a clone of lucidae pip install ".[mne]"
     """
     return f'pip install "lucidae[{extras}]", or in a clone of lucidae pip install ".[{extras}]"'
 
@@ -142,14 +132,6 @@ def explained_refusals(**tables: Any) -> Iterator[None]:
     This is a context manager. `tables` are the data that are validated in the ``with`` block, by
     the name of their argument. The first line of an error is that of scikit-learn with the names of
     the columns, if the data are a data frame; the second line says what to do.
-
-    Examples
-    --------
-    >>> with explained_refusals(X=[["Cologne"]]):
-    ...     check_array([["Cologne"]], dtype=float)
-    Traceback (most recent call last):
-    ValueError: could not convert string to float: 'Cologne'.
-    Leave out columns of text, or encode them as numbers first (OneHotEncoder of scikit-learn).
     """
     try:
         yield
@@ -186,11 +168,6 @@ def columns_with_gaps(**tables: Any) -> str:
 
     `tables` are data by the name of their argument. The text is empty if none is a data frame with
     such a column.
-
-    Examples
-    --------
-    >>> columns_with_gaps(X=np.array([[math.nan]]))
-    ''
     """
     return _columns_with(_has_gaps, tables)
 
@@ -231,12 +208,6 @@ def refuse_text(values: Any, name: str) -> None:
     """Raise an error if a table contains text or categories, also if they could be read as numbers.
 
     The table is an array, a data frame or a list of rows, and `name` is its name in the error.
-
-    Examples
-    --------
-    >>> refuse_text(np.array([["1.5"]]), "X")
-    Traceback (most recent call last):
-    ValueError: X contains text (dtype <U3), expected numbers: leave it out, or convert it first.
     """
     values = _as_array(values) if isinstance(values, list | tuple) else values
     if scipy.sparse.issparse(values) or (is_array(values) and not is_numpy(values)):
@@ -598,10 +569,7 @@ def _in_one_line(value: Any) -> str:
 
 
 def check_flag(value: Any, name: str) -> bool:
-    """Return `value` as a bool if it is one; texts such as ``"False"`` and numbers raise an error.
-
-    `name` is the name of the argument in the error.
-    """
+    """Return `value` if it is a bool; texts such as ``"False"`` and numbers raise an error."""
     if not isinstance(value, bool | np.bool_):
         raise ValueError(_refusal(value, name, "True or False"))
     return bool(value)

@@ -95,20 +95,6 @@ def leading_eigenpairs(matrix: Array, k: int) -> tuple[Array, Array]:
     The error of an eigenvalue is about m (the size of the matrix) times the machine epsilon times
     the largest eigenvalue. Eigenvalues below this error and their eigenvectors are arbitrary, but
     the returned eigenvectors are always orthonormal.
-
-    Parameters
-    ----------
-    matrix : array of shape (m, m)
-        A symmetric matrix.
-    k : int
-        Number of eigenpairs, from 1 to m.
-
-    Returns
-    -------
-    values : array of shape (k,)
-        The eigenvalues, largest first.
-    vectors : array of shape (m, k)
-        The eigenvectors as columns, in the same order.
     """
     size = matrix.shape[0]
     found = None
@@ -165,31 +151,7 @@ def iterated_eigenpairs(
     rough: bool = False,
     restarts: bool = False,
 ) -> tuple[Array, Array] | None:
-    """Return the `k` leading eigenpairs of a positive semidefinite matrix, one vector at a time.
-
-    Parameters
-    ----------
-    apply : callable
-        Multiplies the matrix, whose trace should be about 1, with a vector.
-    size : int
-        Number of rows of the matrix.
-    k : int
-        Number of eigenpairs, less than `size`.
-    products : int
-        Number of products with vectors after which to give up.
-    rough : bool
-        Whether a rough estimate of the last of several pairs is enough: its value is at most the
-        eigenvalue. The last pair often converges much more slowly than the others.
-    restarts : bool
-        Whether ARPACK, which restarts and so needs fewer vectors in memory but more products, is
-        used if the Lanczos method without restarts would need more than `LANCZOS_STEPS` vectors.
-
-    Returns
-    -------
-    tuple of (values, vectors) or None
-        Eigenvalues, largest first, and orthonormal eigenvectors as columns. None if the iteration
-        did not converge or if it has missed a copy of a repeated eigenvalue.
-    """
+    """Return the `k` leading eigenpairs of a positive semidefinite matrix, one vector at a time."""
     rough = rough and k > 1
     count = k - 1 if rough else k
     found = lanczos_eigenpairs(apply, size, k, min(products, LANCZOS_STEPS), rough=rough)

@@ -51,24 +51,7 @@ def copied(state: Any) -> Any:
 
 
 def replayable(step: Callable[..., Any], example: Any) -> Callable[..., Any]:
-    """Return `step` as a CUDA graph if `example` contains torch arrays on CUDA, else `step` itself.
-
-    Parameters
-    ----------
-    step : callable
-        Takes a state (nested tuples of arrays), possibly further arrays, and settings by name, and
-        returns the next state. It must have no side effects, draw no random numbers and not wait
-        for the device.
-    example : nested tuples of arrays
-        A state, from which library and device are read.
-
-    Returns
-    -------
-    callable
-        Called as `step`. It is recorded again for other settings and other shapes. A recorded step
-        returns its own arrays, which the next call overwrites; states that are needed later must be
-        copied by the function that `keeper` returns.
-    """
+    """Return `step` as a CUDA graph if `example` has torch arrays on CUDA, else `step` itself."""
     return Replay(step, _cuda_graph) if _on_cuda(leaves(example)[0]) else step
 
 
@@ -84,27 +67,6 @@ class Replay:
     """A step that is recorded as a CUDA graph, for each of its settings, and then replayed.
 
     Every replay reads and writes the same arrays (fixed arrays).
-
-    Parameters
-    ----------
-    step : callable
-        The step from state to state, see `replayable`.
-    record : callable
-        Records a function on fixed arrays and returns its replay, see `Recorder`.
-
-    Attributes
-    ----------
-    own : nested tuples of arrays
-        The fixed state, which every replay reads and then overwrites with its result.
-    written : set of int
-        Positions of the arrays of `own` that a replay overwrites. A step returns unchanged data as
-        the same array object; such arrays are neither copied nor overwritten.
-    lent : bool
-        Whether `keep` has returned a state that shares arrays with `own`, those not in `written`.
-    given : tuple of arrays
-        The fixed arrays to which further inputs of the step are copied.
-    recorded : dict
-        Functions that replay a recording, by the settings of the step.
     """
 
     def __init__(self, step: Callable[..., Any], record: Recorder) -> None:
@@ -194,25 +156,6 @@ class Steps:
     each with the measurement after them and without it. The computed states are the same as without
     graphs, and only the code that reads the distance waits for the device. If torch cannot record
     one of its functions, the steps are made without graphs.
-
-    Parameters
-    ----------
-    step : callable
-        The step from state to state, see `replayable`.
-    measure : callable
-        Takes a state and returns its distance to optimality as a zero-dimensional array.
-    example : nested tuples of arrays
-        A state, from which library and device are read.
-    stride : int
-        Number of steps per graph.
-    recorded : bool, default=True
-        Whether steps may be recorded; they must be made of array operations alone.
-
-    Attributes
-    ----------
-    advance : callable
-        Called with a `MeasuredState` and the keywords ``times``, the number of steps, and
-        ``measured``, which tells whether the distance is computed after them.
     """
 
     def __init__(
@@ -330,13 +273,6 @@ def concurrently(work: Callable[[], Any], example: Any) -> Callable[[], Any]:
     While a CUDA graph is recorded, the kernels of `work` become a branch of the graph, which runs
     beside those that are recorded until the result is asked for. It must be asked for before any
     array that `work` reads is deleted. Otherwise `work` is done at once.
-
-    Parameters
-    ----------
-    work : callable
-        Called without arguments, once.
-    example : array
-        An array that `work` reads, from which library and device are known.
     """
     if not _on_cuda(example):
         return _constant(work())

@@ -134,34 +134,7 @@ def krylov_eigenpairs(
     last: float = LAST_RESIDUAL,
     residual: float = RESIDUAL,
 ) -> tuple[Array, Array] | None:
-    """Return the `k` leading eigenpairs of a symmetric, positive semidefinite matrix.
-
-    Parameters
-    ----------
-    apply : callable
-        Returns the product of rows of shape (b, m) with the matrix of shape (m, m).
-    k : int
-        Number of eigenpairs. The norm of each residual is at most `residual` times the largest
-        eigenvalue, apart from that of the last one, see `last`.
-    reference : array of shape (m,)
-        An array whose library, dtype and device are used.
-    passes : float
-        Largest number of products with a block of vectors. After a quarter of them the iteration
-        ends if its convergence rate predicts that it would take more.
-    widest : int
-        Largest number of vectors in a block.
-    last : float
-        Tolerance of the residual of the last of several eigenpairs, divided by the largest
-        eigenvalue.
-    residual : float
-        Tolerance of the residuals of the other eigenpairs, divided by the largest eigenvalue.
-
-    Returns
-    -------
-    tuple of arrays of shapes (k,) and (m, k), or None
-        Eigenvalues, descending, and orthonormal eigenvectors as columns; None if the pairs would
-        take more than `passes` products.
-    """
+    """Return the `k` leading eigenpairs of a symmetric, positive semidefinite matrix."""
     m, rng = int(reference.shape[0]), np.random.default_rng(0)
     width = min(k + EXTRA, widest, m)
     search = _Search(0 if width >= k else FRESH_STEPS, width)  # k vectors contain k copies
@@ -255,21 +228,6 @@ def _excess(
 
     The eigenpairs are those of the matrix restricted to the Krylov space (Ritz pairs). A residual
     is computed from the entries of the eigenvector that belong to the newest block.
-
-    Parameters
-    ----------
-    values : ndarray of shape (size,)
-        Eigenvalues of the matrix restricted to the space, in descending order.
-    turn : ndarray of shape (size, size)
-        Its eigenvectors as columns.
-    coupling : ndarray of shape (rows of the newest block, rows of the next block)
-        The coefficients β of the next block, see `_orthonormal`.
-    k : int
-        Number of wanted eigenpairs.
-    last : float
-        Tolerance of the last of several eigenpairs.
-    residual : float
-        Tolerance of the others.
     """
     if not coupling.shape[1] or not values[0] > 0.0:
         return 0.0

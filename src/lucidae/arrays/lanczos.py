@@ -39,8 +39,7 @@ part of the recurrence and changes the residuals by about a hundredth of this nu
 eigenvalues alone, the square root of the machine epsilon would be enough."""
 
 LOST = 1e-9
-"""An inner product above this number means that the estimate was wrong; the iteration is given up.
-"""
+"""An inner product above this number means that estimate was wrong; the iteration is given up."""
 
 LARGEST_BASIS = 2**25
 """Largest number of entries of all vectors together; they take 256 mebibytes."""
@@ -57,33 +56,6 @@ def lanczos_eigenpairs(
     """Return the `k` leading eigenpairs of a symmetric, positive semidefinite matrix.
 
     Of a repeated eigenvalue only one eigenvector may be found.
-
-    Parameters
-    ----------
-    apply : callable
-        Multiplies the matrix with a vector.
-    size : int
-        Number of rows of the matrix.
-    k : int
-        Number of eigenpairs, less than `size`.
-    steps : int
-        Largest number of products. After half of them the iteration ends if its convergence rate
-        predicts that it needs more than `steps` others.
-    rough : bool
-        Whether the last of several pairs need not be accurate.
-
-    Returns
-    -------
-    tuple of ndarrays of shapes (k,) and (size, k), or None
-        Eigenvalues, largest first, and orthonormal eigenvectors as columns. None if the pairs take
-        more than `steps` products, or if the vectors found so far span an invariant subspace.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> values, vectors = lanczos_eigenpairs(lambda v: np.arange(50.0) ** 2 * v, 50, 2, 49)
-    >>> values.round(8)
-    array([2401., 2304.])
     """
     steps = min(steps, size - 1, LARGEST_BASIS // size)
     if steps < 2 * k:
@@ -109,15 +81,7 @@ def lanczos_eigenpairs(
 
 
 class _Recurrence:
-    """The Lanczos recurrence: its vectors, its numbers α and β, and estimates of inner products.
-
-    Parameters
-    ----------
-    start : ndarray of shape (size,)
-        The first vector, of any length.
-    steps : int
-        Largest number of steps.
-    """
+    """The Lanczos recurrence: its vectors, its numbers α and β, and estimates of inner products."""
 
     def __init__(self, start: Vector, steps: int) -> None:
         self.count = 0

@@ -25,11 +25,6 @@ def missing_bytes(array: Any) -> int:
     """Return how many bytes of a mapped array are behind the present end of its file.
 
     The result is 0 for an array that is not (a view of) a NumPy memory map.
-
-    Examples
-    --------
-    >>> missing_bytes(np.eye(2))
-    0
     """
     part = _mapped_part(array)
     return 0 if part is None else max(0, part.end - part.mapping.size())

@@ -55,36 +55,7 @@ def has_fast_products(X: Any, width: int) -> bool:
 def moment_product(
     vectors: Vector, X: Vector, mean: Vector, shares: Vector | None, *, single: bool = False
 ) -> Vector:
-    """Return the product of vectors with the second moment of weighted rows, in float64.
-
-    Parameters
-    ----------
-    vectors : ndarray of shape (b, m)
-        The vectors V.
-    X : ndarray of shape (n, m)
-        The rows, not centred, float32 or float64.
-    mean : ndarray of shape (m,)
-        The vector μ that is subtracted from the rows, such as their mean, float64.
-    shares : ndarray of shape (n,) or None
-        The weights p of the rows, of sum 1; None for 1/n each.
-    single : bool
-        Whether float32 rows are multiplied in single precision. The products of the pieces are
-        added in double precision. Otherwise the pieces are converted to double precision, and
-        centred.
-
-    Returns
-    -------
-    ndarray of shape (b, m)
-        The products, one row for each vector.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> X = np.array([[1.0, 0.0], [3.0, 2.0]])
-    >>> moment_product(np.eye(2), X, X.mean(axis=0), None)
-    array([[1., 1.],
-           [1., 1.]])
-    """
+    """Return the product of vectors with the second moment of weighted rows, in float64."""
     (n, m), dtype = X.shape, np.float32 if single and X.dtype == np.float32 else np.float64
     vectors, converted = np.ascontiguousarray(vectors, dtype=dtype), X.dtype != dtype
     if shares is not None and np.all(shares == 1.0 / n):

@@ -140,21 +140,6 @@ def in_threads(part: Callable[[int, int], Result], n_rows: int, threads: int) ->
     """Return ``part(first, last)`` for consecutive ranges of rows, each in another thread.
 
     The first range is computed by the calling thread.
-
-    Parameters
-    ----------
-    part : callable
-        Computes a result from the rows `first` to `last` − 1. It must release Python's lock (GIL)
-        in its long operations, as those of NumPy do.
-    n_rows : int
-        Number of rows.
-    threads : int
-        Number of ranges; 1 computes in the calling thread.
-
-    Returns
-    -------
-    list
-        The results, in the order of the rows.
     """
     threads = max(1, min(threads, n_rows))
     if threads == 1:

@@ -18,22 +18,7 @@ PACKAGES = ("jinja2", "matplotlib", "pandas", "rich", "typer")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the `lucidae` command and exit: with code 0 on success, 2 on an error.
-
-    Parameters
-    ----------
-    arguments : sequence of str, optional
-        The arguments after ``lucidae``; by default those given in the shell.
-
-    Examples
-    --------
-    >>> try:
-    ...     main(["--version"])
-    ... except SystemExit as end:
-    ...     print("exit code", end.code)
-    lucidae ...
-    exit code 0
-    """
+    """Run the `lucidae` command and exit: with code 0 on success, 2 on an error."""
     try:
         with quiet_interruption():
             from lucidae.cli.app import run

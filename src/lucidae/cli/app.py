@@ -57,18 +57,7 @@ def lucidae(
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run a command line and return its exit code.
-
-    Parameters
-    ----------
-    arguments : sequence of str
-        The arguments after ``lucidae``.
-
-    Returns
-    -------
-    int
-        0 on success, 2 on an error, 130 after an interruption, or the code of the command itself.
-    """
+    """Run a command line and return its exit code."""
     settings = CommandState(debug="--debug" in arguments)
     command = typer.main.get_command(app)
     try:

@@ -81,15 +81,7 @@ def print_certificate(certificate: Certificate) -> None:
 
 
 def certificate_table(certificate: Certificate) -> Table:
-    """Return a certificate as a table for the terminal, with one row for each claim.
-
-    Examples
-    --------
-    >>> from lucidae.certificate import at_most
-    >>> claims = (at_most("gap", "the loss is the minimum", "a theorem", 0.0, 1.0),)
-    >>> certificate_table(Certificate("a fit", claims)).row_count
-    1
-    """
+    """Return a certificate as a table for the terminal, with one row for each claim."""
     headline = Text(certificate.summary().partition("\n")[0], style="bold")
     table = Table(title=headline, title_justify="left", box=None, header_style="dim")
     for heading in ("", "claim", "measured", "statement"):

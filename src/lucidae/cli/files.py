@@ -63,11 +63,6 @@ def reading_options(
 
     Each text in `columns` has names or 0-based indices separated by commas. A name that contains a
     comma must be written between double quotes, as in CSV.
-
-    Examples
-    --------
-    >>> reading_options(None, ['height,"a,b"', "3"], None).columns
-    ('height', 'a,b', '3')
     """
     names = [name.strip() for row in csv.reader(columns or ()) for name in row]
     return ReadOptions(header, tuple(filter(None, names)), decimal, tuple(targets or ()))
@@ -110,19 +105,6 @@ def check_results(
     """Raise an error if writing the results of a fit would replace files that must not be lost.
 
     These files are the inputs and, without `force`, existing results of a fit to another file.
-
-    Parameters
-    ----------
-    model : Path
-        Output file of the model.
-    others : sequence of Path
-        Further output files with the same prefix.
-    file : Path
-        The table to which the model is fitted.
-    inputs : iterable of Path
-        All files that are read.
-    force : bool
-        Whether results of a fit to another file may be replaced.
     """
     _refuse_inputs([model, *others], inputs)
     existing = [path for path in (model, *others) if path.exists()]

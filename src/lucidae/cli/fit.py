@@ -236,11 +236,6 @@ def rate_hint(rate: str | None, n_targets: int, components: int | None = None) -
 
     The sentence is empty if a rate was given, or if there is no target and hence no regression.
     `components` is the number of hidden units, by default as many as targets or features.
-
-    Examples
-    --------
-    >>> rate_hint("cv", 3), rate_hint(None, 0)
-    ('', '')
     """
     if rate is not None or n_targets == 0:
         return ""
@@ -311,27 +306,13 @@ def sparse(
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """Files and options of one run of ``lucidae fit``.
+    """Files and options of one run of ``lucidae fit``."""
 
-    Parameters
-    ----------
-    file : Path
-        The table to which the model is fitted.
-    family : str
-        ``"linear"``, ``"dropout"`` or ``"sparse"``.
-    out : str
-        Prefix of the output files, or a folder; empty for the default prefix.
-    force : bool
-        Whether results of a fit to another file may be replaced.
-    options : ReadOptions
-        Header, columns, decimal separator and targets for reading the table.
-    """
-
-    file: Path
-    family: str
-    out: str
-    force: bool
-    options: ReadOptions
+    file: Path  # the table to which the model is fitted
+    family: str  # ``"linear"``, ``"dropout"`` or ``"sparse"``
+    out: str  # prefix of the output files, or a folder; empty for the default prefix
+    force: bool  # whether results of a fit to another file may be replaced
+    options: ReadOptions  # header, columns, decimal separator and targets for reading the table
 
     @property
     def target_file(self) -> Path | None:

@@ -192,15 +192,7 @@ def _watched(client: Any, address: str) -> Iterator[None]:
 
 
 class SplitRows:
-    """Rows of a file, divided into features and targets: an iterable of batches (rows, targets).
-
-    Parameters
-    ----------
-    data : RowBlocks
-        Rows of features and targets.
-    targets : list of int
-        Positions of the targets in these rows; the other columns are features.
-    """
+    """Rows of a file, divided into features and targets: an iterable of batches (rows, targets)."""
 
     def __init__(self, data: RowBlocks, targets: list[int]) -> None:
         self.data = data
@@ -229,22 +221,6 @@ def streamed_table(
     one block, or whose format cannot be read in blocks. HDF5 and Zarr are read in blocks whatever
     their size. If columns of the file are targets, the values of the table are `SplitRows`; with a
     scheduler, features and targets are two Dask collections.
-
-    Parameters
-    ----------
-    file : Path
-        The file.
-    scheduler : str or None
-        Address of a Dask scheduler.
-    options : ReadOptions
-        The columns and targets to read.
-    second : Path, optional
-        File that contains the targets, if they are not columns of `file`.
-
-    Returns
-    -------
-    Table or None
-        The table, or None if the file is to be loaded.
     """
     streams = file.suffix.lower() in FILES
     if scheduler is not None and not streams:

@@ -27,20 +27,6 @@ class BatchBlocks(RowBlocks):
     The first batch is read at once, to know the columns and the dtype. The first pass continues
     from it, so that no batch is lost or read twice, also if the iterable returns the same iterator
     each time.
-
-    Parameters
-    ----------
-    batches : iterable
-        Each batch is an array, a data frame or a sparse matrix of rows, the path of a file, or a
-        tuple of rows, targets and, optionally, weights.
-    name : str
-        What messages call the data.
-    with_targets : bool, default=False
-        Whether the targets are used; otherwise they are ignored.
-    flat : bool, default=False
-        Whether a batch may be a vector, one number per row.
-    first_row : int, default=0
-        Rows before this one are left out.
     """
 
     def __init__(

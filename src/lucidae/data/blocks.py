@@ -351,19 +351,7 @@ def float_reference(dtype: Any) -> Array:
 
 
 class ArrayBlocks(RowBlocks):
-    """Blocks of rows of an array, a sparse matrix, a data frame, or any object with row slices.
-
-    Parameters
-    ----------
-    array : object
-        Something with a shape and slices of rows: in memory, or stored as HDF5 or Zarr.
-    name : str
-        What messages call it.
-    flat : bool, default=False
-        Whether a vector is accepted.
-    first_row : int, default=0
-        Rows before this one are left out.
-    """
+    """Blocks of rows of an array, a sparse matrix, a data frame, or any object with row slices."""
 
     def __init__(
         self, array: Any, name: str, *, flat: bool = False, first_row: int = 0, **settings: Any

@@ -52,19 +52,7 @@ ROW_INDEX = "row of the file"
 
 
 class DaskBlocks(RowBlocks):
-    """The chunks of rows of a Dask array, or the partitions of a Dask data frame.
-
-    Parameters
-    ----------
-    collection : dask.array.Array, dask.dataframe.DataFrame or Series
-        The rows.
-    name : str
-        What messages call them.
-    flat : bool, default=False
-        Whether a vector is accepted.
-    first_row : int, default=0
-        Rows before this one are left out.
-    """
+    """The chunks of rows of a Dask array, or the partitions of a Dask data frame."""
 
     def __init__(
         self, collection: Any, name: str, *, flat: bool = False, first_row: int = 0

@@ -257,21 +257,7 @@ def _applied_partition(
 
 
 def dask_of_file(path: Any, options: Any = None) -> Any:
-    """Return the rows of a file as a lazy Dask collection; every worker must be able to read it.
-
-    Parameters
-    ----------
-    path : path-like
-        A file that `lucidae.data.row_blocks` reads.
-    options : lucidae.io.tables.ReadOptions, optional
-        The columns to read and, for a text file, its header and decimal separator.
-
-    Returns
-    -------
-    dask.array.Array or dask.dataframe.DataFrame
-        A data frame for Parquet and text, whose partitions are row groups, joined up to the size
-        of a block, or parts of the text; else an array, whose chunks are the blocks of the file.
-    """
+    """Return the rows of a file as a lazy Dask collection; every worker must be able to read it."""
     file = Path(path).resolve()
     data = blocks_of_file(file, options=options)
     if isinstance(data, ParquetBlocks):

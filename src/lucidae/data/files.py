@@ -44,24 +44,7 @@ has read, and reads whole row groups."""
 def blocks_of_file(
     path: Any, *, flat: bool = False, first_row: int = 0, options: Any = None
 ) -> RowBlocks:
-    """Return the blocks of a file, recognised by its suffix.
-
-    Parameters
-    ----------
-    path : path-like
-        The file.
-    flat : bool, default=False
-        Whether a vector is accepted.
-    first_row : int, default=0
-        Rows before this one are left out.
-    options : lucidae.io.tables.ReadOptions, optional
-        The columns to read and, for a text file, its header and decimal separator.
-
-    Returns
-    -------
-    RowBlocks
-        The rows of the file; iteration yields them block by block.
-    """
+    """Return the blocks of a file, recognised by its suffix."""
     file = Path(path)
     if not file.exists():
         raise ValueError(f"There is no file {str(file)!r}: check the path.")
@@ -103,15 +86,7 @@ def _with_options(opened: Callable[..., RowBlocks]) -> Callable[..., RowBlocks]:
 
 
 class ChosenBlocks(RowBlocks):
-    """Blocks of rows with some columns only, given by their 0-based indices.
-
-    Parameters
-    ----------
-    data : RowBlocks
-        All columns, which have no names.
-    options : lucidae.io.tables.ReadOptions
-        The columns, in the order in which they are read.
-    """
+    """Blocks of rows with some columns only, given by their 0-based indices."""
 
     def __init__(self, data: RowBlocks, options: Any) -> None:
         from lucidae.io.tables import default_names, positions
@@ -168,21 +143,6 @@ class RawBlocks(RowBlocks):
     The blocks are read from the file and not through a mapping of it into memory. So the pages of
     the file do not count as memory of the process, and a file that becomes shorter raises an error,
     where reading its mapping would end the process.
-
-    Parameters
-    ----------
-    file : path
-        The file.
-    dtype, shape : dtype, tuple of int
-        Type and shape of the array in the file.
-    offset : int
-        Position of the first number in the file, in bytes.
-    name : str
-        What messages call the data.
-    flat : bool, default=False
-        Whether a vector is accepted.
-    first_row : int, default=0
-        Rows before this one are left out.
     """
 
     is_dense = True

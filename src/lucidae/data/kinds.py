@@ -306,22 +306,7 @@ class LoadedRows(NamedTuple):
 
 
 class AlignedBlocks:
-    """Blocks of X with the targets and the weights of the same rows.
-
-    Parameters
-    ----------
-    rows : RowBlocks
-        X.
-    targets : RowBlocks or None
-        The targets y; None if there are none, or if the batches of X contain them.
-    weights : RowBlocks, float or None
-        Weights of the rows, or one weight of all of them.
-
-    Attributes
-    ----------
-    began : float or None
-        Time at which the next pass began, if `load` has read its first blocks already.
-    """
+    """Blocks of X with the targets and the weights of the same rows."""
 
     def __init__(
         self, rows: RowBlocks, targets: RowBlocks | None, weights: RowBlocks | float | None

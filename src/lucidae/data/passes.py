@@ -149,30 +149,7 @@ def load_rows(
     missing: bool = False,
     verbose: bool | str = "auto",
 ) -> LoadedRows | None:
-    """Return all rows of data that are small enough to be loaded into memory, else None.
-
-    Parameters
-    ----------
-    data : AlignedBlocks
-        The rows, with their targets and weights.
-    leaf : callable, optional
-        Function that returns the moment of one block, as in `read_moment`, in case of an
-        interruption; no moment is computed if it returns None.
-    most_bytes, missing
-        As in `AlignedBlocks.load`.
-    verbose : bool or "auto", default="auto"
-        Whether the progress is shown, as in `read_moment`.
-
-    Returns
-    -------
-    LoadedRows or None
-        The rows, or None if they are too large.
-
-    Raises
-    ------
-    ReadInterrupted
-        After Ctrl-C, with the moment of the rows read until then.
-    """
+    """Return all rows of data that are small enough to be loaded into memory, else None."""
     shown = Shown("reading {}", verbose)
     try:
         with shown.rows(data.rows.n_rows_to_read) as show, data.reporting(show):
@@ -269,13 +246,6 @@ class Shown:
     """Shows how many rows were read, if reading takes longer than two seconds.
 
     In a ``with`` block one display is used for several passes.
-
-    Parameters
-    ----------
-    description : str
-        The task, with braces in place of the unit that is counted, such as ``"reading {}"``.
-    verbose : bool or "auto"
-        Whether anything is shown: always, never, or if somebody can see it.
     """
 
     def __init__(self, description: str, verbose: bool | str) -> None:
@@ -387,15 +357,7 @@ class Projected(NamedTuple):
 
 
 class WatchedLeaf(ColumnLeaf):
-    """Function that returns the summary of a block of rows together with its `Projected` sums.
-
-    Parameters
-    ----------
-    leaf : ColumnLeaf
-        Function that returns the summary.
-    start, stop : int
-        The first of the columns, and the one after the last.
-    """
+    """Function that returns the summary of a block of rows together with its `Projected` sums."""
 
     def __init__(self, leaf: ColumnLeaf, start: int, stop: int) -> None:
         self.leaf = leaf
@@ -450,15 +412,7 @@ def merged_summaries(merge: Callable[[Any, Any], Any], one: Any, other: Any) -> 
 
 
 class Passes(Shown):
-    """Repeated passes over the same data, with one display of their progress.
-
-    Parameters
-    ----------
-    data : AlignedBlocks
-        The rows with their weights; they can be read more than once.
-    verbose : bool or "auto", default="auto"
-        Whether the progress is shown: the number of the pass, and the rows that it has read.
-    """
+    """Repeated passes over the same data, with one display of their progress."""
 
     def __init__(self, data: AlignedBlocks, verbose: bool | str = "auto") -> None:
         super().__init__("reading {}", verbose)

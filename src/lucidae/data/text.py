@@ -47,17 +47,6 @@ class TextBlocks(RowBlocks):
 
     Delimiter, decimal separator and header are recognised as by `lucidae.io.text`. The first rows
     decide which columns contain numbers; text in a later row of these columns is an error.
-
-    Parameters
-    ----------
-    file : Path
-        Text in UTF-8.
-    flat : bool, default=False
-        Whether the data are a vector if the file has a single column.
-    first_row : int, default=0
-        Rows before this one are left out.
-    options : ReadOptions, optional
-        Header, columns and decimal separator, if they are not to be decided from the file.
     """
 
     def __init__(

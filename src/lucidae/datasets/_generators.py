@@ -20,7 +20,7 @@ Floats = np.ndarray[Any, np.dtype[np.float64]]
 def check_finite(values: Any, name: str, shape: tuple[int | None, ...]) -> Floats:
     """Return `values` as a float64 array; raise a ValueError unless it is finite and has `shape`.
 
-    None in `shape` means any length. `name` is the name of the argument in the error.
+    None in `shape` means any length.
     """
     try:
         array = to_numpy(real_array(values, name)).astype(np.float64)
@@ -38,42 +38,24 @@ def check_finite(values: Any, name: str, shape: tuple[int | None, ...]) -> Float
 
 
 class SpectrumData(NamedTuple):
-    """Gaussian samples with a known covariance, as `make_spectrum` returns them.
+    """Gaussian samples with a known covariance, as `make_spectrum` returns them."""
 
-    Attributes
-    ----------
-    data : ndarray of shape (n_samples, n_features)
-        The samples, one per row.
-    eigenvalues : ndarray of shape (n_features,)
-        Eigenvalues of the covariance from which the samples were drawn, in descending order.
-    eigenvectors : ndarray of shape (n_features, n_features)
-        Eigenvectors of that covariance, as columns in the same order.
-    """
-
-    data: Floats
+    data: Floats  # (n_samples, n_features): the samples, one per row
+    # (n_features,): eigenvalues of the covariance from which the samples were drawn, in descending
+    # order
     eigenvalues: Floats
+    # (n_features, n_features): eigenvectors of that covariance, as columns in the same order
     eigenvectors: Floats
 
 
 class LinearNetworkData(NamedTuple):
-    """Inputs and outputs of a linear map, as `make_linear_network` returns them.
+    """Inputs and outputs of a linear map, as `make_linear_network` returns them."""
 
-    Attributes
-    ----------
-    data : ndarray of shape (n_samples, n_features)
-        The inputs x, one per row.
-    target : ndarray of shape (n_samples, n_targets)
-        The outputs y = Mx, plus noise, one per row.
-    coef : ndarray of shape (n_targets, n_features)
-        The map M, in the orientation of scikit-learn's ``coef_``.
-    singular_values : ndarray of shape (rank,)
-        Singular values of M, in descending order.
-    """
-
-    data: Floats
-    target: Floats
+    data: Floats  # (n_samples, n_features): the inputs x, one per row
+    target: Floats  # (n_samples, n_targets): the outputs y = Mx, plus noise, one per row
+    # (n_targets, n_features): the map M, in the orientation of scikit-learn's ``coef_``
     coef: Floats
-    singular_values: Floats
+    singular_values: Floats  # (rank,): singular values of M, in descending order
 
 
 def check_range(values: Floats, name: str) -> Floats:
@@ -219,26 +201,16 @@ def make_linear_network(
 
 
 class SparseRegressionData(NamedTuple):
-    """A regression problem whose coefficients are sparse, as `make_sparse_regression` returns it.
+    """A regression problem whose coefficients are sparse."""
 
-    Attributes
-    ----------
-    dictionary : ndarray of shape (d, kappa)
-        The dictionary Φ, one candidate column per feature; scikit-learn calls it `X`.
-    responses : ndarray of shape (d, n)
-        The responses ΦU₀ plus noise, one per column; scikit-learn calls them `y`.
-    coef : ndarray of shape (n, kappa)
-        The true coefficients U₀ᵀ, in the orientation of scikit-learn's ``coef_``.
-    noise_variance : float
-        Variance of the noise; 0 if there is none.
-    support : ndarray of shape (r,)
-        Indices of the columns of Φ whose coefficients are not zero, in ascending order.
-    """
-
+    # (d, kappa): the dictionary Φ, one candidate column per feature; scikit-learn calls it `X`
     dictionary: Floats
+    # (d, n): the responses ΦU₀ plus noise, one per column; scikit-learn calls them `y`
     responses: Floats
+    # (n, kappa): the true coefficients U₀ᵀ, in the orientation of scikit-learn's ``coef_``
     coef: Floats
-    noise_variance: float
+    noise_variance: float  # variance of the noise; 0 if there is none
+    # (r,): indices of the columns of Φ whose coefficients are not zero, in ascending order
     support: np.ndarray[Any, np.dtype[np.intp]]
 
 

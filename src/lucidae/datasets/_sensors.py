@@ -24,38 +24,26 @@ class ArraySnapshots(NamedTuple):
     """Snapshots of an array of sensors, as `make_array_snapshots` returns them.
 
     With several frequencies, `dictionary`, `responses` and `coef` have a first axis for them.
-
-    Attributes
-    ----------
-    dictionary : ndarray of complex of shape (n_sensors, n_angles)
-        The steering vectors of the directions `angles`, one per column; scikit-learn calls it `X`.
-    responses : ndarray of complex of shape (n_sensors, n_snapshots)
-        The snapshots: the signals of all sensors at one time, one per column; scikit-learn calls
-        them `y`.
-    coef : ndarray of complex of shape (n_snapshots, n_angles)
-        The signals of the sources, in the orientation of scikit-learn's ``coef_``. A source whose
-        direction is not on the grid has its signal at the nearest direction.
-    noise_variance : float
-        Mean square of the absolute value of the noise at one sensor; 0 if there is none.
-    support : ndarray of int of shape (n_sources,)
-        Indices of the directions on the grid that are nearest to the sources, in the order of
-        `source_angles`.
-    angles : ndarray of shape (n_angles,)
-        The directions of the grid, in degrees.
-    source_angles : ndarray of shape (n_sources,)
-        The directions of the sources, in degrees, in the order in which they were given.
-    positions : ndarray of shape (n_sensors, 2)
-        Coordinates x and y of the sensors, in wavelengths.
     """
 
+    # (n_sensors, n_angles): the steering vectors of the directions `angles`, one per column;
+    # scikit-learn calls it `X`
     dictionary: Complexes
+    # (n_sensors, n_snapshots): the snapshots: the signals of all sensors at one time, one per
+    # column; scikit-learn calls them `y`
     responses: Complexes
+    # (n_snapshots, n_angles): the signals of the sources, in the orientation of scikit-learn's
+    # ``coef_``
     coef: Complexes
+    # mean square of the absolute value of the noise at one sensor; 0 if there is none
     noise_variance: float
+    # (n_sources,): indices of the directions on the grid that are nearest to the sources, in the
+    # order of `source_angles`
     support: np.ndarray[Any, np.dtype[np.intp]]
-    angles: Floats
+    angles: Floats  # (n_angles,): the directions of the grid, in degrees
+    # (n_sources,): the directions of the sources, in degrees, in the order in which they were given
     source_angles: Floats
-    positions: Floats
+    positions: Floats  # (n_sensors, 2): coordinates x and y of the sensors, in wavelengths
 
 
 def steering_vectors(positions: Any, angles: Any, frequency: float = 1.0) -> Complexes:
@@ -64,12 +52,6 @@ def steering_vectors(positions: Any, angles: Any, frequency: float = 1.0) -> Com
     The d sensors have the coordinates p = (x, y) in wavelengths at the frequency 1, and f is
     `frequency`. The κ waves come from the directions u = (sin θ, cos θ), where the angles θ are in
     degrees from the y axis, which is the broadside of an array along the x axis.
-
-    Examples
-    --------
-    >>> steering_vectors([[0.0, 0.0], [0.5, 0.0]], [0.0, 90.0]).real.round(3)
-    array([[ 1.,  1.],
-           [ 1., -1.]])
     """
     radians = np.deg2rad(np.asarray(angles, dtype=float))
     directions = np.stack([np.sin(radians), np.cos(radians)])
@@ -272,25 +254,15 @@ class MegLeadfield(NamedTuple):
     """A lead field and the geometry from which it was computed; positions are in metres.
 
     The lead field is the matrix of the magnetic field of each source at each sensor.
-
-    Attributes
-    ----------
-    leadfield : ndarray of shape (n_sensors, n_sources)
-        Field of each source at each sensor.
-    sensor_positions : ndarray of shape (n_sensors, 3)
-        Positions of the sensors relative to the centre of the head.
-    sensor_normals : ndarray of shape (n_sensors, 3)
-        Unit vectors along which the sensors measure the field.
-    source_positions : ndarray of shape (n_sources, 3)
-        Positions of the sources relative to the centre of the head.
-    source_orientations : ndarray of shape (n_sources, 3)
-        Unit vectors in the direction of the sources' dipoles.
     """
 
-    leadfield: Floats
+    leadfield: Floats  # (n_sensors, n_sources): field of each source at each sensor
+    # (n_sensors, 3): positions of the sensors relative to the centre of the head
     sensor_positions: Floats
-    sensor_normals: Floats
+    sensor_normals: Floats  # (n_sensors, 3): unit vectors along which the sensors measure the field
+    # (n_sources, 3): positions of the sources relative to the centre of the head
     source_positions: Floats
+    # (n_sources, 3): unit vectors in the direction of the sources' dipoles
     source_orientations: Floats
 
 
@@ -307,18 +279,6 @@ def sarvas_gain(sensors: Floats, normals: Floats, sources: Floats) -> Floats:
     Both terms are linear in Q×r₀. Since (Q×r₀)·v = Q·(r₀×v), the component along the normal n is
     n·B = Q · r₀×(F n − (n·∇F) x) μ₀/(4πF²), and the factor of Q is returned. It is orthogonal to
     r₀, so that radial dipoles produce no field outside the sphere.
-
-    Parameters
-    ----------
-    sensors, normals : ndarrays of shape (n_sensors, 3)
-        Positions of the sensors in metres, and their unit normals.
-    sources : ndarray of shape (n_sources, 3)
-        Positions of the dipoles in metres.
-
-    Returns
-    -------
-    ndarray of shape (n_sensors, n_sources, 3)
-        The field in teslas of a dipole of 1 A·m along each of the three axes.
     """
     here, source = sensors[:, None, :], sources[None, :, :]
     offset = here - source
@@ -369,22 +329,7 @@ def brain_points(count: int, rng: np.random.RandomState) -> Floats:
 
 
 def dominant_orientation(gain: Floats) -> tuple[Floats, Floats]:
-    """Return the field of each source in its strongest orientation, and that orientation.
-
-    Parameters
-    ----------
-    gain : ndarray of shape (n_sensors, n_sources, 3)
-        Fields of unit dipoles along the three axes, see `sarvas_gain`.
-
-    Returns
-    -------
-    fields : ndarray of shape (n_sensors, n_sources)
-        Largest singular value of each source's gain times its left singular vector. The entry of
-        largest magnitude of each column is positive.
-    orientations : ndarray of shape (n_sources, 3)
-        The right singular vectors: the directions of the dipoles with the largest field. They are
-        tangential, because radial dipoles produce no field.
-    """
+    """Return the field of each source in its strongest orientation, and that orientation."""
     left, strength, right = np.linalg.svd(np.moveaxis(gain, 0, 1), full_matrices=False)
     columns = left[:, :, 0] * strength[:, :1]
     peaks = np.take_along_axis(columns, np.argmax(abs(columns), axis=1)[:, None], axis=1)

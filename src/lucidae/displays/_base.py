@@ -52,13 +52,7 @@ class Display(ABC):
 
 
 def plain_text(name: Any) -> str:
-    r"""Return a name with escaped dollar signs, between which matplotlib would read formulas.
-
-    Examples
-    --------
-    >>> print(plain_text("price in $ or US$"))
-    price in \$ or US\$
-    """
+    r"""Return a name with escaped dollar signs, between which matplotlib would read formulas."""
     return str(name).replace("$", r"\$")
 
 

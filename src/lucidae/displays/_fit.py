@@ -199,11 +199,6 @@ def column_norms(coef: Any) -> np.ndarray[Any, Any]:
     """Return, for each column, the Euclidean norm of its coefficients for all outputs.
 
     `coef` has shape (n_outputs, n_columns) or (n_columns,).
-
-    Examples
-    --------
-    >>> column_norms([[3.0, 0.0], [4.0, 1.0]])
-    array([5., 1.])
     """
     matrix = np.atleast_2d(np.abs(np.asarray(to_numpy(coef))).astype(float))
     return np.asarray(np.linalg.norm(matrix, axis=0))

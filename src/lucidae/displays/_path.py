@@ -228,10 +228,7 @@ class RankPathDisplay(Display):
         self.marks = dict(marks or {})
 
     def _of_each_rank(self, values: Any, name: str) -> np.ndarray[Any, Any]:
-        """Return `values` as an array; raise an error unless there is one value for each rank.
-
-        `name` is the name of the argument in the error.
-        """
+        """Return `values` as an array; raise an error unless there is one value for each rank."""
         checked = np.asarray(to_numpy(values), dtype=float)
         if checked.shape != self.rank.shape:
             raise ValueError(

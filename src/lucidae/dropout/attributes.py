@@ -26,16 +26,6 @@ def worst_attribute(
     Every reported attribute is compared with the value computed from the weights and the data. An
     attribute whose difference certainly exceeds its rounding error takes precedence over one whose
     difference may be a rounding error. The result is None if no attributes were reported.
-
-    Parameters
-    ----------
-    reported : ReportedAttributes or None
-        Attributes of the estimator, in the units of the data; None if none were given.
-    value, value_error : float
-        The expected dropout loss of the weights in the units of `case`, and a bound on its rounding
-        error.
-    case : Case
-        The weights and the data, scaled to the order of one.
     """
     if reported is None:
         return None

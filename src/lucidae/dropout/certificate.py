@@ -71,23 +71,7 @@ _NOT_KNOWN = "For tied weights and inputs that are not white no formula of the o
 
 
 def claims(figures: DropoutFigures, tolerance: float) -> tuple[Claim, ...]:
-    """Return the claims that the measured values support, most important first.
-
-    Parameters
-    ----------
-    figures : DropoutFigures
-        The values that `lucidae.dropout.verifier.measure` returned.
-    tolerance : float
-        Weights count as optimal if their loss minus the global minimum is at most this multiple of
-        the part of E‖y‖² that least squares explains, where E‖y‖² is the mean squared norm of the
-        outputs y. Relative distances are compared with the square root of the tolerance, since the
-        loss is quadratic in them.
-
-    Returns
-    -------
-    tuple of Claim
-        The claims, most important first.
-    """
+    """Return the claims that the measured values support, most important first."""
     gap = _gap(figures, tolerance)
     compared: tuple[Claim, ...] = (
         _subgradient(figures, tolerance),

@@ -324,17 +324,6 @@ def conjugate_gradients(
 
     Conjugate gradients for H d = −g, preconditioned by a positive diagonal, end when the residual
     is at most `forcing` times that of d = 0, or at a direction of negative curvature.
-
-    Parameters
-    ----------
-    hessian : callable
-        Multiplies a direction by the Hessian matrix H.
-    gradient : Factors
-        The gradient g.
-    diagonal : Factors
-        Positive entries, by which residuals are divided.
-    forcing : float
-        Relative tolerance.
     """
     residual = gradient.times(-1.0)
     scaled = Factors(residual.left / diagonal.left, residual.right / diagonal.right)
@@ -363,26 +352,16 @@ class Completion:
 
     The loss is F(X) = ‖P_Ω(M − X)‖² + μ‖X‖*², where P_Ω selects the observed entries of the given
     matrix M, ‖X‖* is the nuclear norm and μ the factor of the penalty. ρ is the rank of X (n × m).
-
-    Parameters
-    ----------
-    left, values, right : arrays of shapes (n, ρ), (ρ,) and (m, ρ)
-        Singular vectors and singular values of X; of each right singular vector the entry of
-        largest magnitude is positive.
-    value : float
-        The loss F(X).
-    gap : float
-        Upper bound on F(X) minus its minimum over all matrices, relative to ‖P_Ω M‖².
-    limited : bool
-        Whether the minimum over all matrices has a larger rank than the factors have columns. X is
-        then a stationary point among the matrices of at most this rank.
     """
 
+    # singular vectors and singular values of X; of each right singular vector the entry of largest
+    # magnitude is positive
     left: Matrix
     values: Matrix
     right: Matrix
-    value: float
-    gap: float
+    value: float  # the loss F(X)
+    gap: float  # upper bound on F(X) minus its minimum over all matrices, relative to ‖P_Ω M‖²
+    # whether the minimum over all matrices has a larger rank than the factors have columns
     limited: bool
 
     @property
@@ -406,45 +385,7 @@ def complete(
     limit: int = 500,
     callbacks: Sequence[Callable[..., Any]] = (),
 ) -> Solution[Completion]:
-    """Return the matrix X that minimises ‖P_Ω(M − X)‖² + (λ/r)‖X‖*² over rank at most r.
-
-    Parameters
-    ----------
-    entries : ObservedEntries
-        The observed entries of the matrix M; P_Ω sets all others to zero.
-    strength : float
-        Strength λ = dropout / (1 − dropout) of dropout, positive.
-    width : int
-        Number r of columns of the factors.
-    start : Completion, optional
-        Solution for a similar problem (another strength), from which the iteration starts.
-    tolerance : float, default=1e-6
-        Duality gap, relative to the sum of squares of the observed entries, at which the iteration
-        ends.
-    limit : int, default=500
-        Largest number of Newton steps.
-    callbacks : sequence of callable
-        As in `lucidae.iteration.iterate`.
-
-    Returns
-    -------
-    Solution
-        Its ``value`` is the completed matrix, a `Completion`; it also has the number of steps and
-        the status.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from lucidae.dropout.observed import ObservedEntries
-    >>> M = np.outer([1.0, 2.0, 3.0], [1.0, -1.0, 2.0])
-    >>> M[0, 2] = np.nan
-    >>> found = complete(ObservedEntries.of(M), strength=0.01, width=3).value
-    >>> found.rank, found.gap < 1e-6
-    (1, True)
-    >>> X = found.left * found.values @ found.right.T
-    >>> bool(abs(X[0, 2] - 2.0) < 0.1)
-    True
-    """
+    """Return the matrix X that minimises ‖P_Ω(M − X)‖² + (λ/r)‖X‖*² over rank at most r."""
     if not np.any(entries.values):
         n, m = entries.shape
         zero = Completion(np.zeros((n, 0)), np.zeros(0), np.zeros((m, 0)), 0.0, 0.0, False)

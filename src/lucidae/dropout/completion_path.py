@@ -175,27 +175,6 @@ def cross_validate_entries(
 
     Every fold treats some observed entries as missing. The strengths are tried from the largest
     one on; the search ends when `PATIENCE` successive strengths have not reduced the mean error.
-
-    Parameters
-    ----------
-    entries : ObservedEntries
-        The observed entries.
-    width : int
-        Number r of columns of the factors.
-    cv : int, splitter or iterable
-        The folds, as in scikit-learn, but of observed entries (numbered row by row) instead of
-        rows. For a number of folds, the entries are shuffled with a fixed seed.
-    roots : ndarray of shape (n,), optional
-        Square roots of the frequencies of the rows.
-    strengths : ndarray
-        Strengths dropout/(1 − dropout), descending.
-    callbacks : sequence of callable
-        As in `lucidae.dropout.completion.complete`.
-
-    Returns
-    -------
-    CrossValidation
-        The errors of predicting held-out entries, for every dropout rate.
     """
     cv = 5 if cv is None else cv
     if isinstance(cv, Integral):

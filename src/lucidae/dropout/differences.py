@@ -43,29 +43,14 @@ class Slope(NamedTuple):
 
     The vector joins the flattened weights of both layers; `point` is one such vector, at which
     derivatives are measured.
-
-    Attributes
-    ----------
-    cross : array of shape (d₁, d₂)
-        Second moment E[yxᵀ] of outputs y and inputs x.
-    inputs : array of shape (d₂, d₂) or None
-        Second moment E[xxᵀ] of the inputs; None for the identity.
-    strength : float
-        Strength λ = dropout / (1 − dropout) of dropout.
-    tied : bool
-        Whether both layers share their weights.
-    point : array
-        The weights that are examined: U and V (tied: U alone), flattened and joined.
-    shapes : tuple
-        (d₁, d₂, r), the numbers of outputs, inputs and hidden units.
     """
 
-    cross: Matrix
-    inputs: Matrix | None
-    strength: float
-    tied: bool
-    point: Matrix
-    shapes: tuple[int, int, int]
+    cross: Matrix  # (d₁, d₂): second moment E[yxᵀ] of outputs y and inputs x
+    inputs: Matrix | None  # (d₂, d₂): second moment E[xxᵀ] of the inputs; None for the identity
+    strength: float  # strength λ = dropout / (1 − dropout) of dropout
+    tied: bool  # whether both layers share their weights
+    point: Matrix  # the weights that are examined: U and V (tied: U alone), flattened and joined
+    shapes: tuple[int, int, int]  # (d₁, d₂, r), the numbers of outputs, inputs and hidden units
 
     @property
     def size(self) -> float:
@@ -143,24 +128,6 @@ def smallest_curvature(
 
     The eigenvalue is relative to the typical size of the Hessian. It is measured at critical points
     only.
-
-    Parameters
-    ----------
-    slope : Slope
-        The loss, and the weights at which its curvature is measured (`slope.point`).
-    stationarity, level : float
-        Relative norm of the gradient at that point, and the largest one at which a point counts
-        as critical.
-    optimal : bool
-        Whether the loss already equals the global minimum within the tolerance.
-
-    Returns
-    -------
-    curvature : float or None
-        Smallest eigenvalue relative to the typical size of the Hessian; None if it was not
-        measured.
-    reason : str
-        Why it was not measured, or which function returns the eigenvector.
     """
     size = len(slope.point)
     if stationarity > level:

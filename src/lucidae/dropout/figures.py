@@ -25,46 +25,28 @@ class ReportedAttributes(NamedTuple):
     """Attributes of a fitted estimator that its certificate compares with the data.
 
     x are the inputs (d2 features) and y the targets (d1 columns).
-
-    Attributes
-    ----------
-    objective : float
-        ``objective_``, the expected dropout loss of the weights.
-    rank : int
-        ``rank_``, the rank of the optimal product U Vᵀ of the weights.
-    threshold : float
-        ``threshold_``, the amount by which dropout reduces each singular value.
-    singular_values : array
-        ``singular_values_``, those of the least-squares map before they are reduced.
-    coef : array of shape (d1, d2), optional
-        ``coef_``, the product U Vᵀ.
-    output_bias, output_bias_error : arrays of shape (d1,), optional
-        Absolute difference between the mean prediction and the mean target of the given rows, minus
-        the rounding of the prediction, and a bound on the error of this difference.
-    mean_shift : array of shape (d2,), optional
-        Absolute difference between ``mean_`` and the mean of the given rows, minus the rounding of
-        ``mean_``.
-    settings : tuple of pairs of float
-        Pairs of an attribute that repeats a setting, such as ``dropout_``, and the setting that
-        was used.
-    rows : tuple of float, optional
-        The expected dropout loss measured on the rows themselves instead of their moments, and a
-        bound on its rounding error.
-    precision : float
-        Rounding unit of the dtype in which the attributes are returned.
     """
 
-    objective: float
-    rank: int
-    threshold: float
+    objective: float  # ``objective_``, the expected dropout loss of the weights
+    rank: int  # ``rank_``, the rank of the optimal product U Vᵀ of the weights
+    threshold: float  # ``threshold_``, the amount by which dropout reduces each singular value
+    # ``singular_values_``, those of the least-squares map before they are reduced
     singular_values: Any
-    coef: Any = None
+    coef: Any = None  # (d1, d2): ``coef_``, the product U Vᵀ
+    # (d1,): absolute difference between the mean prediction and the mean target of the given rows,
+    # minus the rounding of the prediction, and a bound on the error of this difference
     output_bias: Any = None
     output_bias_error: Any = None
+    # (d2,): absolute difference between ``mean_`` and the mean of the given rows, minus the
+    # rounding of ``mean_``
     mean_shift: Any = None
+    # pairs of an attribute that repeats a setting, such as ``dropout_``, and the setting that was
+    # used
     settings: tuple[tuple[float, float], ...] = ()
+    # the expected dropout loss measured on the rows themselves instead of their moments, and a
+    # bound on its rounding error
     rows: tuple[float, float] | None = None
-    precision: float = EPSILON
+    precision: float = EPSILON  # rounding unit of the dtype in which the attributes are returned
 
 
 def _upgraded_figures(fields: dict[str, Any]) -> dict[str, Any]:
@@ -113,138 +95,88 @@ class DropoutFigures:
     """Values that `lucidae.dropout.verifier.measure` found for given weights U and V.
 
     U are the outgoing and V the incoming weights of the hidden units, x the inputs and y the
-    outputs. x' are the inputs in white coordinates (their second moment is the identity), M =
-    E[yx'ᵀ] is the least-squares map, and V' are the incoming weights for x'. "Gap" means the loss
-    minus its global minimum.
-
-    Parameters
-    ----------
-    strength, width, tied
-        The strength λ of dropout, the number r of hidden units, and whether both layers share
-        their weights.
-    white : bool
-        Whether the second moment E[xxᵀ] of the inputs is the identity.
-    value : float
-        The expected dropout loss f of the weights.
-    optimum : float or None
-        The global minimum of f; None if no closed form is known.
-    energy : float
-        E‖y‖², the mean squared norm of the outputs.
-    excess : float
-        f minus its global minimum or, if that is not known, minus `lower_bound`.
-    explainable : float
-        ‖M‖², the part of E‖y‖² that least squares explains, to which the gap is relative.
-    stationarity : float
-        Norm of the gradient in white coordinates, relative to 2‖M‖ ‖(U, V')‖.
-    relative_variance : float
-        Variance of the importance scores ‖uᵢ‖ ‖v'ᵢ‖ of the hidden units, divided by their squared
-        mean.
-    path_excess : float
-        Squared path norm, the sum of the squared importance scores, divided by its minimum over all
-        weights with the same product U V'ᵀ, minus 1.
-    rank, optimal_rank : int
-        Numerical rank of the product U V'ᵀ, and that of the optimal product; `optimal_rank` is None
-        if the optimum is not known.
-    rank_band : tuple of int
-        Smallest and largest rank that the optimal product may have, given rounding errors and the
-        constant `lucidae.dropout.verifier.BAND`; (None, None) if the optimum is not known.
-    product_distance : float or None
-        Distance of the product U V'ᵀ from the optimal product, divided by the norm of the optimal
-        product; None if the optimal product is not known or not unique.
-    subgradient : float or None
-        Amount by which the product U V'ᵀ violates the first-order optimality conditions, divided by
-        ‖M‖; None if the optimum is not known.
-    attributes, attributes_error : float or None
-        Relative difference of the fitted attribute that agrees least with the data (None if no
-        attributes were given), and a bound on its rounding error.
-    curvature : float or None
-        Smallest eigenvalue of the Hessian in white coordinates, relative to ‖M‖; None if it was
-        not measured.
-    reason : str
-        A sentence about the curvature: why it was not measured, or which function returns its
-        direction.
-    paper_bound : float or None
-        The strength of dropout below which Mianjy et al. 2018, Theorem 4.3 applies; None if the
-        layers are not tied or the optimum is not known.
-    gap_error : float
-        Bound on the error of the gap, divided by ‖M‖², that is caused by rounding, by
-        ill-conditioned inputs, and by singular values of M that were not computed (`missed`).
-    error : float
-        Bound on the relative rounding error of the values that are computed from U, V' and M alone,
-        without the optimum.
-    optimum_error : float
-        Bound on the relative rounding error of the optimal product. It grows with λ, since the
-        optimal singular values are differences sᵢ − α of the singular values of M and the
-        threshold α, which tend to zero.
-    undecided : float
-        Bound on the error of the minimum that is caused by ill-conditioned inputs and by
-        singular values that were not computed, divided by ‖M‖².
-    condition : float
-        Condition number of the second moment of the standardised inputs, on their range.
-    dropped : int
-        Number of directions in which the inputs count as constant because their standard deviation
-        is as small as rounding errors. Constant features are not counted.
-    from_rows : bool
-        Whether a QR factorisation of the rows was available, instead of their second moment alone.
-    inconsistency : float
-        Relative difference between the moment that this factorisation implies and the given one.
-    lower_bound : float or None
-        The minimum of f for separate layers, which bounds it from below, if the minimum for tied
-        layers is not known; otherwise None.
-    decrease : float or None
-        The largest decrease of the loss by a descent from the weights, if the minimum is not known
-        and the loss exceeds `lower_bound`; otherwise None.
-    separated : int or None
-        Number of leading singular values of M that exceed sampling noise; None if a matrix was
-        given instead of rows, or if there are too few rows.
-    sampling : str
-        A sentence that says how `separated` was found, or why it was not.
-    precision : float
-        Rounding unit of the dtype of the weights.
-    evidence : dict
-        The numbers from which these values can be computed again, by name.
-    missed : float
-        Bound on how much smaller the minimum is if M has larger singular values than those that
-        were computed, divided by ‖M‖²; 0 if all were computed. The bound is wrong with a
-        probability of at most 10⁻⁹ (`lucidae.dropout.spectrum_bounds`).
+    outputs. x' are the inputs in white coordinates, M = E[yx'ᵀ] is the least-squares map, and V'
+    are the incoming weights for x'. "Gap" means the loss minus its global minimum.
     """
 
+    # the strength λ of dropout, the number r of hidden units, and whether both layers share their
+    # weights
     strength: float
     width: int
     tied: bool
-    value: float
-    optimum: float | None
-    energy: float
-    excess: float
+    value: float  # the expected dropout loss f of the weights
+    optimum: float | None  # the global minimum of f; None if no closed form is known
+    energy: float  # E‖y‖², the mean squared norm of the outputs
+    excess: float  # f minus its global minimum or, if that is not known, minus `lower_bound`
+    # ‖M‖², the part of E‖y‖² that least squares explains, to which the gap is relative
     explainable: float
-    stationarity: float
+    stationarity: float  # norm of the gradient in white coordinates, relative to 2‖M‖ ‖(U, V')‖
+    # variance of the importance scores ‖uᵢ‖ ‖v'ᵢ‖ of the hidden units, divided by their squared
+    # mean
     relative_variance: float
+    # squared path norm, the sum of the squared importance scores, divided by its minimum over all
+    # weights with the same product U V'ᵀ, minus 1
     path_excess: float
+    # numerical rank of the product U V'ᵀ, and that of the optimal product; `optimal_rank` is None
+    # if the optimum is not known
     rank: int
     optimal_rank: int | None
+    # distance of the product U V'ᵀ from the optimal product, divided by the norm of the optimal
+    # product; None if the optimal product is not known or not unique
     product_distance: float | None
+    # smallest eigenvalue of the Hessian in white coordinates, relative to ‖M‖; None if it was not
+    # measured
     curvature: float | None
+    # A sentence about the curvature: why it was not measured, or which function returns its
+    # direction
     reason: str
+    # the strength of dropout below which Mianjy et al. 2018, Theorem 4.3 applies; None if the
+    # layers are not tied or the optimum is not known
     paper_bound: float | None
-    white: bool
+    white: bool  # whether the second moment E[xxᵀ] of the inputs is the identity
+    # smallest and largest rank that the optimal product may have, given rounding errors and the
+    # constant `lucidae.dropout.verifier.BAND`; (None, None) if the optimum is not known
     rank_band: tuple[int, int] | tuple[None, None]
+    # amount by which the product U V'ᵀ violates the first-order optimality conditions, divided by
+    # ‖M‖; None if the optimum is not known
     subgradient: float | None
+    # relative difference of the fitted attribute that agrees least with the data (None if no
+    # attributes were given), and a bound on its rounding error
     attributes: float | None
     attributes_error: float
+    # bound on the error of the gap, divided by ‖M‖², that is caused by rounding, by ill-conditioned
+    # inputs, and by singular values of M that were not computed (`missed`)
     gap_error: float
+    # bound on the relative rounding error of the values that are computed from U, V' and M alone,
+    # without the optimum
     error: float
-    optimum_error: float
+    optimum_error: float  # bound on the relative rounding error of the optimal product
+    # bound on the error of the minimum that is caused by ill-conditioned inputs and by singular
+    # values that were not computed, divided by ‖M‖²
     undecided: float
+    # condition number of the second moment of the standardised inputs, on their range
     condition: float
+    # number of directions in which the inputs count as constant because their standard deviation is
+    # as small as rounding errors
     dropped: int
+    # whether a QR factorisation of the rows was available, instead of their second moment alone
     from_rows: bool
+    # relative difference between the moment that this factorisation implies and the given one
     inconsistency: float
+    # the minimum of f for separate layers, which bounds it from below, if the minimum for tied
+    # layers is not known; otherwise None
     lower_bound: float | None
+    # the largest decrease of the loss by a descent from the weights, if the minimum is not known
+    # and the loss exceeds `lower_bound`; otherwise None
     decrease: float | None
+    # number of leading singular values of M that exceed sampling noise; None if a matrix was given
+    # instead of rows, or if there are too few rows
     separated: int | None
-    sampling: str
-    precision: float
-    evidence: dict[str, Any]
+    sampling: str  # A sentence that says how `separated` was found, or why it was not
+    precision: float  # rounding unit of the dtype of the weights
+    evidence: dict[str, Any]  # the numbers from which these values can be computed again, by name
+    # bound on how much smaller the minimum is if M has larger singular values than those that were
+    # computed, divided by ‖M‖²; 0 if all were computed
     missed: float
 
     @property

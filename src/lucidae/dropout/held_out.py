@@ -233,30 +233,6 @@ def cross_validate(
     Only the second moments of the folds are needed, which take one pass over the rows. After that
     each fold takes one decomposition, whose cost does not depend on the number of rows, and little
     on the number of strengths.
-
-    Parameters
-    ----------
-    folds : sequence of MomentFold
-        Moments of the training and the held-out rows [x | y] of every fold.
-    n_features, width : int
-        Number of features of x, and number of hidden units.
-    centered : bool, default=True
-        Whether the network has an intercept.
-    strengths : array or None, optional
-        Strengths dropout / (1 − dropout) that are compared. None compares the ranks 0 to `width`,
-        without shrinkage.
-    alpha : float, default=0.0
-        Ridge penalty on the coefficients, for the sum of squared errors of the training rows.
-    callbacks : sequence of callables
-        As in `lucidae.iteration.iterate`; a step is a fold, and the distance is the number of
-        folds that have not yet been computed.
-    n_jobs : int, optional
-        Number of folds that are solved at a time, as in scikit-learn.
-
-    Returns
-    -------
-    CrossValidation
-        The mean squared error on the held-out rows of each fold, for every dropout rate or rank.
     """
     errors = of_each(
         _fold_errors,

@@ -81,37 +81,26 @@ class Classification:
     """The kind of a point U of the tied dropout loss f, and a direction in which f decreases.
 
     f(U) = ‖M − UUᵀ‖² + λΣ‖uᵢ‖⁴ for the target M, the strength λ of dropout and the columns uᵢ of U.
-
-    Parameters
-    ----------
-    kind : Kind
-        Global minimum, strict saddle (with columns of equal norm or not) or not critical.
-    gap : float
-        Loss f(U) minus the global minimum of f.
-    stationarity : float
-        Norm of the gradient divided by 4‖M‖ ‖U‖: about 1 at a small random start, 0 at a
-        critical point.
-    curvature : float
-        Second derivative of f along `direction`; negative at a strict saddle, 0 at a minimum.
-    direction : array of shape (d, r)
-        Direction of unit norm along which f decreases: the negative gradient if it is not zero,
-        and at a saddle a direction of negative curvature. Zero at a minimum.
-    reason : str
-        One sentence that says why f decreases along `direction`, or why it cannot decrease.
     """
 
-    kind: Kind
-    gap: float
+    kind: Kind  # global minimum, strict saddle (with columns of equal norm or not) or not critical
+    gap: float  # loss f(U) minus the global minimum of f
+    # norm of the gradient divided by 4‖M‖ ‖U‖: about 1 at a small random start, 0 at a critical
+    # point
     stationarity: float
+    # second derivative of f along `direction`; negative at a strict saddle, 0 at a minimum
     curvature: float
+    # (d, r): direction of unit norm along which f decreases: the negative gradient if it is not
+    # zero, and at a saddle a direction of negative curvature
     direction: Array
+    # one sentence that says why f decreases along `direction`, or why it cannot decrease
     reason: str
 
 
 def tied_objective(M: Any, strength: float) -> DropoutObjective:
     """Return the expected dropout loss for white inputs and the symmetric part of the target M.
 
-    An M that is not square is an error. White inputs have the identity as second moment.
+    An M that is not square is an error.
     """
     matrix = as_double(check_rows(M, accept_sparse=False, name="M"))
     if matrix.shape[0] != matrix.shape[1]:
@@ -326,22 +315,14 @@ class CriticalPoint:
 
     The loss is f(U) = ‖M − UUᵀ‖² + λΣ‖uᵢ‖⁴ for the target M, the strength λ of dropout and the
     columns uᵢ of U. Points that differ by a rotation of the hidden units are counted once.
-
-    Parameters
-    ----------
-    eigenvectors : tuple of int
-        Indices of the eigenvectors of M that span the range of U; 0 is the leading one.
-    value : float
-        The loss f(U).
-    index : int
-        Number of negative eigenvalues of the Hessian; 0 for a minimum.
-    factor : array of shape (d, r)
-        One such U; the others are U times an orthogonal matrix that keeps the column norms equal.
     """
 
+    # indices of the eigenvectors of M that span the range of U; 0 is the leading one
     eigenvectors: tuple[int, ...]
-    value: float
-    index: int
+    value: float  # the loss f(U)
+    index: int  # number of negative eigenvalues of the Hessian; 0 for a minimum
+    # (d, r): one such U; the others are U times an orthogonal matrix that keeps the column norms
+    # equal
     factor: Matrix
 
 
@@ -501,24 +482,15 @@ def _lowest_eigenpair(operator: LinearOperator) -> tuple[float, Matrix]:
 
 
 class Surface(NamedTuple):
-    """Dropout loss of a network with one input and one output, over two tied weights (u₁, u₂).
+    """Dropout loss of a network with one input and one output, over two tied weights (u₁, u₂)."""
 
-    Attributes
-    ----------
-    axis : array of shape (n,)
-        Values of u₁, which are also those of u₂.
-    values : array of shape (n, n)
-        The loss at each pair; rows belong to values of u₂, columns to values of u₁, as plotting
-        libraries expect.
-    minima : array of shape (n_minima, 2)
-        The global minima (u₁, u₂); empty without dropout, where they form a circle.
-    levels : array
-        Values of the loss at which to draw contours, equally spaced in its square root.
-    """
-
-    axis: Matrix
+    axis: Matrix  # (n,): values of u₁, which are also those of u₂
+    # (n, n): the loss at each pair; rows belong to values of u₂, columns to values of u₁, as
+    # plotting libraries expect
     values: Matrix
+    # (n_minima, 2): the global minima (u₁, u₂); empty without dropout, where they form a circle
     minima: Matrix
+    # values of the loss at which to draw contours, equally spaced in its square root
     levels: Matrix
 
 

@@ -89,12 +89,6 @@ def joint_moment(X: Any, Y: Any, weights: Array | None = None) -> SecondMoment:
     """Return the second moment of the rows of [X | Y], inputs X and outputs Y side by side.
 
     A sparse X stays sparse. The rows are weighted with `weights` if given.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> joint_moment(np.eye(3), np.arange(3.0)).n_features
-    4
     """
     Y = checked_columns(X, Y)
     starts = [start for start in range(0, X.shape[0], BLOCK_ROWS) if _has_weight(weights, start)]
@@ -183,31 +177,6 @@ def row_problem(
 
     x are the inputs and y the outputs. The factor is that of a QR factorisation of the rows. It is
     added (as `root`) if the condition number of the second moment of x exceeds `CONDITION`.
-
-    Parameters
-    ----------
-    X, Y : arrays or sparse matrices of shapes (n, d2) and (n, d1)
-        Inputs and outputs.
-    weights : array of shape (n,) or None
-        Frequencies of the rows; None if all count once.
-    moment : SecondMoment
-        Second moment of the rows [x | y], as `joint_moment` returns it.
-    centered : bool
-        Whether the mean is subtracted from the rows.
-
-    Returns
-    -------
-    LinearProblem
-        The second moments, and the triangular factor of the rows in its field `root`, or None
-        there if it is not needed.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> X = np.array([[1.0, 1.0], [2.0, 2.0 + 1e-7], [4.0, 4.0 - 1e-7]])
-    >>> moment = joint_moment(X, X[:, 0])
-    >>> row_problem(X, X[:, 0], None, moment, centered=True).root.shape
-    (3, 3)
     """
     problem = LinearProblem.from_moment(moment, X.shape[1], centered=centered)
     precision = machine_epsilon(X.data if scipy.sparse.issparse(X) else X)
@@ -245,13 +214,6 @@ def ridged(problem: LinearProblem, penalty: float) -> LinearProblem:
     have zero coefficients in any case and get no additional row. If C is not formed because there
     are fewer rows than features, orthonormal directions that span the rows take the place of the
     unit vectors, because optimal coefficients are zero outside of their span.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> problem = LinearProblem(np.array([[2.0]]), np.array([[1.0]]), 4.0)
-    >>> ridged(problem, 3.0).inputs
-    array([[4.]])
     """
     if penalty == 0.0:
         return problem
@@ -350,39 +312,26 @@ class Whitened:
 
     x are the original inputs, y the outputs, and x' are inputs transformed so that their second
     moment is the identity (white).
-
-    Parameters
-    ----------
-    matrix : array of shape (d1, q)
-        The least-squares map M from x' to y, where q is the rank of C = E[xxᵀ].
-    lift : array of shape (d2, q), RowLift or None
-        The whitening matrix B: x' = Bᵀx has the identity as second moment, and incoming weights V'
-        for x' are V = BV' for x. None if the inputs are white already.
-    lower : array of shape (d2, q), RowLift or None
-        L with C = LLᵀ, so that V' = LᵀV; None if the inputs are white already.
-    floor : float
-        E‖y‖² − ‖M‖²: the loss of least squares, a lower bound of the loss of all weights.
     """
 
+    # (d1, q): the least-squares map M from x' to y, where q is the rank of C = E[xxᵀ]
     matrix: Array
+    # (d2, q): the whitening matrix B: x' = Bᵀx has the identity as second moment, and incoming
+    # weights V' for x' are V = BV' for x
     lift: Array | None
+    # (d2, q): L with C = LLᵀ, so that V' = LᵀV; None if the inputs are white already
     lower: Array | None
+    # E‖y‖² − ‖M‖²: the loss of least squares, a lower bound of the loss of all weights
     floor: float
 
     def raise_weights(self, weights: Weights) -> Weights:
-        """Return weights for white inputs as weights for the original inputs.
-
-        White inputs have the identity as second moment.
-        """
+        """Return weights for white inputs as weights for the original inputs."""
         if self.lift is None:
             return weights
         return Weights(weights.left, self.lift @ weights.right)
 
     def lower_weights(self, weights: Weights) -> Weights:
-        """Return weights for the original inputs as weights for white inputs.
-
-        White inputs have the identity as second moment.
-        """
+        """Return weights for the original inputs as weights for white inputs."""
         if self.lower is None:
             return weights
         return Weights(weights.left, self.lower.mT @ weights.right)
@@ -393,14 +342,6 @@ def whiten(problem: LinearProblem) -> Whitened:
 
     Directions in which the inputs do not vary are removed, and a constant input has the weight
     zero.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> C = np.diag([4.0, 0.0])
-    >>> white = whiten(LinearProblem(np.array([[2.0, 0.0]]), C, 3.0))
-    >>> abs(white.matrix), white.floor
-    (array([[1.]]), 2.0)
     """
     if problem.rows is not None:
         return _whiten_wide(problem.rows)
@@ -439,10 +380,9 @@ def _is_graded(inputs: Array) -> bool:
 def _whiten_standardised(problem: LinearProblem) -> Whitened:
     """Return the problem for white inputs, from features divided by their standard deviations.
 
-    White inputs have the identity as second moment. An entry cᵢⱼ of the second moment of the
-    original inputs has an error of the order ε√(cᵢᵢcⱼⱼ), with the rounding unit ε. For standardised
-    features all errors have the same size, so that a feature of small scale is as accurate as one
-    of large scale.
+    An entry cᵢⱼ of the second moment of the original inputs has an error of the order ε√(cᵢᵢcⱼⱼ),
+    with the rounding unit ε. For standardised features all errors have the same size, so that a
+    feature of small scale is as accurate as one of large scale.
     """
     xp, inputs = namespace(problem.inputs), problem.inputs
     deviations = xp.sqrt(xp.clip(diagonal(inputs), 0.0, None))
@@ -474,10 +414,9 @@ def _in_range(lift: Array, lower: Array) -> Array:
 def _whiten_rows(problem: LinearProblem) -> Whitened:
     """Return the problem for white inputs, from the triangular factor F of the rows [x | y].
 
-    White inputs have the identity as second moment. Let D be the diagonal matrix of standard
-    deviations of the inputs x. With the singular value decomposition F_x = PSWᵀD of the columns F_x
-    of F that belong to the inputs, C = E[xxᵀ] = DWS²WᵀD, so that C = LLᵀ with L = DWS, and the
-    whitening matrix is B = D⁻¹WS⁻¹.
+    Let D be the diagonal matrix of standard deviations of the inputs x. With the singular value
+    decomposition F_x = PSWᵀD of the columns F_x of F that belong to the inputs, C = E[xxᵀ] =
+    DWS²WᵀD, so that C = LLᵀ with L = DWS, and the whitening matrix is B = D⁻¹WS⁻¹.
     """
     root, size = problem.root, problem.cross.shape[1]
     assert root is not None
@@ -509,9 +448,9 @@ def _whiten_rows(problem: LinearProblem) -> Whitened:
 def _whiten_wide(rows: WideRows) -> Whitened:
     """Return the problem for white inputs of few rows A with very many features.
 
-    White inputs have the identity as second moment. With AAᵀ = PS²Pᵀ and W = AᵀPS⁻¹, whose columns
-    are orthonormal, C = W(S² + ρ)Wᵀ on the span of the rows, with the ridge penalty ρ. So
-    B = W(S² + ρ)^-½ and L = W(S² + ρ)^½; the outputs Y give M = YᵀPS(S² + ρ)^-½.
+    With AAᵀ = PS²Pᵀ and W = AᵀPS⁻¹, whose columns are orthonormal, C = W(S² + ρ)Wᵀ on the span of
+    the rows, with the ridge penalty ρ. So B = W(S² + ρ)^-½ and L = W(S² + ρ)^½; the outputs Y give
+    M = YᵀPS(S² + ρ)^-½.
     """
     P, squares = rows.decomposed()
     xp = namespace(squares)
@@ -587,9 +526,9 @@ def principal_problem(
 def principal_map(scales: Array, directions: Array) -> tuple[Whitened, tuple[Array, Array, Array]]:
     """Return an autoencoder's problem for white inputs and the SVD of its least-squares map.
 
-    White inputs have the identity as second moment. `scales` are the standard deviations of the
-    rows along their leading principal axes, which are the columns of `directions`. The SVD is a
-    triple of left singular vectors, singular values, and transposed right singular vectors.
+    `scales` are the standard deviations of the rows along their leading principal axes, which are
+    the columns of `directions`. The SVD is a triple of left singular vectors, singular values, and
+    transposed right singular vectors.
     """
     matrix = directions * scales
     white = Whitened(matrix, directions / _nonzero(scales), matrix, 0.0)

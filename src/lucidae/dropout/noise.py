@@ -26,52 +26,17 @@ NOT_A_SAMPLE = (
 
 
 class Separation(NamedTuple):
-    """How many leading components of a network exceed sampling noise, and a sentence on it.
+    """How many leading components of a network exceed sampling noise, and a sentence on it."""
 
-    Attributes
-    ----------
-    number : int or None
-        Number of leading singular values that exceed sampling noise; None if this is not known.
-    sentence : str
-        The number in words, or why it is not known.
-    """
-
+    # number of leading singular values that exceed sampling noise; None if this is not known
     number: int | None
-    sentence: str
+    sentence: str  # the number in words, or why it is not known
 
 
 def separated_from_noise(
     spectrum: Matrix, residual: Matrix | None, n_inputs: int, n_rows: float | None, width: int
 ) -> Separation:
-    """Return how many leading singular values of the data exceed sampling noise.
-
-    Parameters
-    ----------
-    spectrum : array, descending
-        All singular values of the least-squares map M in white coordinates; of an autoencoder,
-        the standard deviations along the principal components.
-    residual : array of shape (d1, d1) or None
-        Second moment of the residuals of least squares; None for an autoencoder, whose target is
-        its input.
-    n_inputs : int
-        Number of linearly independent inputs.
-    n_rows : float or None
-        Number of rows, minus one if means were subtracted; None if a matrix was given instead of
-        rows.
-    width : int
-        Number r of hidden units; the r largest singular values are judged.
-
-    Returns
-    -------
-    Separation
-        The number of these singular values, and a sentence about it.
-
-    Examples
-    --------
-    >>> spectrum, residual = np.array([2.0, 0.1]), np.eye(2)
-    >>> separated_from_noise(spectrum, residual, 5, 100.0, 2).number
-    1
-    """
+    """Return how many leading singular values of the data exceed sampling noise."""
     judged = min(width, len(spectrum))
     if n_rows is None:
         return Separation(None, NOT_A_SAMPLE)
@@ -94,24 +59,15 @@ def separated_from_noise(
 def noise_level(residual: Matrix, n_inputs: int, n_rows: float) -> float:
     """Return the size that singular values of the least-squares map M reach by noise alone.
 
-    If the m targets of the n rows do not depend on the q inputs, which are whitened (their second
-    moment is the identity), M consists of q independent columns of noise with covariance S/n, where
-    S is the covariance of the residuals. Let s be the largest eigenvalue of S. The probability that
-    the largest singular value of M exceeds (√s (√q + t) + √tr S)/√n is at most exp(−t²/2)
-    (Davidson & Szarek 2001, Theorem II.13; for S = σ²I and t = 0 this is the noise level
-    σ(√q + √m)/√n of reduced-rank regression, Bunea, She & Wegkamp 2011).
+    If the m targets of the n rows do not depend on the q inputs, which are whitened, M consists of
+    q independent columns of noise with covariance S/n, where S is the covariance of the residuals.
+    Let s be the largest eigenvalue of S. The probability that the largest singular value of M
+    exceeds (√s (√q + t) + √tr S)/√n is at most exp(−t²/2) (Davidson & Szarek 2001, Theorem II.13;
+    for S = σ²I and t = 0 this is the noise level σ(√q + √m)/√n of reduced-rank regression, Bunea,
+    She & Wegkamp 2011).
 
     S is estimated from the residuals with n − q degrees of freedom for each independent target, and
     enlarged to an upper confidence limit of the χ² distribution.
-
-    Parameters
-    ----------
-    residual : array of shape (m, m)
-        Second moment of the residuals of least squares.
-    n_inputs : int
-        Number q of linearly independent inputs.
-    n_rows : float
-        Number n of independent rows.
     """
     variances = np.clip(scipy.linalg.eigvalsh(residual), 0.0, None)
     top, total = float(variances[-1]), float(variances.sum())

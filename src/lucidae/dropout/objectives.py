@@ -74,32 +74,14 @@ identity."""
 
 
 class RowReduction(NamedTuple):
-    """Rounding errors of a problem that the verifier has transformed to white inputs.
+    """Rounding errors of a problem that the verifier has transformed to white inputs."""
 
-    White inputs have the identity as second moment.
-
-    Attributes
-    ----------
-    floor : float
-        The loss of least squares.
-    doubt : float
-        Bound on the rounding error of the loss of the weights.
-    blur : float
-        Bound on the rounding error of the least-squares map, in Frobenius norm.
-    ratio : float
-        Largest relative rounding error of the incoming weights of a hidden unit.
-    condition : float
-        Condition number of the second moment of the inputs, on their range.
-    dropped : int
-        Number of directions in which the inputs are constant.
-    """
-
-    floor: float
-    doubt: float
-    blur: float
-    ratio: float
-    condition: float
-    dropped: int
+    floor: float  # the loss of least squares
+    doubt: float  # bound on the rounding error of the loss of the weights
+    blur: float  # bound on the rounding error of the least-squares map, in Frobenius norm
+    ratio: float  # largest relative rounding error of the incoming weights of a hidden unit
+    condition: float  # condition number of the second moment of the inputs, on their range
+    dropped: int  # number of directions in which the inputs are constant
 
 
 @dataclass(frozen=True, slots=True, eq=False)

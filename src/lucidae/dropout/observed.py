@@ -44,11 +44,6 @@ def check_missing_values(value: Any) -> bool:
 
     With "absent", the entries that a sparse matrix does not store are missing; with NaN they are
     zeros. Any other value is an error.
-
-    Examples
-    --------
-    >>> check_missing_values(float("nan")), check_missing_values("absent")
-    (False, True)
     """
     if isinstance(value, str) and value == ABSENT:
         return True
@@ -62,16 +57,7 @@ def check_missing_values(value: Any) -> bool:
 
 
 def marked(X: Any, *, absent: bool) -> Any:
-    """Return a matrix in which missing entries are NaN, or not stored in a sparse matrix.
-
-    Parameters
-    ----------
-    X : array of shape (n, m) or sparse matrix
-        The matrix.
-    absent : bool
-        Whether the entries that a sparse matrix does not store are missing. Otherwise they are
-        zeros, and the matrix is returned as a dense array.
-    """
+    """Return a matrix in which missing entries are NaN, or not stored in a sparse matrix."""
     if not scipy.sparse.issparse(X):
         X = to_numpy(X)
         if np.isinf(X).any():
@@ -100,36 +86,20 @@ _INFINITE = "Input X contains infinity. Mark missing entries by NaN, and remove 
 
 @dataclass(frozen=True)
 class ObservedEntries:
-    """The observed entries of a matrix M, row by row.
+    """The observed entries of a matrix M, row by row."""
 
-    Parameters
-    ----------
-    shape : tuple of int
-        Numbers n and m of rows and columns of M.
-    starts : ndarray of shape (n + 1,)
-        The entries of row i are those with the numbers ``starts[i]`` to ``starts[i + 1] - 1``.
-    columns : ndarray of int
-        Column of each observed entry.
-    values : ndarray
-        Value of each observed entry.
-    """
-
-    shape: tuple[int, int]
+    shape: tuple[int, int]  # numbers n and m of rows and columns of M
+    # (n + 1,): the entries of row i are those with the numbers ``starts[i]`` to ``starts[i + 1] -
+    # 1``
     starts: Matrix
-    columns: Matrix
-    values: Matrix
+    columns: Matrix  # column of each observed entry
+    values: Matrix  # value of each observed entry
 
     @classmethod
     def of(cls, X: Any) -> ObservedEntries:
         """Return the entries of a dense matrix that are not NaN, or those that a sparse one stores.
 
         Stored entries of a sparse matrix that are NaN are left out, too; stored zeros are observed.
-
-        Examples
-        --------
-        >>> import numpy as np
-        >>> ObservedEntries.of(np.array([[1.0, np.nan], [0.0, 2.0]])).columns
-        array([0, 0, 1])
         """
         if scipy.sparse.issparse(X):
             rows = X.tocsr()
@@ -215,28 +185,6 @@ def observed_codes(entries: ObservedEntries, right: Matrix, strength: float) -> 
     diag‖vₖ‖²)⁻¹V_oᵀm_o. For factors that minimise the loss of `lucidae.dropout.completion` this is
     the equation for the rows of the other factor U, so that training rows get the codes that they
     have in U. A row without observed entries gets the code 0.
-
-    Parameters
-    ----------
-    entries : ObservedEntries
-        Observed entries of the rows.
-    right : ndarray of shape (m, r)
-        The factor V.
-    strength : float
-        The strength λ of dropout, positive unless all rows are complete.
-
-    Returns
-    -------
-    ndarray of shape (n, r)
-        The r codes of each of the n rows.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> rows = np.array([[2.0, np.nan], [2.0, 2.0]])
-    >>> observed_codes(ObservedEntries.of(rows), np.ones((2, 1)), 1.0)
-    array([[0.66666667],
-           [1.        ]])
     """
     n, m = entries.shape
     codes = np.zeros((n, right.shape[1]))
@@ -308,16 +256,10 @@ class CompletionObjective:
     M is the matrix that is to be completed, and P_Ω sets the missing entries to zero. F(ABᵀ) is at
     least the loss ‖P_Ω(M − X)‖² + μ‖X‖*² of the product X = ABᵀ with the nuclear norm ‖X‖*, and
     equals it if the factors are balanced (AᵀA = BᵀB is diagonal).
-
-    Parameters
-    ----------
-    entries : ObservedEntries
-        The observed entries of M.
-    penalty : float
-        The factor μ = λ/r, for the strength λ of dropout and r columns of the factors U and V.
     """
 
-    entries: ObservedEntries
+    entries: ObservedEntries  # the observed entries of M
+    # the factor μ = λ/r, for the strength λ of dropout and r columns of the factors U and V
     penalty: float
 
     def residual(self, factors: Factors) -> Matrix:

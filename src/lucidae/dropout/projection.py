@@ -177,21 +177,7 @@ def projected_rows(
     *,
     centered: bool = True,
 ) -> Projection:
-    """Return the problem of an autoencoder, projected on the directions that its loss depends on.
-
-    Parameters
-    ----------
-    X : array or sparse matrix of shape (n, m)
-        The rows.
-    sample_weight : array of shape (n,), optional
-        Frequencies of the rows; None if all count once.
-    weights : Weights
-        Outgoing weights U and incoming weights V, both of shape (m, r).
-    strength : float
-        The strength λ of dropout.
-    centered : bool, default=True
-        Whether the mean is subtracted from the rows.
-    """
+    """Return problem of an autoencoder, projected on the directions that its loss depends on."""
     left, right = (np.asarray(to_numpy(part), dtype=np.float64) for part in weights)
     with np.errstate(over="ignore", invalid="ignore"):
         operator, variances, total = _rows(X, sample_weight, centered)

@@ -41,31 +41,6 @@ def solve_reduced_rank(problem: LinearProblem, width: int) -> ExactSolution:
     values. The columns of V are the least-squares coefficients of the outputs along these
     directions, and the values vᵢᵀx of different columns vᵢ are uncorrelated. Columns beyond the
     rank of the least-squares map are zero.
-
-    Parameters
-    ----------
-    problem : LinearProblem
-        Second moments of inputs and outputs; for a ridge penalty see
-        `lucidae.dropout.moments.ridged`.
-    width : int
-        Largest rank k, at least one.
-
-    Returns
-    -------
-    ExactSolution
-        Its threshold is zero, and its value is the mean squared error (with the ridge penalty).
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> problem = LinearProblem.from_matrix(np.diag([3.0, 2.0, 1.0]))
-    >>> solution = solve_reduced_rank(problem, 2)
-    >>> solution.weights.left @ solution.weights.right.T
-    array([[3., 0., 0.],
-           [0., 2., 0.],
-           [0., 0., 0.]])
-    >>> solution.value
-    1.0
     """
     width = check_width(width, "width", max(problem.cross.shape))
     white = whiten(problem)
@@ -110,18 +85,6 @@ def reduced_rank_claims(figures: DropoutFigures, tolerance: float) -> tuple[Clai
 
     The measured values are those of a network without dropout, whose loss is the mean squared
     error. None of the claims cites a theorem on dropout; they follow from Eckart and Young.
-
-    Parameters
-    ----------
-    figures : DropoutFigures
-        The values that `lucidae.dropout.verifier.measure` returned, for dropout of strength zero.
-    tolerance : float
-        As in `lucidae.dropout.certificate.claims`.
-
-    Returns
-    -------
-    tuple of Claim
-        The claims, most important first.
     """
     rank = figures.width
     words = {

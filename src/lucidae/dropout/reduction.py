@@ -176,45 +176,27 @@ class Reduced(NamedTuple):
 
     The second moment of the original inputs x is C = E[xxᵀ] = RᵀR; incoming weights V for x are V'
     = RV for x', and x' has the identity as second moment.
-
-    Attributes
-    ----------
-    matrix : array of shape (d1, q)
-        The least-squares map M = E[yx'ᵀ] from x' to the outputs y.
-    lower : array of shape (q, d2) or None
-        R; None if the inputs are white already.
-    floor : float
-        E‖y‖² − ‖M‖², the loss of least squares.
-    undecided : float
-        Bound on the rounding error of the minimum of the dropout loss without `floor`.
-    blur : float
-        Bound on the rounding error of M, in Frobenius norm.
-    doubts : array of shape (q,)
-        Relative rounding errors of the rows of R.
-    condition, dropped, inconsistency
-        As in `lucidae.dropout.figures.DropoutFigures`.
-    rest : float
-        The part of E‖y‖² outside of the coordinates of the problem, as in
-        `lucidae.dropout.objectives.LinearProblem`.
     """
 
-    matrix: Matrix
-    lower: Matrix | None
-    floor: float
+    matrix: Matrix  # (d1, q): the least-squares map M = E[yx'ᵀ] from x' to the outputs y
+    lower: Matrix | None  # (q, d2): R; None if the inputs are white already
+    floor: float  # E‖y‖² − ‖M‖², the loss of least squares
+    # bound on the rounding error of the minimum of the dropout loss without `floor`
     undecided: float
-    blur: float
-    doubts: Matrix
-    condition: float
+    blur: float  # bound on the rounding error of M, in Frobenius norm
+    doubts: Matrix  # (q,): relative rounding errors of the rows of R
+    condition: float  # as in `lucidae.dropout.figures.DropoutFigures`
     dropped: int
     inconsistency: float
+    # the part of E‖y‖² outside of the coordinates of the problem, as in
+    # `lucidae.dropout.objectives.LinearProblem`
     rest: float = 0.0
 
 
 class Product(NamedTuple):
     """Singular value decomposition U V'ᵀ = left · diag(values) · rightᵀ of the weights' product.
 
-    U are the outgoing weights and V' the incoming weights for white inputs (of identity second
-    moment).
+    U are the outgoing weights and V' the incoming weights for white inputs.
     """
 
     left: Matrix
@@ -225,28 +207,19 @@ class Product(NamedTuple):
 class Optimum(NamedTuple):
     """The minimum of the dropout loss over all products of rank at most r, and the optimal product.
 
-    r is the number of hidden units, M the least-squares map for white inputs (of identity second
-    moment).
-
-    Attributes
-    ----------
-    value, reducible, threshold, rank
-        The minimum of the loss, with and without the loss of least squares (`Reduced.floor`), which
-        no weights reduce; the amount by which dropout reduces each singular value of M, and
-        the rank of the optimal product.
-    singular_values, tail, spectrum
-        The first r + 1 singular values of M; the sum of the squares of all after the first r; all
-        singular values of M.
-    product : array
-        The optimal product UV'ᵀ of outgoing weights U and incoming weights V' for white inputs.
+    r is the number of hidden units, M the least-squares map for white inputs.
     """
 
+    # the minimum of the loss
     value: float
     reducible: float
     threshold: float
     rank: int
+    # the first r + 1 singular values of M; the sum of the squares of all after the first r; all
+    # singular values of M
     singular_values: Matrix
     tail: float
+    # the optimal product UV'ᵀ of outgoing weights U and incoming weights V' for white inputs
     product: Matrix
     spectrum: Matrix
 
@@ -255,10 +228,10 @@ class Case(NamedTuple):
     """The weights of one network and the data on which they are judged, in units of order one.
 
     `left` are the outgoing weights U, `right` the incoming weights V, and `inner` the incoming
-    weights V' for white inputs (of identity second moment). `product` is the singular value
-    decomposition of U V'ᵀ, and `target` the matrix that this product approximates. `optimum` is the
-    minimum of the dropout loss; None if it is not known. `bound` is the minimum for separate
-    layers, which bounds the loss from below.
+    weights V' for white inputs. `product` is the singular value decomposition of U V'ᵀ, and
+    `target` the matrix that this product approximates. `optimum` is the minimum of the dropout
+    loss; None if it is not known. `bound` is the minimum for separate layers, which bounds the loss
+    from below.
     """
 
     units: DataUnits
@@ -312,8 +285,8 @@ def host(values: Any) -> Matrix:
 def reduce_inputs(data: Moments) -> Reduced:
     """Return the problem for white inputs, from the triangular factor of the rows if it is given.
 
-    White inputs have the identity as second moment. The triangular factor of the rows is
-    `data.root`; without it, the second moment of the inputs is factorised.
+    The triangular factor of the rows is `data.root`; without it, the second moment of the inputs is
+    factorised.
     """
     if data.root is not None:
         return _reduce_rows(data, data.root)
@@ -348,12 +321,12 @@ def _reduced_before(data: Moments, given: RowReduction) -> Reduced:
 def _reduce_moment(data: Moments, inputs: Matrix) -> Reduced:
     """Return the problem for white inputs, from the second moment of the inputs x.
 
-    White inputs have the identity as second moment. The moment of the standardised inputs is
-    factorised by Cholesky's method with diagonal pivoting. It has errors of relative size η of the
-    order of the rounding unit, which the pivot pⱼ of a column magnifies by 1/pⱼ: relative to its
-    length, a column of the least-squares map is wrong by η/(2pⱼ), and by the error of E[yxᵀ], with
-    outputs y, by a further η√E‖y‖²/√pⱼ. Directions that were dropped because their pivot is too
-    small can reduce the loss at most by the loss of least squares (`floor`).
+    The moment of the standardised inputs is factorised by Cholesky's method with diagonal pivoting.
+    It has errors of relative size η of the order of the rounding unit, which the pivot pⱼ of a
+    column magnifies by 1/pⱼ: relative to its length, a column of the least-squares map is wrong by
+    η/(2pⱼ), and by the error of E[yxᵀ], with outputs y, by a further η√E‖y‖²/√pⱼ. Directions that
+    were dropped because their pivot is too small can reduce the loss at most by the loss of least
+    squares (`floor`).
     """
     size = len(inputs)
     deviations = np.sqrt(np.clip(np.diag(inputs), 0.0, None))
@@ -394,11 +367,10 @@ def _reduce_moment(data: Moments, inputs: Matrix) -> Reduced:
 def _reduce_rows(data: Moments, root: Matrix) -> Reduced:
     """Return the problem for white inputs, from the triangular factor F (`root`) of the rows.
 
-    White inputs have the identity as second moment. The standardised columns of F that belong to
-    the inputs are factorised by QR with pivoting, with a triangular factor R. F has errors of
-    relative size η, of the order of the rounding unit, which turn column j of the orthonormal
-    factor by η/Rⱼⱼ. The errors are proportional to the condition number, and not to its square as
-    for the second moment.
+    The standardised columns of F that belong to the inputs are factorised by QR with pivoting, with
+    a triangular factor R. F has errors of relative size η, of the order of the rounding unit, which
+    turn column j of the orthonormal factor by η/Rⱼⱼ. The errors are proportional to the condition
+    number, and not to its square as for the second moment.
 
     Directions whose pivot is too small are dropped. Along them the rows contain only rounding
     errors, so that the minimum does not change. Directions that are dropped because the rows were
@@ -502,27 +474,6 @@ def row_objective(
 
     One pass finds the means, another the residuals and the hidden units of every row. Moments are
     not used, so that a wrong second moment is noticed.
-
-    Parameters
-    ----------
-    X, Y : arrays or sparse matrices of shapes (n, d2) and (n, d1)
-        Inputs and outputs.
-    sample_weight : array of shape (n,), optional
-        Frequencies of the rows; None if all count once.
-    weights : Weights
-        Outgoing weights U and incoming weights V.
-    strength : float
-        The strength λ of dropout.
-    centered : bool
-        Whether the means of inputs and outputs are subtracted.
-    alpha : float, default=0.0
-        Ridge penalty: alpha times the squared norm of the coefficients UVᵀ is added to the sum of
-        squared errors over the rows, in expectation over dropped hidden units.
-
-    Returns
-    -------
-    value, error : float
-        The loss, and the bound on its rounding error.
     """
     ref = weights.left
     total = float(X.shape[0])

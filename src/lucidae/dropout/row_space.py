@@ -36,36 +36,21 @@ class WideRows:
 
     Dense rows are stored as they are. Sparse rows are stored before centring; the mean is
     subtracted from products with them.
-
-    Parameters
-    ----------
-    outputs : array of shape (n, d1)
-        The outputs, centred and multiplied by the same square roots as the rows.
-    squares : array of shape (m,)
-        Mean squares of the centred inputs: the diagonal of AᵀA.
-    dense : array of shape (n, m) or None
-        The rows A; None if they are sparse.
-    entries : tuple of arrays or None
-        The entries, column numbers and row limits (CSR format) of the sparse rows S; None if the
-        rows are dense.
-    shares : array of shape (n,) or None
-        Square roots s of the shares of the rows in the total weight, of sparse rows.
-    mean : array of shape (m,) or None
-        Mean μ of sparse rows, so that A = S − sμᵀ; zeros if the rows are not centred.
-    centered : bool
-        Whether the mean was subtracted.
-    ridge : float
-        Ridge penalty ρ on the mean squared error.
     """
 
+    # (n, d1): the outputs, centred and multiplied by the same square roots as the rows
     outputs: Array
-    squares: Array
-    dense: Array | None = None
+    squares: Array  # (m,): mean squares of the centred inputs: the diagonal of AᵀA
+    dense: Array | None = None  # (n, m): the rows A; None if they are sparse
+    # the entries, column numbers and row limits (CSR format) of the sparse rows S; None if the rows
+    # are dense
     entries: tuple[Array, Array, Array] | None = None
+    # (n,): square roots s of the shares of the rows in the total weight, of sparse rows
     shares: Array | None = None
+    # (m,): mean μ of sparse rows, so that A = S − sμᵀ; zeros if the rows are not centred
     mean: Array | None = None
-    centered: bool = True
-    ridge: float = 0.0
+    centered: bool = True  # whether the mean was subtracted
+    ridge: float = 0.0  # ridge penalty ρ on the mean squared error
 
     @property
     def shape(self) -> tuple[int, int]:

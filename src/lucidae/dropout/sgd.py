@@ -44,7 +44,7 @@ RATE = 0.25
 
 
 class ExampleSource(Protocol):
-    """A source of random examples (x, y) whose inputs are white (second moment I)."""
+    """A source of random examples (x, y) whose inputs are white."""
 
     def draw(self, rng: Rng, n_runs: int, batch_size: int, ref: Array) -> tuple[Array, Array]:
         """Return random inputs (n_runs, batch_size, d2) and their outputs (n_runs, batch_size, d1).
@@ -147,23 +147,12 @@ class Runs(NamedTuple):
     """The weights and settings of several networks (runs) that are trained at once.
 
     r is the number of hidden units, d1 and d2 are the numbers of outputs and inputs.
-
-    Attributes
-    ----------
-    left : array of shape (n_runs, d1, r)
-        Outgoing weights U of every run.
-    right : array of shape (n_runs, d2, r)
-        Incoming weights V of every run.
-    keep : array of shape (n_runs,)
-        Probability of keeping a hidden unit in each run.
-    time : array of shape (n_runs,)
-        Number of steps that each run has made.
     """
 
-    left: Array
-    right: Array
-    keep: Array
-    time: Array
+    left: Array  # (n_runs, d1, r): outgoing weights U of every run
+    right: Array  # (n_runs, d2, r): incoming weights V of every run
+    keep: Array  # (n_runs,): probability of keeping a hidden unit in each run
+    time: Array  # (n_runs,): number of steps that each run has made
 
     @property
     def weights(self) -> Weights:
@@ -259,8 +248,7 @@ def stable_rates(
     of the d₂ inputs contributes d₂/b, and the masks of the r hidden units (`width`) contribute r(1
     + λ)/b. The part of the outputs that no network explains, of size `noise`, adds gradient noise
     in proportion to its size, so it sets the scale if it is larger than ‖M‖. The constant `RATE`
-    was tuned on inputs of 1 to 80 dimensions with λ from 0 to 100. White inputs have the identity
-    as second moment.
+    was tuned on inputs of 1 to 80 dimensions with λ from 0 to 100.
     """
     loaded = 1.0 + strengths
     spread = 1.0 + (matrix.shape[1] + width * loaded) / batch_size
@@ -299,33 +287,17 @@ SCHEDULES: dict[str, Schedule] = {
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DropoutStep:
-    """One step of stochastic gradient descent with dropout, for several runs at once.
+    """One step of stochastic gradient descent with dropout, for several runs at once."""
 
-    Parameters
-    ----------
-    source : ExampleSource
-        Draws the examples.
-    rates : array of shape (n_runs,)
-        Learning rate of each run's first step.
-    schedule : callable
-        Function (time, limit) that returns the factor by which the rates are multiplied.
-    limit : int
-        Number of steps of the whole training, which the schedule needs.
-    batch_size : int
-        Number of examples per step; Mianjy et al. 2018 use one.
-    direction : callable
-        `sampled_gradient`, or `paper_direction` for the step of Mianjy et al. 2018.
-    rng : RandomState
-        Draws examples and masks.
-    """
-
-    source: ExampleSource
-    rates: Array
+    source: ExampleSource  # draws the examples
+    rates: Array  # (n_runs,): learning rate of each run's first step
+    # function (time, limit) that returns the factor by which the rates are multiplied
     schedule: Schedule
-    limit: int
-    batch_size: int
+    limit: int  # number of steps of the whole training, which the schedule needs
+    batch_size: int  # number of examples per step; Mianjy et al. 2018 use one
+    # `sampled_gradient`, or `paper_direction` for the step of Mianjy et al. 2018
     direction: Callable[..., Weights]
-    rng: Rng
+    rng: Rng  # draws examples and masks
 
     def __call__(self, runs: Runs) -> Runs:
         """Return the runs (the weights of all networks) after one step."""

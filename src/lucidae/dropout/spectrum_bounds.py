@@ -38,48 +38,27 @@ multiplications."""
 
 
 class Found(NamedTuple):
-    """Leading eigenvectors of a Gram matrix G, and bounds on the singular values of the data.
+    """Leading eigenvectors of a Gram matrix G, and bounds on the singular values of the data."""
 
-    Attributes
-    ----------
-    vectors : array of shape (q, c)
-        Leading eigenvectors as columns, orthonormal.
-    upper : array of shape (r,) or None
-        Upper bounds on the r largest singular values of the data, the square roots of the
-        eigenvalues of G; None if the computed ones are the largest.
-    missed : array of shape (q, b)
-        Further vectors, in whose span G has eigenvalues that exceed some of the leading ones: those
-        that the search for the leading eigenvectors has missed.
-    """
-
-    vectors: Matrix
+    vectors: Matrix  # (q, c): leading eigenvectors as columns, orthonormal
+    # (r,): upper bounds on the r largest singular values of the data, the square roots of the
+    # eigenvalues of G; None if the computed ones are the largest
     upper: Matrix | None
+    # (q, b): further vectors, in whose span G has eigenvalues that exceed some of the leading ones:
+    # those that the search for the leading eigenvectors has missed
     missed: Matrix
 
 
 class Gram(NamedTuple):
-    """The Gram matrix G (q × q) of data, by its products.
+    """The Gram matrix G (q × q) of data, by its products."""
 
-    Attributes
-    ----------
-    size, other : int
-        The dimension q of G, and the other dimension of the data.
-    apply : callable
-        Function that returns the product of G with a block of columns.
-    dense : callable
-        Function that returns G itself.
-    total : float
-        Trace of G, the sum of squares of the data.
-    digest : bytes
-        A hash of the data, with which random starts are seeded.
-    """
-
-    size: int
+    size: int  # the dimension q of G, and the other dimension of the data
     other: int
+    # function that returns the product of G with a block of columns
     apply: Callable[[Matrix], Matrix]
-    dense: Callable[[], Matrix]
-    total: float
-    digest: bytes
+    dense: Callable[[], Matrix]  # function that returns G itself
+    total: float  # trace of G, the sum of squares of the data
+    digest: bytes  # A hash of the data, with which random starts are seeded
 
     @property
     def rounding(self) -> float:
@@ -138,17 +117,6 @@ def with_bounds(gram: Gram, values: Matrix, vectors: Matrix, strength: float, wi
     """Return eigenvectors of a Gram matrix G, and upper bounds on the data's singular values.
 
     The bounds are on the r largest singular values, for r hidden units.
-
-    Parameters
-    ----------
-    gram : Gram
-        The Gram matrix G of the data.
-    values, vectors : arrays of shapes (c,) and (q, c)
-        Leading eigenvalues of G, descending, and their eigenvectors; some may be missing.
-    strength : float
-        The strength λ of dropout.
-    width : int
-        The number r of hidden units.
     """
     residual = float(np.linalg.norm(gram.apply(vectors) - vectors * values)) + gram.rounding
     leading = np.sqrt(np.clip(values[:width], 0.0, None))

@@ -60,41 +60,24 @@ class FittedValueErrors:
 
     d1, d2 and q are the numbers of targets, of features and of linearly independent features, and
     m is the smaller of d1 and q.
-
-    Parameters
-    ----------
-    lift : array of shape (d2, q)
-        Map from centred inputs x to white inputs w = liftᵀ x.
-    left, right : arrays of shapes (d1, m) and (q, m)
-        Singular vectors P and Q of the least-squares map M for white inputs.
-    straight, crossed : arrays of shape (m, m)
-        Matrices A and B: a small change N of M, in coordinates Ñ = PᵀNQ, changes the fitted map by
-        P(A∘Ñ + B∘Ñᵀ)Qᵀ, with the elementwise product ∘, apart from the change of the threshold.
-    ratios : array of shape (m,)
-        Quotients of the singular values of the fitted map and of M.
-    kept : int
-        Rank ρ of the fitted map.
-    coupling : float
-        The number κ: derivative of the threshold with respect to each kept singular value.
-    noise : array of shape (d1, d1)
-        Covariance of the mean of the targets: that of their errors, divided by the number of rows.
-    gram : array of shape (q, q) or None
-        Second moment G of the white inputs; None if it is the identity.
-    intercept : bool
-        Whether the mean target is estimated too.
     """
 
-    lift: Matrix
-    left: Matrix
+    lift: Matrix  # (d2, q): map from centred inputs x to white inputs w = liftᵀ x
+    left: Matrix  # singular vectors P and Q of the least-squares map M for white inputs
     right: Matrix
+    # (m, m): matrices A and B: a small change N of M, in coordinates Ñ = PᵀNQ, changes the fitted
+    # map by P(A∘Ñ + B∘Ñᵀ)Qᵀ, with the elementwise product ∘, apart from the change of the threshold
     straight: Matrix
     crossed: Matrix
-    ratios: Matrix
-    kept: int
+    ratios: Matrix  # (m,): quotients of the singular values of the fitted map and of M
+    kept: int  # rank ρ of the fitted map
+    # the number κ: derivative of the threshold with respect to each kept singular value
     coupling: float
+    # (d1, d1): covariance of the mean of the targets: that of their errors, divided by the number
+    # of rows
     noise: Matrix
-    gram: Matrix | None
-    intercept: bool
+    gram: Matrix | None  # (q, q): second moment G of the white inputs; None if it is the identity
+    intercept: bool  # whether the mean target is estimated too
 
     def of(self, rows: Matrix) -> Matrix:
         """Return standard errors of fitted values, shape (n, d1), of n inputs and d1 targets.
@@ -172,27 +155,6 @@ def noise_covariance(problem: LinearProblem, weight: float) -> tuple[Matrix, flo
     S is the sum of the outer products of the residuals of least squares, divided by the degrees of
     freedom: the number of rows (minus one, if means were subtracted) minus the number of linearly
     independent inputs.
-
-    Parameters
-    ----------
-    problem : LinearProblem
-        Second moments of inputs and targets, without a ridge penalty.
-    weight : float
-        Total weight (or number) of the rows.
-
-    Returns
-    -------
-    covariance : array of shape (d1, d1)
-        The covariance S of the errors of the d1 targets.
-    degrees : float
-        The degrees of freedom.
-
-    Examples
-    --------
-    >>> problem = LinearProblem(np.eye(2), np.eye(2), 4.0, outputs=2 * np.eye(2), n_rows=8.0)
-    >>> noise_covariance(problem, 9.0)
-    (array([[1.5, 0. ],
-           [0. , 1.5]]), 6.0)
     """
     assert problem.outputs is not None
     assert problem.n_rows is not None
@@ -221,26 +183,7 @@ def fitted_value_errors(
     width: int,
     centered: bool,
 ) -> FittedValueErrors:
-    """Return the derivative from which the standard errors of fitted values are computed.
-
-    Parameters
-    ----------
-    problem, plain : LinearProblem
-        Second moments of inputs and targets, with and without the ridge penalty.
-    weight : float
-        Total weight (or number) of the rows.
-    strength : float or None
-        The strength of dropout; None for reduced-rank regression without shrinkage.
-    width : int
-        Number of hidden units, or largest rank.
-    centered : bool
-        Whether an intercept is fitted.
-
-    Returns
-    -------
-    FittedValueErrors
-        Its method `of` returns the standard errors for given inputs.
-    """
+    """Return the derivative from which the standard errors of fitted values are computed."""
     covariance, degrees = noise_covariance(plain, weight)
     noise, white = covariance / weight, whiten(problem)
     assert white.lift is not None

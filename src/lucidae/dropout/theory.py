@@ -53,13 +53,7 @@ from lucidae.validation import check_number
 
 
 def strength_of(dropout: float) -> float:
-    """Return the strength λ = p / (1 − p) of dropout for the probability p of dropping a unit.
-
-    Examples
-    --------
-    >>> strength_of(0.5)
-    1.0
-    """
+    """Return the strength λ = p / (1 − p) of dropout for the probability p of dropping a unit."""
     dropped = checked_dropout(dropout)
     return dropped / (1.0 - dropped)
 
@@ -82,21 +76,13 @@ def dropout_of(strength: float) -> float:
 
 
 class Shrinkage(NamedTuple):
-    """Singular values of the optimal product U Vᵀ of the weights, and how they are obtained.
+    """Singular values of the optimal product U Vᵀ of the weights, and how they are obtained."""
 
-    Attributes
-    ----------
-    rank : int
-        The rank ρ of the optimal product.
-    threshold : float
-        The amount α by which the first ρ singular values of the least-squares map are reduced.
-    values : array
-        Singular values of the optimal product: sᵢ − α for i ≤ ρ, with the singular values sᵢ of
-        the least-squares map, and zero for i > ρ.
-    """
-
-    rank: int
+    rank: int  # the rank ρ of the optimal product
+    # the amount α by which the first ρ singular values of the least-squares map are reduced
     threshold: float
+    # singular values of the optimal product: sᵢ − α for i ≤ ρ, with the singular values sᵢ of the
+    # least-squares map, and zero for i > ρ
     values: Array
 
 
@@ -109,12 +95,6 @@ def shrink(singular_values: Array, strength: float, width: int) -> Shrinkage:
     rank ρ of the optimum is the largest j ≤ r for which r sⱼ > λ Σ_{i≤j} (sᵢ − sⱼ). This is the
     condition of Mianjy et al. 2018 written without cancellation, so that it is accurate also as λ →
     ∞. Singular values below `rank_tolerance` count as zero.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> shrink(np.array([3.0, 2.0, 0.1]), strength=1.0, width=2)
-    Shrinkage(rank=2, threshold=1.25, values=array([1.75, 0.75, 0.  ]))
     """
     rank = optimal_rank(singular_values, strength, width)
     if rank == 0:
@@ -175,12 +155,6 @@ def breakpoints(singular_values: Array, width: int) -> Array:
     r is the number of hidden units (`width`) and s are the descending singular values of the
     least-squares map. The rank is at least j if and only if the strength of dropout is below r sⱼ /
     Σ_{i≤j} (sᵢ − sⱼ), which is infinite if the leading singular values are equal.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> breakpoints(np.array([3.0, 2.0, 1.0]), width=3)
-    array([inf,  6.,  1.])
     """
     xp = namespace(singular_values)
     candidates = singular_values[:width]
@@ -198,21 +172,6 @@ def optimal_value(
     This is the expected dropout loss of outgoing weights U and incoming weights V with columns uᵢ
     and vᵢ, for a target M. With the rank ρ of the optimum and the singular values sᵢ of M the
     minimum is λ(Σ_{i≤ρ} sᵢ)²/(r + λρ) + Σ_{i>ρ} sᵢ².
-
-    Parameters
-    ----------
-    singular_values : array
-        Singular values of M, descending: all of them, or at least the first `width`.
-    strength, width
-        The strength λ of dropout and the number r of hidden units.
-    total : float, optional
-        ‖M‖², needed if only the leading singular values are given.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> optimal_value(np.array([2.0]), strength=1.0, width=1)
-    2.0
     """
     xp = namespace(singular_values)
     rank = optimal_rank(singular_values, strength, width)
@@ -230,12 +189,6 @@ def small_dropout_bound(eigenvalues: Array, width: int) -> float:
     at which the rank of the optimum falls below the width. The conclusion of the theorem holds
     above the bound too: see the proof in the docstring of this module. `eigenvalues` are those of
     the target, descending.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> small_dropout_bound(np.array([3.0, 2.0, 1.0]), width=3)
-    1.0
     """
     if eigenvalues.shape[0] < width:
         return 0.0

@@ -48,48 +48,29 @@ class CompletionFigures:
     M is the matrix with missing entries, P_Ω sets the missing ones to zero, G = P_Ω(M − X) is the
     residual, μ = λ/r for the strength λ of dropout and r columns of U and V. Losses are divided by
     ‖P_Ω M‖².
-
-    Parameters
-    ----------
-    value : float
-        The loss ‖G‖² + λΣ‖uₖ‖²‖vₖ‖².
-    gap, smallest_gap : float
-        Loss minus the lower bound of the dual problem, for the upper and for the lower bound on the
-        spectral norm ‖G‖₂. The two bounds differ only for large matrices.
-    spectral, smallest_spectral : float
-        ‖G‖₂/(μ‖X‖*) − 1, for the upper and for the lower bound on ‖G‖₂.
-    complementarity : float
-        |⟨G, X⟩ − μ‖X‖*²|.
-    excess_penalty : float
-        λΣ‖uₖ‖²‖vₖ‖² divided by its smallest value μ‖X‖*² for the same product, minus 1.
-    stationarity : float
-        Norm of the gradient with respect to U and V, relative to the norms of its terms.
-    rank, width : int
-        Rank of X, and the number r of columns.
-    empty_rows, empty_columns : int
-        Numbers of rows and columns of M without an observed entry (or with weight zero).
-    share : float
-        Share of observed entries.
-    attributes : float
-        Largest relative difference between a fitted attribute and its measured value.
-    error, precision : float
-        Bound on the rounding error of the gap, and rounding unit of the dtype of the factors.
     """
 
-    value: float
+    value: float  # the loss ‖G‖² + λΣ‖uₖ‖²‖vₖ‖²
+    # loss minus the lower bound of the dual problem, for the upper and for the lower bound on the
+    # spectral norm ‖G‖₂. The two bounds differ only for large matrices
     gap: float
     smallest_gap: float
-    spectral: float
+    spectral: float  # ‖G‖₂/(μ‖X‖*) − 1, for the upper and for the lower bound on ‖G‖₂
     smallest_spectral: float
-    complementarity: float
+    complementarity: float  # |⟨G, X⟩ − μ‖X‖*²|
+    # λΣ‖uₖ‖²‖vₖ‖² divided by its smallest value μ‖X‖*² for the same product, minus 1
     excess_penalty: float
+    # norm of the gradient with respect to U and V, relative to the norms of its terms
     stationarity: float
-    rank: int
+    rank: int  # rank of X, and the number r of columns
     width: int
+    # numbers of rows and columns of M without an observed entry (or with weight zero)
     empty_rows: int
     empty_columns: int
-    share: float
+    share: float  # share of observed entries
+    # largest relative difference between a fitted attribute and its measured value
     attributes: float
+    # bound on the rounding error of the gap, and rounding unit of the dtype of the factors
     error: float
     precision: float
 
@@ -144,22 +125,7 @@ def measure_completion(
     sample_weight: Any = None,
     reported: ReportedAttributes,
 ) -> CompletionFigures:
-    """Return the values measured for the certificate of factors of a matrix with missing entries.
-
-    Parameters
-    ----------
-    X : ndarray of shape (n, m) or sparse matrix
-        The matrix M; NaN marks missing entries, and so do entries that a sparse matrix does not
-        store.
-    left, right : arrays of shapes (n, r) and (m, r)
-        The factors U and V.
-    strength : float
-        Strength λ of dropout, positive.
-    sample_weight : ndarray of shape (n,), optional
-        Frequencies of the rows.
-    reported : ReportedAttributes
-        The fitted attributes.
-    """
+    """Return values measured for the certificate of factors of a matrix with missing entries."""
     roots = None if sample_weight is None else np.sqrt(np.asarray(sample_weight, dtype=float))
     data = _observed(X, roots)
     U, V = (np.asarray(part, dtype=float) / math.sqrt(data.unit) for part in (left, right))

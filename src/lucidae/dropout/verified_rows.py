@@ -119,20 +119,7 @@ def white_rows(
     strength: float,
     reported: ReportedAttributes | None,
 ) -> WhiteRows:
-    """Return the problem of few rows with very many features for white inputs.
-
-    Parameters
-    ----------
-    problem : LinearProblem
-        With the rows in its field ``rows``.
-    weights : Weights
-        Outgoing weights U and incoming weights V, for the inputs of the problem.
-    strength : float
-        The strength λ of dropout.
-    reported : ReportedAttributes or None
-        Fitted attributes. The coefficients are compared here with UVᵀ, and V with its projection on
-        the span of the rows; differences become entries of ``settings``.
-    """
+    """Return the problem of few rows with very many features for white inputs."""
     rows = problem.rows
     assert rows is not None
     left, right = host(weights.left), host(weights.right)

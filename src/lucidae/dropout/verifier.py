@@ -64,31 +64,7 @@ def measure(
     tolerance: float = CERTIFIED,
     reported: ReportedAttributes | None = None,
 ) -> DropoutFigures:
-    """Return the measured values from which the certificate of dropout weights is made.
-
-    Parameters
-    ----------
-    problem : LinearProblem
-        Second moments of inputs x and outputs y, and the triangular factor of the rows [x | y] if
-        it was computed.
-    weights : Weights
-        Outgoing weights U and incoming weights V, for the inputs of the problem.
-    strength : float
-        The strength λ of dropout.
-    tied : bool, default=False
-        Whether both layers share their weights.
-    tolerance : float, default=1e-6
-        Weights count as optimal if their loss minus the global minimum is at most this multiple of
-        the part of E‖y‖², the mean squared norm of the outputs y, that least squares explains.
-    reported : ReportedAttributes, optional
-        Fitted attributes of the estimator that found the weights, which are compared with the
-        data.
-
-    Returns
-    -------
-    DropoutFigures
-        The measured values, by name.
-    """
+    """Return the measured values from which the certificate of dropout weights is made."""
     if problem.rows is not None:
         problem, weights, reported = white_rows(problem, weights, strength, reported)
     matrix = problem.inputs is None and problem.root is None and not tied
@@ -240,11 +216,11 @@ def _excess(case: Case) -> tuple[float, float]:
 
     Both losses are computed without the loss of least squares, which may be much larger than both
     and would hide their difference: ‖M − UV'ᵀ‖² + λΣ‖uᵢ‖²‖v'ᵢ‖², with the least-squares map M for
-    white inputs (of identity second moment), the outgoing weights U with columns uᵢ, the incoming
-    weights V' for white inputs with columns v'ᵢ, and the strength λ of dropout. If the white inputs
-    come from a QR factorisation of the rows, the errors are as small as those of the rows. If they
-    come from the second moment of the rows, every product in a squared norm has the error of that
-    moment, however small the norm is.
+    white inputs, the outgoing weights U with columns uᵢ, the incoming weights V' for white inputs
+    with columns v'ᵢ, and the strength λ of dropout. If the white inputs come from a QR
+    factorisation of the rows, the errors are as small as those of the rows. If they come from the
+    second moment of the rows, every product in a squared norm has the error of that moment, however
+    small the norm is.
     """
     left, inner, matrix = case.left, case.inner, case.reduced.matrix
     lower, sizes = case.reduced.lower, np.abs(case.right)
@@ -306,8 +282,7 @@ def _value(
 def _decomposed(left: Matrix, inner: Matrix) -> Product:
     """Return the singular value decomposition of UV'ᵀ from QR factorisations of U and V'.
 
-    U (`left`) are the outgoing weights, V' (`inner`) the incoming weights for white inputs (of
-    identity second moment).
+    U (`left`) are the outgoing weights, V' (`inner`) the incoming weights for white inputs.
     """
     first, upper = scipy.linalg.qr(left, mode="economic")
     second, lower = scipy.linalg.qr(inner, mode="economic")
@@ -436,10 +411,10 @@ def _rank_band(case: Case, level: float) -> tuple[int, int] | tuple[None, None]:
 def _distance(case: Case, allowed: float) -> float | None:
     """Return ‖X − X*‖ / ‖X*‖ for the product X of the weights and the optimal product X*.
 
-    If X* is zero, the distance is divided by ‖M‖, with the least-squares map M for white inputs (of
-    identity second moment). The result is None if the optimum is not known, or if it is not unique:
-    if the r-th and the next singular value of M, with r hidden units, are so close that another
-    product has the minimal loss up to `allowed`.
+    If X* is zero, the distance is divided by ‖M‖, with the least-squares map M for white inputs.
+    The result is None if the optimum is not known, or if it is not unique: if the r-th and the next
+    singular value of M, with r hidden units, are so close that another product has the minimal loss
+    up to `allowed`.
     """
     optimum, width = case.optimum, case.width
     if optimum is None:
@@ -458,11 +433,11 @@ def _subgradient(case: Case, rank: int) -> float:
     """Return by how much the product of the weights violates its optimality conditions.
 
     The product is X = PΣQᵀ (singular value decomposition, σᵢ on the diagonal of Σ, rank `rank`).
-    With the least-squares map M for white inputs (of identity second moment), the strength λ of
-    dropout, r hidden units, the nuclear norm ‖·‖_*, α = λ‖X‖_*/r and N = M − X − αPQᵀ, X is optimal
-    if and only if PᵀN = 0, NQ = 0 and no singular value of N exceeds a limit: α or, if X has the
-    full rank r, α + σᵣ, the smallest singular value of M that X contains. For tied weights only the
-    largest eigenvalue of N counts. The violation is divided by ‖M‖.
+    With the least-squares map M for white inputs, the strength λ of dropout, r hidden units, the
+    nuclear norm ‖·‖_*, α = λ‖X‖_*/r and N = M − X − αPQᵀ, X is optimal if and only if PᵀN = 0, NQ =
+    0 and no singular value of N exceeds a limit: α or, if X has the full rank r, α + σᵣ, the
+    smallest singular value of M that X contains. For tied weights only the largest eigenvalue of N
+    counts. The violation is divided by ‖M‖.
     """
     target, product, width = case.target, case.product, case.width
     P, Q = product.left[:, :rank], product.right[:, :rank]
@@ -492,11 +467,10 @@ def _largest_eigenvalue(symmetric: Matrix) -> float:
 def _stationarity(case: Case) -> tuple[float, Slope]:
     """Return the relative norm of the gradient of the dropout loss, and the loss as a `Slope`.
 
-    For separate layers the inputs are whitened (their second moment is the identity), and each
-    hidden unit is scaled so that its outgoing and incoming weights have equal norms, if both are
-    nonzero. Neither changes the loss; they make the result independent of the units of the inputs.
-    The matrix that the product of the weights approximates is divided by its norm, and the weights
-    by the square root of that norm.
+    For separate layers the inputs are whitened, and each hidden unit is scaled so that its outgoing
+    and incoming weights have equal norms, if both are nonzero. Neither changes the loss; they make
+    the result independent of the units of the inputs. The matrix that the product of the weights
+    approximates is divided by its norm, and the weights by the square root of that norm.
     """
     data, left, right, inner, width = case.data, case.left, case.right, case.inner, case.width
     strength, tied = case.strength, case.tied

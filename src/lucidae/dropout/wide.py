@@ -70,22 +70,12 @@ of at most `LARGEST_COPY` entries are made dense before they are centred."""
 @saved_as("lucidae.dropout.rows/1")
 @dataclass(frozen=True, slots=True, eq=False)
 class RowMean:
-    """Mean and standard deviations of rows whose second moment is not stored.
+    """Mean and standard deviations of rows whose second moment is not stored."""
 
-    Parameters
-    ----------
-    weight : float
-        Sum of the weights of the rows.
-    center, offset : arrays of shape (m,)
-        Two vectors whose sum is the mean.
-    deviations : array of shape (m,)
-        Square roots of the mean squares of the rows minus `center`.
-    """
-
-    weight: float
-    center: Array
+    weight: float  # sum of the weights of the rows
+    center: Array  # (m,): two vectors whose sum is the mean
     offset: Array
-    deviations: Array
+    deviations: Array  # (m,): square roots of the mean squares of the rows minus `center`
 
     @property
     def mean(self) -> Array:
@@ -181,17 +171,6 @@ def needs_rows(source: MomentSource, optimum: ExactSolution, strength: float, wi
     Rounding errors of the second moment hide components of small variance beside much larger ones
     (`lucidae.linear.deflation`). It matters if the optimum contains them: if dropout removes them,
     or if there are none, the result is False.
-
-    Parameters
-    ----------
-    source : MomentSource
-        The second moment with its rows.
-    optimum : ExactSolution
-        The optimum that was computed from the second moment.
-    strength : float
-        Strength λ of dropout.
-    width : int
-        Number r of hidden units.
     """
     scales = optimum.singular_values
     xp, count = namespace(scales), int(scales.shape[0])

@@ -30,17 +30,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     The code is 0 if the measurements confirm every claim of the papers that was judged and every
     finding of this project beyond the papers; 1 if they refute one; 2 if an error occurred; and 3
     if the time limit was reached before all runs were done.
-
-    Parameters
-    ----------
-    arguments : sequence of str, optional
-        Arguments of the command; those of the process (``sys.argv``) by default.
-
-    Examples
-    --------
-    >>> main(["list"])
-    lae-landscape ...
-    0
     """
     options = _parser().parse_args(arguments)
     try:

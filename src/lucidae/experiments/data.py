@@ -24,28 +24,15 @@ Matrix = np.ndarray[Any, Any]
 
 @dataclass(frozen=True, slots=True)
 class DataSet:
-    """A data set of the experiments on linear autoencoders.
+    """A data set of the experiments on linear autoencoders."""
 
-    Parameters
-    ----------
-    load : callable
-        Function without arguments that returns the data, shape (n_samples, n_features).
-    n_samples, n_features : int
-        Shape of the data, known before they are loaded.
-    words : str
-        Description on the HTML page.
-    image_shape : (height, width), optional
-        Shape of the rows as images.
-    embedded : bool, default=True
-        Whether it is available without a download.
-    """
-
+    # function without arguments that returns the data, shape (n_samples, n_features)
     load: Callable[[], Matrix]
-    n_samples: int
+    n_samples: int  # shape of the data, known before they are loaded
     n_features: int
-    words: str
-    image_shape: tuple[int, int] | None = None
-    embedded: bool = True
+    words: str  # description on the HTML page
+    image_shape: tuple[int, int] | None = None  # shape of the rows as images
+    embedded: bool = True  # whether it is available without a download
 
 
 def _gaussian(n_samples: int, n_features: int) -> DataSet:
@@ -97,13 +84,7 @@ def _spectrum(name: str) -> Spectrum:
 
 
 def spectrum(name: str, device: str = "cpu") -> Spectrum:
-    """Return all eigenvalues and eigenvectors of the covariance of a data set, on a device.
-
-    Examples
-    --------
-    >>> spectrum("digits").values.shape
-    (64,)
-    """
+    """Return all eigenvalues and eigenvectors of the covariance of a data set, on a device."""
     found, ref = _spectrum(name), reference(device)
     return Spectrum(like(found.values, ref), like(found.vectors, ref), found.trace)
 
@@ -137,27 +118,7 @@ PENALTIES: dict[str, Callable[..., Matrix]] = {
 
 
 def penalties(rule: Mapping[str, Any], data: str, k: int) -> Matrix:
-    """Return the ℓ₂ penalties of k latents that a rule gives for a data set.
-
-    Parameters
-    ----------
-    rule : mapping
-        ``"rule"`` is a name of `PENALTIES`; the other entries are the constants of this rule.
-    data : str
-        A name of `DATA`.
-    k : int
-        Number of latents.
-
-    Returns
-    -------
-    ndarray of shape (k,)
-        One penalty for each latent.
-
-    Examples
-    --------
-    >>> penalties({"rule": "uniform", "value": 0.25}, "digits", 2)
-    array([0.25, 0.25])
-    """
+    """Return the ℓ₂ penalties of k latents that a rule gives for a data set."""
     constants = {name: value for name, value in rule.items() if name != "rule"}
     maker = PENALTIES[check_choice(rule["rule"], "rule", PENALTIES)]
     return maker(_spectrum(data).values, k, **constants)

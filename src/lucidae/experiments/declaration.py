@@ -212,24 +212,6 @@ def grid(
     """Return one `Cell` for each combination of the values in `axes`; the last axis varies fastest.
 
     A `Cell` is one run of an experiment with its settings.
-
-    Parameters
-    ----------
-    work : Work
-        The function that does the runs.
-    axes : mapping of str to iterable
-        The values of each setting that varies.
-    shared : mapping
-        Settings that all cells have in common.
-    cost : float or callable, default=1.0
-        Approximate seconds of one cell on one core, or a function that returns them for given
-        settings.
-
-    Examples
-    --------
-    >>> doubled = Work("examples.doubled/1", lambda group, device: [])
-    >>> [cell.settings for cell in grid(doubled, {"x": (1, 2)}, {"seed": 0})]
-    [{'seed': 0, 'x': 1}, {'seed': 0, 'x': 2}]
     """
     combinations = itertools.product(*axes.values())
     every = [{**shared, **dict(zip(axes, values, strict=True))} for values in combinations]
@@ -237,32 +219,17 @@ def grid(
 
 
 def listed(values: Iterable[Any], between: str = ", ") -> str:
-    """Return numbers as one string, separated by `between`; used to describe settings in words.
-
-    Examples
-    --------
-    >>> listed((0.1, 2.0)), listed((5, 20), " and ")
-    ('0.1, 2', '5 and 20')
-    """
+    """Return numbers as one string, separated by `between`; used to describe settings in words."""
     return between.join(f"{value:g}" for value in values)
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Result of one run of an experiment (a `Cell`).
+    """Result of one run of an experiment."""
 
-    Parameters
-    ----------
-    settings : mapping
-        Settings of the run.
-    arrays : mapping of str to ndarray
-        What was measured.
-    about : mapping
-        How it was measured: machine, package versions, seconds.
-    """
-
-    settings: Settings
-    arrays: Arrays = field(repr=False)
+    settings: Settings  # settings of the run
+    arrays: Arrays = field(repr=False)  # what was measured
+    # how it was measured: machine, package versions, seconds
     about: Mapping[str, Any] = field(repr=False)
 
 
@@ -433,14 +400,10 @@ class Drawing:
 
     The modules of `lucidae.experiments.drawings` need matplotlib, which may be missing on the
     machine that does the runs.
-
-    Parameters
-    ----------
-    module, function : str
-        A module of `lucidae.experiments.drawings`, and its function that takes an `Outcome` and
-        returns blocks of the HTML page.
     """
 
+    # A module of `lucidae.experiments.drawings`, and its function that takes an `Outcome` and
+    # returns blocks of the HTML page
     module: str
     function: str
 

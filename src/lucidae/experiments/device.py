@@ -28,16 +28,6 @@ def reference(device: str) -> Array:
     """Return an empty float64 array on a device.
 
     ``lucidae.arrays.like(x, reference(device))`` moves an array `x` to this device.
-
-    Parameters
-    ----------
-    device : str
-        ``"cpu"`` for NumPy, or the name of a torch device such as ``"cuda"``.
-
-    Examples
-    --------
-    >>> reference("cpu").shape
-    (0,)
     """
     if not is_accelerator(device):
         return namespace().empty(0)

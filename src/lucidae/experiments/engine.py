@@ -49,42 +49,28 @@ Report = Callable[["Tick"], None]
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """Progress of `run`: how many runs (each a `Cell`) are done, and the time left.
+    """Progress of `run`: how many runs are done, and the time left."""
 
-    Parameters
-    ----------
-    done, total : int
-        Number of cells that this call has measured, and number of cells that had no stored result
-        when it started.
-    seconds_left : float or None
-        Estimated time for the remaining cells; None before the first cell is done.
-    """
-
+    # number of cells that this call has measured, and number of cells that had no stored result
+    # when it started
     done: int
     total: int
+    # estimated time for the remaining cells; None before the first cell is done
     seconds_left: float | None
 
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """Numbers of runs (each a `Cell`) that one call of `run` measured, reused and did not start.
+    """Numbers of runs that one call of `run` measured, reused and did not start."""
 
-    Parameters
-    ----------
-    measured, reused, left : int
-        Numbers of cells that were measured by this call, whose result was already stored, and that
-        were not measured because the time limit was reached.
-    seconds : float
-        Duration of the call.
-    outdated : int, default=0
-        Number of cells whose only stored result is that of an earlier version of the computation;
-        it is not used, and they are measured again.
-    """
-
+    # numbers of cells that were measured by this call, whose result was already stored, and that
+    # were not measured because the time limit was reached
     measured: int
     reused: int
     left: int
-    seconds: float
+    seconds: float  # duration of the call
+    # number of cells whose only stored result is that of an earlier version of the computation; it
+    # is not used, and they are measured again
     outdated: int = 0
 
     def __str__(self) -> str:
@@ -170,7 +156,7 @@ def run(
 
 
 def _groups(cells: Sequence[Cell], batched: bool) -> list[Group]:
-    """Return groups of runs (each a `Cell`) that are measured by one call of their function.
+    """Return groups of runs that are measured by one call of their function.
 
     If `batched`, runs of one function with the same label `together` form a group; otherwise each
     run is its own group. The most expensive groups come first, so that the last ones to finish are
@@ -187,7 +173,7 @@ def _groups(cells: Sequence[Cell], batched: bool) -> list[Group]:
 
 
 class _Clock:
-    """Counter of finished runs (each a `Cell`), with an estimate of the time left and a time limit.
+    """Counter of finished runs, with an estimate of the time left and a time limit.
 
     A `Work` is the function that does the runs. The costs that its cells declare are proportional
     to their run times, but the factor depends on the machine and differs between functions. The
@@ -312,11 +298,6 @@ def end_with(parent: int) -> None:
     A worker would otherwise finish its task, which may take minutes, and then wait for the next
     one. When the parent of a process ends, the process is given another parent (not on Windows,
     where workers end some minutes after they became idle).
-
-    Parameters
-    ----------
-    parent : int
-        Process identifier of the parent. Nothing is done if it is that of this process.
     """
     if os.getpid() != parent:
         threading.Thread(target=_watch, args=(parent,), daemon=True).start()
@@ -373,13 +354,7 @@ def _one_thread(device: str) -> AbstractContextManager[Any]:
 
 
 def duration(seconds: float) -> str:
-    """Return a duration in seconds as text with two units at most.
-
-    Examples
-    --------
-    >>> duration(0.5), duration(75), duration(7300)
-    ('0.5 s', '1 min 15 s', '2 h 1 min')
-    """
+    """Return a duration in seconds as text with two units at most."""
     if seconds < 60:
         return f"{seconds:.2g} s"
     minutes, rest = divmod(round(seconds), 60)
@@ -389,11 +364,5 @@ def duration(seconds: float) -> str:
 
 
 def count(cells: int) -> str:
-    """Return a number of runs (each a `Cell`) as text.
-
-    Examples
-    --------
-    >>> count(1), count(2)
-    ('1 run', '2 runs')
-    """
+    """Return a number of runs as text."""
     return f"{cells} run{'' if cells == 1 else 's'}"

@@ -31,30 +31,13 @@ MARKS = {True: "✓", False: "✗", None: "–"}
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """A statement of an experiment, and the verdict on it.
+    """A statement of an experiment, and the verdict on it."""
 
-    Parameters
-    ----------
-    name : str
-        Name of the statement in `Experiment.statements`.
-    statement : Statement
-        The sentence and its kind.
-    claims : tuple of Claim
-        The measured values with their bounds; the statement is confirmed if all of them hold.
-    why : str, default=""
-        The reason why the statement is not judged; empty if it is judged.
-
-    Examples
-    --------
-    >>> claim = Claim("gap", "gap: at most 1", "nobody", 2.0, 1.0, False)
-    >>> print(Judgement("gap", Statement("There is no gap."), (claim,)).prose)
-    The paper says: There is no gap. Not seen here: gap: at most 1 (measured 2).
-    """
-
-    name: str
-    statement: Statement
+    name: str  # name of the statement in `Experiment.statements`
+    statement: Statement  # the sentence and its kind
+    # the measured values with their bounds; the statement is confirmed if all of them hold
     claims: tuple[Claim, ...]
-    why: str = ""
+    why: str = ""  # the reason why the statement is not judged; empty if it is judged
 
     @property
     def holds(self) -> bool | None:
@@ -101,31 +84,14 @@ def _failed(claim: Claim) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """Numbers of statements that were judged and confirmed, and of values that were reported.
+    """Numbers of statements that were judged and confirmed, and of values that were reported."""
 
-    Parameters
-    ----------
-    seen, claims : int
-        Number of claims of the papers that were seen, and number of those that were judged.
-    held, findings : int
-        Number of findings of our own that hold, and number of those that were judged.
-    reported : int
-        Number of measured values without a verdict.
-    unjudged : int
-        Number of statements of both kinds that cannot be judged at this scale.
-
-    Examples
-    --------
-    >>> print(Counts(3, 4, 2, 2, 1, 0))
-    3 of 4 claims of the paper seen; 2 of 2 findings of our own hold; 1 value reported
-    """
-
-    seen: int
+    seen: int  # number of claims of the papers that were seen, and number of those that were judged
     claims: int
-    held: int
+    held: int  # number of findings of our own that hold, and number of those that were judged
     findings: int
-    reported: int
-    unjudged: int
+    reported: int  # number of measured values without a verdict
+    unjudged: int  # number of statements of both kinds that cannot be judged at this scale
 
     @classmethod
     def of(cls, outcomes: Iterable[Outcome]) -> Counts:
@@ -160,30 +126,15 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The measured curves of an experiment whose runs are all done, and the verdicts on them.
+    """The measured curves of an experiment whose runs are all done, and the verdicts on them."""
 
-    Parameters
-    ----------
-    experiment : Experiment
-        The declaration.
-    scale : str
-        ``"smoke"`` or ``"paper"``.
-    results : Results
-        Results of all runs (each a `Cell`).
-    curves : mapping of str to Curve
-        The curves on which the statements were judged.
-    judgements : tuple of Judgement
-        One for each statement, in the order of the declaration.
-    reported : tuple of Claim
-        Measured values without a verdict.
-    """
-
-    experiment: Experiment
-    scale: str
-    results: Results = field(repr=False)
-    curves: Curves = field(repr=False)
+    experiment: Experiment  # the declaration
+    scale: str  # ``"smoke"`` or ``"paper"``
+    results: Results = field(repr=False)  # results of all runs (each a `Cell`)
+    curves: Curves = field(repr=False)  # the curves on which the statements were judged
+    # one for each statement, in the order of the declaration
     judgements: tuple[Judgement, ...] = field(repr=False)
-    reported: tuple[Claim, ...] = field(repr=False, default=())
+    reported: tuple[Claim, ...] = field(repr=False, default=())  # measured values without a verdict
 
     @property
     def setting(self) -> Any:

@@ -100,22 +100,6 @@ def write_page(outcomes: Sequence[Outcome], target: Path, seconds: float, note: 
     """Draw the figures of all outcomes, write the HTML page, and return its path.
 
     The file is replaced atomically: an interrupted call leaves the earlier page.
-
-    Parameters
-    ----------
-    outcomes : sequence of Outcome
-        Finished experiments, at least one.
-    target : path
-        File of the page.
-    seconds : float
-        Duration that is printed on the page.
-    note : str, default=""
-        A line for the summary, such as `Tally.note`.
-
-    Returns
-    -------
-    Path
-        Path of the page.
     """
     chapters = [summary(outcomes, note), *(chapter(outcome) for outcome in outcomes)]
     title = f"Experiments of the papers at {outcomes[0].scale} scale"
@@ -218,20 +202,7 @@ hold*, and a measured value that is only *reported* has no verdict.
 
 
 def write_notes(outcomes: Sequence[Outcome], folder: Path) -> Path:
-    """Write ``NAME.md`` and its figures for each experiment, and an index of the whole folder.
-
-    Parameters
-    ----------
-    outcomes : sequence of Outcome
-        Finished experiments.
-    folder : path
-        Folder of the notes; notes of other experiments are not changed.
-
-    Returns
-    -------
-    Path
-        The index of the folder, ``index.md``.
-    """
+    """Write ``NAME.md`` and its figures for each experiment, and an index of the whole folder."""
     for outcome in outcomes:
         figures = _figures(outcome, folder)
         _write(folder / f"{outcome.experiment.name}.md", _note(outcome, figures))
@@ -259,11 +230,6 @@ def standalone(svg: str) -> str:
 
     XML namespaces and a white background are added, and CSS variables are replaced by colours.
     Coordinates are cut to two decimals, which halves the file.
-
-    Examples
-    --------
-    >>> standalone('<svg viewBox="0 0 9 9"><path fill="var(--blue)"/></svg>').count("var(")
-    0
     """
     for name, colour in LIGHT.items():
         svg = svg.replace(f"var(--{name})", colour)

@@ -31,24 +31,13 @@ UNFINISHED = 3
 
 @dataclass(frozen=True, slots=True)
 class Reproduction:
-    """Result of `reproduce`: outcomes, names of unfinished experiments, and the HTML page.
+    """Result of `reproduce`: outcomes, names of unfinished experiments, and the HTML page."""
 
-    Parameters
-    ----------
-    outcomes : tuple of Outcome
-        Outcomes of the experiments whose runs are all done.
-    waiting : tuple of str
-        Names of the experiments that are not complete, because the time limit was reached.
-    tally : Tally
-        Numbers of runs that were done, reused and left.
-    page : Path or None
-        The HTML page; None if it was not requested, or no experiment is complete.
-    """
-
-    outcomes: tuple[Outcome, ...]
+    outcomes: tuple[Outcome, ...]  # outcomes of the experiments whose runs are all done
+    # names of the experiments that are not complete, because the time limit was reached
     waiting: tuple[str, ...]
-    tally: Tally
-    page: Path | None
+    tally: Tally  # numbers of runs that were done, reused and left
+    page: Path | None  # the HTML page; None if it was not requested, or no experiment is complete
 
     @property
     def holds(self) -> bool:
@@ -64,7 +53,7 @@ class Reproduction:
 
 
 def cells_of(chosen: Iterable[Experiment], scale: str) -> list[Cell]:
-    """Return all runs (each a `Cell`) of some experiments at `scale`, "smoke" or "paper"."""
+    """Return all runs of some experiments at `scale`, "smoke" or "paper"."""
     return [cell for experiment in chosen for cell in experiment.at(scale).setting.cells()]
 
 
@@ -82,32 +71,7 @@ def reproduce(
     notes: str | os.PathLike[str] | None = None,
     verbose: bool | str = "auto",
 ) -> Reproduction:
-    """Run experiments, judge their statements, and write an HTML page, CSV files and verdicts.
-
-    Parameters
-    ----------
-    names : iterable of str
-        Names of experiments; all by default.
-    scale : {"smoke", "paper"}
-        ``"smoke"`` uses embedded data and small sizes, ``"paper"`` the sizes of the papers.
-    device, jobs, threads, seconds, report
-        As in `lucidae.experiments.engine.run`.
-    out : path-like, default="results"
-        Folder of the results. Finished runs are written to its folder ``cells``, everything else to
-        its folder ``smoke`` or ``paper``. A call with the same folder reuses the finished runs.
-    page : bool, default=True
-        Whether to write the HTML page, which needs the `cli` extra.
-    notes : path-like, optional
-        Folder to which a Markdown page with figures is written for each experiment.
-    verbose : bool or "auto", default="auto"
-        Without `report`, whether to show how many runs are finished: always, never, or, with
-        ``"auto"``, if standard error is a terminal or belongs to a notebook.
-
-    Returns
-    -------
-    Reproduction
-        The outcomes, the names of unfinished experiments, and the page.
-    """
+    """Run experiments, judge their statements, and write an HTML page, CSV files and verdicts."""
     start = time.perf_counter()
     check_choice(scale, "scale", SCALES)
     chosen, folder = experiments(names), Path(out)

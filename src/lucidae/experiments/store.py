@@ -211,12 +211,12 @@ def _content(
 
 
 def unique(cells: Iterable[Cell]) -> list[Cell]:
-    """Return the runs (each a `Cell`), each once, in the order of their first occurrence."""
+    """Return the runs, each once, in the order of their first occurrence."""
     return list({cell.key: cell for cell in cells}.values())
 
 
 def _descriptions(cell: Cell, version: int) -> list[dict[str, Any]]:
-    """Return the descriptions under which a run (a `Cell`) of a given version may be stored.
+    """Return the descriptions under which a run of a given version may be stored.
 
     A description consists of the function that does the run and the settings. For version 1 these
     are the present one and that of lucidae 0.1.0.

@@ -52,24 +52,7 @@ def curve_named(curves: Curves, name: str) -> Curve:
 
 
 def figures(curves: Curves, name: str, at: Where) -> Any:
-    """Return the values of the curve called `name` that `at` selects, as a vector.
-
-    Parameters
-    ----------
-    curves : mapping of str to Curve
-        All curves of an experiment.
-    name : str
-        Name of one of them.
-    at : float, str or pair
-        A point of the grid, ``"end"``, ``"everywhere"``, ``"mean"``, or (low, high) for the mean
-        over this interval. The vector has one entry, except for ``"everywhere"``.
-
-    Examples
-    --------
-    >>> curves = {"loss": Curve([1, 2, 4], [3.0, 2.0, 1.0])}
-    >>> figures(curves, "loss", "end"), figures(curves, "loss", (1, 2))
-    (array([1.]), array([2.5]))
-    """
+    """Return the values of the curve called `name` that `at` selects, as a vector."""
     curve = curve_named(curves, name)
     if at == "end":
         return curve.y[-1:]
@@ -99,13 +82,7 @@ def worst(values: Any, largest: bool) -> float:
 
 
 def stated(words: str, bound: str, curve: Curve, at: Where) -> str:
-    """Return the sentence of a claim: the quantity, its bound, and the grid points that are used.
-
-    Examples
-    --------
-    >>> stated("success rate", "at least 0.9", Curve([1, 2], [1.0, 0.9], "r ="), (1, 2))
-    'success rate: at least 0.9 on average over r = 1 to 2'
-    """
+    """Return sentence of a claim: the quantity, its bound, and the grid points that are used."""
     along = f"{curve.along} " if curve.along else ""
     if isinstance(at, tuple):
         where = f"on average over {along}{at[0]:g} to {at[1]:g}"
@@ -121,16 +98,7 @@ def stated(words: str, bound: str, curve: Curve, at: Where) -> str:
 
 
 def measured(claim: Claim) -> str:
-    """Return the measured value of a claim as text, with a remark if the claim has one.
-
-    Examples
-    --------
-    >>> from lucidae.certificate import Claim
-    >>> measured(Claim("loss", "the loss is small", "nobody", 0.25, 1.0, True))
-    '0.25'
-    >>> measured(Claim("loss", "the loss is small", "nobody", float("nan"), 1.0, False))
-    'not finite: a run diverged'
-    """
+    """Return the measured value of a claim as text, with a remark if the claim has one."""
     if claim.value is None:
         return ""
     if not math.isfinite(claim.value):
@@ -146,12 +114,6 @@ class AtMost:
 
     `series` is the name of the curve, `at` selects its values (a point of the grid, an interval,
     ``"end"``, ``"everywhere"`` or ``"mean"``), and `says` describes the quantity in words.
-
-    Examples
-    --------
-    >>> curves = {"rag": Curve([0, 100], [0.9, 0.01])}
-    >>> AtMost("rag", 0.1, says="RAG aligns").judge(curves, "Bao et al. 2020").holds
-    True
     """
 
     series: str
@@ -369,13 +331,7 @@ class Sooner:
 
 
 def arrival(curve: Curve, level: float) -> float:
-    """Return the first grid point x at which a curve is at most `level`; infinity if none is.
-
-    Examples
-    --------
-    >>> arrival(Curve([1, 10, 100], [0.9, 0.5, 0.1]), 0.3)
-    100.0
-    """
+    """Return the first grid point x at which a curve is at most `level`; infinity if none is."""
     reached = curve.y <= level
     return float(curve.x[np.argmax(reached)]) if reached.any() else math.inf
 
@@ -426,11 +382,5 @@ LABELS = {
 
 
 def label(method: str, optimizer: str) -> str:
-    """Return the printed name of a method together with that of its optimizer.
-
-    Examples
-    --------
-    >>> label("rag", "nesterov")
-    'RAG, Nesterov'
-    """
+    """Return the printed name of a method together with that of its optimizer."""
     return f"{LABELS[method]}, {optimizer.capitalize()}"

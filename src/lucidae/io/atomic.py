@@ -42,13 +42,7 @@ size."""
 
 
 def json_safe(value: Any) -> Any:
-    """Return `value` in a form that JSON can store: arrays as lists, infinities and NaN as text.
-
-    Examples
-    --------
-    >>> json_safe([1.0, float("inf")])
-    [1.0, 'inf']
-    """
+    """Return `value` in a form that JSON can store: arrays as lists, infinities and NaN as text."""
     if hasattr(value, "tolist"):  # arrays and scalars of array libraries
         value = value.tolist()
     if isinstance(value, list):
@@ -66,27 +60,6 @@ def atomic_path(target: str | os.PathLike[str], size: int | None = None) -> Iter
     one, never an incomplete one, also if the process is killed. As with `open`, a symbolic link
     stays and the file it points to is replaced, an existing file keeps its mode, a new one gets the
     mode that the user's umask gives, and a read-only file is refused.
-
-    Parameters
-    ----------
-    target : path-like
-        The file to be written; its folder is created if it does not exist.
-    size : int, optional
-        The number of bytes that will be written, for the error message if the disk is full.
-
-    Yields
-    ------
-    Path
-        The temporary file, with the suffix of `target`.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> folder = Path(tempfile.mkdtemp())
-    >>> with atomic_path(folder / "note.txt") as path:
-    ...     _ = path.write_text("whole")
-    >>> (folder / "note.txt").read_text()
-    'whole'
     """
     destination = Path(os.path.realpath(target))
     mode = _mode_to_keep(destination)
@@ -167,13 +140,7 @@ def _without_room(destination: Path, temporary: Path, size: int | None) -> OSErr
 
 
 def size_in_words(count: int) -> str:
-    """Return a number of bytes as text with a unit.
-
-    Examples
-    --------
-    >>> size_in_words(100), size_in_words(4_200_000)
-    ('100 bytes', '4.2 MB')
-    """
+    """Return a number of bytes as text with a unit."""
     if count >= 10**15:
         return "more than 1000 TB"
     for unit, factor in (("TB", 10**12), ("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
@@ -196,27 +163,7 @@ def save_arrays(target: str | os.PathLike[str], arrays: Mapping[str, Any]) -> No
 
 
 def load_arrays(source: str | os.PathLike[str], what: str) -> Arrays:
-    """Return the arrays that `save_arrays` wrote, by name; no code in the file is executed.
-
-    Parameters
-    ----------
-    source : path
-        The file.
-    what : str
-        Expected content, such as ``"a saved moment"``, for the error message.
-
-    Returns
-    -------
-    dict of str to ndarray
-        The arrays by name.
-
-    Raises
-    ------
-    OSError
-        If the file does not exist or cannot be read.
-    ValueError
-        If the file is damaged, is not an ``.npz`` file, or contains pickled objects.
-    """
+    """Return the arrays that `save_arrays` wrote, by name; no code in the file is executed."""
     with Path(source).open("rb") as stream:
         return read_arrays(stream, os.fspath(source), what)
 

@@ -80,15 +80,7 @@ def check_fields(kind: type, fields: Mapping[str, Any]) -> None:
 
 
 def check_shapes(tag: str, record: Any) -> None:
-    """Raise ValueError if the arrays of a loaded object have shapes that do not agree.
-
-    Parameters
-    ----------
-    tag : str
-        Tag of the object's type with its version, such as ``"lucidae.moment/1"``.
-    record : object
-        The object; fields that are not arrays are not compared.
-    """
+    """Raise ValueError if the arrays of a loaded object have shapes that do not agree."""
     expected = SHAPES.get(tag.rpartition("/")[0], {})
     values = {name: getattr(record, name, None) for name in expected}
     _compare(type(record).__name__, values, expected, {"1": 1})
@@ -117,15 +109,7 @@ def _compare(
 
 
 def check_estimator(estimator: Any, most: int) -> None:
-    """Raise ValueError if attributes of a loaded estimator disagree or it cannot process a row.
-
-    Parameters
-    ----------
-    estimator : estimator
-        A fitted estimator of this package or of scikit-learn.
-    most : int
-        Number of entries of all arrays of the file, which bounds the number of features.
-    """
+    """Raise ValueError if attributes of a loaded estimator disagree or it cannot process a row."""
     owner = type(estimator).__name__
     features = getattr(estimator, "n_features_in_", None)
     if isinstance(features, bool) or not isinstance(features, Integral):
@@ -180,13 +164,7 @@ attribute is a function, so a file cannot choose code to be executed."""
 
 @cache
 def scikit_kinds() -> dict[str, type]:
-    """Return the types of scikit-learn that can be written, by their tag in the file.
-
-    Examples
-    --------
-    >>> scikit_kinds()["sklearn.StandardScaler/1"].__name__
-    'StandardScaler'
-    """
+    """Return the types of scikit-learn that can be written, by their tag in the file."""
     pairs = (kind.split(":") for kind in KINDS)
     return {f"sklearn.{name}/1": getattr(import_module(module), name) for module, name in pairs}
 

@@ -71,31 +71,6 @@ def saved_as(
 
     Objects with a ``__dict__`` are written by their attributes, named tuples and dataclasses with
     slots by their fields, enumerations by their members.
-
-    Parameters
-    ----------
-    tag : str
-        Name and version, such as ``"lucidae.linear.fitted/1"``. A released tag never changes its
-        meaning: a type whose fields change gets a higher version.
-    formerly : str or sequence of str, optional
-        Names of the same type in files of earlier versions: an earlier tag, or the
-        ``module:Class`` of lucidae 0.1.0.
-    upgrade : callable, optional
-        Function that converts the fields in such an earlier file to the fields of this type.
-
-    Returns
-    -------
-    callable
-        A class decorator.
-
-    Examples
-    --------
-    >>> from dataclasses import dataclass
-    >>> @saved_as("example.pair/1")
-    ... @dataclass
-    ... class Pair:
-    ...     first: float
-    ...     second: float
     """
 
     def register(kind: Kind) -> Kind:
@@ -129,18 +104,10 @@ def reads(name: str) -> Callable[[Callable[[Fields], Any]], Callable[[Fields], A
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Source:
-    """Name and place of the data file to which ``lucidae fit`` fitted a model.
+    """Name and place of the data file to which ``lucidae fit`` fitted a model."""
 
-    Parameters
-    ----------
-    name : str
-        Name of the file without its folder.
-    place : str
-        Digest of its full path, so that a model that is passed on does not reveal folders.
-    """
-
-    name: str
-    place: str
+    name: str  # name of the file without its folder
+    place: str  # digest of its full path, so that a model that is passed on does not reveal folders
 
     @classmethod
     def of(cls, file: str | os.PathLike[str]) -> Source:

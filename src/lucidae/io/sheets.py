@@ -26,29 +26,12 @@ NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class Sheet:
-    """Numbers with named columns, and with named rows if the rows are not samples.
+    """Numbers with named columns, and with named rows if the rows are not samples."""
 
-    Parameters
-    ----------
-    values : ndarray of shape (n_rows, n_columns)
-        The numbers.
-    columns : tuple of str
-        One name per column.
-    rows : tuple of str, optional
-        One name per row.
-    title : str, default=""
-        Heading of the column that contains the names of the rows.
-
-    Examples
-    --------
-    >>> Sheet(np.eye(2), ("a", "b"), ("first", "second"), "row").values.shape
-    (2, 2)
-    """
-
-    values: Matrix
-    columns: tuple[str, ...]
-    rows: tuple[str, ...] = ()
-    title: str = ""
+    values: Matrix  # (n_rows, n_columns): the numbers
+    columns: tuple[str, ...]  # one name per column
+    rows: tuple[str, ...] = ()  # one name per row
+    title: str = ""  # heading of the column that contains the names of the rows
 
     def frames(self) -> Iterator[Any]:
         """Yield the sheet as one pandas data frame; names of rows, if any, are its first column."""
@@ -60,27 +43,12 @@ class Sheet:
 
 @dataclass(frozen=True, slots=True)
 class StreamedSheet:
-    """Numbers with named columns that are computed block by block while they are written.
+    """Numbers with named columns that are computed block by block while they are written."""
 
-    Parameters
-    ----------
-    blocks : iterable of ndarrays of shape (n_rows_of_block, n_columns)
-        The numbers, at least one block; they are read once.
-    columns : tuple of str
-        One name per column.
-    n_rows : int
-        Number of rows of all blocks together.
-
-    Examples
-    --------
-    >>> sheet = StreamedSheet([np.eye(2), np.ones((1, 2))], ("a", "b"), 3)
-    >>> [len(frame) for frame in sheet.frames()]
-    [2, 1]
-    """
-
+    # (n_rows_of_block, n_columns): the numbers, at least one block; they are read once
     blocks: Iterable[Matrix]
-    columns: tuple[str, ...]
-    n_rows: int
+    columns: tuple[str, ...]  # one name per column
+    n_rows: int  # number of rows of all blocks together
 
     def frames(self) -> Iterator[Any]:
         """Yield the blocks as pandas data frames."""
@@ -93,28 +61,6 @@ def write_sheet(prefix: Path, sheet: Sheet | StreamedSheet, kind: str) -> Path:
     The format depends on the suffix `kind` of the input file. Text files give CSV and Parquet gives
     Parquet. NPY and NPZ give NPZ, with the numbers under ``X`` and the names under ``columns`` and
     ``rows``. The file is written completely or not at all.
-
-    Parameters
-    ----------
-    prefix : Path
-        The path of the file without its suffix.
-    sheet : Sheet or StreamedSheet
-        The numbers and names to write.
-    kind : str
-        Suffix of the input file, such as ``".csv"``.
-
-    Returns
-    -------
-    Path
-        The path of the file, with its suffix.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> folder = Path(tempfile.mkdtemp())
-    >>> path = write_sheet(folder / "codes", Sheet(np.eye(2), ("a", "b")), ".txt")
-    >>> path.name, path.read_text().splitlines()
-    ('codes.csv', ['a,b', '1.0,0.0', '0.0,1.0'])
     """
     path = sheet_path(prefix, kind)
     _, write = WRITERS.get(kind.lower(), TEXT)
@@ -135,11 +81,6 @@ def as_text(cell: Any) -> Any:
     """Return a cell of a CSV file, with an apostrophe in front of text that looks like a formula.
 
     Spreadsheets would evaluate such text. Numbers and other text are returned unchanged.
-
-    Examples
-    --------
-    >>> as_text("=1+1"), as_text("-1.5"), as_text("height"), as_text(-2.0)
-    ("'=1+1", '-1.5', 'height', -2.0)
     """
     is_formula = isinstance(cell, str) and FORMULA.match(cell) and not NUMBER.fullmatch(cell)
     return f"'{cell}" if is_formula else cell

@@ -65,30 +65,17 @@ ROW_INDEX = "it is the index of the rows"
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """Choices of the user for reading a table; what is not given is decided from the file.
+    """Choices of the user for reading a table; what is not given is decided from the file."""
 
-    Parameters
-    ----------
-    header : bool, optional
-        Whether the first line of a text file contains the names of the columns; by default this is
-        decided from the first lines (see `lucidae.io.text.has_header`).
-    columns : tuple of str, optional
-        The columns to read, by name or by 0-based index; by default all columns of numbers except
-        an index of the rows.
-    decimal : {".", ","}, optional
-        The decimal separator of a text file; by default it is decided from the first lines.
-    targets : tuple of str, optional
-        The columns to be explained by the others, by name or by 0-based index.
-
-    Examples
-    --------
-    >>> ReadOptions(columns=("height", "3")).header is None
-    True
-    """
-
+    # whether the first line of a text file contains the names of the columns; by default this is
+    # decided from the first lines (see `lucidae.io.text.has_header`)
     header: bool | None = None
+    # the columns to read, by name or by 0-based index; by default all columns of numbers except an
+    # index of the rows
     columns: tuple[str, ...] = ()
+    # the decimal separator of a text file; by default it is decided from the first lines
     decimal: str | None = None
+    # the columns to be explained by the others, by name or by 0-based index
     targets: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -98,46 +85,19 @@ class ReadOptions:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Rows of numbers with the names of their columns and, optionally, responses.
+    """Rows of numbers with the names of their columns and, optionally, responses."""
 
-    Parameters
-    ----------
-    name : str
-        Name of the data in messages and in the report.
-    values : ndarray of shape (n_samples, n_features)
-        The numbers, float32 or float64.
-    columns : tuple of str
-        One name per column.
-    image_shape : tuple of int or None
-        Height and width if every row is an image.
-    left_out : mapping of str to str
-        Names of the columns of the file that were left out, with the reason for each.
-    target : ndarray of shape (n_samples, n_targets) or None
-        Responses to be explained by the columns; None if there are none.
-    target_names : tuple of str
-        One name per response.
-    header : str
-        Clause that says whether a text file has a header; empty for other files.
-    moment : SecondMoment or None
-        For a large file, the moment of all rows; `values` and `target` are then a sample of them.
-
-    Examples
-    --------
-    >>> table = Table("pairs", np.eye(2), ("a", "b"))
-    >>> table.values.shape, table.image_shape
-    ((2, 2), None)
-    >>> table.with_target(["b"]).columns
-    ('a',)
-    """
-
-    name: str
-    values: Matrix
-    columns: tuple[str, ...]
-    image_shape: tuple[int, int] | None = None
+    name: str  # name of the data in messages and in the report
+    values: Matrix  # (n_samples, n_features): the numbers, float32 or float64
+    columns: tuple[str, ...]  # one name per column
+    image_shape: tuple[int, int] | None = None  # height and width if every row is an image
+    # names of the columns of the file that were left out, with the reason for each
     left_out: Mapping[str, str] = field(default_factory=dict)
+    # (n_samples, n_targets): responses to be explained by the columns; None if there are none
     target: Matrix | None = None
-    target_names: tuple[str, ...] = ()
-    header: str = ""
+    target_names: tuple[str, ...] = ()  # one name per response
+    header: str = ""  # clause that says whether a text file has a header; empty for other files
+    # for a large file, the moment of all rows; `values` and `target` are then a sample of them
     moment: Any = None
 
     @property
@@ -202,11 +162,6 @@ def positions(
     A column whose name is a number, such as 2020, is found by its name. `columns` are the names of
     all columns, and `file` is the name of the file for the error message, which lists the columns
     whose position `is_numeric` accepts.
-
-    Examples
-    --------
-    >>> positions(["b", "0"], ["a", "b"], "my.csv")
-    [1, 0]
     """
     found = {name: index for index, name in enumerate(columns)}
     for name in names:
@@ -236,31 +191,7 @@ def _meant(name: str, columns: Sequence[str]) -> str:
 
 
 def read_table(path: str | os.PathLike[str], options: ReadOptions | None = None) -> Table:
-    r"""Return the table of numbers in a file; raise a `ValueError` of one sentence on any problem.
-
-    Parameters
-    ----------
-    path : path-like
-        A file whose suffix is .csv, .tsv, .txt, .npy, .npz or .parquet.
-    options : ReadOptions, optional
-        Header, columns, decimal separator and targets; what is not given is decided from the file.
-
-    Returns
-    -------
-    Table
-        The numbers, with at least two rows and one column; all are finite.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> path = Path(tempfile.mkdtemp()) / "heights.csv"
-    >>> _ = path.write_text("name,cm,kg\nAda,170,60\nEmmy,165,55\n")
-    >>> table = read_table(path)
-    >>> table.columns
-    ('cm', 'kg')
-    >>> table.left_out
-    {'name': "'Ada' in row 0 is not a number"}
-    """
+    r"""Return the table of numbers in a file, or raise a `ValueError` of one sentence."""
     return _read(Path(path), READERS, options or ReadOptions())
 
 
@@ -385,28 +316,7 @@ class ChosenColumns(NamedTuple):
 def choose_columns(
     file: str, frame: Any, options: ReadOptions, index: int | None, decimal: str = "."
 ) -> ChosenColumns:
-    """Return which columns of a data frame are features, which are targets, and which are not read.
-
-    Parameters
-    ----------
-    file : str
-        Name of the file in messages.
-    frame : pandas data frame
-        The rows of the file, or the first of them; columns that do not contain numbers contain
-        text.
-    options : ReadOptions
-        The columns and targets that the user chose.
-    index : int or None
-        Position of a column that counts the rows; it is left out unless the user chose it.
-    decimal : {".", ","}, default="."
-        The decimal separator of the text.
-
-    Returns
-    -------
-    ChosenColumns
-        Positions of the columns of numbers (targets included) and of the targets, and the reason
-        for each column that is left out.
-    """
+    """Return which columns of a data frame are features, targets, or not read."""
     names = tuple(frame.columns)
     if not len(frame):
         raise ValueError(f"{file!r} contains 0 rows; at least two rows are needed.")

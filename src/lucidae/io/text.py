@@ -93,56 +93,17 @@ raises every other error of `read` unchanged."""
 
 @dataclass(frozen=True, slots=True)
 class TextLayout:
-    """Layout of a text table: delimiter, decimal separator and header.
+    """Layout of a text table: delimiter, decimal separator and header."""
 
-    Parameters
-    ----------
-    delimiter : str
-        The character between two cells of a record.
-    decimal : {".", ","}
-        The character before the decimals of a number.
-    header : bool
-        Whether the first record contains the names of the columns.
-    first : tuple of str
-        The cells of the first record, stripped of blanks.
-    skipped : int
-        Number of blank lines before the first record.
-    """
-
-    delimiter: str
-    decimal: str
-    header: bool
-    first: tuple[str, ...]
-    skipped: int
+    delimiter: str  # the character between two cells of a record
+    decimal: str  # the character before the decimals of a number
+    header: bool  # whether the first record contains the names of the columns
+    first: tuple[str, ...]  # the cells of the first record, stripped of blanks
+    skipped: int  # number of blank lines before the first record
 
 
 def text_layout(file: Path, header: bool | None, decimal: str | None) -> TextLayout:
-    r"""Return the layout of a text table, from its first records.
-
-    Parameters
-    ----------
-    file : Path
-        Text in UTF-8.
-    header : bool or None
-        Whether the first record is a header. If None, `has_header` decides.
-    decimal : {".", ","} or None
-        The decimal separator. If None, it is the comma if there are numbers with a comma and none
-        with a point, and the point otherwise.
-
-    Raises
-    ------
-    ValueError
-        If the file is empty, or has too many columns.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> path = Path(tempfile.mkdtemp()) / "a.csv"
-    >>> _ = path.write_text("country;2020;2021\nFrance;1,5;2,5\n")
-    >>> layout = text_layout(path, None, None)
-    >>> layout.delimiter, layout.decimal, layout.header
-    (';', ',', True)
-    """
+    r"""Return the layout of a text table, from its first records."""
     with file.open(encoding="utf-8-sig", newline="") as stream:
         sample = stream.read(SAMPLE_CHARACTERS) + stream.readline(LONGEST_LINE)
         if sample.count("\n") < 3:  # very long lines: the header and at least one record
@@ -246,11 +207,6 @@ def parse_number(cell: str, decimal: str) -> float:
     """Return the number in a cell as a float; raise ValueError if the cell is not a number.
 
     If the decimal separator is the comma, points between groups of three digits are removed.
-
-    Examples
-    --------
-    >>> parse_number("1.234,5", ","), parse_number("1.5e3", ".")
-    (1234.5, 1500.0)
     """
     if decimal == ",":
         if "." in cell and not GROUPED.fullmatch(cell):
@@ -288,20 +244,6 @@ def has_header(records: Records, decimal: str = ".") -> bool:
     It does in three cases: the cells of a column are all numbers, dates or truth values, except the
     first; or the first record contains no number at all; or its numbers look like labels, such as
     years or the count 0, 1, 2, … that pandas writes, and the numbers below them do not.
-
-    Parameters
-    ----------
-    records : sequence of sequences of str
-        The first records of a file.
-    decimal : {".", ","}
-        The decimal separator.
-
-    Examples
-    --------
-    >>> has_header([["country", "2020", "2021"], ["France", "67.5", "67.7"]])
-    True
-    >>> has_header([["5.1", "3.5", "setosa"], ["4.9", "3.0", "setosa"]])
-    False
     """
     first, body = records[0], [record for record in records[1:] if len(record) == len(records[0])]
     kinds = [_kind(cell, decimal) for cell in first]
@@ -387,23 +329,7 @@ def _counts_rows(cells: Sequence[str]) -> bool:
 
 
 def read_frame(file: Path, header: bool | None, decimal: str | None) -> tuple[Any, TextLayout]:
-    """Return the cells of a text table as a pandas data frame, and the layout of the file.
-
-    Parameters
-    ----------
-    file : Path
-        Text in UTF-8.
-    header, decimal
-        As in `text_layout`.
-
-    Returns
-    -------
-    frame : pandas data frame
-        Columns of numbers as float64 with NaN for missing values, other columns as text. The
-        columns are numbered from 0; the header is not part of the frame.
-    layout : TextLayout
-        Delimiter, decimal separator and header of the file.
-    """
+    """Return the cells of a text table as a pandas data frame, and the layout of the file."""
     layout = text_layout(file, header, decimal)
     with as_one_sentence(file, layout):
         frame = _parse_frame(partial(pd.read_csv, file, **parsing(layout)), layout.decimal)
@@ -525,13 +451,7 @@ def refuse_ragged(file: Path, layout: TextLayout) -> None:
 
 
 def some(names: Sequence[str], most: int = 12) -> str:
-    """Return the first `most` names as text, followed by the number of further names, if any.
-
-    Examples
-    --------
-    >>> some(["a", "b", "c"], 2)
-    'a, b and 1 more'
-    """
+    """Return the first `most` names as text, followed by the number of further names, if any."""
     rest = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(names[:most]) + rest
 

@@ -130,20 +130,7 @@ def _smallest(values: np.ndarray[Any, Any]) -> float | None:
 
 
 class Schedule:
-    """The steps after which the stopping rule is evaluated, and those that are recorded.
-
-    Parameters
-    ----------
-    limit : int
-        Largest number of steps.
-    check_every : int
-        Number of steps between two evaluations of the stopping rule.
-    record_at : int or iterable of int, optional
-        Number of steps between two records, or the steps to record; by default every evaluation of
-        the stopping rule is recorded.
-    first : int
-        Number of steps that were made before, from 0 to `limit`.
-    """
+    """The steps after which the stopping rule is evaluated, and those that are recorded."""
 
     def __init__(
         self,

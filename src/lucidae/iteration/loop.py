@@ -244,17 +244,7 @@ def _stop_requested(callbacks: Sequence[Callback], progress: Progress) -> bool:
 
 
 class Ledger:
-    """Collector of the results of many problems, which finish after different numbers of steps.
-
-    Attributes
-    ----------
-    running : ndarray of int
-        Numbers of the problems that have not finished.
-    pieces : list of (ndarray, state)
-        Numbers of problems that finished together, with their last states.
-    status, n_iter, distance : ndarrays of shape (count,)
-        How each problem ended, after how many steps, and at which distance to optimality.
-    """
+    """Collector of the results of many problems, which finish after different numbers of steps."""
 
     def __init__(self, count: int) -> None:
         self.running = np.arange(count)

@@ -51,19 +51,7 @@ class Below:
 
 
 class Judge:
-    """Judge of running problems: after each check it tells which of them have ended, and how.
-
-    Attributes
-    ----------
-    stop : Below
-        The stopping rule.
-    best, latest : ndarrays with one entry per running problem
-        Smallest and last distance to optimality.
-    waited : ndarray of int
-        Number of evaluations since the smallest distance.
-    ceiling : ndarray or None
-        Distance above which a problem has diverged; None before the first evaluation.
-    """
+    """Judge of running problems: after each check it tells which of them have ended, and how."""
 
     def __init__(self, stop: Below, count: int) -> None:
         self.stop = stop

@@ -56,11 +56,6 @@ def is_shown(verbose: Any) -> bool:
 
     ``"auto"`` does if somebody can see it (`is_watched`). Values that `check_verbose` refuses do
     not, because this function is also called before arguments are checked.
-
-    Examples
-    --------
-    >>> is_shown(True), is_shown(0)
-    (True, False)
     """
     if isinstance(verbose, str):
         return verbose == "auto" and is_watched()
@@ -299,18 +294,6 @@ class Elapsed:
     own draws the line, because the computation does not return before its end; the thread ends with
     the block. While a progress bar is shown the line is not, and inside of another `Elapsed`
     nothing is done.
-
-    Parameters
-    ----------
-    description : str
-        Text at the beginning of the line.
-    verbose : bool or "auto", default="auto"
-        Whether to show the time: always, never, or if somebody can see it.
-
-    Examples
-    --------
-    >>> with Elapsed("waiting", verbose=False):
-    ...     pass
     """
 
     def __init__(self, description: str, verbose: Any = "auto") -> None:
@@ -366,16 +349,6 @@ def timed_fit(method: Method) -> Method:
 
     The first argument of the method are the data. The estimator's parameter `verbose` decides, as
     in `Elapsed`.
-
-    Examples
-    --------
-    >>> class Estimator:
-    ...     verbose = "auto"
-    ...     @timed_fit
-    ...     def fit(self, X):
-    ...         return self
-    >>> isinstance(Estimator().fit(np.ones((2, 2))), Estimator)
-    True
     """
 
     @wraps(method)
@@ -400,13 +373,7 @@ def elapsed_on(X: Any, description: str, verbose: Any) -> AbstractContextManager
 
 
 def time_left(seconds: float) -> str:
-    """Return a number of seconds as text in hours, minutes and seconds.
-
-    Examples
-    --------
-    >>> time_left(3723.4)
-    '1:02:03'
-    """
+    """Return a number of seconds as text in hours, minutes and seconds."""
     minutes, whole = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{whole:02}"

@@ -34,15 +34,7 @@ _TINY = float(np.finfo(float).tiny)
 
 
 def check_range(variance: float, reference: Array) -> None:
-    """Raise a ValueError if the total variance of the data overflows or underflows their dtype.
-
-    Parameters
-    ----------
-    variance : float
-        The total variance, computed as float64.
-    reference : array
-        An array of the dtype in which the fitted attributes are returned.
-    """
+    """Raise a ValueError if the total variance of the data overflows or underflows their dtype."""
     if variance == 0.0 or in_range(variance, reference):
         return
     small = variance < 1.0
@@ -60,13 +52,7 @@ def in_range(variance: float, reference: Array) -> bool:
 
 
 def finite(name: str) -> Callable[[AnyMethod], AnyMethod]:
-    """Return a decorator for methods that return an array; it raises an error if values overflow.
-
-    Parameters
-    ----------
-    name : str
-        Description of the array's entries, in the plural; the message begins with it.
-    """
+    """Return a decorator of methods that return an array; overflow raises an error."""
 
     def decorate(method: AnyMethod) -> AnyMethod:
         @wraps(method)
@@ -92,28 +78,6 @@ def attribute_difference(
     """Return the largest relative difference of a model's attributes to their recomputed values.
 
     The values are computed anew from the weights and the data.
-
-    Parameters
-    ----------
-    model : Model or None
-        The fitted model.
-    weights : UntiedWeights, TiedWeights or VariationalWeights
-        The weights as trained, as float64 NumPy arrays.
-    data : Data
-        The second moment of the data.
-    leading : Leading
-        The leading eigenvalues of the second moment.
-    wanted : int, float, str, tuple or None
-        The estimator's argument `n_components`.
-    running : bool
-        Whether mean and variances are running averages over mini-batches. Then they are not
-        compared, because no data set reproduces them.
-
-    Returns
-    -------
-    float or None
-        The difference; infinite if the number of latents does not agree with `wanted`, and None if
-        `model` is None.
     """
     if model is None:
         return None
@@ -268,15 +232,6 @@ def mean_difference(mean: Vector, data: Data, eps: float = EPS) -> float:
     """Return the largest difference of a mean to that of the data, in standard deviations.
 
     Each feature has its own standard deviation; rounding errors of its mean do not count.
-
-    Parameters
-    ----------
-    mean : ndarray of shape (m,)
-        The mean that is judged.
-    data : Data
-        The data.
-    eps : float
-        Rounding unit of the arithmetic in which `mean` was computed.
     """
     terms = FEWEST_ROUNDINGS + min(data.weight or 0.0, SUMMED)
     apart = np.abs(mean - data.mean)

@@ -676,16 +676,7 @@ def certificate(title: str, figures: LinearFigures) -> Certificate:
 
 
 def with_changes(found: Certificate, changed: Mapping[str, float]) -> Certificate:
-    """Return a certificate whose claim `attributes` fails if a user changed fitted attributes.
-
-    Parameters
-    ----------
-    found : Certificate
-        The certificate of the estimator as it was fitted.
-    changed : mapping of str to float
-        The names of the changed attributes, with the relative size of each change (see
-        `changed_attributes`). If it is empty, `found` itself is returned.
-    """
+    """Return a certificate whose claim `attributes` fails if a user changed fitted attributes."""
     if not changed:
         return found
     names = ", ".join(changed)

@@ -287,35 +287,7 @@ def component_levels(
     noise_variance: float | None = None,
     most: int = 30,
 ) -> Floats:
-    """Return the levels that eigenvalues must exceed in order to count as components.
-
-    Parameters
-    ----------
-    eigenvalues : array-like of shape (m,)
-        All eigenvalues of the covariance, as for `count_components`.
-    n_samples : float
-        Number of rows, or the sum of their weights.
-    criterion : {"parallel_analysis", "hard_threshold"}, default="parallel_analysis"
-        The criterion. ``"mle"`` has no levels.
-    n_features : int, optional
-        Number of features, if `eigenvalues` contains fewer.
-    noise_variance : float, optional
-        Variance of the noise, for ``"hard_threshold"``.
-    most : int, default=30
-        Largest number of levels.
-
-    Returns
-    -------
-    ndarray of shape (q,)
-        One level for each of the q largest eigenvalues, where q is at most `most`. For
-        ``"parallel_analysis"``, level j applies after j − 1 components were removed.
-
-    Examples
-    --------
-    >>> from lucidae.linear.counting import component_levels
-    >>> component_levels([9.0, 4.0, 1.1, 1.0, 0.9], 200, most=3).round(1)
-    array([4.5, 2.3, 1.3])
-    """
+    """Return the levels that eigenvalues must exceed in order to count as components."""
     check_choice(criterion, "criterion", CRITERIA[1:])
     problem = _problem(eigenvalues, n_samples, n_features, True)
     if criterion == "hard_threshold":
@@ -329,13 +301,7 @@ def component_levels(
 
 
 def is_criterion(value: Any) -> bool:
-    """Tell whether a value of `n_components` names a criterion, alone or with a noise variance.
-
-    Examples
-    --------
-    >>> is_criterion("mle"), is_criterion(("hard_threshold", 0.5)), is_criterion(0.95)
-    (True, True, False)
-    """
+    """Tell whether a value of `n_components` names a criterion, alone or with a noise variance."""
     return isinstance(value, str | tuple)
 
 
@@ -344,11 +310,6 @@ def check_criterion(value: Any) -> str | tuple[str, float] | None:
 
     Accepted are the names of `CRITERIA`, and ``("hard_threshold", noise_variance)`` as a tuple or
     a list of two entries with a positive number.
-
-    Examples
-    --------
-    >>> check_criterion("mle"), check_criterion(["hard_threshold", 2]), check_criterion("all")
-    ('mle', ('hard_threshold', 2.0), None)
     """
     if isinstance(value, str):
         return str(value) if value in CRITERIA else None
@@ -362,19 +323,7 @@ def check_criterion(value: Any) -> str | tuple[str, float] | None:
 
 
 def count_wanted(wanted: Any, eigenvalues: Any, weight: float, n_features: int) -> ComponentCount:
-    """Return the number of components that the criterion named by `n_components` finds.
-
-    Parameters
-    ----------
-    wanted : str or tuple
-        The value of `n_components`, see `check_criterion`.
-    eigenvalues : array of shape (q,)
-        All nonzero eigenvalues of the second moment of the centred rows; the divisor is the weight.
-    weight : float
-        Sum of the weights of the rows.
-    n_features : int
-        Number of features.
-    """
+    """Return the number of components that the criterion named by `n_components` finds."""
     name, noise = wanted if isinstance(wanted, tuple) else (wanted, None)
     if weight <= 1.0:  # a single row has no variance
         return ComponentCount(name, 0, np.empty(0))
@@ -393,24 +342,13 @@ def _checked_noise(value: Any, criterion: str) -> float:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ScaledSpectrum:
-    """Eigenvalues of a covariance divided by the largest one, and the shape of the data.
+    """Eigenvalues of a covariance divided by the largest one, and the shape of the data."""
 
-    Parameters
-    ----------
-    values : ndarray of shape (m,)
-        Eigenvalues divided by `unit`, descending; zero if they are below their rounding error.
-    unit : float
-        The largest eigenvalue.
-    n_samples : float
-        Number of rows n.
-    degrees : float
-        Degrees of freedom: n − 1 if the mean was estimated, otherwise n.
-    """
-
+    # (m,): eigenvalues divided by `unit`, descending; zero if they are below their rounding error
     values: Floats
-    unit: float
-    n_samples: float
-    degrees: float
+    unit: float  # the largest eigenvalue
+    n_samples: float  # number of rows n
+    degrees: float  # degrees of freedom: n − 1 if the mean was estimated, otherwise n
 
     @property
     def size(self) -> int:
@@ -493,21 +431,6 @@ def log_evidence(eigenvalues: Floats, n_samples: float, most: int) -> Floats:
         n (\hat λ_j^{-1} - \hat λ_i^{-1}) (λ_i - λ_j),
 
     where :math:`\hat λ_j` is λ_j for j ≤ k and v for j > k.
-
-    Parameters
-    ----------
-    eigenvalues : ndarray of shape (m,)
-        Eigenvalues of the covariance, descending.
-    n_samples : float
-        Number of rows n.
-    most : int
-        Largest number of components, less than m; eigenvalue number `most` + 1 must be positive
-        unless it is the last.
-
-    Returns
-    -------
-    ndarray of shape (most,)
-        The log-evidence of each number of components.
     """
     m = eigenvalues.size
     k = np.arange(1, most + 1)
@@ -582,21 +505,6 @@ def hard_threshold(ratio: float) -> float:
 
     Singular values of a p × q matrix with noise of variance σ², p ≤ q, are kept if they exceed
     λ*(β) σ √q, where β = p/q.
-
-    Parameters
-    ----------
-    ratio : float
-        The ratio β in (0, 1].
-
-    Returns
-    -------
-    float
-        The threshold; 4/√3 for square matrices.
-
-    Examples
-    --------
-    >>> round(hard_threshold(1.0) * 3**0.5, 12)
-    4.0
     """
     beta = check_number(ratio, "ratio", low=0.0, high=1.0, open_low=True)
     root = math.sqrt(beta**2 + 14 * beta + 1)

@@ -87,20 +87,11 @@ class DeflatedCovariance:
     """The second moment Σ as leading eigenpairs and the rest: Σ = V diag(λ) Vᵀ + R.
 
     The digits of R, which may be far smaller than the eigenvalues, are not lost as in the sum.
-
-    Parameters
-    ----------
-    values : array of shape (k,)
-        The eigenvalues λ.
-    vectors : array of shape (m, k)
-        The eigenvectors V, as columns.
-    rest : array of shape (m, m)
-        The second moment R of the rows without their parts along V.
     """
 
-    values: Array
-    vectors: Array
-    rest: Array
+    values: Array  # (k,): the eigenvalues λ
+    vectors: Array  # (m, k): the eigenvectors V, as columns
+    rest: Array  # (m, m): the second moment R of the rows without their parts along V
 
     @property
     def trace(self) -> Array:
@@ -149,23 +140,12 @@ class RowsCovariance:
 
     A product of k row vectors with Σ costs O(nmk) operations and O(nk) memory. The contribution of
     the mean is subtracted from the products and not from the rows, so that sparse rows stay sparse.
-
-    Parameters
-    ----------
-    rows : array or sparse matrix of shape (n, m)
-        The rows, not centred.
-    mean : array of shape (m,)
-        The vector that is subtracted from every row.
-    weights : array of shape (n,)
-        Weights of the rows.
-    total : float
-        Sum of `weights`.
     """
 
-    rows: Any
-    mean: Array
-    weights: Array
-    total: float
+    rows: Any  # (n, m): the rows, not centred
+    mean: Array  # (m,): the vector that is subtracted from every row
+    weights: Array  # (n,): weights of the rows
+    total: float  # sum of `weights`
 
     @property
     def trace(self) -> float:
@@ -235,27 +215,14 @@ class StreamCovariance:
     """The second moment Σ of many weighted rows with m features; the m × m matrix is not formed.
 
     Each product with Σ reads the rows block by block and adds up the products of the blocks.
-
-    Parameters
-    ----------
-    rows : array or sparse matrix of shape (n, m)
-        The rows, not centred.
-    mean : array of shape (m,)
-        Mean of the rows.
-    weights : array of shape (n,)
-        Weights of the rows.
-    small_mean : bool
-        Whether the squared mean is at most `SMALL_MEAN` times the total variance. The mean may
-        then be subtracted from the products instead of from a copy of the rows.
-    variance : float, optional
-        The total variance, if it is known.
     """
 
-    rows: Any
-    mean: Array
-    weights: Array
+    rows: Any  # (n, m): the rows, not centred
+    mean: Array  # (m,): mean of the rows
+    weights: Array  # (n,): weights of the rows
+    # whether the squared mean is at most `SMALL_MEAN` times the total variance
     small_mean: bool = False
-    variance: float | None = None
+    variance: float | None = None  # the total variance, if it is known
 
     @property
     def n_features(self) -> int:

@@ -66,23 +66,14 @@ class MomentSource:
     """The data passed to `fit`, stored as their mean and second moment.
 
     `affordable` tells whether all eigenpairs of the second moment can be computed.
-
-    Parameters
-    ----------
-    moment : SecondMoment
-        Mean and second moment of the rows.
-    rows : array or sparse matrix of shape (n, m) or None
-        The rows themselves, if they are in memory, for eigenpairs that the second moment does not
-        determine accurately (`lucidae.linear.deflation`).
-    weights : array of shape (n,) or None
-        Weights of the rows; None for 1 each.
-    passes : Passes or None
-        The rows if they are not in memory but can be read again, for the same purpose.
     """
 
-    moment: SecondMoment
+    moment: SecondMoment  # mean and second moment of the rows
+    # (n, m): the rows themselves, if they are in memory, for eigenpairs that the second moment does
+    # not determine accurately (`lucidae.linear.deflation`)
     rows: Any = None
-    weights: Array | None = None
+    weights: Array | None = None  # (n,): weights of the rows; None for 1 each
+    # the rows if they are not in memory but can be read again, for the same purpose
     passes: Passes | None = None
 
     affordable = True
@@ -117,37 +108,20 @@ class RowsSource:
     """The data passed to `fit`, stored as rows.
 
     It is used if there are few rows, or too many features m for an m × m matrix.
-
-    Parameters
-    ----------
-    rows : array or sparse matrix of shape (n, m)
-        The rows.
-    weights : array of shape (n,)
-        Weights of the rows.
-    mean : array of shape (m,)
-        Weighted mean of the rows.
-    weight : float
-        Sum of `weights`.
-    trace : float
-        Total variance of the rows: the trace of their second moment.
-    moment : SecondMoment or None
-        The second moment of the rows if it was computed as well, otherwise None.
-    copied : tuple of arrays of shapes (n, m) and (m,), or None
-        A centred float64 copy of the rows, and the mean of this copy, which is zero up to rounding
-        errors; None if products use the rows themselves. If the rows are sparse and
-        their mean is large, only the columns without zeros are centred.
-    single : tuple of arrays of shapes (n, m) and (m,), or None
-        If the rows are float32, the rows or a centred float32 copy, and their mean, for products in
-        single precision. A float64 copy is then made only if single precision is not enough.
     """
 
-    rows: Any
-    weights: Array
-    mean: Array
-    weight: float
-    trace: float
+    rows: Any  # (n, m): the rows
+    weights: Array  # (n,): weights of the rows
+    mean: Array  # (m,): weighted mean of the rows
+    weight: float  # sum of `weights`
+    trace: float  # total variance of the rows: the trace of their second moment
+    # the second moment of the rows if it was computed as well, otherwise None
     moment: SecondMoment | None = None
+    # A centred float64 copy of the rows, and the mean of this copy, which is zero up to rounding
+    # errors; None if products use the rows themselves
     copied: tuple[Array, Array] | None = None
+    # if the rows are float32, the rows or a centred float32 copy, and their mean, for products in
+    # single precision
     single: tuple[Array, Array] | None = None
 
     @classmethod
@@ -364,21 +338,12 @@ Source = MomentSource | RowsSource | BlocksSource
 
 @dataclass(frozen=True, slots=True)
 class LinearSolver:
-    """Properties of one of the solvers of `LinearAutoencoder`.
+    """Properties of one of the solvers of `LinearAutoencoder`."""
 
-    Parameters
-    ----------
-    closed_form : bool
-        Whether the solver computes the optimum from the leading eigenpairs of the second moment.
-    batches : bool
-        Whether the solver draws batches of rows. The other solvers use only the second moment.
-    if_unknown : str, optional
-        Name of the solver that is used instead if no closed form of the minimum is known. Without
-        a name, an error is raised in this case.
-    """
-
+    # whether the solver computes the optimum from the leading eigenpairs of the second moment
     closed_form: bool
-    batches: bool = False
+    batches: bool = False  # whether the solver draws batches of rows
+    # name of the solver that is used instead if no closed form of the minimum is known
     if_unknown: str | None = None
 
 
@@ -398,18 +363,6 @@ def source_of(
 
     A solver that draws batches needs rows. For the others, the cheaper form for the shape of X is
     chosen.
-
-    Parameters
-    ----------
-    X : array or sparse matrix of shape (n, m)
-        Validated rows.
-    weights : array of shape (n,) or None
-        Weights (frequencies) of the rows; None for 1 each.
-    solver : LinearSolver
-        Properties of the solver.
-    wanted : int, float or None
-        The argument `n_components` of the estimator; unless it is an integer, all eigenpairs are
-        needed.
     """
     n, m = X.shape
     if solver.batches:

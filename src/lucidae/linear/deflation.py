@@ -77,8 +77,7 @@ BLOCK_ROWS = 8192
 """Number of rows of a block that are centred and deflated at a time."""
 
 COPIED_ENTRIES = 2**26
-"""Largest number of entries of rows that are copied and deflated: the copy takes half a gibibyte.
-"""
+"""Largest number of entries of rows that are copied and deflated: copy takes half a gibibyte."""
 
 DENSE_ENTRIES = 2**24
 """The same for sparse rows, which a deflation makes dense."""
@@ -99,32 +98,7 @@ rounding errors."""
 def accurate_pairs(
     values: np.ndarray[Any, Any], k: int, rounding: float, allowed: float = ALLOWED
 ) -> int:
-    """Return how many of the first `k` eigenvectors of a second moment are accurate.
-
-    Parameters
-    ----------
-    values : ndarray of shape (q,)
-        Leading eigenvalues, descending: at least k of them, unless there are fewer.
-    k : int
-        Number of eigenpairs that are wanted.
-    rounding : float
-        Relative error of the second moment: the machine epsilon, or more.
-    allowed : float
-        Largest angle of an accurate eigenvector to the true one.
-
-    Returns
-    -------
-    int
-        The number of eigenpairs before the first one that is not accurate.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> accurate_pairs(np.array([3.0, 2.0, 1.0]), 2, 2.2e-16)
-    2
-    >>> accurate_pairs(np.array([3e12, 2.0, 1.0]), 2, 2.2e-16)
-    1
-    """
+    """Return how many of the first `k` eigenvectors of a second moment are accurate."""
     k = min(k, len(values))
     if k < 2 or not values[0] > 0.0:
         return k
@@ -141,24 +115,7 @@ def accurate_pairs(
 def refined_spectrum(
     source: Source, spectrum: Spectrum, k: int
 ) -> tuple[Spectrum, Covariance] | None:
-    """Return accurate eigenpairs of the rows of `source` if those of `spectrum` are not accurate.
-
-    Parameters
-    ----------
-    source : MomentSource, RowsSource or BlocksSource
-        The data that were passed to `fit`.
-    spectrum : Spectrum
-        Leading eigenpairs of their second moment.
-    k : int
-        Number of eigenpairs that are used.
-
-    Returns
-    -------
-    tuple of Spectrum and Covariance, or None
-        Accurate eigenpairs, as many as there were, and products with the second moment by centred
-        rows, or by these eigenpairs and the rest. None if the first k pairs of `spectrum` are
-        accurate, or if the rows are too large, or not in memory and cannot be read again.
-    """
+    """Return accurate eigenpairs of rows of `source` if those of `spectrum` are not accurate."""
     if are_accurate(source, spectrum.values, k):
         return None
     ref = spectrum.values
@@ -246,18 +203,10 @@ def _centred(X: Any, weights: Array | None, mean: Array, ref: Array) -> tuple[Ar
 
 @dataclass(frozen=True)
 class CentredRows:
-    """Centred rows in memory, from which components are removed.
+    """Centred rows in memory, from which components are removed."""
 
-    Parameters
-    ----------
-    rows : array of shape (n, m)
-        The rows, whose mean is zero.
-    weights : array of shape (n,)
-        Weights of the rows.
-    """
-
-    rows: Array
-    weights: Array
+    rows: Array  # (n, m): the rows, whose mean is zero
+    weights: Array  # (n,): weights of the rows
 
     @cached_property
     def variance(self) -> float:
@@ -286,21 +235,11 @@ class CentredRows:
 
 @dataclass(frozen=True)
 class CentredBlocks:
-    """Centred rows that are read in blocks, several times, from which components are removed.
+    """Centred rows that are read in blocks, several times, from which components are removed."""
 
-    Parameters
-    ----------
-    passes : Passes
-        The rows, not centred, with their weights.
-    whole : SecondMoment
-        Mean and second moment of the rows, from the first pass.
-    vectors : array of shape (m, q)
-        Orthonormal vectors along which the rows have no part.
-    """
-
-    passes: Passes
-    whole: SecondMoment
-    vectors: Array
+    passes: Passes  # the rows, not centred, with their weights
+    whole: SecondMoment  # mean and second moment of the rows, from the first pass
+    vectors: Array  # (m, q): orthonormal vectors along which the rows have no part
 
     @cached_property
     def moment(self) -> SecondMoment:
@@ -356,17 +295,10 @@ class WideBlocks:
     """Centred rows with very many features that are read in blocks, without some components.
 
     Their second moment is not formed: each product with it is a pass over the data.
-
-    Parameters
-    ----------
-    source : BlocksSource
-        The rows, not centred.
-    vectors : ndarray of shape (m, q)
-        Orthonormal vectors along which the rows have no part.
     """
 
-    source: BlocksSource
-    vectors: np.ndarray[Any, Any]
+    source: BlocksSource  # the rows, not centred
+    vectors: np.ndarray[Any, Any]  # (m, q): orthonormal vectors along which the rows have no part
 
     @cached_property
     def variance(self) -> float:
@@ -411,17 +343,10 @@ class DeflatedBlocksCovariance:
     """The second moment Σ as leading eigenpairs and the rest, which is multiplied by a pass.
 
     It is the counterpart of `DeflatedCovariance` for very many features.
-
-    Parameters
-    ----------
-    spectrum : Spectrum
-        The leading eigenpairs.
-    blocks : WideBlocks
-        The rows without their parts along some of the eigenvectors.
     """
 
-    spectrum: Spectrum
-    blocks: WideBlocks
+    spectrum: Spectrum  # the leading eigenpairs
+    blocks: WideBlocks  # the rows without their parts along some of the eigenvectors
 
     @property
     def trace(self) -> float:
@@ -476,24 +401,7 @@ def _block_moment(
 def deflated(
     data: CentredRows | CentredBlocks | WideBlocks, spectrum: Spectrum, kept: int
 ) -> tuple[Spectrum, CentredRows | CentredBlocks | WideBlocks]:
-    """Return eigenpairs of rows, of which the first `kept` of `spectrum` are accurate.
-
-    Parameters
-    ----------
-    data : CentredRows, CentredBlocks or WideBlocks
-        Centred rows; they are not changed.
-    spectrum : Spectrum
-        Leading eigenpairs of their second moment.
-    kept : int
-        Number of its eigenpairs that are kept, at least 1.
-
-    Returns
-    -------
-    found : Spectrum
-        As many eigenpairs as `spectrum` has. Its field `beyond` is known.
-    rest : CentredRows, CentredBlocks or WideBlocks
-        The rows after the last deflation whose second moment was needed.
-    """
+    """Return eigenpairs of rows, of which the first `kept` of `spectrum` are accurate."""
     wanted = int(spectrum.values.shape[0])
     values, vectors = spectrum.values[:kept], spectrum.vectors[:, :kept]
     xp, eps = namespace(values), machine_epsilon(values)

@@ -133,33 +133,6 @@ def eigenvalue_bound(inner: Vector, outer: Vector, first: int, share: float) -> 
 
     The bound holds if the eigenvector v of λ has at least the length `share` in the first block of
     the basis Q; see the module's docstring.
-
-    Parameters
-    ----------
-    inner : ndarray of shape (q, q)
-        T = QAQᵀ for the orthonormal rows Q of a subspace.
-    outer : ndarray of shape (q, q)
-        NNᵀ for N = QA − TQ.
-    first : int
-        Number of rows of the first block of Q.
-    share : float
-        Positive lower bound τ on the length of the first `first` entries of Qv.
-
-    Returns
-    -------
-    float
-        The bound. It is at least the largest eigenvalue of T.
-
-    Examples
-    --------
-    In the plane, the subspace is spanned by a vector at 45 degrees to both eigenvectors:
-
-    >>> import numpy as np
-    >>> A, row = np.diag([3.0, 1.0]), np.array([[1.0, 1.0]]) / np.sqrt(2)
-    >>> inner = row @ A @ row.T
-    >>> rest = row @ A - inner @ row
-    >>> round(eigenvalue_bound(inner, rest @ rest.T, 1, 1 / np.sqrt(2)), 3)
-    3.414
     """
     q = len(inner)
     selected = np.zeros((q, q))
@@ -174,28 +147,6 @@ class Complement:
     """Block Krylov space of the second moment in the orthogonal complement of a decoder's span.
 
     The second moment is a matrix (m, m) for m features, and the span has the dimension r.
-
-    Parameters
-    ----------
-    product : callable
-        Function that returns the product of q rows, of shape (q, m), with the second moment.
-    span : ndarray of shape (m, r)
-        Orthonormal basis of the decoder's span, as columns.
-    rounding : float
-        Bound on the rounding error of a product with a unit vector.
-    starts : ndarray of shape (s, m)
-        Random rows Ω of standard normal entries; none if the complement is empty.
-
-    Attributes
-    ----------
-    block : ndarray of shape (b, m)
-        Orthonormal rows of the next block, whose product with the second moment is not yet known.
-    bound : float
-        Upper bound on the largest eigenvalue in the complement, so far.
-    found : float
-        Largest Ritz value in the complement, a lower bound on its largest eigenvalue.
-    steps : int
-        Number of steps so far, each of which is one product with a block of rows.
     """
 
     def __init__(

@@ -26,24 +26,14 @@ Vector = np.ndarray[Any, Any]
 
 @dataclass(frozen=True, slots=True)
 class AlignedPoint:
-    """Weights whose encoder rows and decoder columns are multiples of the principal axes.
+    """Weights whose encoder rows and decoder columns are multiples of the principal axes."""
 
-    Parameters
-    ----------
-    values : ndarray of shape (m,)
-        All eigenvalues of the second moment Σ, descending.
-    encoder, decoder : ndarrays of shape (k,)
-        Lengths of the encoder's rows and of the decoder's columns.
-    penalties : ndarray of shape (k,)
-        ℓ₂ penalty of each latent; 0 for nested dropout.
-    keep : ndarray of shape (k,)
-        Probability with which nested dropout keeps each latent; 1 for the non-uniform ℓ₂ objective.
-    """
-
-    values: Vector
-    encoder: Vector
+    values: Vector  # (m,): all eigenvalues of the second moment Σ, descending
+    encoder: Vector  # (k,): lengths of the encoder's rows and of the decoder's columns
     decoder: Vector
-    penalties: Vector
+    penalties: Vector  # (k,): ℓ₂ penalty of each latent; 0 for nested dropout
+    # (k,): probability with which nested dropout keeps each latent; 1 for the non-uniform ℓ₂
+    # objective
     keep: Vector
 
     @classmethod

@@ -112,17 +112,6 @@ def relative_direction(rule: Rule, weights: Any, covariance: Any, scale: Any) ->
     Both are Frobenius norms over all weights. The ratio is 0 at a fixed point and of order 1 at a
     random start. If the norm of the weights is below `SMALLEST_NORM`, it is replaced by
     `SMALLEST_NORM`, because all latents may be zero at the optimum.
-
-    Parameters
-    ----------
-    rule : Rule
-        Gives the direction.
-    weights : weights
-        The weights at which the direction is computed.
-    covariance : Covariance
-        Products with the second moment of the data.
-    scale : float or array
-        The curvature at the optimum, which makes the ratio dimensionless.
     """
     return relative_norm(rule.direction(weights, covariance), weights, scale)
 

@@ -91,11 +91,6 @@ def without_setting(message: str) -> str:
     """Return an error message without the advice to set ``handle_missing``.
 
     The command line has no such option.
-
-    Examples
-    --------
-    >>> without_setting(f"Input X contains NaN. {IN_MEMORY}")
-    'Input X contains NaN. Remove or impute the missing entries first.'
     """
     remedy = "Remove or impute the missing entries first."
     return message.replace(IN_MEMORY, remedy).replace(f" {IN_BLOCKS}", "")
@@ -401,30 +396,7 @@ def fit_observed(
     training: DescentSettings,
     previous: ObservedGaussian | None = None,
 ) -> Solution[IncompleteStream]:
-    """Return the maximum-likelihood parameters, with k latents, of rows with missing entries.
-
-    Parameters
-    ----------
-    X : array of shape (n, m)
-        The rows; NaN stands for missing. Each feature must have an observed entry.
-    weights : array of shape (n,) or None
-        Weights (frequencies) of the rows; None for 1 each.
-    k : int
-        Number of latents, less than m.
-    training : DescentSettings
-        Tolerance and largest number of steps. The solver stops when the gradient of the
-        log-likelihood per row, divided by the root of the complete-data information, is at most the
-        tolerance: √(γ‖∂ℓ/∂(W, μ)‖² + (2/m)(∂ℓ/∂log γ)²)/n for the log-likelihood ℓ, the loadings W,
-        the mean μ and the noise variance γ.
-    previous : ObservedGaussian, optional
-        An earlier fit from which to start, also one with another number of latents.
-
-    Returns
-    -------
-    Solution
-        The fitted parameters, in the form from which `partial_fit` can continue, how the solver
-        ended, and its history.
-    """
+    """Return the maximum-likelihood parameters, with k latents, of rows with missing entries."""
     rows = ObservedRows.of(X, weights)
     problem = _ObservedLikelihood(rows, k)
     beta, noise = first_parameters(rows, k, previous)
@@ -542,32 +514,15 @@ class IncompleteStream:
     Complete rows are summarised exactly, by their second moment. The expected statistics of rows
     with missing entries depend on the parameters. Their running average over the batches is stored;
     a later batch, computed with better parameters, has a larger weight in it.
-
-    Parameters
-    ----------
-    beta : array of shape (m, k + 1)
-        Loadings and mean, in units of `unit` and relative to `center`.
-    noise : float
-        Noise variance, in units of `unit` squared.
-    center : array of shape (m,)
-        The vector that is subtracted from all rows.
-    unit : float
-        The number by which all rows are divided.
-    statistics : Statistics
-        Sum of the statistics of the rows with missing entries.
-    moment : SecondMoment or None
-        Second moment of the complete rows.
-    steps : int
-        Number of batches.
     """
 
-    beta: Array
-    noise: float
-    center: Array
-    unit: float
-    statistics: Statistics | None
-    moment: SecondMoment | None
-    steps: int = 0
+    beta: Array  # (m, k + 1): loadings and mean, in units of `unit` and relative to `center`
+    noise: float  # noise variance, in units of `unit` squared
+    center: Array  # (m,): the vector that is subtracted from all rows
+    unit: float  # the number by which all rows are divided
+    statistics: Statistics | None  # sum of the statistics of the rows with missing entries
+    moment: SecondMoment | None  # second moment of the complete rows
+    steps: int = 0  # number of batches
 
     @classmethod
     def begin(

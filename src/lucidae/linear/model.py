@@ -52,30 +52,14 @@ is at most this number. The product is the same if a factor is moved from one la
 @saved_as("lucidae.linear.trained/1", formerly="lucidae.linear.model:Outcome")
 @dataclass(frozen=True, slots=True)
 class TrainedWeights:
-    """The weights that a solver returned, and how the solver found them.
+    """The weights that a solver returned, and how the solver found them."""
 
-    Parameters
-    ----------
-    weights : weights
-        Encoder and decoder, latents in the order of training.
-    method : Method
-        The training method.
-    status : Status
-        How the solver ended.
-    n_iter : int
-        Number of steps; 1 for a closed form.
-    history : History
-        The recorded loss; empty for a closed form.
-    learning_rate : float or None
-        The step size; None for a closed form.
-    """
-
-    weights: Any
-    method: Method
-    status: Status
-    n_iter: int
-    history: History
-    learning_rate: float | None = None
+    weights: Any  # encoder and decoder, latents in the order of training
+    method: Method  # the training method
+    status: Status  # how the solver ended
+    n_iter: int  # number of steps; 1 for a closed form
+    history: History  # the recorded loss; empty for a closed form
+    learning_rate: float | None = None  # the step size; None for a closed form
 
 
 @saved_as("lucidae.linear.model/1", formerly="lucidae.linear.model:Model")
@@ -85,47 +69,23 @@ class Model:
 
     The latents are in descending order of variance, and the entry of largest magnitude of each
     component is positive.
-
-    Parameters
-    ----------
-    mean : array of shape (m,)
-        Mean of the training rows.
-    encoder : array of shape (k, m)
-        Rows of the encoder.
-    atoms : array of shape (k, m)
-        Columns of the decoder, as rows.
-    components : array of shape (k, m)
-        Columns of the decoder scaled to unit length, as rows; 0 for zero latents.
-    variances : array of shape (k,)
-        Variance of the data along each component; the divisor is the total weight minus 1.
-    code_deviations : array of shape (k,)
-        Standard deviation of each code; 1 for a code without variance.
-    total_variance : float
-        Trace of the covariance; the divisor is the total weight minus 1.
-    basis : array of shape (m, r)
-        Orthonormal basis of the span of the decoder's columns.
-    inside : array of shape (r, r)
-        Covariance of the data in that basis.
-    noise_variance : float
-        Mean variance of the data per dimension orthogonal to the basis; 0 if r equals m.
-    weight : float
-        Sum of the weights of the training rows.
-    outcome : TrainedWeights
-        The weights as trained, before ordering, and how they were found.
     """
 
-    mean: Array
-    encoder: Array
-    atoms: Array
+    mean: Array  # (m,): mean of the training rows
+    encoder: Array  # (k, m): rows of the encoder
+    atoms: Array  # (k, m): columns of the decoder, as rows
+    # (k, m): columns of the decoder scaled to unit length, as rows; 0 for zero latents
     components: Array
+    # (k,): variance of the data along each component; the divisor is the total weight minus 1
     variances: Array
-    code_deviations: Array
-    total_variance: float
-    basis: Array
-    inside: Array
+    code_deviations: Array  # (k,): standard deviation of each code; 1 for a code without variance
+    total_variance: float  # trace of the covariance; the divisor is the total weight minus 1
+    basis: Array  # (m, r): orthonormal basis of the span of the decoder's columns
+    inside: Array  # (r, r): covariance of the data in that basis
+    # mean variance of the data per dimension orthogonal to the basis; 0 if r equals m
     noise_variance: float
-    weight: float
-    outcome: TrainedWeights
+    weight: float  # sum of the weights of the training rows
+    outcome: TrainedWeights  # the weights as trained, before ordering, and how they were found
 
     @property
     def degrees(self) -> float:
@@ -206,22 +166,7 @@ def build_model(
     covariance: Covariance,
     spectrum: Spectrum | None = None,
 ) -> Model:
-    """Return the fitted model: latents ordered by variance, with fixed signs and their variances.
-
-    Parameters
-    ----------
-    outcome : TrainedWeights
-        The weights as the solver returned them.
-    mean : array of shape (m,)
-        Mean of the training rows.
-    weight : float
-        Sum of the weights of the training rows.
-    covariance : Covariance
-        Products with the second moment of the training rows, from which variances are computed.
-    spectrum : Spectrum, optional
-        Leading eigenpairs of the second moment. If the components are their eigenvectors, the
-        variances are their eigenvalues, and no product is computed.
-    """
+    """Return fitted model: latents ordered by variance, with fixed signs and their variances."""
     encoder, atoms = as_double(outcome.weights.encoder), as_double(outcome.weights.atoms)
     xp = namespace(atoms)
     components, nonzero = _unit_rows(encoder, atoms)

@@ -45,26 +45,13 @@ BLOCK_ENTRIES = 2**22
 @saved_as("lucidae.linear.observed_gaussian/1")
 @dataclass(frozen=True, slots=True)
 class ObservedGaussian:
-    """The Gaussian model N(μ, WWᵀ + γI) of rows whose entries may be missing (NaN).
+    """The Gaussian model N(μ, WWᵀ + γI) of rows whose entries may be missing (NaN)."""
 
-    Parameters
-    ----------
-    mean : array of shape (m,)
-        The mean μ.
-    loadings : array of shape (m, k)
-        The loadings W: orthogonal columns in descending order of length.
-    noise : float
-        The noise variance γ.
-    weight : float
-        Sum of the weights of the rows from which the parameters were estimated.
-    bounded : bool
-        Whether the likelihood had a maximum; if not, γ tended to zero and has a tiny value instead.
-    """
-
-    mean: Array
-    loadings: Array
-    noise: float
-    weight: float
+    mean: Array  # (m,): the mean μ
+    loadings: Array  # (m, k): the loadings W: orthogonal columns in descending order of length
+    noise: float  # the noise variance γ
+    weight: float  # sum of the weights of the rows from which the parameters were estimated
+    # whether the likelihood had a maximum; if not, γ tended to zero and has a tiny value instead
     bounded: bool = True
 
     def expectation(self, X: Array) -> Array:

@@ -25,25 +25,10 @@ ADAM_RATE = 3e-3
 
 @dataclass(frozen=True, slots=True)
 class Optimizer(ABC):
-    """Interface of optimizers, which update weights against a direction such as a gradient.
+    """Interface of optimizers, which update weights against a direction such as a gradient."""
 
-    Parameters
-    ----------
-    rate : float or array
-        The step size; an array has one step size per run.
-    momentum : float
-        The momentum, from 0 to below 1, which optimizers without momentum ignore.
-
-    Attributes
-    ----------
-    uses_momentum : bool
-        Whether the momentum has an effect.
-    commutes_with_rotations : bool
-        Whether training on rotated features gives the rotated weights of training on the original
-        features.
-    """
-
-    rate: Any
+    rate: Any  # the step size; an array has one step size per run
+    # the momentum, from 0 to below 1, which optimizers without momentum ignore
     momentum: float = 0.9
 
     uses_momentum = False
@@ -253,31 +238,17 @@ OPTIMIZERS: dict[str, type[Optimizer]] = {
 @saved_as("lucidae.linear.descent/1", formerly="lucidae.linear.solvers:Training")
 @dataclass(frozen=True, slots=True)
 class DescentSettings:
-    """Checked settings of the gradient and stochastic solvers.
+    """Checked settings of the gradient and stochastic solvers."""
 
-    Parameters
-    ----------
-    optimizer : str
-        Name of the optimizer, a key of `OPTIMIZERS`.
-    learning_rate : float or "auto"
-        The step size; ``"auto"`` computes it from a bound on the curvature.
-    momentum : float
-        Momentum of heavy ball and Nesterov.
-    max_iter : int
-        Largest number of steps.
-    tol : float
-        Descent stops when ‖direction‖ ≤ tol · scale · ‖weights‖, with Frobenius norms over all
-        weights, where scale is the curvature at the optimum. See
-        `lucidae.linear.methods.relative_direction`.
-    verbose : bool or "auto"
-        Whether to show a progress bar: always, never, or if somebody can see it.
-    """
-
-    optimizer: str = "nesterov"
+    optimizer: str = "nesterov"  # name of the optimizer, a key of `OPTIMIZERS`
+    # the step size; ``"auto"`` computes it from a bound on the curvature
     learning_rate: float | str = "auto"
-    momentum: float = 0.9
-    max_iter: int = 10_000
+    momentum: float = 0.9  # momentum of heavy ball and Nesterov
+    max_iter: int = 10_000  # largest number of steps
+    # descent stops when ‖direction‖ ≤ tol · scale · ‖weights‖, with Frobenius norms over all
+    # weights, where scale is the curvature at the optimum
     tol: float = 1e-6
+    # whether to show a progress bar: always, never, or if somebody can see it
     verbose: bool | str = False
 
     @property

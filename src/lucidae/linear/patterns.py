@@ -53,36 +53,18 @@ class ObservedRows:
     second moment of the extended rows √w (1, x). Any other extended rows (a, v) with this second
     moment can be stored in their place. For a pattern with many rows, these are the rows of the
     triangular factor of a QR factorisation, so that r ≤ n rows are stored in all.
-
-    Parameters
-    ----------
-    mask : array of shape (p, m)
-        For each pattern, 1 for observed features and 0 for others.
-    counts : array of shape (p,)
-        Sum of the weights of the rows of each pattern.
-    rows : array of shape (r, m)
-        The parts v of the stored rows, pattern by pattern, computed from data from which `center`
-        was subtracted and which were divided by `unit`; 0 where entries are missing.
-    intercepts : array of shape (r,)
-        The parts a of the stored rows.
-    starts : ndarray of int of shape (p + 1,)
-        Index of the first stored row of each pattern, and r at the end.
-    center : array of shape (m,)
-        Mean of the observed entries of each feature.
-    unit : float
-        Root of the mean variance of the observed entries.
-    weight : float
-        Sum of the weights of all rows with an observed entry.
     """
 
-    mask: Array
-    counts: Array
+    mask: Array  # (p, m): for each pattern, 1 for observed features and 0 for others
+    counts: Array  # (p,): sum of the weights of the rows of each pattern
+    # (r, m): the parts v of the stored rows, pattern by pattern, computed from data from which
+    # `center` was subtracted and which were divided by `unit`; 0 where entries are missing
     rows: Array
-    intercepts: Array
-    starts: Vector
-    center: Array
-    unit: float
-    weight: float
+    intercepts: Array  # (r,): the parts a of the stored rows
+    starts: Vector  # (p + 1,): index of the first stored row of each pattern, and r at the end
+    center: Array  # (m,): mean of the observed entries of each feature
+    unit: float  # root of the mean variance of the observed entries
+    weight: float  # sum of the weights of all rows with an observed entry
 
     @classmethod
     def of(
@@ -117,7 +99,7 @@ class ObservedRows:
         """Return the `ObservedRows` of centred and scaled rows, sorted by pattern.
 
         `filled` are the rows with 0 for missing entries, and `mask` is 1 where an entry is
-        observed. A pattern is a set of observed features. `weights` are the weights of the rows.
+        observed. `weights` are the weights of the rows.
         """
         xp, seen, mass = namespace(filled), to_numpy(mask) > 0.0, to_numpy(weights)
         used = np.flatnonzero(seen.any(axis=1) & (mass > 0.0))
@@ -210,8 +192,8 @@ class ObservedRows:
     def _parts(self, k: int) -> Iterator[tuple[slice, slice]]:
         """Yield pairs of slices: some patterns of observed features, and their stored rows.
 
-        A pattern is a set of observed features. Each part is so small that the matrices of all its
-        rows, (k + 1) × (k + 1) for k latents, fit into memory.
+        Each part is so small that the matrices of all its rows, (k + 1) × (k + 1) for k latents,
+        fit into memory.
         """
         most = max(1, BLOCK_ENTRIES // max(self.mask.shape[1], (k + 1) ** 2))
         first, last = 0, len(self.starts) - 1
@@ -224,7 +206,7 @@ class ObservedRows:
     def _owners(self, patterns: slice) -> Array | None:
         """Return the index of the pattern to which each stored row belongs, for some patterns.
 
-        A pattern is a set of observed features. The result is None if each pattern has one row.
+        The result is None if each pattern has one row.
         """
         sizes = np.diff(self.starts[patterns.start : patterns.stop + 1])
         if np.all(sizes == 1):
@@ -235,8 +217,8 @@ class ObservedRows:
     def _summed(self, latents: Array, patterns: slice, owner: Array | None) -> Array:
         """Return the sum of zzᵀ over the stored rows of each of p patterns, (p, k + 1, k + 1).
 
-        A pattern is a set of observed features. `latents` contains the vector z of each row, and
-        `owner` the index of its pattern, or None if each pattern has one row.
+        `latents` contains the vector z of each row, and `owner` the index of its pattern, or None
+        if each pattern has one row.
         """
         outer = latents[:, :, None] * latents[:, None, :]
         if owner is None:

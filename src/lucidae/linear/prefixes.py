@@ -84,22 +84,6 @@ class PrefixNumbers:
     A number determines the prefix length b of its row: the first b latents are kept. NumPy draws
     the numbers in the order in which the epochs need them. A seed therefore gives the same
     trajectory on every device, however many epochs are computed at once.
-
-    Parameters
-    ----------
-    prior : array of shape (k,)
-        Probabilities of the prefix lengths 1 … k.
-    rng : numpy.random.Generator
-        The generator from which the numbers are drawn.
-    n_rows : int
-        Number of rows of the batch.
-
-    Examples
-    --------
-    >>> draw = PrefixNumbers(np.array([0.5, 0.5]), np.random.default_rng(0), 3)
-    >>> numbers, width = draw(4, 1)
-    >>> numbers.shape, width
-    ((4, 1, 3), 2)
     """
 
     def __init__(self, prior: Array, rng: np.random.Generator, n_rows: int) -> None:

@@ -48,30 +48,15 @@ class Probe(NamedTuple):
     `difference` compares them with a `SecondMoment` that was updated batch by batch, and so shows
     whether that moment is correct. One pass over n rows of m features costs O(nm) and is made
     during `fit`, unless the rows have more than `PROBED_ENTRIES` entries.
-
-    Parameters
-    ----------
-    directions : ndarray of shape (3, m)
-        Random directions. Each entry is divided by the standard deviation of its feature in the
-        first batch, so that all features count alike.
-    weight : float
-        Sum of the weights of the rows.
-    mean : ndarray of shape (3,)
-        Mean of the rows' projections on the directions.
-    scatter : ndarray of shape (3, 3)
-        Weighted sum of the outer products of the centred projections.
-    size : float
-        Largest sum of absolute terms in a projection, which determines its rounding error.
-    rows : int
-        Number of rows.
     """
 
-    directions: Vector
-    weight: float
-    mean: Vector
-    scatter: Vector
+    directions: Vector  # (3, m): random directions
+    weight: float  # sum of the weights of the rows
+    mean: Vector  # (3,): mean of the rows' projections on the directions
+    scatter: Vector  # (3, 3): weighted sum of the outer products of the centred projections
+    # largest sum of absolute terms in a projection, which determines its rounding error
     size: float
-    rows: int
+    rows: int  # number of rows
 
     @classmethod
     def of(cls, X: Any, weights: Any, moment: SecondMoment) -> Probe | None:
@@ -133,26 +118,7 @@ class Probe(NamedTuple):
 def probe_after(
     probe: Probe | None, before: SecondMoment | None, moment: SecondMoment, X: Any, weights: Any
 ) -> Probe | None:
-    """Return the probe (mean and scatter along random directions) of all rows seen so far.
-
-    Parameters
-    ----------
-    probe : Probe or None
-        The probe of the rows before the batch; None if these had too many entries.
-    before : SecondMoment or None
-        The moment of the rows before the batch; None if this batch is the first one.
-    moment : SecondMoment
-        The moment of all rows, including the batch.
-    X : array of shape (n, m)
-        The rows of the batch.
-    weights : array of shape (n,) or None
-        The weights of these rows; None if all are 1.
-
-    Returns
-    -------
-    Probe or None
-        None if all rows together have more than `PROBED_ENTRIES` entries.
-    """
+    """Return the probe (mean and scatter along random directions) of all rows seen so far."""
     if before is None:
         return Probe.of(X, weights, moment)
     return None if probe is None else probe.after(X, weights)

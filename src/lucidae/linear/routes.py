@@ -139,30 +139,18 @@ COLUMNS = 4096
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """Costs of the three algorithms for the leading eigenpairs of a second moment.
+    """Costs of the three algorithms for the leading eigenpairs of a second moment."""
 
-    Parameters
-    ----------
-    moment : float
-        Operations by the second moment as a matrix; infinite if the matrix would be too large.
-    gram : float
-        Operations by the Gram matrix of the rows; infinite if the matrix would be too large.
-    krylov : float
-        Operations of one product with a block of vectors in block Krylov iteration.
-    widest : int
-        Largest number of vectors in such a block.
-    fewest : float
-        Number of such products after which the iteration has usually converged.
-    most : float
-        Number of such products after which it is given up: they cost as much as an
-        eigendecomposition by a dense solver.
-    """
-
+    # operations by the second moment as a matrix; infinite if the matrix would be too large
     moment: float
+    # operations by the Gram matrix of the rows; infinite if the matrix would be too large
     gram: float
-    krylov: float
-    widest: int = WIDEST
+    krylov: float  # operations of one product with a block of vectors in block Krylov iteration
+    widest: int = WIDEST  # largest number of vectors in such a block
+    # number of such products after which the iteration has usually converged
     fewest: float = FEWEST_PASSES
+    # number of such products after which it is given up: they cost as much as an eigendecomposition
+    # by a dense solver
     most: float = math.inf
 
     @property
@@ -186,29 +174,6 @@ def costs(n: int, m: int, k: int, *, entries: int | None = None, narrow: bool = 
 
     They are an eigendecomposition of the second moment as a matrix, one of the Gram matrix of the
     rows, and block Krylov iteration.
-
-    Parameters
-    ----------
-    n, m : int
-        Number of rows and of features.
-    k : int
-        Number of eigenpairs.
-    entries : int, optional
-        Number of stored entries if the rows are sparse; None for dense rows.
-    narrow : bool
-        Whether products with narrow blocks of `NARROW` vectors are fast, because the rows are
-        dense and are read in pieces that stay in the cache.
-
-    Returns
-    -------
-    Costs
-        The cost of each algorithm in floating-point operations.
-
-    Examples
-    --------
-    >>> tall, square = costs(60_000, 500, 10), costs(5000, 5000, 10)
-    >>> tall.passes < 12 < square.passes
-    True
     """
     stored, unit, square = n * m, 1.0, 1.0
     if entries is not None:
@@ -256,22 +221,7 @@ def eigen_cost(size: int, k: int) -> float:
 
 
 def single_statistics(X: Any, shares: Array) -> tuple[Array, float, tuple[Array, Array]] | None:
-    """Return mean and total variance of float32 rows, and rows for products in single precision.
-
-    Parameters
-    ----------
-    X : array of shape (n, m)
-        The rows.
-    shares : array of shape (n,)
-        Weights of the rows, of sum 1.
-
-    Returns
-    -------
-    tuple of an array (m,), a float and a tuple of arrays (n, m) and (m,), or None
-        The mean, the total variance, and X with its mean, or a centred copy of X with the mean of
-        this copy if the mean is large. None if X is not a NumPy array of float32 numbers, if it is
-        small, or if its squares are outside the range of single precision.
-    """
+    """Return mean and total variance of float32 rows, and rows for products in single precision."""
     if not is_numpy(X) or X.dtype != np.float32 or X.size < SINGLE_ENTRIES:
         return None
     mean, squares = _sums_about(np.zeros(X.shape[1]), X, shares)
@@ -329,29 +279,6 @@ def single_eigenpairs(
 
     They come from block Krylov iteration or from the Gram matrix of the rows, whichever is cheaper,
     and are refined by one product in double precision (`refined`).
-
-    Parameters
-    ----------
-    X : ndarray of shape (n, m)
-        The rows, float32, not centred.
-    mean : ndarray of shape (m,)
-        Mean of the rows.
-    single : tuple of ndarrays of shapes (n, m) and (m,)
-        The rows for products in single precision, and their mean (`single_statistics`).
-    shares : ndarray of shape (n,)
-        Weights of the rows, of sum 1.
-    trace : float
-        Total variance of the rows.
-    k : int
-        Number of eigenpairs, of which the last may be less accurate.
-    cost : Costs
-        The costs of both algorithms.
-
-    Returns
-    -------
-    Spectrum or None
-        The eigenpairs. None if neither algorithm is the cheapest, or if single precision is not
-        accurate enough.
     """
     vectors = None
     if cost.iterates:
@@ -406,22 +333,6 @@ def refined(vectors: Array, apply: Callable[[Array], Array], trace: float) -> Sp
     replaced by wΣ/θ (one power step): a part of w along another eigenvector, of eigenvalue λ, is
     multiplied by λ/θ. The rounding errors of single precision lie in all directions, and most of
     these have small eigenvalues.
-
-    Parameters
-    ----------
-    vectors : array of shape (m, k)
-        Orthonormal approximate eigenvectors. The last of several may be less accurate.
-    apply : callable
-        Returns the product of rows of shape (k, m) with Σ, in double precision.
-    trace : float
-        Trace of Σ.
-
-    Returns
-    -------
-    Spectrum or None
-        The refined eigenpairs. None if the bound on the error of a vector exceeds `SINGLE_ERROR`.
-        The bound is the residual of the vector divided by the distance of its eigenvalue to the
-        last one, which takes the place of the eigenvalues that were not computed.
     """
     images = apply(vectors.T)
     inner = images @ vectors
@@ -535,29 +446,6 @@ def vector_eigenpairs(
     fast as a block of vectors if the matrix is sparse or small, and needs fewer products than block
     Krylov iteration. The matrix is AᵀA or AAᵀ for the centred and weighted rows A, whichever is
     smaller.
-
-    Parameters
-    ----------
-    X : ndarray or sparse matrix of shape (n, m)
-        The rows, not centred.
-    mean : array of shape (m,)
-        Mean of the rows.
-    weights : array of shape (n,)
-        Weights of the rows.
-    total : float
-        Sum of the weights.
-    trace : float
-        Total variance of the rows.
-    k : int
-        Number of eigenpairs, less than n and m.
-    rough : bool
-        Whether a rough estimate of the last pair is enough (`iterated_eigenpairs`).
-
-    Returns
-    -------
-    Spectrum or None
-        The eigenpairs. None if the iteration did not converge, if it has missed a copy of a
-        repeated eigenvalue, or if an eigenvalue is too small for an accurate eigenvector.
     """
     (n, m), transposed, shares = X.shape, X.T, weights / total
     # Tolerances of tiny eigenvalues are absolute, so that the trace is made 1.

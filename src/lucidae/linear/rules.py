@@ -580,16 +580,10 @@ class DrawnPrefixes(Rule):
     """Nested dropout with prefix lengths that were drawn before and stay fixed.
 
     A prefix length of b keeps the first b latents of a row.
-
-    Parameters
-    ----------
-    rule : NestedDropoutRule
-        The rule with random prefix lengths, which has their probabilities.
-    numbers : array of shape (…, n)
-        One number per row, uniform in [0, 1), from which its prefix length follows.
     """
 
-    rule: NestedDropoutRule
+    rule: NestedDropoutRule  # the rule with random prefix lengths, which has their probabilities
+    # (…, n): one number per row, uniform in [0, 1), from which its prefix length follows
     numbers: Array
 
     needs_rows = True

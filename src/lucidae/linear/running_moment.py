@@ -91,26 +91,13 @@ class RunningMoment:
     """The second moment of earlier rows, and rows that are not yet included in it.
 
     `begin` returns one without such rows. `after` returns a new value and does not change this one.
-
-    Parameters
-    ----------
-    before : SecondMoment
-        Second moment of the earlier rows.
-    scatter : float
-        Sum of squared distances of the earlier rows from their mean.
-    squares : float
-        Sum of squared norms of all rows, the earlier ones and those in the buffer.
-    buffer : _Buffer
-        Rows that are not yet included in `before`.
-    count : int
-        Number of these rows; other rows in the buffer do not belong to this stream.
     """
 
-    before: SecondMoment
-    scatter: float
-    squares: float
-    buffer: _Buffer
-    count: int = 0
+    before: SecondMoment  # second moment of the earlier rows
+    scatter: float  # sum of squared distances of the earlier rows from their mean
+    squares: float  # sum of squared norms of all rows, the earlier ones and those in the buffer
+    buffer: _Buffer  # rows that are not yet included in `before`
+    count: int = 0  # number of these rows; other rows in the buffer do not belong to this stream
 
     @classmethod
     def begin(cls, moment: SecondMoment) -> RunningMoment:

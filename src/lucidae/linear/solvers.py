@@ -92,25 +92,6 @@ eigenvalues (Ritz values), which are smaller than the true ones."""
 def solve(options: Options, source: Source, previous: Any = None) -> tuple[Model, Spectrum | None]:
     """Fit the model by the solver that the estimator's arguments name.
 
-    Parameters
-    ----------
-    options : Options
-        The checked arguments of the estimator.
-    source : MomentSource or RowsSource
-        The data.
-    previous : weights, optional
-        Weights of an earlier fit, from which descent starts. If they have the wrong shape, a
-        warning says so and descent starts from random weights.
-
-    Returns
-    -------
-    model : Model
-        The fitted model.
-    spectrum : Spectrum or None
-        The eigenpairs of the second moment that the solver needed; None if it needed none.
-
-    Notes
-    -----
     Problems too small for a GPU (`HOST_FEATURES`, `HOST_PRODUCTS`) are solved on the CPU, from the
     second moment that was computed on the GPU. The result is on the device of the data either way.
     Descent whose steps are recorded as CUDA graphs always runs on the GPU.
@@ -194,18 +175,7 @@ def _one_more(wanted: Any, source: Source) -> int | None:
 
 
 def resolve_components(wanted: Any, source: Source, spectrum: Spectrum | None) -> int:
-    """Return the number of latents that the argument `n_components` means for these data.
-
-    Parameters
-    ----------
-    wanted : int, float, str, tuple or None
-        The argument `n_components`: a number of latents, a share of the variance, a criterion of
-        `lucidae.linear.counting`, or None for the numerical rank.
-    source : MomentSource or RowsSource
-        The data.
-    spectrum : Spectrum or None
-        All eigenpairs of the second moment; needed unless `wanted` is an integer.
-    """
+    """Return the number of latents that the argument `n_components` means for these data."""
     m = source.covariance.n_features
     if isinstance(wanted, int):
         check_features(wanted, m)
@@ -368,17 +338,11 @@ def _batch_rows(
 
 
 class Stiffness(NamedTuple):
-    """Curvature of a method's loss on given data, from which step size and stopping rule follow.
+    """Curvature of a method's loss on given data, from which step size and stopping rule follow."""
 
-    Parameters
-    ----------
-    curvature : float
-        Upper bound on the curvature (largest eigenvalue of the Hessian), for the step size.
-    scale : float
-        Curvature at the optimum, by which the stopping rule divides the norm of a direction.
-    """
-
+    # upper bound on the curvature (largest eigenvalue of the Hessian), for the step size
     curvature: float
+    # curvature at the optimum, by which the stopping rule divides the norm of a direction
     scale: float
 
 
@@ -394,20 +358,6 @@ def stiffness(
     The bound on the curvature at the optimum is raised by three factors: one for the error of the
     estimated eigenvalues (`MARGIN`), one for the larger curvature at the first weights
     (`Rule.steepening`), and one for the sampling error of a batch.
-
-    Parameters
-    ----------
-    method : Method
-        The method.
-    covariance : Covariance
-        Products with the second moment of the data.
-    start : weights
-        The first weights.
-    noise : float
-        The sampling error: by how much the largest eigenvalue of a batch may exceed that of all
-        rows, in units of the total variance (see `batch_noise`).
-    preconditioned : bool
-        Whether the curvature is that of the preconditioned direction (`Rule.preconditioned`).
     """
     rule = method.rule
     spectrum = ritz_spectrum(covariance, rule.n_eigenvalues(start.encoder.shape[-2]), start.encoder)
@@ -460,19 +410,6 @@ def solve_gradient(
     """Minimise by full-batch descent, and return the solution with the trained weights.
 
     Only products with the second moment of the data are computed.
-
-    Parameters
-    ----------
-    method : Method
-        Gives the direction of each step, and the loss that is recorded.
-    covariance : Covariance
-        Products with the second moment of the data.
-    start : weights
-        The first weights.
-    training : DescentSettings
-        Optimizer, step size and stopping rule.
-    stiff : Stiffness, optional
-        Bound on the curvature; estimated if it is not given.
     """
     stiff = stiff or stiffness(method, covariance, start, preconditioned=training.preconditions)
     optimizer = training.build(stiff.curvature)
@@ -562,16 +499,6 @@ class ReducedVariance:
     the weights therefore converge to d(w) = 0 at the rate of full-batch descent, and not only to a
     neighbourhood whose size depends on the noise of a batch. At every evaluation of the stopping
     rule, which computes d(w) anyway, the current weights become the anchor.
-
-    Parameters
-    ----------
-    method : Method
-        The method. If its rule samples masks, d_B(w) and d_B(a) use the same random numbers.
-    rows : StreamCovariance
-        All rows.
-    whole : bool
-        Whether every batch contains all rows. The direction of a rule that does not sample is then
-        returned without correction.
     """
 
     def __init__(self, method: Method, rows: StreamCovariance, whole: bool) -> None:
@@ -618,23 +545,6 @@ def solve_stochastic(
     For m features and k latents it needs O(mk) memory in addition to one batch. Each evaluation of
     the stopping rule is one pass over all rows; the direction found there also corrects the
     directions of the following batches (`ReducedVariance`).
-
-    Parameters
-    ----------
-    method : Method
-        Gives the direction of each step, and the loss that is recorded.
-    rows : StreamCovariance
-        All rows.
-    start : weights
-        The first weights.
-    training : DescentSettings
-        Optimizer, step size and stopping rule.
-    batch_size : int
-        Number of rows per step.
-    rng : numpy.random.Generator
-        Generator of the order of the rows.
-    stiff : Stiffness, optional
-        Bound on the curvature; estimated if it is not given.
     """
     n_rows = rows.rows.shape[0]
     noise = batch_noise(batch_size, n_rows, training)

@@ -116,17 +116,6 @@ def spectrum_of_rows(X: Any, mean: Array, weights: Array | None, total: float) -
     No matrix of shape (m, m) is formed. Dense rows are decomposed by a singular value
     decomposition. For sparse rows the eigenvalues of the n × n Gram matrix are computed; those
     below the square root of the machine epsilon times the largest are left out.
-
-    Parameters
-    ----------
-    X : array or sparse matrix of shape (n, m)
-        The rows, not centred.
-    mean : array of shape (m,)
-        Their mean.
-    weights : array of shape (n,) or None
-        Weight of each row; None if all are 1.
-    total : float
-        Sum of the weights.
     """
     if scipy.sparse.issparse(X):
         return _spectrum_of_sparse_rows(X, mean, weights, total)

@@ -64,10 +64,7 @@ afterwards: another thread that reads at the same time must wait."""
 
 
 def _upgraded_state(fields: dict[str, Any]) -> dict[str, Any]:
-    """Return the attributes of a `LinearState` under their present names.
-
-    `fields` are the attributes as lucidae 0.1.0 saved them.
-    """
+    """Return the attributes of a `LinearState` under their present names."""
     return {"_certificate" if name == "certificate" else name: v for name, v in fields.items()}
 
 
@@ -77,33 +74,7 @@ def _upgraded_state(fields: dict[str, Any]) -> dict[str, Any]:
     upgrade=_upgraded_state,
 )
 class LinearState(FittedState):
-    """Fitted state of `LinearAutoencoder`: a summary of the data, and the fitted model.
-
-    Parameters
-    ----------
-    options : Options
-        The checked arguments of the estimator.
-    reference : array
-        An empty array of the library, dtype and device in which attributes are returned.
-
-    Attributes
-    ----------
-    moment : SecondMoment or None
-        Second moment of all rows. If the rows, or some rows of a stream, are stored instead, it is
-        computed when it is first read; it is None if neither is stored.
-    stream : StreamFit or None
-        State of training on a stream of batches, if `partial_fit` takes one step per batch.
-    previous : weights or None
-        Weights of the last fit, from which the next descent may start.
-    seen : SecondMoment or None
-        Second moment of all rows of a stream, used for its certificate alone; None if it would be
-        too large.
-    observed : ObservedGaussian or None
-        Parameters that were estimated from rows with missing entries; None for complete rows.
-    incomplete : IncompleteStream or None
-        The parameters `observed` with the statistics from which `partial_fit` continues; None if
-        these would be too large.
-    """
+    """Fitted state of `LinearAutoencoder`: a summary of the data, and the fitted model."""
 
     def __init__(self, options: Options, reference: Array) -> None:
         self.options = options
@@ -121,10 +92,15 @@ class LinearState(FittedState):
 
     _rounding: float = 0.0  # of the second moment that was fitted, which may not be stored
 
+    # second moment of all rows of a stream, used for its certificate alone; None if it would be too
+    # large
     seen: SecondMoment | None = None
 
+    # parameters that were estimated from rows with missing entries; None for complete rows
     observed: ObservedGaussian | None = None
 
+    # the parameters `observed` with the statistics from which `partial_fit` continues; None if
+    # these would be too large
     incomplete: IncompleteStream | None = None
 
     def solve(self, source: Source, rows: Any, weights: Array | None, title: str) -> None:
@@ -133,18 +109,6 @@ class LinearState(FittedState):
         Rows that are smaller than their second moment are stored in its place. If neither is
         stored, the certificate is computed from the training rows when it is first read, or at
         once if the rows are too large to stay in memory until then.
-
-        Parameters
-        ----------
-        source : MomentSource, RowsSource or BlocksSource
-            The data in the form that the solver needs.
-        rows : array or sparse matrix of shape (n, m) or None
-            The training rows, with which the second moment is compared; None for data that were
-            read in blocks.
-        weights : array of shape (n,) or None
-            Weights of the rows.
-        title : str
-            Title of the certificate.
         """
         self._model, self._spectrum = solve(self.options, source, self.previous)
         self.previous = self._model.outcome.weights

@@ -40,20 +40,11 @@ class LowRankCovariance:
 
     Q has orthonormal columns, M is the second moment in their span, and s² is the variance in every
     direction orthogonal to them; it follows from the trace.
-
-    Parameters
-    ----------
-    basis : array of shape (m, r)
-        The columns Q.
-    inside : array of shape (r, r)
-        The matrix M.
-    trace : float
-        Total variance: the trace of the approximation.
     """
 
-    basis: Array
-    inside: Array
-    trace: float
+    basis: Array  # (m, r): the columns Q
+    inside: Array  # (r, r): the matrix M
+    trace: float  # total variance: the trace of the approximation
 
     @property
     def n_features(self) -> int:
@@ -76,35 +67,17 @@ class StreamFit:
     """State of training on a stream of batches: weights, optimizer, running mean and variances.
 
     `after` returns the state after one more batch and leaves this one unchanged.
-
-    Parameters
-    ----------
-    options : Options
-        The checked arguments of the estimator.
-    method : Method
-        The training method.
-    state : Stream
-        Weights, state of the optimizer and number of steps.
-    mean : array of shape (m,)
-        Mean of the rows seen.
-    weight : float
-        Sum of the weights of the rows seen.
-    variance : float
-        Weighted sum of the squared distances of the rows seen from their mean.
-    curvature : float
-        Largest bound on the curvature of the batches seen, for the step size.
-    inside : array of shape (k, k)
-        Running average of the covariance of the batches in an orthonormal basis of the span of the
-        decoder's columns.
     """
 
-    options: Options
-    method: Method
-    state: Stream
-    mean: Array
-    weight: float
-    variance: float
-    curvature: float
+    options: Options  # the checked arguments of the estimator
+    method: Method  # the training method
+    state: Stream  # weights, state of the optimizer and number of steps
+    mean: Array  # (m,): mean of the rows seen
+    weight: float  # sum of the weights of the rows seen
+    variance: float  # weighted sum of the squared distances of the rows seen from their mean
+    curvature: float  # largest bound on the curvature of the batches seen, for the step size
+    # (k, k): running average of the covariance of the batches in an orthonormal basis of the span
+    # of the decoder's columns
     inside: Array
 
     @classmethod

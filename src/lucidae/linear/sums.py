@@ -39,28 +39,17 @@ DEFLATED_ENTRIES = 2**20
 
 
 class RowSums(NamedTuple):
-    """Mean and sums of squares about the mean of weighted rows with m features.
+    """Mean and sums of squares about the mean of weighted rows with m features."""
 
-    Attributes
-    ----------
-    weight : float
-        Sum of the weights of the rows.
-    center, offset : ndarray of shape (m,)
-        Two vectors whose sum is the mean of the rows, more accurately than one vector.
-    squares : ndarray of shape (m,)
-        For each feature, the weighted sum of its squared deviations from its mean.
-    full : ndarray of bool of shape (m,)
-        Which features have a stored entry in every row; all of them if the rows are dense.
-    peak : float
-        Largest absolute entry.
-    """
-
-    weight: float
+    weight: float  # sum of the weights of the rows
+    # (m,): two vectors whose sum is the mean of the rows, more accurately than one vector
     center: Vector
     offset: Vector
+    # (m,): for each feature, the weighted sum of its squared deviations from its mean
     squares: Vector
+    # (m,): which features have a stored entry in every row; all of them if the rows are dense
     full: Vector
-    peak: float
+    peak: float  # largest absolute entry
 
 
 class RowsPass(ColumnLeaf):
@@ -141,15 +130,6 @@ def sparse_sums(X: Any, weights: Any, total: float) -> tuple[Vector, Vector, Vec
 
     Deviations are computed for the stored entries. If the zeros of a column have weights of sum z,
     they add −zμ to the sum of the deviations from the mean μ, and zμ² to the sum of their squares.
-
-    Parameters
-    ----------
-    X : sparse matrix of shape (n, m)
-        The rows.
-    weights : array of shape (n,) or None
-        Weights of the rows; None for 1 each.
-    total : float
-        Sum of the weights.
     """
     entries = X.tocsr().astype(np.float64, copy=True)
     entries.sum_duplicates()
@@ -175,20 +155,11 @@ class ProductSums(NamedTuple):
 
     The rows x of m features have weights w, and are centred by subtracting a vector c close to
     their mean. There are b vectors v.
-
-    Attributes
-    ----------
-    weight : float
-        Σ w.
-    products : ndarray of shape (b, m)
-        Σ w ⟨v, x − c⟩ (x − c).
-    rest : ndarray of shape (m,)
-        Σ w (x − c).
     """
 
-    weight: float
-    products: Vector
-    rest: Vector
+    weight: float  # σ w
+    products: Vector  # (b, m): σ w ⟨v, x − c⟩ (x − c)
+    rest: Vector  # (m,): σ w (x − c)
 
     def with_covariance(self, vectors: Vector) -> Vector:
         """Return ``vectors @ Σ`` for the covariance Σ of the rows.
@@ -204,21 +175,12 @@ class ProductSums(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ProductPass(ColumnLeaf):
-    """Computes the `ProductSums` of blocks of rows, for products of b vectors with the covariance.
+    """Computes `ProductSums` of blocks of rows, for products of b vectors with the covariance."""
 
-    Parameters
-    ----------
-    vectors : ndarray of shape (b, m)
-        The vectors v to be multiplied with the covariance.
-    center : ndarray of shape (m,)
-        The vector c, close to the mean of the rows, that is subtracted from every row.
-    full : ndarray of bool of shape (m,)
-        Columns without zeros, which are centred also if the rows are sparse.
-    """
-
-    vectors: Vector
+    vectors: Vector  # (b, m): the vectors v to be multiplied with the covariance
+    # (m,): the vector c, close to the mean of the rows, that is subtracted from every row
     center: Vector
-    full: Vector
+    full: Vector  # (m,): columns without zeros, which are centred also if the rows are sparse
 
     @staticmethod
     def merge(one: ProductSums, other: ProductSums) -> ProductSums:
@@ -303,20 +265,12 @@ class ProductPass(ColumnLeaf):
 
 
 class DeflatedSums(NamedTuple):
-    """Sums over centred rows without their parts along orthonormal vectors.
+    """Sums over centred rows without their parts along orthonormal vectors."""
 
-    Attributes
-    ----------
-    weight, products, rest
-        As in `ProductSums`, of the rows without these parts.
-    squares : float
-        Σ w ‖b‖² over these rows b with weights w.
-    """
-
-    weight: float
+    weight: float  # as in `ProductSums`, of the rows without these parts
     products: Vector
     rest: Vector
-    squares: float
+    squares: float  # σ w ‖b‖² over these rows b with weights w
 
 
 @dataclass(frozen=True, slots=True)
@@ -325,23 +279,13 @@ class DeflatedPass(ColumnLeaf):
 
     Each row is centred and deflated by itself, before it is multiplied: its rounding errors are ε
     times its entries, as in a singular value decomposition, and not ε times their squares.
-
-    Parameters
-    ----------
-    vectors : ndarray of shape (b, m)
-        The vectors v to be multiplied with the covariance of the deflated rows.
-    removed : ndarray of shape (q, m)
-        Orthonormal vectors along which the rows have no part afterwards.
-    overlap : ndarray of shape (b, q)
-        Inner products of `vectors` and `removed`, over all columns.
-    center : ndarray of shape (m,)
-        The mean of the rows.
     """
 
+    # (b, m): the vectors v to be multiplied with the covariance of the deflated rows
     vectors: Vector
-    removed: Vector
-    overlap: Vector
-    center: Vector
+    removed: Vector  # (q, m): orthonormal vectors along which the rows have no part afterwards
+    overlap: Vector  # (b, q): inner products of `vectors` and `removed`, over all columns
+    center: Vector  # (m,): the mean of the rows
 
     @staticmethod
     def merge(one: DeflatedSums, other: DeflatedSums) -> DeflatedSums:
@@ -402,23 +346,7 @@ class DeflatedPass(ColumnLeaf):
 
 
 def shifted(X: Any, center: Vector, full: Vector) -> tuple[Any, Vector]:
-    """Subtract a centre from those columns of sparse rows that have no zeros.
-
-    Parameters
-    ----------
-    X : sparse matrix of shape (n, m)
-        The rows; they are not changed.
-    center : ndarray of shape (m,)
-        The centre, a vector close to the mean of the rows.
-    full : ndarray of bool of shape (m,)
-        True for the columns without zeros.
-
-    Returns
-    -------
-    tuple of a sparse matrix (n, m) and an ndarray (m,)
-        The shifted rows as float64, and the centre with 0 for the columns that were shifted: the
-        part of the centre that was not subtracted.
-    """
+    """Subtract a centre from those columns of sparse rows that have no zeros."""
     chosen = full & (center != 0.0)
     if not chosen.any():
         return X.astype(np.float64), center
@@ -432,13 +360,6 @@ class BlocksCovariance:
     """The second moment Σ of rows that are read in blocks; the m × m matrix is not formed.
 
     Each product with Σ is one pass over the data.
-
-    Parameters
-    ----------
-    passes : Passes
-        The data.
-    sums : RowSums
-        Mean and squares of the rows.
     """
 
     def __init__(self, passes: Passes, sums: RowSums) -> None:
@@ -474,11 +395,6 @@ class BlocksSource:
 
     `affordable` tells whether all eigenpairs of the second moment can be computed, and `moment` is
     None, because the second moment is not formed.
-
-    Parameters
-    ----------
-    passes : Passes
-        The rows with their weights.
     """
 
     affordable = False

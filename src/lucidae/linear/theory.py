@@ -77,18 +77,6 @@ def predicted_epochs(
     The distance is the mean squared sine between principal axes and decoder columns. It decays as
     the square of the error of the weights, which shrinks by the factor
     exp(−rate · learning_rate / (1 − momentum)) per epoch.
-
-    Parameters
-    ----------
-    rate : float
-        Rate of convergence at the minimum: the smallest non-zero eigenvalue of the Hessian for
-        gradient descent. If it is not positive, the result is infinite.
-    learning_rate, momentum : float
-        Settings of the optimizer.
-    target : float
-        Alignment distance that is to be reached.
-    start : float, default=0.5
-        Alignment distance before the first epoch.
     """
     speed = 2 * rate * learning_rate / (1 - momentum)
     if speed <= 0.0:  # no convergence, or a product that underflows

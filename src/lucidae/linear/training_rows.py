@@ -39,29 +39,16 @@ more memory in use; of larger rows the certificate is computed by `fit`."""
 
 @dataclass(frozen=True)
 class TrainingRows:
-    """Training rows with their weights, and a test whether they were changed after the fit.
+    """Training rows with their weights, and a test whether they were changed after the fit."""
 
-    Parameters
-    ----------
-    rows : ndarray or sparse matrix of shape (n, m)
-        The rows.
-    weights : array of shape (n,) or None
-        Weights of the rows; None for 1 each.
-    title : str
-        Title of the certificate.
-    gram : ndarray of shape (n, n) or None
-        The Gram matrix of the centred rows, if a solver computed it and there are few rows.
-    direction : ndarray of shape (m,) or None
-        A random vector; None if the rows are a copy, which nobody else can change.
-    projected : ndarray of shape (n,) or None
-        The products of the rows with this vector at the time of the fit.
-    """
-
-    rows: Any
-    weights: Array | None
-    title: str
+    rows: Any  # (n, m): the rows
+    weights: Array | None  # (n,): weights of the rows; None for 1 each
+    title: str  # title of the certificate
+    # (n, n): the Gram matrix of the centred rows, if a solver computed it and there are few rows
     gram: Vector | None = None
+    # (m,): A random vector; None if the rows are a copy, which nobody else can change
     direction: Vector | None = None
+    # (n,): the products of the rows with this vector at the time of the fit
     projected: Vector | None = None
 
     @classmethod

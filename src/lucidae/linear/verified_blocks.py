@@ -53,17 +53,7 @@ class ReadBlocks(NamedTuple):
 
 
 def data_of_any(X: Any, weights: Any = None, *, verbose: bool | str = "auto") -> Data:
-    """Return the second moment of rows, of a `SecondMoment` or of blocks, as the verifier uses it.
-
-    Parameters
-    ----------
-    X : array of shape (n, m), SecondMoment, ReadBlocks or AlignedBlocks
-        The validated rows, their moment, or rows with their weights that are read in blocks.
-    weights : array of shape (n,), optional
-        Weight of each row of an array; by default 1.
-    verbose : bool or "auto", default="auto"
-        Whether passes over blocks show their progress.
-    """
+    """Return second moment of rows, of a `SecondMoment` or of blocks, as the verifier uses it."""
     if isinstance(X, AlignedBlocks):
         return data_of_passes(Passes(X, verbose))
     if isinstance(X, ReadBlocks):
@@ -72,16 +62,7 @@ def data_of_any(X: Any, weights: Any = None, *, verbose: bool | str = "auto") ->
 
 
 def data_of_passes(passes: Passes, vectors: Vector | None = None) -> Data:
-    """Return the second moment of data that are read in blocks, in two passes.
-
-    Parameters
-    ----------
-    passes : Passes
-        The rows with their weights.
-    vectors : ndarray of shape (q, m), optional
-        Vectors, such as the weights that are certified, whose products with the second moment
-        are computed in the second pass, so that they need no further pass.
-    """
+    """Return the second moment of data that are read in blocks, in two passes."""
     totals = passes.total(_Totals())
     mean, weight = totals[1] / totals[0], float(totals[0])
     full = totals[3] == totals[2]
@@ -119,22 +100,10 @@ class BlocksForValues(RowsForValues):
     which has the same singular values and right singular vectors as the rows. The factor of each
     block is stacked on that of the blocks before, and both are factorised again. No second moment
     is formed, so that the digits of small components are not lost.
-
-    Parameters
-    ----------
-    rows : Passes
-        The rows with their weights.
-    weights : None
-        Not used.
-    unit : float
-        Number by which the rows are divided.
-    mean : ndarray of shape (m,)
-        An approximate mean of the rows, which is subtracted first.
-    trace : float
-        Total variance of the rows in an earlier pass, before the division by `unit`.
     """
 
-    mean: Any = None
+    mean: Any = None  # (m,): an approximate mean of the rows, which is subtracted first
+    # total variance of the rows in an earlier pass, before the division by `unit`
     trace: float = math.nan
 
     @classmethod

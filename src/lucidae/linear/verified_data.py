@@ -58,50 +58,29 @@ are allowed."""
 
 @dataclass(frozen=True, slots=True)
 class Data:
-    """The second moment Σ (m × m) of data, as a matrix if m is small, otherwise by its products.
+    """The second moment Σ (m × m) of data, as a matrix if m is small, otherwise by its products."""
 
-    Parameters
-    ----------
-    mean : ndarray of shape (m,)
-        Mean of the rows.
-    trace : float
-        Total variance, the sum of all eigenvalues of Σ.
-    product : callable
-        Function that returns the product of an array of shape (q, m) with Σ.
-    variances : ndarray of shape (m,)
-        Variance of each feature, the diagonal of Σ.
-    matrix : ndarray of shape (m, m), optional
-        Σ itself, for at most `DENSE_FEATURES` features.
-    difference : Estimate, optional
-        Difference of the stored moment to that of the rows, see `Probe.difference`.
-    weight : float, optional
-        Number of rows, or the sum of their weights; None if Σ is not a covariance.
-    fingerprint : bytes, optional
-        A hash of all entries of the data, with which random starts are seeded. None for data on a
-        GPU, of which products are hashed instead.
-    remembered : callable, optional
-        Function that returns the same as `product` and remembers its results, see `remembering`.
-    few_rows : FewRows, optional
-        The rows themselves with their Gram matrix, if there are at most `FEW_ROWS`.
-    uncertainty : float, default=0.0
-        Bound on the Frobenius norm of the error of Σ that products of rows in single precision
-        cause, see `SecondMoment.rounding`.
-    rows : RowsForValues, optional
-        The rows themselves, if they are known and not too large, for components that Σ does not
-        determine.
-    """
-
-    mean: Vector
-    trace: float
+    mean: Vector  # (m,): mean of the rows
+    trace: float  # total variance, the sum of all eigenvalues of Σ
+    # function that returns the product of an array of shape (q, m) with Σ
     product: Callable[[Vector], Vector]
-    variances: Vector
-    matrix: Vector | None = None
+    variances: Vector  # (m,): variance of each feature, the diagonal of Σ
+    matrix: Vector | None = None  # (m, m): σ itself, for at most `DENSE_FEATURES` features
+    # difference of the stored moment to that of the rows, see `Probe.difference`
     difference: Estimate | None = None
+    # number of rows, or the sum of their weights; None if Σ is not a covariance
     weight: float | None = None
+    # A hash of all entries of the data, with which random starts are seeded
     fingerprint: bytes | None = None
+    # function that returns the same as `product` and remembers its results, see `remembering`
     remembered: Callable[[Vector], Vector] | None = None
+    # the rows themselves with their Gram matrix, if there are at most `FEW_ROWS`
     few_rows: FewRows | None = None
+    # bound on the Frobenius norm of the error of Σ that products of rows in single precision cause,
+    # see `SecondMoment.rounding`
     uncertainty: float = 0.0
+    # the rows themselves, if they are known and not too large, for components that Σ does not
+    # determine
     rows: RowsForValues | None = None
 
     @property
@@ -158,15 +137,7 @@ class Data:
 
 
 class KnownProducts:
-    """Products of rows with a matrix Σ, which reuse the products of earlier rows.
-
-    Parameters
-    ----------
-    product : callable
-        Function that returns the product of rows of shape (q, m) with Σ.
-    n_features : int
-        Number m of rows of Σ.
-    """
+    """Products of rows with a matrix Σ, which reuse the products of earlier rows."""
 
     def __init__(self, product: Callable[[Vector], Vector], n_features: int) -> None:
         self.product = product
@@ -222,20 +193,7 @@ class KnownProducts:
 def data_of(
     X: Any, weights: Any = None, difference: Estimate | None = None, gram: Any = None
 ) -> Data:
-    """Return the second moment of rows, or of a `SecondMoment`, in the form the verifier uses.
-
-    Parameters
-    ----------
-    X : array of shape (n, m) or SecondMoment
-        The validated rows, or their moment.
-    weights : array of shape (n,), optional
-        Weight of each row; by default 1.
-    difference : Estimate, optional
-        Difference of a given `SecondMoment` to its rows, if it was measured before.
-    gram : array of shape (n, n), optional
-        The Gram matrix of the centred rows with weights of sum 1, if it was computed before. It is
-        used for at most `FEW_ROWS` rows, and tested with the rows.
-    """
+    """Return the second moment of rows, or of a `SecondMoment`, in the form the verifier uses."""
     if isinstance(X, SecondMoment):
         return _data_of_moment(X, difference)
     if X.shape[1] > DENSE_FEATURES:

@@ -46,27 +46,14 @@ BLOCK_ENTRIES = 2**22
 
 @dataclass(frozen=True)
 class GramFigures:
-    """Products of a decoder's span with the second moment Σ of few rows, and eigenvalues of Σ.
+    """Products of a decoder's span with the second moment Σ of few rows, and eigenvalues of Σ."""
 
-    Parameters
-    ----------
-    images : ndarray of shape (r, m)
-        Products of orthonormal rows Q, which span the decoder's columns, with Σ.
-    codes : ndarray of shape (n, r)
-        AQᵀ for the centred and weighted rows A.
-    gram : ndarray of shape (n, n)
-        The Gram matrix G of the rows, which was tested.
-    values : ndarray of shape (n,)
-        All eigenvalues of G, descending.
-    error : float
-        Bound on the difference of these to the eigenvalues of Σ.
-    """
-
+    # (r, m): products of orthonormal rows Q, which span the decoder's columns, with Σ
     images: Vector
-    codes: Vector
-    gram: Vector
-    values: Vector
-    error: float
+    codes: Vector  # (n, r): AQᵀ for the centred and weighted rows A
+    gram: Vector  # (n, n): the Gram matrix G of the rows, which was tested
+    values: Vector  # (n,): all eigenvalues of G, descending
+    error: float  # bound on the difference of these to the eigenvalues of Σ
 
     def value(self, index: int) -> float:
         """Return the eigenvalue with the given index, from 0, of the second moment.
@@ -112,34 +99,17 @@ class GramFigures:
 
 @dataclass(frozen=True)
 class FewRows:
-    """Few rows, their weights and mean, and a matrix that is claimed to be their Gram matrix.
+    """Few rows, their weights and mean, and a matrix that is claimed to be their Gram matrix."""
 
-    Parameters
-    ----------
-    rows : ndarray of shape (n, m)
-        The rows X, not centred.
-    shares : ndarray of shape (n,)
-        Weights of the rows, of sum 1.
-    mean : ndarray of shape (m,)
-        Mean of the rows.
-    trace : float
-        Total variance of the rows.
-    gram : ndarray of shape (n, n)
-        The matrix that is tested.
-    plain : bool
-        Whether products may use the rows as they are, so that the mean is subtracted from the
-        products.
-    factor : float
-        Number by which all results are multiplied.
-    """
-
-    rows: Any
-    shares: Vector
-    mean: Vector
-    trace: float
-    gram: Vector
+    rows: Any  # (n, m): the rows X, not centred
+    shares: Vector  # (n,): weights of the rows, of sum 1
+    mean: Vector  # (m,): mean of the rows
+    trace: float  # total variance of the rows
+    gram: Vector  # (n, n): the matrix that is tested
+    # whether products may use the rows as they are, so that the mean is subtracted from the
+    # products
     plain: bool
-    factor: float = 1.0
+    factor: float = 1.0  # number by which all results are multiplied
 
     def in_units(self, unit: float) -> FewRows:
         """Return the rows after a division by the number `unit`, with their Gram matrix."""

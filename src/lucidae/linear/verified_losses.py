@@ -21,17 +21,7 @@ _TINY = float(np.finfo(float).tiny)
 
 
 class LossTerms:
-    """Products of the weights with the second moment Σ, and the terms of the reconstruction loss.
-
-    Attributes
-    ----------
-    encoded, decoded : ndarrays of shape (k, m)
-        Products W₁Σ of the encoder W₁, and W₂ᵀΣ of the decoder W₂.
-    code_moment, gram : ndarrays of shape (k, k)
-        Second moment W₁ΣW₁ᵀ of the latents, and W₂ᵀW₂.
-    cross : ndarray of shape (k,)
-        Diagonal of W₁ΣW₂: each latent's share of the linear term of the loss.
-    """
+    """Products of weights with the second moment Σ, and the terms of the reconstruction loss."""
 
     def __init__(self, encoded: Vector, decoded: Vector, encoder: Vector, atoms: Vector) -> None:
         self.encoded, self.decoded = encoded, decoded
@@ -186,20 +176,6 @@ def own_minimum(
 
     It follows by minimising the loss of each latent separately (Bao et al. 2020, Theorem 3 and
     Appendix F).
-
-    Parameters
-    ----------
-    objective : Objective
-        The loss.
-    values : ndarray of shape (k,)
-        Leading eigenvalues of the second moment, descending.
-    trace : float
-        Sum of all m eigenvalues.
-    m : int
-        Number of features.
-    rest : float, optional
-        Sum of the eigenvalues that `values` does not contain; by default `trace` minus the sum of
-        `values`.
     """
     rest = max(trace - float(np.sum(values)), 0.0) if rest is None else rest
     if isinstance(objective, NonUniformL2):

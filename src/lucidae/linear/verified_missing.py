@@ -55,40 +55,22 @@ NEGLIGIBLE = 1e-7
 
 
 class ObservedFigures(NamedTuple):
-    """Measured values of the parameters of a fit, on rows with missing entries.
+    """Measured values of the parameters of a fit, on rows with missing entries."""
 
-    Parameters
-    ----------
-    gradient : Estimate
-        Norm of the gradient of the log-likelihood per row. The derivative with respect to each
-        parameter is divided by the root of the second derivative that the log-likelihood would
-        have if nothing were missing and the latents were observed.
-    log_likelihood : float
-        Log-likelihood of the observed entries.
-    never : ndarray of int of shape (q, 2) or None
-        Pairs of features that were never observed together; None if there are too many features.
-    parts : int
-        Number of groups of features between which no pair was observed together.
-    free : int or None
-        Number of directions in which the loadings can change without a change of any covariance of
-        features that were observed together; None if there are too many loadings.
-    lost : ndarray of shape (k,)
-        Share of the variance of each code that the missing entries leave undetermined, on average
-        over the rows.
-    missing : float
-        Share of missing entries.
-    patterns : int
-        Number of different patterns of observed entries.
-    """
-
-    gradient: Estimate
-    log_likelihood: float
+    gradient: Estimate  # norm of the gradient of the log-likelihood per row
+    log_likelihood: float  # log-likelihood of the observed entries
+    # (q, 2): pairs of features that were never observed together; None if there are too many
+    # features
     never: Vector | None
-    parts: int
+    parts: int  # number of groups of features between which no pair was observed together
+    # number of directions in which the loadings can change without a change of any covariance of
+    # features that were observed together; None if there are too many loadings
     free: int | None
+    # (k,): share of the variance of each code that the missing entries leave undetermined, on
+    # average over the rows
     lost: Vector
-    missing: float
-    patterns: int
+    missing: float  # share of missing entries
+    patterns: int  # number of different patterns of observed entries
 
 
 def data_of_gaussian(fitted: ObservedGaussian) -> Data:
@@ -113,19 +95,7 @@ def data_of_gaussian(fitted: ObservedGaussian) -> Data:
 def measure_observed(
     fitted: ObservedGaussian, X: Any, weights: Any, encoder: Vector
 ) -> ObservedFigures:
-    """Measure how well fitted parameters agree with rows that have missing entries.
-
-    Parameters
-    ----------
-    fitted : ObservedGaussian
-        The parameters: mean μ, loadings W and noise variance γ.
-    X : array of shape (n, m)
-        The rows; NaN stands for missing.
-    weights : array of shape (n,) or None
-        Weights of the rows; None for 1 each.
-    encoder : ndarray of shape (k, m)
-        The encoder, whose codes lose information by missing entries.
-    """
+    """Measure how well fitted parameters agree with rows that have missing entries."""
     rows = to_numpy(as_double(X))
     mass = np.ones(len(rows)) if weights is None else to_numpy(weights)
     used = (mass > 0.0) & ~np.all(np.isnan(rows), axis=1)
@@ -210,11 +180,11 @@ def _patterns(rows: Vector) -> list[Vector]:
 def _by_definition(model: _Parameters, rows: Vector, mass: Vector, groups: list[Vector]) -> _Slope:
     """Return the log-likelihood of all rows, and its derivatives, by their definition.
 
-    `mass` are the weights of the rows, and `groups` the indices of the rows of each pattern. A
-    pattern is a set of observed features. Let C be the covariance of these features, S the
-    scatter about the mean of the rows with this pattern, and n their total weight. The derivative
-    with respect to C is (C⁻¹SC⁻¹ − nC⁻¹)/2. So that all C have the same shape, rows and columns of
-    the identity matrix are inserted for the other features.
+    `mass` are the weights of the rows, and `groups` the indices of the rows of each pattern. Let C
+    be the covariance of these features, S the scatter about the mean of the rows with this pattern,
+    and n their total weight. The derivative with respect to C is (C⁻¹SC⁻¹ − nC⁻¹)/2. So that all C
+    have the same shape, rows and columns of the identity matrix are inserted for the other
+    features.
     """
     W, m, total = model.loadings, len(model.mean), _Slope.zero(model)
     C = W @ W.T + model.noise * np.eye(m)
@@ -374,19 +344,7 @@ def observed_certificate(
     seen: ObservedFigures | None,
     fitted: ObservedGaussian,
 ) -> Certificate:
-    """Return the certificate of a fit to rows with missing entries.
-
-    Parameters
-    ----------
-    title : str
-        Title of the certificate.
-    figures : LinearFigures
-        Measured values of the weights on the covariance of the fitted parameters.
-    seen : ObservedFigures or None
-        Measured values of the parameters on the rows; None if the rows are not known.
-    fitted : ObservedGaussian
-        The parameters.
-    """
+    """Return the certificate of a fit to rows with missing entries."""
     own = claims(replace(figures, sampling=_INCOMPLETE))
     added = (
         _likelihood_claim(seen, figures.tolerance, fitted),

@@ -57,64 +57,36 @@ LEAST_GAP = 1e-6
 
 
 class SingularValues(NamedTuple):
-    """Singular values of centred and weighted rows, whose squares are variances.
+    """Singular values of centred and weighted rows, whose squares are variances."""
 
-    Parameters
-    ----------
-    values : ndarray of shape (m,)
-        The singular values, descending; zeros are added if there are fewer rows than features.
-    axes : ndarray of shape (m, q)
-        Right singular vectors of the q leading ones, as columns.
-    error : float
-        Bound on the error of each singular value.
-    """
-
+    # (m,): the singular values, descending; zeros are added if there are fewer rows than features
     values: Vector
-    axes: Vector
-    error: float
+    axes: Vector  # (m, q): right singular vectors of the q leading ones, as columns
+    error: float  # bound on the error of each singular value
 
 
 class SpanValues(NamedTuple):
-    """Singular values of centred and weighted rows A inside and outside of a decoder's span.
+    """Singular values of centred and weighted rows A inside and outside of a decoder's span."""
 
-    Parameters
-    ----------
-    values : ndarray of shape (r,)
-        Singular values S of AQ, descending, for an orthonormal basis Q of the decoder's span.
-    axes : ndarray of shape (m, r)
-        The basis V of the span in which AᵀA restricted to the span is diagonal, as columns.
-    residuals : ndarray of shape (r,)
-        Norms of the rows of R, the part of Aᵀu outside of the span for each left singular vector u.
-    outside : float
-        Upper bound c on the singular values of A restricted to the complement of the span.
-    error : float
-        Bound on the rounding error of each singular value and residual.
-    """
-
+    # (r,): singular values S of AQ, descending, for an orthonormal basis Q of the decoder's span
     values: Vector
+    # (m, r): the basis V of the span in which AᵀA restricted to the span is diagonal, as columns
     axes: Vector
+    # (r,): norms of the rows of R, the part of Aᵀu outside of the span for each left singular
+    # vector u
     residuals: Vector
+    # upper bound c on the singular values of A restricted to the complement of the span
     outside: float
-    error: float
+    error: float  # bound on the rounding error of each singular value and residual
 
 
 @dataclass(frozen=True)
 class RowsForValues:
-    """Rows of data with their weights, of which singular values are computed if they are needed.
+    """Rows of data with their weights, of which singular values are computed if they are needed."""
 
-    Parameters
-    ----------
-    rows : array or sparse matrix of shape (n, m)
-        The rows, not centred.
-    weights : array of shape (n,) or None
-        Weights of the rows; None for 1 each.
-    unit : float
-        Number by which the rows are divided.
-    """
-
-    rows: Any
-    weights: Any = None
-    unit: float = 1.0
+    rows: Any  # (n, m): the rows, not centred
+    weights: Any = None  # (n,): weights of the rows; None for 1 each
+    unit: float = 1.0  # number by which the rows are divided
 
     @classmethod
     def of(cls, X: Any, weights: Any) -> RowsForValues | None:

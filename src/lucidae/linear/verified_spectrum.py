@@ -63,64 +63,34 @@ _TINY = float(np.finfo(float).tiny)
 
 @dataclass(frozen=True, slots=True)
 class Leading:
-    """Leading eigenvalues of the second moment, and the decoder's distance to the principal axes.
+    """Leading eigenvalues of second moment, and the decoder's distance to the principal axes."""
 
-    Parameters
-    ----------
-    values : ndarray of shape (q,)
-        Leading eigenvalues, descending: all of them if `dense`; otherwise the k Ritz values of the
-        decoder's span, and the largest Ritz value outside of it.
-    error : float
-        Bound on the error of each of the first k values.
-    outside : float
-        Upper bound on the (k+1)-th eigenvalue; 0 if there are only k features.
-    subspace : Estimate
-        Mean squared sine of the angles between the decoder's span and the principal subspace.
-    misalignments : ndarray of shape (k,)
-        For each principal axis, the smallest squared sine of its angle to a decoder column; if not
-        `dense`, an upper bound on it.
-    angles : ndarray of shape (k,)
-        Bound on the error of each principal axis, as an angle.
-    dense : bool
-        Whether all eigenpairs were computed; otherwise they are only bounded.
-    ritz, upper : ndarrays of shape (k,)
-        Lower and upper bounds on the k leading eigenvalues.
-    unaligned : float
-        Lower bound on the mean of the true misalignments; used only if not `dense`. A decoder
-        column of unit length with residual r has a sine of at least r/σ₁² to every axis, where σ₁²
-        is the largest eigenvalue. Half the mean square over the columns is a bound, since several
-        axes may share a column: their squared sines sum to at least their number minus one.
-    by_gram : bool
-        Whether the eigenvalues are those of the Gram matrix of few rows.
-    by_rows : bool
-        Whether the eigenvalues are bounded by singular values of deflated rows.
-    uncertainty : float
-        The part of `error` that products of the rows in single precision cause; 0 without them.
-    axes : ndarray of shape (m, k) or None
-        The principal axes as columns if `dense`, otherwise None.
-    errors : ndarray of shape (q,) or None
-        Bound on the error of each eigenvalue if these bounds differ, because the eigenvalues are
-        squares of singular values of the rows; None if `error` is the bound for all of them.
-    hidden : bool
-        Whether rounding errors of the second moment hide a component of small variance that the
-        rows may determine, but the rows are not known.
-    """
-
+    # (q,): leading eigenvalues, descending: all of them if `dense`; otherwise the k Ritz values of
+    # the decoder's span, and the largest Ritz value outside of it
     values: Vector
-    error: float
-    outside: float
+    error: float  # bound on the error of each of the first k values
+    outside: float  # upper bound on the (k+1)-th eigenvalue; 0 if there are only k features
+    # mean squared sine of the angles between the decoder's span and the principal subspace
     subspace: Estimate
+    # (k,): for each principal axis, the smallest squared sine of its angle to a decoder column; if
+    # not `dense`, an upper bound on it
     misalignments: Vector
-    angles: Vector
-    dense: bool
-    ritz: Vector
+    angles: Vector  # (k,): bound on the error of each principal axis, as an angle
+    dense: bool  # whether all eigenpairs were computed; otherwise they are only bounded
+    ritz: Vector  # (k,): lower and upper bounds on the k leading eigenvalues
     upper: Vector
+    # lower bound on the mean of the true misalignments; used only if not `dense`
     unaligned: float = 0.0
-    by_gram: bool = False
-    by_rows: bool = False
+    by_gram: bool = False  # whether the eigenvalues are those of the Gram matrix of few rows
+    by_rows: bool = False  # whether the eigenvalues are bounded by singular values of deflated rows
+    # the part of `error` that products of the rows in single precision cause; 0 without them
     uncertainty: float = 0.0
-    axes: Vector | None = None
+    axes: Vector | None = None  # (m, k): the principal axes as columns if `dense`, otherwise None
+    # (q,): bound on the error of each eigenvalue if these bounds differ, because the eigenvalues
+    # are squares of singular values of the rows; None if `error` is the bound for all of them
     errors: Vector | None = None
+    # whether rounding errors of the second moment hide a component of small variance that the rows
+    # may determine, but the rows are not known
     hidden: bool = False
 
     def value_errors(self, k: int) -> Vector:
@@ -182,15 +152,7 @@ def _gaps(values: Vector) -> Vector:
 
 
 def leading_eigenpairs(data: Data, atoms: Vector) -> Leading:
-    """Return the leading eigenvalues of the data, and the decoder's distance to the principal axes.
-
-    Parameters
-    ----------
-    data : Data
-        The second moment of the data.
-    atoms : ndarray of shape (k, m)
-        The decoder's columns, one in each row.
-    """
+    """Return leading eigenvalues of the data, and the decoder's distance to the principal axes."""
     if data.matrix is not None:
         return _exacter(data, atoms, _dense(data, atoms))
     zero = not np.any(np.abs(atoms) > SHORTEST)

@@ -63,22 +63,12 @@ _TINY = float(np.finfo(float).tiny)
 
 
 class Sampling(NamedTuple):
-    """Result of the tests whether the components are separated from sampling noise.
+    """Result of the tests whether the components are separated from sampling noise."""
 
-    Parameters
-    ----------
-    rows : float
-        Number of rows minus one, because the mean was estimated.
-    separated : ndarray of bool of shape (k,)
-        Which components pass. If the method finds each principal axis, the tests are those of
-        `separated_components`; if it finds the subspace alone, `components_above_noise`.
-    turned : float or None
-        If the method finds the subspace alone, the expected mean squared sine of the angles between
-        the principal subspaces of the sample and of the population; otherwise None.
-    """
-
-    rows: float
-    separated: Vector
+    rows: float  # number of rows minus one, because the mean was estimated
+    separated: Vector  # (k,): which components pass
+    # if the method finds the subspace alone, the expected mean squared sine of the angles between
+    # the principal subspaces of the sample and of the population; otherwise None
     turned: float | None
 
 
@@ -88,81 +78,53 @@ class LinearFigures:
 
     A value is None if it is not known, or if theory says nothing about it for this method. An
     `Estimate` is a value with a bound on its error.
-
-    Parameters
-    ----------
-    method : Method
-        The method with which the weights were trained.
-    k, n_features : int
-        Number of latents and of features.
-    tolerance : float
-        The estimator's argument `tol`, with which training stops.
-    leading : Leading
-        The leading eigenvalues of the second moment, and the distance of the decoder's columns from
-        the principal axes.
-    rise : Estimate or None
-        Largest increase of the variance from one latent to the next, divided by the largest.
-    stationarity : Estimate or None
-        Norm of the update direction, divided by the norm of the weights and by a bound on the
-        curvature (see `_own_scale`).
-    gap : Estimate or None
-        Loss minus its global minimum, divided by the total variance (by the number of features for
-        a linear VAE). It may be negative.
-    declared : bool
-        True if the gap was computed from the value and the minimum that a user's objective returns;
-        False if the verifier computed both.
-    balance : Estimate or None
-        ‖W₁W₁ᵀ − W₂ᵀW₂‖ / ‖W₂ᵀW₂‖ for the encoder W₁ and the decoder W₂.
-    zero_latents : ndarray of int
-        Numbers, from 1, of the latents that are zero at the optimum.
-    uncertain_latents : ndarray of int
-        Numbers, from 1, of the latents whose penalty differs from the eigenvalue by less than the
-        error of the eigenvalue.
-    conditioning : float or None
-        Condition number of the Hessian at the optimum; its zero eigenvalues are left out.
-    epochs : float or None
-        Predicted number of training epochs until the mean squared sine between the principal axes
-        and their nearest decoder columns is 1e-3.
-    attributes : float or None
-        Largest relative difference of fitted attributes to those that follow from weights and data.
-    moment : Estimate or None
-        Difference of the second moment to that of the rows along random directions, in standard
-        deviations.
-    sampling : Sampling or str
-        Tests of the components against sampling noise, or a sentence that says why these tests
-        cannot be made.
-    counts : tuple of ComponentCount, str or None
-        If `n_components` names a criterion, the number of components that it finds, then those of
-        the other criteria, or a sentence that says why they are not known; otherwise None.
-    fit_rounding : float
-        Relative error of the second moment with which the model was fitted, due to products in
-        single precision; see `SecondMoment.rounding`.
-    from_elsewhere : bool
-        True if a pair of weights was given without an estimator; no advice on training applies.
-    evidence : dict
-        The numbers from which the measured values can be computed again.
     """
 
-    method: Method
-    k: int
+    method: Method  # the method with which the weights were trained
+    k: int  # number of latents and of features
     n_features: int
-    tolerance: float
+    tolerance: float  # the estimator's argument `tol`, with which training stops
+    # the leading eigenvalues of the second moment, and the distance of the decoder's columns from
+    # the principal axes
     leading: Leading
+    # largest increase of the variance from one latent to the next, divided by the largest
     rise: Estimate | None
+    # norm of the update direction, divided by the norm of the weights and by a bound on the
+    # curvature (see `_own_scale`)
     stationarity: Estimate | None
+    # loss minus its global minimum, divided by the total variance (by the number of features for a
+    # linear VAE)
     gap: Estimate | None
+    # true if the gap was computed from the value and the minimum that a user's objective returns;
+    # False if the verifier computed both
     declared: bool
-    balance: Estimate | None
-    zero_latents: Vector
+    balance: Estimate | None  # ‖W₁W₁ᵀ − W₂ᵀW₂‖ / ‖W₂ᵀW₂‖ for the encoder W₁ and the decoder W₂
+    zero_latents: Vector  # numbers, from 1, of the latents that are zero at the optimum
+    # numbers, from 1, of the latents whose penalty differs from the eigenvalue by less than the
+    # error of the eigenvalue
     uncertain_latents: Vector
+    # condition number of the Hessian at the optimum; its zero eigenvalues are left out
     conditioning: float | None
+    # predicted number of training epochs until the mean squared sine between the principal axes and
+    # their nearest decoder columns is 1e-3
     epochs: float | None
+    # largest relative difference of fitted attributes to those that follow from weights and data
     attributes: float | None
+    # difference of the second moment to that of the rows along random directions, in standard
+    # deviations
     moment: Estimate | None = None
+    # tests of the components against sampling noise, or a sentence that says why these tests cannot
+    # be made
     sampling: Sampling | str = ""
+    # if `n_components` names a criterion, the number of components that it finds, then those of the
+    # other criteria, or a sentence that says why they are not known; otherwise None
     counts: tuple[ComponentCount, ...] | str | None = None
+    # relative error of the second moment with which the model was fitted, due to products in single
+    # precision; see `SecondMoment.rounding`
     fit_rounding: float = 0.0
+    # true if a pair of weights was given without an estimator; no advice on training applies
     from_elsewhere: bool = False
+    # the numbers from which the measured values can be computed again
     evidence: dict[str, Any] = field(default_factory=dict, repr=False)
 
 
@@ -176,33 +138,7 @@ def measure(
     wanted: Any = None,
     running: bool = False,
 ) -> LinearFigures:
-    """Measure how close weights are to the optimum for given data.
-
-    Parameters
-    ----------
-    method : Method
-        The method with which the weights were trained, with its penalties or prior.
-    weights : UntiedWeights, TiedWeights or VariationalWeights
-        Encoder and decoder as trained, before the latents are sorted by variance.
-    data : Data
-        The second moment of the data, see `data_of`.
-    training : DescentSettings
-        Tolerance and momentum of the training.
-    learning_rate : float, optional
-        The learning rate that was used, for the prediction of epochs; by default the automatic one.
-    model : Model, optional
-        The fitted model whose attributes are compared with the weights and the data. If it is None,
-        no attributes are compared.
-    wanted : int, float, str, tuple or None
-        The estimator's argument `n_components`; used only if `model` is given.
-    running : bool, default=False
-        Whether mean and variances of the model are running averages over mini-batches.
-
-    Returns
-    -------
-    LinearFigures
-        All measured values.
-    """
+    """Measure how close weights are to the optimum for given data."""
     weights = map_fields(lambda rows: to_numpy(as_double(rows)), weights)
     # A figure of weights that overflow is infinite, and its claim fails.
     with np.errstate(over="ignore", invalid="ignore"):
@@ -513,9 +449,8 @@ def _elbo_gradient(
 ) -> tuple[Vector, ...]:
     """Return the gradient of a linear VAE's loss, one array per field of the weights.
 
-    The loss is the negative evidence lower bound (ELBO). `given` is the fixed noise variance, or
-    None if it is learned. `halves` contains half of the gradients of the reconstruction loss for
-    encoder and decoder.
+    `given` is the fixed noise variance, or None if it is learned. `halves` contains half of the
+    gradients of the reconstruction loss for encoder and decoder.
     """
     m = data.n_features
     noise = math.exp(float(weights.log_noise[0, 0])) if given is None else given

@@ -52,21 +52,7 @@ It is that of a covariance which was estimated from ten samples for each dimensi
 def with_noise_covariance(
     fit: Certificate, samples: int | None, rank: int, largest: float, noise: float
 ) -> Certificate:
-    """Return a certificate with a further claim: the noise covariance has enough samples.
-
-    Parameters
-    ----------
-    fit : Certificate
-        The claims about the returned sources and the fit.
-    samples : int or None
-        Number of samples of the noise covariance; None if it is not known or was regularised.
-    rank : int
-        Its number of dimensions.
-    largest : float
-        Largest variance of the whitened noise that such an estimate leaves.
-    noise : float
-        The noise variance γ of the fit.
-    """
+    """Return a certificate with a further claim: the noise covariance has enough samples."""
     name = "noise_covariance"
     statement = "the whitened noise is not much larger than its model in any direction"
     reference = "Marchenko & Pastur 1967"

@@ -99,27 +99,6 @@ def observable_basis(gain: Floats, labels: Floats) -> tuple[Floats, Any]:
     currents in a spherical head have no magnetic field, up to rounding errors. Such directions are
     left out, because the data contain no information about them. If all directions of a source have
     a field, its columns are unchanged.
-
-    Parameters
-    ----------
-    gain : ndarray of shape (d, κ)
-        The gain: the fields of κ unit currents at d sensors.
-    labels : ndarray of int of shape (κ,)
-        Source (group) of each column.
-
-    Returns
-    -------
-    labels : ndarray of int of shape (r,)
-        Source of each of the r columns of the basis.
-    basis : sparse array of shape (κ, r)
-        Orthonormal columns; ``gain @ basis`` is the gain of the remaining directions.
-
-    Examples
-    --------
-    >>> gain = np.array([[1.0, 1.0, 2.0], [0.0, 0.0, 1.0]])
-    >>> labels, basis = observable_basis(gain, np.array([0, 0, 1]))
-    >>> labels, abs(gain @ basis).round(3)
-    (array([0, 1]), array([[1.414, 2.   ], [0.   , 1.   ]]))
     """
     rows, values, owners = [], [], []
     for _, members in Groups.of(labels, labels.size).by_size():
@@ -143,28 +122,15 @@ def observable_basis(gain: Floats, labels: Floats) -> tuple[Floats, Any]:
 
 @dataclass(frozen=True, eq=False)
 class FitToAll:
-    """The fit of `SparseVAE` to all columns, which is completed when `model` is first read.
+    """The fit of `SparseVAE` to all columns, which is completed when `model` is first read."""
 
-    Parameters
-    ----------
-    template : SparseVAE
-        An estimator with the parameters of the fit, which is not fitted itself.
-    gain : ndarray of shape (d, κ)
-        The dictionary.
-    responses : ndarray of shape (d, n)
-        The data.
-    start : array
-        What was fitted to lower accuracy, from which the fit goes on: relevances or covariances of
-        groups, in the units of the normalised problem.
-    fitted : SparseVAE, optional
-        The fitted estimator, if the fit is complete already.
-    """
-
-    template: SparseVAE
-    gain: Floats
-    responses: Floats
+    template: SparseVAE  # an estimator with the parameters of the fit, which is not fitted itself
+    gain: Floats  # (d, κ): the dictionary
+    responses: Floats  # (d, n): the data
+    # what was fitted to lower accuracy, from which the fit goes on: relevances or covariances of
+    # groups, in the units of the normalised problem
     start: Any = None
-    fitted: SparseVAE | None = None
+    fitted: SparseVAE | None = None  # the fitted estimator, if the fit is complete already
 
     @cached_property
     @one_thread()
@@ -184,35 +150,16 @@ class GroupEstimate:
     variance γ, where Φ is the gain and U are the coefficients of its κ columns. With the prior
     covariance Γ of the coefficients of the a selected columns, and Σ = ΦΓΦᵀ + γI on these columns,
     the posterior has the mean ΓΦᵀΣ⁻¹M and the covariance Γ − ΓΦᵀΣ⁻¹ΦΓ.
-
-    Parameters
-    ----------
-    whole : FitToAll
-        The fit to all columns.
-    gain : ndarray of shape (d, κ)
-        The dictionary Φ.
-    responses : ndarray of shape (d, n)
-        The data M.
-    labels : ndarray of int of shape (κ,)
-        Group (source or patch) of each column.
-    columns : ndarray of int of shape (a,)
-        The columns of the selected groups.
-    prior : ndarray of shape (a, a)
-        The prior covariance Γ of the coefficients of these columns.
-    noise_variance : float
-        The noise variance γ.
-    level : float, optional
-        The significance level, the probability of any false group under the model. None if all
-        groups with a positive prior variance are selected.
     """
 
-    whole: FitToAll
-    gain: Floats
-    responses: Floats
-    labels: Floats
-    columns: Floats
-    prior: Floats
-    noise_variance: float
+    whole: FitToAll  # the fit to all columns
+    gain: Floats  # (d, κ): the dictionary Φ
+    responses: Floats  # (d, n): the data M
+    labels: Floats  # (κ,): group (source or patch) of each column
+    columns: Floats  # (a,): the columns of the selected groups
+    prior: Floats  # (a, a): the prior covariance Γ of the coefficients of these columns
+    noise_variance: float  # the noise variance γ
+    # the significance level, the probability of any false group under the model
     level: float | None = None
 
     @classmethod

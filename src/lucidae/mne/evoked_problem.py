@@ -86,45 +86,26 @@ def logging_at(verbose: Any) -> AbstractContextManager[Any]:
 
 @dataclass(frozen=True, eq=False)
 class EvokedProblem:
-    """The inverse problem M ≈ GX: whitened evokeds M, whitened gain G and unknown coefficients X.
+    """The inverse problem M ≈ GX: whitened evokeds M, whitened gain G, unknown coefficients X."""
 
-    Parameters
-    ----------
-    evokeds : list of Evoked
-        Copies of the responses, with the same channels. What follows from them later does not
-        change with the evokeds of the user, which functions of MNE change in place.
-    forward : Forward
-        The forward solution of the channels in use, with fixed, surface or Cartesian orientation.
-    info : Info
-        The channels in use.
-    whitener : ndarray of shape (d, n_channels)
-        Matrix that makes the covariance of the noise the identity; d is the rank of the covariance.
-    gain : ndarray of shape (d, κ)
-        Whitened lead field of the κ columns in use, each times its weight. Sources without a field
-        are left out.
-    columns : ndarray of int of shape (κ,)
-        Indices of the columns of `gain` among those of the forward solution.
-    weighting : ndarray of shape (n_columns,)
-        Weight of every column of the forward solution: depth, orientation and user's weights.
-    responses : ndarray of shape (d, n_times)
-        Whitened data of all evokeds, one after the other, each times the root of its number of
-        averages, so that the noise has unit variance.
-    averages : tuple of float
-        Number of epochs that were averaged for each evoked.
-    noise_samples : int or None, default=None
-        Number of samples from which the noise covariance was estimated, if it is known and the
-        covariance was not regularised.
-    """
-
-    evokeds: list[Any]
+    evokeds: list[Any]  # copies of the responses, with the same channels
+    # the forward solution of the channels in use, with fixed, surface or Cartesian orientation
     forward: Any
-    info: Any
+    info: Any  # the channels in use
+    # (d, n_channels): matrix that makes the covariance of the noise the identity; d is the rank of
+    # the covariance
     whitener: Floats
-    gain: Floats
-    columns: Floats
+    gain: Floats  # (d, κ): whitened lead field of the κ columns in use, each times its weight
+    columns: Floats  # (κ,): indices of the columns of `gain` among those of the forward solution
+    # (n_columns,): weight of every column of the forward solution: depth, orientation and user's
+    # weights
     weighting: Floats
+    # (d, n_times): whitened data of all evokeds, one after the other, each times the root of its
+    # number of averages, so that the noise has unit variance
     responses: Floats
-    averages: tuple[float, ...]
+    averages: tuple[float, ...]  # number of epochs that were averaged for each evoked
+    # number of samples from which the noise covariance was estimated, if it is known and the
+    # covariance was not regularised
     noise_samples: int | None = None
 
     @classmethod

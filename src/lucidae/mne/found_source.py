@@ -15,43 +15,21 @@ __all__ = ["FoundSource", "counted"]
 
 @dataclass(frozen=True, eq=False)
 class FoundSource:
-    """A point source, or a patch (extended source), whose sources all have the same amplitude.
+    """A point source, or a patch (extended source), whose sources all have the same amplitude."""
 
-    Parameters
-    ----------
-    name : str
-        Name of the source, or of the patch and its central source.
-    sources : ndarray of int of shape (k,)
-        Indices of the sources of the patch, as ``SourceResult.sources``; one index for a point.
-    center : int
-        Index of the source that is nearest to the mean of the positions of the sources.
-    positions : ndarray of shape (k, 3)
-        Positions of the sources in metres, in head coordinates.
-    position : ndarray of shape (3,)
-        Position of the central source.
-    orientations : ndarray of shape (n_orient, 3)
-        Unit vectors of the components of the central source.
-    amplitudes : ndarray of shape (n_orient, n_times)
-        Amplitude in A·m of each source of the patch. Other patches that contain the same source are
-        not included.
-    posterior_std : ndarray of shape (n_orient,)
-        Posterior standard deviations of the amplitudes.
-    goodness_of_fit : ndarray of shape (n_times,)
-        Percentage of the power of the whitened data that the point or the whole patch explains.
-    times : ndarray of shape (n_times,)
-        Times in seconds.
-    """
-
-    name: str
+    name: str  # name of the source, or of the patch and its central source
+    # (k,): indices of the sources of the patch, as ``SourceResult.sources``; one index for a point
     sources: Floats
-    center: int
-    positions: Floats
-    position: Floats
-    orientations: Floats
-    amplitudes: Floats
-    posterior_std: Floats
+    center: int  # index of the source that is nearest to the mean of the positions of the sources
+    positions: Floats  # (k, 3): positions of the sources in metres, in head coordinates
+    position: Floats  # (3,): position of the central source
+    orientations: Floats  # (n_orient, 3): unit vectors of the components of the central source
+    amplitudes: Floats  # (n_orient, n_times): amplitude in A·m of each source of the patch
+    posterior_std: Floats  # (n_orient,): posterior standard deviations of the amplitudes
+    # (n_times,): percentage of the power of the whitened data that the point or the whole patch
+    # explains
     goodness_of_fit: Floats
-    times: Floats
+    times: Floats  # (n_times,): times in seconds
 
     @property
     def size(self) -> int:
@@ -96,13 +74,7 @@ class FoundSource:
 
 
 def counted(sizes: Sequence[int]) -> str:
-    """Return the number of point sources and of patches as text, from their numbers of sources.
-
-    Examples
-    --------
-    >>> counted([1]), counted([1, 1, 23]), counted([7, 23]), counted([])
-    ('1 source', '2 sources and 1 patch of 23 sources', '2 patches of 7 to 23 sources', '0 sources')
-    """
+    """Return the number of point sources and of patches as text, from their numbers of sources."""
     extended = [size for size in sizes if size > 1]
     points = len(sizes) - len(extended)
     parts = []

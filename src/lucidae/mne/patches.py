@@ -51,33 +51,7 @@ def _radius(size: Any) -> float:
 
 
 def neighbourhoods(src: Any, patches: Any) -> list[Members]:
-    """Return the sources of each patch: one patch around every source, in every size.
-
-    Parameters
-    ----------
-    src : SourceSpaces
-        The source spaces; a patch never extends over two of them.
-    patches : int, float or list of them
-        Integers are neighbour orders: all sources that are at most so many edges away, where edges
-        are those of the triangles of a surface, or join neighbours of a volume grid. Floats are
-        radii in metres, of at most 0.1: all sources of the same source space within this
-        straight-line distance. On a folded surface, these may be on both sides of a sulcus.
-
-    Returns
-    -------
-    list of ndarray of int
-        Indices of the sources of each patch, ascending. Patches of a single source, and patches
-        with the same sources as another one, are left out.
-
-    Examples
-    --------
-    >>> import mne
-    >>> places = np.array([[0.0, 0.0, 0.01 * step] for step in range(4)])
-    >>> pos = {"rr": places, "nn": np.tile([0.0, 0.0, 1.0], (4, 1))}
-    >>> src = mne.setup_volume_source_space(pos=pos, verbose=False)
-    >>> [patch.tolist() for patch in neighbourhoods(src, 0.011)]
-    [[0, 1], [0, 1, 2], [1, 2, 3], [2, 3]]
-    """
+    """Return the sources of each patch: one patch around every source, in every size."""
     found: dict[bytes, Members] = {}
     for size in checked_sizes(patches):
         near = _by_order(src, size) if isinstance(size, int) else _by_radius(src, size)
@@ -168,24 +142,6 @@ def expanded(problem: EvokedProblem, patches: Any) -> tuple[Floats, Floats, Any]
     All sources of a patch have the same amplitude. On a surface whose orientations are relative to
     its normals, the sources point along the normals, and a patch is one column. Elsewhere they
     share one direction, and a patch is a group of three columns for the axes x, y and z.
-
-    Parameters
-    ----------
-    problem : EvokedProblem
-        The whitened problem with its point sources.
-    patches : int, float or list of them
-        Sizes of the patches, see `neighbourhoods`: neighbour orders (integers), or radii in metres
-        (floats), which are straight-line distances within one source space.
-
-    Returns
-    -------
-    gain : ndarray of shape (d, κ)
-        Columns of the point sources, then those of the patches.
-    labels : ndarray of int of shape (κ,)
-        Group of each column: a point source or a patch.
-    expansion : sparse array of shape (n_columns, κ)
-        Matrix that multiplies coefficients of `gain` to give the amplitudes of the `n_columns`
-        columns of the forward solution.
     """
     axes = problem.n_orient
     usable = np.zeros(problem.weighting.size // axes, dtype=bool)

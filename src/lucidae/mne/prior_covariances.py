@@ -46,32 +46,6 @@ def fit_prior(
 
     The energy is the loss of `SparseVAE`. Only what is selected by `GroupEstimate` is needed of the
     fit, which takes less time than a fit of the estimator.
-
-    Parameters
-    ----------
-    template : SparseVAE
-        An estimator with the parameters of the fit.
-    gain : ndarray of shape (d, κ)
-        The columns.
-    responses : ndarray of shape (d, n)
-        The data.
-    labels : ndarray of int of shape (κ,)
-        The group of each column.
-    noise : float
-        The noise variance.
-    accuracy : float
-        Distance to optimality at which to stop.
-    prior : ndarray of shape (κ, κ), optional
-        Prior covariance of the coefficients to start from.
-
-    Returns
-    -------
-    columns : ndarray of int of shape (a,)
-        The columns of the groups whose covariance is not zero.
-    prior : ndarray of shape (a, a)
-        The prior covariance of their coefficients.
-    fitted : array
-        What was fitted to all columns, in the units of the normalised problem.
     """
     groups = None if template.groups is None else Groups.of(labels, labels.size)
     full = groups is not None and template.group_covariance == "full"
@@ -125,23 +99,6 @@ def without_weakest(
     """Remove several groups at once, those with the least evidence.
 
     The result is that of removing one group after the other in order of their evidence.
-
-    Parameters
-    ----------
-    left, moment : ndarray of shape (a, a)
-        Posterior covariance of the latents, and second moment of their posterior means.
-    sizes : list of (ndarray of int, ndarray of int)
-        Numbers of the groups and their members among the latents, for each size of groups.
-    excess : ndarray of shape (g,)
-        Evidence of each group minus its threshold.
-    allowed : ndarray of shape (g,)
-        Largest increase of the energy (loss) per response by the removal of each group after those
-        with less evidence. The first group above it and all later ones remain.
-
-    Returns
-    -------
-    left, moment, sizes
-        The arguments for the groups that remain.
     """
     order = np.argsort(np.concatenate([excess[numbers] for numbers, _ in sizes]), kind="stable")
     numbers = np.concatenate([numbers for numbers, _ in sizes])[order]
@@ -180,23 +137,6 @@ def loss_without(
     the threshold, or until a round changes it by less than `REFITTED` times the threshold or
     `SLOW` times its distance from the threshold. So a result above the
     threshold is an upper bound.
-
-    Parameters
-    ----------
-    problem : Problem
-        The problem of the selected columns.
-    groups : Groups
-        Their groups.
-    rule : callable
-        `full_moves` or `spherical_moves`.
-    number : int
-        The group that is left out.
-    threshold : float
-        The loss at which the group is significant.
-    present : list of ndarray of shape (k, m, m)
-        Prior covariances of the k groups of each size m.
-    before : float
-        The energy of all groups, see `energy_of`.
     """
     n_responses, loss = problem.responses.shape[1], np.inf
     kept = [numbers != number for numbers, _ in groups.by_size()]
@@ -213,7 +153,7 @@ def loss_without(
 
 
 def energy_of(problem: Problem, groups: Groups, present: list[Floats]) -> float:
-    """Return the energy (loss) per response, infinite if rounding errors make it impossible.
+    """Return the energy per response, infinite if rounding errors make it impossible.
 
     The arguments are those of `loss_without`.
     """
@@ -226,7 +166,7 @@ def energy_of(problem: Problem, groups: Groups, present: list[Floats]) -> float:
 def _energy_and_gram(
     problem: Problem, members: list[Floats], priors: list[Floats]
 ) -> tuple[float, Floats]:
-    """Return the energy (loss) per response, and the matrix `gram` of a `GroupWorkspace`.
+    """Return the energy per response, and the matrix `gram` of a `GroupWorkspace`.
 
     `members` are the columns of the groups and `priors` their prior covariances, for each size of
     groups.

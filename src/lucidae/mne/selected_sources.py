@@ -37,43 +37,19 @@ TOGETHER = 1000
 
 @dataclass(frozen=True, eq=False)
 class SelectedSources:
-    """A whitened problem and the sources that were selected, as they are returned.
+    """A whitened problem and the sources that were selected, as they are returned."""
 
-    Parameters
-    ----------
-    gain : ndarray of shape (d, κ)
-        The dictionary Φ.
-    responses : ndarray of shape (d, n)
-        The whitened data M.
-    labels : ndarray of int of shape (κ,)
-        Group (source or patch) of each column.
-    columns : ndarray of int of shape (a,)
-        The columns of the selected groups.
-    prior : ndarray of shape (a, a)
-        The prior covariance of their coefficients.
-    mean : ndarray of shape (a, n)
-        The posterior mean of their coefficients that is returned.
-    noise : float
-        The noise variance γ.
-    full : bool
-        Whether every group has a covariance of its own; otherwise it has one variance.
-    thresholds : dict of int to float, optional
-        The evidence that a group must exceed to be significant, by number of its columns. None if
-        all groups with a positive variance are selected.
-    tolerance : float
-        Distance to optimality at which the solver stops.
-    """
-
-    gain: Floats
-    responses: Floats
-    labels: Floats
-    columns: Floats
-    prior: Floats
-    mean: Floats
-    noise: float
-    full: bool
+    gain: Floats  # (d, κ): the dictionary Φ
+    responses: Floats  # (d, n): the whitened data M
+    labels: Floats  # (κ,): group (source or patch) of each column
+    columns: Floats  # (a,): the columns of the selected groups
+    prior: Floats  # (a, a): the prior covariance of their coefficients
+    mean: Floats  # (a, n): the posterior mean of their coefficients that is returned
+    noise: float  # the noise variance γ
+    full: bool  # whether every group has a covariance of its own; otherwise it has one variance
+    # the evidence that a group must exceed to be significant, by number of its columns
     thresholds: dict[int, float] | None
-    tolerance: float
+    tolerance: float  # distance to optimality at which the solver stops
 
     @cached_property
     def members(self) -> dict[int, Floats]:
@@ -151,29 +127,15 @@ class OrthogonalFactor:
     """Σ = γ(I + AAᵀ) of the selected sources, with A = ΦT/√γ, in factored form.
 
     The orthogonal complement of the columns of [A; I] has the first d rows N, and Σ⁻¹ = NNᵀ/γ.
-
-    Parameters
-    ----------
-    null : ndarray of shape (d, d)
-        The matrix N.
-    scaled : ndarray of shape (d, r)
-        The matrix A.
-    latent : ndarray of shape (r, n)
-        The posterior mean of the latents Z, where the coefficients are TZ.
-    whitened : ndarray of shape (d, n)
-        NᵀM/√γ, whose inner products are those of Σ^{-½}M.
-    shaken : float
-        Bound η on the relative rounding error of Σ, ‖Σ^{-½}ΔΣΣ^{-½}‖; infinite if it exceeds 0.1.
-    noisy : float
-        Bound on the rounding errors of a column of `whitened` that are those of M/√γ.
     """
 
-    null: Floats
-    scaled: Floats
-    latent: Floats
-    whitened: Floats
+    null: Floats  # (d, d): the matrix N
+    scaled: Floats  # (d, r): the matrix A
+    latent: Floats  # (r, n): the posterior mean of the latents Z, where the coefficients are TZ
+    whitened: Floats  # (d, n): NᵀM/√γ, whose inner products are those of Σ^{-½}M
+    # bound η on the relative rounding error of Σ, ‖Σ^{-½}ΔΣΣ^{-½}‖; infinite if it exceeds 0.1
     shaken: float
-    noisy: float
+    noisy: float  # bound on the rounding errors of a column of `whitened` that are those of M/√γ
 
     @classmethod
     def of(cls, selected: SelectedSources) -> OrthogonalFactor:
@@ -216,23 +178,12 @@ class Span:
     """The problem of the selected columns in an orthonormal basis of their span, with γ = 1.
 
     The data outside of the span add the same to the energy of any of these sources.
-
-    Parameters
-    ----------
-    fields : ndarray of shape (k, a)
-        The selected columns, divided by √γ.
-    data : ndarray of shape (k, n) or (k, k)
-        The data, divided by √γ, or a matrix with the same moment.
-    count : int
-        The number n of samples.
-    members : dict of int to ndarray
-        Places of each group among the columns.
     """
 
-    fields: Floats
-    data: Floats
-    count: int
-    members: dict[int, Floats]
+    fields: Floats  # (k, a): the selected columns, divided by √γ
+    data: Floats  # (k, n): the data, divided by √γ, or a matrix with the same moment
+    count: int  # the number n of samples
+    members: dict[int, Floats]  # places of each group among the columns
 
     @classmethod
     def of(cls, selected: SelectedSources) -> Span:
@@ -342,19 +293,10 @@ def _energy(scaled: Floats, data: Floats, count: int) -> tuple[float, Floats, fl
 
 @dataclass(frozen=True, eq=False)
 class AddedGroups:
-    """What groups of the same size would add to the selected sources.
+    """What groups of the same size would add to the selected sources."""
 
-    Parameters
-    ----------
-    ratios : ndarray of shape (k, r)
-        The eigenvalues of S^{-½}QS^{-½} of k groups (see `Blocks`). Directions that depend on the
-        others up to rounding have 0.
-    errors : ndarray of shape (k,)
-        Bounds on the errors of these.
-    """
-
-    ratios: Floats
-    errors: Floats
+    ratios: Floats  # (k, r): the eigenvalues of S^{-½}QS^{-½} of k groups (see `Blocks`)
+    errors: Floats  # (k,): bounds on the errors of these
 
     @classmethod
     def of(cls, selected: SelectedSources, members: Floats) -> AddedGroups:

@@ -49,20 +49,6 @@ class ScalarMonitor(ABC, Callback):
     no validation, in every process, and logged by the first one. At the end of ``fit`` a figure of
     the history is given to each logger that takes figures, such as TensorBoard. A subclass defines
     `_scalars`, the function that measures the scalars of a module.
-
-    Parameters
-    ----------
-    name : str
-        Precedes the names of all scalars in the log, with a slash.
-    every_n_epochs : int, default=1
-        Number of epochs from one measurement to the next.
-
-    Attributes
-    ----------
-    history : list of dict
-        One dictionary per measurement, with the scalars (their names without `name`) and, under
-        ``"epoch"``, the number of the epoch. Without a trainer, measurements are numbered 0, 1, …
-        instead. The history is saved in checkpoints.
     """
 
     def __init__(self, name: str, every_n_epochs: int = 1) -> None:

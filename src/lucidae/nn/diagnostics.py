@@ -36,30 +36,16 @@ linear VAE."""
 
 
 class PosteriorSummary(NamedTuple):
-    """Posteriors of all samples, and the second moment of the data.
+    """Posteriors of all samples, and the second moment of the data."""
 
-    Attributes
-    ----------
-    mean, variance : tensors of shape (n, k)
-        Posterior means and variances of the k latents.
-    kl : tensor of shape (k,)
-        Mean KL divergence of each latent's marginal posterior to N(0, 1).
-    total_kl : float
-        Mean KL divergence of the joint posterior to N(0, I).
-    covariance : tensor of shape (k, k)
-        Mean posterior covariance.
-    moment : SecondMoment or None
-        Moment of the data; None if they have more than `MOST_ENTRIES` features.
-    mean_square : float or None
-        Mean squared error of the reconstructions from posterior means; None if it was not computed.
-    """
-
-    mean: Tensor
+    mean: Tensor  # (n, k): posterior means and variances of the k latents
     variance: Tensor
-    kl: Tensor
-    total_kl: float
-    covariance: Tensor
+    kl: Tensor  # (k,): mean KL divergence of each latent's marginal posterior to N(0, 1)
+    total_kl: float  # mean KL divergence of the joint posterior to N(0, I)
+    covariance: Tensor  # (k, k): mean posterior covariance
+    # moment of the data; None if they have more than `MOST_ENTRIES` features
     moment: SecondMoment | None
+    # mean squared error of the reconstructions from posterior means; None if it was not computed
     mean_square: float | None
 
 

@@ -225,14 +225,7 @@ def hadamard_gap(
 
 
 def gap_of_gram(gram: Tensor) -> Tensor:
-    """Return ½[Σᵢ log(1 + Cᵢᵢ) − log|I + C|] in nats for each matrix C in `gram` (…, k, k).
-
-    Examples
-    --------
-    >>> import torch
-    >>> gap_of_gram(torch.tensor([[1.0, 0.0], [0.0, 3.0]], dtype=torch.float64)).item()
-    0.0
-    """
+    """Return ½[Σᵢ log(1 + Cᵢᵢ) − log|I + C|] in nats for each matrix C in `gram` (…, k, k)."""
     identity = torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
     # With the correlations of I + C as matrix, the gap is −½ log of its determinant: large
     # logarithms that cancel are not formed, and orthogonal columns give exactly zero.
@@ -248,11 +241,6 @@ def sketch_bias(k: int, count: int) -> float:
 
     k is the number of latents that the decoder uses. The formula is derived in the notes of
     `hadamard_gap`.
-
-    Examples
-    --------
-    >>> round(sketch_bias(2, 100), 4)
-    0.0051
     """
     half = torch.tensor(count / 2, dtype=torch.float64)
     lower = (count - torch.arange(k, dtype=torch.float64)) / 2
@@ -345,26 +333,7 @@ def _gram_forward(decode: Callable[[Tensor], Tensor], z: Tensor, **_: Any) -> Te
 
 
 def jacobian_columns(decode: Callable[[Tensor], Tensor], z: Tensor) -> list[Tensor]:
-    """Return the derivatives of ``decode(z)`` with respect to each latent, in forward mode.
-
-    Parameters
-    ----------
-    decode : callable
-        Decoder of latents (…, k), which decodes each row by itself.
-    z : tensor of shape (…, k)
-        Latents.
-
-    Returns
-    -------
-    list of tensor
-        A tensor of the shape of ``decode(z)`` for each of the k latents.
-
-    Examples
-    --------
-    >>> import torch
-    >>> [column.tolist() for column in jacobian_columns(torch.square, torch.tensor([[3.0]]))]
-    [[[6.0]]]
-    """
+    """Return the derivatives of ``decode(z)`` with respect to each latent, in forward mode."""
     columns = []
     with warnings.catch_warnings():  # the first use of forward mode compiles scripts inside torch
         warnings.filterwarnings("ignore", message=".*torch.jit.script", category=DeprecationWarning)

@@ -83,18 +83,6 @@ def check_tensor(x: Any, name: str, shape: tuple[Any, ...], reference: Any = Non
 
     The entries are not tested for NaN and infinity: on an accelerator this would wait for the
     device.
-
-    Parameters
-    ----------
-    x : object
-        The argument that was given.
-    name : str
-        Name of the argument in the message.
-    shape : tuple
-        The expected size of each axis; a string, such as ``"B"``, allows any size. If the first
-        entry is an ellipsis, any number of axes may precede the others.
-    reference : tensor, optional
-        A parameter of the module; `x` has to be on its device.
     """
     if not isinstance(x, torch.Tensor):
         raise ValueError(f"{name} is {_kind(x)}, expected a tensor of shape {_shown(shape)}.")
@@ -225,15 +213,6 @@ def affine_matrix(decode: Callable[[Tensor], Any], codes: Tensor) -> Tensor | No
     W. It counts as affine if it equals b + Wz, up to rounding, at random points near the origin and
     far from it, and at some of the latents `codes` of shape (n, k). The points are the same in each
     call. The result is also None if the decoder does not return a real tensor of shape (n, …).
-
-    Examples
-    --------
-    >>> import torch
-    >>> affine_matrix(lambda z: 2 * z + 1, torch.zeros(1, 2))
-    tensor([[2., 0.],
-            [0., 2.]], dtype=torch.float64)
-    >>> affine_matrix(torch.sigmoid, torch.zeros(1, 2)) is None
-    True
     """
     k = codes.shape[1]
     random = torch.randn(8, k, generator=torch.Generator().manual_seed(0)).to(codes)

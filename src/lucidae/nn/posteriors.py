@@ -382,17 +382,7 @@ def _full(head: Any, mean: Tensor, scale: Tensor, features: Tensor) -> FullGauss
 
 
 def relative_factor(scale: Tensor, below: Tensor, positions: Tensor) -> Tensor:
-    """Return the triangular factor diag(s)(I + N) of a covariance, shape (…, k, k).
-
-    Parameters
-    ----------
-    scale : tensor of shape (…, k)
-        The diagonal s, positive.
-    below : tensor of shape (…, k(k − 1)/2)
-        The entries of the strictly lower triangular N, row by row.
-    positions : tensor of int, shape (k(k − 1)/2,)
-        Positions of these entries in N, if the rows of N are concatenated.
-    """
+    """Return the triangular factor diag(s)(I + N) of a covariance, shape (…, k, k)."""
     # diag(s)(I + N) has diagonal s, so the factor is triangular with a positive diagonal for
     # every prediction.
     k = scale.shape[-1]

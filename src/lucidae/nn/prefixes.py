@@ -23,18 +23,11 @@ MULTIPLIER = 6364136223846793005
 
 
 class PrefixValues(NamedTuple):
-    """Losses of the prefixes of embeddings in one call of `PrefixLoss`, without gradients.
+    """Losses of the prefixes of embeddings in one call of `PrefixLoss`, without gradients."""
 
-    Attributes
-    ----------
-    lengths : tensor of shape (number of prefixes,)
-        Number of leading dimensions of the embeddings in each prefix.
-    losses : tensor of shape (number of prefixes,)
-        Loss of each prefix, without its weight.
-    """
-
+    # (number of prefixes,): number of leading dimensions of the embeddings in each prefix
     lengths: Tensor
-    losses: Tensor
+    losses: Tensor  # (number of prefixes,): loss of each prefix, without its weight
 
 
 class PrefixLoss(nn.Module):

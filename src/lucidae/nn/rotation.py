@@ -28,11 +28,6 @@ class CodeRecorder:
 
     If the encoder is copied, its hooks are copied too. The recorder of a copy is not connected to
     any encoder and records nothing.
-
-    Parameters
-    ----------
-    encoder : nn.Linear, optional
-        The layer whose outputs are recorded; without it the recorder is not connected.
     """
 
     def __init__(self, encoder: Any = None) -> None:

@@ -48,30 +48,13 @@ class Note:
 
 @dataclass(frozen=True, slots=True)
 class Download:
-    """A link to a file that is part of the page, so that the page needs no second file.
-
-    Parameters
-    ----------
-    text : str
-        The text of the link.
-    name : str
-        Name under which browsers save the file.
-    content : str
-        The text of the file.
-    media_type : str, default="text/html"
-        Its media type.
-
-    Examples
-    --------
-    >>> Download("a page", "page.html", "<p>").link
-    'data:text/html;base64,PHA+'
-    """
+    """A link to a file that is part of the page, so that the page needs no second file."""
 
     kind: ClassVar[str] = "download"
-    text: str
-    name: str
-    content: str
-    media_type: str = "text/html"
+    text: str  # the text of the link
+    name: str  # name under which browsers save the file
+    content: str  # the text of the file
+    media_type: str = "text/html"  # its media type
 
     @property
     def link(self) -> str:
@@ -130,28 +113,14 @@ class Card:
 
 @dataclass(frozen=True, slots=True)
 class Plot:
-    """A figure with its caption and the numbers that it shows.
-
-    Parameters
-    ----------
-    name : str
-        Name of the downloadable CSV file, without its suffix.
-    svg : str
-        The figure as inline SVG.
-    caption : str
-        What the figure shows and how to read it.
-    numbers : mapping of str to sequence
-        Columns of the CSV file by name, all of equal length.
-    keeps_colours : bool, default=False
-        Whether images keep their colours in the dark theme, because the caption names the colours.
-        Otherwise images are inverted there.
-    """
+    """A figure with its caption and the numbers that it shows."""
 
     kind: ClassVar[str] = "plot"
-    name: str
-    svg: str
-    caption: str
-    numbers: Mapping[str, Sequence[Any]]
+    name: str  # name of the downloadable CSV file, without its suffix
+    svg: str  # the figure as inline SVG
+    caption: str  # what the figure shows and how to read it
+    numbers: Mapping[str, Sequence[Any]]  # columns of the CSV file by name, all of equal length
+    # whether images keep their colours in the dark theme, because the caption names the colours
     keeps_colours: bool = False
 
     @classmethod
@@ -208,23 +177,13 @@ def _always(_: Table) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """One section of the report.
+    """One section of the report."""
 
-    Parameters
-    ----------
-    name : str
-        HTML anchor of the section.
-    title : str
-        Heading of the section.
-    build : callable
-        Called with the table and a clock; returns the parts of the section.
-    applies : callable
-        Called with the table; returns whether the section is included. By default it always is.
-    """
-
-    name: str
-    title: str
+    name: str  # HTML anchor of the section
+    title: str  # heading of the section
+    # called with the table and a clock; returns the parts of the section
     build: Callable[[Table, Clock], Sequence[Block]]
+    # called with the table; returns whether the section is included
     applies: Callable[[Table], bool] = _always
 
 

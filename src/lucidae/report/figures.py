@@ -18,15 +18,7 @@ DIVERGING = "RdBu_r"
 
 
 def spectrum(variances: Series, shares: Series, chosen: int) -> Figure:
-    """Draw the variance of each component, and the share that the first k explain, for all k.
-
-    Parameters
-    ----------
-    variances, shares : array of shape (n_components,)
-        Variance of each component, and its share of the total variance.
-    chosen : int
-        Number of components that is marked by a dashed line.
-    """
+    """Draw the variance of each component, and the share that the first k explain, for all k."""
     with drawing():
         figure, (left, right) = new_figure(1, 2, figsize=(8.2, 3.1))
         order = np.arange(len(variances))
@@ -52,19 +44,7 @@ def spectrum(variances: Series, shares: Series, chosen: int) -> Figure:
 def image_grid(
     images: Series, titles: Sequence[str] = (), *, columns: int = 10, signed: bool = False
 ) -> Figure:
-    """Draw images in a grid, all with the same colour scale.
-
-    Parameters
-    ----------
-    images : array of shape (n_images, height, width)
-        The images.
-    titles : sequence of str
-        One title per image; empty for no titles.
-    columns : int
-        Number of images per row of the grid.
-    signed : bool
-        Whether to use a red and blue scale with zero in white, instead of a grey scale.
-    """
+    """Draw images in a grid, all with the same colour scale."""
     limit = float(np.max(np.abs(images))) or 1.0
     scale = {"cmap": DIVERGING, "vmin": -limit, "vmax": limit} if signed else _greys(images)
     header = TITLE if titles else 0.0
@@ -137,13 +117,7 @@ def _greys(images: Series) -> dict[str, Any]:
 
 
 def shortened(name: str, longest: int = 28) -> str:
-    """Return a name of at most the given number of characters, cut in the middle.
-
-    Examples
-    --------
-    >>> shortened("od280/od315_of_diluted_wines_of_1991")
-    'od280/od315_of…wines_of_1991'
-    """
+    """Return a name of at most the given number of characters, cut in the middle."""
     half = longest // 2
     return name if len(name) <= longest else f"{name[:half]}…{name[1 - longest + half :]}"
 
@@ -195,17 +169,6 @@ def hidden_curves(series: Mapping[str, tuple[Series, Series]]) -> list[tuple[str
     Curves are drawn by `curves` in the order of `series`. A curve is hidden if a later curve is so
     close to nine tenths of its points that the distance is less than a hundredth of the height of
     the figure, on a logarithmic axis.
-
-    Parameters
-    ----------
-    series : mapping of str to (abscissa, ordinate)
-        Curves with positive ordinates, in the order in which they are drawn.
-
-    Examples
-    --------
-    >>> x, y = np.arange(5.0), np.array([1.0, 0.5, 0.2, 0.1, 0.05])
-    >>> hidden_curves({"first": (x, y), "second": (x, y), "third": (x, 2 * y)})
-    [('first', 'second')]
     """
     heights = {name: np.log10(np.maximum(y, 1e-300)) for name, (_, y) in series.items()}
     every = np.concatenate([*heights.values(), [0.0]])
@@ -271,21 +234,7 @@ def shrinkage(values: Series, threshold: float) -> Figure:
 def relevances(
     values: Series, support: Series, names: Sequence[str], truth: Series | None
 ) -> Figure:
-    """Draw the relevance of each column, and mark the significant and the true columns.
-
-    The relevance of a column is the prior variance of its coefficients.
-
-    Parameters
-    ----------
-    values : array of shape (n_columns,)
-        Relevances: prior variances of the coefficients of each column.
-    support : array of int
-        Indices of the significant columns.
-    names : sequence of str
-        Names of the columns.
-    truth : array of int or None
-        Indices of the columns from which the data were generated, if they are known.
-    """
+    """Draw the relevance of each column, and mark the significant and the true columns."""
     with drawing():
         figure, axes = new_figure(figsize=(8.2, 2.9))
         order = np.arange(len(values))

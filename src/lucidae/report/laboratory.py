@@ -25,14 +25,7 @@ SCRIPTS = ("formulas.js", "drawing.js", "views.js", "controls.js")
 
 
 def laboratory_page() -> str:
-    """Return the laboratory as the text of an HTML page that needs no other file and no network.
-
-    Examples
-    --------
-    >>> page = laboratory_page()
-    >>> page.startswith("<!DOCTYPE html>"), "http" in page
-    (True, False)
-    """
+    """Return the laboratory as the text of an HTML page that needs no other file and no network."""
     parts = {
         "@STYLE@": css_variables() + "\n" + _resource("style.css"),
         "@SCRIPT@": "\n".join(map(_resource, SCRIPTS)),
@@ -45,25 +38,7 @@ def laboratory_page() -> str:
 
 
 def write_laboratory(path: str | os.PathLike[str]) -> Path:
-    """Write the laboratory to `path`, completely or not at all.
-
-    Parameters
-    ----------
-    path : path-like
-        Path of the page; an existing file is replaced.
-
-    Returns
-    -------
-    Path
-        The path of the page.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     write_laboratory(Path(folder) / "laboratory.html").name
-    'laboratory.html'
-    """
+    """Write the laboratory to `path`, completely or not at all."""
     content = laboratory_page().encode()
     with atomic_path(path, len(content)) as temporary:
         temporary.write_bytes(content)

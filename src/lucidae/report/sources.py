@@ -28,26 +28,7 @@ LARGEST_LEGEND = 12
 def write_sources(
     result: Any, path: str | os.PathLike[str], *, name: str, clock: Clock, with_path: bool = True
 ) -> Path:
-    """Write the page on a `SourceResult` to `path`, completely or not at all.
-
-    Parameters
-    ----------
-    result : SourceResult
-        What ``lucidae.mne.sparse_vae(..., return_result=True)`` returns.
-    path : path-like
-        Path of the page; an existing file is replaced.
-    name : str
-        Name of the recording, for the title.
-    clock : Clock
-        Times of the tasks so far.
-    with_path : bool, default=True
-        Whether to compute and show the path of noise variances, which takes many fits.
-
-    Returns
-    -------
-    Path
-        The path of the page.
-    """
+    """Write the page on a `SourceResult` to `path`, completely or not at all."""
     content = sources_page(result, name=name, clock=clock, with_path=with_path).encode()
     with atomic_path(path, len(content)) as temporary:
         temporary.write_bytes(content)

@@ -23,21 +23,6 @@ def prediction_distance(sample: Sample, coef: Any, predicted: Any) -> tuple[floa
 
     The linear model predicts ȳ + (x − x̄)U for a row x. Here x̄ and ȳ are the weighted means of the
     rows and of the responses (zero without an intercept), and U are the coefficients.
-
-    Parameters
-    ----------
-    sample : Sample
-        The d rows with their n responses, as float64.
-    coef : ndarray of shape (κ, n)
-        The coefficients U of the κ columns of the dictionary.
-    predicted : ndarray of shape (d, n)
-        The predictions of the estimator for these rows.
-
-    Returns
-    -------
-    distance, error : float
-        The largest difference and a bound on its rounding error, both in standard deviations of
-        the response.
     """
     Phi, X = sample.dictionary, sample.responses
     weights = np.ones(Phi.shape[0]) if sample.weights is None else sample.weights
@@ -60,24 +45,7 @@ def prediction_distance(sample: Sample, coef: Any, predicted: Any) -> tuple[floa
 
 
 def variance_distance(rows: Weighted, at: Evaluation, variances: Any) -> tuple[float, float]:
-    """Return the largest error of an estimator's posterior variances of the predicted means.
-
-    Parameters
-    ----------
-    rows : Weighted
-        The d rows of positive weight.
-    at : Evaluation
-        The relevances (prior variances) and the noise variance γ, from which the verifier computes
-        the variances.
-    variances : ndarray of shape (d,)
-        The estimator's posterior variances of the means predicted for the same rows, divided by γ.
-
-    Returns
-    -------
-    distance, error : float
-        The largest absolute difference between the two sets of variances, and a bound on its
-        rounding error, both divided by γ.
-    """
+    """Return the largest error of an estimator's posterior variances of the predicted means."""
     if rows.points is not None:  # whitened rows are no rows that the estimator predicts
         expected = prediction_variances(rows, at.relevance, at.noise)
         size = max(float(expected.max(initial=0.0)), 1.0)
@@ -102,8 +70,7 @@ def support_differences(
     If `labels`, the groups of the columns, are given, groups are tested as a whole, and κ is the
     number of groups. A column is undecided if `support` disagrees with the verifier and its
     evidence is closer to this quantile than its rounding error. `parts` is 2 for complex data,
-    whose log-likelihood changes by twice as much when the energy (loss) changes, and 1 for real
-    data.
+    whose log-likelihood changes by twice as much when the energy changes, and 1 for real data.
     """
     count = at.relevance.size if labels is None else int(labels.max()) + 1
     threshold = float(scipy.stats.chi2.isf(significance / count, 1))
@@ -121,9 +88,9 @@ def support_differences(
 def _evidence(at: Evaluation) -> tuple[Any, Any]:
     """Return twice the log-likelihood that each column adds, and bounds on the rounding errors.
 
-    It is n(t − 1 − log t) with t = Q/(z(1 − wz)) for n responses and a column φ of relevance (prior
-    variance) w > 0, where z = φᵀΣ⁻¹φ and Q = ‖φᵀΣ⁻¹X‖²/n for the responses X with covariance Σ. It
-    is zero if t ≤ 1 or w = 0.
+    It is n(t − 1 − log t) with t = Q/(z(1 − wz)) for n responses and a column φ of relevance w > 0,
+    where z = φᵀΣ⁻¹φ and Q = ‖φᵀΣ⁻¹X‖²/n for the responses X with covariance Σ. It is zero if t ≤ 1
+    or w = 0.
     """
     w, z, Q, n = at.relevance, at.curvature, at.alignment, at.mean.shape[1]
     variance = np.maximum(1.0 - w * z, UNIT)
@@ -143,8 +110,8 @@ def _ratio(values: Any, sizes: Any) -> Any:
 def _group_evidence(at: Evaluation, labels: Any) -> tuple[Any, Any]:
     """Return, for each column, twice the log-likelihood that is lost without all of its group.
 
-    The second array contains bounds on the rounding errors. Columns of groups with relevance (prior
-    variance) zero have zero in both arrays.
+    The second array contains bounds on the rounding errors. Columns of groups with relevance zero
+    have zero in both arrays.
     """
     w, n = at.relevance, at.mean.shape[1]
     evidence, error = np.zeros(w.size), np.zeros(w.size)

@@ -399,10 +399,7 @@ def _solve_groups(
 def _of_groups(
     X: Array, y: Array, state: State, units: Units, objective: GroupCovariance
 ) -> tuple[Array, ...]:
-    """Return the fields of `SparseGroupBatch` for one problem.
-
-    The energy is the loss that is minimised.
-    """
+    """Return the fields of `SparseGroupBatch` for one problem."""
     axes, groups = axes_of(state), objective.groups
     assert axes is not None
     assert groups is not None
@@ -446,7 +443,7 @@ def _narrowed(value: Any, norms: Array, y: Array) -> Any:
 def _finite_status(solution: BatchSolution[State], value: Any) -> tuple[Status, ...]:
     """Return the status of each problem: DIVERGED if its coefficients or energy are not finite.
 
-    All other problems keep the status of `solution`. The energy is the loss that is minimised.
+    All other problems keep the status of `solution`.
     """
     xp = namespace(value.coef)
     finite = xp.all(xp.isfinite(value.coef), axis=(1, 2)) & xp.isfinite(value.energy)
@@ -505,12 +502,12 @@ def _gathered(ended: list[Solution[Any]], value: Any) -> BatchSolution[Any]:
 
 
 def _solve_together(problem: Problem, settings: BatchSettings, learn: bool) -> BatchSolution[State]:
-    """Return the solutions of all problems, whose energies (losses) are minimised at once.
+    """Return the solutions of all problems, whose energies are minimised at once.
 
-    An update of the relevances (prior variances of the coefficients) is repeated until a basin of
-    attraction is chosen; Newton steps then find its minimum. The update alone is repeated to the
-    end if the noise variance is learned (`learn`), if there are too many columns, if the tolerance
-    is coarse, or if the energy does not allow Newton steps.
+    An update of the relevances is repeated until a basin of attraction is chosen; Newton steps then
+    find its minimum. The update alone is repeated to the end if the noise variance is learned
+    (`learn`), if there are too many columns, if the tolerance is coarse, or if the energy does not
+    allow Newton steps.
     """
     objective = settings.objective
     reachable = max(settings.tol, rounding_distance(problem))
@@ -533,10 +530,7 @@ def _solve_together(problem: Problem, settings: BatchSettings, learn: bool) -> B
 
 
 def _given_rule(settings: BatchSettings) -> str:
-    """Return the name of the update rule: `settings.solver`, or "mm" if the energy lacks this rule.
-
-    The energy is the loss that is minimised.
-    """
+    """Return name of the update rule: `settings.solver`, or "mm" if the energy lacks this rule."""
     return settings.solver if settings.solver in settings.objective.rules else "mm"
 
 
@@ -560,8 +554,7 @@ def _update(
 ) -> BatchSolution[State]:
     """Repeat an update of the relevances on all problems at once, until each is stationary.
 
-    The relevance of a column is the prior variance of its coefficients. If `learn`, the noise
-    variances are updated in the same steps; otherwise they are fixed.
+    If `learn`, the noise variances are updated in the same steps; otherwise they are fixed.
     """
     update = objective.update(rule)
     xp = namespace(problem.noise)
@@ -605,12 +598,11 @@ def _intervals(example: Array) -> CheckIntervals:
 def _polish(
     basin: BatchSolution[State], marginal: Marginal, tolerance: float, limit: int
 ) -> BatchSolution[State]:
-    """Find the minimum of each problem's energy (loss) by damped Newton steps.
+    """Find the minimum of each problem's energy by damped Newton steps.
 
     The steps start in the basin of attraction that the updates have reached, and are taken on all
-    columns and for all problems at once. Leaving out columns whose relevances (prior variances)
-    stay zero would save arithmetic, but would need more kernel launches on the accelerator, which
-    cost more.
+    columns and for all problems at once. Leaving out columns whose relevances stay zero would save
+    arithmetic, but would need more kernel launches on the accelerator, which cost more.
     """
     start = NewtonPoint.at(without_vanishing(basin.value, marginal).without_factor())
     stride = _intervals(start.noise).newton
@@ -634,8 +626,7 @@ def _in_units(
     """Return coefficients, relevances, noise variances and energies in the units of the data.
 
     The normalised problem has a square root of XXᵀ in place of the responses X, so the coefficients
-    of each response are computed from the given `dictionary` and `responses`. The relevance of a
-    column is the prior variance of its coefficients. The energy is the loss that is minimised.
+    of each response are computed from the given `dictionary` and `responses`.
     """
     relevance, noise = units.relevance(state.relevance), units.noise(state.noise)
     coef = _posterior_means(dictionary, responses, relevance, noise)
@@ -667,9 +658,9 @@ def _posterior_means(X: Array, y: Array, relevance: Array, noise: Array) -> Arra
 def _means_by_qr(X: Array, y: Array, relevance: Array, noise: Array) -> Array:
     """Return the posterior means of ill-conditioned problems, by QR factorisation.
 
-    Let Φ be the dictionary of a problem, X its responses, W its relevances (prior variances) and Σ
-    = LLᵀ the covariance of a response, which is not formed. With S = ΦW^½ and Sᵀ = BLᵀ, the mean
-    W^½SᵀΣ⁻¹X is W^½BL⁻¹X.
+    Let Φ be the dictionary of a problem, X its responses, W its relevances and Σ = LLᵀ the
+    covariance of a response, which is not formed. With S = ΦW^½ and Sᵀ = BLᵀ, the mean W^½SᵀΣ⁻¹X is
+    W^½BL⁻¹X.
     """
     xp = namespace(X)
     roots = xp.sqrt(relevance)

@@ -115,8 +115,7 @@ JOINT_STATEMENTS = {
 def joint_certificate(figures: SparseFigures) -> Certificate:
     """Return the certificate of a fit of several dictionaries with one set of relevances.
 
-    The relevance of a column is the prior variance of its coefficients. There are no predictions,
-    and no claims about uniqueness.
+    There are no predictions, and no claims about uniqueness.
     """
     found = tuple(
         replace(
@@ -198,15 +197,7 @@ def certificate_of(figures: SparseFigures, title: str) -> Certificate:
 
 
 def with_changes(found: Certificate, changed: Mapping[str, float]) -> Certificate:
-    """Return the certificate of a fit with a failed claim added if attributes were changed.
-
-    Parameters
-    ----------
-    found : Certificate
-        The certificate of the fit.
-    changed : mapping
-        The names of the attributes that a user has changed since, with the relative change of each.
-    """
+    """Return the certificate of a fit with a failed claim added if attributes were changed."""
     if not changed:
         return found
     names = ", ".join(changed)
@@ -250,10 +241,7 @@ def _unknown(figures: SparseFigures, name: str, statement: str, reference: str, 
 
 
 def _stationarity(figures: SparseFigures) -> Claim:
-    """Return the claim that the relevances satisfy the optimality (KKT) conditions.
-
-    The relevance of a column is the prior variance of its coefficients.
-    """
+    """Return the claim that the relevances satisfy the optimality (KKT) conditions."""
     name = "stationarity"
     statement = "the energy is stationary in the relevances (KKT conditions)"
     if figures.covariance_distance is not None:
@@ -272,7 +260,7 @@ def _stationarity(figures: SparseFigures) -> Claim:
 def _group_covariances(figures: SparseFigures) -> tuple[Claim, ...]:
     """Return the claim that `group_covariances_` are covariance matrices with the right diagonals.
 
-    The diagonals are the relevances (prior variances). The tuple is empty without such covariances.
+    The diagonals are the relevances. The tuple is empty without such covariances.
     """
     if figures.covariance_distance is None:
         return ()
@@ -322,8 +310,8 @@ STILL_LEARNING = (
 def _noise_variance(figures: SparseFigures) -> Claim:
     """Return the claim that the noise variance is what the rule by which it was found gives.
 
-    If it was given, that is the given number; if it was learned, the energy (loss) is stationary in
-    it; with cross-validation it is the mean squared error of predicting held-out rows.
+    If it was given, that is the given number; if it was learned, the energy is stationary in it;
+    with cross-validation it is the mean squared error of predicting held-out rows.
     """
     name, rule, reference = "noise_variance", figures.noise_rule, "Wipf & Rao 2007"
     statement = NOISE_STATEMENTS.get(rule, "the noise variance is the one that was given")
@@ -374,10 +362,7 @@ def _energy(figures: SparseFigures) -> Claim:
 
 
 def _predictive_variance(figures: SparseFigures) -> Claim:
-    """Return the claim that predictive variances follow from relevances and noise variance.
-
-    The relevance of a column is the prior variance of its coefficients.
-    """
+    """Return the claim that predictive variances follow from relevances and noise variance."""
     name = "predictive_variance"
     statement = "the variances of predictions follow from the relevances and the noise variance"
     reference = "Wipf 2023, eq. 18"
@@ -513,8 +498,8 @@ def _response_covariance(figures: SparseFigures) -> tuple[Claim, ...]:
     """Return a tuple with the claim about the covariance of the responses; empty without one.
 
     If the covariance was given, the claim is that the fitted one is equal to it. If it was learned,
-    the claim is that the energy (loss) is no lower at nearby correlations of successive responses.
-    Whether the responses really have such a covariance is not judged.
+    the claim is that the energy is no lower at nearby correlations of successive responses. Whether
+    the responses really have such a covariance is not judged.
     """
     rule = figures.evidence.get("response_covariance_rule")
     if rule is None:

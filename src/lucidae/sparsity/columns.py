@@ -49,30 +49,17 @@ class SparseColumns(NamedTuple):
     """A sparse dictionary whose columns are made dense, centred and weighted when they are read.
 
     ``columns[:, index]`` returns a dense array, as for a dense dictionary.
-
-    Parameters
-    ----------
-    matrix : csc_array of shape (d, κ)
-        The dictionary as it was given.
-    roots : ndarray of shape (d,)
-        Square roots of the weights of the rows, all positive.
-    first, mean, varying : ndarray of shape (κ,)
-        What is subtracted from each column: its first entry, and then the mean of the differences.
-        The result is multiplied by `varying`, 0 for constant columns and 1 for all others. Without
-        an intercept nothing is subtracted.
-    shifts : ndarray of int of shape (κ,)
-        Exponents of the powers of two by which the columns are divided.
-    lengths : ndarray of shape (κ,)
-        Norms of the columns after these operations.
     """
 
-    matrix: Any
-    roots: Any
+    matrix: Any  # (d, κ): the dictionary as it was given
+    roots: Any  # (d,): square roots of the weights of the rows, all positive
+    # (κ,): what is subtracted from each column: its first entry, and then the mean of the
+    # differences
     first: Any
     mean: Any
     varying: Any
-    shifts: Any
-    lengths: Any
+    shifts: Any  # (κ,): exponents of the powers of two by which the columns are divided
+    lengths: Any  # (κ,): norms of the columns after these operations
 
     @classmethod
     def of(

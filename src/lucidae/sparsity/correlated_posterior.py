@@ -16,35 +16,22 @@ from lucidae.sparsity.dictionary import dense_columns
 class CorrelatedPosterior:
     """Posterior of the coefficients if those of different responses are correlated.
 
-    Let Φ be the a active columns of the dictionary, W their relevances (prior variances), S = ΦW^½
-    = QD^½Pᵀ a singular value decomposition, and B = VΛVᵀ the covariance of the n responses. In the
-    basis V the coefficients of response t have the covariance W^½ (λₜI − P diag(λₜ²D/(λₜD + γ)) Pᵀ)
-    W^½ with the noise variance γ.
-
-    Parameters
-    ----------
-    active : ndarray of int of shape (a,)
-        Indices of the active columns, those with positive relevance.
-    roots : ndarray of shape (a,)
-        Square roots of their relevances.
-    directions, powers : ndarray of shape (r, a) and (r,)
-        The matrix Pᵀ and the diagonal of D, where r is the smaller of a and the number of rows.
-    values, vectors : ndarray of shape (n,) and (n, n)
-        Eigenvalues λ and eigenvectors V of B.
-    noise : float
-        The noise variance γ.
-    n_columns : int
-        Number of all columns of the dictionary.
+    Let Φ be the a active columns of the dictionary, W their relevances, S = ΦW^½ = QD^½Pᵀ a
+    singular value decomposition, and B = VΛVᵀ the covariance of the n responses. In the basis V the
+    coefficients of response t have the covariance W^½ (λₜI − P diag(λₜ²D/(λₜD + γ)) Pᵀ) W^½ with
+    the noise variance γ.
     """
 
-    active: Any
-    roots: Any
+    active: Any  # (a,): indices of the active columns, those with positive relevance
+    roots: Any  # (a,): square roots of their relevances
+    # (r, a): the matrix Pᵀ and the diagonal of D, where r is the smaller of a and the number of
+    # rows
     directions: Any
     powers: Any
-    values: Any
+    values: Any  # (n,): eigenvalues λ and eigenvectors V of B
     vectors: Any
-    noise: float
-    n_columns: int
+    noise: float  # the noise variance γ
+    n_columns: int  # number of all columns of the dictionary
 
     @classmethod
     def fitted(

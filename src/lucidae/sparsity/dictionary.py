@@ -42,23 +42,12 @@ class SparseDictionary:
 
     With roots r of the weights of the rows and the means c of the columns, S − r cᵀ has centred and
     weighted rows, although only S is stored. Dictionaries that differ in the norms N share S.
-
-    Parameters
-    ----------
-    entries : csc_array of shape (d, κ)
-        The sparse matrix S.
-    roots : ndarray of shape (d,)
-        The vector r.
-    center : ndarray of shape (κ,)
-        The vector c; zero for columns that are not centred.
-    norms : ndarray of shape (κ,)
-        The diagonal of N, by which the columns are divided.
     """
 
-    entries: Any
-    roots: Any
-    center: Any
-    norms: Any
+    entries: Any  # (d, κ): the sparse matrix S
+    roots: Any  # (d,): the vector r
+    center: Any  # (κ,): the vector c; zero for columns that are not centred
+    norms: Any  # (κ,): the diagonal of N, by which the columns are divided
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -267,10 +256,7 @@ def quadratic_forms(dictionary: Dictionary, root: Array) -> Array:
 
 
 def weighted_gram(dictionary: Dictionary, relevance: Array) -> Array:
-    """Return ΦWΦᵀ for the dictionary Φ and the diagonal matrix W of the relevances.
-
-    The relevance of a column is the prior variance of its coefficients.
-    """
+    """Return ΦWΦᵀ for the dictionary Φ and the diagonal matrix W of the relevances."""
     if isinstance(dictionary, SparseDictionary):
         return dictionary.covariance(relevance)
     xp = namespace(dictionary)
@@ -291,11 +277,11 @@ def reduced_to_span(dictionary: Dictionary, responses: Array) -> tuple[Dictionar
     The third value is the squared norm of the responses outside this span. A dictionary with no
     more rows than columns, and its responses, are returned unchanged, with 0.
 
-    For the dictionary Φ (d rows, κ < d columns), the n responses X, the relevances (prior
-    variances) W and the noise variance γ, let Φ = QR and let [Q, Q⊥] be orthogonal. In that basis
-    the covariance Σ = ΦWΦᵀ + γI of a response is block diagonal, with RWRᵀ + γI on the span and γI
-    outside. So the energy (loss) is that of (R, QᵀX) plus ‖Q⊥ᵀX‖²/γ + n(d − κ) log γ, and ‖Q⊥ᵀX‖² =
-    ‖X − QQᵀX‖² is all that is needed of the other d − κ rows.
+    For the dictionary Φ (d rows, κ < d columns), the n responses X, the relevances W and the noise
+    variance γ, let Φ = QR and let [Q, Q⊥] be orthogonal. In that basis the covariance Σ = ΦWΦᵀ + γI
+    of a response is block diagonal, with RWRᵀ + γI on the span and γI outside. So the energy is
+    that of (R, QᵀX) plus ‖Q⊥ᵀX‖²/γ + n(d − κ) log γ, and ‖Q⊥ᵀX‖² = ‖X − QQᵀX‖² is all that is
+    needed of the other d − κ rows.
     """
     if dictionary.shape[-1] >= dictionary.shape[-2]:
         return dictionary, responses, squared_norm(responses) * 0.0

@@ -522,7 +522,7 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         return with_changes(found, self._state.changed_attributes(assigned))
 
     def _checked_objective(self, n_columns: int) -> Energy:
-        """Check the parameters that do not depend on data; return the energy (loss) to minimise."""
+        """Check the parameters that do not depend on data; return the energy to minimise."""
         check_flag(self.fit_intercept, "fit_intercept")
         check_flag(self.warm_start, "warm_start")
         check_verbose(self.verbose)
@@ -545,9 +545,8 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
     ) -> Solution[State]:  # fmt: skip
         """Minimise the energy on checked data, store the fitted state and return the solution.
 
-        The energy is the loss that is minimised. If `deferred`, the fitted values are verified
-        when the certificate is first read. Responses of which nothing is left after centring and
-        whitening are refused, unless `zeros`.
+        If `deferred`, the fitted values are verified when the certificate is first read. Responses
+        of which nothing is left after centring and whitening are refused, unless `zeros`.
         """
         targets = as_double(y if y.ndim == 2 else y[:, None])
         given = rows_of(X, targets, weights, bool(self.fit_intercept))
@@ -589,12 +588,11 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         self, problem: Problem, units: Units, objective: Energy, rows: Rows, given: Rows,
         guide: Guide | None, spectrum: ResponseSpectrum | None,
     ) -> tuple[Solution[Any], PathTrace | None]:  # fmt: skip
-        """Find the noise variance and return the relevances that minimise the energy (loss).
+        """Find the noise variance and return the relevances that minimise the energy.
 
         `rows` are the distinct training rows with their weights, `given` those passed to `fit`, and
-        `guide` is a solution of `noise_path` to start at. The relevance of a column is the prior
-        variance of its coefficients. The second value is the path of noise variances, or None if no
-        path was computed.
+        `guide` is a solution of `noise_path` to start at. The second value is the path of noise
+        variances, or None if no path was computed.
         """
         rule = noise_rule(self.noise_variance, objective, rows.count, problem.columns)
         settings: dict[str, Any] = {
@@ -683,7 +681,7 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         return progress_bars(f"SparseVAE, {description}", self.verbose)
 
     def _last_fit(self, problem: Problem, units: Units, objective: Energy) -> Array | None:
-        """Return the relevances (prior variances) of the last fit, in normalised units.
+        """Return the relevances of the last fit, in normalised units.
 
         These are the units of the new normalised problem. Return None without `warm_start`, before
         the first fit, or, with a warning, if the relevances do not suit the new columns or groups.
@@ -873,7 +871,7 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
 
 
 def _energy(objective: Energy, state: State, units: Units, rows: Rows) -> float:
-    """Return the energy (loss) of all responses, including the noise covariance's log-determinant.
+    """Return the energy of all responses, including the noise covariance's log-determinant.
 
     The log-determinant is left out for energies without one, such as that of the point estimate.
     """
@@ -897,9 +895,8 @@ def _faster_by_numpy(X: Any) -> bool:
 def _stored_relevance(state: State, units: Units, X: Array) -> tuple[Array, State]:
     """Return the relevances in the dtype of X, and the solver's state at these rounded values.
 
-    The relevance of a column is the prior variance of its coefficients. If groups have covariances
-    of their own, the variances along the principal axes are not rounded, because rounding a
-    covariance changes its small eigenvalues.
+    If groups have covariances of their own, the variances along the principal axes are not rounded,
+    because rounding a covariance changes its small eigenvalues.
     """
     relevance = units.relevance(state.relevance)
     if axes_of(state) is not None:
@@ -913,10 +910,7 @@ def _stored_relevance(state: State, units: Units, X: Array) -> tuple[Array, Stat
 
 
 def _violation(rows: Rows, relevance: Array, noise: float, objective: Energy) -> float:
-    """Return the distance to stationarity that an energy added by `register_posterior` reports.
-
-    The energy is the loss that is minimised.
-    """
+    """Return the distance to stationarity that an energy added by `register_posterior` reports."""
     problem, units = rows.normalised(objective.groups)
     level = scalar(units.normalised_noise(noise))
     weights = units.normalised_relevance(like(relevance, problem.noise))
@@ -924,6 +918,6 @@ def _violation(rows: Rows, relevance: Array, noise: float, objective: Energy) ->
 
 
 def _constant_in(groups: Groups, relevance: Any) -> bool:
-    """Return whether all columns of each group have the same relevance (prior variance)."""
+    """Return whether all columns of each group have the same relevance."""
     shared = groups.expand(groups.gather(relevance)[:, 0])
     return bool(np.allclose(shared, relevance, rtol=1e-6, atol=0.0))

@@ -48,26 +48,13 @@ The unit is the machine epsilon times the condition number of the covariance.
 
 
 class Sample(NamedTuple):
-    """Rows of data as they were given: d rows, κ columns and n responses.
+    """Rows of data as they were given: d rows, κ columns and n responses."""
 
-    Parameters
-    ----------
-    dictionary : array of shape (d, κ)
-        The dictionary Φ.
-    responses : array of shape (d, n)
-        The responses X.
-    weights : array of shape (d,), optional
-        Weights of the rows; by default every row has weight 1.
-    intercept : bool
-        Whether the model has an intercept, so that rows are centred.
-    noise_cov : array of shape (d, d) or (d,), optional
-        Covariance of the noise of the rows without the factor γ, or its diagonal.
-    """
-
-    dictionary: Any
-    responses: Any
-    weights: Any = None
-    intercept: bool = False
+    dictionary: Any  # (d, κ): the dictionary Φ
+    responses: Any  # (d, n): the responses X
+    weights: Any = None  # (d,): weights of the rows; by default every row has weight 1
+    intercept: bool = False  # whether the model has an intercept, so that rows are centred
+    # (d, d): covariance of the noise of the rows without the factor γ, or its diagonal
     noise_cov: Any = None
 
 
@@ -75,47 +62,30 @@ class Weighted(NamedTuple):
     """Rows after centring, multiplication by the roots of their weights and rescaling.
 
     Each of the κ columns and the n responses are divided by powers of two, which is exact.
-
-    Parameters
-    ----------
-    dictionary, responses : ndarray of shape (d, κ) and (d, n)
-        The d rows of positive weight.
-    weights : ndarray of shape (d,)
-        Weights of these rows.
-    shifts, shift : ndarray of int of shape (κ,), and int
-        Exponents of the powers of two by which each column and all responses were divided.
-    total, dimension : float
-        Sum of the weights, and the number of independent rows: the same sum, minus one if there is
-        an intercept.
-    distinct : int
-        Number of different rows.
-    parts : int
-        2 if a number of the data has an imaginary part other than zero, otherwise 1. The change of
-        twice the log-likelihood is the change of the energy (loss) times this number.
-    volume : float
-        Log-determinant of the covariance of the noise on its range, without the factor γ, and
-        orthogonal to the intercept; zero for white noise.
-    outside : float
-        Share of the sum of squares of the centred responses outside the range of this covariance.
-    axis : ndarray of shape (d,), optional
-        With a noise covariance and an intercept, the unit vector along its whitened column of ones.
-    points : ndarray of shape (p, κ), optional
-        With a noise covariance, the p rows as given that have a positive weight, centred and
-        divided by the powers of two of the columns: the rows for which the estimator predicts.
     """
 
-    dictionary: Any
+    dictionary: Any  # (d, κ): the d rows of positive weight
     responses: Any
-    weights: Any
+    weights: Any  # (d,): weights of these rows
+    # (κ,): exponents of the powers of two by which each column and all responses were divided
     shifts: Any
     shift: int
+    # sum of the weights, and the number of independent rows: the same sum, minus one if there is an
+    # intercept
     total: float
     dimension: float
-    distinct: int
-    parts: int = 1
+    distinct: int  # number of different rows
+    parts: int = 1  # 2 if a number of the data has an imaginary part other than zero, otherwise 1
+    # log-determinant of the covariance of the noise on its range, without the factor γ, and
+    # orthogonal to the intercept; zero for white noise
     volume: float = 0.0
+    # share of the sum of squares of the centred responses outside the range of this covariance
     outside: float = 0.0
+    # (d,): with a noise covariance and an intercept, the unit vector along its whitened column of
+    # ones
     axis: Any = None
+    # (p, κ): with a noise covariance, the p rows as given that have a positive weight, centred and
+    # divided by the powers of two of the columns: the rows for which the estimator predicts
     points: Any = None
 
     @property
@@ -224,56 +194,38 @@ def column_powers(values: Any) -> Any:
 
 
 class Evaluation(NamedTuple):
-    """Quantities that follow from the relevances (prior variances) w and the noise variance γ.
+    """Quantities that follow from the relevances w and the noise variance γ.
 
     Φ is the dictionary with κ columns, X are the n responses, W is the diagonal matrix of w, and
     Σ = ΦWΦᵀ + γI is the covariance of a response.
-
-    Parameters
-    ----------
-    relevance, noise : ndarray of shape (κ,), and float
-        The relevances w and the noise variance γ.
-    whitened, loading : ndarray of shape (m, κ) and (κ, p)
-        The matrices R⁻ᵀΦ and ΦᵀΣ⁻¹Y, where Σ = RᵀR with a triangular matrix R of m rows, and Y is a
-        matrix of p columns with YYᵀ = XXᵀ.
-    curvature, alignment : ndarray of shape (κ,)
-        For each column φ of Φ, z = φᵀΣ⁻¹φ and Q = ‖φᵀΣ⁻¹X‖²/n.
-    mean : ndarray of shape (κ, n)
-        The posterior mean U = WΦᵀΣ⁻¹X of the coefficients.
-    fit, log_determinant, residual : float
-        The data term tr(XXᵀΣ⁻¹)/n, log|Σ| on the span of Φ, and ‖X − ΦU‖²/n.
-    rounding : float
-        Bound on the relative rounding error of R.
-    reach : float
-        Expected error of solvers that form Σ in float64.
-    evidence : pair of ndarray of shape (κ,), optional
-        Twice the log-likelihood that is lost without each column, and bounds on the rounding
-        errors, if the responses are correlated.
-    leverage : ndarray of shape (d, n), optional
-        Posterior variance of each predicted mean, divided by γ, if the responses are correlated.
     """
 
-    relevance: Any
+    relevance: Any  # (κ,): the relevances w and the noise variance γ
     noise: float
+    # (m, κ): the matrices R⁻ᵀΦ and ΦᵀΣ⁻¹Y, where Σ = RᵀR with a triangular matrix R of m rows, and
+    # Y is a matrix of p columns with YYᵀ = XXᵀ
     whitened: Any
     loading: Any
-    curvature: Any
+    curvature: Any  # (κ,): for each column φ of Φ, z = φᵀΣ⁻¹φ and Q = ‖φᵀΣ⁻¹X‖²/n
     alignment: Any
-    mean: Any
-    fit: float
+    mean: Any  # (κ, n): the posterior mean U = WΦᵀΣ⁻¹X of the coefficients
+    fit: float  # the data term tr(XXᵀΣ⁻¹)/n, log|Σ| on the span of Φ, and ‖X − ΦU‖²/n
     log_determinant: float
     residual: float
-    rounding: float
-    reach: float
+    rounding: float  # bound on the relative rounding error of R
+    reach: float  # expected error of solvers that form Σ in float64
+    # (κ,): twice the log-likelihood that is lost without each column, and bounds on the rounding
+    # errors, if the responses are correlated
     evidence: Any = None
+    # (d, n): posterior variance of each predicted mean, divided by γ, if the responses are
+    # correlated
     leverage: Any = None
 
 
 def evaluate_relevances(rows: Weighted, w: Any, noise: float) -> Evaluation:
     """Return the quantities that follow from relevances `w` and a noise variance on given rows.
 
-    They are computed by QR decomposition of a square root of the covariance of a response. The
-    relevance of a column is the prior variance of its coefficients.
+    They are computed by QR decomposition of a square root of the covariance of a response.
     """
     Phi, X, outside = _in_span(rows.dictionary, rows.responses)
     size, n = X.shape
@@ -328,9 +280,9 @@ def _of_columns(Phi: Any, R: Any, root: Any) -> tuple[Any, Any, Any, Any]:
 def leverages(rows: Weighted, w: Any, noise: float) -> Any:
     """Return the posterior variances of the means predicted for the rows, divided by the noise.
 
-    For the dictionary Φ, the relevances (prior variances) W, the noise variance γ and the
-    covariance Σ = ΦWΦᵀ + γI of a response, this is the diagonal of ΦWΦᵀΣ⁻¹; the divisor is γ. The
-    rows are those of `rows`, multiplied by the roots of their weights.
+    For the dictionary Φ, the relevances W, the noise variance γ and the covariance Σ = ΦWΦᵀ + γI of
+    a response, this is the diagonal of ΦWΦᵀΣ⁻¹; the divisor is γ. The rows are those of `rows`,
+    multiplied by the roots of their weights.
     """
     used = np.flatnonzero(w)
     scaled = rows.dictionary[:, used] * np.sqrt(w[used])
@@ -349,12 +301,12 @@ def evaluate_correlated(
 ) -> Evaluation:
     """Return the `Evaluation` of relevances if coefficients are correlated over the responses.
 
-    The coefficients of a column with relevance (prior variance) w have the prior covariance wB over
-    the n responses, where B is `covariance`; `noise` is the noise variance. `labels` are the groups
-    of the columns, or None. Curvature, alignment, data term, log-determinant and residual of the
-    result are means over the responses. It also contains the evidence of each column (twice the
-    log-likelihood that is lost without it) and, of shape (d, n) for d rows, the posterior variances
-    of the predicted means divided by the noise variance.
+    The coefficients of a column with relevance w have the prior covariance wB over the n responses,
+    where B is `covariance`; `noise` is the noise variance. `labels` are the groups of the columns,
+    or None. Curvature, alignment, data term, log-determinant and residual of the result are means
+    over the responses. It also contains the evidence of each column (twice the log-likelihood that
+    is lost without it) and, of shape (d, n) for d rows, the posterior variances of the predicted
+    means divided by the noise variance.
     """
     values, vectors = np.linalg.eigh(covariance)
     values = np.maximum(values, 0.0)
@@ -385,9 +337,9 @@ def _lost_evidence(at: Evaluation, labels: Any) -> tuple[Any, Any]:
     """Return twice the log-likelihood of one response that is lost without each column or group.
 
     The second array contains bounds on the rounding errors. `labels` are the groups of the columns,
-    or None. Let Φ_g be the columns of a group, w their relevance (prior variance) and Σ the
-    covariance of the response. Without the group it is Σ − wΦ_gΦ_gᵀ. Its determinant is |Σ||M| with
-    M = I − wΦ_gᵀΣ⁻¹Φ_g, and its inverse is Σ⁻¹ + wΣ⁻¹Φ_g M⁻¹ Φ_gᵀΣ⁻¹ (Woodbury).
+    or None. Let Φ_g be the columns of a group, w their relevance and Σ the covariance of the
+    response. Without the group it is Σ − wΦ_gΦ_gᵀ. Its determinant is |Σ||M| with M = I −
+    wΦ_gᵀΣ⁻¹Φ_g, and its inverse is Σ⁻¹ + wΣ⁻¹Φ_g M⁻¹ Φ_gᵀΣ⁻¹ (Woodbury).
     """
     w, evidence, error = at.relevance, np.zeros(at.relevance.size), np.zeros(at.relevance.size)
     labels = np.arange(w.size) if labels is None else labels
@@ -406,10 +358,10 @@ def _lost_evidence(at: Evaluation, labels: Any) -> tuple[Any, Any]:
 def correlation_gain(rows: Weighted, w: Any, noise: float, covariance: Any) -> float:
     """Return by how much the energy per response falls if the responses are correlated otherwise.
 
-    The energy is the loss. `covariance` should be that of an autoregressive model of order one,
-    AR(1), whose correlation ρ of successive responses is read off it. The energy is compared at the
-    two nearby values of ρ at which artanh ρ differs by `CORRELATION_STEP`. The result is zero if
-    neither lowers the energy, and infinite if `covariance` is not that of an AR(1) model.
+    `covariance` should be that of an autoregressive model of order one, AR(1), whose correlation ρ
+    of successive responses is read off it. The energy is compared at the two nearby values of ρ at
+    which artanh ρ differs by `CORRELATION_STEP`. The result is zero if neither lowers the energy,
+    and infinite if `covariance` is not that of an AR(1) model.
     """
     n = len(covariance)
     correlation = float(covariance[0, 1] / covariance[0, 0])
@@ -432,10 +384,9 @@ def correlation_gain(rows: Weighted, w: Any, noise: float, covariance: Any) -> f
 
 
 def _correlated_energy(rows: Weighted, w: Any, noise: float, covariance: Any) -> float:
-    """Return the energy (loss) per response, up to a constant, for correlated responses.
+    """Return the energy per response, up to a constant, for correlated responses.
 
-    `w` are the relevances (prior variances), `noise` is the noise variance, and `covariance` that
-    of the responses.
+    `w` are the relevances, `noise` is the noise variance, and `covariance` that of the responses.
     """
     used = np.flatnonzero(w)
     values, vectors = np.linalg.eigh(covariance)

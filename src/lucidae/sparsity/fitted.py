@@ -48,36 +48,22 @@ CERTIFIED_PARAMETERS = (
 @saved_as("lucidae.sparsity.fitted/2", formerly="lucidae.sparsity.fitted/1")
 @dataclass(eq=False)
 class SparseState(FittedState):
-    """Fitted state of `SparseVAE`: attributes, posterior, means and measured values.
+    """Fitted state of `SparseVAE`: attributes, posterior, means and measured values."""
 
-    Parameters
-    ----------
-    results : dict
-        The fitted attributes by name.
-    posterior : Posterior
-        Posterior covariance of the coefficients on the active columns.
-    center : array of shape (n_features,)
-        Weighted mean of the training rows, rounded to float64; zero without an intercept.
-    figures : SparseFigures or callable
-        The measured values that the certificate judges, or a function that computes them when
-        they are first read (see `measured`).
-    rest : array of shape (n_features,), optional
-        Difference between the exact weighted mean of the training rows and `center`.
-    level : array of shape (n_outputs,), optional
-        Prediction for the mean training row. `intercept_` may not represent it to all digits.
-    parameters : dict, optional
-        The parameters of the fit that its certificate depends on; earlier versions saved none.
-    noise_level : float
-        Mean noise variance of the training rows, divided by the attribute ``noise_variance_``.
-    """
-
-    results: dict[str, Any]
-    posterior: Posterior
+    results: dict[str, Any]  # the fitted attributes by name
+    posterior: Posterior  # posterior covariance of the coefficients on the active columns
+    # (n_features,): weighted mean of the training rows, rounded to float64; zero without an
+    # intercept
     center: Array
+    # the measured values that the certificate judges, or a function that computes them when they
+    # are first read (see `measured`)
     figures: Any
+    # (n_features,): difference between the exact weighted mean of the training rows and `center`
     rest: Array | None = None
-    level: Array | None = None
+    level: Array | None = None  # (n_outputs,): prediction for the mean training row
+    # the parameters of the fit that its certificate depends on; earlier versions saved none
     parameters: dict[str, Any] | None = None
+    # mean noise variance of the training rows, divided by the attribute ``noise_variance_``
     noise_level: float = 1.0
 
     @property

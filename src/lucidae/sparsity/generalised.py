@@ -27,26 +27,15 @@ from lucidae.sparsity.evaluation import (
 )
 
 SMALLEST_ROW = 1e-6
-"""Smallest noise variance of a row that the estimator learns, relative to the mean square response.
-"""
+"""Smallest noise variance of a row that estimator learns, relative to the mean square response."""
 
 
 class Whitener(NamedTuple):
-    """A whitener of noise: a matrix T of shape (r, d) with TRTᵀ = I for a covariance R of rank r.
+    """A whitener of noise: a matrix T with TRTᵀ = I for a covariance R of rank r."""
 
-    Parameters
-    ----------
-    matrix : ndarray of shape (r, d)
-        The whitener T.
-    volumes : ndarray of shape (r,)
-        Numbers whose sum is the logarithm of the determinant of R on its range.
-    basis : ndarray of shape (d, r) or None
-        Orthonormal basis of the range of R; None if R has full rank.
-    """
-
-    matrix: Any
-    volumes: Any
-    basis: Any
+    matrix: Any  # (r, d): the whitener T
+    volumes: Any  # (r,): numbers whose sum is the logarithm of the determinant of R on its range
+    basis: Any  # (d, r): orthonormal basis of the range of R; None if R has full rank
 
 
 def noise_whitener(noise_cov: Any) -> Whitener:
@@ -154,7 +143,7 @@ def whitened_sample(sample: Sample, labels: Any) -> Weighted:
 def row_noise_distance(sample: Sample, rows: Weighted, at: Evaluation, noise: float) -> float:
     """Return the largest distance to stationarity of the noise variances of rows.
 
-    Σ is the covariance of a response. The derivative of the energy (loss) with respect to the noise
+    Σ is the covariance of a response. The derivative of the energy with respect to the noise
     variance Λᵢ of row i is zero if Λᵢ(Σ⁻¹)ᵢᵢ equals the mean square of the residuals of row i,
     taken over the responses, divided by Λᵢ. In whitened rows, which have the noise variance γ,
     Λᵢ(Σ⁻¹)ᵢᵢ is one minus the leverage of the row (and minus its share of the intercept). A noise
@@ -177,9 +166,8 @@ def row_noise_distance(sample: Sample, rows: Weighted, at: Evaluation, noise: fl
 def prediction_variances(rows: Weighted, w: Any, noise: float) -> Any:
     """Return the posterior variance of the mean predicted for `rows.points`, divided by the noise.
 
-    The divisor is the noise variance γ. Let Φ be the columns of positive relevance (prior
-    variance), W these relevances, S = ΦW^½ and [S; √γ I] = QR. Then the variance at a point x is
-    γ‖R⁻ᵀW^½x‖².
+    The divisor is the noise variance γ. Let Φ be the columns of positive relevance, W these
+    relevances, S = ΦW^½ and [S; √γ I] = QR. Then the variance at a point x is γ‖R⁻ᵀW^½x‖².
     """
     used = np.flatnonzero(w)
     scaled = rows.dictionary[:, used] * np.sqrt(w[used])

@@ -35,21 +35,12 @@ CHUNK = 4_000_000
 
 
 class Blocks(NamedTuple):
-    """The matrices S and Q (metric and explained moment) of k groups of m columns each.
+    """The matrices S and Q (metric and explained moment) of k groups of m columns each."""
 
-    Parameters
-    ----------
-    numbers : ndarray of int of shape (k,)
-        Numbers of the groups.
-    members : ndarray of int of shape (k, m)
-        Their columns.
-    metric, explained : ndarray of shape (k, m, m)
-        The matrices Φ_gᵀΣ⁻¹Φ_g and Φ_gᵀΣ⁻¹CΣ⁻¹Φ_g of each group of columns Φ_g, where Σ is the
-        covariance and C the second moment of the responses.
-    """
-
-    numbers: Matrices
-    members: Matrices
+    numbers: Matrices  # (k,): numbers of the groups
+    members: Matrices  # (k, m): their columns
+    # (k, m, m): the matrices Φ_gᵀΣ⁻¹Φ_g and Φ_gᵀΣ⁻¹CΣ⁻¹Φ_g of each group of columns Φ_g, where Σ is
+    # the covariance and C the second moment of the responses
     metric: Matrices
     explained: Matrices
 
@@ -58,17 +49,12 @@ class ScreenedState(State):
     """The state of a problem whose groups share one relevance each, from its active columns alone.
 
     The fields are those of `State`; `whitened` and `loading`, products of all columns with the
-    inverse covariance of a response, are not stored. The factor of the covariance, the energy
-    (loss) and all that `take` returns are as accurate as those of `evaluate`; the curvatures and
-    alignments of all columns are those of `group_screening.GroupProducts`.
-
-    Attributes
-    ----------
-    known : list of Blocks
-        The matrices of all groups, for each size of groups.
+    inverse covariance of a response, are not stored. The factor of the covariance, the energy and
+    all that `take` returns are as accurate as those of `evaluate`; the curvatures and alignments of
+    all columns are those of `group_screening.GroupProducts`.
     """
 
-    known: list[Blocks]
+    known: list[Blocks]  # the matrices of all groups, for each size of groups
 
 
 def group_blocks(state: State, groups: Groups) -> Iterator[Blocks]:

@@ -67,20 +67,12 @@ class Axes:
 
     The axes of a group are the eigenvectors of the prior covariance of its coefficients. There are
     a groups with axes; the methods leave the columns of all other groups unchanged.
-
-    Parameters
-    ----------
-    members : ndarray of int of shape (a, m)
-        The columns of each of these groups, padded to the size m of the largest group.
-    present : ndarray of float of shape (a, m)
-        1 for a member, 0 for padding.
-    vectors : array of shape (a, m, m)
-        The axes of each group, as columns; zero where there is padding.
     """
 
+    # (a, m): the columns of each of these groups, padded to the size m of the largest group
     members: Any
-    present: Any
-    vectors: Array
+    present: Any  # (a, m): 1 for a member, 0 for padding
+    vectors: Array  # (a, m, m): the axes of each group, as columns; zero where there is padding
 
     def _turned(self, values: Array, vectors: Array) -> Array:
         """Return `values` with the rows of each group multiplied by its matrix in `vectors`.
@@ -195,23 +187,7 @@ class Axes:
 
 
 def principal_axes(covariances: Matrices, groups: Groups) -> tuple[Axes, Matrices]:
-    """Return the principal axes of the covariances of groups, and the variances along them.
-
-    Parameters
-    ----------
-    covariances : ndarray of shape (g, m, m)
-        A positive semi-definite matrix for each of the g groups, padded with zeros. Eigenvalues
-        that are negative by rounding become zero.
-    groups : Groups
-        The groups of the κ columns.
-
-    Returns
-    -------
-    axes : Axes
-        The axes of all groups whose covariance is not zero.
-    relevance : ndarray of shape (κ,)
-        The variances along them, one for each column; zero for all other groups.
-    """
+    """Return the principal axes of the covariances of groups, and the variances along them."""
     active = np.flatnonzero(covariances.any(axis=(1, 2)))
     members, present = groups.members[active], groups.present[active]
     # Padding gets the eigenvalue −1, so that its axes are not mixed with those of variance zero.
@@ -239,18 +215,10 @@ otherwise too many digits would be lost."""
 
 
 class GroupBasis(NamedTuple):
-    """An orthonormal basis Φ_gB of the span of the m columns Φ_g of each group.
+    """An orthonormal basis Φ_gB of the span of the m columns Φ_g of each group."""
 
-    Parameters
-    ----------
-    groups : Groups
-        The groups of columns.
-    into, back : ndarray of shape (g, m, m)
-        The matrices B of the g groups and their pseudo-inverses, padded with zeros. If columns are
-        dependent, some columns of B are zero.
-    """
-
-    groups: Groups
+    groups: Groups  # the groups of columns
+    # (g, m, m): the matrices B of the g groups and their pseudo-inverses, padded with zeros
     into: Matrices
     back: Matrices
 
@@ -321,9 +289,9 @@ def orthonormal(problem: Problem, groups: Groups) -> tuple[Problem, GroupBasis]:
 def _in_span(problem: Problem, index: Matrices) -> Problem:
     """Return the problem in the span of its columns `index`, which are fewer than its rows.
 
-    All other columns are zero. The responses outside the span would add a constant to the energy
-    (loss), and with a small noise variance it would hide what the moves and steps gain. With as
-    many columns as rows the problem is returned unchanged.
+    All other columns are zero. The responses outside the span would add a constant to the energy,
+    and with a small noise variance it would hide what the moves and steps gain. With as many
+    columns as rows the problem is returned unchanged.
     """
     if not 0 < index.size < problem.rows:
         return problem
@@ -387,35 +355,20 @@ def _axes_of_unit_columns(grams: Matrices) -> tuple[Matrices, Matrices]:
 
 
 class GroupRanking(NamedTuple):
-    """Gains of the best covariances of all groups, and their distance to optimality.
+    """Gains of the best covariances of all groups, and their distance to optimality."""
 
-    Parameters
-    ----------
-    gains : ndarray of shape (g,)
-        Decrease of the energy (loss) per response if one group moves alone.
-    violation : float
-        Distance to the optimality (KKT) conditions.
-    """
-
-    gains: Matrices
-    violation: float
+    gains: Matrices  # (g,): decrease of the energy (loss) per response if one group moves alone
+    violation: float  # distance to the optimality (KKT) conditions
 
 
 class PrincipalState(State):
     """The state of a problem in the principal axes of the covariances of its groups.
 
     The fields are those of `State`, with the columns along the principal axes as dictionary.
-
-    Attributes
-    ----------
-    axes : Axes
-        The principal axes.
-    groups : Groups
-        The groups of columns.
     """
 
-    axes: Axes
-    groups: Groups
+    axes: Axes  # the principal axes
+    groups: Groups  # the groups of columns
 
     @classmethod
     def at(cls, state: State, axes: Axes, groups: Groups) -> PrincipalState:
@@ -452,22 +405,13 @@ class CovarianceState(State):
     `whitened` and `loading`) are not stored, except for `relevance`, which contains the diagonals
     of the covariances. The solver works on such states, because columns along the principal axes of
     new covariances would be a copy of the whole dictionary.
-
-    Attributes
-    ----------
-    groups : Groups
-        The groups of columns.
-    numbers : ndarray of int of shape (a,)
-        The groups whose covariance is not zero, ascending.
-    blocks : ndarray of shape (a, m, m)
-        Their covariances, padded with zeros to the size m of the largest group.
-    products : GroupProducts or None
-        Products by which all groups are evaluated from the active ones, if this serves.
     """
 
-    groups: Groups
-    numbers: Matrices
+    groups: Groups  # the groups of columns
+    numbers: Matrices  # (a,): the groups whose covariance is not zero, ascending
+    # (a, m, m): their covariances, padded with zeros to the size m of the largest group
     blocks: Matrices
+    # products by which all groups are evaluated from the active ones, if this serves
     products: GroupProducts | None
 
     @property
@@ -575,13 +519,13 @@ def rank_covariances(
 ) -> GroupRanking:
     """Return the gains of the best covariances of all groups, and the distance to optimality.
 
-    The gain of a group is the decrease of the energy (loss) if its covariance alone becomes the
-    best one. For the columns Φ_g of a group and n responses X with covariance Σ let S =
-    Φ_gᵀΣ⁻¹Φ_g and Q = Φ_gᵀΣ⁻¹XXᵀΣ⁻¹Φ_g/n. The covariance Γ of the group is optimal if Q − S is
-    zero on the range of Γ and negative semi-definite. The distance is the largest eigenvalue,
-    over all groups, of |Γ^½(Q − S)Γ^½| and of S^{-½}(Q − S)S^{-½}. Directions in which the
-    columns are dependent do not count. `matrices` are S and Q of all groups, and the covariances of
-    the groups `numbers` are `blocks`, as in `evaluate_covariances`.
+    The gain of a group is the decrease of the energy if its covariance alone becomes the best one.
+    For the columns Φ_g of a group and n responses X with covariance Σ let S = Φ_gᵀΣ⁻¹Φ_g and Q =
+    Φ_gᵀΣ⁻¹XXᵀΣ⁻¹Φ_g/n. The covariance Γ of the group is optimal if Q − S is zero on the range of Γ
+    and negative semi-definite. The distance is the largest eigenvalue, over all groups, of |Γ^½(Q −
+    S)Γ^½| and of S^{-½}(Q − S)S^{-½}. Directions in which the columns are dependent do not count.
+    `matrices` are S and Q of all groups, and the covariances of the groups `numbers` are `blocks`,
+    as in `evaluate_covariances`.
     """
     gains, worst = np.zeros(groups.count), 0.0
     where = np.full(groups.count, -1)
@@ -606,7 +550,7 @@ def rank_covariances(
 
 @dataclass(frozen=True, slots=True)
 class GroupCovariance(FullCovariance):
-    """The full energy (loss) with a covariance matrix of its own for every group of columns.
+    """The full energy with a covariance matrix of its own for every group of columns.
 
     It is tr(XXᵀΣ⁻¹) + n log|Σ| for n responses X with the covariance Σ = Σ_g Φ_gΓ_gΦ_gᵀ + γI, where
     Φ_g are the columns of group g, Γ_g is their prior covariance and γ is the noise variance. Its
@@ -617,10 +561,10 @@ class GroupCovariance(FullCovariance):
 
     @property
     def marginal(self) -> None:  # type: ignore[override]
-        """None: Newton steps in the relevances (prior variances) do not apply to this energy.
+        """None: Newton steps in the relevances do not apply to this energy.
 
-        The energy (loss) is a function of the covariances of groups, of which the relevances are
-        only the diagonals.
+        The energy is a function of the covariances of groups, of which the relevances are only the
+        diagonals.
         """
         return None
 
@@ -652,7 +596,7 @@ class GroupCovariance(FullCovariance):
 def objective_of(
     posterior: Any, penalty: Penalty, groups: Groups | None, group_covariance: Any
 ) -> Energy:
-    """Return the energy (loss) that belongs to arguments of `SparseVAE` with these names.
+    """Return the energy that belongs to arguments of `SparseVAE` with these names.
 
     Raise an error if an argument is unknown, or if they do not work together.
     """
@@ -674,7 +618,7 @@ def majorize_minimize_groups(state: State) -> Any:
 
     The covariance Γ of a group becomes Z^{-½}(Z^½AZ^½)^½Z^{-½}, with Z = Φ_gᵀΣ⁻¹Φ_g for its columns
     Φ_g and the covariance Σ of a response, and A = U_gU_gᵀ/n for the posterior mean U_g of its
-    coefficients for n responses. This minimises an upper bound of the energy (loss).
+    coefficients for n responses. This minimises an upper bound of the energy.
     """
     # log|Σ| is concave in Γ, with gradient Z, and the data term is the minimum over U of a sum with
     # tr(Γ⁻¹A): tr(ZΓ) + tr(Γ⁻¹A) is minimal where ΓZΓ = A. With RZRᵀ = I and Γ = RᵀBR this is

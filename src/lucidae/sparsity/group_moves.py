@@ -93,27 +93,10 @@ def spherical_moves(
     """Return the best covariance wI of each group, with all other groups fixed, and its gain.
 
     With the metric S = V diag(s) Vᵀ, the explained moment Q and the diagonal q of VᵀQV, a change of
-    the relevance w by Δ changes the energy (loss) per response by the sum over i of log(1 + Δsᵢ) −
-    Δqᵢ/(1 + Δsᵢ). Each term falls until Δ = (qᵢ − sᵢ)/sᵢ² and rises after it, so all stationary
-    points lie between the smallest and the largest of these numbers. There may be several minima:
-    the search compares energies.
-
-    Parameters
-    ----------
-    covariance : ndarray of shape (k, m, m)
-        The present covariances wI of the k groups, which are part of the covariance of a response.
-    metric, explained : ndarray of shape (k, m, m)
-        The matrices S and Q of each group, as in `Blocks`.
-    most : int, optional
-        If it is given, only the moves of groups that are not zero, and those of the `most` others
-        with the largest gains, are needed; further groups may get no move and the gain zero.
-
-    Returns
-    -------
-    covariance : ndarray of shape (k, m, m)
-        The covariances at the minimum.
-    gain : ndarray of shape (k,)
-        Decrease of the energy per response if this group moves alone.
+    the relevance w by Δ changes the energy per response by the sum over i of log(1 + Δsᵢ) − Δqᵢ/(1
+    + Δsᵢ). Each term falls until Δ = (qᵢ − sᵢ)/sᵢ² and rises after it, so all stationary points lie
+    between the smallest and the largest of these numbers. There may be several minima: the search
+    compares energies.
     """
     rule = partial(_best_multiples, most=most)
     if len(metric) < FEW:
@@ -200,10 +183,10 @@ def _powers(vectors: Matrices, explained: Matrices) -> Matrices:
 def _best_changes(weights: Matrices, s: Matrices, q: Matrices) -> tuple[Matrices, Matrices]:
     """Return the change Δ of the relevance of each group that lowers the energy most, and its gain.
 
-    The gain is the decrease of the energy (loss) per response: minus the sum over i of log(1 + Δsᵢ)
-    − Δqᵢ/(1 + Δsᵢ). `weights`, of shape (k,), are the present relevances (prior variances) of k
-    groups, and `s` and `q`, of shape (k, m), are eigenvalues of their metrics and the explained
-    moments along the eigenvectors. Entries with sᵢ = qᵢ = 0 do not matter.
+    The gain is the decrease of the energy per response: minus the sum over i of log(1 + Δsᵢ) −
+    Δqᵢ/(1 + Δsᵢ). `weights`, of shape (k,), are the present relevances of k groups, and `s` and
+    `q`, of shape (k, m), are eigenvalues of their metrics and the explained moments along the
+    eigenvectors. Entries with sᵢ = qᵢ = 0 do not matter.
     """
     used = s > 0
     target = (q - s) / np.where(used, s, 1.0) ** 2
@@ -238,8 +221,8 @@ def _best_changes(weights: Matrices, s: Matrices, q: Matrices) -> tuple[Matrices
 def _root_of_slope(low: Matrices, high: Matrices, s: Matrices, q: Matrices) -> Matrices:
     """Return the change Δ of each relevance, from `low` to `high`, where the energy is stationary.
 
-    The energy (loss) is the sum over i of log(1 + Δsᵢ) − Δqᵢ/(1 + Δsᵢ), with `s` and `q` of shape
-    (k, m) for k relevances. Newton steps that leave the interval, or that start where the energy is
+    The energy is the sum over i of log(1 + Δsᵢ) − Δqᵢ/(1 + Δsᵢ), with `s` and `q` of shape (k, m)
+    for k relevances. Newton steps that leave the interval, or that start where the energy is
     concave, are replaced by bisection.
     """
     if len(low) == 1:
@@ -261,7 +244,7 @@ def _root_of_slope(low: Matrices, high: Matrices, s: Matrices, q: Matrices) -> M
 
 
 def _root_of_one(low: float, high: float, s: list[float], q: list[float]) -> float:
-    """Return the change of one relevance where the energy (loss) is stationary.
+    """Return the change of one relevance where the energy is stationary.
 
     This is `_root_of_slope` for one group, in Python numbers, which take a tenth of the time.
     """
@@ -289,23 +272,9 @@ def full_moves(
 
     Let S and Q be the metric and the explained moment after the group is left out of the covariance
     of a response, and S^{-½} Q S^{-½} = U diag(λ) Uᵀ. The minimum over all positive semi-definite Γ
-    is at Γ = S^{-½} U diag(max(λ − 1, 0)) Uᵀ S^{-½}, and the energy (loss) per response is then
-    lower than without the group by the sum of λᵢ − 1 − log λᵢ over all λᵢ > 1. There is no other
-    minimum (Wipf 2023, Theorem 4.4, here for groups).
-
-    Parameters
-    ----------
-    covariance : ndarray of shape (k, m, m)
-        The present covariances of the k groups, which are part of the covariance of a response.
-    metric, explained : ndarray of shape (k, m, m)
-        The matrices S and Q of each group, as in `Blocks`, before the group is left out.
-
-    Returns
-    -------
-    covariance : ndarray of shape (k, m, m)
-        The covariances at the minimum.
-    gain : ndarray of shape (k,)
-        Decrease of the energy per response if this group moves alone.
+    is at Γ = S^{-½} U diag(max(λ − 1, 0)) Uᵀ S^{-½}, and the energy per response is then lower than
+    without the group by the sum of λᵢ − 1 − log λᵢ over all λᵢ > 1. There is no other minimum (Wipf
+    2023, Theorem 4.4, here for groups).
     """
     if len(metric) < FEW:
         return _best_covariances(covariance, metric, explained)
@@ -557,8 +526,8 @@ def leave_group_out(
     """Return metric and explained moment of each group after it is left out, and what it gains.
 
     The group is left out of the covariance of a response. The arguments are those of `full_moves`.
-    The third result is the difference between the energy (loss) per response without the group and
-    with its present covariance.
+    The third result is the difference between the energy per response without the group and with
+    its present covariance.
     """
     # Let Γ = TTᵀ and M = I − TᵀST, the posterior covariance of the group's latents. Woodbury's
     # identity gives Σ₋⁻¹ = Σ⁻¹ + Σ⁻¹Φ_gT M⁻¹ TᵀΦ_gᵀΣ⁻¹, so S₋ = S + ST M⁻¹ TᵀS = RS and Q₋ = RQRᵀ
@@ -597,27 +566,21 @@ def square_root(covariance: Matrices) -> Matrices:
 class Ranking(NamedTuple):
     """What the best move of every group, with all others fixed, would achieve.
 
-    A move replaces the relevance (prior variance) of one group by the one of lowest energy (loss).
-
-    Parameters
-    ----------
-    gains : ndarray of shape (g,)
-        Decrease of the energy (loss) per response, one for each of the g groups.
-    vanishes : ndarray of bool of shape (g,)
-        Whether the covariance of the group is zero after the move.
+    A move replaces the relevance of one group by the one of lowest energy.
     """
 
+    # (g,): decrease of the energy (loss) per response, one for each of the g groups
     gains: Matrices
-    vanishes: Matrices
+    vanishes: Matrices  # (g,): whether the covariance of the group is zero after the move
 
 
 def rank_groups(state: State, groups: Groups, most: int | None = None) -> Ranking:
     """Return the gain of the best move of every group; the columns of a group share one relevance.
 
-    A move replaces the relevance (prior variance) of one group by the one of lowest energy (loss).
-    The state must store its fields `whitened` and `loading`, products of the dictionary with the
-    inverse covariance of a response. If `most` is given, only the gains of groups of positive
-    relevance and the `most` largest ones of the other groups are needed; further ones may be zero.
+    A move replaces the relevance of one group by the one of lowest energy. The state must store its
+    fields `whitened` and `loading`, products of the dictionary with the inverse covariance of a
+    response. If `most` is given, only the gains of groups of positive relevance and the `most`
+    largest ones of the other groups are needed; further ones may be zero.
     """
     relevance = to_numpy(state.relevance)
     gains, vanishes = np.zeros(groups.count), np.zeros(groups.count, dtype=bool)

@@ -57,33 +57,19 @@ class Latents(NamedTuple):
 
     Φ_g are the columns of a group, whose coefficients have the prior covariance Γ_g = TTᵀ, and the
     columns of U span the complement of its range. The columns Φ_gu have unit norm in the metric.
-
-    Parameters
-    ----------
-    axes : list of ndarray of shape (k, m, m)
-        The matrices [T, U] of all groups, for each size m of groups. Columns that are not in use
-        are zero.
-    kinds : list of ndarray of int of shape (k, m)
-        For each column of `axes`, `RANGE` if it is one of T, `COMPLEMENT` if it is one of U, and
-        `UNUSED` otherwise.
-    group : ndarray of int of shape (r,)
-        Group of each of the r columns in use.
-    inside : ndarray of bool of shape (r,)
-        Whether the column belongs to T.
-    metric, explained : ndarray of shape (r, r)
-        ΦᵀΣ⁻¹Φ and ΦᵀΣ⁻¹CΣ⁻¹Φ for these columns Φ, the covariance Σ and the second moment C of a
-        response.
-    energy : float
-        The energy (loss) per response, up to a constant.
     """
 
-    axes: list[Matrices]
+    axes: list[Matrices]  # (k, m, m): the matrices [T, U] of all groups, for each size m of groups
+    # (k, m): for each column of `axes`, `RANGE` if it is one of T, `COMPLEMENT` if it is one of U,
+    # and `UNUSED` otherwise
     kinds: list[Matrices]
-    group: Matrices
-    inside: Matrices
+    group: Matrices  # (r,): group of each of the r columns in use
+    inside: Matrices  # (r,): whether the column belongs to T
+    # (r, r): φᵀΣ⁻¹Φ and ΦᵀΣ⁻¹CΣ⁻¹Φ for these columns Φ, the covariance Σ and the second moment C of
+    # a response
     metric: Matrices
     explained: Matrices
-    energy: float
+    energy: float  # the energy (loss) per response, up to a constant
 
 
 UNUSED, RANGE, COMPLEMENT = 0, 1, 2
@@ -93,26 +79,7 @@ def polish_groups(
     part: Problem, workspace: GroupWorkspace, tolerance: float, limit: int = NEWTON_STEPS,
     turning: bool = True,
 ) -> list[Matrices]:  # fmt: skip
-    """Return the covariances of the groups of a working set after damped Newton steps.
-
-    Parameters
-    ----------
-    part : Problem
-        The problem with the columns of the working set alone.
-    workspace : GroupWorkspace
-        The covariances from which to start.
-    tolerance : float
-        Distance to optimality, among covariances of the same ranks, at which to stop.
-    limit : int
-        Largest number of steps.
-    turning : bool
-        Whether the ranges of the covariances turn; otherwise F is zero.
-
-    Returns
-    -------
-    list of ndarray of shape (k, m, m)
-        The covariances, for each size m of groups.
-    """
+    """Return the covariances of the groups of a working set after damped Newton steps."""
     # Groups whose covariance is zero stay at zero, so they are left out.
     active = [covariance.any(axis=(1, 2)) for covariance in workspace.covariances]
     pairs = zip(workspace.members, active, strict=True)
@@ -213,8 +180,8 @@ def _measures(part: Problem, members: list[Matrices]) -> Measured:
     `members` are the columns of the groups, for each size of groups. The function gets the axes of
     all groups, of shape (k, m, m) for each size m, a mask of those columns of the axes that are in
     use, and which of these span the covariance Σ of a response. For the columns Φ along the axes in
-    use and the responses Y it returns ΦᵀΣ⁻¹Φ, ΦᵀΣ⁻¹Y and the energy (loss) up to a constant. If
-    these are impossible to compute, the energy is infinite.
+    use and the responses Y it returns ΦᵀΣ⁻¹Φ, ΦᵀΣ⁻¹Y and the energy up to a constant. If these are
+    impossible to compute, the energy is infinite.
     """
     columns, responses = to_numpy(part.dictionary), to_numpy(part.responses)
     noise, rows = scalar(part.noise), len(responses)
@@ -376,7 +343,7 @@ def _curvature(G: Matrices, M: Matrices, i: Matrices, j: Matrices, a: Matrices) 
 def _curvature_of_turns(
     at: Latents, M: Matrices, i: Matrices, j: Matrices, a: Matrices
 ) -> Matrices | float:
-    """Return the curvature of the energy (loss) in F that is due to the product FFᵀ.
+    """Return the curvature of the energy in F that is due to the product FFᵀ.
 
     If the range of a covariance turns by F, the covariance contains the term UFFᵀUᵀ, whose
     derivative is M = G − K on the columns of U. The arrays describe the basis of `_directions`.

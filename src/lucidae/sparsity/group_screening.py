@@ -53,30 +53,15 @@ S = TypeVar("S")
 
 @dataclass(slots=True)
 class GroupProducts:
-    """Products of a dictionary Φ with its active columns, for evaluations of all its groups.
+    """Products of a dictionary Φ with its active columns, for evaluations of all its groups."""
 
-    Parameters
-    ----------
-    dictionary : array of shape (d, κ)
-        The dictionary.
-    groups : Groups
-        The groups of its columns.
-    grams : list of ndarray of shape (k, m, m)
-        Φ_gᵀΦ_g of the k groups of each size m, in the order of ``groups.by_size()``.
-    responses : array of shape (p, κ)
-        YᵀΦ for the p responses Y.
-    index : ndarray of int of shape (c,)
-        Columns whose products are stored.
-    rows : array of shape (c, κ)
-        Their products with all columns.
-    """
-
-    dictionary: Array
-    groups: Groups
+    dictionary: Array  # (d, κ): the dictionary
+    groups: Groups  # the groups of its columns
+    # (k, m, m): φ_gᵀΦ_g of the k groups of each size m, in the order of ``groups.by_size()``
     grams: list[Matrices]
-    responses: Array
-    index: Matrices
-    rows: Array
+    responses: Array  # (p, κ): yᵀΦ for the p responses Y
+    index: Matrices  # (c,): columns whose products are stored
+    rows: Array  # (c, κ): their products with all columns
 
     @classmethod
     def of(cls, problem: Problem, groups: Groups | None) -> GroupProducts | None:
@@ -124,17 +109,7 @@ class GroupProducts:
         return taken
 
     def blocks(self, problem: Problem, index: Matrices, roots: Any) -> list[Blocks]:
-        """Return the matrices of all groups (see `Blocks`), for each size of groups.
-
-        Parameters
-        ----------
-        problem : Problem
-            The problem, of which the noise variance and the responses are used.
-        index : ndarray of int of shape (a,)
-            The active columns, ascending.
-        roots : array of shape (a, r)
-            A matrix T such that TTᵀ is the prior covariance of their coefficients.
-        """
+        """Return the matrices of all groups (see `Blocks`), for each size of groups."""
         xp = namespace(self.dictionary)
         chosen = xp.asarray(index, device=device(self.dictionary))
         columns = xp.take(self.dictionary, chosen, axis=1)
@@ -160,7 +135,7 @@ def evaluate_screened(
     products: GroupProducts | None,
     factor: Factor | None = None,
 ) -> State:
-    """Return the state at given relevances (prior variances), which groups of columns share.
+    """Return the state at given relevances, which groups of columns share.
 
     It is a `ScreenedState` if `products` serve for this problem, and otherwise the result of
     `evaluate` with all columns. `factor` is the factorisation of the covariance of a response at
@@ -192,26 +167,7 @@ def confirmed(
     proceed: Callable[[S, int], Solution[S]],
     limit: int,
 ) -> Solution[S]:
-    """Return a solution that was found by screened evaluations, after an evaluation without them.
-
-    Parameters
-    ----------
-    found : Solution
-        Where the screened iteration ended.
-    exact : callable
-        Returns a state evaluated by a factor of the covariance of a response.
-    proceed : callable
-        Called with such a state and a largest number of steps: continues the iteration without
-        screening. It makes no step if the state is optimal.
-    limit : int
-        Largest number of steps in all.
-
-    Returns
-    -------
-    Solution
-        Its state and its distance to optimality are evaluated without screening, unless the
-        iteration was stopped or reached the limit: then only the state is.
-    """
+    """Return a solution found by screened evaluations after an evaluation without them."""
     value = exact(found.value)
     if found.status in (Status.CONVERGED, Status.STALLED):
         return joined(found, proceed(value, max(limit - found.n_iter, 0)))

@@ -47,14 +47,9 @@ from lucidae.sparsity.working_set import (
 
 
 def solve_groups(problem: Problem, objective: GroupCovariance, **settings: Any) -> Solution[State]:
-    """Minimise the energy (loss) with respect to the covariances of all groups of columns.
+    """Minimise the energy with respect to the covariances of all groups of columns.
 
     The arguments, and all `settings`, are those of `fit_groups`.
-
-    Returns
-    -------
-    Solution
-        Its value is a `PrincipalState`.
     """
     solution, basis = fit_groups(problem, objective, **settings)
     value = basis.given(solution.value.in_principal_axes())
@@ -71,32 +66,7 @@ def fit_groups(
     limit: int,
     callbacks: Sequence[Callback] = (),
 ) -> tuple[Solution[CovarianceState], GroupBasis]:
-    """Return the covariances of all groups of columns that minimise the energy (loss).
-
-    Parameters
-    ----------
-    problem : Problem
-        One normalised problem.
-    objective : GroupCovariance
-        The energy.
-    method : {"auto", "mm", "coordinate"}
-        "mm" repeats the majorise–minimise update to low accuracy before the sweeps of exact moves
-        and Newton steps; the other two start from covariances that are zero, at a decreasing
-        sequence of noise variances.
-    start : array of shape (g, m, m) or (κ,), optional
-        Covariances of the g groups to start from, or variances of the κ columns.
-    tolerance, limit : float and int
-        Distance to the optimality (KKT) conditions at which to stop, and largest number of steps.
-    callbacks : sequence of callable
-        Called with the progress of the iteration; see `lucidae.iteration.iterate`.
-
-    Returns
-    -------
-    solution : Solution
-        Its value is the state of the problem with orthonormal columns in every group.
-    basis : GroupBasis
-        The orthonormal bases.
-    """
+    """Return the covariances of all groups of columns that minimise the energy."""
     groups = objective.groups
     assert groups is not None
     problem, basis = orthonormal(problem, groups)
@@ -160,7 +130,7 @@ def without_vanishing_groups(problem: Problem, state: PrincipalState) -> Princip
 
     The updates never reach zero, and every group that is not zero makes the Newton steps slower. A
     covariance is set to zero if this is its best one with all others fixed, but only if the energy
-    (loss) does not rise when all of them are set to zero at once.
+    does not rise when all of them are set to zero at once.
     """
     groups, whole = state.groups, evaluate_from(state, state.relevance)
     relevance, energy = to_numpy(state.relevance), GroupCovariance(state.groups)
@@ -186,9 +156,9 @@ def _continuation(
     """Return covariances from which to minimise the energy, found at decreasing noise variances.
 
     The problem is solved to low accuracy at each noise variance, from the solution before, as in
-    `screening.continuation`. The energy is the loss. `products` are those by which all groups are
-    evaluated, if they are not evaluated by a factor of the covariance of a response. `tolerance` is
-    the distance to optimality that is needed in the end.
+    `screening.continuation`. `products` are those by which all groups are evaluated, if they are
+    not evaluated by a factor of the covariance of a response. `tolerance` is the distance to
+    optimality that is needed in the end.
     """
     size = groups.members.shape[1]
     numbers, blocks = np.zeros(0, dtype=int), np.zeros((0, size, size))
@@ -230,7 +200,7 @@ class _SweepProgress:
     """Callback that ends the iteration after `IDLE` sweeps without progress.
 
     A sweep makes progress if the distance to optimality becomes lower than before, or if the energy
-    (loss) falls by more than `rounding`, a relative error.
+    falls by more than `rounding`, a relative error.
     """
 
     def __init__(self, objective: GroupCovariance, rounding: float) -> None:
@@ -335,9 +305,9 @@ RANK_ROUNDS = 3
 def change_ranks(workspace: GroupWorkspace, floor: float) -> None:
     """Move those groups of a working set whose best covariance has another rank than the present.
 
-    A group moves to its best covariance, with all other groups fixed, if the energy (loss) per
-    response falls by more than `floor`; those with the largest decrease move first. The covariances
-    of the workspace are overwritten.
+    A group moves to its best covariance, with all other groups fixed, if the energy per response
+    falls by more than `floor`; those with the largest decrease move first. The covariances of the
+    workspace are overwritten.
     """
 
     def moves() -> None:
@@ -365,8 +335,8 @@ def _ranks(covariances: Matrices) -> Matrices:
 def move_groups(state: CovarianceState) -> CovarianceState:
     """Return the state after rounds of exact moves of all groups of a working set, one by one.
 
-    An exact move replaces the covariance of a group by the one of lowest energy (loss), so that the
-    energy cannot rise.
+    An exact move replaces the covariance of a group by the one of lowest energy, so that the energy
+    cannot rise.
     """
     if (working := _WorkingSet.of(state)) is None:
         return state
@@ -393,24 +363,16 @@ class CoarseGroups(NamedTuple):
 
     Every group of columns has a covariance of its own. Such fits predict held-out rows along a path
     of noise variances; those of `screening.coarse_fit` are their equivalent for single columns.
-
-    Parameters
-    ----------
-    problem : Problem
-        The problem with orthonormal columns in every group, as by `orthonormal`.
-    basis : GroupBasis
-        The bases of the groups.
-    products : GroupProducts, optional
-        Products by which all groups are evaluated from the active ones.
     """
 
-    problem: Problem
-    basis: GroupBasis
+    problem: Problem  # the problem with orthonormal columns in every group, as by `orthonormal`
+    basis: GroupBasis  # the bases of the groups
+    # products by which all groups are evaluated from the active ones
     products: GroupProducts | None = None
 
     @classmethod
     def of(cls, problem: Problem, objective: GroupCovariance) -> CoarseGroups:
-        """Return the problem with orthonormal columns in every group of the energy (loss)."""
+        """Return the problem with orthonormal columns in every group of the energy."""
         assert objective.groups is not None
         turned, basis = orthonormal(problem, objective.groups)
         return cls(turned, basis, GroupProducts.of(turned, objective.groups))
@@ -418,9 +380,9 @@ class CoarseGroups(NamedTuple):
     def entry_noise(self) -> float:
         """Return the noise variance above which the covariances of all groups are zero.
 
-        If they are zero, the energy (loss) falls as the covariance of a group with orthonormal
-        columns Φ_g grows if Φ_gᵀCΦ_g has an eigenvalue above the noise variance, for the second
-        moment C of the responses.
+        If they are zero, the energy falls as the covariance of a group with orthonormal columns Φ_g
+        grows if Φ_gᵀCΦ_g has an eigenvalue above the noise variance, for the second moment C of the
+        responses.
         """
         loading = to_numpy(adjoint_times(self.problem.dictionary, self.problem.responses))
         norms = [
@@ -435,21 +397,6 @@ class CoarseGroups(NamedTuple):
         """Return the state after a sweep at one noise variance, which evaluates all columns once.
 
         A fit from covariances that are zero may take up to `FIRST_SWEEPS` sweeps.
-
-        Parameters
-        ----------
-        noise : float
-            The noise variance, in normalised units.
-        start : array of shape (g, m, m), optional
-            Covariances of the g groups to start from, for the columns of `problem`, such as those
-            of the state at another noise variance; zero by default.
-        newton_steps : int
-            Largest number of Newton steps.
-
-        Returns
-        -------
-        CovarianceState
-            The state. The distance to optimality of the groups in use is about 0.01.
         """
         groups = self.basis.groups
         blocks = np.zeros(self.basis.into.shape) if start is None else to_numpy(start)
@@ -486,8 +433,8 @@ class _WorkingSet(NamedTuple):
     def of(cls, state: CovarianceState) -> _WorkingSet | None:
         """Return the working set: groups whose covariance is not zero, and those that gain most.
 
-        The gain of a group is the decrease of the energy (loss) if it alone moves. Return None if
-        there is neither an active group nor one with a gain.
+        The gain of a group is the decrease of the energy if it alone moves. Return None if there is
+        neither an active group nor one with a gain.
         """
         groups, size = state.groups, state.blocks.shape[1]
         active = np.zeros(groups.count, dtype=bool)

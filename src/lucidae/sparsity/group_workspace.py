@@ -67,34 +67,19 @@ _PRODUCTS: dict[str, Callable[..., Any]] = {"d": blas.dgemm, "D": blas.zgemm}
 class GroupWorkspace:
     """Arrays for moves of the groups of a working set; the moves overwrite them.
 
-    A move replaces the prior covariance of one group by the one of lowest energy (loss).
-
-    Parameters
-    ----------
-    gram : ndarray of shape (c, c + p)
-        The matrix [ΦᵀΣ⁻¹Φ | ΦᵀΣ⁻¹Y] of the c columns Φ of the working set, where Σ is the
-        covariance of a response and Y are the p responses of the normalised problem.
-    members : list of ndarray of int of shape (k, m)
-        The columns of each group, as positions in the working set, for each size m of groups.
-    covariances : list of ndarray of shape (k, m, m)
-        The prior covariances of these groups.
-    rule : callable
-        `spherical_moves` or `full_moves`.
-    problem : Problem
-        The problem with these columns alone.
-    energy : float
-        The energy (loss) per response, up to a constant, when `gram` was last computed.
-    fixed : list of ndarray of bool of shape (k,), optional
-        The groups that do not move any more, for each size of groups. If it is given, each move is
-        followed by a new factorisation, and undone if the energy rises.
+    A move replaces the prior covariance of one group by the one of lowest energy.
     """
 
+    # (c, c + p): the matrix [ΦᵀΣ⁻¹Φ | ΦᵀΣ⁻¹Y] of the c columns Φ of the working set, where Σ is the
+    # covariance of a response and Y are the p responses of the normalised problem
     gram: Matrices
+    # (k, m): the columns of each group, as positions in the working set, for each size m of groups
     members: list[Matrices]
-    covariances: list[Matrices]
-    rule: MoveRule
-    problem: Problem
-    energy: float
+    covariances: list[Matrices]  # (k, m, m): the prior covariances of these groups
+    rule: MoveRule  # `spherical_moves` or `full_moves`
+    problem: Problem  # the problem with these columns alone
+    energy: float  # the energy (loss) per response, up to a constant, when `gram` was last computed
+    # (k,): the groups that do not move any more, for each size of groups
     fixed: list[Matrices] | None = None
 
     @classmethod
@@ -112,9 +97,9 @@ class GroupWorkspace:
     def best_moves(self) -> list[tuple[Matrices, Matrices]]:
         """Return, for each size of groups, the best covariances of these groups and their gains.
 
-        The best covariance of a group minimises the energy (loss) with all other groups fixed, and
-        its gain is the decrease of the energy per response. For k groups of m columns the arrays
-        have the shapes (k, m, m) and (k,).
+        The best covariance of a group minimises the energy with all other groups fixed, and its
+        gain is the decrease of the energy per response. For k groups of m columns the arrays have
+        the shapes (k, m, m) and (k,).
         """
         columns, found = self.gram.shape[0], []
         for members, covariance in zip(self.members, self.covariances, strict=True):
@@ -144,10 +129,10 @@ class GroupWorkspace:
         return moved[0], float(gain[0])
 
     def slopes(self, members: Matrices) -> Matrices:
-        """Return minus the derivative of the energy (loss) in the relevance of each group.
+        """Return minus the derivative of the energy in the relevance of each group.
 
-        The columns of a group share one relevance (prior variance); row i of `members` contains
-        their positions in the working set.
+        The columns of a group share one relevance; row i of `members` contains their positions in
+        the working set.
         """
         loading = self.gram[members, self.gram.shape[0] :]
         alignment = (np.abs(loading) ** 2).sum(axis=(1, 2))
@@ -197,8 +182,8 @@ class GroupWorkspace:
         """Give several groups other covariances at once, unless the energy would fall too little.
 
         Each move is a group (number `place` in the list number `size` of `members`), its new
-        covariance, and the decrease of the energy (loss) if it alone moves. Return whether the
-        groups have moved: the energy must fall by at least half of the sum of these.
+        covariance, and the decrease of the energy if it alone moves. Return whether the groups have
+        moved: the energy must fall by at least half of the sum of these.
         """
         parts = [self.members[size][place] for size, place, _, _ in moves]
         index, columns = np.concatenate(parts), self.gram.shape[0]
@@ -233,8 +218,8 @@ class GroupWorkspace:
     def move_all(self) -> float:
         """Move every group once, one after the other, and return by how much the energy fell.
 
-        A move replaces the covariance of a group by the one of lowest energy (loss). The decrease
-        is that per response.
+        A move replaces the covariance of a group by the one of lowest energy. The decrease is that
+        per response.
         """
         total = 0.0
         for size, members in enumerate(self.members):
@@ -246,7 +231,7 @@ class GroupWorkspace:
         return total
 
     def _move_if_lower(self, size: int, place: int, covariance: Matrices) -> None:
-        """Change the covariance of one group only if this lowers the energy (loss).
+        """Change the covariance of one group only if this lowers the energy.
 
         The energy and `gram` are computed from a new factorisation. If the energy rises, the group
         is fixed, because the gain of its move is smaller than rounding errors.
@@ -264,8 +249,8 @@ class GroupWorkspace:
         """Call `moves`, which moves groups, and call it again with more care if the energy rose.
 
         The updates of `gram` accumulate rounding errors, and for a tiny noise variance a move that
-        is computed from them may raise the energy (loss). The moves are then undone and repeated,
-        each with a factorisation of its own.
+        is computed from them may raise the energy. The moves are then undone and repeated, each
+        with a factorisation of its own.
         """
         if scalar(self.problem.noise) >= ILL_CONDITIONED:
             moves()
@@ -302,12 +287,12 @@ def _gram(state: State) -> Matrices:
 
 
 def _energy(state: State) -> float:
-    """Return the full energy (loss) per response of a state, up to a constant."""
+    """Return the full energy per response of a state, up to a constant."""
     return scalar(state.energy_of_fit + state.log_determinant)
 
 
 def descend_groups(workspace: GroupWorkspace, *, share: float, floor: float, limit: int) -> None:
-    """Lower the energy (loss) by moves of single groups; the group that gains most moves first.
+    """Lower the energy by moves of single groups; the group that gains most moves first.
 
     A move replaces the covariance of a group by the best one, and its gain is the decrease of the
     energy per response. The moves end when no gain exceeds `floor`, or `share` times the largest
@@ -318,7 +303,7 @@ def descend_groups(workspace: GroupWorkspace, *, share: float, floor: float, lim
 
 
 def _descend(workspace: GroupWorkspace, share: float, floor: float, limit: int) -> None:
-    """Make the moves of `descend_groups` without a check of the energy (loss) after them."""
+    """Make the moves of `descend_groups` without a check of the energy after them."""
     found = workspace.best_moves()
     ends = np.cumsum([len(gains) for _, gains in found]).tolist()
 

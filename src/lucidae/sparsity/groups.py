@@ -16,30 +16,13 @@ from lucidae.arrays import Array, device, namespace
 
 @dataclass(frozen=True, eq=False)
 class Groups:
-    """A partition of κ columns into g groups; the columns of a group share one relevance.
+    """A partition of κ columns into g groups; the columns of a group share one relevance."""
 
-    The relevance of a column is the prior variance of its coefficients.
-
-    Parameters
-    ----------
-    labels : ndarray of int of shape (κ,)
-        The group of each column, numbered from 0 without gaps.
-    members : ndarray of int of shape (g, m)
-        The columns of each group, padded with the group's first column to the size m of the
-        largest group.
-    present : ndarray of float of shape (g, m)
-        1 for a member, 0 for padding.
-
-    Examples
-    --------
-    >>> groups = Groups.of([7, 7, 9], n_columns=3)
-    >>> groups.total(np.array([1.0, 2.0, 4.0]))
-    array([3., 4.])
-    """
-
-    labels: np.ndarray[Any, Any]
+    labels: np.ndarray[Any, Any]  # (κ,): the group of each column, numbered from 0 without gaps
+    # (g, m): the columns of each group, padded with the group's first column to the size m of the
+    # largest group
     members: np.ndarray[Any, Any]
-    present: np.ndarray[Any, Any]
+    present: np.ndarray[Any, Any]  # (g, m): 1 for a member, 0 for padding
 
     @classmethod
     def of(cls, labels: Any, n_columns: int) -> Groups:

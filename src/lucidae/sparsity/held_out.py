@@ -90,26 +90,7 @@ into one even if the dictionary is right."""
 def folds(
     cv: Any, random_state: Any, distinct: Rows, given: Rows
 ) -> tuple[Rows, Iterator[tuple[Any, Any]]]:
-    """Return the rows to split for cross-validation, and the (train, test) indices of each fold.
-
-    Parameters
-    ----------
-    cv : int, splitter, iterable of folds or None
-        If it is a number of folds or None, the distinct rows are shuffled and divided, so that
-        weighting a row and repeating it give the same result. A splitter or explicit folds refer to
-        the rows as they were given.
-    random_state : int, RandomState or None
-        Seed of the shuffling; None uses the seed 0, so that two fits agree.
-    distinct, given : Rows
-        The distinct rows with their total weights, and the rows as they were given.
-
-    Returns
-    -------
-    rows : Rows
-        Either `distinct` or `given`.
-    splits : iterator of (train, test) indices
-        Indices into `rows`.
-    """
+    """Return the rows to split for cross-validation, and the (train, test) indices of each fold."""
     others = ", a splitter of scikit-learn, a list of folds or None"
     if cv is None or isinstance(cv, int | np.integer):
         few = given.responses.shape[1] <= FEW_RESPONSES
@@ -127,29 +108,18 @@ def folds(
 
 @dataclass(slots=True)
 class RowFold:
-    """Training and test rows of one cross-validation fold, with the relevances of its last fit.
+    """Training and test rows of one cross-validation fold, with the relevances of its last fit."""
 
-    The relevance of a column is the prior variance of its coefficients.
-
-    Parameters
-    ----------
-    problem, units : Problem and Units
-        The training rows after normalisation, and the factors by which they were divided.
-    train, test : Rows
-        The training rows and the held-out rows.
-    start : array, optional
-        The fitted relevances (or group covariances) for the previous noise variance, from which the
-        next fit starts; None before the first fit.
-    shared : DictionaryProducts, GroupProducts or CoarseGroups, optional
-        What all fits share: products with the dictionary of a large problem, or orthonormal columns
-        of groups that have covariances of their own; None if the fits need neither.
-    """
-
+    # the training rows after normalisation, and the factors by which they were divided
     problem: Problem
     units: Units
-    train: Rows
+    train: Rows  # the training rows and the held-out rows
     test: Rows
+    # the fitted relevances (or group covariances) for the previous noise variance, from which the
+    # next fit starts; None before the first fit
     start: Array | None = None
+    # what all fits share: products with the dictionary of a large problem, or orthonormal columns
+    # of groups that have covariances of their own; None if the fits need neither
     shared: Shared | None = None
 
     @classmethod
@@ -164,8 +134,8 @@ class RowFold:
     def fitted(self, noise: float, objective: Energy, quick: bool = False) -> FoldFit:
         """Return the fit at the noise variance `noise`, and its error on the test rows.
 
-        The fit starts from the relevances (prior variances) of the last one. If `quick`, a large
-        problem is solved to a lower accuracy.
+        The fit starts from the relevances of the last one. If `quick`, a large problem is solved to
+        a lower accuracy.
         """
         with limited_blas(self.train.count):
             normalised = scalar(self.units.normalised_noise(noise))
@@ -181,9 +151,9 @@ class RowFold:
 class FoldFit(NamedTuple):
     """The fit of one fold at one noise variance.
 
-    The fields are the weighted sum of squares of the errors of the test rows, the relevances (prior
-    variances) or group covariances from which the next fit starts, and the number of active columns
-    (those of positive prior variance) per training row.
+    The fields are the weighted sum of squares of the errors of the test rows, the relevances or
+    group covariances from which the next fit starts, and the number of active columns (those of
+    positive prior variance) per training row.
     """
 
     error: float
@@ -194,9 +164,8 @@ class FoldFit(NamedTuple):
 class CoarseFit(NamedTuple):
     """A fit of low accuracy: the relevances, the axes of groups, and where the next fit starts.
 
-    The relevance of a column is the prior variance of its coefficients. If groups have covariances
-    of their own, the relevances are the variances along the principal `axes` of these; otherwise
-    `axes` is None.
+    If groups have covariances of their own, the relevances are the variances along the principal
+    `axes` of these; otherwise `axes` is None.
     """
 
     relevance: Array
@@ -205,7 +174,7 @@ class CoarseFit(NamedTuple):
 
     @classmethod
     def of(cls, state: State, objective: Energy) -> CoarseFit:
-        """Return the fit with the relevances (prior variances) of a solver's state."""
+        """Return the fit with the relevances of a solver's state."""
         return cls(state.relevance, axes_of(state), objective.parameters(state))
 
 
@@ -235,7 +204,6 @@ def _coarse(
 ) -> CoarseFit:
     """Return relevances that minimise the energy to the low accuracy that predictions need.
 
-    The energy is the loss, and the relevance of a column is the prior variance of its coefficients.
     `shared` is what fits at other noise variances use too, see `RowFold`. If `quick`, a problem
     that is large or has covariances of groups is solved to a lower accuracy.
     """
@@ -270,30 +238,7 @@ class PathTrace(NamedTuple):
     explained: Any
 
     def stability(self, noise: float, powers: Any, explained: float) -> dict[str, Any]:
-        """Return how much the columns in use change along the path around a chosen noise variance.
-
-        Parameters
-        ----------
-        noise : float
-            The chosen noise variance.
-        powers : ndarray of shape (n_columns,)
-            Sums of squares that the columns contribute at the chosen noise variance.
-        explained : float
-            Share of the sum of squares of the responses that is explained there.
-
-        Returns
-        -------
-        dict
-            "column" is the strongest column at the chosen noise variance, -1 if no column is in
-            use. "noise" are the noise variances of the path that are at least a quarter of the
-            chosen one and explain at least 0.4 times the share `explained`, and "strongest" is the
-            strongest column at each of them. "changed" tells for which of them the change is real:
-            the strongest column there contributes less than half as much as "column" at the chosen
-            noise variance. "overlap" compares the set of columns in use at the chosen noise
-            variance with the sets at the other ones of "noise" within a factor of ten: the size of
-            the intersection divided by that of the union, averaged; None if there is no set to
-            compare with.
-        """
+        """Return how much columns in use change along the path around a chosen noise variance."""
         compared = (self.noise >= 0.25 * noise) & (self.explained >= EXPLAINED * explained)
         rows = [i for i in np.flatnonzero(compared) if self.powers[i].any()]
         near = [
@@ -318,8 +263,8 @@ class PathTrace(NamedTuple):
 class Guide(NamedTuple):
     """A path of noise variances, and a solution on it from which a fit starts.
 
-    `start` contains the relevances (prior variances) or group covariances of that solution, in the
-    units of the normalised problem; `trace` is the path, or None for a solution without one.
+    `start` contains the relevances or group covariances of that solution, in the units of the
+    normalised problem; `trace` is the path, or None for a solution without one.
     """
 
     start: Array
@@ -327,11 +272,11 @@ class Guide(NamedTuple):
 
 
 def entry_noise(problem: Problem, objective: Energy) -> float:
-    """Return the normalised noise variance above which all relevances (prior variances) are zero.
+    """Return the normalised noise variance above which all relevances are zero.
 
-    If all relevances are zero, the energy (loss) falls as the relevance of a column φ grows if
-    ‖φᵀX‖²/n > γ‖φ‖², for n responses X and the noise variance γ. For a group of columns, both sides
-    are sums; groups with covariances of their own are those of `CoarseGroups.entry_noise`.
+    If all relevances are zero, the energy falls as the relevance of a column φ grows if ‖φᵀX‖²/n >
+    γ‖φ‖², for n responses X and the noise variance γ. For a group of columns, both sides are sums;
+    groups with covariances of their own are those of `CoarseGroups.entry_noise`.
     """
     if isinstance(objective, GroupCovariance):
         return CoarseGroups.of(problem, objective).entry_noise()
@@ -437,24 +382,12 @@ def _overlap(first: Any, second: Any) -> float:
 
 @dataclass(frozen=True, eq=False)
 class HeldOut:
-    """Errors of predicting held-out rows, for a decreasing sequence of noise variances.
+    """Errors of predicting held-out rows, for a decreasing sequence of noise variances."""
 
-    Parameters
-    ----------
-    noise : ndarray of shape (m,)
-        The noise variances, in descending order.
-    errors : ndarray of shape (m, n_folds)
-        Mean squared error of the held-out rows of each fold.
-    shares : ndarray of shape (n_folds,)
-        Share of each fold in the weight of all held-out rows.
-    smallest : float
-        Smallest noise variance that may be chosen.
-    """
-
-    noise: Any
-    errors: Any
-    shares: Any
-    smallest: float
+    noise: Any  # (m,): the noise variances, in descending order
+    errors: Any  # (m, n_folds): mean squared error of the held-out rows of each fold
+    shares: Any  # (n_folds,): share of each fold in the weight of all held-out rows
+    smallest: float  # smallest noise variance that may be chosen
 
     @property
     def mean(self) -> Any:
@@ -527,32 +460,7 @@ def held_out_errors(
     noise: Any = None,
     patience: int | None = None,
 ) -> HeldOut:
-    """Return the errors of predicting held-out rows along a path of noise variances.
-
-    Parameters
-    ----------
-    rows : Rows
-        The dictionary, the responses and the weights of the rows.
-    splits : iterable of (train, test) indices
-        The folds.
-    objective : Energy
-        The energy (loss) that is minimised on the training rows.
-    callbacks : sequence of callable
-        Called at every noise variance. The distance passed to them is the number of further noise
-        variances that will be tried if the prediction does not improve.
-    n_jobs : int, optional
-        Number of folds that are fitted at a time, as in scikit-learn.
-    noise : array of shape (m,), optional
-        The noise variances, in descending order; by default those of `default_path`.
-    patience : int, optional
-        The path ends after this many noise variances without a better prediction; by default
-        `PATIENCE`, or `LARGE_PATIENCE` for large problems, whose path also ends as `WORSE` tells.
-
-    Returns
-    -------
-    HeldOut
-        The noise variances and, for each of them, the mean squared error of each fold.
-    """
+    """Return the errors of predicting held-out rows along a path of noise variances."""
     scale = rows.mean_square()
     pairs = [
         (rows.take(train), rows.take(test)) for train, test in _checked_splits(splits, rows.count)

@@ -213,22 +213,7 @@ def dense_if_small(X: Any) -> Any:
 
 
 def checked_attributes(fitted: dict[str, Any], n_columns: int, n_outputs: int) -> dict[str, Any]:
-    """Return the fitted attributes after checking shapes and types; users may have assigned them.
-
-    Parameters
-    ----------
-    fitted : dict
-        The attributes by name.
-    n_columns, n_outputs : int
-        Number of columns of the dictionary, and number of responses.
-
-    Returns
-    -------
-    dict
-        The attributes by name. "coef_" has shape (n_outputs, n_columns), "relevance_" has shape
-        (n_columns,), "support_" is an integer array, and the noise variance and the energy (loss)
-        are floats.
-    """
+    """Return fitted attributes after checking shapes and types; users may have assigned them."""
     flat = np.ndim(to_numpy(real_array(fitted["coef_"], "coef_", accept_complex=True))) == 1
     shapes = {
         "coef_": (n_columns,) if flat and n_outputs == 1 else (n_outputs, n_columns),

@@ -153,33 +153,23 @@ class SparseJoint(NamedTuple):
 
 
 class JointState(NamedTuple):
-    """The states of all parts at the same relevances (prior variances), and the Newton damping.
+    """The states of all parts at the same relevances, and the Newton damping."""
 
-    Parameters
-    ----------
-    states : tuple of State
-        One state for each part, with `whitened` and `loading` stored.
-    shares : tuple of float
-        Numbers of responses of the parts, divided by their sum.
-    damping : float
-        Damping that the next Newton step will try.
-    """
-
-    states: tuple[State, ...]
-    shares: tuple[float, ...]
-    damping: float = FIRST_DAMPING
+    states: tuple[State, ...]  # one state for each part, with `whitened` and `loading` stored
+    shares: tuple[float, ...]  # numbers of responses of the parts, divided by their sum
+    damping: float = FIRST_DAMPING  # damping that the next Newton step will try
 
     @property
     def relevance(self) -> Array:
-        """The relevances (prior variances), which all parts share."""
+        """The relevances, which all parts share."""
         return self.states[0].relevance
 
     @property
     def summed(self) -> State:
         """The state of the first part with curvatures and alignments averaged over all responses.
 
-        These two are derivatives of the terms of the joint energy (loss) with respect to the
-        relevances (prior variances), from which the update rules follow as for a single dictionary.
+        These two are derivatives of the terms of the joint energy with respect to the relevances,
+        from which the update rules follow as for a single dictionary.
         """
         return self.states[0]._replace(
             curvature=self._average([state.curvature for state in self.states]),
@@ -188,12 +178,12 @@ class JointState(NamedTuple):
 
     @property
     def energy(self) -> Array:
-        """The joint energy (loss), averaged over all responses."""
+        """The joint energy, averaged over all responses."""
         return self._average([FULL.value(state) for state in self.states])
 
     @property
     def violation(self) -> float:
-        """Distance of the relevances (prior variances) to the optimality (KKT) conditions."""
+        """Distance of the relevances to the optimality (KKT) conditions."""
         total = self.summed
         return scalar(complementarity(total.relevance, total.alignment, total.curvature))
 
@@ -203,7 +193,7 @@ class JointState(NamedTuple):
         return sum(parts[1:], parts[0])
 
     def at(self, relevance: Array, damping: float | None = None) -> JointState:
-        """Return the states of the same problems at other relevances (prior variances)."""
+        """Return the states of the same problems at other relevances."""
         states = tuple(evaluate(state.problem, relevance, columns=True) for state in self.states)
         return JointState(states, self.shares, self.damping if damping is None else damping)
 
@@ -352,8 +342,8 @@ def joint_blocks(X: Sequence[Any], y: Sequence[Any]) -> tuple[Any, Any, Any]:
 def _checked_parts(X: Any, y: Any) -> list[Rows]:
     """Return the checked dictionary and responses of each part, in double precision.
 
-    If one of the arrays is complex, all are made complex: the energies (losses) of real and of
-    complex data are different multiples of the log-likelihood and cannot be added.
+    If one of the arrays is complex, all are made complex: the energies of real and of complex data
+    are different multiples of the log-likelihood and cannot be added.
     """
     if len(X) != len(y) or not len(X):
         raise ValueError(
@@ -421,9 +411,8 @@ def _checked_noise(noise_variance: Any, count: int) -> list[float] | None:
 def _normalised(parts: Sequence[Rows]) -> tuple[list[Problem], list[Units]]:
     """Return the problems in common units, and the units of each part.
 
-    A column has one relevance (prior variance) in all parts, so that its norm is averaged over
-    them, weighted by their numbers of responses. All responses are divided by their root mean
-    square.
+    A column has one relevance in all parts, so that its norm is averaged over them, weighted by
+    their numbers of responses. All responses are divided by their root mean square.
     """
     xp = namespace(parts[0].dictionary)
     counts = [int(part.responses.shape[1]) for part in parts]
@@ -453,7 +442,7 @@ def _shares(parts: Sequence[Rows]) -> tuple[float, ...]:
 def _solved(
     problems: Sequence[Problem], parts: Sequence[Rows], solver: str, tolerance: float, limit: int
 ) -> Solution[JointState]:
-    """Minimise the joint energy (loss) at given noise variances: updates, then Newton steps."""
+    """Minimise the joint energy at given noise variances: updates, then Newton steps."""
     several = sum(int(part.responses.shape[1]) for part in parts) > FEW_RESPONSES
     rule = ("mackay" if several else "em") if solver == "auto" else solver
     update = UPDATES[rule]
@@ -483,9 +472,9 @@ def _solved(
 def _polished(start: JointState, tolerance: float, limit: int) -> Solution[JointState]:
     """Minimise the joint energy (loss of all dictionaries) by damped Newton steps.
 
-    `start` contains the relevances (prior variances) at which the steps start, near a minimum. The
-    steps end when the distance to the optimality (KKT) conditions is at most `tolerance`, and at
-    the latest after `limit` steps.
+    `start` contains the relevances at which the steps start, near a minimum. The steps end when the
+    distance to the optimality (KKT) conditions is at most `tolerance`, and at the latest after
+    `limit` steps.
     """
     return iterate(
         _newton_step,
@@ -499,10 +488,10 @@ def _polished(start: JointState, tolerance: float, limit: int) -> Solution[Joint
 def _without_vanishing(joint: JointState) -> JointState:
     """Return the states after all relevances whose best value is zero are set to zero.
 
-    The relevance (prior variance) of column j is set to zero if the derivative of the joint energy
-    (loss) there, with all other relevances fixed, is not negative. It is the mean of sⱼ − qⱼ² over
-    all responses, with the sparsity sⱼ and squared quality qⱼ² of the column in each part (see
-    `leave_one_out`). Setting many to zero at once may raise the energy; then none is changed.
+    The relevance of column j is set to zero if the derivative of the joint energy there, with all
+    other relevances fixed, is not negative. It is the mean of sⱼ − qⱼ² over all responses, with the
+    sparsity sⱼ and squared quality qⱼ² of the column in each part (see `leave_one_out`). Setting
+    many to zero at once may raise the energy; then none is changed.
     """
     xp = namespace(joint.relevance)
     factors = [leave_one_out(state) for state in joint.states]
@@ -534,11 +523,11 @@ def _newton_step(joint: JointState) -> JointState:
 def _newton_direction(joint: JointState) -> Array | None:
     """Return the damped Newton step in the relevances; None if the Hessian is not definite.
 
-    The Hessian of the joint energy (loss) is the mean over responses of those of the parts. For a
+    The Hessian of the joint energy is the mean over responses of those of the parts. For a
     dictionary Φ and n responses X with covariance Σ, let G = ΦᴴΣ⁻¹Φ and K = ΦᴴΣ⁻¹XXᴴΣ⁻¹Φ/n; then
     the Hessian of the part is 2 Re(G∘K̄) − |G|∘|G| with entrywise products ∘. The second term is
-    concave and is multiplied by one minus the damping. Relevances (prior variances) that are zero
-    do not change if the energy rises with them.
+    concave and is multiplied by one minus the damping. Relevances that are zero do not change if
+    the energy rises with them.
     """
     xp, total = namespace(joint.relevance), joint.summed
     slope, pressure = total.alignment - total.curvature, positive(total.curvature)
@@ -577,10 +566,7 @@ class JointLearning(NamedTuple):
 
     @property
     def distance(self) -> float:
-        """The largest distance to stationarity in the relevances or in a noise variance.
-
-        The relevance of a column is the prior variance of its coefficients.
-        """
+        """The largest distance to stationarity in the relevances or in a noise variance."""
         old = [scalar(state.noise) for state in self.solution.value.states]
         changes = [abs(new / known - 1.0) for new, known in zip(self.noise, old, strict=True)]
         return max(self.solution.distance, *changes)
@@ -589,10 +575,10 @@ class JointLearning(NamedTuple):
 def _learned(
     problems: Sequence[Problem], parts: Sequence[Rows], solver: str, tolerance: float, limit: int
 ) -> Solution[JointState]:
-    """Minimise the joint energy (loss) in the relevances and one noise variance for each part.
+    """Minimise the joint energy in the relevances and one noise variance for each part.
 
-    Minimisations over the relevances (prior variances) alternate with steps of
-    expectation–maximisation (EM) of the noise variances.
+    Minimisations over the relevances alternate with steps of expectation–maximisation (EM) of the
+    noise variances.
     """
 
     def first_noise(problem: Problem) -> float:
@@ -662,11 +648,11 @@ def _in_units(
 def _support(joint: JointState, parts: Sequence[Rows], significance: float) -> Any:
     """Return the indices of the columns that add a significant log-likelihood.
 
-    Twice the log-likelihood that is lost without a column of relevance (prior variance) w is the
-    sum of n(log(1 − wz) + wQ/(1 − wz)) over all parts, where n is the number of responses X of a
-    part (twice that for complex ones), z = φᴴΣ⁻¹φ and Q = ‖φᴴΣ⁻¹X‖²/n for the column φ and the
-    covariance Σ of a response. It is compared with the quantile of χ² with one degree of freedom,
-    as in `support.significant_columns`.
+    Twice the log-likelihood that is lost without a column of relevance w is the sum of n(log(1 −
+    wz) + wQ/(1 − wz)) over all parts, where n is the number of responses X of a part (twice that
+    for complex ones), z = φᴴΣ⁻¹φ and Q = ‖φᴴΣ⁻¹X‖²/n for the column φ and the covariance Σ of a
+    response. It is compared with the quantile of χ² with one degree of freedom, as in
+    `support.significant_columns`.
     """
     evidence = np.zeros(joint.relevance.shape[0])
     w = to_numpy(joint.relevance)

@@ -23,11 +23,6 @@ def full_slice(weight: Array, power: float, inner: float) -> Array:
     2023, eq. 54). The relevance w is `weight`. a (`power`) is the mean square of the coefficients
     that fit the column to the residual of the other columns, and γ' (`inner`) is the variance of
     these coefficients; `slice_parameters` computes both.
-
-    Examples
-    --------
-    >>> float(full_slice(np.array(9.0), power=10.0, inner=1.0).round(4))
-    3.3026
     """
     return power / (weight + inner) + namespace(weight).log(weight + inner)
 
@@ -41,11 +36,6 @@ def diagonal_slice(weight: Array, power: float, inner: float, outer: float) -> A
     that fit the column to the residual of the other columns, γ' (`inner`) is the variance of these
     coefficients, and γ'' (`outer`) the noise variance divided by the column's squared norm;
     `slice_parameters` computes all three.
-
-    Examples
-    --------
-    >>> float(diagonal_slice(np.array(0.0), power=10.0, inner=1.0, outer=0.01).round(4))
-    5.3948
     """
     return power / (weight + inner) + namespace(weight).log(weight + outer)
 
@@ -53,7 +43,7 @@ def diagonal_slice(weight: Array, power: float, inner: float, outer: float) -> A
 def autoencoder_slice(
     value: Array, target: float, noise: float, penalty: Penalty | None = None
 ) -> Array:
-    """Return the energy (loss) of the deterministic autoencoder as a function of one coefficient.
+    """Return the energy of the deterministic autoencoder as a function of one coefficient.
 
     This is u² − 2au + γh(u²) (Wipf 2023, eq. 63). The coefficient u is `value`, a is the response
     `target`, γ is the noise variance `noise` and h is `penalty`, by default the logarithm.
@@ -69,11 +59,6 @@ def full_slice_minima(power: float, inner: float) -> list[float]:
     variance of a column's coefficients. There is always exactly one minimum (Wipf 2023, Theorem
     4.4): a − γ', or 0 if that is negative. a (`power`) is the mean square of the coefficients that
     fit the column to the residual of the other columns, and γ' (`inner`) is their variance.
-
-    Examples
-    --------
-    >>> full_slice_minima(10.0, 1.0)
-    [9.0]
     """
     return [max(0.0, power - inner)]
 
@@ -88,11 +73,6 @@ def diagonal_slice_minima(power: float, inner: float, outer: float) -> list[floa
     squared norm. The stationary points are (a − 2γ' ± √(a² + 4a(γ'' − γ')))/2. The larger one is a
     minimum, the smaller one a maximum. If the maximum is positive, there is a second minimum at
     zero.
-
-    Examples
-    --------
-    >>> [round(w, 4) for w in diagonal_slice_minima(10.0, 1.0, 0.01)]
-    [0.0, 7.8859]
     """
     discriminant = power**2 + 4.0 * power * (outer - inner)
     rises_at_zero = power / inner**2 < 1.0 / outer
@@ -107,11 +87,6 @@ def scan_minima(grid: Any, values: Any) -> list[float]:
     """Return the grid points at which sampled values have a strict local minimum.
 
     An end point is a minimum if its value is below that of its only neighbour.
-
-    Examples
-    --------
-    >>> scan_minima(np.arange(5.0), np.array([1.0, 2.0, 0.0, 1.0, 0.5]))
-    [0.0, 2.0, 4.0]
     """
     heights = np.concatenate([[np.inf], to_numpy(values), [np.inf]])
     below = (heights[1:-1] < heights[:-2]) & (heights[1:-1] < heights[2:])
@@ -119,13 +94,12 @@ def scan_minima(grid: Any, values: Any) -> list[float]:
 
 
 def slice_parameters(state: State, index: int) -> tuple[float, float, float]:
-    """Return the parameters (a, γ', γ'') of the energy (loss) as a function of one relevance.
+    """Return the parameters (a, γ', γ'') of the energy as a function of one relevance.
 
     They are the arguments `power`, `inner` and `outer` of `full_slice` and `diagonal_slice`; all
-    other relevances are those of `state`. The relevance of a column is the prior variance of its
-    coefficients. With the sparsity s and the squared quality q² of the column φ (see
-    `leave_one_out`), a = q²/s², γ' = 1/s and γ'' = γ/‖φ‖², where γ is the noise variance. γ'' is
-    never larger than γ'.
+    other relevances are those of `state`. With the sparsity s and the squared quality q² of the
+    column φ (see `leave_one_out`), a = q²/s², γ' = 1/s and γ'' = γ/‖φ‖², where γ is the noise
+    variance. γ'' is never larger than γ'.
     """
     sparsities, qualities = leave_one_out(state)
     sparsity, quality = float(sparsities[index]), float(qualities[index])

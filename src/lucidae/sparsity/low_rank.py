@@ -22,21 +22,11 @@ are evaluated by a factor of Σ."""
 
 
 class LowRank(NamedTuple):
-    """The inverse covariance Σ⁻¹ = (I − KᵀK)/γ of a response.
+    """The inverse covariance Σ⁻¹ = (I − KᵀK)/γ of a response."""
 
-    Parameters
-    ----------
-    noise : array of shape ()
-        The noise variance γ.
-    lower : array of shape (a, a)
-        The Cholesky factor L of SᵀS + γI, for the a scaled columns S.
-    reduced : array of shape (a, d)
-        K = L⁻¹Sᵀ, for d rows.
-    """
-
-    noise: Array
-    lower: Array
-    reduced: Array
+    noise: Array  # (): the noise variance γ
+    lower: Array  # (a, a): the Cholesky factor L of SᵀS + γI, for the a scaled columns S
+    reduced: Array  # (a, d): K = L⁻¹Sᵀ, for d rows
 
     @classmethod
     def of(cls, scaled: Array, noise: Array) -> LowRank:

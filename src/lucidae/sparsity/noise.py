@@ -48,8 +48,8 @@ def checked_noise(given: Any, ways: tuple[str, ...] = WAYS) -> str | float:
 def noise_rule(given: Any, objective: Energy, n_rows: int, n_columns: int) -> str | float:
     """Return how the noise variance is found: a rule by name, "fallback" or the number given.
 
-    "auto" becomes "learn" if the energy (loss) has a posterior variance and there are at most half
-    as many columns as rows, "cv" otherwise, and "fallback" for a single row.
+    "auto" becomes "learn" if the energy has a posterior variance and there are at most half as many
+    columns as rows, "cv" otherwise, and "fallback" for a single row.
     """
     rule = checked_noise(given)
     if not isinstance(rule, str):
@@ -69,10 +69,7 @@ def noise_rule(given: Any, objective: Energy, n_rows: int, n_columns: int) -> st
 
 
 def check_learnable(objective: Energy) -> None:
-    """Raise an error if the energy has no posterior variance; the noise cannot be learned then.
-
-    The energy is the loss that is minimised.
-    """
+    """Raise an error if the energy has no posterior variance; the noise cannot be learned then."""
     if not objective.has_posterior:
         raise ValueError(
             f"noise_variance='learn' needs a posterior, but {type(objective).__name__} is a point "
@@ -85,8 +82,7 @@ def check_learnable(objective: Energy) -> None:
 class Learning(NamedTuple):
     """The relevances found at one noise variance, and the noise variance to be tried next.
 
-    The relevance of a column is the prior variance of its coefficients. The next noise variance
-    follows from one step of expectation–maximisation (EM).
+    The next noise variance follows from one step of expectation–maximisation (EM).
     """
 
     solution: Solution[State]
@@ -103,7 +99,7 @@ class Learning(NamedTuple):
         """Distance to stationarity: the larger of that in the relevances and that in the noise.
 
         The latter is the relative change of the noise variance in the next expectation–maximisation
-        (EM) step. The relevance of a column is the prior variance of its coefficients.
+        (EM) step.
         """
         change = abs(self.noise / scalar(self.solution.value.noise) - 1.0)
         return max(change, self.solution.distance)
@@ -130,32 +126,11 @@ def learn_noise(
     start: Array | None = None,
     callbacks: Sequence[Callback] = (),
 ) -> Solution[State]:
-    """Minimise the energy (loss) with respect to the relevances and the noise variance together.
+    """Minimise the energy with respect to the relevances and the noise variance together.
 
     For the full posterior, minimisations over the relevances alternate with steps of
     expectation–maximisation (EM) of the noise variance; both lower the energy. For the diagonal
-    posterior, both are updated in every step. The relevance of a column is the prior variance of
-    its coefficients.
-
-    Parameters
-    ----------
-    problem : Problem
-        One normalised problem; its noise variance is ignored.
-    objective : Energy
-        The energy.
-    method : str
-        Name of the solver for the relevances, see `solve`.
-    tolerance, limit : float and int
-        Distance to stationarity at which to stop, and largest number of steps.
-    start : array of shape (n_columns,), optional
-        Relevances to start from.
-    callbacks : sequence of callable
-        Called with the progress of the iteration; see `lucidae.iteration.iterate`.
-
-    Returns
-    -------
-    Solution
-        Its value is a `State` with the learned noise variance.
+    posterior, both are updated in every step.
     """
     problem = problem.with_noise(first_noise(problem))
     stop: dict[str, Any] = {"tolerance": tolerance, "callbacks": callbacks}
@@ -189,7 +164,7 @@ def learn_noise(
 def _learn_by_updates(
     problem: Problem, objective: Energy, start: Array | None, limit: int, stop: dict[str, Any]
 ) -> Solution[State]:
-    """Update the relevances (prior variances) and the noise variance together in every step.
+    """Update the relevances and the noise variance together in every step.
 
     Columns with negligible relevances are dropped on the way. If one of them should grow at the
     end, the updates continue with all columns.

@@ -132,11 +132,11 @@ class Energy(ABC):
 
 @dataclass(frozen=True, slots=True)
 class Marginal(Energy):
-    """An energy (loss) that is the sum of a data term and a log-volume.
+    """An energy that is the sum of a data term and a log-volume.
 
     The data term is tr(XXᵀΣ⁻¹) for the responses X, where Σ = Φ diag(w) Φᵀ + γI is their covariance
-    with the dictionary Φ, the relevances (prior variances) w and the noise variance γ. The
-    log-volume, such as log|Σ|, depends on Φ, w and γ, but not on X.
+    with the dictionary Φ, the relevances w and the noise variance γ. The log-volume, such as
+    log|Σ|, depends on Φ, w and γ, but not on X.
     """
 
     groups: Groups | None = None
@@ -152,55 +152,44 @@ class Marginal(Energy):
 
     @property
     def marginal(self) -> Marginal:
-        """The energy (loss) itself, since it is a data term plus a term without the responses."""
+        """The energy itself, since it is a data term plus a term without the responses."""
         return self
 
     @abstractmethod
     def volume(self, state: State) -> Array:
         """Return the log-volume: the term of the energy that does not depend on the responses.
 
-        Only the rows of the normalised problem count, not those outside the dictionary's span. The
-        energy is the loss that is minimised.
+        Only the rows of the normalised problem count, not those outside the dictionary's span.
         """
 
     @abstractmethod
     def pressure(self, state: State) -> Array:
-        """Return the derivative of the log-volume in the relevance (prior variance) of each column.
+        """Return the derivative of the log-volume in the relevance of each column.
 
-        The log-volume is the term of the energy (loss) that does not depend on the responses.
         Columns are treated as if each had a relevance of its own, even if there are groups.
         """
 
     @abstractmethod
     def concavity(self, metric: Array, pressure: Array) -> Array:
-        """Return minus the Hessian matrix of the log-volume in the relevances (prior variances).
+        """Return minus the Hessian matrix of the log-volume in the relevances.
 
-        The log-volume is the term of the energy (loss) that does not depend on the responses.
         `metric` is ΦᵀΣ⁻¹Φ for the dictionary Φ and the covariance Σ of a response. `pressure` are
         the derivatives of the log-volume.
         """
 
     def reduced_value(self, state: State) -> Array:
-        """Return the part of the energy (loss) per response that depends on the relevances.
-
-        The relevance of a column is the prior variance of its coefficients.
-        """
+        """Return the part of the energy per response that depends on the relevances."""
         return state.fit + self.volume(state)
 
     def value(self, state: State) -> Array:
-        """Return the energy at the relevances of `state`, divided by the number of responses.
-
-        The energy is the loss, a bound on minus the log-likelihood. The relevance of a column is
-        the prior variance of its coefficients.
-        """
+        """Return the energy at the relevances of `state`, divided by the number of responses."""
         xp = namespace(state.noise)
         return state.energy_of_fit + self.volume(state) + state.spare * xp.log(state.noise)
 
     def gradient(self, state: State) -> Array:
-        """Return the derivative of the energy (loss) per response with respect to each relevance.
+        """Return the derivative of the energy per response with respect to each relevance.
 
-        The relevance of a column is the prior variance of its coefficients. For columns of a group,
-        the derivative is with respect to the relevance of the group.
+        For columns of a group, the derivative is with respect to the relevance of the group.
         """
         slope = self.pressure(state) - state.alignment
         return slope if self.groups is None else self.groups.share(slope)
@@ -216,15 +205,15 @@ class Marginal(Energy):
     def degrees_of_freedom(self, state: State) -> Array:
         """Return the effective number of parameters of the fit.
 
-        It is the sum of the relevances (prior variances) times the derivatives in them of the
-        log-volume, the term of the energy (loss) without the responses. For the full posterior this
-        is tr(ΦWΦᵀΣ⁻¹), with the dictionary Φ, the relevances W and the covariance Σ of a response.
+        It is the sum of the relevances times the derivatives in them of the log-volume, the term of
+        the energy without the responses. For the full posterior this is tr(ΦWΦᵀΣ⁻¹), with the
+        dictionary Φ, the relevances W and the covariance Σ of a response.
         """
         xp = namespace(state.noise)
         return xp.sum(state.relevance * self.pressure(state), axis=-1)
 
     def in_units(self, per_response: Array, units: Units) -> Array:
-        """Return the energy (loss) of all responses in the units of the data.
+        """Return the energy of all responses in the units of the data.
 
         `per_response` is the energy per response after dictionary and responses were scaled. The
         scaling shifts the log-volume, the term of the energy without the responses, by a constant;
@@ -235,20 +224,10 @@ class Marginal(Energy):
 
 @dataclass(frozen=True, slots=True)
 class FullCovariance(Marginal):
-    """Energy (loss) of the VAE with a full posterior covariance (Wipf 2023, eq. 18).
+    """Energy of the VAE with a full posterior covariance (Wipf 2023, eq. 18).
 
     It is tr(XXᵀΣ⁻¹) + n log|Σ| for n responses X with the covariance Σ = Φ diag(w) Φᵀ + γI, where Φ
-    is the dictionary, w are the relevances (prior variances) and γ is the noise variance.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from lucidae.sparsity.problem import Problem
-    >>> from lucidae.sparsity.state import evaluate
-    >>> one, zero = np.array(1.0), np.array(0.0)
-    >>> problem = Problem(np.eye(2), np.eye(2), one, zero, zero)
-    >>> float(FullCovariance().value(evaluate(problem, np.zeros(2))))
-    2.0
+    is the dictionary, w are the relevances and γ is the noise variance.
     """
 
     rules: ClassVar[tuple[str, ...]] = tuple(UPDATES)
@@ -256,17 +235,14 @@ class FullCovariance(Marginal):
 
     @property
     def exact_coordinates(self) -> bool:
-        """True: each relevance (prior variance), also that of a group, has an exact minimiser.
+        """True: each relevance, also that of a group, has an exact minimiser.
 
         See Wipf 2023, Theorem 4.4, and `group_moves` for groups.
         """
         return True
 
     def update(self, rule: str = "mm") -> Callable[[State], Array]:
-        """Return the update rule "em", "mm" or "mackay": a function from a state to relevances.
-
-        The relevance of a column is the prior variance of its coefficients.
-        """
+        """Return the update rule "em", "mm" or "mackay": a function from a state to relevances."""
         update = UPDATES[rule]
         return lambda state: update(state, self.groups)
 
@@ -286,19 +262,17 @@ class FullCovariance(Marginal):
         """Return minus the Hessian of log|Σ| in the relevances: each entry of `metric`, squared.
 
         `metric` is ΦᵀΣ⁻¹Φ for the dictionary Φ and the covariance Σ of a response; of complex
-        entries the absolute values are squared. The relevances are the prior variances of the
-        coefficients.
+        entries the absolute values are squared.
         """
         return squared_moduli(metric)
 
 
 @dataclass(frozen=True, slots=True)
 class DiagonalCovariance(Marginal):
-    """Energy (loss) of the VAE with a diagonal posterior covariance (Wipf 2023, eq. 50).
+    """Energy of the VAE with a diagonal posterior covariance (Wipf 2023, eq. 50).
 
-    It is tr(XXᵀΣ⁻¹) + n Σⱼ log(γ + wⱼ‖φⱼ‖²) + n(d − κ) log γ for n responses X with covariance Σ,
-    a dictionary of d rows and κ columns φⱼ, the relevances (prior variances) wⱼ and the noise
-    variance γ.
+    It is tr(XXᵀΣ⁻¹) + n Σⱼ log(γ + wⱼ‖φⱼ‖²) + n(d − κ) log γ for n responses X with covariance Σ, a
+    dictionary of d rows and κ columns φⱼ, the relevances wⱼ and the noise variance γ.
     """
 
     needs_curvature: ClassVar[bool] = False
@@ -307,10 +281,8 @@ class DiagonalCovariance(Marginal):
     def update(self, rule: str = "mm") -> Callable[[State], Array]:  # noqa: ARG002
         """Return the update rule: it minimises the energy in the relevances at fixed coefficients.
 
-        The energy is the loss, and the relevance of a column is the prior variance of its
-        coefficients. For a column with relevance w, squared norm c and mean square a of its
-        coefficients, the rule minimises a/w + log(γ + wc) (Wipf 2023, eq. 50), where γ is the noise
-        variance.
+        For a column with relevance w, squared norm c and mean square a of its coefficients, the
+        rule minimises a/w + log(γ + wc) (Wipf 2023, eq. 50), where γ is the noise variance.
         """
         return self._update if self.groups is None else partial(self._grouped_update, self.groups)
 
@@ -319,19 +291,17 @@ class DiagonalCovariance(Marginal):
 
         The relevance w of a column is the positive root of w² − aw − aγ/c = 0, where the derivative
         of a/w + log(γ + wc) vanishes. Here a is the mean square of the column's coefficients, c its
-        squared norm and γ the noise variance. The relevance of a column is the prior variance of
-        its coefficients. The energy is the loss that is minimised.
+        squared norm and γ the noise variance.
         """
         power = state.power
         offset = 4.0 * state.noise[..., None] / positive(column_squares(state.dictionary))
         return (power + namespace(power).sqrt(power * (power + offset))) / 2.0
 
     def _grouped_update(self, groups: Groups, state: State) -> Array:
-        """Return the relevances of grouped columns after one step that lowers the energy (loss).
+        """Return the relevances of grouped columns after one step that lowers the energy.
 
         The step minimises an upper bound of the energy, in which tangents replace the logarithms,
-        because the energy itself has no minimiser in closed form for a group. The relevance of a
-        column is the prior variance of its coefficients.
+        because the energy itself has no minimiser in closed form for a group.
         """
         pressure = positive(groups.share(self.pressure(state)))
         return namespace(pressure).sqrt(groups.share(state.power) / pressure)
@@ -339,8 +309,7 @@ class DiagonalCovariance(Marginal):
     def volume(self, state: State) -> Array:
         """Return the log-volume Σⱼ log(1 + wⱼ‖φⱼ‖²/γ) + d log γ, the energy without its data term.
 
-        The dictionary has d rows and columns φⱼ with relevances (prior variances) wⱼ; γ is the
-        noise variance. The energy is the loss that is minimised.
+        The dictionary has d rows and columns φⱼ with relevances wⱼ; γ is the noise variance.
         """
         xp = namespace(state.relevance)
         ratios = state.relevance * column_squares(state.dictionary) / state.noise[..., None]
@@ -350,8 +319,7 @@ class DiagonalCovariance(Marginal):
     def pressure(self, state: State) -> Array:
         """Return the derivative ‖φ‖²/(γ + w‖φ‖²) of the log-volume in the relevance of each column.
 
-        φ is a column with relevance (prior variance) w, and γ is the noise variance. The log-volume
-        is the term of the energy (loss) that does not depend on the responses.
+        φ is a column with relevance w, and γ is the noise variance.
         """
         norms = column_squares(state.dictionary)
         return norms / (state.noise[..., None] + state.relevance * norms)
@@ -359,16 +327,16 @@ class DiagonalCovariance(Marginal):
     def concavity(self, metric: Array, pressure: Array) -> Array:
         """Return minus the Hessian of the log-volume: a diagonal matrix with `pressure` squared.
 
-        The log-volume is the term of the energy (loss) that does not depend on the responses, and
-        `pressure` are its derivatives in the relevances (prior variances). Of `metric`, a square
-        matrix, only the size is used.
+        The log-volume is the term of the energy that does not depend on the responses, and
+        `pressure` are its derivatives in the relevances. Of `metric`, a square matrix, only the
+        size is used.
         """
         return eye_like(metric.shape[-1], pressure) * (pressure**2)[..., None, :]
 
 
 @dataclass(frozen=True, slots=True)
 class Autoencoder(Energy):
-    """Energy (loss) of the deterministic autoencoder (Wipf 2023, eq. 48).
+    """Energy of the deterministic autoencoder (Wipf 2023, eq. 48).
 
     It is ‖X − ΦU‖²/γ + n Σⱼ h(‖uⱼ‖²/n) for n responses X, the dictionary Φ, the noise variance γ
     and the coefficients U with rows uⱼ. The penalty h is concave and not decreasing. With h = log
@@ -388,7 +356,7 @@ class Autoencoder(Energy):
         return self.groups.share(state.power) / self.groups.share(ones)
 
     def value(self, state: State) -> Array:
-        """Return the energy (loss) per response at the coefficients of `state`."""
+        """Return the energy per response at the coefficients of `state`."""
         penalties = penalty_value(self.penalty, self.power(state))
         residual = state.residual / state.noise
         return residual + namespace(state.noise).sum(penalties, axis=-1)
@@ -396,8 +364,8 @@ class Autoencoder(Energy):
     def update(self, rule: str = "mm") -> Callable[[State], Array]:  # noqa: ARG002
         """Return the update rule: one step of iteratively reweighted ridge regression.
 
-        It sets the relevance (prior variance) of each column to 1/h′(a), where h is the penalty and
-        a the mean square of the column's coefficients.
+        It sets the relevance of each column to 1/h′(a), where h is the penalty and a the mean
+        square of the column's coefficients.
         """
         return self.ridge_relevance
 
@@ -405,12 +373,11 @@ class Autoencoder(Energy):
         """Return the relevances of the ridge regression whose loss is an upper bound of the energy.
 
         They are 1/h′(a), where h is the penalty and a the mean square of a column's coefficients.
-        The relevance of a column is the prior variance of its coefficients.
         """
         return ridge_relevance(self.penalty, self.power(state))
 
     def violation(self, state: State) -> Array:
-        """Return the largest relative change of a relevance (prior variance) in the next update.
+        """Return the largest relative change of a relevance in the next update.
 
         It is the distance to optimality. The change is relative to the larger of the old and the
         new relevance, plus the noise variance.
@@ -464,5 +431,5 @@ def register_posterior(name: str, factory: EnergyFactory) -> None:
 
 
 def make_objective(posterior: Any, penalty: Penalty, groups: Groups | None) -> Energy:
-    """Return the energy (loss) of the posterior with that name; raise an error if it is unknown."""
+    """Return the energy of the posterior with that name; raise an error if it is unknown."""
     return POSTERIORS[check_choice(posterior, "posterior", POSTERIORS)](penalty, groups)

@@ -70,30 +70,20 @@ RULES = ("min", "one_se", "stable")
 
 @dataclass(frozen=True, eq=False)
 class PathInput:
-    """The checked data and settings of a path.
+    """The checked data and settings of a path."""
 
-    Parameters
-    ----------
-    X, y, sample_weight, noise_cov : array-like
-        The data as they were given.
-    template : SparseVAE
-        The estimator with the settings of the path, without a noise variance.
-    objective, problem, units, rows : Energy, Problem, Units and Rows
-        The energy (loss), the normalised problem with its units, and the rows.
-    """
-
-    X: Any
+    X: Any  # the data as they were given
     y: Any
     sample_weight: Any
     noise_cov: Any
-    template: SparseVAE
-    objective: Energy
+    template: SparseVAE  # the estimator with the settings of the path, without a noise variance
+    objective: Energy  # the energy (loss), the normalised problem with its units, and the rows
     problem: Problem
     units: Units
     rows: Rows
 
     def solved(self, noise: float, start: Array | None) -> State:
-        """Return the relevances (prior variances) of lowest energy (loss) at one noise variance.
+        """Return the relevances of lowest energy at one noise variance.
 
         The solver starts from the solution `start`. A small problem is also solved from the default
         start, since the solution at a larger noise variance may lead to a poorer minimum; the
@@ -110,7 +100,7 @@ class PathInput:
         return found if scalar(value(found)) <= scalar(value(other)) + 1e-9 else other
 
     def point(self, noise: float, state: State) -> dict[str, Any]:
-        """Return the values of one solution by name, such as its energy (loss) and its support.
+        """Return the values of one solution by name, such as its energy and its support.
 
         `state` is the solver's state at the noise variance `noise`.
         """
@@ -133,7 +123,7 @@ class PathInput:
         }
 
     def relevances(self, state: State) -> Floats:
-        """Return the relevances (prior variances) of the columns in the units of the data."""
+        """Return the relevances of the columns in the units of the data."""
         relevance, axes = self.units.relevance(state.relevance), axes_of(state)
         if axes is None or self.objective.groups is None:
             return np.asarray(to_numpy(relevance))

@@ -36,14 +36,8 @@ class Penalty(Protocol):
 class LogPenalty:
     """The penalty h(a) = log a of the mean square a of a column's coefficients.
 
-    The energy (loss) of the diagonal-covariance VAE tends to that of the autoencoder with this
-    penalty as the noise variance tends to zero (Wipf 2023, Lemma 4.3).
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> LogPenalty().supergradient(np.array([1.0, 2.0]))
-    array([1. , 0.5])
+    The energy of the diagonal-covariance VAE tends to that of the autoencoder with this penalty as
+    the noise variance tends to zero (Wipf 2023, Lemma 4.3).
     """
 
     def value(self, power: Array) -> Array:
@@ -61,12 +55,6 @@ class PowerPenalty:
     """The penalty h(a) = a^p / p of the mean square a of a column's coefficients.
 
     The exponent p lies between 0 and 1; p = ½ gives the penalty of the group lasso.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> PowerPenalty(0.5).supergradient(np.array([4.0]))
-    array([0.5])
     """
 
     exponent: float = 0.25
@@ -93,12 +81,6 @@ class ArctanPenalty:
 
     The number ε is `width`. The penalty is bounded, so that the sum of the penalties is nearly
     proportional to the number of columns with non-zero coefficients.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> ArctanPenalty(1.0).supergradient(np.array([1.0]))
-    array([0.5])
     """
 
     width: float = 1e-2
@@ -137,9 +119,8 @@ def penalty_value(penalty: Penalty, power: Array) -> Array:
 def ridge_relevance(penalty: Penalty, power: Array) -> Array:
     """Return the relevances 1/h′(a) for a penalty h and the mean squares a = `power`.
 
-    The ridge regression with these relevances (prior variances) is an upper bound of the penalised
-    problem that is equal to it at the current coefficients. If h′(a) is infinite, the relevance is
-    zero.
+    The ridge regression with these relevances is an upper bound of the penalised problem that is
+    equal to it at the current coefficients. If h′(a) is infinite, the relevance is zero.
     """
     xp = namespace(power)
     # h(a) ≤ h(a₀) + h′(a₀)(a − a₀): the tangent of a concave h majorises it, and is the ridge

@@ -48,38 +48,22 @@ the Cholesky factor would lose more than half of the digits."""
 
 @dataclass(frozen=True, slots=True)
 class ActiveFactor:
-    """The active columns of a dictionary, with the matrix factor that gives their posterior.
+    """The active columns of a dictionary, with the matrix factor that gives their posterior."""
 
-    Parameters
-    ----------
-    active : ndarray of int of shape (a,)
-        Indices of the active columns, those with positive relevance (prior variance).
-    roots : array of shape (a,)
-        Square roots of their relevances.
-    scaled : array of shape (d, a)
-        The active columns times these roots, called S below.
-    lower : array of shape (a, a) or (d, d)
-        Lower triangular Cholesky factor, with the noise variance γ, of SᵀS + γI if `explicit`, and
-        of SSᵀ + γI otherwise.
-    explicit : bool
-        Whether there are no more active columns than rows.
-    n_columns : int
-        Number of all columns of the dictionary.
-    axes : Axes or None
-        Principal axes of groups of columns, along which the columns are taken; None for the columns
-        themselves.
-    basis : array or None
-        If the factored matrix is ill-conditioned, B with S = BLᵀ (or Sᵀ = BLᵀ) from a QR
-        decomposition, where L is `lower`; else None.
-    """
-
+    # (a,): indices of the active columns, those with positive relevance (prior variance)
     active: np.ndarray[Any, Any]
-    roots: Array
-    scaled: Array
+    roots: Array  # (a,): square roots of their relevances
+    scaled: Array  # (d, a): the active columns times these roots, called S below
+    # (a, a): lower triangular Cholesky factor, with the noise variance γ, of SᵀS + γI if
+    # `explicit`, and of SSᵀ + γI otherwise
     lower: Array
+    # if the factored matrix is ill-conditioned, B with S = BLᵀ (or Sᵀ = BLᵀ) from a QR
+    # decomposition, where L is `lower`; else None
     basis: Array | None
-    explicit: bool
-    n_columns: int
+    explicit: bool  # whether there are no more active columns than rows
+    n_columns: int  # number of all columns of the dictionary
+    # principal axes of groups of columns, along which the columns are taken; None for the columns
+    # themselves
     axes: Any = None
 
     @classmethod
@@ -111,8 +95,7 @@ class ActiveFactor:
     def mean(self, responses: Array) -> Array:
         """Return the posterior mean of the coefficients, of shape (n_columns, n_responses).
 
-        It is WΦᵀΣ⁻¹X for the responses X with covariance Σ, the dictionary Φ and the relevances
-        (prior variances) W.
+        It is WΦᵀΣ⁻¹X for the responses X with covariance Σ, the dictionary Φ and the relevances W.
         """
         index, found = self._possible_mean(responses)
         nothing = zeros_like_shape((self.n_columns, responses.shape[1]), found)
@@ -203,33 +186,16 @@ def posterior_mean(
 class Posterior:
     """Posterior covariance of the coefficients, which is the same for all responses.
 
-    On the a active columns with relevances (prior variances) W it is W^½ KᵀK W^½ if there are no
-    more active columns than rows (`explicit`), and W^½ (I − KᵀK) W^½ otherwise. For all other
-    columns it is zero.
-
-    Parameters
-    ----------
-    active : ndarray of int of shape (a,)
-        Indices of the active columns, those with positive relevance.
-    roots : array of shape (a,)
-        Square roots of their relevances.
-    factor : array of shape (min(a, n_rows), a)
-        The matrix K.
-    explicit : bool
-        Whether the covariance is W^½ KᵀK W^½; if False, it is W^½ (I − KᵀK) W^½.
-    n_columns : int
-        Number of all columns of the dictionary.
-    axes : Axes or None
-        Principal axes of the covariances of groups of columns. The columns above are then those
-        along the axes. None if the columns have independent coefficients.
+    On the a active columns with relevances W it is W^½ KᵀK W^½ if there are no more active columns
+    than rows (`explicit`), and W^½ (I − KᵀK) W^½ otherwise. For all other columns it is zero.
     """
 
-    active: Any
-    roots: Array
-    factor: Array
-    explicit: bool
-    n_columns: int
-    axes: Any = None
+    active: Any  # (a,): indices of the active columns, those with positive relevance
+    roots: Array  # (a,): square roots of their relevances
+    factor: Array  # (min(a, n_rows): the matrix K
+    explicit: bool  # whether the covariance is W^½ KᵀK W^½; if False, it is W^½ (I − KᵀK) W^½
+    n_columns: int  # number of all columns of the dictionary
+    axes: Any = None  # principal axes of the covariances of groups of columns
 
     def prior_roots(self, groups: Any) -> Any:
         """Return square roots A of the prior covariances AAᵀ of groups with `axes`.

@@ -32,17 +32,6 @@ def level_at_center(coef: Array, intercept: Any, center: Array, level: Array | N
     c U + b. The stored intercept b is rounded, so the more accurate `level` found by `fit` is
     returned if the two agree up to rounding. They disagree if the user has assigned other
     coefficients or another intercept; then c U + b is returned.
-
-    Parameters
-    ----------
-    coef : array of shape (n_outputs, n_columns)
-        The transposed coefficients, as float64.
-    intercept : array of shape (n_outputs,) or float
-        The intercept b, in the dtype in which it is stored.
-    center : array of shape (n_columns,)
-        The mean training row c.
-    level : array of shape (n_outputs,), optional
-        The prediction for the mean training row that `fit` found.
     """
     xp = namespace(coef)
     stored = machine_epsilon(intercept if is_array(intercept) else coef)
@@ -92,17 +81,7 @@ def narrowed(values: Array, ref: Array, name: str) -> Array:
 
 
 def check_kept(exact: Array, stored: Array, sizes: Array, name: str) -> None:
-    """Raise an error if entries that matter are too small to be stored in the dtype of the data.
-
-    Parameters
-    ----------
-    exact, stored : array
-        The numbers before and after conversion to the dtype of the data, both as float64.
-    sizes : array
-        Contribution of each number to the fit; only numbers with a large contribution matter.
-    name : str
-        Name of the attribute, for the message.
-    """
+    """Raise an error if entries that matter are too small to be stored in the dtype of the data."""
     xp = namespace(exact)
     largest = xp.abs(exact)
     ones = xp.ones_like(largest)

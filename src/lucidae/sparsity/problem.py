@@ -101,28 +101,15 @@ def takes_dictionary_and_responses(function: Function) -> Function:
 
 
 class Problem(NamedTuple):
-    """One sparse problem in normalised units, or several along the leading axis of every field.
+    """One sparse problem in normalised units, or several along the leading axis of every field."""
 
-    Parameters
-    ----------
-    dictionary : array or SparseDictionary of shape (d, κ)
-        The dictionary, with columns of unit norm. It is used through the functions of
-        `lucidae.sparsity.dictionary`, which know how it is stored.
-    responses : array of shape (d, p)
-        A matrix Y with YYᵀ = XXᵀ/n, where X are the n responses with unit mean square.
-    noise : array of shape ()
-        The noise variance, relative to the mean square response.
-    outside : array of shape ()
-        Squared norm of the responses outside the span of the dictionary, divided by n.
-    spare : array of shape ()
-        Number of independent rows outside this span, where the data are noise alone.
-    """
-
-    dictionary: Dictionary
+    dictionary: Dictionary  # (d, κ): the dictionary, with columns of unit norm
+    # (d, p): A matrix Y with YYᵀ = XXᵀ/n, where X are the n responses with unit mean square
     responses: Array
-    noise: Array
+    noise: Array  # (): the noise variance, relative to the mean square response
+    # (): squared norm of the responses outside the span of the dictionary, divided by n
     outside: Array
-    spare: Array
+    spare: Array  # (): number of independent rows outside this span, where the data are noise alone
 
     @property
     def rows(self) -> int:
@@ -144,8 +131,8 @@ class Problem(NamedTuple):
         """Return the problem of the columns `index` alone, which become dense.
 
         If there are fewer columns than rows, the problem is reduced to their span, so that it has
-        as many rows as columns. Its energies (losses) are those of this problem if the relevances
-        (prior variances) of all other columns are zero.
+        as many rows as columns. Its energies are those of this problem if the relevances of all
+        other columns are zero.
         """
         columns = dense_columns(self.dictionary, index)
         dictionary, responses, outside = reduced_to_span(columns, self.responses)
@@ -155,39 +142,26 @@ class Problem(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Units:
-    """Conversion between normalised units and the units of the data.
+    """Conversion between normalised units and the units of the data."""
 
-    Parameters
-    ----------
-    norms : array of shape (..., n_columns)
-        Norms by which the columns were divided.
-    scale : array of shape (...)
-        Root mean square by which the responses were divided.
-    dimension : float
-        Number of independent rows of the data: the sum of the weights, minus one if there is an
-        intercept.
-    n_responses : int
-        Number of responses.
-    """
-
-    norms: Array
-    scale: Array
+    norms: Array  # (..., n_columns): norms by which the columns were divided
+    scale: Array  # (...): root mean square by which the responses were divided
+    # number of independent rows of the data: the sum of the weights, minus one if there is an
+    # intercept
     dimension: float
-    n_responses: int
+    n_responses: int  # number of responses
 
     def relevance(self, normalised: Array) -> Array:
         """Convert relevances of the normalised problem to the units of the data.
 
-        The relevance of a column is the prior variance of its coefficients. The normalised problem
-        has columns of unit norm and responses of unit mean square.
+        The normalised problem has columns of unit norm and responses of unit mean square.
         """
         return normalised * (self.scale[..., None] / self.norms) ** 2
 
     def normalised_relevance(self, relevance: Array) -> Array:
         """Convert relevances from the units of the data to those of the normalised problem.
 
-        The relevance of a column is the prior variance of its coefficients. The normalised problem
-        has columns of unit norm and responses of unit mean square.
+        The normalised problem has columns of unit norm and responses of unit mean square.
         """
         return relevance * (self.norms / self.scale[..., None]) ** 2
 
@@ -208,7 +182,7 @@ class Units:
         return xp.where(value < NOISE_FLOOR, xp.full_like(value, NOISE_FLOOR), value)
 
     def energy(self, per_response: Array) -> Array:
-        """Return the energy (loss) in the units of the data, summed over the responses.
+        """Return the energy in the units of the data, summed over the responses.
 
         `per_response` is the energy of the normalised problem (columns of unit norm, responses of
         unit mean square), divided by the number of responses.
@@ -255,30 +229,7 @@ def normalise(
     groups: Groups | None = None,
     compress: bool = True,
 ) -> tuple[Problem, Units]:
-    """Return the problem scaled to unit columns and unit mean square, and the units.
-
-    Parameters
-    ----------
-    dictionary : array of shape (..., n_rows, n_columns) or SparseDictionary
-        The dictionary, with centred and weighted rows.
-    responses : array of shape (..., n_rows, n_responses)
-        The responses, with centred and weighted rows.
-    dimension : float, optional
-        Number of independent rows of the data: the sum of the weights, minus one if there is an
-        intercept. By default n_rows.
-    groups : Groups, optional
-        Groups of columns that share one relevance (prior variance); they are divided by the same
-        number.
-    compress : bool
-        Whether more responses than rows are replaced by a square root of their Gram matrix.
-
-    Returns
-    -------
-    problem : Problem
-        The problem with unit columns and responses of unit mean square.
-    units : Units
-        The conversion back to the units of the data.
-    """
+    """Return the problem scaled to unit columns and unit mean square, and the units."""
     xp = namespace(responses)
     rows, n_responses = responses.shape[-2:]
     dimension = float(rows) if dimension is None else dimension
@@ -301,9 +252,9 @@ def compressed(
 ) -> Problem:
     """Return a problem of as few rows and responses as possible, with the noise variance 1.
 
-    It has the same energies (losses) as the dictionary and the responses, which are divided by the
-    square root of their number. `dimension` is the number of independent rows of the data. Only if
-    `few` are many responses replaced by a square root of their Gram matrix.
+    It has the same energies as the dictionary and the responses, which are divided by the square
+    root of their number. `dimension` is the number of independent rows of the data. Only if `few`
+    are many responses replaced by a square root of their Gram matrix.
     """
     dictionary, responses = _of_one_kind(dictionary, responses)
     dictionary, responses, outside = reduced_to_span(dictionary, responses)
@@ -316,9 +267,9 @@ def compressed(
 def _of_one_kind(dictionary: Array, responses: Array) -> tuple[Array, Array]:
     """Return dictionary and responses, both real or both complex, that have the same energies.
 
-    The energy is the loss. With a real dictionary the covariance Σ of a response is real. The
-    energies then depend on complex responses X through the real part of XXᴴ alone, where ᴴ is the
-    conjugate transpose. So the real responses [Re X, Im X] replace X.
+    With a real dictionary the covariance Σ of a response is real. The energies then depend on
+    complex responses X through the real part of XXᴴ alone, where ᴴ is the conjugate transpose. So
+    the real responses [Re X, Im X] replace X.
     """
     if is_complex(dictionary):
         return dictionary, as_complex(responses)
@@ -331,8 +282,8 @@ def _of_one_kind(dictionary: Array, responses: Array) -> tuple[Array, Array]:
 def _gram_root(responses: Array) -> Array:
     """Return a matrix Y with YYᵀ = XXᵀ for the responses X, with at most as many columns as rows.
 
-    The energies (losses) depend on X through XXᵀ alone. With Xᵀ = QR, XXᵀ = RᵀR, so the square
-    matrix Rᵀ replaces X, and the cost no longer depends on the number of responses.
+    The energies depend on X through XXᵀ alone. With Xᵀ = QR, XXᵀ = RᵀR, so the square matrix Rᵀ
+    replaces X, and the cost no longer depends on the number of responses.
     """
     xp = namespace(responses)
     if responses.shape[-1] <= responses.shape[-2]:
@@ -344,7 +295,7 @@ def _gram_root(responses: Array) -> Array:
 def covariance(dictionary: Dictionary, relevance: Array, noise: Array) -> Array:
     """Return the covariance Φ diag(w) Φᵀ + γI of a response (Wipf 2023, eq. 18).
 
-    Φ is the dictionary, w are the relevances (prior variances) and γ is the noise variance.
+    Φ is the dictionary, w are the relevances and γ is the noise variance.
     """
     return add_diagonal(weighted_gram(dictionary, relevance), noise[..., None])
 
@@ -428,24 +379,13 @@ class Mean(NamedTuple):
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows of a dictionary with their responses and weights.
+    """Rows of a dictionary with their responses and weights."""
 
-    Parameters
-    ----------
-    dictionary : array of shape (n_rows, n_columns)
-        The dictionary.
-    responses : array of shape (n_rows, n_responses)
-        The responses.
-    frequencies : array of shape (n_rows,), optional
-        Weights of the rows: weight 2 is the same as giving the row twice. None gives all weight 1.
-    intercept : bool
-        Whether the model has an intercept, so that weighted means are removed.
-    """
-
-    dictionary: Array
-    responses: Array
+    dictionary: Array  # (n_rows, n_columns): the dictionary
+    responses: Array  # (n_rows, n_responses): the responses
+    # (n_rows,): weights of the rows: weight 2 is the same as giving the row twice
     frequencies: Array | None
-    intercept: bool
+    intercept: bool  # whether the model has an intercept, so that weighted means are removed
 
     @property
     def count(self) -> int:

@@ -62,18 +62,12 @@ NEWTON_WORK = 2e10
 
 
 class ResponseSpectrum(NamedTuple):
-    """Eigenvalues and eigenvectors of the covariance B of the responses.
+    """Eigenvalues and eigenvectors of the covariance B of the responses."""
 
-    Parameters
-    ----------
-    values, vectors : ndarray of shape (n,) and (n, n)
-        The eigenvalues λ of B, and the orthogonal matrix V of its eigenvectors, as columns.
-    correlation : float
-        The correlation ρ of successive responses if B is that of an AR(1) model, else NaN.
-    """
-
+    # (n,): the eigenvalues λ of B, and the orthogonal matrix V of its eigenvectors, as columns
     values: Any
     vectors: Any
+    # the correlation ρ of successive responses if B is that of an AR(1) model, else NaN
     correlation: float = np.nan
 
     @classmethod
@@ -159,40 +153,25 @@ def checked_spectrum(
 
 
 class CorrelatedState(NamedTuple):
-    """Relevances and a covariance of the responses, with the quantities computed from them.
+    """Relevances and a covariance of the responses, with the quantities computed from them."""
 
-    Parameters
-    ----------
-    problem : Problem
-        The normalised problem with all n responses.
-    relevance : ndarray of shape (κ,)
-        The relevances, prior variances of the coefficients of each of the κ columns.
-    spectrum : ResponseSpectrum
-        Eigenvalues λ and eigenvectors V of the covariance of the responses.
-    powers, basis : ndarray of shape (d,) and (d, d)
-        Eigenvalues D and eigenvectors Q of ΦWΦᵀ, for the dictionary Φ and the relevances W.
-    rotated : ndarray of shape (d, n)
-        QᵀYV for the responses Y of the problem.
-    curvature, alignment : ndarray of shape (κ,)
-        For each column φ, the means over t of λₜφᵀΣₜ⁻¹φ and of λₜ(φᵀΣₜ⁻¹x̃ₜ)², where x̃ₜ is column
-        t of the rotated responses XV and Σₜ = λₜΦWΦᵀ + γI its covariance.
-    moved : float
-        Change of artanh ρ in the last update of the correlation ρ of successive responses; 0 if it
-        is not learned.
-    damping : float
-        Damping that the next Newton step tries.
-    """
-
-    problem: Problem
+    problem: Problem  # the normalised problem with all n responses
+    # (κ,): the relevances, prior variances of the coefficients of each of the κ columns
     relevance: Any
+    # eigenvalues λ and eigenvectors V of the covariance of the responses
     spectrum: ResponseSpectrum
+    # (d,): eigenvalues D and eigenvectors Q of ΦWΦᵀ, for the dictionary Φ and the relevances W
     powers: Any
     basis: Any
-    rotated: Any
+    rotated: Any  # (d, n): QᵀYV for the responses Y of the problem
+    # (κ,): for each column φ, the means over t of λₜφᵀΣₜ⁻¹φ and of λₜ(φᵀΣₜ⁻¹x̃ₜ)², where x̃ₜ is
+    # column t of the rotated responses XV and Σₜ = λₜΦWΦᵀ + γI its covariance
     curvature: Any
     alignment: Any
+    # change of artanh ρ in the last update of the correlation ρ of successive responses; 0 if it is
+    # not learned
     moved: float = 0.0
-    damping: float = 1e-4
+    damping: float = 1e-4  # damping that the next Newton step tries
 
     @property
     def noise(self) -> float:
@@ -204,14 +183,14 @@ class CorrelatedState(NamedTuple):
         """Eigenvalues 1/(λₜDᵢ + γ) of the inverse covariances of all responses, of shape (d, n).
 
         λₜ is the eigenvalue of the covariance of the responses that belongs to response t, Dᵢ one
-        of the d eigenvalues of ΦWΦᵀ for the dictionary Φ and the relevances (prior variances) W,
-        and γ the noise variance.
+        of the d eigenvalues of ΦWΦᵀ for the dictionary Φ and the relevances W, and γ the noise
+        variance.
         """
         return 1.0 / (np.outer(self.powers, self.spectrum.values) + self.noise)
 
     @property
     def energy(self) -> float:
-        """The energy (loss) per response, which is minimised."""
+        """The energy per response, which is minimised."""
         return _energy(self.problem, self.powers, self.spectrum.values, self.rotated)
 
     @property
@@ -226,10 +205,7 @@ class CorrelatedState(NamedTuple):
         return max(float(noise), SMALLEST_LEARNED)
 
     def distance(self, groups: Groups | None) -> float:
-        """Return the distance of relevances to the optimality (KKT) conditions.
-
-        The relevance of a column is the prior variance of its coefficients.
-        """
+        """Return the distance of relevances to the optimality (KKT) conditions."""
         return float(complementarity(self.relevance, self.alignment, self.curvature, groups))
 
     def of_columns(self, index: Any) -> tuple[Any, Any]:
@@ -245,10 +221,10 @@ class CorrelatedState(NamedTuple):
 
 
 def _energy(problem: Problem, powers: Any, values: Any, rotated: Any) -> float:
-    """Return the energy (loss) per response at given eigenvalues.
+    """Return the energy per response at given eigenvalues.
 
-    `powers` are those of ΦWΦᵀ for the dictionary Φ and the relevances (prior variances) W, `values`
-    those of the covariance of the responses, and `rotated` are the responses in both eigenbases.
+    `powers` are those of ΦWΦᵀ for the dictionary Φ and the relevances W, `values` those of the
+    covariance of the responses, and `rotated` are the responses in both eigenbases.
     """
     variances, noise = np.outer(powers, values) + float(problem.noise), float(problem.noise)
     inside = np.log(variances).sum() / values.size + (rotated**2 / variances).sum()
@@ -260,8 +236,7 @@ def evaluate_correlated(
 ) -> CorrelatedState:
     """Return the state of a problem at given relevances and covariance of the responses.
 
-    The relevance of a column is the prior variance of its coefficients. `others` are the fields
-    `moved` and `damping` of the state.
+    `others` are the fields `moved` and `damping` of the state.
     """
     active = np.flatnonzero(relevance)
     columns = selected_columns(problem.dictionary, active)
@@ -280,7 +255,7 @@ def evaluate_correlated(
 
 
 def _with_relevance(state: CorrelatedState, relevance: Any) -> CorrelatedState:
-    """Return the state at other relevances (prior variances)."""
+    """Return the state at other relevances."""
     return evaluate_correlated(
         state.problem, relevance, state.spectrum, moved=state.moved, damping=state.damping
     )
@@ -289,11 +264,10 @@ def _with_relevance(state: CorrelatedState, relevance: Any) -> CorrelatedState:
 def mackay_step(state: CorrelatedState, groups: Groups | None) -> CorrelatedState:
     """Return the state after MacKay's update of the relevances, which does not raise the energy.
 
-    For a column with the relevance (prior variance) w let z and Q be its fields `curvature` and
-    `alignment`, the derivatives of the two terms of the energy (loss) with respect to w, up to the
-    sign. As for independent responses, w²Q/v + zv plus a constant is an upper bound of the energy
-    as a function of the new relevance v. It has the same value at v = w and at v = wQ/z, the
-    update.
+    For a column with the relevance w let z and Q be its fields `curvature` and `alignment`, the
+    derivatives of the two terms of the energy with respect to w, up to the sign. As for independent
+    responses, w²Q/v + zv plus a constant is an upper bound of the energy as a function of the new
+    relevance v. It has the same value at v = w and at v = wQ/z, the update.
     """
     Q, z = state.alignment, state.curvature
     if groups is not None:
@@ -307,8 +281,8 @@ def mackay_step(state: CorrelatedState, groups: Groups | None) -> CorrelatedStat
 def newton_step(state: CorrelatedState, groups: Groups | None) -> CorrelatedState:
     """Return the state after one damped Newton step in the relevances that may change.
 
-    If the step raises the energy (loss), the relevances (prior variances) stay the same, and the
-    damping is raised. A step that would take too long is replaced by MacKay's update.
+    If the step raises the energy, the relevances stay the same, and the damping is raised. A step
+    that would take too long is replaced by MacKay's update.
     """
     # As for one covariance (see `working_set.newton_direction`): with Gₜ = ΦᵀΣₜ⁻¹Φ and kₜ =
     # ΦᵀΣₜ⁻¹ỹₜ the Hessian is Σₜ λₜ² Gₜ∘(2kₜkₜᵀ − Gₜ/n), and its concave part is faded out.
@@ -346,9 +320,8 @@ def _direction(
 ) -> Any:
     """Return the change of the relevances in a Newton step; None if the Hessian is not definite.
 
-    The relevances are the prior variances of the coefficients. `slope` is minus the gradient, and
-    `pressure` are the derivatives of the log-determinants. The Hessian is scaled by them before the
-    damping is added.
+    `slope` is minus the gradient, and `pressure` are the derivatives of the log-determinants. The
+    Hessian is scaled by them before the damping is added.
     """
     part = None if groups is None else groups.restricted(index)
     if part is not None:
@@ -366,12 +339,12 @@ def _direction(
 
 
 def correlation_step(state: CorrelatedState) -> CorrelatedState:
-    """Return the state after two searches for the correlation ρ with the lowest energy (loss).
+    """Return the state after two searches for the correlation ρ with the lowest energy.
 
     ρ is the correlation of successive responses in an autoregressive model of order one, AR(1). The
-    first search fixes w(1 − ρ²) for all relevances w (prior variances), the variances of the
-    innovations of this model, which the data determine better than w if ρ is near 1. The second
-    fixes w. Only eigenvalues and rotated responses change.
+    first search fixes w(1 − ρ²) for all relevances w, the variances of the innovations of this
+    model, which the data determine better than w if ρ is near 1. The second fixes w. Only
+    eigenvalues and rotated responses change.
     """
     first = _searched(state, innovations=True)
     second = _searched(first._replace(moved=state.moved), innovations=False)
@@ -379,10 +352,10 @@ def correlation_step(state: CorrelatedState) -> CorrelatedState:
 
 
 def _searched(state: CorrelatedState, *, innovations: bool) -> CorrelatedState:
-    """Return the state at the correlation ρ of successive responses with the lowest energy (loss).
+    """Return the state at the correlation ρ of successive responses with the lowest energy.
 
     If `innovations`, the variances w(1 − ρ²) of the innovations are fixed during the search, for
-    all relevances (prior variances) w; otherwise the relevances are.
+    all relevances w; otherwise the relevances are.
     """
     count, rho = state.spectrum.values.size, state.spectrum.correlation
     responses, old = state.basis.T @ state.problem.responses, float(np.arctanh(rho))
@@ -428,33 +401,7 @@ def solve_correlated(
     limit: int = 1000,
     callbacks: Sequence[Callback] = (),
 ) -> Solution[CorrelatedState]:
-    """Minimise the energy (loss) over the relevances, and over ρ and γ if they are learned.
-
-    Parameters
-    ----------
-    problem : Problem
-        One normalised problem with all its responses.
-    objective : Energy
-        The full energy, from which the groups of columns are taken that share one relevance (prior
-        variance).
-    spectrum : ResponseSpectrum
-        The covariance of the responses. If it is that of an AR(1) model, its correlation ρ is
-        learned, from the value in `spectrum`.
-    learn_noise : bool
-        Whether the noise variance γ is learned too.
-    start : ndarray of shape (κ,), optional
-        Relevances to start from; equal ones by default.
-    tolerance, limit : float and int
-        Distance to stationarity at which to stop, and largest number of steps.
-    callbacks : sequence of callable
-        Called with the progress of the iteration; see `lucidae.iteration.iterate`.
-
-    Returns
-    -------
-    Solution
-        Its value is the last `CorrelatedState`; its history records the energy per response, which
-        never rises.
-    """
+    """Minimise the energy over the relevances, and over ρ and γ if they are learned."""
     groups = objective.groups
 
     def others(state: CorrelatedState) -> CorrelatedState:
@@ -500,11 +447,11 @@ def solve_correlated(
 def correlated_support(state: CorrelatedState, significance: float, groups: Groups | None) -> Any:
     """Return a Boolean mask of the statistically significant columns.
 
-    The evidence of a column (or group) Φ_g with relevance (prior variance) w is twice the
-    log-likelihood that is lost without it. It is the sum over the n responses of log|Mₜ| + n wλₜ
-    kₜᵀMₜ⁻¹kₜ with Mₜ = I − wλₜΦ_gᵀΣₜ⁻¹Φ_g and kₜ = Φ_gᵀΣₜ⁻¹ỹₜ, where ỹₜ is response t in the
-    eigenbasis of the covariance of the responses, Σₜ its covariance and λₜ its eigenvalue. The
-    evidence is compared with the threshold for independent responses.
+    The evidence of a column (or group) Φ_g with relevance w is twice the log-likelihood that is
+    lost without it. It is the sum over the n responses of log|Mₜ| + n wλₜ kₜᵀMₜ⁻¹kₜ with Mₜ = I −
+    wλₜΦ_gᵀΣₜ⁻¹Φ_g and kₜ = Φ_gᵀΣₜ⁻¹ỹₜ, where ỹₜ is response t in the eigenbasis of the covariance
+    of the responses, Σₜ its covariance and λₜ its eigenvalue. The evidence is compared with the
+    threshold for independent responses.
     """
     w, count = state.relevance, state.spectrum.values.size
     active = np.flatnonzero(w)
@@ -537,8 +484,7 @@ def correlated_attributes(
 ) -> tuple[dict[str, Any], CorrelatedPosterior, Any]:  # fmt: skip
     """Return fitted attributes in the units of the data, the posterior, and its mean.
 
-    Relevances (prior variances) are rounded to the dtype of X first, and all else is computed from
-    the rounded ones.
+    Relevances are rounded to the dtype of X first, and all else is computed from the rounded ones.
     """
     relevance = narrowed(units.relevance(found.relevance), X, "relevance_")
     kept = as_double(relevance)

@@ -52,15 +52,6 @@ def row_figures(
 
     P is the inverse covariance of a response; with an intercept it is restricted to the complement
     of the column of ones.
-
-    Parameters
-    ----------
-    dictionary, responses : ndarray of shape (d, κ) and (d, n)
-        Dictionary and responses, centred by any mean if there is an intercept.
-    relevance, variances : ndarray of shape (κ,) and (d,)
-        The relevances (prior variances) and the noise variances of the rows.
-    intercept : bool
-        Whether the model has an intercept.
     """
     # With S = Λ^(−½)ΦW^½ on the active columns and SᵀS + I = LLᵀ, Σ⁻¹ = Λ^(−½)(I − KᵀK)Λ^(−½)
     # for K = L⁻¹Sᵀ (Woodbury). An intercept takes the direction Bt from B = I − KᵀK, t = Λ^(−½)1.
@@ -102,8 +93,8 @@ def longer_variances(variances: Any, figures: RowFigures, floor: float) -> Any:
     The length is that in the logarithm of the noise variances. The noise variance Λᵢ of row i
     becomes Λᵢqᵢ/dᵢ, but at least `floor`, where dᵢ = Pᵢᵢ for the inverse covariance P of a response
     and qᵢ is the mean square of (PX)ᵢ over the responses X. The upper bound dᵢΛᵢ + rᵢ/Λᵢ of the
-    energy (loss), with the mean squared residual rᵢ, has the same value before and after this step,
-    so that the energy does not rise.
+    energy, with the mean squared residual rᵢ, has the same value before and after this step, so
+    that the energy does not rise.
     """
     ratio = figures.power / np.where(figures.precision > 0, figures.precision, 1.0)
     return np.maximum(variances * ratio, floor)
@@ -114,7 +105,7 @@ def row_distance(variances: Any, figures: RowFigures, floor: float) -> float:
 
     Λᵢ is the noise variance of row i, dᵢ the diagonal entry of P and qᵢ the mean square of row i of
     PX, for the inverse covariance P of a response and the responses X. A noise variance at its
-    lower limit `floor` counts as stationary if a smaller one would lower the energy (loss).
+    lower limit `floor` counts as stationary if a smaller one would lower the energy.
     """
     slope = variances * (figures.precision - figures.power)
     at_floor = (variances <= 1.01 * floor) & (slope > 0)
@@ -122,7 +113,7 @@ def row_distance(variances: Any, figures: RowFigures, floor: float) -> float:
 
 
 class RowLearning(NamedTuple):
-    """Noise variances of the rows, and the relevances (prior variances) fitted at them.
+    """Noise variances of the rows, and the relevances fitted at them.
 
     The whitened rows and the units are those of the fit, whose noise variance is the mean of the
     noise variances of the rows. `distance` is that of the noise variances to stationarity.
@@ -141,7 +132,7 @@ class RowLearning(NamedTuple):
 
     @property
     def relevance(self) -> Array:
-        """The relevances (prior variances of the coefficients) in the units of the data."""
+        """The relevances in the units of the data."""
         return self.units.relevance(self.solution.value.relevance)
 
 
@@ -183,28 +174,7 @@ def learn_row_noise(
     start: Array | None = None,
     callbacks: Sequence[Callback] = (),
 ) -> RowLearning:
-    """Minimise the energy (loss) over the relevances and one noise variance for each row.
-
-    Parameters
-    ----------
-    rows : Rows
-        The rows as they were given, without weights.
-    objective : Energy
-        The energy of the full posterior covariance.
-    method : str
-        Name of the solver for the relevances, see `solve`.
-    tolerance, limit : float and int
-        Distance to stationarity at which to stop, and largest number of rounds.
-    start : array of shape (n_columns,), optional
-        Relevances (prior variances of the coefficients) to start from, in the units of the data.
-    callbacks : sequence of callable
-        Called with the progress of the iteration; see `lucidae.iteration.iterate`.
-
-    Returns
-    -------
-    RowLearning
-        Its solution has the status and the history of all rounds.
-    """
+    """Minimise the energy over the relevances and one noise variance for each row."""
     dictionary, responses = (to_numpy(part) for part in rows.centred())
     problem, _ = rows.normalised(objective.groups)
     scale = rows.mean_square() or 1.0

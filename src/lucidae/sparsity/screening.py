@@ -88,26 +88,18 @@ class DictionaryProducts(NamedTuple):
 
 
 class Screening(NamedTuple):
-    """An evaluation of all columns at given relevances (prior variances), from the active ones.
+    """An evaluation of all columns at given relevances, from the active ones.
 
     The cost is that of a product of the dictionary with as many vectors as there are active
     columns (those of positive relevance), instead of one with as many as there are rows. It is
     lower than that of `evaluate` if there are fewer active columns than rows.
-
-    Parameters
-    ----------
-    state : State
-        The state with the curvatures φᵀΣ⁻¹φ and the alignments ‖φᵀΣ⁻¹Y‖² of all columns φ, for
-        responses Y with covariance Σ. Its other fields are NaN or empty.
-    inverse : LowRank
-        The inverse Σ⁻¹, from the active columns.
-    residual : array of shape (d, p)
-        γΣ⁻¹Y for the p responses Y.
     """
 
+    # the state with the curvatures φᵀΣ⁻¹φ and the alignments ‖φᵀΣ⁻¹Y‖² of all columns φ, for
+    # responses Y with covariance Σ. Its other fields are NaN or empty
     state: State
-    inverse: LowRank
-    residual: Array
+    inverse: LowRank  # the inverse Σ⁻¹, from the active columns
+    residual: Array  # (d, p): γΣ⁻¹Y for the p responses Y
 
     @classmethod
     def of(
@@ -115,8 +107,8 @@ class Screening(NamedTuple):
     ) -> Screening:
         """Return the evaluation of all columns of a problem.
 
-        `relevance` are the relevances (prior variances), and `products` those of the dictionary if
-        they are known already.
+        `relevance` are the relevances, and `products` those of the dictionary if they are known
+        already.
         """
         squares, known = DictionaryProducts.of(problem) if products is None else products
         xp, noise, responses = namespace(relevance), problem.noise, problem.responses
@@ -163,30 +155,7 @@ def coarse_fit(
     products: DictionaryProducts | GroupProducts | None = None,
     newton_steps: int = 30,
 ) -> tuple[Array, np.ndarray[Any, Any], State | None]:
-    """Return relevances of a low energy, found by evaluating all columns only once.
-
-    Parameters
-    ----------
-    problem : Problem
-        The problem, with its noise variance.
-    marginal : FullCovariance
-        The energy (loss) to minimise, which must have exact minimisers in single relevances.
-    start : array of shape (n_columns,)
-        Relevances (prior variances) to start from.
-    products : DictionaryProducts or GroupProducts, optional
-        Those of the problem, if they are known already.
-    newton_steps : int
-        Largest number of Newton steps; ignored if columns are in groups.
-
-    Returns
-    -------
-    relevance : array of shape (n_columns,)
-        The relevances. The distance to optimality on the working set is about 0.01.
-    index : ndarray of int
-        Columns outside of which all relevances are zero.
-    state : State or None
-        The state of the problem restricted to the columns `index`; None if there are none.
-    """
+    """Return relevances of a low energy, found by evaluating all columns only once."""
     few = int(np.count_nonzero(to_numpy(start))) < problem.rows
     if isinstance(products, GroupProducts):
         return _exact_fit(problem, marginal, start, products)
@@ -240,12 +209,11 @@ def continuation(
 ) -> State:  # fmt: skip
     """Return a state from which to minimise the full energy, found at decreasing noise variances.
 
-    The full energy is the loss of the VAE with full posterior covariance. A large noise variance
-    smooths it: the covariance of a response is nearly a multiple of the identity, columns hardly
-    interact, and those that explain most enter first. Each stage is solved to low accuracy from the
-    one before. For a tiny noise variance this ends at lower energies than a direct descent, and it
-    avoids the ill-conditioned covariance of a poor start. `grouped` are the products by
-    which groups of columns are evaluated, if there are any.
+    A large noise variance smooths it: the covariance of a response is nearly a multiple of the
+    identity, columns hardly interact, and those that explain most enter first. Each stage is solved
+    to low accuracy from the one before. For a tiny noise variance this ends at lower energies than
+    a direct descent, and it avoids the ill-conditioned covariance of a poor start. `grouped` are
+    the products by which groups of columns are evaluated, if there are any.
     """
     relevance, stages = empty_start(problem), noise_stages(scalar(problem.noise))
     products: DictionaryProducts | GroupProducts | None = grouped
@@ -261,7 +229,7 @@ def _stage(
     problem: Problem, marginal: Marginal, start: Array,
     products: DictionaryProducts | GroupProducts | None, callbacks: Sequence[Callback],
 ) -> Array:  # fmt: skip
-    """Return the relevances (prior variances) at the end of one stage of `continuation`."""
+    """Return the relevances at the end of one stage of `continuation`."""
     limits: dict[str, Any] = {"limit": 20, "callbacks": callbacks}
     if not isinstance(products, DictionaryProducts) or scalar(problem.noise) < SCREENED_STAGE:
         grouped = products if isinstance(products, GroupProducts) else None

@@ -123,22 +123,14 @@ Minimise: TypeAlias = Callable[[Problem, Energy, Array | None, Limits], Solution
 
 @dataclass(frozen=True, slots=True)
 class Solver:
-    """A method that minimises an energy (loss), and the property of the energy that it needs.
+    """A method that minimises an energy, and the property of the energy that it needs."""
 
-    Parameters
-    ----------
-    minimise : callable
-        Called with the problem, the energy, the relevances (prior variances) to start from (or
-        None) and the `Limits`; returns a `Solution`.
-    suits : callable
-        Called with an energy; returns whether the method can minimise it.
-    needs : str
-        Name of the property that the method needs, for the error message.
-    """
-
+    # called with the problem, the energy, the relevances (prior variances) to start from (or None)
+    # and the `Limits`; returns a `Solution`
     minimise: Minimise
+    # called with an energy; returns whether the method can minimise it
     suits: Callable[[Energy], bool]
-    needs: str = ""
+    needs: str = ""  # name of the property that the method needs, for the error message
 
 
 def solve(
@@ -151,34 +143,7 @@ def solve(
     limit: int = 1000,
     callbacks: Sequence[Callback] = (),
 ) -> Solution[State]:
-    """Minimise an energy (loss) with respect to the relevances, at the problem's noise variance.
-
-    The relevance of a column is the prior variance of its coefficients.
-
-    Parameters
-    ----------
-    problem : Problem
-        One normalised problem, without a leading axis for several.
-    objective : Energy
-        The energy.
-    method : {"auto", "mm", "em", "mackay", "coordinate"}
-        The solver. Updates choose a basin of attraction of the energy of the full covariance, and
-        Newton steps on a working set of columns then find its minimum. The other energies have one
-        update each.
-    start : array of shape (n_columns,), optional
-        Relevances to start from; by default each solver has its own start.
-    tolerance : float
-        Distance to stationarity at which to stop.
-    limit : int
-        Largest number of iterations.
-    callbacks : sequence of callable
-        Called with the progress of the iteration; see `lucidae.iteration.iterate`.
-
-    Returns
-    -------
-    Solution
-        Its value is the `State` at the relevances found.
-    """
+    """Minimise an energy with respect to the relevances, at the problem's noise variance."""
     solver = SOLVERS[check_suited(method, objective)]
     limits = Limits(tolerance, limit, callbacks)
     if isinstance(objective, GroupCovariance):
@@ -189,7 +154,7 @@ def solve(
 def _solve_group_covariances(
     problem: Problem, objective: GroupCovariance, method: str, start: Array | None, limits: Limits
 ) -> Solution[State]:
-    """Minimise the energy (loss) with a covariance of its own for every group of columns.
+    """Minimise the energy with a covariance of its own for every group of columns.
 
     For a small problem that probably has several minima "auto" starts twice, and returns the result
     with the lower energy.
@@ -213,7 +178,7 @@ def _solve_group_covariances(
 def fitted_parameters(
     problem: Problem, objective: Energy, *, start: Array | None, tolerance: float, limit: int
 ) -> tuple[Solution[Any], Array]:
-    """Minimise an energy (loss) and return what was fitted, without the state of all columns.
+    """Minimise an energy and return what was fitted, without the state of all columns.
 
     The arguments are those of `solve`. The first result tells how the minimisation ended, and the
     second contains the parameters of the energy (see `Energy.parameters`): relevances (prior
@@ -244,7 +209,7 @@ def advice_on(solution: Solution[State]) -> str:
 
 
 def _lowest(ended: list[Solution[State]], objective: Energy) -> Solution[State]:
-    """Return the first solution whose energy (loss) is the lowest, up to rounding errors."""
+    """Return the first solution whose energy is the lowest, up to rounding errors."""
     values = [scalar(objective.value(each.value)) for each in ended]
     best = min(values)
     return next(
@@ -255,10 +220,7 @@ def _lowest(ended: list[Solution[State]], objective: Energy) -> Solution[State]:
 
 
 def check_suited(method: Any, objective: Energy) -> str:
-    """Return the name `method` if that solver can minimise the energy; otherwise raise an error.
-
-    The energy is the loss that is minimised.
-    """
+    """Return the name `method` if that solver can minimise the energy; otherwise raise an error."""
     name = check_choice(method, "solver", SOLVERS)
     solver = SOLVERS[name]
     if not solver.suits(objective):
@@ -286,7 +248,7 @@ def em_steps(problem: Problem) -> int:
 def basin_limit(objective: Energy, rule: str) -> int:
     """Return the largest number of updates by `rule` before Newton steps take over.
 
-    The updates choose a basin of attraction of the energy (loss); Newton steps find its minimum.
+    The updates choose a basin of attraction of the energy; Newton steps find its minimum.
     """
     return max(BASIN_LIMIT.values()) if objective.patient else BASIN_LIMIT[rule]
 
@@ -294,7 +256,7 @@ def basin_limit(objective: Energy, rule: str) -> int:
 class PrunedState(NamedTuple):
     """A state restricted to the columns that are still updated, and the indices of the columns.
 
-    The other columns have negligible relevances (prior variances).
+    The other columns have negligible relevances.
     """
 
     state: State
@@ -313,33 +275,7 @@ def repeat_update(
     prune: bool = True,
     callbacks: Sequence[Callback] = (),
 ) -> Solution[State]:
-    """Repeat one update of the relevances (prior variances) until they are stationary.
-
-    Parameters
-    ----------
-    problem : Problem
-        One normalised problem.
-    objective : Energy
-        The energy.
-    rule : str
-        Name of the update rule of the energy, which is the loss.
-    start : array of shape (n_columns,), optional
-        Relevances to start from; `flat_start` by default.
-    tolerance, limit : float and int
-        Distance to stationarity at which to stop, and largest number of updates.
-    learn : bool
-        Whether to update the noise variance too.
-    prune : bool
-        Whether to drop columns whose relevance no longer changes the covariance of a response, if
-        the energy allows it. The returned state has all columns again.
-    callbacks : sequence of callable
-        Called with the progress of the iteration; see `lucidae.iteration.iterate`.
-
-    Returns
-    -------
-    Solution
-        Its value is the last `State`; its history records the energy per response.
-    """
+    """Repeat one update of the relevances until they are stationary."""
     update = objective.update(rule)
 
     def step(pruned: PrunedState) -> PrunedState:
@@ -387,7 +323,7 @@ def _noise_distance(state: State, objective: Energy) -> float:
 def _dropped(
     pruned: PrunedState, problem: Problem, relevance: Array
 ) -> tuple[PrunedState, Problem, Array]:
-    """Return the arguments without the columns that have negligible relevances (prior variances).
+    """Return the arguments without the columns that have negligible relevances.
 
     The arguments are returned unchanged if fewer than a tenth of the columns are negligible.
     """
@@ -405,10 +341,7 @@ def _dropped(
 
 
 def _restored(problem: Problem, pruned: PrunedState) -> State:
-    """Return the state on all columns of the problem; dropped columns get relevance zero.
-
-    The relevance of a column is the prior variance of its coefficients.
-    """
+    """Return the state on all columns of the problem; dropped columns get relevance zero."""
     state = pruned.state
     if pruned.columns.size == problem.columns:
         return state
@@ -444,10 +377,10 @@ def _solve_by_updates(
     rule: str, problem: Problem, objective: Energy, start: Array | None, limits: Limits,
     updates: int | None = None,
 ) -> Solution[State]:  # fmt: skip
-    """Repeat an update of the relevances; then take Newton steps if the energy (loss) allows them.
+    """Repeat an update of the relevances; then take Newton steps if the energy allows them.
 
-    The relevance of a column is the prior variance of its coefficients. `updates` is the largest
-    number of updates before the Newton steps; by default the function `basin_limit` gives it.
+    `updates` is the largest number of updates before the Newton steps; by default the function
+    `basin_limit` gives it.
     """
     marginal = objective.marginal
     tolerance, steps = limits.tolerance, limits.steps
@@ -462,7 +395,7 @@ def _solve_by_updates(
 
 
 def _finish(basin: Solution[State], marginal: Marginal, limits: Limits) -> Solution[State]:
-    """Return the minimum of the energy (loss), by Newton steps from where the updates ended."""
+    """Return the minimum of the energy, by Newton steps from where the updates ended."""
     left = limits.steps - basin.n_iter
     if basin.status is Status.DIVERGED or basin.distance <= limits.tolerance:
         return basin
@@ -475,7 +408,7 @@ def _finish(basin: Solution[State], marginal: Marginal, limits: Limits) -> Solut
 def _descend(
     start: State, marginal: Marginal, limits: Limits, products: GroupProducts | None = None
 ) -> Solution[State]:
-    """Minimise the energy (loss) by sweeps over working sets of columns, from the state `start`.
+    """Minimise the energy by sweeps over working sets of columns, from the state `start`.
 
     A sweep makes coordinate moves and Newton steps, see `solve_working_set`. If all groups of
     columns are evaluated by `products`, the end is confirmed without them.
@@ -496,10 +429,10 @@ def _descend(
 def without_vanishing(state: State, marginal: Marginal) -> State:
     """Return the state, of one or several problems, with relevances that tend to zero set to zero.
 
-    The relevance of a column is the prior variance of its coefficients. A relevance far below the
-    noise variance is set to zero if the energy (loss) falls as it shrinks. If the minimum of the
-    energy in one relevance is known in closed form (Wipf 2023, Theorem 4.4), so is every relevance
-    whose minimiser, with the others fixed, is zero, but only if this does not raise the energy.
+    A relevance far below the noise variance is set to zero if the energy falls as it shrinks. If
+    the minimum of the energy in one relevance is known in closed form (Wipf 2023, Theorem 4.4), so
+    is every relevance whose minimiser, with the others fixed, is zero, but only if this does not
+    raise the energy.
     """
     xp = namespace(state.relevance)
     falling = marginal.gradient(state) > 0
@@ -524,10 +457,9 @@ def without_vanishing(state: State, marginal: Marginal) -> State:
 def _solve_by_coordinates(
     problem: Problem, objective: Energy, start: Array | None, limits: Limits
 ) -> Solution[State]:
-    """Minimise the energy (loss) by coordinate moves and Newton steps on a working set of columns.
+    """Minimise the energy by coordinate moves and Newton steps on a working set of columns.
 
-    A coordinate move changes the relevance (prior variance) of one column to its minimiser. Without
-    given relevances, the start is found at a decreasing sequence of noise variances.
+    Without given relevances, the start is found at a decreasing sequence of noise variances.
     """
     marginal = _marginal(objective)
     products = GroupProducts.of(problem, marginal.groups)
@@ -541,8 +473,7 @@ def _solve_by_coordinates(
 def _marginal(objective: Energy) -> Marginal:
     """Return the energy as a data term plus a log-volume; raise an error if it has no such form.
 
-    The log-volume is the term that does not depend on the responses. The energy is the loss that is
-    minimised.
+    The log-volume is the term that does not depend on the responses.
     """
     if objective.marginal is None:
         raise ValueError(
@@ -556,7 +487,7 @@ def _marginal(objective: Energy) -> Marginal:
 def _solve_auto(
     problem: Problem, objective: Energy, start: Array | None, limits: Limits
 ) -> Solution[State]:
-    """Minimise the energy (loss) by the method that suits the problem.
+    """Minimise the energy by the method that suits the problem.
 
     If the energy probably has many minima, run further methods and return the result with the
     lowest energy. It probably has if the result uses many columns, or if columns are in groups.
@@ -585,7 +516,7 @@ def _solve_auto(
 def methods_for(problem: Problem) -> tuple[str, ...]:
     """Return the name of the solver that suits a problem, and those of others to compare it with.
 
-    The others are run only if the energy (loss) probably has many minima.
+    The others are run only if the energy probably has many minima.
     """
     if not is_small(problem):
         return ("coordinate",)

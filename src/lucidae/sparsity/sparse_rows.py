@@ -24,19 +24,7 @@ from lucidae.sparsity.problem import CONSTANT, Mean, Rows, canonical, row_sizes,
 
 
 def rows_of(X: Any, responses: Array, weights: Array | None, intercept: bool) -> Rows:
-    """Return the rows of a dictionary, dense or sparse, with their responses and weights.
-
-    Parameters
-    ----------
-    X : array or CSR matrix of shape (n_rows, n_columns)
-        The dictionary, which is not changed.
-    responses : array of shape (n_rows, n_responses)
-        The responses, as float64.
-    weights : array of shape (n_rows,), optional
-        Weights of the rows: weight 2 is the same as giving the row twice.
-    intercept : bool
-        Whether the model has an intercept.
-    """
+    """Return the rows of a dictionary, dense or sparse, with their responses and weights."""
     if not scipy.sparse.issparse(X):
         return Rows(as_double(X), responses, weights, intercept)
     if min(X.shape) > LARGEST_SIDE:

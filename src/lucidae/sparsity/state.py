@@ -64,49 +64,31 @@ class State(NamedTuple):
     """A problem with relevances, and the quantities that follow from them (Wipf 2023, eq. 18).
 
     Φ is the dictionary with d rows and κ columns φⱼ, X are the n responses and Y is a matrix with p
-    columns and YYᵀ = XXᵀ/n. W is the diagonal matrix of the relevances (prior variances), γ the
-    noise variance and Σ = ΦWΦᵀ + γI = LLᵀ the covariance of a response. With several problems every
-    field has one more leading axis. The last four fields have shape (0, 0) if they are not stored:
-    the updates do not need them, and problems on an accelerator would copy them in every step.
-
-    Parameters
-    ----------
-    dictionary, responses, noise, outside, spare : array
-        The fields of `Problem`.
-    relevance : array of shape (κ,)
-        The relevances, prior variances of the coefficients of each column.
-    curvature : array of shape (κ,)
-        φⱼᵀΣ⁻¹φⱼ for each column.
-    alignment : array of shape (κ,)
-        ‖φⱼᵀΣ⁻¹X‖²/n for each column.
-    fit, log_determinant : array of shape ()
-        The data term tr(XXᵀΣ⁻¹)/n, and log|Σ|.
-    inverse : array of shape (d, d)
-        The inverse L⁻¹ of the Cholesky factor.
-    whitened_responses, whitened : array of shape (d, p) and (d, κ)
-        L⁻¹Y and L⁻¹Φ. The latter is never stored for a sparse dictionary.
-    loading : array of shape (κ, p)
-        ΦᵀΣ⁻¹Y. It is never stored for a sparse dictionary.
+    columns and YYᵀ = XXᵀ/n. W is the diagonal matrix of the relevances, γ the noise variance and Σ
+    = ΦWΦᵀ + γI = LLᵀ the covariance of a response. With several problems every field has one more
+    leading axis. The last four fields have shape (0, 0) if they are not stored: the updates do not
+    need them, and problems on an accelerator would copy them in every step.
     """
 
-    dictionary: Dictionary
+    dictionary: Dictionary  # the fields of `Problem`
     responses: Array
     noise: Array
     outside: Array
     spare: Array
-    relevance: Array
-    curvature: Array
-    alignment: Array
-    fit: Array
+    relevance: Array  # (κ,): the relevances, prior variances of the coefficients of each column
+    curvature: Array  # (κ,): φⱼᵀΣ⁻¹φⱼ for each column
+    alignment: Array  # (κ,): ‖φⱼᵀΣ⁻¹X‖²/n for each column
+    fit: Array  # (): the data term tr(XXᵀΣ⁻¹)/n, and log|Σ|
     log_determinant: Array
-    inverse: Array
+    inverse: Array  # (d, d): the inverse L⁻¹ of the Cholesky factor
+    # (d, p): L⁻¹Y and L⁻¹Φ. The latter is never stored for a sparse dictionary
     whitened_responses: Array
     whitened: Array
-    loading: Array
+    loading: Array  # (κ, p): φᵀΣ⁻¹Y. It is never stored for a sparse dictionary
 
     @property
     def problem(self) -> Problem:
-        """The problem without its relevances (prior variances)."""
+        """The problem without its relevances."""
         return Problem(*self[:5])
 
     @property
@@ -118,7 +100,7 @@ class State(NamedTuple):
 
     @property
     def energy_of_fit(self) -> Array:
-        """Data term of the energy (loss), including responses outside the span of the dictionary.
+        """Data term of the energy, including responses outside the span of the dictionary.
 
         It is tr(XXᵀΣ⁻¹)/n for n responses X with covariance Σ.
         """
@@ -131,8 +113,8 @@ class State(NamedTuple):
         Φ is the dictionary and X are the n responses. Since X − ΦU = γΣ⁻¹X, with the noise variance
         γ and the covariance Σ of a response, it is γ² tr(XXᵀΣ⁻²)/n. With Σ⁻¹ = Σ⁻¹ΣΣ⁻¹ = γΣ⁻² +
         Σ⁻¹ΦWΦᵀΣ⁻¹ this is γ times the difference of the data term tr(XXᵀΣ⁻¹)/n and the sum of all
-        wⱼQⱼ. Here W are the relevances (prior variances) wⱼ, and Qⱼ = ‖φⱼᵀΣ⁻¹X‖²/n are the
-        alignments of the columns φⱼ.
+        wⱼQⱼ. Here W are the relevances wⱼ, and Qⱼ = ‖φⱼᵀΣ⁻¹X‖²/n are the alignments of the columns
+        φⱼ.
         """
         explained = namespace(self.relevance).sum(self.relevance * self.alignment, axis=-1)
         return self.noise * (self.fit - explained) + self.outside
@@ -141,8 +123,8 @@ class State(NamedTuple):
     def power(self) -> Array:
         """Mean square, taken over all responses, of each column's coefficients.
 
-        It is the squared relevance (prior variance) of the column φ times its alignment
-        ‖φᵀΣ⁻¹X‖²/n, for n responses X with covariance Σ.
+        It is the squared relevance of the column φ times its alignment ‖φᵀΣ⁻¹X‖²/n, for n responses
+        X with covariance Σ.
         """
         return self.relevance**2 * self.alignment
 
@@ -177,10 +159,9 @@ class State(NamedTuple):
     def take(self, index: Any) -> State:
         """Return the state restricted to the columns `index`; all others must have relevance zero.
 
-        The relevance of a column is the prior variance of its coefficients. The state must be that
-        of one problem. Its fields `whitened` and `loading`, products of the dictionary with the
-        inverse covariance of a response, are computed for these columns if they are not stored.
-        The columns of the result are dense.
+        The state must be that of one problem. Its fields `whitened` and `loading`, products of the
+        dictionary with the inverse covariance of a response, are computed for these columns if they
+        are not stored. The columns of the result are dense.
         """
         xp = namespace(self.relevance)
         chosen = xp.asarray(index, device=device(self.relevance))
@@ -219,7 +200,7 @@ def factorise(problem: Problem, relevance: Array) -> tuple[Array, Array]:
 
 
 def factor_of(problem: Problem, relevance: Array) -> Factor:
-    """Return the factorisation of the covariance at given relevances (prior variances)."""
+    """Return the factorisation of the covariance at given relevances."""
     lower, log_determinant = factorise(problem, relevance)
     inverse = inverse_lower(lower)
     return Factor(inverse, inverse @ problem.responses, log_determinant)
@@ -234,8 +215,7 @@ def _all_dense(dictionary: Dictionary) -> Array:
 def _active_columns(problem: Problem, relevance: Array) -> tuple[Dictionary, Array]:
     """Return the columns, with their relevances, from which the covariance is computed.
 
-    These are the columns of positive relevance if there are few of them, otherwise all columns. The
-    relevance of a column is the prior variance of its coefficients.
+    These are the columns of positive relevance if there are few of them, otherwise all columns.
     """
     if relevance.ndim > 1 or problem.columns <= problem.rows:
         return problem.dictionary, relevance
@@ -250,25 +230,9 @@ def _active_columns(problem: Problem, relevance: Array) -> tuple[Dictionary, Arr
 def evaluate(
     problem: Problem, relevance: Array, *, factor: Factor | None = None, columns: bool = False
 ) -> State:
-    """Return the state of a problem at given relevances (prior variances).
+    """Return the state of a problem at given relevances.
 
     The cost is one Cholesky factorisation and one product with the dictionary.
-
-    Parameters
-    ----------
-    problem : Problem
-        One problem, or several along the leading axis.
-    relevance : array of shape (..., n_columns)
-        The relevances.
-    factor : Factor, optional
-        The factorisation of the covariance at these relevances, if it is known already.
-    columns : bool
-        Whether to store `whitened` and `loading`, which Newton steps and coordinate moves need.
-
-    Returns
-    -------
-    State
-        The relevances and what follows from them, such as curvatures and alignments.
     """
     factor = factor_of(problem, relevance) if factor is None else factor
     nothing = _not_stored(relevance)
@@ -320,10 +284,10 @@ def _curvature(problem: Problem, factor: Factor) -> Array:
 def evaluate_fit(problem: Problem, relevance: Array) -> State:
     """Return the state of a problem at given relevances, with curvatures that are NaN.
 
-    The relevance of a column is the prior variance of its coefficients. This takes less time than
-    `evaluate` and suffices for energies (losses) whose update and distance to stationarity do not
-    depend on the curvatures φᵀΣ⁻¹φ of the columns φ, with the covariance Σ of a response. Two
-    triangular systems are solved for the responses, instead of inverting the Cholesky factor.
+    This takes less time than `evaluate` and suffices for energies whose update and distance to
+    stationarity do not depend on the curvatures φᵀΣ⁻¹φ of the columns φ, with the covariance Σ of a
+    response. Two triangular systems are solved for the responses, instead of inverting the Cholesky
+    factor.
     """
     xp = namespace(problem.noise)
     lower, log_determinant = factorise(problem, relevance)
@@ -346,7 +310,7 @@ def evaluate_from(state: State, relevance: Array) -> State:
     """Return the state at the relevances `relevance`, with `whitened` and `loading` stored.
 
     These two fields are products of the dictionary with the inverse covariance of a response. The
-    factorisation stored in `state` is reused if the relevances (prior variances) are unchanged.
+    factorisation stored in `state` is reused if the relevances are unchanged.
     """
     unchanged = bool(namespace(relevance).all(relevance == state.relevance))
     if unchanged and state.complete:
@@ -363,9 +327,8 @@ def _not_stored(relevance: Array) -> Array:
 def flat_start(problem: Problem, groups: Groups | None = None) -> Array:
     """Return equal relevances for which the prior variance of a response is its mean square.
 
-    The relevance of a column is the prior variance of its coefficients. Columns that are zero get
-    relevance zero, but a zero column of a group has the relevance of its group, which is zero if
-    all its columns are.
+    Columns that are zero get relevance zero, but a zero column of a group has the relevance of its
+    group, which is zero if all its columns are.
     """
     xp = namespace(problem.noise)
     share = float(problem.rows) / problem.columns
@@ -377,10 +340,7 @@ def flat_start(problem: Problem, groups: Groups | None = None) -> Array:
 
 
 def empty_start(problem: Problem) -> Array:
-    """Return an array of relevances that are all zero, one for each column of the problem.
-
-    The relevance of a column is the prior variance of its coefficients.
-    """
+    """Return an array of relevances that are all zero, one for each column of the problem."""
     shape = (*problem.dictionary.shape[:-2], problem.columns)
     return zeros_like_shape(shape, problem.noise)
 
@@ -399,12 +359,12 @@ def complementarity(
 ) -> Array:
     """Return the distance of relevances to the optimality (KKT) conditions, a dimensionless number.
 
-    The relevance of a column is the prior variance of its coefficients, and the energy (loss) is
-    the sum of a data term and a log-volume, which does not depend on the responses. Let w be the
-    relevance of a column, Q its alignment (minus the derivative of the data term) and z its
-    pressure (the derivative of the log-volume). The conditions are Q = z if w > 0, and Q ≤ z if w =
-    0. The distance is the largest of w|Q − z| and (Q − z)/z over all columns, and zero exactly if
-    the conditions hold. For a group of columns, Q and z are sums over the group.
+    The relevance of a column is the prior variance of its coefficients, and the energy is the sum
+    of a data term and a log-volume, which does not depend on the responses. Let w be the relevance
+    of a column, Q its alignment (minus the derivative of the data term) and z its pressure (the
+    derivative of the log-volume). The conditions are Q = z if w > 0, and Q ≤ z if w = 0. The
+    distance is the largest of w|Q − z| and (Q − z)/z over all columns, and zero exactly if the
+    conditions hold. For a group of columns, Q and z are sums over the group.
     """
     xp = namespace(relevance)
     if groups is not None:

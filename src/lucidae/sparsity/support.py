@@ -27,10 +27,10 @@ def leave_one_out(state: State) -> tuple[Array, Array]:
     """Return the sparsity sⱼ and the squared quality qⱼ² of each column (Tipping & Faul 2003).
 
     They are the curvature zⱼ = φⱼᵀΣ⁻¹φⱼ and the alignment Qⱼ = ‖φⱼᵀΣ⁻¹X‖²/n of the column φⱼ with
-    relevance (prior variance) wⱼ, for n responses X, after the column is left out of their
-    covariance Σ. Then Σ₋ⱼ = Σ − wⱼφⱼφⱼᵀ, and by Sherman–Morrison φⱼᵀΣ₋ⱼ⁻¹ = φⱼᵀΣ⁻¹/(1 − wⱼzⱼ). So
-    sⱼ = zⱼ/(1 − wⱼzⱼ) and qⱼ² = Qⱼ/(1 − wⱼzⱼ)². The divisor 1 − wⱼzⱼ is the posterior variance of
-    the column's latent, whose prior variance is 1; it is kept above zero in spite of rounding.
+    relevance wⱼ, for n responses X, after the column is left out of their covariance Σ. Then Σ₋ⱼ =
+    Σ − wⱼφⱼφⱼᵀ, and by Sherman–Morrison φⱼᵀΣ₋ⱼ⁻¹ = φⱼᵀΣ⁻¹/(1 − wⱼzⱼ). So sⱼ = zⱼ/(1 − wⱼzⱼ) and qⱼ²
+    = Qⱼ/(1 − wⱼzⱼ)². The divisor 1 − wⱼzⱼ is the posterior variance of the column's latent, whose
+    prior variance is 1; it is kept above zero in spite of rounding.
     """
     xp = namespace(state.relevance)
     variance = 1.0 - state.relevance * state.curvature
@@ -43,8 +43,8 @@ def evidence_ratios(state: State, n_responses: int) -> Array:
 
     For n responses X it is n(t − 1 − log t) with t = q²/s, where s = φᵀS⁻¹φ is the sparsity and q²
     = ‖φᵀS⁻¹X‖²/n the squared quality of the column φ; S is the covariance of a response without
-    this column. It is zero if t ≤ 1, since the best relevance (prior variance) of the column is
-    then zero. For complex responses n is twice their number (`Rows.real_responses`).
+    this column. It is zero if t ≤ 1, since the best relevance of the column is then zero. For
+    complex responses n is twice their number (`Rows.real_responses`).
     """
     xp = namespace(state.relevance)
     sparsity, quality = leave_one_out(state)
@@ -90,9 +90,9 @@ def significant_columns(
 def group_evidence(state: State, groups: Groups, n_responses: int) -> Any:
     """Return, for each group, twice the log-likelihood that is lost without its columns.
 
-    Let Φ_g be the columns of a group with relevance (prior variance) w, X the n responses with
-    covariance Σ, G = Φ_gᵀΣ⁻¹Φ_g and B = Φ_gᵀΣ⁻¹X/√n. Without the group the energy per response,
-    minus twice the log-likelihood, is larger by log|I − wG| + w tr(Bᵀ(I − wG)⁻¹B).
+    Let Φ_g be the columns of a group with relevance w, X the n responses with covariance Σ, G =
+    Φ_gᵀΣ⁻¹Φ_g and B = Φ_gᵀΣ⁻¹X/√n. Without the group the energy per response, minus twice the
+    log-likelihood, is larger by log|I − wG| + w tr(Bᵀ(I − wG)⁻¹B).
     """
     state = evaluate_from(state, state.relevance)
     relevance = to_numpy(state.relevance)
@@ -109,7 +109,7 @@ def group_evidence(state: State, groups: Groups, n_responses: int) -> Any:
 
 
 def removal_costs(left: Any, moment: Any) -> Any:
-    """Return the increase of the energy (loss) per response when each of several groups is removed.
+    """Return the increase of the energy per response when each of several groups is removed.
 
     It is log|M| + tr(M⁻¹C), where M is the posterior covariance of the latents of the group, whose
     prior covariance is the identity, and C is the mean over the responses of xxᵀ for their

@@ -52,11 +52,6 @@ def coherence(dictionary: Any) -> float:
     """Return the mutual coherence: the largest absolute cosine between two different columns.
 
     Zero columns are ignored.
-
-    Examples
-    --------
-    >>> float(round(coherence(np.array([[1.0, 0.0, 1.0], [0.0, 1.0, 1.0]])), 4))
-    0.7071
     """
     given = to_numpy(dictionary)
     unit, _ = unit_columns(given if np.iscomplexobj(given) else given.astype(np.float64))
@@ -106,7 +101,7 @@ def row_scale_ratios(norms: Any) -> Any:
 
 
 def implied_relevance(dictionary: Any, responses: Any, rows: Any, noise: float) -> Any:
-    """Return the relevances (prior variances) for which given coefficients are the posterior mean.
+    """Return the relevances for which given coefficients are the posterior mean.
 
     Let Φ be the dictionary with columns φⱼ, X the responses, γ the noise variance, Σ the covariance
     of a response and U, with rows uⱼ, the coefficients `rows`. A posterior mean satisfies
@@ -120,49 +115,18 @@ def implied_relevance(dictionary: Any, responses: Any, rows: Any, noise: float) 
 
 
 class Position(NamedTuple):
-    """Result of the search for other representations of the responses with as few columns.
+    """Result of the search for other representations of the responses with as few columns."""
 
-    Parameters
-    ----------
-    spark : float
-        The spark (smallest number of linearly dependent columns) that the dictionary would have if
-        its columns were in general position: its rank plus one, or infinity if all columns are
-        linearly independent.
-    unique : bool
-        True if it was proved that there is no other representation; False leaves it open.
-    reason : str
-        Sentence that says what was checked, or why nothing is claimed.
-    """
-
+    # the spark (smallest number of linearly dependent columns) that the dictionary would have if
+    # its columns were in general position: its rank plus one
     spark: float
+    # true if it was proved that there is no other representation; False leaves it open
     unique: bool
-    reason: str
+    reason: str  # sentence that says what was checked, or why nothing is claimed
 
 
 def position_of(columns: Any, used: Any, responses: Any, rank: int, weakest: float) -> Position:
-    """Try to prove that no other set of as few columns represents the responses.
-
-    Parameters
-    ----------
-    columns : ndarray of shape (n_rows, n_columns)
-        The dictionary.
-    used : ndarray of int
-        Indices of the columns of an exact representation of the responses, ascending.
-    responses : ndarray of shape (n_rows, n_responses)
-        The responses X, or any matrix with the same Gram matrix XXᵀ.
-    rank : int
-        Numerical rank of X.
-    weakest : float
-        The smallest of the following numbers, divided by ‖X‖: for each used column its norm times
-        the norm of its coefficients, and the first `rank` singular values of X. A set of columns
-        whose smallest singular value is below MARGIN · EXACT / weakest might give an exact
-        representation of X by other columns.
-
-    Returns
-    -------
-    Position
-        Whether it was proved, and a sentence that says what was checked.
-    """
+    """Try to prove that no other set of as few columns represents the responses."""
     unit, nonzero = unit_columns(columns)
     place = np.searchsorted(nonzero, used)
     least = MARGIN * EXACT / weakest if weakest > 0 else np.inf

@@ -45,21 +45,12 @@ SUPERFLUOUS = (
 
 
 class Refit(NamedTuple):
-    """A least-squares fit of the responses; all fields are divided by the norm of the responses.
+    """A least-squares fit of the responses; all fields are divided by the norm of the responses."""
 
-    Parameters
-    ----------
-    error : float
-        Norm of the residual.
-    shares : ndarray of shape (s,)
-        The norm of each row of the coefficients times that of its column.
-    needed : ndarray of shape (s,)
-        Norm of the part of the fit that only this column can represent, for each column; zero if
-        the columns are linearly dependent.
-    """
-
-    error: float
-    shares: Any
+    error: float  # norm of the residual
+    shares: Any  # (s,): the norm of each row of the coefficients times that of its column
+    # (s,): norm of the part of the fit that only this column can represent, for each column; zero
+    # if the columns are linearly dependent
     needed: Any
 
 
@@ -67,12 +58,6 @@ def refit(columns: Any, responses: Any) -> Refit:
     """Return the least-squares fit of the responses (d, n) by columns (d, s).
 
     None of the columns is zero.
-
-    Examples
-    --------
-    >>> fit = refit(np.eye(3)[:, :2], np.array([[0.6], [0.8], [0.0]]))
-    >>> fit.error, fit.shares.round(6), fit.needed.round(6)
-    (0.0, array([0.6, 0.8]), array([0.6, 0.8]))
     """
     unit, total = columns / np.linalg.norm(columns, axis=0), np.linalg.norm(responses)
     left, values, right = np.linalg.svd(unit, full_matrices=False)
@@ -91,15 +76,6 @@ def with_uniqueness(figures: SparseFigures, Phi: Any, X: Any, used: Any) -> Spar
     """Return the measured values with those added from which uniqueness is judged.
 
     Uniqueness is claimed of exact fits only.
-
-    Parameters
-    ----------
-    figures : SparseFigures
-        The values measured so far.
-    Phi, X : ndarray of shape (d, κ) and (d, n)
-        The dictionary and the responses, centred and weighted.
-    used : ndarray of int
-        The columns with non-zero coefficients, ascending.
     """
     fit = refit(Phi[:, used], X)
     figures = replace(figures, exact_error=fit.error)

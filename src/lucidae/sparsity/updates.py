@@ -35,9 +35,8 @@ def _totals(state: State, groups: Groups | None) -> tuple[Array, Array]:
 def expectation_maximization(state: State, groups: Groups | None = None) -> Array:
     """Return the relevances after one step of expectation–maximisation (Wipf & Rao 2007).
 
-    The relevance w (prior variance) of a column φ becomes w + w²(Q − z), the posterior second
-    moment of its coefficients. Here z = φᵀΣ⁻¹φ and Q = ‖φᵀΣ⁻¹X‖²/n for n responses X with
-    covariance Σ.
+    The relevance w of a column φ becomes w + w²(Q − z), the posterior second moment of its
+    coefficients. Here z = φᵀΣ⁻¹φ and Q = ‖φᵀΣ⁻¹X‖²/n for n responses X with covariance Σ.
     """
     alignment, curvature = _totals(state, groups)
     slope = alignment - curvature
@@ -50,9 +49,9 @@ def expectation_maximization(state: State, groups: Groups | None = None) -> Arra
 def majorize_minimize(state: State, groups: Groups | None = None) -> Array:
     """Return the relevances after one step of majorise–minimise (Wipf 2023, eq. 21).
 
-    The relevance w (prior variance) of a column φ becomes w √(Q/z), with z = φᵀΣ⁻¹φ and Q =
-    ‖φᵀΣ⁻¹X‖²/n for n responses X with covariance Σ. This minimises an upper bound of the energy
-    (loss) that is equal to it at the old relevances.
+    The relevance w of a column φ becomes w √(Q/z), with z = φᵀΣ⁻¹φ and Q = ‖φᵀΣ⁻¹X‖²/n for n
+    responses X with covariance Σ. This minimises an upper bound of the energy that is equal to it
+    at the old relevances.
     """
     # log|Σ| is concave in w, with gradient z; the data term is the minimum over U of
     # ‖X − ΦU‖²/γ + Σ a/w. So a/w + zw majorises the energy, and is minimal at w = √(a/z).
@@ -61,12 +60,12 @@ def majorize_minimize(state: State, groups: Groups | None = None) -> Array:
 
 
 def mackay(state: State, groups: Groups | None = None) -> Array:
-    """Return the relevances (prior variances) after one step of MacKay's rule (MacKay 1992).
+    """Return the relevances after one step of MacKay's rule (MacKay 1992).
 
     The relevance w of a column φ becomes w Q/z, with z = φᵀΣ⁻¹φ and Q = ‖φᵀΣ⁻¹X‖²/n for n responses
     X with covariance Σ. The step is longer than that of `majorize_minimize`. The upper bound of the
-    energy (loss) that is used there has the same value before and after this step, so that the
-    energy does not rise.
+    energy that is used there has the same value before and after this step, so that the energy does
+    not rise.
     """
     alignment, curvature = _totals(state, groups)
     return state.relevance * (alignment / positive(curvature))

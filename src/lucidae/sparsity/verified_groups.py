@@ -53,65 +53,30 @@ Their mixture is the distribution of the evidence of a group whose covariance is
 
 
 class PrincipalRows(NamedTuple):
-    """Rows with the columns of each group along the principal axes of its covariance.
+    """Rows with the columns of each group along the principal axes of its covariance."""
 
-    Parameters
-    ----------
-    rows : Weighted
-        The rows, with rotated columns.
-    coef : ndarray of shape (κ, n)
-        The coefficients along the axes, for κ columns and n responses.
-    relevance : ndarray of shape (κ,)
-        The prior variances along the axes.
-    distance : float
-        Largest relative deviation of the covariances from symmetric, positive semi-definite
-        matrices whose diagonals are the relevances. Where columns are dependent, covariances and
-        coefficients must be zero.
-    lost : float
-        Largest error of the covariance of a response because nearly dependent columns have large
-        covariances, which cancel, and which are stored in float64. The verifier's own error is
-        smaller by the factor `FINE_UNIT` / `UNIT`.
-    blurred : float
-        Largest error of the columns Φ_gA for the same reason, where the root A of a covariance AAᵀ
-        was given. The verifier's own error is smaller by the same factor.
-    clipped : float
-        Size of the largest negative variance along an axis. It is replaced by zero.
-    weakest : float
-        Smallest singular value of the unit columns of a group with a covariance other than zero,
-        relative to the largest. Singular values that count as zero are left out.
-    """
-
-    rows: Weighted
-    coef: Any
-    relevance: Any
+    rows: Weighted  # the rows, with rotated columns
+    coef: Any  # (κ, n): the coefficients along the axes, for κ columns and n responses
+    relevance: Any  # (κ,): the prior variances along the axes
+    # largest relative deviation of the covariances from symmetric, positive semi-definite matrices
+    # whose diagonals are the relevances
     distance: float
+    # largest error of the covariance of a response because nearly dependent columns have large
+    # covariances, which cancel, and which are stored in float64
     lost: float
+    # largest error of the columns Φ_gA for the same reason, where the root A of a covariance AAᵀ
+    # was given
     blurred: float
-    clipped: float
+    clipped: float  # size of the largest negative variance along an axis
+    # smallest singular value of the unit columns of a group with a covariance other than zero,
+    # relative to the largest
     weakest: float
 
 
 def in_principal_axes(
     rows: Weighted, coef: Any, covariances: Any, roots: Any, relevance: Any, labels: Any
 ) -> PrincipalRows | None:
-    """Return the rows in the principal axes of the covariances; None if numbers are not finite.
-
-    Parameters
-    ----------
-    rows : Weighted
-        The rows in the verifier's units.
-    coef : ndarray of shape (κ, n)
-        The coefficients in these units.
-    covariances : ndarray of shape (g, m, m)
-        The covariances of the g groups in the units of the data, padded with zeros.
-    roots : ndarray of shape (g, m, m) or None
-        Square roots A of these covariances Γ = AAᵀ, which have lost fewer digits if columns of a
-        group are nearly dependent. The root of a group is ignored unless AAᵀ is Γ up to rounding.
-    relevance : ndarray of shape (κ,)
-        The relevances (prior variances) in the units of the data.
-    labels : ndarray of int of shape (κ,)
-        The group of each column.
-    """
+    """Return the rows in the principal axes of the covariances; None if numbers are not finite."""
     groups = _by_size(labels)
     count, largest = int(labels.max()) + 1, groups[-1][1].shape[1]
     shape = (count, largest, largest)
@@ -425,8 +390,8 @@ def excess_of_groups(at: Evaluation, labels: Any) -> tuple[Any, Any]:
     The second array contains bounds on the rounding errors. Let S be the metric Φ_gᵀΣ⁻¹Φ_g and Q
     the explained moment Φ_gᵀΣ⁻¹XXᵀΣ⁻¹Φ_g/n of the columns Φ_g of a group, for n responses X with
     covariance Σ. The number is the largest eigenvalue of S^{-½}QS^{-½} minus one. If it is
-    positive, the energy (loss) falls if the covariance of the group grows in some direction; at an
-    optimal covariance it is zero or negative.
+    positive, the energy falls if the covariance of the group grows in some direction; at an optimal
+    covariance it is zero or negative.
     """
     excess, error = np.zeros(labels.size), np.zeros(labels.size)
     for _, members in _by_size(labels):

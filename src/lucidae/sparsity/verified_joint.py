@@ -40,35 +40,17 @@ UNIT = float(np.finfo(float).eps)
 
 
 class JointFit(NamedTuple):
-    """Fitted numbers of F parts that share their relevances (prior variances), to be verified.
+    """Fitted numbers of F parts that share their relevances, to be verified."""
 
-    Parameters
-    ----------
-    coef : list of F arrays of shape (n_columns, n_responses)
-        The coefficients of each part.
-    relevance : array of shape (n_columns,)
-        The relevances.
-    noise : array of shape (F,)
-        The noise variances.
-    energy : float
-        The reported energy (loss), summed over all parts.
-    support : array of int
-        The columns that are reported as significant.
-    given_noise : array of shape (F,), optional
-        The noise variances that were asked for; None if they were learned.
-    tolerance : float
-        Distance to stationarity that was asked for.
-    significance : float
-        Family-wise significance level of the test that decides which columns are in the support.
-    """
-
-    coef: list[Any]
-    relevance: Any
-    noise: Any
-    energy: float
-    support: Any
+    coef: list[Any]  # (n_columns, n_responses): the coefficients of each part
+    relevance: Any  # (n_columns,): the relevances
+    noise: Any  # (F,): the noise variances
+    energy: float  # the reported energy (loss), summed over all parts
+    support: Any  # the columns that are reported as significant
+    # (F,): the noise variances that were asked for; None if they were learned
     given_noise: Any = None
-    tolerance: float = FINEST
+    tolerance: float = FINEST  # distance to stationarity that was asked for
+    # family-wise significance level of the test that decides which columns are in the support
     significance: float = 0.05
 
 
@@ -86,27 +68,12 @@ class JointPart(NamedTuple):
     exponent: Any
 
     def shared(self, values: Any) -> Any:
-        """Return derivatives in the relevances (prior variances), in the units of all parts."""
+        """Return derivatives in the relevances, in the units of all parts."""
         return np.ldexp(values, self.exponent)
 
 
 def measure_joint(samples: Sequence[Sample], fit: JointFit) -> SparseFigures:
-    """Return the measured values of a fit of several parts that share their relevances.
-
-    The relevance of a column is the prior variance of its coefficients.
-
-    Parameters
-    ----------
-    samples : sequence of F Sample
-        The dictionary and the responses of each part.
-    fit : JointFit
-        The fitted numbers to verify.
-
-    Returns
-    -------
-    SparseFigures
-        The measured values, such as the distance to the optimality conditions.
-    """
+    """Return the measured values of a fit of several parts that share their relevances."""
     with np.errstate(all="ignore"):  # figures of absurd numbers may overflow, and then fail
         return _measured(samples, fit)
 
@@ -158,7 +125,7 @@ def _of_all_parts(
 def _evaluated(
     samples: Sequence[Sample], w: Any, noise: Any, own: Sequence[SparseFigures]
 ) -> list[JointPart]:
-    """Return all parts, evaluated at their common relevances (prior variances) `w`."""
+    """Return all parts, evaluated at their common relevances `w`."""
     # `measure` evaluates the parts too, but returns no derivatives of columns that are not active.
     rows = [weighted_rows(sample, None) for sample in samples]
     counts = [each.responses.shape[1] for each in rows]

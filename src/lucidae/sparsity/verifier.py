@@ -85,83 +85,49 @@ relevance by a relative amount δ of at most ε/2, and this changes the measured
 
 
 class Fit(NamedTuple):
-    """Fitted numbers of an estimator, which the verifier checks.
+    """Fitted numbers of an estimator, which the verifier checks."""
 
-    Parameters
-    ----------
-    coef : array of shape (n_columns, n_responses)
-        The coefficients.
-    relevance : array of shape (n_columns,), optional
-        The relevances (prior variances); by default those that the coefficients imply.
-    noise : float, optional
-        The noise variance.
-    energy : float, optional
-        The reported energy (loss).
-    noise_rule : str
-        How the noise variance was found: "given", "learn", "learn_diagonal", "cv", "cv_1se",
-        "fallback", or "" if unknown.
-    given_noise : float, optional
-        The noise variance that the user gave, or that was estimated on held-out rows.
-    predicted, variances : array of shape (n_rows, n_responses) and (n_rows,), optional
-        Predicted means of the rows, and the posterior variances of these means.
-    support : array of int, optional
-        The columns that are reported as significant.
-    covariances : array of shape (n_groups, m, m), optional
-        Covariances of the coefficients of groups of columns, padded with zeros.
-    response_covariance, given_covariance : ndarray of shape (n_responses, n_responses), optional
-        The covariance of the responses if they are correlated, and the one that the user gave if it
-        was not learned.
-    row_variances : ndarray of shape (n_rows,), optional
-        The reported noise variance of each row, if the noise has a covariance.
-    covariance_roots : array of shape (n_groups, m, m), optional
-        Square roots A of the covariances AAᵀ of groups, which lose fewer digits if columns of a
-        group are nearly dependent.
-    """
-
-    coef: Any
+    coef: Any  # (n_columns, n_responses): the coefficients
+    # (n_columns,): the relevances (prior variances); by default those that the coefficients imply
     relevance: Any = None
-    noise: Figure = None
-    energy: Figure = None
+    noise: Figure = None  # the noise variance
+    energy: Figure = None  # the reported energy (loss)
+    # how the noise variance was found: "given", "learn", "learn_diagonal", "cv", "cv_1se",
+    # "fallback", or "" if unknown
     noise_rule: str = ""
+    # the noise variance that the user gave, or that was estimated on held-out rows
     given_noise: Figure = None
+    # (n_rows, n_responses): predicted means of the rows, and the posterior variances of these means
     predicted: Any = None
     variances: Any = None
-    support: Any = None
+    support: Any = None  # the columns that are reported as significant
+    # (n_groups, m, m): covariances of the coefficients of groups of columns, padded with zeros
     covariances: Any = None
+    # (n_responses, n_responses): the covariance of the responses if they are correlated, and the
+    # one that the user gave if it was not learned
     response_covariance: Any = None
     given_covariance: Any = None
+    # (n_rows,): the reported noise variance of each row, if the noise has a covariance
     row_variances: Any = None
+    # (n_groups, m, m): square roots A of the covariances AAᵀ of groups, which lose fewer digits if
+    # columns of a group are nearly dependent
     covariance_roots: Any = None
 
 
 class EnergyKind(NamedTuple):
-    """The energy (loss) that a fit should minimise, with tolerance and significance level.
+    """The energy that a fit should minimise, with tolerance and significance level."""
 
-    Parameters
-    ----------
-    posterior : str
-        Name of the posterior: "full", "diagonal", "point" or a registered name.
-    penalty : object
-        Penalty of the point estimate.
-    labels : ndarray of int of shape (n_columns,), optional
-        The group of each column.
-    tolerance : float
-        Distance to stationarity that the user requested, the parameter `tol`.
-    violation : float, optional
-        Distance to stationarity reported by an energy that `register_posterior` added, else None.
-    significance : float
-        Family-wise significance level of the test that decides which columns are in the support.
-    full_groups : bool
-        Whether every group of columns has a covariance matrix of its own.
-    """
-
+    # name of the posterior: "full", "diagonal", "point" or a registered name
     posterior: str = "full"
-    penalty: Any = None
-    labels: Any = None
+    penalty: Any = None  # penalty of the point estimate
+    labels: Any = None  # (n_columns,): the group of each column
+    # distance to stationarity that the user requested, the parameter `tol`
     tolerance: float = FINEST
+    # distance to stationarity reported by an energy that `register_posterior` added, else None
     violation: Figure = None
+    # family-wise significance level of the test that decides which columns are in the support
     significance: float = 0.05
-    full_groups: bool = False
+    full_groups: bool = False  # whether every group of columns has a covariance matrix of its own
 
 
 FULL = EnergyKind()
@@ -170,24 +136,7 @@ FULL = EnergyKind()
 def measure(
     sample: Sample, fit: Fit, model: EnergyKind = FULL, *, title: str = ""
 ) -> SparseFigures:
-    """Return the measured values of a fit on rows of data, from which a certificate is made.
-
-    Parameters
-    ----------
-    sample : Sample
-        The rows.
-    fit : Fit
-        The fitted numbers to verify.
-    model : EnergyKind
-        The energy (loss) that they should minimise.
-    title : str
-        Name of what is measured, for the certificate.
-
-    Returns
-    -------
-    SparseFigures
-        The measured values, such as the distance to the optimality conditions.
-    """
+    """Return the measured values of a fit on rows of data, from which a certificate is made."""
     with np.errstate(all="ignore"):  # figures of absurd numbers may overflow, and then fail
         return _measured(sample, fit, model, title)
 
@@ -269,7 +218,7 @@ def _measured(sample: Sample, fit: Fit, model: EnergyKind, title: str) -> Sparse
 def _evaluated(
     rows: Weighted, w: Any, noise: float, covariance: Any, model: EnergyKind
 ) -> Evaluation:
-    """Return the quantities that follow from the relevances (prior variances) `w`.
+    """Return the quantities that follow from the relevances `w`.
 
     `covariance` is that of the responses; None if they are independent.
     """
@@ -294,8 +243,8 @@ def _is_covariance(matrix: Any, n: int) -> bool:
 def _of_covariance(rows: Weighted, at: Evaluation, fit: Fit) -> dict[str, Any]:
     """Return, by name, the error of the covariance of the responses.
 
-    If it was learned, this is the decrease of the energy (loss) at nearby correlations, and if it
-    was given, the largest difference from the given one. Without it the result is empty.
+    If it was learned, this is the decrease of the energy at nearby correlations, and if it was
+    given, the largest difference from the given one. Without it the result is empty.
     """
     if fit.response_covariance is None:
         return {}
@@ -313,7 +262,7 @@ def _wide(values: Any) -> Any:
 
 
 def _implied_relevance(rows: Weighted, U: Any, noise: float) -> Any:
-    """Return the relevances (prior variances) for which the coefficients U are the posterior mean.
+    """Return the relevances for which the coefficients U are the posterior mean.
 
     They are zero for columns whose coefficients are zero.
     """
@@ -410,9 +359,9 @@ def _judged(
     Optimality means the Karush–Kuhn–Tucker (KKT) conditions. A collapsed latent belongs to a column
     whose posterior variance equals its prior variance. `U` are the coefficients, `tolerance` is the
     largest distance that counts as stationary, `stored` the machine epsilon of the fitted arrays,
-    `implied` the relative error of relevances (prior variances) that were computed from the
-    coefficients (0 if they were given), and `rounded` are bounds on the norms of the errors of the
-    rows of `U`, because the coefficients were rounded when they were stored.
+    `implied` the relative error of relevances that were computed from the coefficients (0 if they
+    were given), and `rounded` are bounds on the norms of the errors of the rows of `U`, because the
+    coefficients were rounded when they were stored.
     """
     w, z, Q = at.relevance, at.curvature, at.alignment
     n_used = int((w > 0).sum())
@@ -461,8 +410,8 @@ def _judged(
 def slope_errors(at: Evaluation) -> tuple[Any, Any]:
     """Return bounds on the rounding errors of Q − z and of √Q, one for each column.
 
-    z = φᵀΣ⁻¹φ and Q = ‖φᵀΣ⁻¹X‖²/n are the derivatives of the terms of the energy (loss) in the
-    relevance (prior variance) of a column φ, for n responses X with covariance Σ.
+    z = φᵀΣ⁻¹φ and Q = ‖φᵀΣ⁻¹X‖²/n are the derivatives of the terms of the energy in the relevance
+    of a column φ, for n responses X with covariance Σ.
     """
     # A perturbation E of A changes φᵀΣ⁻¹φ by at most 2z‖E‖/√γ and ‖φᵀΣ⁻¹X‖/√n by at most
     # 2√(z fit)‖E‖/√γ, where fit = tr(XXᵀΣ⁻¹)/n.
@@ -484,8 +433,8 @@ def _violation(
 
     Optimality means the Karush–Kuhn–Tucker (KKT) conditions, and the relevance of a column is the
     prior variance of its coefficients. `slope_error` are bounds on the errors of the derivatives of
-    the energy (loss), one for each column; `growth` is the result of `excess_of_groups` for fits
-    with a covariance of every group.
+    the energy, one for each column; `growth` is the result of `excess_of_groups` for fits with a
+    covariance of every group.
     """
     if model.violation is not None:
         return model.violation, 0.0
@@ -508,11 +457,10 @@ def _violation(
 
 
 def _pressure(rows: Weighted, at: Evaluation, model: EnergyKind) -> Any:
-    """Return the derivative of the log-volume in the relevance (prior variance) of each column.
+    """Return the derivative of the log-volume in the relevance of each column.
 
-    The log-volume is the term of the energy (loss) that does not depend on the responses. For a
-    column φ with relevance w, noise variance γ and the covariance Σ of a response, the derivative
-    is φᵀΣ⁻¹φ for the full posterior, and ‖φ‖²/(γ + w‖φ‖²) for the diagonal one.
+    For a column φ with relevance w, noise variance γ and the covariance Σ of a response, the
+    derivative is φᵀΣ⁻¹φ for the full posterior, and ‖φ‖²/(γ + w‖φ‖²) for the diagonal one.
     """
     if model.posterior != "diagonal":
         return at.curvature
@@ -523,8 +471,7 @@ def _pressure(rows: Weighted, at: Evaluation, model: EnergyKind) -> Any:
 def _power(rows: Weighted, at: Evaluation, model: EnergyKind, alignment: Any) -> tuple[Any, Any]:
     """Return the mean squares of the coefficients, and the relevances, in the penalty's units.
 
-    The relevances are the prior variances of the coefficients. In these units columns have unit
-    norm and responses have unit mean square.
+    In these units columns have unit norm and responses have unit mean square.
     """
     norms = totals_in(column_lengths(rows.dictionary) ** 2, model.labels)
     norms = np.where(norms > 0, norms, 1.0)
@@ -539,10 +486,9 @@ def _point_violation(
 ) -> tuple[float, float]:
     """Return the largest relative change of a relevance in the point estimate's next update.
 
-    The relevance of a column is the prior variance of its coefficients. The update replaces it by
-    1/h′(a), where h is the penalty and a the mean square of the column's coefficients. The change
-    is relative to the larger of old and new relevance plus the noise variance. The second value is
-    a bound on the rounding error.
+    The update replaces it by 1/h′(a), where h is the penalty and a the mean square of the column's
+    coefficients. The change is relative to the larger of old and new relevance plus the noise
+    variance. The second value is a bound on the rounding error.
     """
     noise = at.noise / rows.mean_square if rows.mean_square > 0 else at.noise
 
@@ -562,12 +508,12 @@ def _mean_distance(
 ) -> float:
     """Return the largest distance of a column's coefficients from their posterior mean.
 
-    For n responses and a column with relevance (prior variance) `w`, the distance is divided by
-    √(n w), its prior standard deviation. Along the axes of a group with a covariance of its own,
-    `w` is the largest variance, since the coefficients of a group are rounded together. If the
-    relevance is negligible, the distance times the norm of the column is divided by the norm of the
-    responses instead. `U` are the coefficients and `norms` the norms of the columns. Distances are
-    reduced by `rounded`, what the rounding of the stored coefficients explains, for each column.
+    For n responses and a column with relevance `w`, the distance is divided by √(n w), its prior
+    standard deviation. Along the axes of a group with a covariance of its own, `w` is the largest
+    variance, since the coefficients of a group are rounded together. If the relevance is
+    negligible, the distance times the norm of the column is divided by the norm of the responses
+    instead. `U` are the coefficients and `norms` the norms of the columns. Distances are reduced by
+    `rounded`, what the rounding of the stored coefficients explains, for each column.
     """
     n = U.shape[1]
     lengths = np.maximum(np.linalg.norm(U - at.mean, axis=1) - rounded, 0.0)
@@ -592,8 +538,8 @@ def _implied_share(at: Evaluation, implied: float) -> float:
 def _implied_error(rows: Weighted, U: Any, w: Any, noise: float, stored: float) -> float:
     """Return a bound on the relative error of relevances computed from rounded coefficients.
 
-    `U` are the coefficients, `w` the relevances (prior variances) and `stored` the machine epsilon
-    of the dtype in which the coefficients were stored.
+    `U` are the coefficients, `w` the relevances and `stored` the machine epsilon of the dtype in
+    which the coefficients were stored.
     """
     used = np.flatnonzero(U.any(axis=1))
     if not used.size or not np.isfinite(w).all():
@@ -663,7 +609,7 @@ def _with_rows(distance: Figure, fit: Fit, sample: Sample) -> Figure:
 def _log_volume(rows: Weighted, at: Evaluation, model: EnergyKind) -> float:
     """Return the log-volume of the energy per response, for all rows, in the units of the data.
 
-    The log-volume is the term of the energy (loss) that does not depend on the responses: the
+    The log-volume is the term of the energy that does not depend on the responses: the
     log-determinant of the covariance of a response, or its diagonal counterpart.
     """
     logarithm = float(np.log(at.noise))
@@ -678,7 +624,7 @@ def _log_volume(rows: Weighted, at: Evaluation, model: EnergyKind) -> float:
 
 
 def _energy(rows: Weighted, at: Evaluation, model: EnergyKind) -> Figure:
-    """Return the energy (loss) of all responses in the units of the data.
+    """Return the energy of all responses in the units of the data.
 
     Return None for an energy added by `register_posterior`, whose formula is unknown.
     """
@@ -695,7 +641,7 @@ def _energy(rows: Weighted, at: Evaluation, model: EnergyKind) -> Figure:
 def _energy_distance(
     fit: Fit, rows: Weighted, at: Evaluation, model: EnergyKind, vague: float
 ) -> Figure:
-    """Return the relative difference between the reported energy (loss) and the verifier's.
+    """Return the relative difference between the reported energy and the verifier's.
 
     It is divided by the energy, or by the number of responses times the number of independent rows
     if this is larger, and reduced by `vague`, the relative error of nearly dependent columns.
@@ -710,7 +656,7 @@ def _energy_distance(
 
 
 def _energies(rows: Weighted, at: Evaluation, model: EnergyKind) -> dict[str, Any]:
-    """Return the energy (loss) and its parts by name, for the evidence of the certificate."""
+    """Return the energy and its parts by name, for the evidence of the certificate."""
     return {
         "energy": _energy(rows, at, model),
         "data_term": at.fit,
@@ -724,10 +670,10 @@ def _evidence(
 ) -> dict[str, Any]:
     """Return the noise variance and the values of the active columns, by name.
 
-    Active columns have positive relevance (prior variance). The values are relevances, curvatures
-    φᵀΣ⁻¹φ and alignments ‖φᵀΣ⁻¹X‖²/n of the columns φ, for n responses X with covariance Σ, in the
-    units of the data. `worst` is the index of the inactive column whose activation would lower the
-    energy (loss) most.
+    Active columns have positive relevance. The values are relevances, curvatures φᵀΣ⁻¹φ and
+    alignments ‖φᵀΣ⁻¹X‖²/n of the columns φ, for n responses X with covariance Σ, in the units of
+    the data. `worst` is the index of the inactive column whose activation would lower the energy
+    most.
     """
     chosen = np.flatnonzero(active)
     exponent = 2 * (rows.shifts[chosen] - rows.shift)

@@ -59,19 +59,9 @@ class NoiseCovariance:
     """A checked noise covariance R of d rows, and its whitener.
 
     The noise has the covariance γR, where γ is the noise variance that is given or learned.
-
-    Parameters
-    ----------
-    values : ndarray of shape (d, d) or (d,)
-        The covariance R, or its diagonal if R is diagonal.
-
-    Examples
-    --------
-    >>> NoiseCovariance.of(np.diag([4.0, 1.0, 0.0]), 3).rank
-    2
     """
 
-    values: Any
+    values: Any  # (d, d): the covariance R, or its diagonal if R is diagonal
 
     @classmethod
     def of(cls, noise_cov: Any, n_rows: int) -> NoiseCovariance:
@@ -304,21 +294,15 @@ class WhitenedRows(Rows):
 
     Dictionary and responses are centred before they are whitened, so that no digits are lost if
     their means are far from zero; the intercept is then the coefficient of `constant`.
-
-    Parameters
-    ----------
-    constant : array of shape (n_rows,)
-        The whitened column of ones; zero without an intercept, and if ones lie outside the range of
-        the noise covariance.
-    origin : pair of Mean
-        The means that were removed before whitening, of the dictionary and of the responses.
-    log_volume : float
-        Difference between the log-determinant of the noise covariance of the rows (at γ = 1) and
-        that of the whitened rows, which is zero.
     """
 
+    # (n_rows,): the whitened column of ones; zero without an intercept, and if ones lie outside the
+    # range of the noise covariance
     constant: Array
+    # the means that were removed before whitening, of the dictionary and of the responses
     origin: tuple[Mean, Mean]
+    # difference between the log-determinant of the noise covariance of the rows (at γ = 1) and that
+    # of the whitened rows, which is zero
     log_volume: float
 
     @property
@@ -343,7 +327,7 @@ class WhitenedRows(Rows):
     def noise_volume(self) -> float:
         """Return `log_volume`: the log-determinant of the noise covariance without its factor γ.
 
-        γ is the noise variance. The energy (loss) per response of the data contains this number.
+        γ is the noise variance. The energy per response of the data contains this number.
         """
         return self.log_volume
 
@@ -384,15 +368,7 @@ class WhitenedRows(Rows):
 
 
 def whitened_rows(rows: Rows, noise: NoiseCovariance) -> WhitenedRows:
-    """Return the rows of data after whitening by the covariance of their noise.
-
-    Parameters
-    ----------
-    rows : Rows
-        The rows as they were given. Weights are allowed only if `noise` is diagonal.
-    noise : NoiseCovariance
-        The covariance R of their noise without the factor γ.
-    """
+    """Return the rows of data after whitening by the covariance of their noise."""
     dictionary, responses = rows.centred()
     frequencies = rows.frequencies
     if frequencies is not None and not noise.is_diagonal:

@@ -111,11 +111,9 @@ COARSE = 1e-2
 def best_change(relevance: Array, curvature: Array, alignment: Array) -> Array:
     """Return the change of each relevance that minimises the full energy if all others are fixed.
 
-    The relevance of a column is the prior variance of its coefficients, and the full energy is the
-    loss of the VAE with full posterior covariance. A column φ with relevance w, alignment Q =
-    ‖φᵀΣ⁻¹X‖²/n and curvature z = φᵀΣ⁻¹φ, for n responses X with covariance Σ, has the minimiser
-    max(0, w + (Q − z)/z²) (Wipf 2023, Theorem 4.4). Curvatures must be positive; replace those of
-    zero columns before.
+    A column φ with relevance w, alignment Q = ‖φᵀΣ⁻¹X‖²/n and curvature z = φᵀΣ⁻¹φ, for n responses
+    X with covariance Σ, has the minimiser max(0, w + (Q − z)/z²) (Wipf 2023, Theorem 4.4).
+    Curvatures must be positive; replace those of zero columns before.
     """
     # When wⱼ moves by Δ, Σ gains Δφφᵀ: log|Σ| gains log(1 + Δz) (determinant lemma), the data term
     # loses QΔ/(1 + Δz) (Sherman–Morrison). The derivative z/(1 + Δz) − Q/(1 + Δz)² vanishes at
@@ -127,10 +125,8 @@ def best_change(relevance: Array, curvature: Array, alignment: Array) -> Array:
 def gain_of(change: Array, curvature: Array, alignment: Array) -> Array:
     """Return the decrease of the full energy per response if one relevance changes by `change`.
 
-    The relevance of a column is the prior variance of its coefficients, and the full energy is the
-    loss of the VAE with full posterior covariance. Each entry is one column φ that changes alone;
-    `curvature` is its φᵀΣ⁻¹φ and `alignment` its ‖φᵀΣ⁻¹X‖²/n before the change, for n responses X
-    with covariance Σ.
+    Each entry is one column φ that changes alone; `curvature` is its φᵀΣ⁻¹φ and `alignment` its
+    ‖φᵀΣ⁻¹X‖²/n before the change, for n responses X with covariance Σ.
     """
     growth = change * curvature
     return alignment * change / (1.0 + growth) - namespace(change).log1p(growth)
@@ -139,31 +135,21 @@ def gain_of(change: Array, curvature: Array, alignment: Array) -> Array:
 def coordinate_gains(relevance: Array, curvature: Array, alignment: Array) -> Array:
     """Return the decrease of the full energy per response if one relevance moves to its minimiser.
 
-    The relevance of a column φ is the prior variance of its coefficients, and the full energy is
-    the loss of the VAE with full posterior covariance. The result has one entry for each column,
-    with all other relevances fixed. `curvature` is φᵀΣ⁻¹φ and `alignment` is ‖φᵀΣ⁻¹X‖²/n for each
-    column, for n responses X with covariance Σ.
+    The result has one entry for each column, with all other relevances fixed. `curvature` is φᵀΣ⁻¹φ
+    and `alignment` is ‖φᵀΣ⁻¹X‖²/n for each column, for n responses X with covariance Σ.
     """
     return gain_of(best_change(relevance, curvature, alignment), curvature, alignment)
 
 
 class Workspace(NamedTuple):
-    """Arrays for coordinate moves on the columns of a working set; the moves overwrite them.
+    """Arrays for coordinate moves on the columns of a working set; the moves overwrite them."""
 
-    Parameters
-    ----------
-    relevance : array of shape (m,)
-        Relevances (prior variances) of the m columns.
-    gram : array of shape (m, m + p)
-        The matrix [ΦᵀΣ⁻¹Φ | ΦᵀΣ⁻¹Y] of the m columns Φ, where Σ is the covariance of a response and
-        Y are the p responses of the normalised problem.
-    curvature, alignment : array of shape (m,)
-        Diagonal of the left part of `gram` (curvatures), and squared row norms of its right part
-        (alignments).
-    """
-
-    relevance: Array
+    relevance: Array  # (m,): relevances (prior variances) of the m columns
+    # (m, m + p): the matrix [ΦᵀΣ⁻¹Φ | ΦᵀΣ⁻¹Y] of the m columns Φ, where Σ is the covariance of a
+    # response and Y are the p responses of the normalised problem
     gram: Array
+    # (m,): diagonal of the left part of `gram` (curvatures), and squared row norms of its right
+    # part (alignments)
     curvature: Array
     alignment: Array
 
@@ -171,8 +157,7 @@ class Workspace(NamedTuple):
 def open_workspace(state: State) -> Workspace:
     """Return new arrays for coordinate moves on all columns of a state.
 
-    A coordinate move changes the relevance (prior variance) of one column to its minimiser. The
-    state must store its fields `whitened` and `loading`, products of the dictionary with the
+    The state must store its fields `whitened` and `loading`, products of the dictionary with the
     inverse covariance of a response.
     """
     metric = adjoint(state.whitened) @ state.whitened
@@ -180,7 +165,7 @@ def open_workspace(state: State) -> Workspace:
 
 
 def workspace_of(relevance: Array, metric: Array, loading: Array) -> Workspace:
-    """Return the workspace of m columns Φ with given relevances (prior variances).
+    """Return the workspace of m columns Φ with given relevances.
 
     `metric` and `loading` are the two parts ΦᵀΣ⁻¹Φ and ΦᵀΣ⁻¹Y of its matrix, where Σ is the
     covariance of a response and Y are the responses of the normalised problem. The moves overwrite
@@ -197,8 +182,7 @@ def workspace_of(relevance: Array, metric: Array, loading: Array) -> Workspace:
 def move_coordinate_(workspace: Workspace, index: int, change: float) -> Workspace:
     """Change one relevance by `change` and update the arrays of the workspace by one rank-one term.
 
-    Relevances and `gram` are overwritten; the returned workspace has the new values. The relevance
-    of a column is the prior variance of its coefficients.
+    Relevances and `gram` are overwritten; the returned workspace has the new values.
     """
     # Sherman–Morrison: Σ⁻¹ loses sΣ⁻¹φφᵀΣ⁻¹ with s = Δ/(1 + Δz). Multiplied by Φᵀ and
     # [Φ, Y], this takes s times the outer product of column φ and row φ from the buffer. The
@@ -224,7 +208,6 @@ def move_coordinate_(workspace: Workspace, index: int, change: float) -> Workspa
 def best_coordinate_step(workspace: Workspace) -> Workspace:
     """Move the relevance that lowers the energy most to its minimiser; return the new workspace.
 
-    The energy is the loss, and the relevance of a column is the prior variance of its coefficients.
     The arrays of the given workspace are overwritten.
     """
     xp = namespace(workspace.gram)
@@ -246,25 +229,7 @@ def coordinate_steps(workspace: Workspace) -> Workspace:
 
 
 def descend(workspace: Workspace, *, tolerance: float, limit: int) -> Workspace:
-    """Lower the energy by coordinate moves until no move lowers it by more than `tolerance`.
-
-    The energy is the loss per response. A coordinate move changes the relevance (prior variance) of
-    one column to its minimiser.
-
-    Parameters
-    ----------
-    workspace : Workspace
-        Where to start; its arrays are overwritten.
-    tolerance : float
-        Decrease of the energy per response below which no further move is made.
-    limit : int
-        Largest number of coordinate moves, rounded up to a multiple of `CHECK_MOVES`.
-
-    Returns
-    -------
-    Workspace
-        The arrays after the last move.
-    """
+    """Lower the energy by coordinate moves until no move lowers it by more than `tolerance`."""
 
     def largest_gain(current: Workspace) -> float:
         gains = coordinate_gains(current.relevance, current.curvature, current.alignment)
@@ -277,9 +242,9 @@ def descend(workspace: Workspace, *, tolerance: float, limit: int) -> Workspace:
 class NewtonPoint(NamedTuple):
     """A state of one or several problems, and the damping that the next Newton step will try.
 
-    A state contains the relevances (prior variances) and what follows from them. The fields are
-    those of `State`, then the damping (one number for each problem). They are not nested, because
-    `iterate_batch` needs a flat tuple of arrays.
+    A state contains the relevances and what follows from them. The fields are those of `State`,
+    then the damping (one number for each problem). They are not nested, because `iterate_batch`
+    needs a flat tuple of arrays.
     """
 
     dictionary: Array
@@ -311,7 +276,7 @@ class NewtonPoint(NamedTuple):
 
     @property
     def state(self) -> State:
-        """The state without damping: relevances (prior variances) and what follows from them."""
+        """The state without damping: relevances and what follows from them."""
         return State(*self[:-1])
 
     @property
@@ -321,11 +286,11 @@ class NewtonPoint(NamedTuple):
 
 
 def newton_direction(point: NewtonPoint, marginal: Marginal = FULL) -> Array:
-    """Return the damped Newton step: the change of each relevance (prior variance).
+    """Return the damped Newton step: the change of each relevance.
 
-    A relevance is free if it is positive or if the energy (loss) falls as it grows; all others do
-    not change. The step is NaN if the damped Hessian matrix is not positive definite. The Hessian
-    is scaled by the derivatives of the log-volume (the term of the energy without the responses)
+    A relevance is free if it is positive or if the energy falls as it grows; all others do not
+    change. The step is NaN if the damped Hessian matrix is not positive definite. The Hessian is
+    scaled by the derivatives of the log-volume (the term of the energy without the responses)
     before the damping is added, so that the step does not depend on the scale of columns or
     responses.
     """
@@ -360,9 +325,9 @@ def newton_direction(point: NewtonPoint, marginal: Marginal = FULL) -> Array:
 def newton_step(point: NewtonPoint, marginal: Marginal = FULL) -> NewtonPoint:
     """Return the point after one damped Newton step, for each of one or several problems.
 
-    If the step does not raise the energy (loss), up to rounding errors, it is taken and the damping
-    is lowered. Otherwise the relevances (prior variances) stay the same and the damping is raised.
-    `is_accepted` decides.
+    If the step does not raise the energy, up to rounding errors, it is taken and the damping is
+    lowered. Otherwise the relevances stay the same and the damping is raised. `is_accepted`
+    decides.
     """
     xp = namespace(point.relevance)
     direction = newton_direction(point, marginal)
@@ -393,27 +358,10 @@ def is_accepted(
     energy: Any, after: Any, noise: Any, distances: Callable[[], tuple[Any, Any]], *,
     lazily: bool = True,
 ) -> Any:  # fmt: skip
-    """Tell whether a Newton step is accepted: it lowers the energy (loss), or the distance.
+    """Tell whether a Newton step is accepted: it lowers the energy, or the distance.
 
     Near a minimum a step gains about the square of the distance to optimality, which may be less
     than the rounding error of the energy. It is then judged by the distance, which must halve.
-
-    Parameters
-    ----------
-    energy, after : array of shape (...) or float
-        The energy before and after the step, for one or several problems.
-    noise : array of shape (...)
-        The noise variance, on which the rounding error of the energy depends.
-    distances : callable
-        Returns the distances to optimality before and after the step.
-    lazily : bool
-        Whether the distances are computed only if they are needed, for one problem. In a stack this
-        would wait for the device.
-
-    Returns
-    -------
-    array of bool of shape (...), or bool
-        Whether the step is accepted; False if the energy is NaN.
     """
     size = abs(energy) + 1.0
     lower = after <= energy + 16.0 * machine_epsilon(noise) * size
@@ -453,9 +401,9 @@ def working_set(
 ) -> np.ndarray[Any, Any]:
     """Return the indices of the working set: active columns, and those that would lower the energy.
 
-    The indices are ascending. Active columns have positive relevance (prior variance); of the
-    others, those whose activation lowers the energy (loss) most are taken. Groups of columns are
-    taken as a whole; `ranking` are their best moves, if they are known already.
+    The indices are ascending. Active columns have positive relevance; of the others, those whose
+    activation lowers the energy most are taken. Groups of columns are taken as a whole; `ranking`
+    are their best moves, if they are known already.
     """
     relevance = to_numpy(state.relevance)
     if not marginal.exact_coordinates:
@@ -493,10 +441,10 @@ def improve(
 ) -> State:
     """Return the state after one sweep: coordinate moves and Newton steps on the working set.
 
-    Coordinate moves change one relevance (prior variance) each. All columns are evaluated at the
-    new relevances. `tolerance` is the distance to optimality to be reached in the end, and
-    `ranking` are the best moves of groups of columns, if they are known already; `products` are
-    those by which the groups are evaluated, if they are not evaluated by a factor.
+    Coordinate moves change one relevance each. All columns are evaluated at the new relevances.
+    `tolerance` is the distance to optimality to be reached in the end, and `ranking` are the best
+    moves of groups of columns, if they are known already; `products` are those by which the groups
+    are evaluated, if they are not evaluated by a factor.
     """
     index = working_set(state, marginal, ranking)
     relevance, groups = state.relevance, marginal.groups
@@ -528,9 +476,9 @@ def _move_groups(
 ) -> tuple[Array, np.ndarray[Any, Any]]:
     """Return all relevances after moves of groups in the working set, and the free columns.
 
-    The columns of a group share one relevance (prior variance); a move changes it to its minimiser.
-    `index` are the columns of the working set. A group is free if its relevance is positive or the
-    energy (loss) falls as it grows.
+    The columns of a group share one relevance; a move changes it to its minimiser. `index` are the
+    columns of the working set. A group is free if its relevance is positive or the energy falls as
+    it grows.
     """
     inside = groups.restricted(index)
     part = state.take(index)
@@ -556,8 +504,8 @@ def move_coordinates(workspace: Workspace, tolerance: float) -> tuple[Array, np.
 
     The relevance of a column is the prior variance of its coefficients; a coordinate move changes
     one relevance to its minimiser. `tolerance` is the distance to optimality to be reached in the
-    end. A column is free if its relevance is positive or the energy (loss) falls as it grows. The
-    arrays of the workspace are overwritten.
+    end. A column is free if its relevance is positive or the energy falls as it grows. The arrays
+    of the workspace are overwritten.
     """
     gains = coordinate_gains(workspace.relevance, workspace.curvature, workspace.alignment)
     enough = max(1e-2 * largest(gains), 1e-2 * tolerance**2)
@@ -570,8 +518,7 @@ def move_coordinates(workspace: Workspace, tolerance: float) -> tuple[Array, np.
 def _restricted(state: State, relevance: Array, index: np.ndarray[Any, Any]) -> State:
     """Return the state restricted to the columns `index`, at the relevances `relevance`.
 
-    The relevance of a column is the prior variance of its coefficients. If there are few columns,
-    the state has as many rows as columns.
+    If there are few columns, the state has as many rows as columns.
     """
     if 2 * index.size <= state.problem.rows:
         return state_in_span(state.problem, relevance, index)
@@ -586,8 +533,8 @@ def _restricted(state: State, relevance: Array, index: np.ndarray[Any, Any]) -> 
 def state_in_span(problem: Problem, relevance: Array, index: np.ndarray[Any, Any]) -> State:
     """Return the state of a problem restricted to the columns `index`, from which to polish.
 
-    The relevances (prior variances) of all other columns are zero. If there are fewer columns than
-    rows, the state has as many rows as columns, which makes Newton steps cheaper.
+    The relevances of all other columns are zero. If there are fewer columns than rows, the state
+    has as many rows as columns, which makes Newton steps cheaper.
     """
     xp = namespace(relevance)
     chosen = xp.asarray(index, device=device(relevance))
@@ -603,33 +550,7 @@ def solve_working_set(
     callbacks: Sequence[Callback] = (),
     products: GroupProducts | None = None,
 ) -> Solution[State]:
-    """Minimise an energy (loss) with respect to the relevances by sweeps over sets of columns.
-
-    The relevance of a column is the prior variance of its coefficients.
-
-    Parameters
-    ----------
-    start : State
-        Where to begin: the state of one problem, with `whitened` and `loading` stored, or as by
-        `evaluate_screened`.
-    marginal : FullCovariance or DiagonalCovariance
-        The energy. Moves of single columns or groups are made for the full energy only; Newton
-        steps are taken for all energies.
-    tolerance : float
-        Distance to the optimality (KKT) conditions at which to stop.
-    limit : int
-        Largest number of sweeps.
-    callbacks : sequence of callable
-        Called with the progress of the iteration; see `lucidae.iteration.iterate`.
-    products : GroupProducts, optional
-        Products by which all groups of columns are evaluated from the active ones.
-
-    Returns
-    -------
-    Solution
-        Its value is the last `State`, with `whitened` and `loading` stored unless `products` were
-        given. Its history records the energy per response.
-    """
+    """Minimise an energy with respect to the relevances by sweeps over sets of columns."""
     problem = start.problem
     reachable = max(tolerance, rounding_distance(problem))
     groups = marginal.groups if marginal.exact_coordinates else None
@@ -665,11 +586,6 @@ def noise_stages(target: float) -> list[float]:
 
     They are those of successive fits, each of which starts from the one before. The sequence ends
     before `target`, the noise variance of the problem.
-
-    Examples
-    --------
-    >>> [round(noise, 6) for noise in noise_stages(1e-3)]
-    [0.1, 0.01]
     """
     stages = round(math.log(max(1.0 / target, 1.0), STAGE))
     return [target ** (stage / stages) for stage in range(1, stages)]

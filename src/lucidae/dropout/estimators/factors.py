@@ -51,29 +51,15 @@ __all__ = [
 )
 @dataclass(eq=False)
 class FactorizationState(FittedState):
-    """Fitted state of `DropoutFactorization`: the factors and measured values, not the matrix.
+    """Fitted state of `DropoutFactorization`: the factors and measured values, not the matrix."""
 
-    Parameters
-    ----------
-    solution : ExactSolution
-        The factors U and V, rounded to the dtype of the matrix.
-    figures : DropoutFigures or None
-        Values measured for the certificate at the end of `fit`.
-    strength : float
-        Strength λ = dropout / (1 − dropout) of dropout.
-    ref : array
-        An empty array of the library, dtype and device in which attributes are returned.
-    dropout : float or None
-        Probability of dropping a column; None in files of earlier versions.
-    cv : CrossValidation or None
-        Errors on held-out entries by which that probability was chosen; None if it was given.
-    """
-
-    solution: ExactSolution
-    figures: DropoutFigures | None
-    strength: float
-    ref: Array
+    solution: ExactSolution  # the factors U and V, rounded to the dtype of the matrix
+    figures: DropoutFigures | None  # values measured for the certificate at the end of `fit`
+    strength: float  # strength λ = dropout / (1 − dropout) of dropout
+    ref: Array  # an empty array of the library, dtype and device in which attributes are returned
+    # probability of dropping a column; None in files of earlier versions
     dropout: float | None = None
+    # errors on held-out entries by which that probability was chosen; None if it was given
     cv: CrossValidation | None = None
 
     def compute_attributes(self) -> dict[str, Any]:
@@ -161,40 +147,24 @@ def weighted_factors(left: Array, right: Array, roots: Array | None) -> Weights:
 @saved_as("lucidae.dropout.completion.fitted/1")
 @dataclass(eq=False)
 class CompletionState(FittedState):
-    """Fitted state of `DropoutFactorization` if entries of the matrix were missing.
+    """Fitted state of `DropoutFactorization` if entries of the matrix were missing."""
 
-    Parameters
-    ----------
-    weights : Weights
-        The factors U and V, rounded to the dtype of the matrix.
-    rank, threshold, singular_values, value : int, float, array, float
-        ``rank_``, ``threshold_``, ``singular_values_`` and ``objective_`` of these factors.
-    n_iter : int
-        Number of Newton steps.
-    tolerance : float
-        Largest duality gap that the certificate allows, relative to the sum of squares of the
-        observed entries.
-    strength, dropout : float
-        Strength λ = dropout / (1 − dropout) of dropout, and the probability of dropping a column.
-    ref : array
-        An empty array of the library, dtype and device in which attributes are returned.
-    figures : CompletionFigures or None
-        Values measured for the certificate at the end of `fit`.
-    cv : CrossValidation or None
-        Errors on held-out entries by which that probability was chosen; None if it was given.
-    """
-
-    weights: Weights
-    rank: int
+    weights: Weights  # the factors U and V, rounded to the dtype of the matrix
+    rank: int  # ``rank_``, ``threshold_``, ``singular_values_`` and ``objective_`` of these factors
     threshold: float
     singular_values: Array
     value: float
-    n_iter: int
+    n_iter: int  # number of Newton steps
+    # largest duality gap that the certificate allows, relative to the sum of squares of the
+    # observed entries
     tolerance: float
+    # strength λ = dropout / (1 − dropout) of dropout, and the probability of dropping a column
     strength: float
     dropout: float
-    ref: Array
+    ref: Array  # an empty array of the library, dtype and device in which attributes are returned
+    # values measured for the certificate at the end of `fit`
     figures: CompletionFigures | None = None
+    # errors on held-out entries by which that probability was chosen; None if it was given
     cv: CrossValidation | None = None
 
     @classmethod

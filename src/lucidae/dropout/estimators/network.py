@@ -66,19 +66,10 @@ class SolverTraits:
     The gap is the loss minus its minimum, divided by the part of the mean squared output that least
     squares explains. A certificate allows a gap of `CERTIFIED` for rounding errors, and more for a
     solver that stops early.
-
-    Parameters
-    ----------
-    needs_rows : bool
-        Whether the solver draws rows. If not, their second moment is enough, so that the solver
-        can be used in `partial_fit`.
-    stops_at_tol : bool
-        Whether the solver stops at `tol`. The certificate then allows a gap of `tol`, but at least
-        `CERTIFIED` and at most `LARGEST_GAP`; otherwise it allows `CERTIFIED`.
     """
 
-    needs_rows: bool
-    stops_at_tol: bool
+    needs_rows: bool  # whether the solver draws rows
+    stops_at_tol: bool  # whether the solver stops at `tol`
 
     def allowed_gap(self, tol: float) -> float:
         """Return the largest gap that the certificate allows for a solver with tolerance `tol`.
@@ -119,23 +110,16 @@ def exact_network(optimum: ExactSolution) -> TrainedNetwork:
 
 @dataclass(frozen=True, slots=True)
 class SgdSettings:
-    """Settings of stochastic gradient descent (SGD), after they have been checked.
+    """Settings of stochastic gradient descent (SGD), after they have been checked."""
 
-    Parameters
-    ----------
-    learning_rate, schedule, batch_size, max_iter, tol, random_state, verbose
-        As in `DropoutRegressor`.
-    start : Weights or None
-        Weights from which the training starts, for the original inputs; None for random weights.
-    """
-
-    learning_rate: float | str
+    learning_rate: float | str  # as in `DropoutRegressor`
     schedule: str
     batch_size: int
     max_iter: int
     tol: float
     random_state: Any
     verbose: bool | str
+    # weights from which the training starts, for the original inputs; None for random weights
     start: Weights | None
 
     @classmethod
@@ -166,9 +150,9 @@ def _whitened_start(
 ) -> Weights | None:
     """Return the weights from which SGD starts, for white inputs; None means random weights.
 
-    White inputs have the identity as second moment. The weights `start` of the last fit are
-    transformed to them. If their shapes do not fit the second moments of the new data (`problem`)
-    and the number of hidden units (`width`), a warning is given.
+    The weights `start` of the last fit are transformed to them. If their shapes do not fit the
+    second moments of the new data (`problem`) and the number of hidden units (`width`), a warning
+    is given.
     """
     if start is None:
         return None
@@ -198,42 +182,24 @@ def hidden_width(n_components: Any, default: int, others: str = " or None") -> i
 
 @dataclass(eq=False)
 class NetworkState(FittedState):
-    """Fitted state of a dropout estimator with a hidden layer.
+    """Fitted state of a dropout estimator with a hidden layer."""
 
-    Parameters
-    ----------
-    moment : SecondMoment or RowMean
-        Second moment of the training rows; the targets, if any, follow the features. For rows
-        with many features only their mean.
-    strength : float
-        Strength λ = dropout / (1 − dropout) of dropout.
-    width : int
-        Number r of hidden units.
-    ref : array
-        An empty array of the library, dtype and device in which attributes are returned.
-    tolerance : float
-        Largest loss minus its minimum that the certificate allows, divided by the part of E‖y‖²
-        that least squares explains.
-    trained : TrainedNetwork or None
-        The network that SGD found, or the exact optimum; None before it has been computed.
-    row_objective : tuple of float or None
-        The dropout loss measured on the training rows, and its rounding error; None if it was not
-        measured.
-    objective : float or None
-        The dropout loss of the returned weights, if it cannot be computed from `moment`.
-    figures : DropoutFigures or None
-        Values measured for the certificate at the end of `fit`, if they cannot be measured on
-        `moment`.
-    """
-
-    moment: Any
-    strength: float
-    width: int
-    ref: Array
+    moment: Any  # second moment of the training rows; the targets, if any, follow the features
+    strength: float  # strength λ = dropout / (1 − dropout) of dropout
+    width: int  # number r of hidden units
+    ref: Array  # an empty array of the library, dtype and device in which attributes are returned
+    # largest loss minus its minimum that the certificate allows, divided by the part of E‖y‖² that
+    # least squares explains
     tolerance: float
+    # the network that SGD found, or the exact optimum; None before it has been computed
     trained: TrainedNetwork | None
+    # the dropout loss measured on the training rows, and its rounding error; None if it was not
+    # measured
     row_objective: tuple[float, float] | None = field(default=None, kw_only=True)
+    # the dropout loss of the returned weights, if it cannot be computed from `moment`
     objective: float | None = field(default=None, kw_only=True)
+    # values measured for the certificate at the end of `fit`, if they cannot be measured on
+    # `moment`
     figures: DropoutFigures | None = field(default=None, kw_only=True)
 
     @property

@@ -61,40 +61,22 @@ def _upgraded_regression(fields: dict[str, Any]) -> dict[str, Any]:
 )
 @dataclass(eq=False)
 class RegressionState(NetworkState):
-    """Fitted state of `DropoutRegressor`: second moment of the rows, settings and weights.
+    """Fitted state of `DropoutRegressor`: second moment of the rows, settings and weights."""
 
-    Parameters
-    ----------
-    n_features : int
-        Number of features of X; in the moment, the targets follow them.
-    centered : bool
-        Whether the means are subtracted, so that there is an intercept.
-    flat : bool
-        Whether y was one-dimensional.
-    dropout : float
-        Probability of dropping a hidden unit.
-    cv : CrossValidation or None
-        Errors on held-out rows by which that probability, or the number of hidden units, was
-        chosen; None if both were given.
-    root : array, WideRows or None
-        Triangular factor of a QR factorisation of the rows, if their moment is ill-conditioned; the
-        centred and scaled rows themselves, if there are fewer of them than features; an object
-        that computes products with them, if there are very many features.
-    shrink : bool
-        Whether the network is that of dropout; otherwise it is the least-squares map of rank at
-        most `width`, and `dropout` is zero.
-    alpha : float
-        Ridge penalty: alpha times the squared norm of the coefficients is added to the sum of
-        squared errors over the rows.
-    """
-
-    n_features: int
-    centered: bool
-    flat: bool
-    dropout: float
+    n_features: int  # number of features of X; in the moment, the targets follow them
+    centered: bool  # whether the means are subtracted, so that there is an intercept
+    flat: bool  # whether y was one-dimensional
+    dropout: float  # probability of dropping a hidden unit
+    # errors on held-out rows by which that probability, or the number of hidden units, was chosen;
+    # None if both were given
     cv: CrossValidation | None = None
+    # triangular factor of a QR factorisation of the rows
     root: Array | WideRows | None = None
+    # whether the network is that of dropout; otherwise it is the least-squares map of rank at most
+    # `width`, and `dropout` is zero
     shrink: bool = True
+    # ridge penalty: alpha times the squared norm of the coefficients is added to the sum of squared
+    # errors over the rows
     alpha: float = 0.0
 
     @property

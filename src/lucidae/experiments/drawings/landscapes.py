@@ -28,23 +28,13 @@ CUT = 1.25
 
 @dataclass(frozen=True, slots=True)
 class RotatableSurface:
-    """A 3-D view of a surface that the reader can rotate by dragging or with the arrow keys.
+    """A 3-D view of a surface that the reader can rotate by dragging or with the arrow keys."""
 
-    Parameters
-    ----------
-    name : str
-        Identifier on the page.
-    title : str
-        Title of the view.
-    mesh : array of shape (3, rings, spokes)
-        Points of the surface, as `bowl` returns them.
-    path : array of shape (p, 3), optional
-        Points (x, y, height) of a path on the surface.
-    """
-
-    name: str
-    title: str
+    name: str  # identifier on the page
+    title: str  # title of the view
+    # (3, rings, spokes): points of the surface, as `bowl` returns them
     mesh: Any = field(repr=False)
+    # (p, 3): points (x, y, height) of a path on the surface
     path: Any = field(repr=False, default=())
 
     def __str__(self) -> str:
@@ -70,22 +60,6 @@ def bowl(axis: Any, surface: Any, ceiling: float) -> Any:
     """Return a mesh of the part of a surface below the height `ceiling`.
 
     The mesh consists of rings and spokes around the origin.
-
-    Parameters
-    ----------
-    axis : array of shape (p,)
-        Grid of both coordinates.
-    surface : array of shape (p, p)
-        Heights on this grid.
-    ceiling : float
-        Height of the rim. Each spoke goes outwards from the origin, past the lowest point of the
-        surface along it, and ends where the surface first reaches this height, or at the edge of
-        the grid.
-
-    Returns
-    -------
-    array of shape (3, rings, spokes)
-        Coordinates x and y, and heights.
     """
     height = RegularGridInterpolator((axis, axis), surface.T, method="cubic")
     angles = np.linspace(0, 2 * np.pi, SPOKES)

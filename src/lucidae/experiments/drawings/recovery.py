@@ -123,8 +123,7 @@ def _spectra(axes: Any, outcome: Outcome, methods: Sequence[str]) -> None:
 def slices(outcome: Outcome) -> Sequence[Block]:
     """Return a plot of three energies along one coordinate: of two sparse VAEs and an autoencoder.
 
-    The VAEs have a full and a diagonal posterior covariance. The energy is the loss that is
-    minimised.
+    The VAEs have a full and a diagonal posterior covariance.
     """
     curves = outcome.curves
     with drawing():

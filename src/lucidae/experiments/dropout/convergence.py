@@ -37,31 +37,15 @@ INIT_SCALE = 0.3
 
 @dataclass(frozen=True, slots=True)
 class Convergence:
-    """Settings of linear networks that are trained with dropout, several times each.
+    """Settings of linear networks that are trained with dropout, several times each."""
 
-    Parameters
-    ----------
-    shape : (int, int)
-        Numbers of outputs and of inputs.
-    widths : tuple of int
-        Numbers of hidden units.
-    strengths : tuple of float
-        Strengths λ = dropout/(1 − dropout).
-    n_steps, batch_size : int
-        Steps of SGD, and new examples per step.
-    runs : int
-        Trainings for each width and strength; curves are means over them.
-    runs_per_cell : int
-        Trainings that are computed together, as one `Cell`.
-    """
-
-    shape: tuple[int, int]
-    widths: tuple[int, ...]
-    strengths: tuple[float, ...]
-    n_steps: int
+    shape: tuple[int, int]  # numbers of outputs and of inputs
+    widths: tuple[int, ...]  # numbers of hidden units
+    strengths: tuple[float, ...]  # strengths λ = dropout/(1 − dropout)
+    n_steps: int  # steps of SGD, and new examples per step
     batch_size: int
-    runs: int
-    runs_per_cell: int
+    runs: int  # trainings for each width and strength; curves are means over them
+    runs_per_cell: int  # trainings that are computed together, as one `Cell`
 
     def cells(self) -> Sequence[Cell]:
         """Return one `Cell` per width, strength of dropout and seed.

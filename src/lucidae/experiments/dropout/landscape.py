@@ -33,24 +33,14 @@ TARGET = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Surfaces:
-    """Settings of loss surfaces of a network with two hidden units, and of descents on them.
+    """Settings of loss surfaces of a network with two hidden units, and of descents on them."""
 
-    Parameters
-    ----------
-    strengths : tuple of float
-        Strengths λ = dropout/(1 − dropout); the first one is 0.
-    points : int
-        Grid points of the surface along each weight.
-    starts : int
-        Random starts of a descent for each strength.
-    """
-
-    strengths: tuple[float, ...]
-    points: int
-    starts: int
+    strengths: tuple[float, ...]  # strengths λ = dropout/(1 − dropout); the first one is 0
+    points: int  # grid points of the surface along each weight
+    starts: int  # random starts of a descent for each strength
 
     def cells(self) -> Sequence[Cell]:
-        """Return one run (a `Cell`) per strength of dropout."""
+        """Return one run per strength of dropout."""
         shared = {"target": TARGET, "points": self.points, "starts": self.starts, "seed": 0}
         return grid(measure, {"strength": self.strengths}, shared, 0.3)
 

@@ -35,28 +35,16 @@ STARTS = ((1.6, 0.15), (-0.2, 0.1))
 
 @dataclass(frozen=True, slots=True)
 class Paths:
-    """Settings of dropout SGD on a network with one input, one output and two hidden units.
+    """Settings of dropout SGD on a network with one input, one output and two hidden units."""
 
-    Parameters
-    ----------
-    strengths : tuple of float
-        Strengths λ = dropout/(1 − dropout).
-    n_steps, batch_size : int
-        Steps of SGD, and examples per step.
-    rate : float
-        First learning rate; it decreases linearly to zero.
-    seeds : int
-        Number of random seeds for each strength.
-    """
-
-    strengths: tuple[float, ...]
-    n_steps: int
+    strengths: tuple[float, ...]  # strengths λ = dropout/(1 − dropout)
+    n_steps: int  # steps of SGD, and examples per step
     batch_size: int
-    rate: float
-    seeds: int
+    rate: float  # first learning rate; it decreases linearly to zero
+    seeds: int  # number of random seeds for each strength
 
     def cells(self) -> Sequence[Cell]:
-        """Return one run (a `Cell`) per strength of dropout and seed.
+        """Return one run per strength of dropout and seed.
 
         A run trains the network with SGD from two initial weights and records both paths.
         """

@@ -27,14 +27,7 @@ CHUNK = 1000
 
 
 class Classifier(nn.Module):
-    """Network with two hidden layers, a linear embedding layer and a linear classifier on it.
-
-    Parameters
-    ----------
-    n_features, hidden, dim, n_classes : int
-        Numbers of inputs, of units of each hidden layer, of dimensions of the embedding, and of
-        classes.
-    """
+    """Network with two hidden layers, a linear embedding layer and a linear classifier on it."""
 
     def __init__(self, n_features: int, hidden: int, dim: int, n_classes: int) -> None:
         super().__init__()
@@ -110,31 +103,7 @@ SOURCES: dict[str, Callable[[], tuple[Any, Any, Any, Any]]] = {"digits": _digits
 
 @work("embeddings.truncation/1")
 def measure(group: Sequence[Mapping[str, Any]], device: str) -> list[Arrays]:
-    """Train the network of each run, and evaluate its embeddings at each number of dimensions.
-
-    Parameters
-    ----------
-    group : sequence of mappings
-        Settings of each run: ``data``, ``loss`` (a name of `LOSSES`), ``seed``, ``dims``,
-        ``hidden``, ``epochs``, ``batch_size`` and ``learning_rate``.
-    device : str
-        Name of a torch device.
-
-    Returns
-    -------
-    list of dict
-        For each run ``accuracy/NAME`` and ``recall/NAME``, one number for each of ``dims``. NAME is
-        the loss; after a plain training also ``pca`` and ``ordered``, the same network with rotated
-        embeddings.
-
-    Examples
-    --------
-    >>> settings = {"data": "digits", "loss": "prefix", "seed": 0, "dims": [2, 8], "hidden": 16,
-    ...             "epochs": 1, "batch_size": 100, "learning_rate": 0.01}
-    >>> (arrays,) = measure([settings], "cpu")
-    >>> sorted(arrays), arrays["recall/prefix"].shape
-    (['accuracy/prefix', 'recall/prefix'], (2,))
-    """
+    """Train the network of each run, and evaluate its embeddings at each number of dimensions."""
     return [_measure_one(settings, device) for settings in group]
 
 

@@ -50,36 +50,20 @@ class Truncation:
     """Settings of classifiers that are trained with four losses; the runs need PyTorch.
 
     The classifiers are evaluated on prefixes (the first dimensions) of their embeddings.
-
-    Parameters
-    ----------
-    data : {"digits", "mnist"}
-        Name of the data.
-    dims : tuple of int
-        Dimensions of the truncated embeddings; the largest is that of the whole embedding.
-    hidden : int
-        Units of each of the two hidden layers.
-    epochs, batch_size : int
-        Length of the training.
-    learning_rate : float
-        First learning rate of Adam.
-    seeds : int
-        Number of seeds.
-    seconds : float
-        Approximate seconds per run.
     """
 
-    data: str
+    data: str  # name of the data
+    # dimensions of the truncated embeddings; the largest is that of the whole embedding
     dims: tuple[int, ...]
-    hidden: int
-    epochs: int
+    hidden: int  # units of each of the two hidden layers
+    epochs: int  # length of the training
     batch_size: int
-    learning_rate: float
-    seeds: int
-    seconds: float
+    learning_rate: float  # first learning rate of Adam
+    seeds: int  # number of seeds
+    seconds: float  # approximate seconds per run
 
     def cells(self) -> Sequence[Cell]:
-        """Return one run (a `Cell`) per kind of training and seed."""
+        """Return one run per kind of training and seed."""
         shared = {
             "data": self.data,
             "dims": list(self.dims),
@@ -181,13 +165,7 @@ def _better(first: str, second: str, at: int, margin: float, quantity: str = "ac
 
 
 def expect(noise: float) -> dict[str, tuple[Any, ...]]:
-    """Return the verdicts on all statements.
-
-    Parameters
-    ----------
-    noise : float
-        Difference of two accuracies that may be due to the choice of the images and the seeds.
-    """
+    """Return the verdicts on all statements."""
     return {
         "short": (_better("prefix", "plain", 4, 0.05),),
         "free": (

@@ -48,7 +48,7 @@ class Conditioning:
     sizes: tuple[int, ...]
 
     def cells(self) -> Sequence[Cell]:
-        """Return one run (a `Cell`) per number of latents."""
+        """Return one run per number of latents."""
         return grid(
             measure,
             {"k": self.sizes},

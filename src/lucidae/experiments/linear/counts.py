@@ -123,40 +123,25 @@ class CountStudy:
     The strength of a signal is its variance divided by σ²√(m/n) for m features, n rows and the
     noise variance σ². Signals of strength below 1 cannot be detected from the eigenvalues if n and
     m are large (Baik et al. 2005).
-
-    Parameters
-    ----------
-    strengths : tuple of float
-        Strengths of the weakest signal; the others are up to twice as strong.
-    ratios : tuple of float
-        Ratios n/m, at the strength `strength`; they are also used for data without signals.
-    largest : tuple of float
-        Strengths of the largest signal; the others have their default strengths.
-    spreads : tuple of float
-        Ratios of the largest to the smallest noise variance of the features.
-    freedoms : tuple of float
-        Degrees of freedom of Student's t distribution of the noise.
-    trials : int
-        Number of random data sets of each kind; all criteria see the same.
-    n_features, signals : int
-        Numbers of features and of signals.
-    ratio, strength : float
-        Ratio n/m and strength of the weakest signal where they do not vary.
     """
 
+    # strengths of the weakest signal; the others are up to twice as strong
     strengths: tuple[float, ...]
+    # ratios n/m, at the strength `strength`; they are also used for data without signals
     ratios: tuple[float, ...]
+    # strengths of the largest signal; the others have their default strengths
     largest: tuple[float, ...]
+    # ratios of the largest to the smallest noise variance of the features
     spreads: tuple[float, ...]
-    freedoms: tuple[float, ...]
-    trials: int
-    n_features: int = 100
+    freedoms: tuple[float, ...]  # degrees of freedom of Student's t distribution of the noise
+    trials: int  # number of random data sets of each kind; all criteria see the same
+    n_features: int = 100  # numbers of features and of signals
     signals: int = 5
-    ratio: float = 2.0
+    ratio: float = 2.0  # ratio n/m and strength of the weakest signal where they do not vary
     strength: float = 6.0
 
     def cells(self) -> Sequence[Cell]:
-        """Return one run (a `Cell`) for each panel and point of its grid."""
+        """Return one run for each panel and point of its grid."""
         runs: list[tuple[str, float, dict[str, Any]]] = []
         runs += [("strength", s, {"strength": s}) for s in self.strengths]
         runs += [("ratio", ratio, {"ratio": ratio}) for ratio in self.ratios]
@@ -223,20 +208,7 @@ class CountStudy:
 
 
 def drawn_rows(settings: Settings, seed: int) -> Floats:
-    """Return one random data set: signals along random directions, plus noise.
-
-    Parameters
-    ----------
-    settings : mapping
-        Settings of a run; optional ones are ``"largest"``, ``"spread"`` and ``"freedom"``.
-    seed : int
-        Seed of the random numbers.
-
-    Returns
-    -------
-    ndarray of shape (n_rows, n_features)
-        The rows; their number is the ratio of rows to features in the settings times the features.
-    """
+    """Return one random data set: signals along random directions, plus noise."""
     rng = np.random.default_rng(seed)
     m, r = settings["n_features"], settings["signals"]
     n = round(settings["ratio"] * m)
@@ -307,15 +279,7 @@ def _too_many(panel: str, name: str, bound: float, at: Where) -> AtLeast:
 
 
 def expect(strong: Where, slack: float) -> dict[str, Any]:
-    """Return, for each statement, the verdicts on it.
-
-    Parameters
-    ----------
-    strong : pair of float
-        Range of the ratio n/m in which the statement about strong signals is judged.
-    slack : float
-        Allowance for the small number of trials at the smoke scale; 0 at the scale of the papers.
-    """
+    """Return, for each statement, the verdicts on it."""
     robust = "share of data sets in which all signals are counted if the noise has heavy tails"
     return {
         "detection": tuple(_most("strength", name, 0.05, 0.5) for name in CRITERIA),

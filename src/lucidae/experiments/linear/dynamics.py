@@ -48,15 +48,7 @@ def subspace(method: str) -> dict[str, str]:
 
 
 def sooner(first: tuple[str, str], second: tuple[str, str], level: float) -> Sooner:
-    """Return the verdict that the second run needs 1.2 times as many epochs as the first.
-
-    Parameters
-    ----------
-    first, second : (str, str)
-        Method and optimizer of the two runs.
-    level : float
-        The distance to the principal axes that both runs have to reach.
-    """
+    """Return the verdict that the second run needs 1.2 times as many epochs as the first."""
     return Sooner(
         "/".join(("alignment", *first)),
         "/".join(("alignment", *second)),
@@ -98,23 +90,7 @@ STATEMENTS = {
 def expect(
     end: int, levels: tuple[float, float], slow: float, aligned: float, nested: tuple[float, int]
 ) -> dict[str, Any]:
-    """Return, for each statement of the experiment, the comparisons by which it is judged.
-
-    Parameters
-    ----------
-    end : int
-        The last epoch.
-    levels : (float, float)
-        Two distances to the principal axes, the larger first: two runs are compared by the epochs
-        at which they fall to one of them.
-    slow, aligned : float
-        The non-uniform penalty counts as slow if its last distance to the principal axes is at
-        least `slow`. The rotation-augmented gradient (RAG) counts as aligned if its last distance
-        is at most `aligned`.
-    nested : (float, int)
-        The largest distance to the principal axes that expected nested dropout may have, and the
-        epoch at which it is judged.
-    """
+    """Return, for each statement of the experiment, the comparisons by which it is judged."""
     coarse, fine = levels
     adam = [
         sooner((method, "adam"), (method, "nesterov"), coarse)
@@ -192,18 +168,7 @@ def minibatch_runs(baseline: Baseline, sizes: Mapping[int, int], note: str = "")
 
 
 def expect_minibatch(sizes: Mapping[int, int], aligned: float, gap: float) -> dict[str, Any]:
-    """Return the verdicts on the last distance to the principal axes, for every batch size.
-
-    Parameters
-    ----------
-    sizes : mapping
-        Number of epochs by batch size; only the batch sizes are used.
-    aligned : float
-        Largest distance to the principal axes at which the rotation-augmented gradient (RAG)
-        counts as aligned.
-    gap : float
-        Smallest difference of the distances of the non-uniform ℓ₂ penalty and RAG.
-    """
+    """Return the verdicts on the last distance to the principal axes, for every batch size."""
     verdicts: dict[str, list[Any]] = {"rag": [], "slower": [], "nested": []}
     for size in sizes:
         rag = f"alignment/rag/nesterov/{size}"

@@ -44,14 +44,9 @@ class Plane:
     transpose. A point of the plane is (x, y) = (α cos θ, α sin θ). W₁ = x D + y J D is linear in
     the point, with the quarter turn J, so that the gradient with respect to the point consists of
     the inner products of the gradient with respect to W₁ with D and J D.
-
-    Parameters
-    ----------
-    values, penalties : ndarray of shape (2,)
-        Eigenvalues σᵢ² of the covariance, and ℓ₂ penalties λᵢ.
     """
 
-    values: Vector
+    values: Vector  # (2,): eigenvalues σᵢ² of the covariance, and ℓ₂ penalties λᵢ
     penalties: Vector
 
     @property
@@ -92,32 +87,20 @@ class Plane:
 
 @dataclass(frozen=True, slots=True)
 class Landscape:
-    """Settings of a loss surface with two latents, and of one gradient descent on it.
+    """Settings of a loss surface with two latents, and of one gradient descent on it."""
 
-    Parameters
-    ----------
-    points : int
-        Grid points of the surface along each axis.
-    n_steps : int
-        Steps of gradient descent.
-    eigenvalues, penalties : (float, float)
-        Eigenvalues of the covariance, and ℓ₂ penalties of the two latents.
-    rate : float, default=0.05
-        Learning rate.
-    start : (float, float)
-        First point of the descent, (α cos θ, α sin θ), with the scale α and the angle θ of the
-        weights relative to the optimum.
-    """
-
-    points: int
-    n_steps: int
+    points: int  # grid points of the surface along each axis
+    n_steps: int  # steps of gradient descent
+    # eigenvalues of the covariance, and ℓ₂ penalties of the two latents
     eigenvalues: tuple[float, float] = (1.5, 1.0)
     penalties: tuple[float, float] = (0.1, 0.2)
-    rate: float = 0.05
+    rate: float = 0.05  # learning rate
+    # first point of the descent, (α cos θ, α sin θ), with the scale α and the angle θ of the
+    # weights relative to the optimum
     start: tuple[float, float] = (0.05, 0.1)
 
     def cells(self) -> Sequence[Cell]:
-        """Return a list with the only run of this experiment (a `Cell`)."""
+        """Return a list with the only run of this experiment."""
         settings = {
             "points": self.points,
             "n_steps": self.n_steps,

@@ -49,17 +49,10 @@ class Search:
 
     The other settings are those of the experiment lae-dynamics, so that runs which both have are
     done once.
-
-    Parameters
-    ----------
-    baseline : Baseline
-        Settings of lae-dynamics.
-    search : mapping of (method, optimizer) to tuple of float
-        The learning rates that are tried.
     """
 
-    baseline: Baseline
-    search: Mapping[tuple[str, str], tuple[float, ...]]
+    baseline: Baseline  # settings of lae-dynamics
+    search: Mapping[tuple[str, str], tuple[float, ...]]  # the learning rates that are tried
 
     @property
     def runs(self) -> TrainingRuns:
@@ -74,7 +67,7 @@ class Search:
         )
 
     def cells(self) -> Sequence[Cell]:
-        """Return one run (a `Cell`) per model, optimizer and learning rate."""
+        """Return one run per model, optimizer and learning rate."""
         return self.runs.cells()
 
     def curves(self, results: Results) -> Curves:

@@ -44,17 +44,10 @@ class Penalties:
     """Settings: three choices of the ℓ₂ penalties of the latents, and training with each.
 
     For each choice the condition number of the Hessian at the optimum is computed.
-
-    Parameters
-    ----------
-    baseline : Baseline
-        Data and number of latents, as in the experiment lae-dynamics.
-    rates : tuple of float
-        Learning rates of Adam.
     """
 
-    baseline: Baseline
-    rates: tuple[float, ...]
+    baseline: Baseline  # data and number of latents, as in the experiment lae-dynamics
+    rates: tuple[float, ...]  # learning rates of Adam
 
     @property
     def rules(self) -> Mapping[str, Mapping[str, Any]]:
@@ -88,7 +81,7 @@ class Penalties:
         )
 
     def cells(self) -> Sequence[Cell]:
-        """Return all runs (each a `Cell`).
+        """Return all runs.
 
         These are one that computes penalties per rule, one search by general-purpose optimizers,
         and one training per rule and learning rate.

@@ -46,30 +46,17 @@ of a run.
 
 @dataclass(frozen=True, slots=True)
 class EpochsToAlignment:
-    """Settings of runs that train until the decoder is nearly aligned with the principal axes.
+    """Settings of runs that train until the decoder is nearly aligned with the principal axes."""
 
-    Parameters
-    ----------
-    data : str
-        A name of `lucidae.experiments.data`.
-    sizes : tuple of int
-        Numbers of latents.
-    rates : mapping of (method, optimizer) to a pair
-        Learning rates for at most 50 latents and for more than 50.
-    limit : int
-        Epochs after which a run is stopped.
-    target : float, default=0.3
-        The axis-alignment distance at which a run is stopped.
-    """
-
-    data: str
-    sizes: tuple[int, ...]
+    data: str  # A name of `lucidae.experiments.data`
+    sizes: tuple[int, ...]  # numbers of latents
+    # learning rates for at most 50 latents and for more than 50
     rates: Mapping[tuple[str, str], tuple[float, float]]
-    limit: int
-    target: float = 0.3
+    limit: int  # epochs after which a run is stopped
+    target: float = 0.3  # the axis-alignment distance at which a run is stopped
 
     def cells(self) -> Sequence[Cell]:
-        """Return one run (a `Cell`) per model, optimizer and number of latents."""
+        """Return one run per model, optimizer and number of latents."""
         return [
             Cell(measure, self._settings(method, optimizer, k), self._cost(method, optimizer, k))
             for method, optimizer in self.rates
@@ -137,11 +124,6 @@ def exponent(sizes: Sequence[float], epochs: Any) -> float:
     """Return the exponent of a power law epochs ∝ size^exponent, fitted to the finite epochs.
 
     It is the slope of a line through the logarithms; NaN if fewer than two points are finite.
-
-    Examples
-    --------
-    >>> round(exponent([1, 10, 100], np.array([1.0, 100.0, np.inf])), 6)
-    2.0
     """
     finite = np.isfinite(epochs) & (np.asarray(epochs) > 0)
     if finite.sum() < 2:

@@ -27,43 +27,22 @@ START_WORDS = "normal, standard deviation 1e-4, encoder and decoder untied"
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """Settings of one training run of a linear autoencoder.
+    """Settings of one training run of a linear autoencoder."""
 
-    Parameters
-    ----------
-    method, optimizer, learning_rate
-        As in `lucidae.linear.simulation.Run`. Encoder and decoder are untied.
-    data : str
-        A name of `lucidae.experiments.data.DATA`.
-    k, n_epochs : int
-        Numbers of latents and of epochs.
-    penalties : mapping, optional
-        For the ℓ₂ methods, the rule that chooses the penalties, as in
-        `lucidae.experiments.data.penalties`.
-    batch_size : int, optional
-        Rows per step; the full batch by default.
-    marks : tuple of int
-        Epochs to record in addition to a logarithmic grid.
-    keep_weights : bool, default=False
-        Whether to store the weights after the last epoch.
-    seed : int, default=0
-        Seed of the initial weights, of dropout masks and of batches.
-    label : str, default=""
-        Name of the curves of this run; method and optimizer by default.
-    """
-
-    method: str
+    method: str  # as in `lucidae.linear.simulation.Run`
     optimizer: str
     learning_rate: float
-    data: str
-    k: int
+    data: str  # A name of `lucidae.experiments.data.DATA`
+    k: int  # numbers of latents and of epochs
     n_epochs: int
+    # for the ℓ₂ methods, the rule that chooses the penalties, as in
+    # `lucidae.experiments.data.penalties`
     penalties: Mapping[str, Any] | None = None
-    batch_size: int | None = None
-    marks: tuple[int, ...] = ()
-    keep_weights: bool = False
-    seed: int = 0
-    label: str = ""
+    batch_size: int | None = None  # rows per step; the full batch by default
+    marks: tuple[int, ...] = ()  # epochs to record in addition to a logarithmic grid
+    keep_weights: bool = False  # whether to store the weights after the last epoch
+    seed: int = 0  # seed of the initial weights, of dropout masks and of batches
+    label: str = ""  # name of the curves of this run; method and optimizer by default
 
     @property
     def name(self) -> str:
@@ -119,24 +98,14 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class Baseline:
-    """Settings of the runs of Bao et al. 2020, Figure 2; other experiments change some of them.
+    """Settings of the runs of Bao et al. 2020, Figure 2; other experiments change some of them."""
 
-    Parameters
-    ----------
-    data, k, n_epochs, marks
-        As in `Trial`.
-    rates : mapping of (method, optimizer) to float
-        Learning rate of each run.
-    penalties : mapping of str to mapping
-        The rule that chooses the penalties, by ℓ₂ method.
-    """
-
-    data: str
+    data: str  # as in `Trial`
     k: int
     n_epochs: int
     marks: tuple[int, ...]
-    rates: Mapping[tuple[str, str], float]
-    penalties: Mapping[str, Mapping[str, Any]]
+    rates: Mapping[tuple[str, str], float]  # learning rate of each run
+    penalties: Mapping[str, Mapping[str, Any]]  # the rule that chooses the penalties, by ℓ₂ method
 
     def trial(self, method: str, optimizer: str, **changes: Any) -> Trial:
         """Return the `Trial` of a method and an optimizer; `changes` replace its other settings."""
@@ -203,17 +172,10 @@ MNIST = Baseline(
 
 @dataclass(frozen=True, slots=True)
 class TrainingRuns:
-    """Settings of an experiment whose runs all train a model, at one scale ("smoke" or "paper").
+    """Settings of an experiment whose runs all train a model, at one scale ("smoke" or "paper")."""
 
-    Parameters
-    ----------
-    trials : tuple of Trial
-        The runs.
-    words : mapping
-        Additional settings, described in words, which the page of results shows.
-    """
-
-    trials: tuple[Trial, ...]
+    trials: tuple[Trial, ...]  # the runs
+    # additional settings, described in words, which the page of results shows
     words: Mapping[str, str] = field(default_factory=dict)
 
     def cells(self) -> Sequence[Cell]:

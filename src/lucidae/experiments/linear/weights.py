@@ -36,17 +36,11 @@ METHODS = (
 
 @dataclass(frozen=True, slots=True)
 class Snapshots:
-    """Settings: decoders of six models at a few epochs, all from the same initial weights.
+    """Settings: decoders of six models at a few epochs, all from the same initial weights."""
 
-    Parameters
-    ----------
-    baseline : Baseline
-        Data, number of latents and learning rates, as in the experiment lae-dynamics.
-    epochs : tuple of int
-        Epochs at which the decoders are compared with the principal directions.
-    """
-
+    # data, number of latents and learning rates, as in the experiment lae-dynamics
     baseline: Baseline
+    # epochs at which the decoders are compared with the principal directions
     epochs: tuple[int, ...]
 
     @property
@@ -62,7 +56,7 @@ class Snapshots:
         )
 
     def cells(self) -> Sequence[Cell]:
-        """Return one run (a `Cell`) per model and last epoch."""
+        """Return one run per model and last epoch."""
         return self.runs.cells()
 
     def cosines(self, results: Results, method: str, epoch: int) -> Any:

@@ -84,7 +84,7 @@ def lasso_strength(noise: float, directions: int, snapshots: int) -> float:
 
 
 def full(A: Any, X: Any, noise: float, count: int) -> Floats:  # noqa: ARG001
-    """Return the relevance (prior variance) of each direction in the full-covariance VAE.
+    """Return the relevance of each direction in the full-covariance VAE.
 
     The columns of `A` are the steering vectors, X are the snapshots and `noise` is the noise
     variance. The number of sources (`count`) is not used.
@@ -108,13 +108,6 @@ def resolved(spectrum: Any, angles: Any, sources: Any) -> bool:
     The highest local maxima, as many as there are sources, are assigned to the sources in the order
     of their angles. Each must be closer to its source than half the smallest distance of two
     sources.
-
-    Examples
-    --------
-    >>> resolved(np.array([0.0, 1.0, 0.2, 0.9, 0.0]), np.arange(5.0), np.array([1.2, 3.1]))
-    True
-    >>> resolved(np.array([0.0, 1.0, 1.1, 0.9, 0.0]), np.arange(5.0), np.array([1.2, 3.1]))
-    False
     """
     padded = np.concatenate([[-np.inf], spectrum, [-np.inf]])
     peaks = np.flatnonzero((padded[1:-1] >= padded[:-2]) & (padded[1:-1] > padded[2:]))
@@ -128,39 +121,24 @@ def resolved(spectrum: Any, angles: Any, sources: Any) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class ArrayStudy:
-    """Settings: how often each method resolves two close sources.
+    """Settings: how often each method resolves two close sources."""
 
-    Parameters
-    ----------
-    ratios : tuple of float
-        Signal-to-noise ratios of each source at one sensor, in decibels.
-    snapshots : tuple of int
-        Numbers of snapshots.
-    in_phase : tuple of float
-        Signal-to-noise ratios for coherent sources that are always in phase.
-    trials : int
-        Number of random problems of each kind; every method solves the same problems.
-    sensors, grid : int
-        Number of sensors of the uniform linear array, and of directions of the grid.
-    separation : float
-        Distance of the two directions in degrees.
-    ratio, count : float and int
-        Signal-to-noise ratio where the number of snapshots varies, and number of snapshots where
-        the ratio varies.
-    """
-
-    ratios: tuple[float, ...]
-    snapshots: tuple[int, ...]
+    ratios: tuple[float, ...]  # signal-to-noise ratios of each source at one sensor, in decibels
+    snapshots: tuple[int, ...]  # numbers of snapshots
+    # signal-to-noise ratios for coherent sources that are always in phase
     in_phase: tuple[float, ...]
-    trials: int
+    trials: int  # number of random problems of each kind; every method solves the same problems
+    # number of sensors of the uniform linear array, and of directions of the grid
     sensors: int = 12
     grid: int = 181
-    separation: float = 6.0
+    separation: float = 6.0  # distance of the two directions in degrees
+    # signal-to-noise ratio where the number of snapshots varies, and number of snapshots where the
+    # ratio varies
     ratio: float = 10.0
     count: int = 50
 
     def cells(self) -> Sequence[Cell]:
-        """Return one run (a `Cell`) for each kind of problem and point of its grid."""
+        """Return one run for each kind of problem and point of its grid."""
         runs = [
             ("ratio", "independent", ratio, {"snr_db": ratio, "correlation": 0.0})
             for ratio in self.ratios

@@ -37,7 +37,7 @@ Solved = BatchSolution[Any]
 
 
 def full(Phi: Array, X: Array, noise: Array, **limits: Any) -> Solved:
-    """Return the minimisers of the energy (loss) of the full-covariance VAE (Wipf 2023, eq. 18).
+    """Return the minimisers of the energy of the full-covariance VAE (Wipf 2023, eq. 18).
 
     `Phi` are the dictionaries of several problems, `X` their responses and `noise` their noise
     variances. Each problem is solved by majorise–minimise (MM). A problem without noise whose
@@ -102,8 +102,7 @@ def _lower(first: Solved, second: Solved, index: np.ndarray[Any, Any]) -> Solved
 def diagonal(Phi: Array, X: Array, noise: Array, **limits: Any) -> Solved:
     """Return the minimisers of the energy of the diagonal-covariance VAE (Wipf 2023, eq. 50).
 
-    The energy is the loss that is minimised. `Phi` are the dictionaries, `X` the responses and
-    `noise` the noise variances of many problems.
+    `Phi` are the dictionaries, `X` the responses and `noise` the noise variances of many problems.
     """
     return solve_batch(Phi, X, posterior="diagonal", noise_variance=noise, **limits)
 
@@ -122,8 +121,8 @@ def group_lasso(Phi: Array, X: Array, noise: Array, **limits: Any) -> Solved:
 
     The group lasso minimises ½‖X − ΦU‖² + √γ Σⱼ‖uⱼ‖ over the code U with rows uⱼ, for responses X,
     a dictionary Φ and the noise variance γ. The point estimate with the penalty h(a) = 2√a
-    minimises it: its energy (loss) is (1/γ')‖X − ΦU‖² + 2√n Σ‖uⱼ‖ in units of the root mean square
-    s of the n columns of X, so that γ' = √γ s/√n.
+    minimises it: its energy is (1/γ')‖X − ΦU‖² + 2√n Σ‖uⱼ‖ in units of the root mean square s of
+    the n columns of X, so that γ' = √γ s/√n.
     """
     xp = namespace(X)
     scale = xp.sqrt(xp.mean(squared_moduli(X), axis=(-2, -1)) / X.shape[-1])

@@ -49,41 +49,26 @@ class Recovery:
     """Settings of the experiment that counts how often each method recovers a sparse code.
 
     A code contains the coefficients of all responses, and r of its rows are active (not zero).
-
-    Parameters
-    ----------
-    active : tuple of int
-        Numbers r of active rows.
-    trials : int
-        Number of random problems for each r; every method solves the same problems.
-    d, kappa, n, tau : int
-        Rows and columns of the dictionary, number of responses, and rank of the code; as in
-        `lucidae.datasets.make_sparse_regression`.
-    row_scaling : {"unit", "jeffreys"}
-        Norms of the active rows: all 1, or drawn from Jeffreys' prior.
-    snr_db : float, optional
-        Signal-to-noise ratio of the responses in decibels; without it there is no noise, and the
-        methods assume a noise variance of 1e-10.
-    leadfield : bool, default=False
-        Whether the dictionary is a MEG lead field rather than Gaussian.
-    criterion : {"rows", "support"}
-        Criterion of success: every row within 1e-3 of the truth, or the r largest rows are the
-        active rows.
-    tol : float, default=1e-6
-        Distance to stationarity at which a problem counts as solved; the support alone needs
-        less accuracy.
     """
 
-    active: tuple[int, ...]
-    trials: int
+    active: tuple[int, ...]  # numbers r of active rows
+    trials: int  # number of random problems for each r; every method solves the same problems
+    # rows and columns of the dictionary, number of responses, and rank of the code; as in
+    # `lucidae.datasets.make_sparse_regression`
     d: int = 100
     kappa: int = 200
     n: int = 20
     tau: int = 3
-    row_scaling: str = "unit"
+    row_scaling: str = "unit"  # norms of the active rows: all 1, or drawn from Jeffreys' prior
+    # signal-to-noise ratio of the responses in decibels; without it there is no noise, and the
+    # methods assume a noise variance of 1e-10
     snr_db: float | None = None
-    leadfield: bool = False
+    leadfield: bool = False  # whether the dictionary is a MEG lead field rather than Gaussian
+    # criterion of success: every row within 1e-3 of the truth, or the r largest rows are the active
+    # rows
     criterion: str = "rows"
+    # distance to stationarity at which a problem counts as solved; the support alone needs less
+    # accuracy
     tol: float = 1e-6
 
     @property
@@ -96,7 +81,7 @@ class Recovery:
         return ("full", "diagonal", "autoencoder", lasso)
 
     def cells(self) -> Sequence[Cell]:
-        """Return one run (a `Cell`) per method and number of active rows of the code."""
+        """Return one run per method and number of active rows of the code."""
         return [self._cell(method, r) for method in self.methods for r in self.active]
 
     def _cell(self, method: str, r: int) -> Cell:
@@ -165,13 +150,7 @@ ABOUT = (
 
 
 def rate(method: str) -> str:
-    """Return the description of a method's success rate, for the sentences that are judged.
-
-    Examples
-    --------
-    >>> rate("full")
-    'success rate of the full-covariance VAE at recovering r nonzero rows'
-    """
+    """Return the description of a method's success rate, for the sentences that are judged."""
     return f"success rate of the {LABELS[method]} at recovering r nonzero rows"
 
 
@@ -190,17 +169,7 @@ def scales(
     reported: Mapping[str, tuple[Any, ...]] | None = None,
     **setting: Any,
 ) -> dict[str, Scale]:
-    """Return the scales "smoke" and "paper" of an experiment on recovery.
-
-    Parameters
-    ----------
-    smoke, paper : mapping of str to tuple of Verdict
-        Verdicts on each statement at the two scales.
-    reported : mapping of str to tuple of Verdict, optional
-        For a scale, the values that are reported without a verdict.
-    **setting
-        Settings of `Recovery` that both scales have in common.
-    """
+    """Return the scales "smoke" and "paper" of an experiment on recovery."""
     small = Recovery((6, 12, 18, 24, 28, 32, 36), 12, d=40, kappa=80, **setting)
     full = Recovery(tuple(range(1, 101)), 100, **setting)
     only = reported or {}
@@ -212,20 +181,13 @@ def scales(
 
 @dataclass(frozen=True, slots=True)
 class Stack:
-    """Problems of one size, stacked along the first axis of each array.
+    """Problems of one size, stacked along the first axis of each array."""
 
-    Parameters
-    ----------
-    dictionary, responses, coef : array
-        Dictionaries (p, d, κ) with κ columns, responses (p, d, n) and true codes (p, κ, n).
-    noise : array of shape (p,)
-        Noise variances that the methods assume.
-    """
-
+    # dictionaries (p, d, κ) with κ columns, responses (p, d, n) and true codes (p, κ, n)
     dictionary: Array
     responses: Array
     coef: Array
-    noise: Array
+    noise: Array  # (p,): noise variances that the methods assume
 
 
 @work("sparsity.recovery/1")

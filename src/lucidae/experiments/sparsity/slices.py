@@ -47,27 +47,19 @@ class Slices:
     An energy is the loss of a sparse model after its encoder has been optimised. A slice is the
     energy as a function of one coordinate, with all others fixed. The models are two VAEs, whose
     posterior covariance is full or diagonal, and an autoencoder.
-
-    Parameters
-    ----------
-    states : int
-        Number of random problems, each with a random point.
-    power, inner, outer : float
-        The example of the two VAEs: squared response, model variance without the column, and noise
-        variance; see `measure_slice`.
-    target, noise : float
-        The example of the autoencoder: response and noise variance.
     """
 
-    states: int
+    states: int  # number of random problems, each with a random point
+    # the example of the two VAEs: squared response, model variance without the column, and noise
+    # variance; see `measure_slice`
     power: float = 10.0
     inner: float = 1.0
     outer: float = 0.01
-    target: float = 3.0
+    target: float = 3.0  # the example of the autoencoder: response and noise variance
     noise: float = 1.0
 
     def cells(self) -> Sequence[Cell]:
-        """Return one run (a `Cell`) for the example slice, and one per random problem.
+        """Return one run for the example slice, and one per random problem.
 
         A slice is the loss as a function of one coordinate, with all others fixed.
         """
@@ -128,22 +120,6 @@ def energies_along(
 
     An energy is the training loss after optimising the encoder. One VAE has a full posterior
     covariance, the other a diagonal one. A relevance is the prior variance of a coefficient.
-
-    Parameters
-    ----------
-    problem : Problem
-        Dictionary with κ columns, responses and noise variance.
-    relevance : ndarray of shape (κ,)
-        Prior variances of the coefficients.
-    index : int
-        Which relevance varies.
-    weights : ndarray of shape (p,)
-        Values of this relevance.
-
-    Returns
-    -------
-    dict of str to ndarray of shape (p,)
-        Energies of the VAEs with ``"full"`` and with ``"diagonal"`` covariance.
     """
     stack = np.repeat(relevance[None, :], len(weights), axis=0)
     stack[:, index] = weights

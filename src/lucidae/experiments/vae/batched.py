@@ -61,24 +61,15 @@ use the same stream."""
 
 @dataclass(frozen=True, slots=True)
 class Arm:
-    """How the posterior covariance of a VAE is parametrised and trained (one arm of a comparison).
+    """How the posterior covariance of a VAE is parametrised and trained."""
 
-    Parameters
-    ----------
-    coupled : bool, default=True
-        Whether the covariance is full; otherwise it is diagonal.
-    relative : bool, default=True
-        Whether the entries of the triangular factor below the diagonal are predicted relative to
-        the standard deviations, as in `GaussianHead`; otherwise they are predicted directly.
-    divided : bool, default=True
-        Whether these entries are divided by √k for k latents, as in `GaussianHead`.
-    uncoupled : float, default=0.25
-        Share of the steps during which latents are independent; see `TrainingSettings`.
-    """
-
-    coupled: bool = True
+    coupled: bool = True  # whether the covariance is full; otherwise it is diagonal
+    # whether the entries of the triangular factor below the diagonal are predicted relative to the
+    # standard deviations, as in `GaussianHead`; otherwise they are predicted directly
     relative: bool = True
+    # whether these entries are divided by √k for k latents, as in `GaussianHead`
     divided: bool = True
+    # share of the steps during which latents are independent; see `TrainingSettings`
     uncoupled: float = 0.25
 
 
@@ -96,27 +87,17 @@ ones that differ from `GaussianHead` in one respect or two (ablations)."""
 
 @dataclass(frozen=True, slots=True)
 class Design:
-    """Settings that all VAEs (runs) of a stack, which are trained together, have in common.
+    """Settings that all VAEs (runs) of a stack, which are trained together, have in common."""
 
-    Parameters
-    ----------
-    hidden : int
-        Width of the two hidden layers of encoder and decoder.
-    steps, batch_size, learning_rate
-        Steps of Adam, samples per step, and the largest learning rate; see `TrainingSettings`.
-    samples, draws : int
-        Number of new samples for the evaluation, and of posterior samples for each.
-    gap_samples : int
-        Number of samples for the Hadamard gap.
-    """
-
-    hidden: int = 256
+    hidden: int = 256  # width of the two hidden layers of encoder and decoder
+    # steps of Adam, samples per step, and the largest learning rate; see `TrainingSettings`
     steps: int = 12_000
     batch_size: int = 256
     learning_rate: float = 1e-3
+    # number of new samples for the evaluation, and of posterior samples for each
     samples: int = 8192
     draws: int = 4
-    gap_samples: int = 1024
+    gap_samples: int = 1024  # number of samples for the Hadamard gap
 
     def training(self, arm: Arm) -> TrainingSettings:
         """Return the settings of training for a kind of covariance: schedules of rate and coupling.
@@ -132,24 +113,12 @@ class Design:
 
 @dataclass(frozen=True, slots=True)
 class VaeRun:
-    """Settings of one VAE among several that are trained together (a stack).
+    """Settings of one VAE among several that are trained together (a stack)."""
 
-    Parameters
-    ----------
-    latents : int
-        Number k of latents, at most `WIDEST`.
-    arm : str
-        Name of an entry of `ARMS`.
-    noise : "learn" or float
-        Noise variance γ: learned, or the last value of a schedule.
-    seed : int
-        Seed of the initial weights, the data and the posterior noise.
-    """
-
-    latents: int
-    arm: str
-    noise: str | float
-    seed: int
+    latents: int  # number k of latents, at most `WIDEST`
+    arm: str  # name of an entry of `ARMS`
+    noise: str | float  # noise variance γ: learned, or the last value of a schedule
+    seed: int  # seed of the initial weights, the data and the posterior noise
 
 
 Source = Callable[[Tensor, Tensor], Tensor]
@@ -171,17 +140,6 @@ class Draws:
 
     Numbers are drawn for several steps at once. Runs with the same seed receive the same numbers,
     so that VAEs with full and with diagonal covariance are compared on the same data and noise.
-
-    Parameters
-    ----------
-    seeds : sequence of int
-        Seed of each run.
-    stream : str
-        Key of `STREAMS`.
-    size : int
-        Number of samples per step.
-    device
-        A torch device.
     """
 
     def __init__(self, seeds: Sequence[int], stream: str, size: int, device: Any) -> None:
@@ -265,21 +223,7 @@ def decode(weights: Mapping[str, Tensor], z: Tensor) -> Tensor:
 
 
 class VaeStack:
-    """Several VAEs (runs) that are trained together; encoders and decoders have two hidden layers.
-
-    Parameters
-    ----------
-    runs : sequence of VaeRun
-        The VAEs.
-    source : callable
-        Function that makes the samples of all runs from random numbers, a `Source`.
-    entries : int
-        Number D of entries of a sample.
-    design : Design
-        Settings that all runs share.
-    device : str
-        Name of a torch device.
-    """
+    """Several VAEs (runs) trained together; encoders and decoders have two hidden layers."""
 
     def __init__(
         self, runs: Sequence[VaeRun], source: Source, entries: int, design: Design, device: str
@@ -424,22 +368,7 @@ class VaeStack:
         ]
 
     def evaluate_best(self, samples: int, steps: int) -> list[dict[str, np.ndarray[Any, Any]]]:
-        """Return for each run −ELBO on new samples, with the encoder and with the best posteriors.
-
-        Parameters
-        ----------
-        samples : int
-            Number of new samples, at most `CHUNK`.
-        steps : int
-            Number of steps of the optimiser, see `best_losses`.
-
-        Returns
-        -------
-        list of dict
-            For each run the means over the samples of −ELBO with the posteriors that the encoder
-            predicts (``encoded``) and with the best ones of full and of diagonal covariance
-            (``best_full``, ``best_diagonal``).
-        """
+        """Return for each run −ELBO on new samples, with encoder and with the best posteriors."""
         seeds = [run.seed for run in self.runs]
         k = self.used.shape[-1]
         x = self.source(*Draws(seeds, "evaluation data", CHUNK, self.device)())[:, :samples]

@@ -55,28 +55,6 @@ def best_losses(
     first-order covariance, a vector u and a triangular or diagonal matrix M, and begin at u = 0
     and M = I. In these coordinates the loss has about unit curvature, so that Adam takes few steps
     to the minimum.
-
-    Parameters
-    ----------
-    decode : callable
-        Decoder, from latents (…, n, k) to means (…, n, D); each row is decoded by itself.
-    x : tensor of shape (…, B, D)
-        The samples.
-    noise : float or tensor of shape (…, 1)
-        Noise variance γ of the decoder.
-    mean : tensor of shape (…, B, k)
-        First posterior means, such as those that an encoder predicts.
-    steps : int
-        Number of steps of Adam.
-    seed : int, default=0
-        Seed of the posterior samples; both kinds of covariance are trained and evaluated with the
-        same numbers.
-
-    Returns
-    -------
-    dict
-        The −ELBO (…, B) of each sample under ``"full"`` and ``"diagonal"``. An optimiser can miss
-        the minimum, so these are upper bounds, up to the noise of `EVALUATED_DRAWS` samples.
     """
     noise = torch.as_tensor(noise, dtype=x.dtype, device=x.device)
     mean = _most_likely(decode, x, noise, mean.detach())
@@ -104,21 +82,7 @@ def best_losses(
 
 
 class _Posteriors:
-    """Gaussian posteriors N(μ + Bu, AM(AM)ᵀ) of some samples, see `best_losses`.
-
-    Parameters
-    ----------
-    mean : tensor of shape (…, B, k)
-        First means μ.
-    precision : tensor of shape (…, B, k, k)
-        The matrices I + JᵀJ/γ.
-    shift : tensor of shape (…, B, k, k)
-        The matrices B.
-    factor : tensor of shape (…, B, k, k)
-        The matrices A.
-    coupled : bool
-        Whether M is triangular; otherwise it is diagonal.
-    """
+    """Gaussian posteriors N(μ + Bu, AM(AM)ᵀ) of some samples, see `best_losses`."""
 
     def __init__(
         self, mean: Tensor, precision: Tensor, shift: Tensor, factor: Tensor, coupled: bool

@@ -28,35 +28,19 @@ Images = np.ndarray[Any, Any]
 
 @dataclass(frozen=True, slots=True)
 class RunSettings:
-    """Settings of the runs at one scale: size of the networks, training, and seeds.
+    """Settings of the runs at one scale: size of the networks, training, and seeds."""
 
-    Parameters
-    ----------
-    latent_dim : int
-        Number of latents; well above what the data need, so that some are not used.
-    width, blocks, stages, features : int
-        Size of the residual networks; see `VAE.resnet`.
-    training : TrainingSettings
-        Settings of the training; their seed is replaced by each of `seeds`.
-    seeds : tuple of int
-        For each seed, one model with full and one with diagonal covariance is trained.
-    noise_variance : "learn" or float, default="learn"
-        Noise variance γ of the decoder, for values in [0, 1]. A learned γ equals the error of its
-        own model; a fixed number gives both models the same trade-off between error and KL.
-
-    Examples
-    --------
-    >>> RUNS["paper"].seeds
-    (0, 1, 2)
-    """
-
-    latent_dim: int
-    width: int
+    latent_dim: int  # number of latents; well above what the data need, so that some are not used
+    width: int  # size of the residual networks; see `VAE.resnet`
     blocks: int
     stages: int
     features: int
+    # settings of the training; their seed is replaced by each of `seeds`
     training: TrainingSettings
+    # for each seed, one model with full and one with diagonal covariance is trained
     seeds: tuple[int, ...]
+    # noise variance γ of the decoder, for values in [0, 1]. A learned γ equals the error of its own
+    # model; a fixed number gives both models the same trade-off between error and KL
     noise_variance: str | float = "learn"
 
     def __post_init__(self) -> None:
@@ -130,24 +114,6 @@ def cell_settings(scale: str, noise_variance: str | float = "learn") -> list[dic
 
     The kind is stored under the name ``"arm"`` and the settings under ``"design"``. These names are
     part of the key under which finished runs are stored, and cannot change.
-
-    Parameters
-    ----------
-    scale : {"smoke", "paper"}
-        Name of the scale.
-    noise_variance : "learn" or float, default="learn"
-        As in `RunSettings`.
-
-    Returns
-    -------
-    list of dict
-        JSON-safe. If the noise variance γ is learned, the settings do not contain it, so that they
-        equal those of runs that were stored before γ could be fixed.
-
-    Examples
-    --------
-    >>> [(cell["arm"], cell["seed"]) for cell in cell_settings("smoke")]
-    [('full', 0), ('diagonal', 0)]
     """
     chosen = replace(RUNS[check_choice(scale, "scale", RUNS)], noise_variance=noise_variance)
     data = "digits" if scale == "smoke" else "mnist"
@@ -163,30 +129,7 @@ def cell_settings(scale: str, noise_variance: str | float = "learn") -> list[dic
 
 @work("vae.comparison/1")
 def measure(group: Sequence[Mapping[str, Any]], device: str) -> list[dict[str, Images]]:
-    """Train the model of each run, and return measured values per epoch and images.
-
-    Parameters
-    ----------
-    group : sequence of mappings
-        Entries of `cell_settings`.
-    device : str
-        Name of a torch device.
-
-    Returns
-    -------
-    list of dict
-        For each run: the values of `training.evaluate` after each epoch, the number of
-        ``parameters``, and images.
-
-    Examples
-    --------
-    >>> cell = cell_settings("smoke")[0]
-    >>> training = {**cell["design"]["training"], "epochs": 1, "batch_size": 750}
-    >>> chosen = {**cell["design"], "training": training, "latent_dim": 2}
-    >>> (arrays,) = measure([{**cell, "design": chosen}], "cpu")
-    >>> arrays["mse"].shape, arrays["full_samples"].shape
-    ((1,), (10, 8, 8))
-    """
+    """Train the model of each run, and return measured values per epoch and images."""
     return [_measure_one(settings, device) for settings in group]
 
 
@@ -200,19 +143,7 @@ def _measure_one(settings: Mapping[str, Any], device: str) -> dict[str, Images]:
 def train_model(
     images: Tensor, held_out: Tensor, chosen: RunSettings, kind: str, seed: int
 ) -> dict[str, Images]:
-    """Train one model; return measured values per epoch, its number of parameters, and images.
-
-    Parameters
-    ----------
-    images, held_out : tensor of shape (n, 1, height, width)
-        Images for training and for evaluation.
-    chosen : RunSettings
-        Size of the networks, and settings of the training.
-    kind : {"full", "diagonal"}
-        Posterior covariance.
-    seed : int
-        Seed of the initial weights, the batches and the noise.
-    """
+    """Train one model; return measured values per epoch, its number of parameters, and images."""
     model, history = fit_model(images, held_out, chosen, kind, seed)
     size = sum(parameter.numel() for parameter in model.parameters())
     return (

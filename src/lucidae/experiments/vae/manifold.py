@@ -44,29 +44,15 @@ more latents together in another group."""
 
 @dataclass(frozen=True, slots=True)
 class Tuned:
-    """Settings of longer runs, in which each kind of covariance is trained with its best rate.
+    """Settings of longer runs, in which each kind of covariance is trained with its best rate."""
 
-    Parameters
-    ----------
-    dimensions, ratios, seeds
-        As in `Manifold`.
-    noise : float
-        Noise variance γ at the end of training.
-    rates : tuple of float
-        Learning rates. For each dimension, number of latents and kind of covariance the one with
-        the lowest mean −ELBO over the seeds is used.
-    steps : int
-        Number of steps of training.
-    best : mapping
-        Numbers ``best_samples`` and ``best_steps``, see `VaeStack.evaluate_best`.
-    """
-
-    dimensions: tuple[int, ...]
+    dimensions: tuple[int, ...]  # as in `Manifold`
     ratios: tuple[int, ...]
     seeds: int
-    noise: float
-    rates: tuple[float, ...]
-    steps: int
+    noise: float  # noise variance γ at the end of training
+    rates: tuple[float, ...]  # learning rates
+    steps: int  # number of steps of training
+    # numbers ``best_samples`` and ``best_steps``, see `VaeStack.evaluate_best`
     best: Mapping[str, int]
 
 
@@ -77,69 +63,31 @@ class Manifold:
     They are trained on data of random generators of known dimension and on images. Ablations, VAEs
     whose full covariance is not parametrised and trained in all respects as in `GaussianHead`, are
     trained as well.
-
-    Parameters
-    ----------
-    scale : {"smoke", "paper"}
-        Name of the scale.
-    dimensions : tuple of int
-        Dimensions r of the data of random generators.
-    ratios : tuple of int
-        Numbers of latents, as multiples of r.
-    widest : int
-        Largest number of latents.
-    noises : tuple
-        Noise variances γ at the end of training; ``"learn"`` learns γ, for the ratios 1 and 2 only.
-    seeds : int
-        Number of seeds.
-    entries : int
-        Number of entries of a sample.
-    design : mapping
-        Arguments of `batched.Design`.
-    image_steps : int
-        Number of steps of training on images, instead of that in `design`.
-    image_dimensions : tuple of int
-        Dimensions of the trained generators of images.
-    image_noises : tuple
-        As `noises`, for images.
-    image_seeds : int
-        Number of seeds for images, and for the ablations.
-    generator_steps : int
-        Steps of training of a generator of images.
-    parts_latents : int
-        Number of latents of the ablations.
-    gap_samples : int
-        Number of images for the Hadamard gap of the models of `vae-mnist`.
-    tuned : Tuned
-        Longer runs with several learning rates.
-    best : mapping
-        Numbers ``best_samples`` of images and ``best_steps`` of steps for the best posteriors of
-        models of digits.
-    digits_epochs : int
-        Number of epochs for which models of digits are trained.
-    costs : tuple of float
-        Approximate seconds on one core of a pair of VAEs of random generators, of images, of the
-        ablations, of one run of `vae-mnist`, and of a pair of longer runs.
     """
 
-    scale: str
-    dimensions: tuple[int, ...]
-    ratios: tuple[int, ...]
-    widest: int
+    scale: str  # name of the scale
+    dimensions: tuple[int, ...]  # dimensions r of the data of random generators
+    ratios: tuple[int, ...]  # numbers of latents, as multiples of r
+    widest: int  # largest number of latents
+    # noise variances γ at the end of training; ``"learn"`` learns γ, for the ratios 1 and 2 only
     noises: tuple[Noise, ...]
-    seeds: int
-    entries: int
-    design: Mapping[str, Any]
-    image_steps: int
-    image_dimensions: tuple[int, ...]
-    image_noises: tuple[Noise, ...]
-    image_seeds: int
-    generator_steps: int
-    parts_latents: int
-    gap_samples: int
-    tuned: Tuned
+    seeds: int  # number of seeds
+    entries: int  # number of entries of a sample
+    design: Mapping[str, Any]  # arguments of `batched.Design`
+    image_steps: int  # number of steps of training on images, instead of that in `design`
+    image_dimensions: tuple[int, ...]  # dimensions of the trained generators of images
+    image_noises: tuple[Noise, ...]  # as `noises`, for images
+    image_seeds: int  # number of seeds for images, and for the ablations
+    generator_steps: int  # steps of training of a generator of images
+    parts_latents: int  # number of latents of the ablations
+    gap_samples: int  # number of images for the Hadamard gap of the models of `vae-mnist`
+    tuned: Tuned  # longer runs with several learning rates
+    # numbers ``best_samples`` of images and ``best_steps`` of steps for the best posteriors of
+    # models of digits
     best: Mapping[str, int]
-    digits_epochs: int
+    digits_epochs: int  # number of epochs for which models of digits are trained
+    # approximate seconds on one core of a pair of VAEs of random generators, of images, of the
+    # ablations, of one run of `vae-mnist`, and of a pair of longer runs
     costs: tuple[float, float, float, float, float]
 
     @property

@@ -29,23 +29,7 @@ N_IMAGES = 8
 
 @work("vae.manifold/1")
 def measure(group: Sequence[Settings], device: str) -> list[Arrays]:
-    """Train VAEs of different kinds on the same data, and measure each.
-
-    Parameters
-    ----------
-    group : sequence of mappings
-        For each run: ``source`` (``"random"``, ``"images"`` or ``"rows"``), ``dimension`` r of the
-        data, ``latents``, ``noise``, ``seed``, ``arms`` (keys of `batched.ARMS`), ``design`` and,
-        for images, ``rows`` (a key of `comparison.SOURCES`).
-    device : str
-        Name of a torch device.
-
-    Returns
-    -------
-    list of dict
-        For each run and arm, under ``NAME/ARM``: the values of `VaeStack.evaluate` and the
-        ``course`` of the training loss.
-    """
+    """Train VAEs of different kinds on the same data, and measure each."""
     stack, copies, arrays = _stack(group, device)
     course = stack.train().cpu().numpy()
     found = stack.evaluate()

@@ -381,22 +381,7 @@ def compared(cells: Results) -> dict[str, float]:
 
 
 def best_rates(cells: Results, rates: Sequence[float]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return values of VAEs with diagonal and with full covariance, at their best learning rates.
-
-    Parameters
-    ----------
-    cells : Results
-        Runs with more training steps, of one noise variance, number of latents and dimension of the
-        data, for all learning rates and seeds.
-    rates : sequence of float
-        The learning rates.
-
-    Returns
-    -------
-    tuple of dict
-        For the VAEs with diagonal and for those with full covariance: each measured value as an
-        array over the seeds, and the best learning rate under ``rate``.
-    """
+    """Return values of VAEs with diagonal and full covariance at their best learning rates."""
     chosen = {}
     for arm in ARMS:
         found = []
@@ -425,11 +410,6 @@ def compared_best(diagonal: Mapping[str, Any], full: Mapping[str, Any]) -> dict[
     O(diagonal, full) − O(full, full) and ``better_diagonal`` is O(full, diagonal) − O(diagonal,
     diagonal), each plus `ALLOWED` standard errors. ``encoder_diagonal`` and ``encoder_full`` are
     −ELBO with the posteriors that the encoder predicts minus −ELBO with the best ones.
-
-    Parameters
-    ----------
-    diagonal, full : mapping of str to ndarray
-        The values of `VaeStack.evaluate_best` of the two VAEs, one for each seed or sample.
     """
     cost = diagonal["best_diagonal"] - full["best_full"]
     better_full = diagonal["best_full"] - full["best_full"]

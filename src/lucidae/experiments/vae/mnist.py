@@ -31,24 +31,15 @@ DATA = {
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Settings: networks of equal size with both kinds of posterior covariance; needs PyTorch.
+    """Settings: networks of equal size with both kinds of posterior covariance; needs PyTorch."""
 
-    Parameters
-    ----------
-    scale : {"smoke", "paper"}
-        Name of the settings in `lucidae.experiments.vae.comparison`.
-    seconds : float
-        Approximate seconds per run.
-    noise_variance : "learn" or float, default="learn"
-        Noise variance γ of the decoder: learned by each model, or fixed.
-    """
-
-    scale: str
-    seconds: float
+    scale: str  # name of the settings in `lucidae.experiments.vae.comparison`
+    seconds: float  # approximate seconds per run
+    # noise variance γ of the decoder: learned by each model, or fixed
     noise_variance: str | float = "learn"
 
     def cells(self) -> Sequence[Cell]:
-        """Return one run (a `Cell`) per kind of posterior covariance (full, diagonal) and seed."""
+        """Return one run per kind of posterior covariance (full, diagonal) and seed."""
         study = self._study()
         settings = study.cell_settings(self.scale, self.noise_variance)
         return [Cell(study.measure, one, self.seconds) for one in settings]

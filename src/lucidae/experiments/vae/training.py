@@ -48,39 +48,17 @@ class TrainingSettings:
     gradients of its triangular factor dominate those of the encoder. Latents are therefore
     independent at first, whatever the kind of covariance, and are then coupled step by step
     (`GaussianHead.coupling`).
-
-    Parameters
-    ----------
-    epochs : int, default=40
-        Passes over the data.
-    batch_size : int, default=256
-        Samples per step; an incomplete last batch of an epoch is left out.
-    learning_rate : float, default=1e-3
-        Largest rate of Adam.
-    precision : {"float32", "bfloat16"}, default="float32"
-        Arithmetic of the layers in training; posteriors, losses and evaluation use float32.
-    compiled : bool, default=False
-        Compile the training step with `torch.compile`.
-    uncoupled : float, default=0.25
-        Share of the steps, at most one half, during which the latents are independent. After
-        that, the coupling increases to 1 over half as many steps.
-    seed : int, default=0
-        Seed of batches and noise.
-
-    Examples
-    --------
-    >>> from lucidae.experiments.vae.training import TrainingSettings
-    >>> TrainingSettings(epochs=2).rate(0, 100), TrainingSettings(epochs=2).rate(99, 100) < 1e-5
-    (1e-05, True)
     """
 
-    epochs: int = 40
-    batch_size: int = 256
-    learning_rate: float = 1e-3
+    epochs: int = 40  # passes over the data
+    batch_size: int = 256  # samples per step; an incomplete last batch of an epoch is left out
+    learning_rate: float = 1e-3  # largest rate of Adam
+    # arithmetic of the layers in training; posteriors, losses and evaluation use float32
     precision: str = "float32"
-    compiled: bool = False
+    compiled: bool = False  # compile the training step with `torch.compile`
+    # share of the steps, at most one half, during which the latents are independent
     uncoupled: float = 0.25
-    seed: int = 0
+    seed: int = 0  # seed of batches and noise
 
     def __post_init__(self) -> None:
         check_integer(self.epochs, "epochs", low=1)
@@ -106,39 +84,14 @@ class TrainingSettings:
 
 @dataclass(eq=False)
 class Training:
-    """State of a training: the model, its optimizer, the steps taken and the values per epoch.
+    """State of a training: the model, its optimizer, the steps taken and the values per epoch."""
 
-    Parameters
-    ----------
-    model : nn.Module
-        A model whose forward pass returns an `Evidence`, such as `VAE`.
-    images : tensor of shape (n, …)
-        Training data, on the model's device.
-    held_out : tensor of shape (n', …)
-        Data for the evaluation after each epoch.
-    settings : TrainingSettings
-        Settings of the training.
-    n_steps : int, default=0
-        Number of steps taken so far.
-    records : list of dict
-        Measured values after each epoch, by name.
-
-    Examples
-    --------
-    >>> import torch
-    >>> from lucidae.nn import VAE
-    >>> from lucidae.experiments.vae.training import Training, TrainingSettings
-    >>> model = VAE.resnet((1, 8, 8), 2, width=8, features=8)
-    >>> x = torch.rand(40, 1, 8, 8)
-    >>> Training(model, x, x, TrainingSettings(epochs=2, batch_size=10)).per_epoch
-    4
-    """
-
-    model: Any
-    images: Tensor
-    held_out: Tensor
-    settings: TrainingSettings
-    n_steps: int = 0
+    model: Any  # A model whose forward pass returns an `Evidence`, such as `VAE`
+    images: Tensor  # (n, …): training data, on the model's device
+    held_out: Tensor  # (n', …): data for the evaluation after each epoch
+    settings: TrainingSettings  # settings of the training
+    n_steps: int = 0  # number of steps taken so far
+    # measured values after each epoch, by name
     records: list[dict[str, float]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -241,39 +194,7 @@ def train(
     checkpoint: str | os.PathLike[str] | None = None,
     callbacks: Sequence[Callable[[Any], Any]] = (),
 ) -> Solution[Training]:
-    """Train a VAE, or continue an interrupted training with the same settings.
-
-    Parameters
-    ----------
-    model : nn.Module
-        A model such as `VAE`; it is trained in place.
-    images, held_out : tensors
-        Training data and data for the evaluation, on the model's device.
-    settings : TrainingSettings
-        Settings of the training.
-    checkpoint : path, optional
-        File to which the state is written, and from which the training is continued if it exists.
-    callbacks : sequence of callable
-        As in `lucidae.iteration.iterate`; called after each epoch.
-
-    Returns
-    -------
-    Solution
-        Its value is the `Training`. Its history has one entry per epoch. Its status is DIVERGED if
-        the loss is not finite.
-
-    Examples
-    --------
-    >>> import torch
-    >>> from lucidae.nn import VAE
-    >>> from lucidae.experiments.vae.training import TrainingSettings, train
-    >>> _ = torch.manual_seed(0)
-    >>> model = VAE.resnet((1, 8, 8), 2, width=8, features=8)
-    >>> x = torch.rand(40, 1, 8, 8)
-    >>> ended = train(model, x, x, TrainingSettings(epochs=2, batch_size=20))
-    >>> ended.status, len(ended.history["mse"])
-    (<Status.ITERATION_LIMIT: 'iteration limit'>, 2)
-    """
+    """Train a VAE, or continue an interrupted training with the same settings."""
     state = Training(model, images, held_out, settings)
     writer = None if checkpoint is None else CheckpointWriter(checkpoint)
     if checkpoint is not None:
@@ -309,15 +230,7 @@ def _cuda(images: Tensor) -> list[Any]:
 
 
 class CheckpointWriter:
-    """Callback that writes a training to a file from time to time, so that it can be continued.
-
-    Parameters
-    ----------
-    path : path
-        The file; replaced atomically.
-    every_seconds : float, default=30.0
-        Smallest time between two writes in seconds.
-    """
+    """Callback that writes a training to a file from time to time, so that it can be continued."""
 
     def __init__(self, path: str | os.PathLike[str], every_seconds: float = 30.0) -> None:
         self.path = Path(path)
@@ -351,12 +264,7 @@ def _described(state: Training) -> str:
 
 
 def restore(state: Training, path: str | os.PathLike[str]) -> None:
-    """Load a checkpoint into a training in place; do nothing if the file does not exist.
-
-    Examples
-    --------
-    >>> restore(None, "never-written.npz")
-    """
+    """Load a checkpoint into a training in place; do nothing if the file does not exist."""
     if not Path(path).exists():
         return
     arrays = load_arrays(path, "a checkpoint of a training run")
@@ -396,34 +304,7 @@ def _under(prefix: str, arrays: dict[str, Any]) -> dict[str, Any]:
 
 
 def evaluate(model: Any, images: Tensor, *, seed: int = 0) -> dict[str, float]:
-    """Return errors, KL divergence, evidence lower bound and active latents on a set of samples.
-
-    Parameters
-    ----------
-    model : VAE
-        The model; it is not changed.
-    images : tensor of shape (n, …)
-        At least two samples, on the model's device.
-    seed : int, default=0
-        Seed of the noise; the caller's random state does not change.
-
-    Returns
-    -------
-    dict of str to float
-        ``mse`` from the posterior means (Wipf 2023, Definition 3.1) and ``sampled_mse`` from
-        samples, both per pixel; ``kl`` and ``loss`` (−ELBO) in nats per sample;
-        ``noise_variance`` of the decoder; numbers of ``active`` latents (coordinates) and of
-        ``active_directions`` of the latent space.
-
-    Examples
-    --------
-    >>> import torch
-    >>> from lucidae.nn import VAE
-    >>> from lucidae.experiments.vae.training import evaluate
-    >>> figures = evaluate(VAE.resnet((1, 8, 8), 2, width=8, features=8), torch.rand(9, 1, 8, 8))
-    >>> sorted(figures)
-    ['active', 'active_directions', 'kl', 'loss', 'mse', 'noise_variance', 'sampled_mse']
-    """
+    """Return errors, KL divergence, evidence lower bound and active latents on a set of samples."""
     with seeded(model, images, seed):
         parts = [_measure(model, chunk) for chunk in images.split(CHUNK)]
     sums = torch.stack([part[0] for part in parts]).sum(0) / len(images)

@@ -50,15 +50,7 @@ class _Bundle(tuple[Any, ...]):
 
 
 class Ensemble:
-    """Simulated training runs with the same method, optimizer and value of `tied`.
-
-    Parameters
-    ----------
-    runs : sequence of Run
-        The runs; their step sizes and seeds may differ.
-    plan : Plan
-        Settings that all runs share.
-    """
+    """Simulated training runs with the same method, optimizer and value of `tied`."""
 
     def __init__(self, runs: Sequence[Run], plan: Plan) -> None:
         self.runs, self.plan = runs, plan
@@ -149,19 +141,7 @@ class Ensemble:
     def epoch(
         self, state: Any, rates: Array, drawn: Array | None = None, width: int | None = None
     ) -> Any:
-        """Return the optimizer's state after one pass over the rows.
-
-        Parameters
-        ----------
-        state : state of the optimizer
-            The state of all runs.
-        rates : array of shape (runs, 1, 1)
-            Step size of each run.
-        drawn : array of shape (runs, n), optional
-            Random numbers from which the masks of nested dropout follow, one per run and row.
-        width : int, optional
-            Upper bound on the number of latents that these masks keep.
-        """
+        """Return the optimizer's state after one pass over the rows."""
         optimizer = self.optimizer(rates, self.plan.momentum)
         for _ in range(self._steps_per_epoch):
             direction = self._direction(state.weights, drawn, width)
@@ -251,17 +231,6 @@ class Ensemble:
         On a CUDA device the step is recorded as a CUDA graph and run by one launch. Steps on
         mini-batches differ from each other and are not recorded. The second function is None if
         states need not be copied.
-
-        Parameters
-        ----------
-        epoch : callable
-            Computes one epoch from a state, and for nested dropout from its random numbers.
-        example : state
-            A state, from which the device is read.
-        epochs : int
-            Number of epochs.
-        end : callable
-            Applied to the state after the last epoch.
         """
 
         def several(state: Any, drawn: Any = None, width: int | None = None) -> Any:

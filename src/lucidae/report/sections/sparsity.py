@@ -95,8 +95,8 @@ def _fitted(dictionary: Matrix, responses: Matrix, clock: Clock) -> Any:
 def _relevances(model: Any, names: tuple[str, ...], truth: Matrix | None) -> Plot:
     """Return a plot of the relevance of each column.
 
-    The relevance of a column is the prior variance of its coefficients. `truth` contains the
-    indices of the columns from which the data were generated, or is None if they are not known.
+    `truth` contains the indices of the columns from which the data were generated, or is None if
+    they are not known.
     """
     values = np.asarray(model.relevance_)
     support = np.asarray(model.support_, dtype=int)
