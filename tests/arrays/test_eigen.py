@@ -146,65 +146,65 @@ def test_eigenvectors_that_are_not_orthonormal_are_replaced(monkeypatch, xp):
     assert_leading(values, vectors, matrix, SPECTRA["distinct"])
 
 
+@pytest.fixture
+def arpack_first(monkeypatch):
+    monkeypatch.setattr(eigen, "ARPACK_FEATURES", SIZE)
+    monkeypatch.setattr(eigen, "ARPACK_SHARE", 5.0)
+
+
 @pytest.mark.parametrize("name", SPECTRA)
 @pytest.mark.parametrize("k", [1, 2, 3])
-def test_the_lanczos_method_gives_the_dense_spectrum(monkeypatch, name, k):
+def test_arpack_gives_the_dense_spectrum(arpack_first, name, k):
     matrix = symmetric(SPECTRA[name])
-    dense_values, _ = moment_with(matrix).spectrum(k)
-    monkeypatch.setattr(eigen, "LANCZOS_FEATURES", SIZE)
-    monkeypatch.setattr(eigen, "LANCZOS_SHARE", 1.0)
     values, vectors = moment_with(matrix).spectrum(k)
     assert_leading(values, vectors, matrix, SPECTRA[name])
-    assert_allclose(values, dense_values, atol=1e-12 * max(dense_values[0], 1e-300))
 
 
 @pytest.mark.parametrize("scale", [1e-150, 1e-30, 1.0, 1e30, 1e150])
-def test_the_lanczos_method_is_as_accurate_in_any_units(monkeypatch, scale):
+def test_arpack_is_as_accurate_in_any_units(monkeypatch, arpack_first, scale):
     matrix = scale * symmetric(SPECTRA["steep"])
     monkeypatch.setattr(eigen, "subset_eigenpairs", None)  # no dense solver
-    monkeypatch.setattr(eigen, "LANCZOS_FEATURES", SIZE)
-    monkeypatch.setattr(eigen, "LANCZOS_SHARE", 1.0)
     values, vectors = eigen.leading_eigenpairs(matrix, 3)
     assert_leading(values / scale, vectors, matrix / scale, SPECTRA["steep"])
 
 
-def test_iterations_give_up_after_their_products():
-    matrix = symmetric(np.linspace(1.0, 0.999, SIZE))
-    calls = []
-
-    def apply(v):
-        calls.append(1)
-        return matrix @ v / SIZE
-
-    assert eigen.iterated_eigenpairs(apply, SIZE, 2, products=10) is None
-    assert len(calls) <= 10
-    assert eigen.iterated_eigenpairs(apply, SIZE, 2, products=10, restarts=True) is None
-    assert len(calls) < 10 + 3 * eigen.ARPACK_VECTORS
+LARGE = {
+    "decaying": 1.0 / np.arange(1, 301),
+    "steep": np.geomspace(1.0, 1e-12, 300),
+    "flat": np.r_[np.linspace(10.0, 5.0, 8), np.linspace(1.0, 0.0, 292)],
+    "close": np.r_[1.0, 1.0 - 1e-3, 1.0 - 2e-3, 0.5 / np.arange(1, 298)],
+}
 
 
 @pytest.mark.parametrize("rough", [False, True])
-def test_arpack_takes_over_where_too_many_vectors_would_be_stored(monkeypatch, rough):
-    matrix = symmetric(SPECTRA["distinct"]) / SPECTRA["distinct"].sum()
-    expected = np.sort(SPECTRA["distinct"])[::-1][:3] / SPECTRA["distinct"].sum()
-    monkeypatch.setattr(eigen, "LANCZOS_STEPS", 8)
-    assert eigen.iterated_eigenpairs(lambda v: matrix @ v, SIZE, 3, 500) is None
-    values, vectors = eigen.iterated_eigenpairs(
-        lambda v: matrix @ v, SIZE, 3, 500, rough=rough, restarts=True
-    )
-    assert_allclose(values[:2], expected[:2], rtol=1e-12)
-    assert 0.8 * expected[2] < values[2] <= expected[2] * (1 + 1e-12)
-    assert_allclose(vectors.T @ vectors, np.eye(3), atol=1e-12)
+@pytest.mark.parametrize("k", [1, 2, 7])
+@pytest.mark.parametrize("name", LARGE)
+def test_arpack_is_accurate_and_estimates_a_rough_last_pair(name, k, rough):
+    matrix, expected = symmetric(LARGE[name]), LARGE[name][:k]
+    values, vectors = eigen.arpack_eigenpairs(lambda v: matrix @ v, 300, k, 600, rough=rough)
+    strict = k - 1 if rough and k > 1 else k
+    assert_leading(values[:strict], vectors[:, :strict], matrix, LARGE[name])
+    assert_allclose(vectors.T @ vectors, np.eye(k), rtol=0, atol=1e-14)
+    residuals = np.linalg.norm(matrix @ vectors - vectors * values, axis=0)[:strict]
+    assert residuals.max() <= 3e-14 * expected[0]
+    assert 0.9 * expected[-1] <= values[-1] <= expected[-1] + 1e-14 * expected[0]
 
 
-@pytest.mark.parametrize("solver", ["lanczos_eigenpairs", "_arpack_eigenpairs"])
-def test_a_missed_copy_is_noticed(monkeypatch, solver):
+@pytest.mark.parametrize("products", [10, 30, 60])
+def test_arpack_gives_up_after_its_products(products):
+    matrix, calls = symmetric(np.linspace(1.0, 0.999, 300)), []
+    found = eigen.arpack_eigenpairs(lambda v: calls.append(1) or matrix @ v, 300, 5, products)
+    assert found is None
+    assert len(calls) <= products + 2
+
+
+def test_copies_that_arpack_missed_are_noticed(monkeypatch):
     matrix = symmetric(np.r_[2.0, 2.0, np.linspace(1.0, 0.1, SIZE - 2)])
     _, vectors = np.linalg.eigh(matrix)
-    without = vectors[:, [-2, -3]]  # one copy of the eigenvalue 2, and the next one
-    monkeypatch.setattr(eigen, "lanczos_eigenpairs", lambda *_, **__: None)
-    monkeypatch.setattr(eigen, solver, lambda *_, **__: (np.array([2.0, 1.0]), without))
-    found = eigen.iterated_eigenpairs(lambda v: matrix @ v, SIZE, 2, 100, restarts=True)
-    assert found is None
+    without = vectors[:, [-3, -2]]  # one copy of the eigenvalue 2, and the next one
+    assert eigen.arpack_eigenpairs(lambda v: matrix @ v, SIZE, 2, 100) is not None
+    monkeypatch.setattr(eigen, "eigsh", lambda *_, **__: (np.array([1.0, 2.0]), without))
+    assert eigen.arpack_eigenpairs(lambda v: matrix @ v, SIZE, 2, 100) is None
 
 
 @pytest.mark.parametrize("size", [1, 63, 64, 65, 130])

@@ -22,7 +22,6 @@ from lucidae.arrays import (
     to_numpy,
 )
 from lucidae.arrays.krylov import EXTRA, RESIDUAL, WIDEST, krylov_eigenpairs
-from lucidae.arrays.lanczos import lanczos_eigenpairs
 from lucidae.arrays.threads import one_scipy_thread
 
 ITERATIVE_FEATURES = 3000
@@ -39,31 +38,22 @@ ITERATIVE_SHARE = 20
 """Block Krylov iteration is used if the number of rows of the matrix divided by the number of
 wanted eigenpairs is at least this number."""
 
-LANCZOS_FEATURES = 300
-"""Smallest number of rows of a matrix for which the Lanczos method is tried before the dense
-solver. With eigenvalues that decay it takes less than a quarter of the time."""
+ARPACK_FEATURES = 300
+"""Smallest number of rows of a matrix for which ARPACK is tried before the dense solver. With
+eigenvalues that decay it takes less than a quarter of the time."""
 
-LANCZOS_LARGEST = 4096
-"""Largest number of rows of a matrix for which the Lanczos method is tried before block Krylov
-iteration. A larger matrix is read from memory for every product, and products with a block read it
-less often."""
+ARPACK_LARGEST = 4096
+"""Largest number of rows of a matrix for which ARPACK is tried before block Krylov iteration. A
+larger matrix is read from memory for every product, and products with a block read it less often.
+"""
 
-LANCZOS_PAIRS = 64
-"""Largest number of wanted eigenpairs of a matrix for which the Lanczos method is tried. It
-orthogonalises one vector at a time, which takes most of the time if there are more."""
+ARPACK_PAIRS = 64
+"""Largest number of wanted eigenpairs of a matrix for which ARPACK is tried: orthogonalising one
+vector at a time takes most of the time if there are more."""
 
-LANCZOS_SHARE = 0.1
-"""The Lanczos method is given up after this number times the number of rows of a matrix, plus
-`LANCZOS_LEAST`, in products with vectors. They then have taken about as long as the dense solver
-would."""
-
-LANCZOS_LEAST = 30
-
-LANCZOS_STEPS = 600
-"""Largest number of vectors that the Lanczos method stores."""
-
-ARPACK_VECTORS = 30
-"""Smallest number of vectors that ARPACK stores; more make fewer restarts necessary."""
+ARPACK_SHARE, ARPACK_LEAST = 0.1, 30
+"""ARPACK is given up after `ARPACK_SHARE` times the number of rows of a matrix plus `ARPACK_LEAST`
+products with vectors. They then have taken about as long as the dense solver would."""
 
 LARGEST_WHOLE = 1200
 """Largest number of rows of a matrix of which all eigenpairs are computed if many are wanted."""
@@ -100,9 +90,9 @@ def leading_eigenpairs(matrix: Array, k: int) -> tuple[Array, Array]:
     found = None
     smallest = ITERATIVE_FEATURES if on_host(matrix) else ITERATIVE_ON_DEVICE
     few = k <= size // ITERATIVE_SHARE
-    vectors = LANCZOS_FEATURES <= size <= LANCZOS_LARGEST and k <= LANCZOS_PAIRS
+    vectors = ARPACK_FEATURES <= size <= ARPACK_LARGEST and k <= ARPACK_PAIRS
     if is_numpy(matrix) and few and vectors:
-        found = _dense_lanczos(matrix, k)
+        found = _dense_arpack(matrix, k)
     if found is None and size >= smallest and few:
         # A dense solver takes about 6 size³ operations at the speed of products with vectors, which
         # is as much as this number of products with a block of k vectors.
@@ -128,63 +118,47 @@ def _takes_all(size: int, k: int) -> bool:
     return size <= LARGEST_WHOLE and k > size // WHOLE_SHARE
 
 
-def _dense_lanczos(matrix: Array, k: int) -> tuple[Array, Array] | None:
-    """Return the `k` leading eigenpairs of a dense matrix by the Lanczos method.
-
-    The result is None if this takes too long.
-    """
+def _dense_arpack(matrix: Array, k: int) -> tuple[Array, Array] | None:
+    """Return the `k` leading eigenpairs of a dense matrix by ARPACK; None if it takes too long."""
     # Tolerances of small numbers are absolute, so that the trace is made 1.
     unit = float(np.trace(matrix))
     if matrix.dtype != np.float64 or not 0.0 < unit < np.inf:
         return None
-    steps = LANCZOS_LEAST + int(LANCZOS_SHARE * matrix.shape[0])
-    found = iterated_eigenpairs(lambda v: (matrix @ v) / unit, matrix.shape[0], k, steps)
+    products = ARPACK_LEAST + int(ARPACK_SHARE * matrix.shape[0])
+    found = arpack_eigenpairs(lambda v: (matrix @ v) / unit, matrix.shape[0], k, products)
     return None if found is None else (found[0] * unit, found[1])
 
 
-def iterated_eigenpairs(
-    apply: Callable[[Array], Array],
-    size: int,
-    k: int,
-    products: int,
-    *,
-    rough: bool = False,
-    restarts: bool = False,
+def arpack_eigenpairs(
+    apply: Callable[[Array], Array], size: int, k: int, products: int, *, rough: bool = False
 ) -> tuple[Array, Array] | None:
-    """Return the `k` leading eigenpairs of a positive semidefinite matrix, one vector at a time."""
+    """Return the `k` leading eigenpairs of a positive semidefinite matrix, one vector at a time.
+
+    With `rough`, the last pair is only estimated. The result is None if about `products` products
+    with vectors do not suffice, or if an eigenvector (a copy of a repeated eigenvalue) was missed.
+    """
     rough = rough and k > 1
     count = k - 1 if rough else k
-    found = lanczos_eigenpairs(apply, size, k, min(products, LANCZOS_STEPS), rough=rough)
-    if found is None and restarts:
-        found = _arpack_eigenpairs(apply, size, count, products)
-    if found is None:
+    kept = max(2 * count + 1, 20)  # vectors that ARPACK stores; a restart adds kept − count
+    restarts = (products - kept) // (kept - count)
+    if kept >= size or restarts < 1:
         return None
-    values, vectors = found
-    next_value, next_vector = _outside(apply, vectors[:, :count])
-    if not values[count - 1] > 0.0 or next_value > values[count - 1] + MISSED * values[0]:
-        return None
-    if rough and (len(values) < k or next_value > values[-1]):
-        values = np.append(values[:count], next_value)
-        vectors = np.concatenate([vectors[:, :count], next_vector[:, None]], axis=1)
-    return values, vectors
-
-
-def _arpack_eigenpairs(
-    apply: Callable[[Array], Array], size: int, k: int, products: int
-) -> tuple[Array, Array] | None:
-    """Return the `k` leading eigenpairs by ARPACK; None if it needs more than some `products`."""
     operator = LinearOperator((size, size), matvec=apply, dtype=np.float64)
     start = np.random.default_rng(0).standard_normal(size)
-    kept = min(size, max(2 * k + 1, ARPACK_VECTORS))
-    restarts = max(1, products // max(kept - k, 1))
     try:
         # NumPy computes the products; SciPy's threads would wait for those of NumPy.
         with one_scipy_thread():
-            values, vectors = eigsh(operator, k, which="LA", v0=start, ncv=kept, maxiter=restarts)
+            found = eigsh(operator, count, which="LA", v0=start, ncv=kept, maxiter=restarts)
     except ArpackError:
         return None
-    vectors = vectors[:, ::-1]
-    return values[::-1].copy(), vectors / np.linalg.norm(vectors, axis=0)
+    values, vectors = found[0][::-1].copy(), np.linalg.qr(found[1][:, ::-1])[0]
+    next_value, next_vector = _outside(apply, vectors)
+    if not values[-1] > 0.0 or next_value > values[-1] + MISSED * values[0]:
+        return None
+    if rough:
+        values = np.append(values, next_value)
+        vectors = np.concatenate([vectors, next_vector[:, None]], axis=1)
+    return values, vectors
 
 
 def _outside(apply: Callable[[Array], Array], vectors: Array) -> tuple[float, Array]:

@@ -27,7 +27,7 @@ from lucidae.arrays import (
     squared_norms,
     zeros_like_shape,
 )
-from lucidae.arrays.eigen import ITERATIVE_SHARE, LANCZOS_FEATURES, fix_signs
+from lucidae.arrays.eigen import ARPACK_FEATURES, ITERATIVE_SHARE, fix_signs
 from lucidae.arrays.krylov import EXTRA, krylov_eigenpairs
 from lucidae.arrays.row_products import has_fast_products
 from lucidae.arrays.threads import one_thread
@@ -384,7 +384,7 @@ def _many(wanted: Any, m: int) -> bool:
 
     `wanted` is the argument `n_components`; unless it is an integer, all eigenpairs are needed.
     """
-    return m < LANCZOS_FEATURES or not isinstance(wanted, int) or wanted > m // ITERATIVE_SHARE
+    return m < ARPACK_FEATURES or not isinstance(wanted, int) or wanted > m // ITERATIVE_SHARE
 
 
 def _moment_is_cheapest(X: Any, wanted: Any) -> bool:

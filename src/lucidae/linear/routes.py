@@ -9,8 +9,8 @@ features. Their costs in floating-point operations are:
 * block Krylov iteration, which forms neither matrix: 4 n m b operations for each product with a
   block of b vectors.
 
-If the rows are sparse, or dense and small, the Lanczos method takes the place of block Krylov
-iteration: it multiplies one vector at a time, and needs fewer products in all. Large dense rows are
+If the rows are sparse, or dense and small, ARPACK takes the place of block Krylov iteration: it
+multiplies one vector at a time, and needs fewer products in all. Large dense rows are
 multiplied with narrow blocks of four or eight vectors, in pieces that stay in the cache; float32
 rows in single precision, and one product in double precision refines the result.
 
@@ -33,7 +33,7 @@ import numpy as np
 import scipy.sparse
 
 from lucidae.arrays import Array, as_double, device, eigh_descending, eye_like, is_numpy, namespace
-from lucidae.arrays.eigen import fix_signs, iterated_eigenpairs, leading_eigenpairs
+from lucidae.arrays.eigen import arpack_eigenpairs, fix_signs, leading_eigenpairs
 from lucidae.arrays.krylov import EXTRA, WIDEST, krylov_eigenpairs
 from lucidae.arrays.row_products import moment_product
 from lucidae.arrays.threads import blas_threads, in_threads, one_thread
@@ -69,7 +69,7 @@ MANY_COST = 2.5
 large, and orthogonalising the block takes as long as multiplying it."""
 
 SMALL_ROWS = 2**23
-"""Largest number of entries of dense rows for which the Lanczos method is used, for at most `MANY`
+"""Largest number of entries of dense rows for which ARPACK is used, for at most `MANY`
 eigenpairs. It needs fewer products than a block iteration and orthogonalises less, which counts
 more than that a block reads the rows less often."""
 
@@ -122,10 +122,12 @@ refined; otherwise double precision is used. The bound would be attained if all 
 along one neighbouring eigenvector. They lie in all directions, and the error of the refined vectors
 is below 1e-6."""
 
-ARPACK_ENTRIES = 30
+LIGHT_ENTRIES = 30
 """Largest number of stored entries of a sparse matrix, divided by the sum of its numbers of rows
-and columns, for which ARPACK is used if the Lanczos method needs too many vectors. With more
-entries the products take most of the time, and those with a block of vectors are faster."""
+and columns, for which ARPACK may use `MOST_PRODUCTS`. With more entries the products take most of
+the time, and those with a block of vectors are faster."""
+
+MOST_HEAVY_PRODUCTS = 600
 
 MOST_PRODUCTS = 4000
 """Number of products with vectors after which an iteration with vectors is given up."""
@@ -442,7 +444,7 @@ def vector_eigenpairs(
 ) -> Spectrum | None:
     """Return the `k` leading eigenpairs of the second moment of rows X (n, m) by vector iteration.
 
-    One vector at a time is multiplied (`lucidae.arrays.eigen.iterated_eigenpairs`), which is as
+    One vector at a time is multiplied (`lucidae.arrays.eigen.arpack_eigenpairs`), which is as
     fast as a block of vectors if the matrix is sparse or small, and needs fewer products than block
     Krylov iteration. The matrix is AᵀA or AAᵀ for the centred and weighted rows A, whichever is
     smaller.
@@ -468,10 +470,11 @@ def vector_eigenpairs(
 
     size, apply = (m, features) if m <= n else (n, rows)
     sparse = scipy.sparse.issparse(X)
-    restarts = not sparse or X.nnz <= ARPACK_ENTRIES * (n + m)
+    light = not sparse or X.nnz <= LIGHT_ENTRIES * (n + m)
+    products = MOST_PRODUCTS if light else MOST_HEAVY_PRODUCTS
     # Products of sparse rows use no BLAS, whose threads would only be woken up by short vectors.
     with one_thread() if sparse else nullcontext():
-        found = iterated_eigenpairs(apply, size, k, MOST_PRODUCTS, rough=rough, restarts=restarts)
+        found = arpack_eigenpairs(apply, size, k, products, rough=rough)
     if found is None:
         return None
     values, vectors = found
