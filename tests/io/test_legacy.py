@@ -1,0 +1,90 @@
+"""Files of earlier versions load, with the outputs and verdicts that they had.
+
+The archives contain saved models and ``expected.npz``: the inputs by name, the attributes and
+outputs as ``model:attribute`` or ``model:method(inputs)``, and the verdicts as JSON. Those of 0.3.0
+were written by that version; those of 0.2.0 are what 0.3.0 returned for files of 0.2.0.
+"""
+
+import io
+import json
+import re
+import zipfile
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import lucidae
+
+DATA = Path(__file__).parents[1] / "data"
+
+
+def archive(version):
+    return zipfile.ZipFile(DATA / f"{version}.zip")
+
+
+def members(version):
+    with archive(version) as files:
+        return [
+            name[:-4] for name in files.namelist() if name not in ("expected.npz", "moment.npz")
+        ]
+
+
+@cache
+def expected(version):
+    with archive(version) as files:
+        return dict(np.load(io.BytesIO(files.read("expected.npz"))))
+
+
+def value(model, expression, known):
+    """Return what an expression of ``expected.npz`` gives for a loaded model."""
+    for step in re.findall(r"(\w+)(?:\(([^)]*)\))?", expression):
+        name, given = step
+        if not given:
+            model = getattr(model, name)
+            continue
+        arguments = [known[key] for key in given.split(",") if key in known]
+        if not arguments:
+            arguments = [[int(number) for number in given.split(",")]]
+        if name == "predict_std":
+            model = model.predict(*arguments, return_std=True)[1]
+        else:
+            model = getattr(model, name)(*arguments)
+    return model
+
+
+def last_of(model):
+    while hasattr(model, "steps"):
+        model = model.steps[-1][1]
+    return model
+
+
+FILES = [(version, name) for version in ("0.2.0", "0.3.0") for name in members(version)]
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(("version", "name"), FILES)
+def test_a_model_of_an_earlier_version_gives_the_same(version, name, tmp_path):
+    with archive(version) as files:
+        path = Path(files.extract(f"{name}.npz", tmp_path))
+    known = expected(version)
+    verdicts = json.loads(str(known["verdicts"]))[name]
+    model = lucidae.load(path)
+    own = last_of(model)
+    assert verdicts.pop("status_", "none") == getattr(own, "status_", "none")
+    assert {claim.name: claim.verdict for claim in own.certificate_} == verdicts
+    expressions = [key.partition(":")[2] for key in known if key.startswith(f"{name}:")]
+    assert expressions
+    for expression in expressions:
+        asked = model if "(" in expression else own
+        asked = lucidae.load(path) if "partial_fit" in expression else asked
+        found, wanted = value(asked, expression, known), known[f"{name}:{expression}"]
+        np.testing.assert_allclose(found, wanted, rtol=1e-10, atol=1e-10, err_msg=expression)
+
+
+def test_a_moment_of_an_earlier_version_loads(tmp_path):
+    with archive("0.3.0") as files:
+        moment = lucidae.SecondMoment.load(files.extract("moment.npz", tmp_path))
+    X = expected("0.3.0")["X"]
+    np.testing.assert_allclose(moment.covariance, np.cov(X.T, bias=True), rtol=1e-12)
