@@ -4,9 +4,9 @@ import os
 from importlib.util import find_spec
 from pathlib import Path
 
-PACKAGE = Path(__file__).parent / "src" / "lucidae"
+SOURCE = Path(__file__).parent / "src"
+PACKAGE, APP, PAPERS = SOURCE / "lucidae", SOURCE / "lucidae_app", SOURCE / "lucidae_papers"
 NEEDS = {
-    PACKAGE / "cli": ("pandas", "rich", "typer"),
     PACKAGE / "data" / "dask_blocks.py": ("dask",),
     PACKAGE / "data" / "text.py": ("pandas",),
     PACKAGE / "io" / "sheets.py": ("pandas",),
@@ -16,12 +16,12 @@ NEEDS = {
     PACKAGE / "nn": ("torch",),
     PACKAGE / "nn" / "callbacks.py": ("lightning",),
     PACKAGE / "displays": ("matplotlib",),
-    PACKAGE / "experiments" / "drawings": ("jinja2", "matplotlib"),
-    PACKAGE / "experiments" / "embeddings": ("torch",),
-    PACKAGE / "experiments" / "notes.py": ("jinja2", "matplotlib"),
-    PACKAGE / "experiments" / "page.py": ("jinja2", "matplotlib"),
-    PACKAGE / "experiments" / "vae": ("torch",),
-    PACKAGE / "report": ("jinja2", "matplotlib", "pandas"),
+    APP: ("jinja2", "matplotlib", "pandas", "rich", "typer"),
+    PAPERS / "commands.py": ("rich", "typer"),
+    PAPERS / "drawings": ("jinja2", "matplotlib"),
+    PAPERS / "embeddings": ("torch",),
+    PAPERS / "pages.py": ("jinja2", "matplotlib"),
+    PAPERS / "vae": ("torch",),
 }
 
 

@@ -5,7 +5,7 @@ python3 dev.py test      the same, then run the tests
 python3 dev.py lint      the same, then ruff and mypy
 python3 dev.py bench     the same, then the benchmarks against other libraries
 python3 dev.py fuzz      the same, then the fuzzers, for ten minutes or `--minutes N`
-python3 dev.py coverage  the same, then the tests with the branch coverage of src/lucidae; in
+python3 dev.py coverage  the same, then the tests with the branch coverage of src; in
                          pieces: `--folder F tests/linear`, `--folder F tests/dropout`, …
 python3 dev.py mutate    the same, then mutation testing of the formula modules
 python3 dev.py docs      the same, then the site in build/docs; `--quick` does not run the gallery
@@ -100,7 +100,7 @@ def run(*command, **variables):
 
 def report(arguments):
     """Write the report page."""
-    return run("lucidae_command", "report", *arguments)
+    return run("lucidae_app", "report", *arguments)
 
 
 TESTED = {

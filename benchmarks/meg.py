@@ -423,7 +423,7 @@ def counted(results: Results) -> str:
 
 def lines_plot(results: Results, path: Path) -> Path:
     """Draw localisation error and F1 against the number of sources, correlation and SNR."""
-    from lucidae.report.style import DASHES, SERIES, drawing, new_figure
+    from lucidae_app.report.style import DASHES, SERIES, drawing, new_figure
 
     axes_of = {
         "sources": ("number of sources", "sources"),
@@ -470,7 +470,7 @@ def lines_plot(results: Results, path: Path) -> Path:
 
 def cells_plot(results: Results, path: Path) -> Path:
     """Draw the F1 of all methods in all cells as a table of colours, and their seconds."""
-    from lucidae.report.style import drawing, new_figure
+    from lucidae_app.report.style import drawing, new_figure
 
     cells = [cell.name for cell in CELLS if (cell.name, OURS) in results]
     names = [name for name in METHODS if any(key[1] == name for key in results)]

@@ -105,7 +105,7 @@ if (Path(__file__).parents[1] / "examples").is_dir():
     }
 
 # The laboratory is a page that the package writes; without it, its description is left out.
-HAS_LABORATORY = importlib.util.find_spec("lucidae.report.laboratory") is not None
+HAS_LABORATORY = importlib.util.find_spec("lucidae_app.report.laboratory") is not None
 if not HAS_LABORATORY:
     exclude_patterns.append("lab.md")
 
@@ -139,7 +139,7 @@ html_copy_source = False
 def write_laboratory(app, error):
     """Write the laboratory beside the built pages."""
     if error is None and app.builder.format == "html" and HAS_LABORATORY:
-        laboratory = importlib.import_module("lucidae.report.laboratory")
+        laboratory = importlib.import_module("lucidae_app.report.laboratory")
         laboratory.write_laboratory(Path(app.outdir) / "laboratory.html")
 
 

@@ -18,7 +18,6 @@ from lucidae.dropout.objectives import (
     sampled_gradient,
     shared_direction,
 )
-from lucidae.experiments.linear.landscape import TURN, Plane
 from lucidae.linear.covariances import EigenbasisCovariance
 from lucidae.linear.objectives import NonUniformL2
 from lucidae.linear.rules import RotationAugmentedRule
@@ -31,6 +30,7 @@ from lucidae.sparsity.problem import Problem
 from lucidae.sparsity.state import evaluate
 from lucidae.sparsity.updates import UPDATES
 from lucidae.sparsity.working_set import best_change, coordinate_gains
+from lucidae_papers.linear.landscape import TURN, Plane
 
 
 class Comparison:

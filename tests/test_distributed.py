@@ -768,7 +768,7 @@ import signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)
 from lucidae.data import blocks
 blocks.BLOCK_BYTES = 2**16
-from lucidae.cli import main
+from lucidae_app import main
 main(sys.argv[1:])
 """
 

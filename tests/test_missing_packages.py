@@ -9,7 +9,7 @@ import pytest
 from extras import require
 from lucidae.data import row_blocks
 from lucidae.data.kinds import named_rows
-from lucidae.experiments import device
+from lucidae_papers import device
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def test_the_reader_of_text_names_pandas(without, monkeypatch, tmp_path):
 def test_the_command_line_names_distributed(without):
     require("typer")
     require("pandas")
-    from lucidae.cli.streams import cluster
+    from lucidae_app.streams import cluster
 
     without("distributed")
     words = r'^A Dask scheduler needs the package distributed: pip install "lucidae\[dask\]", or'

@@ -66,7 +66,7 @@ def test_peers_are_never_required(monkeypatch):
 
 
 def test_version_is_the_one_that_the_build_reads():
-    assert re.fullmatch(r"\d+\.\d+\.\d+\w*", lucidae.__version__)
+    assert re.fullmatch(r"\d+\.\d+\.\d+(\.dev\d+)?", lucidae.__version__)
     assert importlib.metadata.version("lucidae") == lucidae.__version__
 
 
@@ -79,7 +79,7 @@ class Absent:
             raise ModuleNotFoundError(name, name=name)
 
 sys.meta_path.insert(0, Absent())
-import numpy, lucidae, lucidae.cli
+import numpy, lucidae, lucidae_app
 from lucidae import displays
 try:
     displays.SpectrumDisplay(numpy.ones(2)).plot()

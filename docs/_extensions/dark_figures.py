@@ -1,7 +1,7 @@
 """A second version of each SVG figure for the dark theme of the site.
 
-Figures of the package are drawn in the colours of `lucidae.report.style.THEME`, each of which has
-a counterpart in the dark theme. The page contains both versions, and the theme shows one of them.
+Figures have the colours of `lucidae_app.report.style.THEME`, each of which has a counterpart
+in the dark theme. The page contains both versions, and the theme shows one of them.
 """
 
 import re
@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath
 from docutils import nodes
 from sphinx.transforms import SphinxTransform
 
-from lucidae.report.style import THEME
+from lucidae_app.report.style import THEME
 
 FOLDER = "_dark"
 BACKGROUND = "#14181e"

@@ -16,8 +16,8 @@ from sklearn.linear_model import MultiTaskLassoCV
 
 from lucidae import DropoutRegressor, LinearAutoencoder, SparseVAE
 from lucidae.datasets import load_digits, make_linear_network, make_sparse_regression
-from lucidae.experiments.pages import NAMESPACES
-from lucidae.report.style import LIGHT, drawing, new_figure, to_svg
+from lucidae_app.report.style import LIGHT, drawing, new_figure, to_svg
+from lucidae_papers.pages import NAMESPACES
 
 FOLDER = Path(__file__).parent
 SIZE = (4.4, 2.2)

@@ -19,7 +19,7 @@ from lucidae.datasets import (
     make_sparse_regression,
 )
 from lucidae.metrics import axis_alignment_distance
-from lucidae.report.style import LIGHT, drawing, new_figure
+from lucidae_app.report.style import LIGHT, drawing, new_figure
 
 TARGET = Path(__file__).with_name("overview.png")
 BLUE, ORANGE, MUTED = LIGHT["blue"], LIGHT["orange"], LIGHT["muted"]

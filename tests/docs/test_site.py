@@ -194,7 +194,7 @@ def test_the_command_builds_the_site_and_then_checks_its_links(arguments, quick,
 def test_figures_of_the_dark_theme_have_no_colour_of_the_light_one():
     pytest.importorskip("sphinx")
     require("matplotlib")
-    from lucidae.report.style import LIGHT
+    from lucidae_app.report.style import LIGHT
 
     figures = [*(DOCS / "results").glob("*.svg"), *(DOCS / "figures").glob("*.svg")]
     darkened = extension("dark_figures").darkened
@@ -245,7 +245,7 @@ def test_the_snippets_of_the_landing_page_run():
 def test_getting_started_runs_and_prints_what_it_says(tmp_path, monkeypatch, capsys):
     for package in ("matplotlib", "pandas", "rich", "typer", "jinja2"):
         require(package)
-    from lucidae.cli import main
+    from lucidae_app import main
 
     monkeypatch.chdir(tmp_path)
     names, compared = {}, 0

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lucidae.experiments.catalogue import NAMES
+from lucidae_papers.catalogue import NAMES
 
 ROOT = Path(__file__).parents[2]
 THEORY = ROOT / "docs" / "theory"
@@ -106,7 +106,7 @@ def test_an_entry_names_a_function_and_a_test_or_says_why_not(name):
     for title, entry in entries(page(name)).items():
         lines = fields(entry)
         for field, pattern in (
-            ("Function", r"`lucidae\.[\w.]+`"),
+            ("Function", r"`lucidae(?:_papers)?\.[\w.]+`"),
             ("Test", r"`tests/[\w/]+\.py::"),
         ):
             text = lines[field]
@@ -148,7 +148,7 @@ def resolve(dotted):
 
 @pytest.mark.parametrize("name", [*ITEMS, "index"])
 def test_every_function_exists(name):
-    paths = set(re.findall(r"`(lucidae\.[\w.]+)`", page(name)))
+    paths = set(re.findall(r"`(lucidae(?:_papers)?\.[\w.]+)`", page(name)))
     assert paths or name == "index"
     for dotted in sorted(paths):
         resolve(dotted)

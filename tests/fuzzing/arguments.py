@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from fuzzing.oracle import Finding, limited_time, silenced_descriptor
-from lucidae.cli.app import run
+from lucidae_app.app import run
 
 NUMBERS = np.random.default_rng(0).normal(size=(12, 4)).round(3)
 TABLES = {

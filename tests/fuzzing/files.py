@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 
 import lucidae
-from lucidae.experiments.declaration import Cell, Work
-from lucidae.experiments.store import Store
+from lucidae_papers.declaration import Cell, Work
+from lucidae_papers.store import Store
 
 METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA)
 JUNK = (

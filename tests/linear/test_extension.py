@@ -14,10 +14,10 @@ from linear import toy_methods
 from linear.problems import centred_rows, covariance_from, free, spectrum_from, tied
 from linear.toy_methods import NOISE, Denoising, SubspaceRule
 from lucidae import LinearAutoencoder, SecondMoment, certify, load, save
-from lucidae.cli.experiments import catalogue
 from lucidae.linear import METHODS, Plan, Run, UntiedWeights, register_method, simulate
 from lucidae.linear.weights import frobenius
 from lucidae.metrics import subspace_distance
+from lucidae_papers.commands import catalogue
 
 VALUES = np.array([4.0, 2.5, 1.5, 0.4, 0.2, 0.1])
 K, M = 3, len(VALUES)

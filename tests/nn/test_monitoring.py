@@ -94,7 +94,7 @@ def test_the_figure_has_a_panel_for_each_scalar_and_one_for_all_prefixes():
         for e in range(3)
     ]
     figure = scalars_figure(history, "Training")
-    drawn = {axes.get_title(loc="left"): axes for axes in figure.axes if axes.has_data()}
+    drawn = {axes.get_title(): axes for axes in figure.axes if axes.has_data()}
     assert list(drawn) == ["gap", "prefix", "held"]
     assert drawn["gap"].get_yscale() == "log"
     assert drawn["held"].get_yscale() == "linear"

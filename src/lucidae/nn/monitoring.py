@@ -238,20 +238,19 @@ def scalars_figure(history: Sequence[Mapping[str, float]], title: str = "") -> A
             "history contains no scalar, expected at least one measurement: call measure first."
         )
     try:
-        from lucidae.report.style import drawing, new_figure
+        from matplotlib.figure import Figure
     except ImportError as error:
         raise ImportError(f"scalars_figure needs matplotlib: {install_command('cli')}") from error
     panels = _panels(history)
     columns = min(3, len(panels))
     rows = math.ceil(len(panels) / columns)
-    with drawing():
-        figure, axes = new_figure(rows, columns, figsize=(3.4 * columns, 2.7 * rows), squeeze=False)
-        flat = list(axes.flat)
-        for place, (name, members) in zip(flat, panels.items(), strict=False):
-            _draw_panel(place, name, members, history)
-        for place in flat[len(panels) :]:
-            place.set_axis_off()
-        figure.suptitle(title)
+    figure = Figure(figsize=(3.4 * columns, 2.7 * rows), layout="constrained")
+    flat = list(figure.subplots(rows, columns, squeeze=False).flat)
+    for place, (name, members) in zip(flat, panels.items(), strict=False):
+        _draw_panel(place, name, members, history)
+    for place in flat[len(panels) :]:
+        place.set_axis_off()
+    figure.suptitle(title)
     return figure
 
 

@@ -1,5 +1,0 @@
-"""The report: one self-contained HTML page on a table of data (extra `cli`)."""
-
-from lucidae.report.page import write_report
-
-__all__ = ["write_report"]

@@ -1,0 +1,461 @@
+"""The commands `lucidae fit linear|dropout|sparse` (extra `cli`)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+
+from lucidae import (
+    DropoutAutoencoder,
+    DropoutRegressor,
+    LinearAutoencoder,
+    SparseVAE,
+    certify,
+)
+from lucidae.data import ReadInterrupted
+from lucidae.data.files import FILES, blocks_of_file
+from lucidae.io.models import Source, save_from
+from lucidae.io.sheets import Sheet, StreamedSheet, sheet_path, write_sheet
+from lucidae.io.tables import SUFFIXES, ReadOptions, Table, read_table, read_target
+from lucidae.io.text import some
+from lucidae.linear.counting import CRITERIA
+from lucidae_app.console import (
+    note,
+    print_certificate,
+    print_line,
+    print_written,
+    printed_warnings,
+    spinner,
+)
+from lucidae_app.files import (
+    Columns,
+    Decimal,
+    Force,
+    Header,
+    check_results,
+    read_noted,
+    reading_options,
+)
+from lucidae_app.streams import (
+    Scheduler,
+    SplitRows,
+    cluster,
+    is_large,
+    n_rows_of,
+    results_of,
+    streamed_table,
+)
+
+__all__ = ["fit"]
+
+fit = typer.Typer(help="Fit an estimator to a file; save the model and its codes or predictions.")
+
+
+def number_of(text: str) -> float:
+    """Return the number that a text contains; NaN if the text is not a number."""
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
+
+
+def components_of(text: str | None) -> int | float | str | tuple[str, float] | None:
+    """Return the value of ``--components``: a number, a share of the variance or a criterion.
+
+    The criterion ``hard_threshold`` can be followed by a colon and the known variance of the noise.
+    The result is None if the option was not given, that is, if `text` is None.
+    """
+    if text is None:
+        return None
+    name, colon, variance = text.replace("-", "_").partition(":")
+    if name in CRITERIA and not colon:
+        return name
+    if name == "hard_threshold" and 0 < number_of(variance) < math.inf:
+        return name, number_of(variance)
+    number = number_of(text)
+    if number >= 1 and number.is_integer():
+        return int(number)
+    if 0 < number < 1:
+        return number
+    raise ValueError(
+        f"--components {text} was given, expected an integer of at least 1, a share of the "
+        f"variance strictly between 0 and 1, such as 0.95, one of {', '.join(CRITERIA)}, or "
+        "hard_threshold:V with the variance V of the noise, a number above 0."
+    )
+
+
+def dropout_of(text: str, regression: bool) -> float | str:
+    """Return the value of ``--dropout``: a probability or, for a regression, a rule to choose it.
+
+    The rules are ``"cv"`` and ``"cv_1se"``.
+    """
+    if text in ("cv", "cv_1se") and regression:
+        return text
+    number = number_of(text)
+    if 0 <= number < 1:
+        return number
+    raise ValueError(
+        f"--dropout {text} was given, expected a probability of at least 0 and less than 1, or cv "
+        "or cv_1se (cross-validation) if --target is given."
+    )
+
+
+def noise_of(text: str) -> float | str:
+    """Return the value of ``--noise-variance``: a number or a rule that chooses it.
+
+    The rules are ``"auto"``, ``"learn"``, ``"cv"`` and ``"cv_1se"``.
+    """
+    if text in ("auto", "learn", "cv", "cv_1se"):
+        return text
+    number = number_of(text)
+    if 0 < number < math.inf:
+        return number
+    raise ValueError(
+        f"--noise-variance {text} was given, expected a finite number above 0, auto, learn, cv or "
+        "cv_1se."
+    )
+
+
+File = Annotated[
+    Path, typer.Argument(help="Data file (CSV, NPY, NPZ or Parquet), one sample per row.")
+]
+Out = Annotated[
+    str,
+    typer.Option(
+        metavar="PREFIX",
+        help="Prefix of the output files, or a folder that ends in /; by default the name of FILE "
+        "and of the command, such as my-data-linear.",
+    ),
+]
+Targets = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--target",
+        help="The column of FILE to be predicted, by name or 0-based index (repeat the option for "
+        "several), or a second file that contains the targets.",
+    ),
+]
+Seed = Annotated[
+    int, typer.Option(help="Random seed of the initial weights, batches and dropout masks.")
+]
+
+
+@fit.command()
+def linear(
+    file: File,
+    components: Annotated[
+        str | None,
+        typer.Option(
+            help="Number of components, or share of the variance to be explained, such as 0.95, "
+            "or the name of a criterion that chooses the number: mle, parallel_analysis, "
+            "hard_threshold, or hard_threshold:V for noise of the known variance V; by "
+            "default the rank of the data."
+        ),
+    ] = None,
+    method: Annotated[
+        str, typer.Option(help="Objective or learning rule; 'lucidae list' shows all methods.")
+    ] = "rag",
+    solver: Annotated[
+        str, typer.Option(help="Solver: auto, exact, gradient or stochastic.")
+    ] = "auto",
+    whiten: Annotated[
+        bool, typer.Option("--whiten", help="Scale the codes to variance one.")
+    ] = False,
+    seed: Seed = 0,
+    out: Out = "",
+    header: Header = None,
+    columns: Columns = None,
+    decimal: Decimal = None,
+    force: Force = False,
+    scheduler: Scheduler = None,
+) -> None:
+    """Compute ordered principal components; save the model and the codes."""
+    model = LinearAutoencoder(
+        components_of(components), method=method, solver=solver, whiten=whiten, random_state=seed
+    )
+    job = Job(file, "linear", out, force, reading_options(header, columns, decimal))
+    with cluster(scheduler):
+        complete(model, job, job.read(scheduler))
+
+
+@fit.command()
+def dropout(
+    file: File,
+    target: Targets = None,
+    components: Annotated[
+        int | None,
+        typer.Option(
+            help="Number of hidden units; by default the number of features, or the number of "
+            "targets if that is smaller."
+        ),
+    ] = None,
+    rate: Annotated[
+        str | None,
+        typer.Option(
+            "--dropout",
+            help="Probability of dropping a unit, at least 0 and less than 1, by default 0.5; with "
+            "a target also cv (cross-validation) or cv_1se (with the rule of one standard error).",
+            show_default=False,
+        ),
+    ] = None,
+    solver: Annotated[str, typer.Option(help="Solver: exact (closed form) or sgd.")] = "exact",
+    seed: Seed = 0,
+    out: Out = "",
+    header: Header = None,
+    columns: Columns = None,
+    decimal: Decimal = None,
+    force: Force = False,
+    scheduler: Scheduler = None,
+) -> None:
+    """Compute the optimum of dropout training.
+
+    With --target it is a regression on the targets, otherwise an autoencoder.
+    """
+    options = reading_options(header, columns, decimal, target)
+    job = Job(file, "dropout", out, force, options)
+    kind: Any = DropoutRegressor if target else DropoutAutoencoder
+    probability = dropout_of(rate or "0.5", bool(target))
+    model = kind(components, dropout=probability, solver=solver, random_state=seed)
+    rows_needed = isinstance(probability, str) or solver == "sgd"
+    with cluster(scheduler):
+        table = job.read(scheduler, rows_needed=rows_needed)
+        complete(model, job, table)
+    if hint := rate_hint(rate, len(table.target_names), components):
+        note(hint)
+
+
+def rate_hint(rate: str | None, n_targets: int, components: int | None = None) -> str:
+    """Return a sentence that says how the default dropout rate shrinks a regression.
+
+    The sentence is empty if a rate was given, or if there is no target and hence no regression.
+    `components` is the number of hidden units, by default as many as targets or features.
+    """
+    if rate is not None or n_targets == 0:
+        return ""
+    # The threshold σλ/(r + λ) of the only singular value σ is σ/2 for λ = 1 and one hidden unit.
+    halved = n_targets == 1 and components in (None, 1)
+    effect = "halves the coefficients of least squares" if halved else "shrinks the coefficients"
+    return (
+        f"The dropout rate 0.5, the default, {effect}, whatever the data: --dropout cv chooses the "
+        "rate by cross-validation, and --dropout 0 does not shrink."
+    )
+
+
+@fit.command()
+def sparse(
+    file: File,
+    target: Targets = None,
+    noise_variance: Annotated[
+        str,
+        typer.Option(
+            help="Noise variance of the target: a number above 0, learn (with the coefficients), "
+            "cv (by cross-validation), cv_1se (with the rule of one standard error), "
+            "or auto (chooses learn or cv, depending on the data)."
+        ),
+    ] = "auto",
+    posterior: Annotated[
+        str,
+        typer.Option(
+            help="Posterior covariance of the coefficients: full, diagonal, or point (a point "
+            "estimate without covariance)."
+        ),
+    ] = "full",
+    solver: Annotated[
+        str,
+        typer.Option(help="Solver: auto, coordinate, or an update rule: mm, em or mackay."),
+    ] = "auto",
+    groups: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            help="Each N consecutive columns are selected together, such as 3 for sources with "
+            "three orientations.",
+        ),
+    ] = None,
+    no_intercept: Annotated[
+        bool, typer.Option("--no-intercept", help="Do not centre the columns and the target.")
+    ] = False,
+    out: Out = "",
+    header: Header = None,
+    columns: Columns = None,
+    decimal: Decimal = None,
+    force: Force = False,
+) -> None:
+    """Select the columns that explain the target; save coefficients and predictions."""
+    if not target:
+        raise ValueError(
+            "A sparse fit needs a target to explain: give a column with --target COLUMN, or a "
+            "second file with --target FILE."
+        )
+    gamma = noise_of(noise_variance)
+    model = SparseVAE(
+        noise_variance=gamma, posterior=posterior, solver=solver, groups=groups,
+        fit_intercept=not no_intercept,
+    )  # fmt: skip
+    options = reading_options(header, columns, decimal, target)
+    job = Job(file, "sparse", out, force, options)
+    complete(model, job, job.read_with_targets())
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """Files and options of one run of ``lucidae fit``."""
+
+    file: Path  # the table to which the model is fitted
+    family: str  # ``"linear"``, ``"dropout"`` or ``"sparse"``
+    out: str  # prefix of the output files, or a folder; empty for the default prefix
+    force: bool  # whether results of a fit to another file may be replaced
+    options: ReadOptions  # header, columns, decimal separator and targets for reading the table
+
+    @property
+    def target_file(self) -> Path | None:
+        """The file of the targets if ``--target`` names a file; None if it names columns."""
+        targets = self.options.targets
+        if len(targets) != 1 or Path(targets[0]).suffix.lower() not in SUFFIXES:
+            return None
+        plain = replace(self.options, columns=(), targets=())
+        if self.file.exists() and self.file.suffix.lower() in FILES and is_large(self.file):
+            columns: Any = blocks_of_file(self.file, options=plain).feature_names or ()
+        else:
+            columns = read_table(self.file, plain).columns
+        return None if targets[0] in columns else Path(targets[0])
+
+    @property
+    def model_path(self) -> Path:
+        """Path of the output file of the model."""
+        return Path(f"{prefix_of(self.out, f'{self.file.stem}-{self.family}')}-model.npz")
+
+    def sheet_path(self, what: str) -> Path:
+        """Return the path, without its suffix, of the output table `what`, such as "codes"."""
+        return Path(f"{prefix_of(self.out, f'{self.file.stem}-{self.family}')}-{what}")
+
+    def read(self, scheduler: str | None, *, rows_needed: bool = False) -> Table:
+        """Return the table with its targets; a large table is not loaded but read in blocks.
+
+        If the fit needs all rows at once (`rows_needed`), the table is loaded whatever its size.
+        `scheduler` is the address of a Dask scheduler whose workers read the table, or None.
+        """
+        if rows_needed and scheduler is not None:
+            raise ValueError(
+                f"--scheduler {scheduler} was given, but cross-validation (such as --dropout cv) "
+                "and the solver sgd need all rows in memory: leave out --scheduler, or use neither."
+            )
+        table = None
+        if not rows_needed:
+            table = streamed_table(self.file, scheduler, self.options, self.target_file)
+        if table is None:
+            return self.read_with_targets()
+        if table.reading:
+            note(table.reading)
+        return table
+
+    def read_with_targets(self) -> Table:
+        """Return the table with its targets, which are some of its columns or in a second file."""
+        second = self.target_file
+        if second is None:
+            return read_noted(self.file, self.options)
+        table = read_noted(self.file, replace(self.options, targets=()))
+        responses = read_target(second, replace(self.options, columns=(), targets=()))
+        if len(responses.values) != len(table.values):
+            raise ValueError(
+                f"{responses.name!r} has {len(responses.values)} rows, but {table.name!r} has "
+                f"{len(table.values)}; give one row of targets for each row of {table.name!r}."
+            )
+        return replace(table, target=responses.values, target_names=responses.columns)
+
+    def check_outputs(self, sheets: Sequence[str]) -> None:
+        """Raise an error if an output file exists that must not be replaced.
+
+        `sheets` are the names of the output tables, such as "codes".
+        """
+        second = self.target_file
+        inputs = [self.file] if second is None else [self.file, second]
+        others = [sheet_path(self.sheet_path(what), self.file.suffix) for what in sheets]
+        check_results(self.model_path, others, self.file, inputs, self.force)
+
+
+def complete(model: Any, job: Job, table: Table) -> None:
+    """Fit the model, print its certificate, and save the model and its output tables.
+
+    If an output file exists that must not be replaced, an error is raised before the fit.
+    """
+    job.check_outputs(("predictions", "coefficients") if table.target_names else ("codes",))
+    y = table.target
+    if isinstance(y, np.ndarray) and y.ndim == 2 and y.shape[1] == 1:
+        y = y[:, 0]  # scikit-learn expects a vector for one target
+    streamed = not isinstance(table.values, np.ndarray)
+    verbose = model.verbose
+    if streamed:
+        model.set_params(verbose="auto")  # its progress bar replaces the spinner
+    title = f"Fitting {type(model).__name__} to {table.name}"
+    with nullcontext() if streamed else spinner(title), printed_warnings():
+        _fit_table(model, table.values, y)
+        # The certificate of a streamed fit is that of its moment: the file is not read again.
+        certificate = certify(model) if streamed else certify(model, table.values, y)
+        sheets = sheets_of(model, table)
+    model.set_params(verbose=verbose)
+    print_certificate(certificate)
+    if isinstance(model, SparseVAE):
+        chosen = [table.columns[index] for index in model.support_]
+        print_line(f"Significant columns: {some(chosen) or 'none'}")
+    save_from(model, job.model_path, Source.of(job.file))
+    print_written(job.model_path)
+    for what, sheet in sheets.items():
+        with printed_warnings():
+            written = write_sheet(job.sheet_path(what), sheet, job.file.suffix)
+        print_written(written)
+
+
+def _fit_table(model: Any, rows: Any, y: Any) -> None:
+    """Fit the model to the rows of a table, and say after Ctrl-C that nothing is kept."""
+    try:
+        if isinstance(rows, SplitRows):
+            model.fit_batches(rows)
+        else:
+            model.fit(rows, y)
+    except ReadInterrupted as stop:
+        note(
+            f"Reading was interrupted after {stop.n_rows} rows. The command keeps nothing of them "
+            "and has written no file: run it again to fit all rows."
+        )
+        raise
+
+
+def prefix_of(out: str, name: str) -> Path:
+    """Return the prefix of the output files: `out`, or `name` in `out` if `out` is a folder."""
+    is_folder = out.endswith("/") or Path(out).is_dir()
+    return Path(out) / name if is_folder else Path(out)
+
+
+def sheets_of(model: Any, table: Table) -> dict[str, Sheet | StreamedSheet]:
+    """Return the output tables by name, computed by a fitted model.
+
+    They are "codes" if the table has no target, otherwise "predictions" and "coefficients". Codes
+    and predictions of a table that is read in blocks are computed when they are written.
+    """
+    if not table.target_names:
+        names = tuple(map(str, model.get_feature_names_out()))
+        return {"codes": _rows_sheet(model.transform, table.values, names)}
+    columns, values = table.target_names, np.atleast_2d(model.coef_).T
+    if isinstance(model, SparseVAE):
+        chosen = np.isin(np.arange(len(values)), model.support_)
+        values = np.column_stack([chosen, model.relevance_, values])
+        columns = ("in support", "relevance", *columns)
+    return {
+        "predictions": _rows_sheet(model.predict, table.values, table.target_names),
+        "coefficients": Sheet(values, columns, table.columns, "feature"),
+    }
+
+
+def _rows_sheet(method: Any, rows: Any, columns: tuple[str, ...]) -> Sheet | StreamedSheet:
+    """Return a table with what a method, such as `predict`, returns for each of the `rows`."""
+    if isinstance(rows, np.ndarray):
+        return Sheet(np.asarray(method(rows)).reshape(-1, len(columns)), columns)
+    return StreamedSheet(results_of(method, rows, len(columns)), columns, n_rows_of(rows))

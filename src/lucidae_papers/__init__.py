@@ -1,0 +1,38 @@
+"""Experiments that repeat figures and tables of the three papers and judge what they claim.
+
+The papers are Bao et al. 2020, Mianjy et al. 2018 and Wipf 2023.
+"""
+
+from lucidae_papers.catalogue import NAMES, experiment, experiments
+from lucidae_papers.declaration import (
+    Cell,
+    Curve,
+    Experiment,
+    Results,
+    Scale,
+    Statement,
+    Work,
+    own,
+    work,
+)
+from lucidae_papers.engine import run
+from lucidae_papers.reproduction import reproduce
+from lucidae_papers.store import Store
+
+__all__ = [
+    "NAMES",
+    "Cell",
+    "Curve",
+    "Experiment",
+    "Results",
+    "Scale",
+    "Statement",
+    "Store",
+    "Work",
+    "experiment",
+    "experiments",
+    "own",
+    "reproduce",
+    "run",
+    "work",
+]

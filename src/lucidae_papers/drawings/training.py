@@ -1,0 +1,336 @@
+"""Functions that draw the experiments on training: linear networks, dropout SGD, embeddings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from lucidae_app.report.blocks import Block, Plot
+from lucidae_app.report.style import LIGHT, drawing, new_figure
+from lucidae_papers.data import DATA
+from lucidae_papers.drawings.common import look, numbers, positive, shared_legend
+from lucidae_papers.embeddings.truncation import NAMES as TRUNCATIONS
+from lucidae_papers.embeddings.truncation import QUANTITIES
+from lucidae_papers.linear.penalties import RULES
+from lucidae_papers.linear.weights import METHODS
+from lucidae_papers.outcomes import Outcome
+from lucidae_papers.verdicts import LABELS, label
+
+PANELS = {"alignment": "Distance to principal axes", "subspace": "Distance to principal subspace"}
+RULE_NAMES = {
+    "spaced": "√λ equally spaced",
+    "paper": "minimiser of eq. 16 (Bao et al. 2020)",
+    "best": "best conditioned",
+}
+RULE_LOOKS = {
+    "spaced": (LIGHT["orange"], "s"),
+    "paper": (LIGHT["blue"], "o"),
+    "best": (LIGHT["green"], "D"),
+}
+
+
+def dynamics(outcome: Outcome) -> Sequence[Block]:
+    """Return a plot of the decoders' distances to principal axes and subspace, a line per run.
+
+    The distances are drawn against the epochs.
+    """
+    with drawing():
+        figure, panels = new_figure(1, 2, figsize=(8.6, 4.1))
+        _distances(outcome, panels)
+        shared_legend(figure, panels[0], 3)
+        caption = (
+            "Solid: Nesterov, momentum 0.9; dashed: Adam. Zero in the left panel means that every "
+            "principal direction is a column of the decoder; zero in the right panel, "
+            "that the columns span the principal subspace."
+        )
+        return [Plot.of("lae-dynamics", figure, caption, numbers(outcome.curves, PANELS))]
+
+
+def minibatch(outcome: Outcome) -> Sequence[Block]:
+    """Return a plot of the distances to principal axes and subspace against the epochs.
+
+    There is a row of panels per batch size.
+    """
+    sizes = list(dict.fromkeys(trial.batch_size for trial in outcome.setting.trials))
+    with drawing():
+        figure, rows = new_figure(len(sizes), 2, figsize=(8.6, 3.0 * len(sizes) + 1.0))
+        for line, size in zip(rows, sizes, strict=True):
+            _distances(outcome, line, f"/{size}")
+            line[0].set_title(f"Distance to principal axes, batches of {size}")
+        shared_legend(figure, rows[0][0], 3)
+        caption = (
+            "Distances of the decoder's columns to the principal axes and to the principal "
+            "subspace, with mini-batches; solid: Nesterov, dashed: Adam."
+        )
+        return [Plot.of("lae-minibatch", figure, caption, numbers(outcome.curves, PANELS))]
+
+
+def _distances(outcome: Outcome, panels: Any, suffix: str = "") -> None:
+    """Draw the distances of all runs to the principal axes and subspace, a panel for each.
+
+    Only curves whose names end with `suffix` are drawn.
+    """
+    for axes, (measure, title) in zip(panels, PANELS.items(), strict=True):
+        for name, curve in outcome.curves.items():
+            if not name.startswith(f"{measure}/") or not name.endswith(suffix):
+                continue
+            method, optimizer = name.split("/")[1:3]
+            style = {"label": label(method, optimizer), **look(method, optimizer)}
+            axes.plot(*positive(curve), markersize=3.5, **style)
+        axes.set(title=title, xlabel="epoch", xscale="log", ylim=(-0.03, 1.0))
+
+
+def weights(outcome: Outcome) -> Sequence[Block]:
+    """Return plots of the cosines between decoder columns and principal directions, and images.
+
+    The images show the columns of the decoders.
+    """
+    setting = outcome.setting
+    with drawing():
+        figure = _cosines(setting, outcome)
+        images = _decoders(setting, outcome)
+    return [
+        Plot.of(
+            "lae-weights",
+            figure,
+            "Cosines between principal directions (rows) and the decoder's columns; blue is −1, "
+            "red +1. A diagonal matrix means that the components are found in order, and one large "
+            "entry per row means that they are found in an arbitrary order.",
+            numbers(outcome.curves),
+        ),
+        Plot.of(
+            "lae-weights-images",
+            images,
+            f"The first ten columns of each decoder as images after {setting.epochs[-1]} epochs.",
+            numbers(outcome.curves, ["matched"]),
+        ),
+    ]
+
+
+def _cosines(setting: Any, outcome: Outcome) -> Figure:
+    """Return a figure of the cosines between principal directions and decoder columns."""
+    figure, grid = new_figure(
+        len(METHODS), len(setting.epochs), figsize=(7.2, 1.55 * len(METHODS)), squeeze=False
+    )
+    for line, method in zip(grid, METHODS, strict=True):
+        for axes, epoch in zip(line, setting.epochs, strict=True):
+            cosines = setting.cosines(outcome.results, method, epoch)
+            axes.imshow(cosines, cmap="RdBu_r", vmin=-1, vmax=1)
+            axes.set(xticks=[], yticks=[])
+            axes.grid(visible=False)
+        line[0].set_ylabel(LABELS[method].replace(" nested", "\nnested"), fontsize=9)
+    for axes, epoch in zip(grid[0], setting.epochs, strict=True):
+        axes.set_title(f"epoch {epoch}", loc="center", fontsize=10)
+    return figure
+
+
+def _decoders(setting: Any, outcome: Outcome) -> Figure:
+    """Return a figure of the first columns of each decoder as images."""
+    baseline = setting.baseline
+    count = min(10, baseline.k)
+    shape: Any = DATA[baseline.data].image_shape
+    figure, grid = new_figure(
+        len(METHODS), count, figsize=(0.72 * count + 1.4, 0.78 * len(METHODS)), squeeze=False
+    )
+    for line, method in zip(grid, METHODS, strict=True):
+        cell = outcome.results.one(method=method, n_epochs=setting.epochs[-1])
+        for axes, image in zip(line, cell.arrays["atoms"].reshape(-1, *shape), strict=False):
+            limit = float(np.max(abs(image))) or 1.0
+            axes.imshow(image, cmap="RdBu_r", vmin=-limit, vmax=limit)
+            axes.set(xticks=[], yticks=[])
+            axes.spines[:].set_visible(False)
+        aside = {"rotation": 0, "ha": "right", "va": "center"}
+        line[0].set_ylabel(LABELS[method].replace(" nested", "\nnested"), fontsize=9, **aside)
+    return figure
+
+
+def scaling(outcome: Outcome) -> Sequence[Block]:
+    """Return a plot of the numbers of epochs until decoders are nearly aligned with the axes.
+
+    They are drawn against the number of latents, with a line per method and optimizer. The axes are
+    the principal axes of the data.
+    """
+    with drawing():
+        figure, axes = new_figure(figsize=(8.2, 4.2))
+        for name, curve in outcome.curves.items():
+            if not name.startswith("epochs/"):
+                continue
+            method, optimizer = name.split("/")[1:]
+            finite = np.isfinite(curve.y)
+            style = {**look(method, optimizer), "markevery": 1}
+            axes.plot(curve.x[finite], curve.y[finite], label=label(method, optimizer), **style)
+            if finite.any() and not finite.all():
+                last = np.flatnonzero(finite)[-1]
+                axes.plot(
+                    curve.x[last], curve.y[last], marker="X", markersize=10, color=style["color"]
+                )
+        axes.set(xlabel="number of latents", ylabel="epochs", xscale="log", yscale="log")
+        axes.set_title("Epochs to an axis-alignment distance of 0.3")
+        _plain_ticks(axes, outcome.curves["epochs/rag/nesterov"].x)
+        shared_legend(figure, axes, 3)
+        caption = (
+            "Solid: Nesterov, dashed: Adam. A large cross marks the largest number of latents at "
+            "which a model reached an axis-alignment distance of 0.3."
+        )
+        return [Plot.of("lae-scaling", figure, caption, numbers(outcome.curves, ["epochs/"]))]
+
+
+def _plain_ticks(axes: Any, sizes: Any) -> None:
+    """Put a tick with a label at each of `sizes` on a logarithmic axis, and no other ticks."""
+    axes.set_xticks(sizes, [f"{size:g}" for size in sizes])
+    axes.minorticks_off()
+
+
+def conditioning(outcome: Outcome) -> Sequence[Block]:
+    """Return a plot of exact condition numbers and lower bounds against the number of latents."""
+    looks = {
+        "nonuniform/best": ("non-uniform ℓ₂, best penalties", LIGHT["orange"], "-", "s"),
+        "nonuniform/bound": ("lower bound, non-uniform ℓ₂", LIGHT["orange"], ":", ""),
+        "nested/geometric": ("expected nested dropout, ρ = 0.9", LIGHT["green"], "-", "D"),
+        "nested/uniform": ("expected nested dropout, uniform prior", LIGHT["purple"], "--", "^"),
+        "nested/bound": ("lower bound, nested dropout", LIGHT["green"], ":", ""),
+    }
+    with drawing():
+        figure, axes = new_figure(figsize=(8.2, 3.9))
+        for name, (words, colour, dash, marker) in looks.items():
+            curve = outcome.curves[name]
+            shown = curve.y > 0  # the bound for two latents is zero
+            style = {"color": colour, "linestyle": dash, "marker": marker}
+            axes.plot(curve.x[shown], curve.y[shown], label=words, **style)
+        axes.set(xlabel="number of latents", ylabel="condition number", xscale="log", yscale="log")
+        _plain_ticks(axes, outcome.curves["nested/bound"].x)
+        shared_legend(figure, axes, 3)
+        caption = (
+            "Exact condition numbers of the Hessian at the global minimum, and the lower bounds of "
+            "Bao et al. 2020. For nested dropout only the non-zero eigenvalues are used, and the "
+            "decoder columns have unit norm."
+        )
+        return [Plot.of("lae-conditioning", figure, caption, numbers(outcome.curves))]
+
+
+def learning_rates(outcome: Outcome) -> Sequence[Block]:
+    """Return a plot of the last distance to the principal axes against the learning rate."""
+    setting = outcome.setting
+    with drawing():
+        figure, axes = new_figure(figsize=(8.2, 4.0))
+        for method, optimizer in setting.search:
+            curve = outcome.curves[f"alignment/{method}/{optimizer}"]
+            style = {**look(method, optimizer), "markevery": 1}
+            axes.plot(curve.x, curve.y, label=label(method, optimizer), **style)
+            used = setting.baseline.rates[method, optimizer]
+            ring = {"marker": "o", "markersize": 11, "markerfacecolor": "none"}
+            axes.plot(used, curve.y[curve.x == used], color=style["color"], **ring)
+        axes.set(xlabel="learning rate", xscale="log", ylabel="distance to the principal axes")
+        shared_legend(figure, axes, 3)
+        caption = (
+            "Axis-alignment distance after the last epoch; a diverged run counts as 1. Circles "
+            "mark the rates that the other experiments use."
+        )
+        return [Plot.of("lae-learning-rates", figure, caption, numbers(outcome.curves))]
+
+
+def penalties(outcome: Outcome) -> Sequence[Block]:
+    """Return a plot of three choices of ℓ₂ penalties and of the training with each."""
+    setting = outcome.setting
+    with drawing():
+        figure, panels = new_figure(1, 3, figsize=(9.0, 3.7))
+        for rule in RULES:
+            colour, marker = RULE_LOOKS[rule]
+            curve = outcome.curves[f"penalties/{rule}"]
+            style = {"color": colour, "marker": marker, "linestyle": "-"}
+            panels[0].plot(curve.x, curve.y, label=RULE_NAMES[rule], **style)
+        panels[0].set(title="Penalties", xlabel="latent", ylabel="λ")
+        for axes, (measure, title) in zip(panels[1:], PANELS.items(), strict=True):
+            for rule in RULES:
+                colour, _ = RULE_LOOKS[rule]
+                for rate, dash in zip(setting.rates, (":", "--", "-"), strict=False):
+                    curve = outcome.curves[f"{measure}/{rule}/{rate:g}"]
+                    axes.plot(*positive(curve), color=colour, linestyle=dash)
+            axes.set(title=title, xlabel="epoch", xscale="log", ylim=(-0.03, 1.0))
+        shared_legend(figure, panels[0], 3)
+        rates = ", ".join(
+            f"{dash}: {rate:g}"
+            for rate, dash in zip(setting.rates, ("dotted", "dashed", "solid"), strict=False)
+        )
+        caption = (
+            f"Training with Adam under each choice of penalties, with the learning rates {rates}."
+        )
+        kinds = ("penalties", "alignment", "subspace")
+        return [Plot.of("lae-penalties", figure, caption, numbers(outcome.curves, kinds))]
+
+
+def convergence(outcome: Outcome) -> Sequence[Block]:
+    """Return a plot of the loss and of the hidden units' importance during dropout training.
+
+    The variance of the importance scores (products of the norms of incoming and outgoing weights)
+    is drawn. There is a row of panels per number of hidden units.
+    """
+    setting = outcome.setting
+    colours = (LIGHT["blue"], LIGHT["orange"], LIGHT["green"])
+    with drawing():
+        figure, rows = new_figure(
+            len(setting.widths), 2, figsize=(8.6, 2.9 * len(setting.widths) + 0.7)
+        )
+        for (left, right), width in zip(rows, setting.widths, strict=True):
+            for lam, colour in zip(setting.strengths, colours, strict=False):
+                name = f"{width}/{lam:g}"
+                left.plot(
+                    *positive(outcome.curves[f"objective/{name}"], 0.0),
+                    color=colour,
+                    linestyle="-",
+                    label=f"dropout, λ = {lam:g}",
+                )
+                best = float(outcome.curves[f"optimum/{name}"].y[0])
+                left.axhline(
+                    best, color=colour, linestyle=":", linewidth=1.6, label=f"optimum, λ = {lam:g}"
+                )
+                spread = positive(outcome.curves[f"variance/{name}"], 1e-12)
+                right.plot(*spread, color=colour, linestyle="-")
+            left.set(title=f"Objective, r = {width}", xlabel="step", xscale="log")
+            right.set(
+                title=f"Variance of unit importance, r = {width}", xlabel="step", xscale="log"
+            )
+            right.set(yscale="log")
+        shared_legend(figure, rows[0][0], 3)
+        caption = (
+            f"Mean over {setting.runs} runs. Left: the expected objective and the global optimum "
+            "of the closed form. Right: the variance over the hidden units of the importance "
+            "score, the product of the norms of incoming and outgoing weights."
+        )
+        kinds = ("objective", "optimum", "variance")
+        return [Plot.of("dropout-convergence", figure, caption, numbers(outcome.curves, kinds))]
+
+
+TRUNCATION_LOOKS = {
+    "plain": (LIGHT["muted"], "x", ":"),
+    "pca": (LIGHT["green"], "D", "--"),
+    "ordered": (LIGHT["blue"], "o", "-"),
+    "nested": (LIGHT["purple"], "^", "-."),
+    "prefix": (LIGHT["orange"], "s", "-"),
+    "sampled": (LIGHT["yellow"], "v", "--"),
+}
+
+
+def truncation(outcome: Outcome) -> Sequence[Block]:
+    """Return a plot of accuracy and recall of truncated embeddings against their dimension."""
+    with drawing():
+        figure, panels = new_figure(1, 2, figsize=(9.0, 4.3))
+        for axes, (quantity, words) in zip(panels, QUANTITIES.items(), strict=True):
+            for name, (colour, marker, dash) in TRUNCATION_LOOKS.items():
+                curve = outcome.curves[f"{quantity}/{name}"]
+                style = {"color": colour, "marker": marker, "linestyle": dash}
+                axes.plot(curve.x, curve.y, label=TRUNCATIONS[name], **style)
+            axes.set(title=words[0].upper() + words[1:], xscale="log", ylim=(0, 1.03))
+            axes.set(xlabel="dimensions kept")
+            _plain_ticks(axes, outcome.curves["accuracy/plain"].x)
+        shared_legend(figure, panels[0], 2)
+        caption = (
+            "Images that were not used for training; means over the seeds. The classifier sees "
+            "zeros in place of the dimensions that are not kept, and the search uses the training "
+            "images. Principal components and ordered dimensions are rotations of the network that "
+            "was trained at full width."
+        )
+        return [Plot.of(outcome.experiment.name, figure, caption, numbers(outcome.curves))]

@@ -1,0 +1,326 @@
+"""Experiment: ℓ₂ penalties chosen by the conditioning at the optimum, and training with them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import scipy.optimize
+
+from lucidae.linear.hessian import AlignedPoint, condition_number, hessian_eigenvalues
+from lucidae.linear.penalties import rotation_bound
+from lucidae_papers.data import penalties, spectrum
+from lucidae_papers.declaration import (
+    Cell,
+    Curve,
+    Curves,
+    Drawing,
+    Experiment,
+    Results,
+    Scale,
+    Settings,
+    Statement,
+    grid,
+    listed,
+    on_processor,
+    own,
+    work,
+)
+from lucidae_papers.linear.training import DIGITS, MNIST, Baseline, TrainingRuns
+from lucidae_papers.verdicts import AtLeast, AtMost, Ordered, Outweighs
+
+RULES = ("spaced", "paper", "best")
+EARLY, LATE = 100, 1000
+"""Epochs at which the runs are compared; training ends at `LATE`."""
+
+RATE = 1e-2
+"""Learning rate of the runs on which the statement `later` is judged."""
+
+
+@dataclass(frozen=True, slots=True)
+class Penalties:
+    """Settings: three choices of the ℓ₂ penalties of the latents, and training with each.
+
+    For each choice the condition number of the Hessian at the optimum is computed.
+    """
+
+    baseline: Baseline  # data and number of latents, as in the experiment lae-dynamics
+    rates: tuple[float, ...]  # learning rates of Adam
+
+    @property
+    def rules(self) -> Mapping[str, Mapping[str, Any]]:
+        """The three rules that choose penalties, with their constants, by name."""
+        spaced = self.baseline.penalties["nonuniform_l2"]
+        return {name: spaced if name == "spaced" else {"rule": name} for name in RULES}
+
+    @property
+    def runs(self) -> TrainingRuns:
+        """The training runs: one per rule and learning rate."""
+        spaced = self.rules["spaced"]
+        return TrainingRuns(
+            tuple(
+                self.baseline.trial(
+                    "nonuniform_l2",
+                    "adam",
+                    learning_rate=rate,
+                    n_epochs=LATE,
+                    penalties=rule,
+                    marks=(EARLY, LATE),
+                    label=f"{name}/{rate:g}",
+                )
+                for name, rule in self.rules.items()
+                for rate in self.rates
+            ),
+            {
+                "optimizer": f"Adam, learning rates {listed(self.rates)}",
+                "spaced": f"square roots of the penalties from {spaced['low']:g} to "
+                f"{spaced['high']:g}",
+            },
+        )
+
+    def cells(self) -> Sequence[Cell]:
+        """Return all runs.
+
+        These are one that computes penalties per rule, one search by general-purpose optimizers,
+        and one training per rule and learning rate.
+        """
+        shared = {"data": self.baseline.data, "k": self.baseline.k}
+        rules = [dict(rule) for rule in self.rules.values()]
+        chosen = grid(measure, {"rule": rules}, shared, 2.0)
+        return [*chosen, Cell(search, shared, 2.0), *self.runs.cells()]
+
+    def curves(self, results: Results) -> Curves:
+        """Return penalties, condition number of the Hessian and training curves of each rule."""
+        latents = np.arange(1, self.baseline.k + 1)
+        curves: dict[str, Curve] = {}
+        for name, cell in zip(RULES, results, strict=False):
+            curves[f"penalties/{name}"] = Curve(latents, cell.arrays["penalties"])
+            for figure in ("condition", "flatness", "eq16", "smallest", "largest"):
+                curves[f"{figure}/{name}"] = Curve([0], cell.arrays[figure][None])
+        searched, trained_cells = results.cells[len(RULES)], results.cells[len(RULES) + 1 :]
+        for name, found in searched.arrays.items():
+            curves[name] = Curve([0], found[None])
+        trained = self.runs.curves(Results(trained_cells))
+        if self.rates:
+            early = [self._slowdown(trained, rate) for rate in self.rates]
+            curves["slowdown"] = Curve(self.rates, early, "rate")
+        return {**curves, **trained}
+
+    def _slowdown(self, trained: Curves, rate: float) -> float:
+        """Return by how much two choices of penalties differ in the distance to the principal axes.
+
+        It is the distance at the epoch `EARLY` with the penalties of Bao et al. 2020, eq. 16, minus
+        that with equally spaced penalties, both at the learning rate `rate`; `trained` has the
+        curves of all training runs.
+        """
+        ours, usual = (trained[f"alignment/{name}/{rate:g}"] for name in ("paper", "spaced"))
+        return float((ours.y - usual.y)[ours.x == EARLY][0])
+
+    def facts(self) -> Mapping[str, str]:
+        """Return the settings in words, for the HTML page of the results."""
+        return self.runs.facts()
+
+
+@work("linear.penalties/2")
+@on_processor
+def measure(settings: Settings) -> dict[str, Any]:
+    """Return the penalties that a rule chooses, and the condition number of the Hessian with them.
+
+    There are k penalties, one per latent. ``"flatness"`` is the smallest eigenvalue of the Hessian
+    divided by the largest, ``"eq16"`` the bound of Bao et al. 2020, eq. 16; ``"smallest"`` and
+    ``"largest"`` are the first and the last penalty divided by the k-th eigenvalue of the
+    covariance.
+    """
+    data, k = settings["data"], settings["k"]
+    values, chosen = spectrum(data).values, penalties(settings["rule"], data, k)
+    curvatures = hessian_eigenvalues(AlignedPoint.nonuniform(values, chosen))
+    with np.errstate(divide="ignore"):
+        found = {
+            "condition": curvatures[-1] / max(curvatures[0], 0.0),
+            "flatness": curvatures[0] / curvatures[-1],
+            "eq16": rotation_bound(values[:k], chosen),
+            "smallest": chosen[0] / values[k - 1],
+            "largest": chosen[-1] / values[k - 1],
+        }
+    return {"penalties": chosen} | {name: np.array(figure) for name, figure in found.items()}
+
+
+@work("linear.penalties_search/1")
+@on_processor
+def search(settings: Settings) -> dict[str, Any]:
+    """Minimise Bao et al. 2020, eq. 16 and the condition number by general-purpose optimizers.
+
+    Both searches are independent of the algorithms by which the rules choose their k penalties, one
+    per latent. The condition number of the Hessian is minimised over two parameters, a factor and a
+    shift, that move the penalties of eq. 16 into the interval from 0 to the k-th eigenvalue of the
+    covariance.
+    """
+    values, k = spectrum(settings["data"]).values, settings["k"]
+    found = search_eq16(values[:k])
+    return {
+        "eq16/search": np.array(rotation_bound(values[:k], found)),
+        "smallest/search": np.array(found[0] / values[k - 1]),
+        "largest/search": np.array(found[-1] / values[k - 1]),
+        "condition/moved": np.array(search_condition(values, found)),
+    }
+
+
+def search_eq16(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Minimise the largest ratio of Bao et al. 2020, eq. 16 by sequential quadratic programming.
+
+    The variables are the penalties λⱼ divided by the smallest eigenvalue σ_k², and the logarithm
+    of a bound c that all ratios must respect:
+    c (λⱼ₊₁ − λⱼ)(νⱼ − νⱼ₊₁) ≥ 2(σ₁² − σ_k²)(νⱼ₊₁ + νⱼ), with the eigenvalues σⱼ² in descending
+    order and νⱼ = 1 − λⱼ/σⱼ².
+    """
+    k, last = len(values), values[-1]
+
+    def sides(shares: np.ndarray[Any, Any]) -> tuple[Any, Any]:
+        kept = 1 - shares * last / values
+        numerators = 2 * (values[0] - last) / last * (kept[1:] + kept[:-1])
+        return np.diff(shares) * (kept[:-1] - kept[1:]), numerators
+
+    def slack(point: np.ndarray[Any, Any]) -> Any:
+        gaps, numerators = sides(point[:-1])
+        return gaps - numerators * np.exp(-point[-1])
+
+    start = np.linspace(0.02, 0.98, k)
+    gaps, numerators = sides(start)
+    found = scipy.optimize.minimize(
+        lambda point: point[-1],
+        np.append(start, np.log(np.max(numerators / gaps))),
+        bounds=[(0.0, 1.0)] * k + [(None, None)],
+        constraints=[
+            {"type": "ineq", "fun": slack},
+            {"type": "ineq", "fun": lambda point: np.diff(point[:-1]) - 1e-9},
+        ],
+        method="SLSQP",
+        options={"maxiter": 1000, "ftol": 1e-12},
+    )
+    return np.asarray(last * found.x[:-1])
+
+
+def search_condition(values: np.ndarray[Any, Any], outer: np.ndarray[Any, Any]) -> float:
+    """Return the smallest condition number with penalties a + b·outer, over shifts a and factors b.
+
+    It is that of the Hessian at the optimum. The penalties stay between 0 and the k-th entry of
+    `values`, the eigenvalues of the covariance in descending order; `outer` has k entries.
+    """
+    last = values[len(outer) - 1]
+
+    def condition(point: np.ndarray[Any, Any]) -> float:
+        low, high = np.sort(1 / (1 + np.exp(-point)))
+        moved = last * low + outer * (high - low)
+        return float(np.log(condition_number(AlignedPoint.nonuniform(values, moved))))
+
+    found = scipy.optimize.minimize(condition, [-3.0, 3.0], method="Nelder-Mead")
+    return float(np.exp(found.fun))
+
+
+AXES = "distance of the decoder's columns to the principal axes"
+SEARCHED = "penalty that the general-purpose optimizer finds"
+BEST = "of the penalties that minimise the condition number"
+EIGENVALUE = "to the k-th eigenvalue"
+
+STATEMENTS = {
+    "slow": Statement(
+        "The penalties that are optimal at the global minimum (Bao et al. 2020, eq. 16) slow down "
+        "the first phase of the training significantly, compared with equally spaced penalties."
+    ),
+    "exact": own(
+        "The penalties that are used here minimise Bao et al. 2020, eq. 16: a general-purpose "
+        "optimizer finds no smaller value, and ends at penalties of 0 and σ_k², the smallest of "
+        "the k eigenvalues."
+    ),
+    "later": own(
+        "After 1000 epochs the penalties of Bao et al. 2020, eq. 16 give a smaller distance to the "
+        "principal axes than equally spaced penalties."
+    ),
+    "singular": own(
+        "The penalties of Bao et al. 2020, eq. 16 make the Hessian singular, so that they do not "
+        "minimise its condition number."
+    ),
+    "best": own(
+        "The penalties with the smallest condition number lie strictly between 0 and σ_k², the "
+        "smallest of the k eigenvalues. The penalties of Bao et al. 2020, eq. 16, scaled and "
+        "shifted into this interval, never have a smaller condition number."
+    ),
+}
+
+
+def expect(gap: float) -> dict[str, Any]:
+    """Return, for each statement of the experiment, the comparisons by which it is judged.
+
+    `gap` is the smallest accepted difference of two distances to the principal axes at epoch
+    `LATE`: equally spaced penalties minus those of Bao et al. 2020, eq. 16.
+    """
+    return {
+        "slow": (
+            AtLeast(
+                "slowdown",
+                0.05,
+                at="everywhere",
+                says=f"increase of the {AXES} at epoch {EARLY} if the penalties of Bao et al. "
+                "2020, eq. 16, replace equally spaced ones, for each learning rate",
+            ),
+        ),
+        "exact": (
+            Outweighs(
+                "eq16/search",
+                "eq16/paper",
+                1 - 1e-6,
+                says="ratio of the bound of Bao et al. 2020, eq. 16, at the penalties that a "
+                "general-purpose optimizer finds to the bound at the penalties that are used here",
+            ),
+            AtMost("smallest/search", 1e-3, says=f"ratio of the smallest {SEARCHED} {EIGENVALUE}"),
+            AtLeast(
+                "largest/search", 1 - 1e-3, says=f"ratio of the largest {SEARCHED} {EIGENVALUE}"
+            ),
+        ),
+        "later": (
+            Ordered(
+                (f"alignment/spaced/{RATE:g}", f"alignment/paper/{RATE:g}"),
+                at=LATE,
+                margin=gap,
+                says=f"{AXES}: equally spaced penalties minus those of Bao et al. 2020, eq. 16",
+            ),
+        ),
+        "singular": (
+            AtMost(
+                "flatness/paper",
+                1e-9,
+                says="ratio of the smallest eigenvalue of the Hessian to the largest, with the "
+                "penalties of Bao et al. 2020, eq. 16",
+            ),
+        ),
+        "best": (
+            Outweighs(
+                "condition/moved",
+                "condition/best",
+                1.0,
+                says="condition number of the Hessian with the best scaled and shifted penalties "
+                "of Bao et al. 2020, eq. 16, divided by that with the best penalties of any kind",
+            ),
+            AtLeast("smallest/best", 1e-6, says=f"ratio of the smallest {BEST} {EIGENVALUE}"),
+            AtMost("largest/best", 1 - 1e-4, says=f"ratio of the largest {BEST} {EIGENVALUE}"),
+        ),
+    }
+
+
+EXPERIMENT = Experiment(
+    name="lae-penalties",
+    title="Choice of the ℓ₂ penalties",
+    reference="Bao et al. 2020, Figures 5 and 6",
+    shows="penalties that condition the loss well at its minimum, and their effect on training",
+    about="Three choices of non-uniform ℓ₂ penalties: square roots that are equally spaced, the "
+    "minimiser of the bound in Bao et al. 2020, eq. 16, and the penalties with the smallest "
+    "condition number of the Hessian. Linear autoencoders are trained with each of them.",
+    statements=STATEMENTS,
+    scales={
+        "smoke": Scale(Penalties(DIGITS, (3e-3, 1e-2)), expect(0.03)),
+        "paper": Scale(Penalties(MNIST, (1e-3, 3e-3, 1e-2)), expect(0.05)),
+    },
+    draw=Drawing("training", "penalties"),
+)

@@ -1,0 +1,275 @@
+"""Experiment: epochs until the decoder is nearly axis-aligned, against the number of latents."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from lucidae.linear.simulation import epochs_to_alignment
+from lucidae_papers.data import DATA
+from lucidae_papers.declaration import (
+    Arrays,
+    Cell,
+    Curve,
+    Curves,
+    Drawing,
+    Experiment,
+    Results,
+    Scale,
+    Settings,
+    Statement,
+    listed,
+    own,
+    work,
+)
+from lucidae_papers.linear.training import START, START_WORDS, STOCHASTIC, plan_of, run_of
+from lucidae_papers.verdicts import (
+    LABELS,
+    AtLeast,
+    AtMost,
+    Ordered,
+    Outweighs,
+    Reported,
+    label,
+)
+
+REACH = 128
+"""Number of leading latents that nested dropout rarely exceeds when it draws how many to keep.
+
+The prior of the number is geometric with ratio 0.9. The constant is used to estimate the duration
+of a run.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class EpochsToAlignment:
+    """Settings of runs that train until the decoder is nearly aligned with the principal axes."""
+
+    data: str  # A name of `lucidae_papers.data`
+    sizes: tuple[int, ...]  # numbers of latents
+    # learning rates for at most 50 latents and for more than 50
+    rates: Mapping[tuple[str, str], tuple[float, float]]
+    limit: int  # epochs after which a run is stopped
+    target: float = 0.3  # the axis-alignment distance at which a run is stopped
+
+    def cells(self) -> Sequence[Cell]:
+        """Return one run per model, optimizer and number of latents."""
+        return [
+            Cell(measure, self._settings(method, optimizer, k), self._cost(method, optimizer, k))
+            for method, optimizer in self.rates
+            for k in self.sizes
+        ]
+
+    def _settings(self, method: str, optimizer: str, k: int) -> dict[str, Any]:
+        """Return the settings of the run of a method with an optimizer and k latents."""
+        return {
+            "method": method,
+            "optimizer": optimizer,
+            "learning_rate": self.rates[method, optimizer][k > 50],
+            "data": self.data,
+            "k": k,
+            "n_epochs": self.limit,
+            "target": self.target,
+            "check_every": 10,
+            "penalties": {"rule": "spaced", "low": 0.1, "high": 10.0},
+            "batch_size": None,
+            "seed": 0,
+            **START,
+        }
+
+    def _cost(self, method: str, optimizer: str, k: int) -> float:
+        """Return the approximate seconds of a run on one core."""
+        m = DATA[self.data].n_features
+        if method in STOCHASTIC:
+            epoch = 4e-4 + DATA[self.data].n_samples * m * min(k, REACH) * 1e-9
+        else:
+            epoch = 1.5e-4 + m * k * ((m if optimizer == "adam" else k) * 2e-10 + 1e-8)
+        return epoch * self.limit / 3
+
+    def curves(self, results: Results) -> Curves:
+        """Return curves of the epochs until the decoder is aligned, over the numbers of latents.
+
+        It is aligned if its distance to the principal axes is at most the target. ``"epochs"`` is
+        infinite if the target was not reached within the limit; in ``"epochs at least"`` the limit
+        takes the place of infinity. ``"exponent"`` is that of a power law fitted to the numbers of
+        latents at which the target was reached.
+        """
+        curves = {}
+        for method, optimizer in self.rates:
+            found = results.where(method=method, optimizer=optimizer)
+            epochs = np.array([float(cell.arrays["epochs"]) for cell in found])
+            epochs = np.where(np.isnan(epochs), np.inf, epochs)
+            name, reached = f"{method}/{optimizer}", np.isfinite(epochs)
+            curves[f"epochs/{name}"] = Curve(self.sizes, epochs, "k =")
+            lower = np.where(reached, epochs, self.limit)
+            curves[f"epochs at least/{name}"] = Curve(self.sizes, lower, "k =")
+            curves[f"exponent/{method}/{optimizer}"] = Curve([0], [exponent(self.sizes, epochs)])
+        return curves
+
+    def facts(self) -> Mapping[str, str]:
+        """Return the settings in words, for the HTML page of the results."""
+        return {
+            "data": DATA[self.data].words,
+            "latents": listed(self.sizes),
+            "stops at": f"axis-alignment distance {self.target:g}, or {self.limit} epochs",
+            "rates": "learning rates of Bao et al. 2020, Table 4",
+            "initial weights": START_WORDS,
+        }
+
+
+def exponent(sizes: Sequence[float], epochs: Any) -> float:
+    """Return the exponent of a power law epochs ∝ size^exponent, fitted to the finite epochs.
+
+    It is the slope of a line through the logarithms; NaN if fewer than two points are finite.
+    """
+    finite = np.isfinite(epochs) & (np.asarray(epochs) > 0)
+    if finite.sum() < 2:
+        return float("nan")
+    logs = np.log(np.asarray(sizes, dtype=float)[finite]), np.log(np.asarray(epochs)[finite])
+    return float(np.polyfit(*logs, 1)[0])
+
+
+@work("linear.scaling/1")
+def measure(group: Sequence[Settings], device: str) -> list[Arrays]:
+    """Return the epochs that each run needs to the target; NaN if it does not reach the target.
+
+    The target is an axis-alignment distance of the decoder.
+    """
+    return [{"epochs": np.array(_epochs(settings, device))} for settings in group]
+
+
+def _epochs(settings: Settings, device: str) -> float:
+    plan, target, stride = plan_of(settings, device), settings["target"], settings["check_every"]
+    return float(epochs_to_alignment([run_of(settings)], plan, target, stride)[0])
+
+
+# Bao et al. 2020, Table 4: k ≤ 50, and k > 50.
+RATES = {
+    ("nonuniform_l2", "nesterov"): (1e-3, 1e-3),
+    ("rag", "nesterov"): (1e-4, 1e-4),
+    ("nested_dropout", "nesterov"): (1e-3, 1e-3),
+    ("expected_nested_dropout", "nesterov"): (1e-3, 1e-3),
+    ("linear_vae", "nesterov"): (3e-4, 3e-4),
+    ("nonuniform_l2", "adam"): (3e-3, 3e-3),
+    ("nested_dropout", "adam"): (1e-2, 3e-3),
+    ("expected_nested_dropout", "adam"): (3e-3, 1e-2),
+    ("linear_vae", "adam"): (3e-3, 1e-3),
+}
+EVERY_SIZE = (2, 5, 10, 20, 50, 100, 200, 300, 400, 500)
+
+
+def slower(method: str, factor: float, at: int) -> Outweighs:
+    """Return the verdict that a method needs at least `factor` times as many epochs as RAG.
+
+    RAG is the rotation-augmented gradient; `at` is the number of latents.
+    """
+    model, optimizer = method.split("/")
+    return Outweighs(
+        f"epochs at least/{method}",
+        "epochs/rag/nesterov",
+        factor,
+        at=at,
+        says="number of epochs until the distance to the principal axes is at most 0.3 (or the "
+        f"limit of epochs, if it stays above 0.3): ratio of {LABELS[model]} with "
+        f"{optimizer.capitalize()} to rotation-augmented gradient (RAG) with Nesterov",
+    )
+
+
+def fails(method: str, at: int, limit: int) -> AtLeast:
+    """Return the verdict that a method does not reach the target within the limit of epochs.
+
+    The target is an axis-alignment distance of the decoder; `at` is the number of latents.
+    """
+    name = label(*method.split("/"))
+    words = (
+        "number of epochs until the distance to the principal axes is at most 0.3 (or the "
+        f"limit of epochs, if it stays above 0.3), {name}"
+    )
+    return AtLeast(f"epochs at least/{method}", limit, at=at, says=words)
+
+
+STATEMENTS = {
+    "penalty": Statement(
+        "With Nesterov momentum the non-uniform ℓ₂ penalty scales badly with the number of "
+        "latents, compared with the rotation-augmented gradient (RAG)."
+    ),
+    "nested": Statement(
+        "With Nesterov momentum expected nested dropout scales badly with the number of latents, "
+        "compared with the rotation-augmented gradient (RAG)."
+    ),
+    "adam": Statement(
+        "With many latents, the non-uniform ℓ₂ penalty and expected nested dropout do not converge "
+        "with Adam either."
+    ),
+    "rag": own(
+        "With the rotation-augmented gradient (RAG) the distance to the principal axes falls to "
+        "0.3 at every number of latents."
+    ),
+}
+EXPONENT = Reported(
+    "exponent/rag/nesterov",
+    says="exponent a of a power law, number of epochs ∝ kᵃ for k latents: rotation-augmented "
+    "gradient (RAG)",
+)
+
+
+def expect(limit: int, size: int) -> dict[str, Any]:
+    """Return the verdicts that both scales of the experiment share, for each of its statements.
+
+    `limit` is the largest number of epochs, and `size` the number of latents at which the epochs of
+    two methods are compared.
+    """
+    return {
+        "penalty": (slower("nonuniform_l2/nesterov", 2.5, size),),
+        "nested": (
+            Ordered(
+                ("exponent/expected_nested_dropout/nesterov", "exponent/rag/nesterov"),
+                margin=0.2,
+                says="exponent a of a power law, number of epochs ∝ kᵃ for k latents: expected "
+                "nested dropout minus rotation-augmented gradient (RAG)",
+            ),
+        ),
+        "rag": (
+            AtMost(
+                "epochs/rag/nesterov",
+                limit,
+                at="everywhere",
+                says="number of epochs until the distance to the principal axes is at most 0.3, "
+                "rotation-augmented gradient (RAG)",
+            ),
+        ),
+    }
+
+
+EXPERIMENT = Experiment(
+    name="lae-scaling",
+    title="Epochs against the number of latents",
+    reference="Bao et al. 2020, Figure 4",
+    shows="epochs until the decoder is nearly aligned with principal axes, by number of latents",
+    about="The number of epochs until the axis-alignment distance (Bao et al. 2020, Definition "
+    "7.1) is 0.3, against the number k of latents, for five models and two optimizers.",
+    statements=STATEMENTS,
+    scales={
+        "smoke": Scale(
+            EpochsToAlignment("small-gaussian", (2, 5, 10, 20), RATES, limit=2500),
+            expect(2500, 20),
+            reported=(EXPONENT,),
+            unjudged={"adam": "this scale has at most 20 latents; the claim is about hundreds."},
+        ),
+        "paper": Scale(
+            EpochsToAlignment("gaussian", EVERY_SIZE, RATES, limit=50_000),
+            expect(50_000, 50)
+            | {
+                "adam": (
+                    fails("nonuniform_l2/adam", 500, 50_000),
+                    fails("expected_nested_dropout/adam", 500, 50_000),
+                )
+            },
+            reported=(EXPONENT,),
+        ),
+    },
+    draw=Drawing("training", "scaling"),
+)

@@ -1,0 +1,294 @@
+"""Pages on finished experiments: one self-contained HTML page, and notes in Markdown."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+
+from lucidae.certificate import Claim
+from lucidae.io.atomic import atomic_path
+from lucidae_app.report.blocks import Block, Card, Facts, Grid, Note, Plot, Prose
+from lucidae_app.report.page import Chapter, fill_page
+from lucidae_app.report.style import LIGHT
+from lucidae_papers.declaration import VerdictKind
+from lucidae_papers.engine import count, duration
+from lucidae_papers.outcomes import MARKS, WORDS, Counts, Judgement, Outcome
+from lucidae_papers.verdicts import measured
+
+__all__ = ["write_notes", "write_page"]
+
+LEAD = (
+    "Figures and tables of three papers on autoencoders whose optimum is known, measured again: "
+    "what each paper claims, whether the measurements confirm it, and the settings."
+)
+LEGEND = (
+    "✓ means that a claim of the paper was seen, or that a finding of our own holds; ✗ that it was "
+    "not seen or does not hold; – that a measured value is reported without a verdict, or that a "
+    "statement cannot be judged at this scale. Claims of the papers and our own findings are "
+    "counted separately."
+)
+COLOURS = {True: "green", False: "orange", None: "muted"}
+REFUTED = {
+    VerdictKind.PAPER: "Claims of the papers that our runs do not confirm at this scale",
+    VerdictKind.OWN: "Findings of our own that do not hold at this scale",
+}
+HEADINGS = {
+    VerdictKind.PAPER: "What the paper claims",
+    VerdictKind.OWN: "What we found beyond the paper",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class VerdictTable:
+    """HTML table of the verdicts of one experiment: each statement with its measured values."""
+
+    outcome: Outcome
+
+    def __str__(self) -> str:
+        return str(self.outcome.counts)
+
+    def _repr_html_(self) -> str:
+        rows = [row for kind in HEADINGS for row in self._of_kind(kind)]
+        if self.outcome.reported:
+            rows.append(_heading("Reported without a verdict"))
+            rows += [
+                _html_row(None, VerdictKind.REPORTED.value, claim.statement, measured(claim))
+                for claim in self.outcome.reported
+            ]
+        names = ("", "verdict", "statement", "measured")
+        head = "".join(f'<th scope="col">{name}</th>' for name in names)
+        return (
+            '<div class="scroll" tabindex="0"><table class="numbers">'
+            f"<thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table></div>"
+        )
+
+    def _of_kind(self, kind: VerdictKind) -> list[str]:
+        """Return the rows on all statements of a kind: claims of the paper, or own findings."""
+        judgements = self.outcome.of_kind(kind)
+        rows = [_heading(HEADINGS[kind])] if judgements else []
+        for one in judgements:
+            rows.append(
+                _html_row(one.holds, one.verdict, one.statement.words, one.why, strong=True)
+            )
+            rows += [
+                _html_row(claim.holds, "", claim.statement, measured(claim)) for claim in one.claims
+            ]
+        return rows
+
+
+def _heading(words: str) -> str:
+    return f'<tr><th colspan="4" scope="rowgroup" style="text-align:left">{words}</th></tr>'
+
+
+def _html_row(
+    holds: bool | None, verdict: str, statement: str, measured: str, strong: bool = False
+) -> str:
+    """Return one row of the HTML table of verdicts; `strong` makes the statement bold."""
+    text = escape(statement)
+    wrap = 'style="white-space:normal"'
+    return (
+        f'<tr><td style="color:var(--{COLOURS[holds]})">{MARKS[holds]}</td><td>{verdict}</td>'
+        f"<td {wrap}>{f'<strong>{text}</strong>' if strong else text}</td>"
+        f"<td {wrap}>{escape(measured)}</td></tr>"
+    )
+
+
+def write_page(outcomes: Sequence[Outcome], target: Path, seconds: float, note: str = "") -> Path:
+    """Draw the figures of all outcomes, write the HTML page, and return its path.
+
+    The file is replaced atomically: an interrupted call leaves the earlier page.
+    """
+    chapters = [summary(outcomes, note), *(chapter(outcome) for outcome in outcomes)]
+    title = f"Experiments of the papers at {outcomes[0].scale} scale"
+    with atomic_path(target) as temporary:
+        temporary.write_text(fill_page(title, LEAD, chapters, seconds), encoding="utf-8")
+    return target
+
+
+def summary(outcomes: Sequence[Outcome], note: str = "") -> Chapter:
+    """Return the first chapter: how many claims and findings each of the `outcomes` confirms.
+
+    If `note` is not empty, it is added as the last line.
+    """
+    counts = Counts.of(outcomes)
+    rows = tuple(_counted(outcome) for outcome in outcomes)
+    names = ("experiment", "paper", "its claims", "our findings", "work")
+    blocks: list[Block] = [
+        Facts(
+            (
+                (str(len(outcomes)), "experiments"),
+                (f"{counts.seen} of {counts.claims}", "claims of the papers seen"),
+                (f"{counts.held} of {counts.findings}", "findings of our own hold"),
+                (str(counts.reported), "values only reported"),
+                (duration(sum(outcome.results.seconds for outcome in outcomes)), "total work"),
+            )
+        ),
+        Prose(LEGEND),
+        *_refuted(outcomes),
+        Grid(names, rows),
+    ]
+    if counts.unjudged:
+        blocks.append(
+            Prose(
+                f"{_statements(counts.unjudged)} cannot be judged at this scale; the chapters give "
+                "the reasons."
+            )
+        )
+    if note:
+        blocks.append(Note(note))
+    return Chapter("summary", "Summary", blocks)
+
+
+def _counted(outcome: Outcome) -> tuple[str, ...]:
+    """Return the row of an experiment in the table of the summary."""
+    counts = outcome.counts
+    paper = f"{counts.seen} of {counts.claims} seen" if counts.claims else "–"
+    ours = f"{counts.held} of {counts.findings} hold" if counts.findings else "–"
+    work = duration(outcome.results.seconds)
+    return outcome.experiment.name, outcome.experiment.reference, paper, ours, work
+
+
+def _refuted(outcomes: Sequence[Outcome]) -> list[Block]:
+    """Return blocks that list the refuted claims of the papers, then the refuted own findings."""
+    blocks: list[Block] = []
+    for kind, words in REFUTED.items():
+        found: list[Block] = [
+            Prose(f"{MARKS[False]} {outcome.experiment.name}: {one.statement.words}")
+            for outcome in outcomes
+            for one in outcome.of_kind(kind)
+            if one.holds is False
+        ]
+        note = Note(f"{words}; the chapters give the measured values:")
+        blocks += [note, *found] if found else []
+    return blocks
+
+
+def _statements(count: int) -> str:
+    return "One statement" if count == 1 else f"{count} statements"
+
+
+def chapter(outcome: Outcome) -> Chapter:
+    """Return the chapter of one experiment: statements with verdicts, figures and settings."""
+    experiment = outcome.experiment
+    machine = "; ".join(outcome.machines)
+    blocks: list[Block] = [
+        Prose(f"{experiment.reference}. {experiment.about}"),
+        *(Prose(one.prose) for one in outcome.judgements),
+        *experiment.draw(outcome),
+        Card("Verdicts", VerdictTable(outcome)),
+        Grid(("setting", ""), tuple(outcome.setting.facts().items())),
+        Prose(
+            f"{count(len(outcome.results.cells))}, {duration(outcome.results.seconds)} of work on "
+            f"{machine}."
+        ),
+    ]
+    return Chapter(experiment.name, experiment.title, blocks)
+
+
+LARGEST_FIGURE = 1_000_000
+"""Largest size of an SVG figure in bytes; larger figures are not written."""
+
+NAMESPACES = 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
+_DIGITS = re.compile(r"(\.\d\d)\d+")
+INTRODUCTION = """# Results
+
+Results of `lucidae reproduce`, with their settings and machines. Each page has three kinds of
+verdict: a claim of the paper was *seen* or *not seen*, a finding of our own *holds* or *does not
+hold*, and a measured value that is only *reported* has no verdict.
+"""
+
+
+def write_notes(outcomes: Sequence[Outcome], folder: Path) -> Path:
+    """Write ``NAME.md`` and its figures for each experiment, and an index of the whole folder."""
+    for outcome in outcomes:
+        figures = _figures(outcome, folder)
+        _write(folder / f"{outcome.experiment.name}.md", _note(outcome, figures))
+    titles = {path.stem: _title(path) for path in sorted(folder.glob("*.md"))}
+    lines = [f"* [{name}]({name}.md): {title}" for name, title in titles.items() if name != "index"]
+    return _write(folder / "index.md", "\n".join([INTRODUCTION, *lines, ""]))
+
+
+def _figures(outcome: Outcome, folder: Path) -> list[tuple[str, str]]:
+    """Write the figures of an outcome as SVG files; return (file name, caption) for each."""
+    blocks = outcome.experiment.draw(outcome)
+    plots = [block for block in blocks if isinstance(block, Plot)]
+    written = []
+    for plot in plots:
+        text = standalone(plot.svg)
+        if len(text) <= LARGEST_FIGURE:
+            name = f"{plot.name}-{outcome.scale}.svg"
+            _write(folder / name, text)
+            written.append((name, plot.caption))
+    return written
+
+
+def standalone(svg: str) -> str:
+    """Return the SVG text of a figure of the HTML page in a form that can be a file by itself.
+
+    XML namespaces and a white background are added, and CSS variables are replaced by colours.
+    Coordinates are cut to two decimals, which halves the file.
+    """
+    for name, colour in LIGHT.items():
+        svg = svg.replace(f"var(--{name})", colour)
+    svg = re.sub(r' d="[^"]*"', lambda path: _DIGITS.sub(r"\1", path[0]), svg)
+    background = '<rect width="100%" height="100%" fill="#ffffff"/>'
+    return re.sub(r"<svg ([^>]*)>", rf"<svg {NAMESPACES} \1>{background}", svg, count=1) + "\n"
+
+
+def _note(outcome: Outcome, figures: Sequence[tuple[str, str]]) -> str:
+    """Return the Markdown page on an experiment; `figures` are pairs (file name, caption)."""
+    experiment = outcome.experiment
+    images = [f"![{experiment.title}]({name})\n\n{caption}\n" for name, caption in figures]
+    versions = outcome.to_dict()["versions"]
+    return "\n".join(
+        [
+            f"# {experiment.title}\n",
+            f"`{experiment.name}`, {outcome.scale} scale. {experiment.reference}.\n",
+            f"{experiment.about}\n",
+            f"{outcome.counts}.\n",
+            *(f"* {one.prose}" for one in outcome.judgements),
+            "",
+            *images,
+            "| statement | measured | verdict |\n|---|---|---|",
+            *(row for one in outcome.judgements for row in _markdown_rows(one)),
+            *(_markdown_row(claim, VerdictKind.REPORTED.value) for claim in outcome.reported),
+            "\n| setting | |\n|---|---|",
+            *(f"| {name} | {value} |" for name, value in outcome.setting.facts().items()),
+            f"| machine | {'; '.join(outcome.machines)} |",
+            f"| work | {count(len(outcome.results.cells))}, {duration(outcome.results.seconds)} |",
+            f"| versions | {', '.join(f'{name} {value}' for name, value in versions.items())} |",
+            "",
+        ]
+    )
+
+
+def _markdown_rows(judgement: Judgement) -> list[str]:
+    """Return the rows of a Markdown table on one statement: one for each measured value."""
+    kind = judgement.statement.kind.value
+    if not judgement.claims:
+        return [f"| {judgement.statement.words} | | {kind}: {judgement.verdict} |"]
+    return [
+        _markdown_row(claim, f"{kind}: {_verdict(judgement, claim)}") for claim in judgement.claims
+    ]
+
+
+def _verdict(judgement: Judgement, claim: Claim) -> str:
+    words = WORDS[judgement.statement.kind, bool(claim.holds)]
+    return words if claim.holds else f"**{words}**"
+
+
+def _markdown_row(claim: Claim, verdict: str) -> str:
+    return f"| {claim.statement} | {measured(claim)} | {verdict} |"
+
+
+def _title(path: Path) -> str:
+    return path.read_text(encoding="utf-8").partition("\n")[0].lstrip("# ")
+
+
+def _write(path: Path, text: str) -> Path:
+    with atomic_path(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+    return path

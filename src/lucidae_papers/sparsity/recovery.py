@@ -1,0 +1,460 @@
+"""Experiments: how often four methods recover row-sparse codes of random problems."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from lucidae.arrays import Array, like, to_numpy
+from lucidae.datasets import make_meg_leadfield, make_sparse_regression
+from lucidae.iteration import limited_blas
+from lucidae.metrics import exact_recovery, support_recovery
+from lucidae_papers.declaration import (
+    Arrays,
+    Cell,
+    Curve,
+    Curves,
+    Drawing,
+    Experiment,
+    Results,
+    Scale,
+    Settings,
+    Statement,
+    own,
+    work,
+)
+from lucidae_papers.device import cores, is_accelerator, reference
+from lucidae_papers.sparsity.methods import LIMITS, METHODS, SOLVERS
+from lucidae_papers.verdicts import LABELS, Agree, AtLeast, AtMost, Ordered, Reported, Where
+
+__all__ = ["ABOUT", "Recovery", "above", "measure", "rate", "scales"]
+
+ROW_NORMS = {
+    "unit": "nonzero rows of unit norm",
+    "jeffreys": "norms of the nonzero rows from Jeffreys' prior",
+}
+NO_NOISE = "none (the methods assume a noise variance γ of 1e-10)"
+CRITERIA = ("rows", "frobenius", "support")
+BLOCK = 10
+"""On an accelerator, problems of this many numbers of active rows are solved in one call."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recovery:
+    """Settings of the experiment that counts how often each method recovers a sparse code.
+
+    A code contains the coefficients of all responses, and r of its rows are active (not zero).
+    """
+
+    active: tuple[int, ...]  # numbers r of active rows
+    trials: int  # number of random problems for each r; every method solves the same problems
+    # rows and columns of the dictionary, number of responses, and rank of the code; as in
+    # `lucidae.datasets.make_sparse_regression`
+    d: int = 100
+    kappa: int = 200
+    n: int = 20
+    tau: int = 3
+    row_scaling: str = "unit"  # norms of the active rows: all 1, or drawn from Jeffreys' prior
+    # signal-to-noise ratio of the responses in decibels; without it there is no noise, and the
+    # methods assume a noise variance of 1e-10
+    snr_db: float | None = None
+    leadfield: bool = False  # whether the dictionary is a MEG lead field rather than Gaussian
+    # criterion of success: every row within 1e-3 of the truth, or the r largest rows are the active
+    # rows
+    criterion: str = "rows"
+    # distance to stationarity at which a problem counts as solved; the support alone needs less
+    # accuracy
+    tol: float = 1e-6
+
+    @property
+    def methods(self) -> tuple[str, ...]:
+        """Names of the four methods that are compared.
+
+        Without noise, the group lasso is the one that reproduces the responses exactly.
+        """
+        lasso = "constrained group lasso" if self.snr_db is None else "group lasso"
+        return ("full", "diagonal", "autoencoder", lasso)
+
+    def cells(self) -> Sequence[Cell]:
+        """Return one run per method and number of active rows of the code."""
+        return [self._cell(method, r) for method in self.methods for r in self.active]
+
+    def _cell(self, method: str, r: int) -> Cell:
+        """Return the run of a method on all problems with r active rows."""
+        problem = {
+            "d": self.d,
+            "kappa": self.kappa,
+            "n": self.n,
+            "tau": self.tau,
+            "r": r,
+            "row_scaling": self.row_scaling,
+            "snr_db": self.snr_db,
+            "leadfield": self.leadfield,
+            "trials": self.trials,
+            "seed": 100_000 * r,
+        }
+        limit = LIMITS.get(method, LIMITS["group lasso"])
+        settings = {"method": method, "tol": self.tol, "max_iter": limit, "problem": problem}
+        if method in SOLVERS:
+            settings["solver"] = SOLVERS[method]
+        expected = (80 if method == "full" else limit if "lasso" in method else 40) * 1.2e-3
+        cost = self.trials * (1e-3 + expected * (self.d / 100) ** 2 * (self.kappa / 200))
+        shared = {name: value for name, value in problem.items() if name not in ("r", "seed")}
+        return Cell(measure, settings, cost, f"{shared} {self.active.index(r) // BLOCK}")
+
+    def curves(self, results: Results) -> Curves:
+        """Return the success rates over the numbers r of active (nonzero) rows of the code.
+
+        Names are ``"criterion/method"``, with the criteria of success of `CRITERIA`, and
+        ``"method"`` for the criterion of this experiment.
+        """
+        curves = {}
+        for method in self.methods:
+            found = results.where(method=method)
+            for criterion in CRITERIA:
+                rates = [float(np.mean(cell.arrays[criterion])) for cell in found]
+                curves[f"{criterion}/{method}"] = Curve(self.active, rates, "r =")
+            curves[method.removeprefix("constrained ")] = curves[f"{self.criterion}/{method}"]
+        return curves
+
+    def facts(self) -> Mapping[str, str]:
+        """Return the settings in words, for the HTML page of the results."""
+        dictionary = "MEG lead field (Sarvas)" if self.leadfield else "Gaussian, unit columns"
+        success = {
+            "rows": "every row within 0.1 % of the truth, the support exact",
+            "support": "the r largest rows are the active rows",
+        }
+        return {
+            "dictionary": f"{self.d} × {self.kappa}, {dictionary}",
+            "responses": f"{self.n}, code of rank {self.tau}, {ROW_NORMS[self.row_scaling]}",
+            "noise": NO_NOISE
+            if self.snr_db is None
+            else f"signal-to-noise ratio {self.snr_db:g} dB",
+            "active rows": f"{self.active[0]} to {self.active[-1]}, {len(self.active)} values",
+            "trials": f"{self.trials} random problems for each number of active rows",
+            "success": success[self.criterion],
+        }
+
+
+ABOUT = (
+    "Responses are made from a dictionary of d rows and a code with r nonzero rows; each method "
+    "estimates the code from the responses. The success rate is the share of random problems that "
+    "are solved."
+)
+"""Description that the four experiments on recovery have in common."""
+
+
+def rate(method: str) -> str:
+    """Return the description of a method's success rate, for the sentences that are judged."""
+    return f"success rate of the {LABELS[method]} at recovering r nonzero rows"
+
+
+def above(first: str, second: str, at: Where, margin: float) -> Ordered:
+    """Return the verdict that the first method's success rate exceeds the second's by `margin`.
+
+    `at` is a number r of active (nonzero) rows of the code, an interval of them, or ``"mean"``.
+    """
+    words = f"success rate at recovering r nonzero rows: {LABELS[first]} minus {LABELS[second]}"
+    return Ordered((first, second), at=at, margin=margin, says=words)
+
+
+def scales(
+    smoke: Mapping[str, Any],
+    paper: Mapping[str, Any],
+    reported: Mapping[str, tuple[Any, ...]] | None = None,
+    **setting: Any,
+) -> dict[str, Scale]:
+    """Return the scales "smoke" and "paper" of an experiment on recovery."""
+    small = Recovery((6, 12, 18, 24, 28, 32, 36), 12, d=40, kappa=80, **setting)
+    full = Recovery(tuple(range(1, 101)), 100, **setting)
+    only = reported or {}
+    return {
+        "smoke": Scale(small, smoke, only.get("smoke", ())),
+        "paper": Scale(full, paper, only.get("paper", ())),
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Stack:
+    """Problems of one size, stacked along the first axis of each array."""
+
+    # dictionaries (p, d, κ) with κ columns, responses (p, d, n) and true codes (p, κ, n)
+    dictionary: Array
+    responses: Array
+    coef: Array
+    noise: Array  # (p,): noise variances that the methods assume
+
+
+@work("sparsity.recovery/1")
+def measure(group: Sequence[Settings], device: str) -> list[Arrays]:
+    """Return for each run of a group which problems its method solves, by each criterion.
+
+    A run applies one method to many random problems. All methods solve the same problems; the runs
+    of one method are solved in one call.
+    """
+    order = sorted({settings["problem"]["r"]: settings["problem"] for settings in group}.items())
+    problems = [problem for _, problem in order]
+    stack = _stack(problems, device)
+    found: dict[tuple[str, int], Arrays] = {}
+    for method in dict.fromkeys(settings["method"] for settings in group):
+        (limits,) = {
+            (settings["tol"], settings["max_iter"])
+            for settings in group
+            if settings["method"] == method
+        }
+        arrays = _solve(method, limits, stack)
+        for place, problem in enumerate(problems):
+            part = slice(place * problem["trials"], (place + 1) * problem["trials"])
+            found[method, problem["r"]] = {name: values[part] for name, values in arrays.items()}
+    return [found[settings["method"], settings["problem"]["r"]] for settings in group]
+
+
+def _solve(method: str, limits: tuple[float, int], stack: Stack) -> dict[str, Any]:
+    """Solve all problems of a stack by one method; return by which criteria each is recovered.
+
+    `limits` are the tolerance and the largest number of iterations.
+    """
+    tol, limit = limits
+    solution = METHODS[method](
+        stack.dictionary, stack.responses, stack.noise, tol=tol, max_iter=limit
+    )
+    coef = solution.value.coef
+    return {
+        "rows": to_numpy(exact_recovery(coef, stack.coef, criterion="rows")),
+        "frobenius": to_numpy(exact_recovery(coef, stack.coef)),
+        "support": to_numpy(support_recovery(coef, stack.coef)) == 1.0,
+        "iterations": np.asarray(solution.n_iter),
+        "distance": np.asarray(solution.distance),
+    }
+
+
+def _stack(problems: Sequence[Mapping[str, Any]], device: str) -> Stack:
+    """Return all random problems, each drawn from its own seed, as arrays on the device."""
+    tasks = [(problem, trial) for problem in problems for trial in range(problem["trials"])]
+    if is_accelerator(device):
+        # NumPy's generators release the interpreter's lock half of the time, so a few threads help.
+        with limited_blas(problems[0]["d"]), ThreadPoolExecutor(min(4, cores())) as pool:
+            drawn = list(pool.map(_draw, tasks))
+    else:
+        drawn = [_draw(task) for task in tasks]
+    ref = reference(device)
+    noise = [data.noise_variance or 1e-10 for data in drawn]
+    return Stack(
+        like(np.stack([data.dictionary for data in drawn]), ref),
+        like(np.stack([data.responses for data in drawn]), ref),
+        like(np.stack([data.coef for data in drawn]), ref),
+        like(np.array(noise), ref),
+    )
+
+
+def _draw(task: tuple[Mapping[str, Any], int]) -> Any:
+    """Return one random problem; `task` has its settings and the number of the trial."""
+    problem, trial = task
+    dictionary = _leadfield(problem["d"], problem["kappa"]) if problem["leadfield"] else None
+    return make_sparse_regression(
+        problem["d"],
+        problem["kappa"],
+        problem["r"],
+        problem["n"],
+        problem["tau"],
+        row_scaling=problem["row_scaling"],
+        snr_db=problem["snr_db"],
+        dictionary=dictionary,
+        random_state=problem["seed"] + trial,
+    )
+
+
+@lru_cache(maxsize=2)
+def _leadfield(d: int, kappa: int) -> Any:
+    return make_meg_leadfield(d, kappa, random_state=0)
+
+
+EQUAL_RATES = (
+    "success rates of the diagonal-covariance VAE and the autoencoder at recovering r nonzero rows"
+)
+
+UNIT_ROWS = Experiment(
+    name="sparse-unit",
+    title="Recovery of the relevant columns: rows of unit norm",
+    reference="Wipf 2023, Figure 2(a)",
+    shows="recovery of sparse codes against the number of nonzero rows, all of unit norm",
+    about=f"{ABOUT} The nonzero rows have unit norm, which is the case for which the theory "
+    "of Wipf 2023 guarantees least.",
+    statements={
+        "full": Statement(
+            "The full-covariance VAE has a higher success rate than the autoencoder."
+        ),
+        "diagonal": Statement(
+            "The diagonal-covariance VAE has the same success rate as the autoencoder."
+        ),
+        "lasso": Statement(
+            "Both VAEs and the autoencoder have higher success rates than the group lasso."
+        ),
+        "rate": own(
+            "The full-covariance VAE recovers nearly all codes with r = 0.6 d nonzero rows, where "
+            "d is the number of rows of the dictionary."
+        ),
+    },
+    scales=scales(
+        smoke={
+            "full": (above("full", "autoencoder", at=(24, 36), margin=0.05),),
+            "diagonal": (Agree("diagonal", "autoencoder", 0.1, at="everywhere", says=EQUAL_RATES),),
+            "lasso": tuple(
+                above(method, "group lasso", at=(18, 28), margin=0.1)
+                for method in ("full", "diagonal", "autoencoder")
+            ),
+            "rate": (AtLeast("full", 0.9, at=24, says=rate("full")),),
+        },
+        paper={
+            "full": (above("full", "autoencoder", at=(50, 80), margin=0.3),),
+            "diagonal": (Agree("diagonal", "autoencoder", 0.05, at="mean", says=EQUAL_RATES),),
+            "lasso": tuple(
+                above(method, "group lasso", at=(40, 70), margin=0.1)
+                for method in ("full", "diagonal", "autoencoder")
+            ),
+            "rate": (AtLeast("full", 0.95, at=60, says=rate("full")),),
+        },
+    ),
+    draw=Drawing("recovery", "recovery"),
+)
+
+
+IN_FROBENIUS_NORM = f"{rate('full')}, if the error of the code is measured in Frobenius norm"
+
+SCALED_ROWS = Experiment(
+    name="sparse-scaled",
+    title="Recovery of the relevant columns: rows of very different norms",
+    reference="Wipf 2023, Figure 2(b)",
+    shows="recovery of sparse codes against the number of nonzero rows, norms from Jeffreys' prior",
+    about=f"{ABOUT} The norms of the nonzero rows differ widely, as Wipf 2023, Theorem 4.1 "
+    "assumes.",
+    statements={
+        "perfect": Statement(
+            "The full-covariance VAE recovers the code nearly always, up to r = d nonzero rows for "
+            "a dictionary of d rows, which is the limit of any method."
+        ),
+        "degrades": Statement(
+            "The success rate of the autoencoder falls to low values if the rows of the "
+            "coefficients have different norms."
+        ),
+        "others": Statement(
+            "The full-covariance VAE has the highest success rate of the four methods."
+        ),
+        "most": own(
+            "The full-covariance VAE recovers the code nearly always, up to r = 0.7 d nonzero rows "
+            "for a dictionary of d rows."
+        ),
+    },
+    scales=scales(
+        smoke={
+            "perfect": (AtLeast("full", 0.9, at=36, says=rate("full")),),
+            "degrades": (AtMost("autoencoder", 0.4, at=(12, 36), says=rate("autoencoder")),),
+            "others": (
+                above("full", "group lasso", at="mean", margin=0.2),
+                above("full", "diagonal", at="mean", margin=0.2),
+            ),
+            "most": (AtLeast("full", 0.9, at=(6, 28), says=rate("full")),),
+        },
+        paper={
+            "perfect": (AtLeast("full", 0.9, at=90, says=rate("full")),),
+            "degrades": (AtMost("autoencoder", 0.1, at=(30, 100), says=rate("autoencoder")),),
+            "others": (
+                above("full", "group lasso", at="mean", margin=0.3),
+                above("full", "diagonal", at="mean", margin=0.3),
+            ),
+            "most": (AtLeast("full", 0.95, at=(1, 80), says=rate("full")),),
+        },
+        reported={
+            "smoke": (Reported("frobenius/full", at=36, says=IN_FROBENIUS_NORM),),
+            "paper": (Reported("frobenius/full", at=90, says=IN_FROBENIUS_NORM),),
+        },
+        row_scaling="jeffreys",
+    ),
+    draw=Drawing("recovery", "recovery"),
+)
+
+
+BETTER = tuple(
+    above("full", other, at="mean", margin=0.3)
+    for other in ("autoencoder", "diagonal", "group lasso")
+)
+
+LEADFIELD = Experiment(
+    name="sparse-leadfield",
+    title="Recovery of brain sources: correlated columns",
+    reference="Wipf 2023, Figure 2(c)",
+    shows="recovery of brain sources against their number, MEG lead field as dictionary",
+    about=f"{ABOUT} The dictionary is a lead field of magnetoencephalography (MEG), whose columns "
+    "are strongly correlated.",
+    statements={
+        "others": Statement(
+            "The success rates of the group lasso, the autoencoder and the diagonal-covariance "
+            "VAE fall already at small numbers of active sources."
+        ),
+        "full": Statement(
+            "The full-covariance VAE keeps a high success rate with many active sources."
+        ),
+    },
+    scales=scales(
+        smoke={
+            "others": BETTER,
+            "full": (AtLeast("full", 0.85, at=(6, 28), says=rate("full")),),
+        },
+        paper={
+            "others": BETTER,
+            "full": (AtLeast("full", 0.9, at=(1, 60), says=rate("full")),),
+        },
+        leadfield=True,
+    ),
+    draw=Drawing("recovery", "recovery"),
+)
+
+
+NOISY = Experiment(
+    name="sparse-noise",
+    title="Recovery of the relevant columns from noisy responses",
+    reference="Wipf 2023, Figure 2(d)",
+    shows="recovery of the set of nonzero rows against their number, signal-to-noise ratio 20 dB",
+    about=f"{ABOUT} Noise is added to the responses, with a signal-to-noise ratio of 20 dB, and "
+    "recovery of the support, the set of nonzero rows, counts as success.",
+    statements={
+        "full": Statement(
+            "Also with noise, the full-covariance VAE has the highest success rate of the four "
+            "methods."
+        ),
+        "diagonal": Statement(
+            "With noise the diagonal-covariance VAE has a higher success rate than the "
+            "autoencoder: even a diagonal posterior removes some local minima."
+        ),
+        "lasso": Statement(
+            "With noise the autoencoder has a higher success rate than the group lasso."
+        ),
+        "rate": own(
+            "The full-covariance VAE recovers nearly all supports (sets of nonzero rows) of size "
+            "0.6 d, where d is the number of rows of the dictionary."
+        ),
+    },
+    scales=scales(
+        smoke={
+            "full": (above("full", "diagonal", at=(18, 36), margin=0.03),),
+            "diagonal": (above("diagonal", "autoencoder", at=(18, 36), margin=0.02),),
+            "lasso": (above("autoencoder", "group lasso", at=(18, 36), margin=0.02),),
+            "rate": (AtLeast("full", 0.9, at=24, says=rate("full")),),
+        },
+        paper={
+            "full": (above("full", "diagonal", at=(50, 80), margin=0.1),),
+            "diagonal": (above("diagonal", "autoencoder", at=(50, 80), margin=0.05),),
+            "lasso": (above("autoencoder", "group lasso", at=(40, 70), margin=0.05),),
+            "rate": (AtLeast("full", 0.95, at=60, says=rate("full")),),
+        },
+        snr_db=20.0,
+        criterion="support",
+        tol=1e-4,
+    ),
+    draw=Drawing("recovery", "recovery"),
+)

@@ -1,0 +1,248 @@
+"""Results of experiments on disk: one file per run, written atomically and verified when read."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import zipfile
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lucidae.io.atomic import (
+    atomic_path,
+    load_arrays,
+    open_member,
+    read_arrays,
+    reason_of,
+    require_size,
+    save_arrays,
+)
+from lucidae_papers.declaration import Arrays, Cell, Measured, canonical, digest
+
+__all__ = ["Store"]
+
+FORMAT = 1
+WHAT = "a stored result of an experiment"
+"""Phrase that error messages use for a file of stored results."""
+ABOUT = "about"
+"""Name, in the ``.npz`` file, of the JSON text that is stored together with the arrays."""
+
+LARGEST_MEMBER = 1 << 28
+"""Largest size of one result in bytes; `unpack` refuses files with a larger member."""
+SMALL_MEMBER = 1 << 24
+EXPANSION = 100
+"""Largest allowed ratio of the size of a member to its compressed size in a packed file.
+
+It limits only members larger than `SMALL_MEMBER` bytes.
+"""
+
+WORKS_OF_0_1_0 = {
+    "linear.landscape": "lucidae.experiments.lae_landscape:measure",
+    "linear.training": "lucidae.experiments.training:measure",
+    "linear.scaling": "lucidae.experiments.race:measure",
+    "linear.penalties": "lucidae.experiments.lae_penalties:measure",
+    "linear.conditioning": "lucidae.experiments.lae_conditioning:measure",
+    "dropout.landscape": "lucidae.experiments.dropout_landscape:measure",
+    "dropout.paths": "lucidae.experiments.dropout_paths:measure",
+    "dropout.convergence": "lucidae.experiments.dropout_convergence:measure",
+    "sparsity.recovery": "lucidae.experiments.recovery:measure",
+    "sparsity.slice": "lucidae.experiments.sparse_slices:draw_slice",
+    "sparsity.slice_minima": "lucidae.experiments.sparse_slices:count",
+    "vae.comparison": "lucidae.nn.cell:measure",
+}
+"""Name under which lucidae 0.1.0 stored version 1 of each computation: the path of its module."""
+
+
+class Store:
+    """A folder of results of experiments.
+
+    An experiment consists of cells: a cell is one run of a computation (its `Work`) with fixed
+    settings, such as one seed and one learning rate. Its result is one ``.npz`` file, which is
+    named by a digest of the computation and the settings. The arrays and a JSON text (settings,
+    versions, machine, seconds) are written together and atomically, so that a process that is
+    killed at any moment leaves complete files only. A cell counts as not done if its file is
+    damaged, if the content does not belong to the name, or if an earlier version of the computation
+    has measured it.
+
+    Parameters
+    ----------
+    folder : path-like
+        Folder of the files; created when the first one is written.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from lucidae_papers.declaration import Work
+    >>> cell = Cell(Work("examples.doubled/1", lambda group, device: []), {"seed": 0})
+    >>> store = Store(tempfile.mkdtemp())
+    >>> store.load(cell) is None
+    True
+    >>> store.save(cell, {"values": np.arange(3)}, {"seconds": 0.1})
+    >>> store.load(cell).arrays["values"]
+    array([0, 1, 2])
+    """
+
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        self.folder = Path(folder)
+
+    def path(self, cell: Cell) -> Path:
+        """Return the path of the file to which the result of a run (a `Cell`) is written."""
+        return self._path(cell.description)
+
+    def _path(self, description: Mapping[str, Any]) -> Path:
+        # The first two digits make a folder: no folder has more than a few hundred entries.
+        key = digest(description)
+        return self.folder / key[:2] / f"{key}.npz"
+
+    def save(self, cell: Cell, arrays: Arrays, about: Mapping[str, Any]) -> None:
+        """Write the result of a run (a `Cell`): its arrays, and facts `about` it.
+
+        These facts are, for example, the machine and the duration.
+        """
+        if ABOUT in arrays:
+            raise ValueError(
+                f"an array is called {ABOUT!r}, a name reserved for the settings: rename the array."
+            )
+        subject = {"format": FORMAT, "cell": cell.description, **about}
+        text = np.array(json.dumps(subject, sort_keys=True))
+        save_arrays(self.path(cell), {**arrays, ABOUT: text})
+
+    def load(self, cell: Cell) -> Measured | None:
+        """Return the stored result of a run (a `Cell`).
+
+        The result is None if it is absent, damaged or outdated.
+        """
+        found = self._find(cell, cell.work.version)
+        return None if found is None else found[1]
+
+    def missing(self, cells: Iterable[Cell]) -> list[Cell]:
+        """Return the runs (each a `Cell`) without a valid stored result, each once."""
+        return [cell for cell in unique(cells) if self.load(cell) is None]
+
+    def outdated(self, cells: Iterable[Cell]) -> list[Cell]:
+        """Return the runs (each a `Cell`) whose only result is of an earlier version.
+
+        The version is that of the function that does the runs.
+        """
+        return [
+            cell
+            for cell in self.missing(cells)
+            if any(self._find(cell, version) for version in range(1, cell.work.version))
+        ]
+
+    def _find(self, cell: Cell, version: int) -> tuple[Path, Measured] | None:
+        """Return path and result of a run, if stored by this `version` of its function, or None."""
+        for description in _descriptions(cell, version):
+            path = self._path(description)
+            try:
+                arrays = load_arrays(path, WHAT)
+                about = _about(arrays)
+            except (OSError, ValueError):  # absent or damaged
+                continue
+            # The text inside decides, not the name of the file, which may have been changed.
+            if about["cell"] == json.loads(canonical(description)):
+                del arrays[ABOUT]
+                return path, Measured(cell.settings, arrays, about)
+        return None
+
+    def pack(self, target: str | os.PathLike[str], cells: Iterable[Cell]) -> int:
+        """Write the stored results of the runs `cells` to one zip file, and return their number.
+
+        Runs without a stored result are left out.
+        """
+        found = (self._find(cell, cell.work.version) for cell in unique(cells))
+        paths = [one[0] for one in found if one is not None]
+        with (
+            atomic_path(target) as temporary,
+            zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as archive,
+        ):
+            for path in paths:
+                archive.writestr(path.name, path.read_bytes())
+        return len(paths)
+
+    def unpack(self, source: str | os.PathLike[str]) -> int:
+        """Copy the results of a file that `pack` wrote into the store, and return their number.
+
+        All of them are verified before the first one is written. The names of the members are
+        ignored: the description inside a result determines its file.
+
+        Raises
+        ------
+        ValueError
+            If the file is damaged, or was not written by `pack`.
+        """
+        name = os.fspath(source)
+        with Path(source).open("rb") as stream:
+            try:
+                archive = zipfile.ZipFile(stream)
+                for member in archive.infolist():  # all are verified before the first is stored
+                    _content(archive, member, name)
+            # zipfile raises many kinds of errors for damaged files; see `read_arrays`.
+            except Exception as error:
+                raise ValueError(
+                    f"{name!r} is damaged, or it was not written by `pack`: {reason_of(error)}."
+                ) from error
+            for member in archive.infolist():
+                self._write(*_content(archive, member, name))
+        return len(archive.infolist())
+
+    def _write(self, about: Mapping[str, Any], content: bytes) -> None:
+        with atomic_path(self._path(about["cell"]), len(content)) as temporary:
+            temporary.write_bytes(content)
+
+
+def _content(
+    archive: zipfile.ZipFile, member: zipfile.ZipInfo, name: str
+) -> tuple[dict[str, Any], bytes]:
+    """Return the JSON description and the bytes of one member of a packed file, after checks.
+
+    `name` is the name of the packed file, for error messages.
+    """
+    most = min(LARGEST_MEMBER, max(SMALL_MEMBER, EXPANSION * member.compress_size))
+    require_size(member.file_size, most)
+    with open_member(archive, member) as entry:
+        content = entry.read()
+    arrays = read_arrays(io.BytesIO(content), f"{member.filename} in {name}", WHAT)
+    return _about(arrays), content
+
+
+def unique(cells: Iterable[Cell]) -> list[Cell]:
+    """Return the runs, each once, in the order of their first occurrence."""
+    return list({cell.key: cell for cell in cells}.values())
+
+
+def _descriptions(cell: Cell, version: int) -> list[dict[str, Any]]:
+    """Return the descriptions under which a run of a given version may be stored.
+
+    A description consists of the function that does the run and the settings. For version 1 these
+    are the present one and that of lucidae 0.1.0.
+    """
+    work = cell.work.name
+    found: list[dict[str, Any]] = [{"work": f"{work}/{version}", "settings": cell.settings}]
+    if version == 1 and work in WORKS_OF_0_1_0:
+        former = {"work": WORKS_OF_0_1_0[work], "settings": cell.settings, "revision": 1}
+        found.append(former)
+    return found
+
+
+def _about(arrays: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the JSON text in `arrays` as a dictionary.
+
+    A `ValueError` is raised if the text is not that of a stored result.
+    """
+    try:
+        about = json.loads(str(arrays[ABOUT]))
+        cell = about["cell"]
+        known = about["format"] == FORMAT and isinstance(about["seconds"], int | float)
+        known = known and isinstance(cell["work"], str) and isinstance(cell["settings"], dict)
+        canonical(cell)  # also refuses what JSON cannot express, such as NaN
+    except Exception as error:  # any JSON text may be in the file, also one that is nested deeply
+        reason = reason_of(error)
+        raise ValueError(f"the file does not contain {WHAT}: {reason}.") from error
+    if not known:
+        raise ValueError(f"the file is not {WHAT} of format {FORMAT}.")
+    return dict(about)

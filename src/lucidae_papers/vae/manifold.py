@@ -1,0 +1,452 @@
+"""Experiment: what a diagonal posterior covariance costs on manifolds of known dimension."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from lucidae.validation import install_command
+from lucidae_papers.declaration import (
+    Cell,
+    Curve,
+    Curves,
+    Drawing,
+    Experiment,
+    Results,
+    Scale,
+    listed,
+)
+from lucidae_papers.vae.manifold_verdicts import (
+    ARMS,
+    PARTS,
+    STATEMENTS,
+    Noise,
+    best_rates,
+    compared,
+    compared_best,
+    deep_bounds,
+    digits_best,
+    expected,
+    low_and_high,
+    reported,
+)
+
+DIGITS_SEEDS = 2
+"""Largest number of seeds for the models of digits, which are trained on the processor."""
+
+SMALL = 8
+"""On an accelerator, runs with at most this number of latents are trained together, and runs with
+more latents together in another group."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tuned:
+    """Settings of longer runs, in which each kind of covariance is trained with its best rate."""
+
+    dimensions: tuple[int, ...]  # as in `Manifold`
+    ratios: tuple[int, ...]
+    seeds: int
+    noise: float  # noise variance γ at the end of training
+    rates: tuple[float, ...]  # learning rates
+    steps: int  # number of steps of training
+    # numbers ``best_samples`` and ``best_steps``, see `VaeStack.evaluate_best`
+    best: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Manifold:
+    """Settings: pairs of VAEs, with full and with diagonal posterior covariance.
+
+    They are trained on data of random generators of known dimension and on images. Ablations, VAEs
+    whose full covariance is not parametrised and trained in all respects as in `GaussianHead`, are
+    trained as well.
+    """
+
+    scale: str  # name of the scale
+    dimensions: tuple[int, ...]  # dimensions r of the data of random generators
+    ratios: tuple[int, ...]  # numbers of latents, as multiples of r
+    widest: int  # largest number of latents
+    # noise variances γ at the end of training; ``"learn"`` learns γ, for the ratios 1 and 2 only
+    noises: tuple[Noise, ...]
+    seeds: int  # number of seeds
+    entries: int  # number of entries of a sample
+    design: Mapping[str, Any]  # arguments of `batched.Design`
+    image_steps: int  # number of steps of training on images, instead of that in `design`
+    image_dimensions: tuple[int, ...]  # dimensions of the trained generators of images
+    image_noises: tuple[Noise, ...]  # as `noises`, for images
+    image_seeds: int  # number of seeds for images, and for the ablations
+    generator_steps: int  # steps of training of a generator of images
+    parts_latents: int  # number of latents of the ablations
+    gap_samples: int  # number of images for the Hadamard gap of the models of `vae-mnist`
+    tuned: Tuned  # longer runs with several learning rates
+    # numbers ``best_samples`` of images and ``best_steps`` of steps for the best posteriors of
+    # models of digits
+    best: Mapping[str, int]
+    digits_epochs: int  # number of epochs for which models of digits are trained
+    # approximate seconds on one core of a pair of VAEs of random generators, of images, of the
+    # ablations, of one run of `vae-mnist`, and of a pair of longer runs
+    costs: tuple[float, float, float, float, float]
+
+    @property
+    def rows(self) -> str:
+        """Name of the data set of images: digits at smoke scale, MNIST at paper scale."""
+        return "digits" if self.scale == "smoke" else "mnist"
+
+    def cells(self) -> Sequence[Cell]:
+        """Return all runs, each a `Cell`; runs with equal labels are trained together on a GPU."""
+        return [
+            *self._random(),
+            *self._images(),
+            *self._parts(),
+            *self._deep(),
+            *self._digits(),
+            *self._tuned(),
+        ]
+
+    def _runs(self) -> Any:
+        """Import and return the module that does the runs, which needs PyTorch."""
+        try:
+            from lucidae_papers.vae import manifold_runs
+        except ImportError as error:
+            raise ValueError(
+                "the experiments on deep VAEs need PyTorch, which is not installed: "
+                f"{install_command('torch')}."
+            ) from error
+        return manifold_runs
+
+    @property
+    def _image_design(self) -> dict[str, Any]:
+        return {**self.design, "steps": self.image_steps}
+
+    def panels(self, source: str) -> list[tuple[int, Noise, tuple[int, ...]]]:
+        """Return (ratio, noise, dimensions) of each panel of a figure, for a source of data.
+
+        The ratio is the number of latents divided by the dimension of the data, `noise` the noise
+        variance, and `dimensions` are those of the data. `source` is ``"random"`` or ``"images"``.
+        """
+        random = source == "random"
+        dimensions = self.dimensions if random else self.image_dimensions
+        return [
+            (ratio, noise, tuple(r for r in dimensions if ratio * r <= self.widest))
+            for noise in (self.noises if random else self.image_noises)
+            for ratio in (self.ratios if random and noise != "learn" else self.ratios[:2])
+        ]
+
+    def _pair(self, source: str, r: int, ratio: int, noise: Noise, seed: int) -> dict[str, Any]:
+        """Return the settings of a pair of VAEs, with full and with diagonal covariance.
+
+        The data have r dimensions, and the VAEs `ratio` times as many latents.
+        """
+        return {
+            "source": source,
+            "dimension": r,
+            "latents": ratio * r,
+            "noise": noise,
+            "seed": seed,
+            "arms": list(ARMS),
+            "design": dict(self.design),
+        }
+
+    def _random(self) -> list[Cell]:
+        """Return the runs on data of random generators."""
+        measure = self._runs().measure
+        return [
+            Cell(
+                measure,
+                self._pair("random", r, ratio, noise, seed) | {"entries": self.entries},
+                self.costs[0],
+                f"random {'small' if ratio * r <= SMALL else 'large'}",
+            )
+            for ratio, noise, dimensions in self.panels("random")
+            for r in dimensions
+            for seed in range(self.seeds)
+        ]
+
+    def _images(self) -> list[Cell]:
+        """Return the runs on images of trained generators."""
+        measure = self._runs().measure
+        added = {
+            "rows": self.rows,
+            "generator_steps": self.generator_steps,
+            "design": self._image_design,
+        }
+        return [
+            Cell(
+                measure,
+                self._pair("images", r, ratio, noise, seed) | added,
+                self.costs[1],
+                "images",
+            )
+            for ratio, noise, dimensions in self.panels("images")
+            for r in dimensions
+            for seed in range(self.image_seeds)
+        ]
+
+    def _parts(self) -> list[Cell]:
+        """Return the runs of the ablations, which are trained on images of the data set."""
+        measure = self._runs().measure
+        settings = {
+            "source": "rows",
+            "rows": self.rows,
+            "latents": self.parts_latents,
+            "noise": "learn",
+            "arms": [*ARMS, *PARTS],
+            "design": self._image_design,
+        }
+        return [
+            Cell(measure, settings | {"seed": seed}, self.costs[2], "parts")
+            for seed in range(self.image_seeds)
+        ]
+
+    def _deep(self) -> list[Cell]:
+        """Return the two runs of the experiment `vae-mnist` with its first seed.
+
+        At smoke scale they have fewer epochs.
+        """
+        from lucidae_papers.vae.comparison import cell_settings
+
+        cells = []
+        for settings in cell_settings(self.scale)[:2]:
+            design = dict(settings["design"])
+            if self.scale == "smoke":
+                design |= {"latent_dim": 8, "training": design["training"] | {"epochs": 1}}
+            chosen = settings | {"design": design, "gap_samples": self.gap_samples}
+            cells.append(Cell(self._runs().measure_images, chosen, self.costs[3]))
+        return cells
+
+    def _digits(self) -> list[Cell]:
+        """Return runs that train small networks of `vae-mnist` and find their best posteriors."""
+        from lucidae_papers.vae.comparison import cell_settings
+
+        cells = []
+        for settings in cell_settings("smoke"):
+            training = settings["design"]["training"] | {"epochs": self.digits_epochs}
+            added = {"source": "digits", "gap_samples": self.best["best_samples"], **self.best}
+            added["design"] = settings["design"] | {"training": training}
+            cells += [
+                Cell(self._runs().measure_best, settings | added | {"seed": seed}, self.costs[3])
+                for seed in range(min(self.image_seeds, DIGITS_SEEDS))
+            ]
+        return cells
+
+    def _tuned(self) -> list[Cell]:
+        """Return the runs with more steps; runs of one learning rate have the same label."""
+        measure, tuned = self._runs().measure_tuned, self.tuned
+        cells = []
+        for rate in tuned.rates:
+            design = {**self.design, "steps": tuned.steps, "learning_rate": rate}
+            added = {"entries": self.entries, "design": design, **tuned.best}
+            cells += [
+                Cell(
+                    measure,
+                    self._pair("tuned", r, ratio, tuned.noise, seed) | added,
+                    self.costs[4],
+                    f"tuned {rate:g}",
+                )
+                for ratio in tuned.ratios
+                for r in tuned.dimensions
+                for seed in range(tuned.seeds)
+            ]
+        return cells
+
+    def curves(self, results: Results) -> Curves:
+        """Return all curves against the dimension r of the data.
+
+        Δ is −ELBO with diagonal minus −ELBO with full covariance, the mean over the seeds, and H
+        the Hadamard gap of a decoder. Curves are named ``QUANTITY/SOURCE/RATIO/NOISE``.
+        """
+        curves: dict[str, Curve] = {}
+        for source in ("random", "images"):
+            for ratio, noise, dimensions in self.panels(source):
+                cells = [
+                    results.where(source=source, dimension=r, latents=ratio * r, noise=noise)
+                    for r in dimensions
+                ]
+                found = [compared(cell) for cell in cells]
+                for name in found[0]:
+                    series = [one[name] for one in found]
+                    curves[f"{name}/{source}/{ratio}/{noise}"] = Curve(dimensions, series, "r =")
+                used = curves[f"active_directions_full/{source}/{ratio}/{noise}"]
+                excess = Curve(used.x, abs(used.y - used.x), "r =")
+                curves[f"excess/{source}/{ratio}/{noise}"] = excess
+        for name in [name for name in curves if name.startswith("difference/")]:
+            curves |= low_and_high(name, curves[name])
+        curves |= self._longer(results) | self._courses(results)
+        return curves | deep_bounds(results) | digits_best(results)
+
+    def _longer(self, results: Results) -> dict[str, Curve]:
+        """Return the curves of the longer runs, by names ``QUANTITY/tuned/RATIO``.
+
+        The ratio is the number of latents divided by the dimension of the data.
+        """
+        curves, tuned = {}, self.tuned
+        for ratio in tuned.ratios:
+            found = []
+            for r in tuned.dimensions:
+                cells = results.where(source="tuned", dimension=r, latents=ratio * r)
+                found.append(compared_best(*best_rates(cells, tuned.rates)))
+            for name in found[0]:
+                series = [one[name] for one in found]
+                curves[f"{name}/tuned/{ratio}"] = Curve(tuned.dimensions, series, "r =")
+        return curves
+
+    def _courses(self, results: Results) -> dict[str, Curve]:
+        """Return training losses of the ablations, and their last −ELBO minus `GaussianHead`'s.
+
+        Ablations are VAEs whose full covariance is not parametrised and trained in all respects as
+        in `GaussianHead`.
+        """
+        cells = results.where(source="rows").cells
+        curves = {}
+        for arm in (*ARMS, *PARTS):
+            course = np.mean([cell.arrays[f"course/{arm}"] for cell in cells], axis=0)
+            steps = (np.arange(len(course)) + 0.5) / len(course) * self.image_steps
+            curves[f"course/{arm}"] = Curve(steps, course, "step")
+            worse = [cell.arrays[f"loss/{arm}"] - cell.arrays["loss/full"] for cell in cells]
+            curves[f"worse/{arm}"] = Curve([0.0], [np.mean(worse)])
+            directions = [cell.arrays[f"active_directions/{arm}"] for cell in cells]
+            curves[f"directions/{arm}"] = Curve([0.0], [np.mean(directions)])
+        return curves
+
+    def facts(self) -> Mapping[str, str]:
+        """Return the settings in words, for the HTML page of the results."""
+        noises = ", ".join("learned" if one == "learn" else f"{one:g}" for one in self.noises)
+        design = self.design
+        images = {"digits": "digits (8 × 8)", "mnist": "MNIST"}[self.rows]
+        return {
+            "data": f"x = tanh(uA)B of {self.entries} entries, u standard normal with r = "
+            f"{listed(self.dimensions)} entries, new samples in every step",
+            "latents": f"{listed(self.ratios, ' r, ')} r, at most {self.widest}",
+            "noise variance γ": f"{noises}; a fixed value is reached from 0.1 after half the steps",
+            "networks": f"two hidden layers of {design['hidden']} in encoder and decoder",
+            "training": f"{design['steps']} steps of Adam ({self.image_steps} on images), "
+            f"batches of {design['batch_size']}, "
+            f"learning rate {design['learning_rate']:g}, equal for both covariances",
+            "seeds": f"{self.seeds}; images: {self.image_seeds}",
+            "images": f"decoders of r = {listed(self.image_dimensions)} latents, trained on "
+            f"{images}, as generators",
+            "longer runs": f"{self.tuned.steps} steps, learning rates {listed(self.tuned.rates)}",
+            "parts of the method": f"{self.parts_latents} latents, {images}",
+        }
+
+
+SMOKE = Manifold(
+    scale="smoke",
+    dimensions=(2,),
+    ratios=(1, 2),
+    widest=8,
+    noises=(0.01,),
+    seeds=3,
+    entries=12,
+    design={
+        "hidden": 32,
+        "steps": 800,
+        "batch_size": 100,
+        "learning_rate": 3e-3,
+        "samples": 1024,
+        "draws": 4,
+        "gap_samples": 256,
+    },
+    image_steps=200,
+    image_dimensions=(2,),
+    image_noises=(0.01,),
+    image_seeds=1,
+    generator_steps=100,
+    parts_latents=8,
+    gap_samples=50,
+    tuned=Tuned(
+        dimensions=(2,),
+        ratios=(1,),
+        seeds=1,
+        noise=0.01,
+        rates=(1e-3, 3e-3),
+        steps=400,
+        best={"best_samples": 32, "best_steps": 60},
+    ),
+    best={"best_samples": 8, "best_steps": 20},
+    digits_epochs=1,
+    costs=(1.0, 1.5, 2.0, 3.0, 1.0),
+)
+PAPER = Manifold(
+    scale="paper",
+    dimensions=(1, 2, 3, 4, 6, 8, 12, 16),
+    ratios=(1, 2, 4),
+    widest=32,
+    noises=(1e-3, 1e-4, "learn"),
+    seeds=4,
+    entries=100,
+    design={
+        "hidden": 256,
+        "steps": 16_000,
+        "batch_size": 256,
+        "learning_rate": 1e-3,
+        "samples": 8192,
+        "draws": 4,
+        "gap_samples": 1024,
+    },
+    image_steps=10_000,
+    image_dimensions=(2, 5, 10),
+    image_noises=(1e-3, "learn"),
+    image_seeds=3,
+    generator_steps=3000,
+    parts_latents=64,
+    gap_samples=512,
+    tuned=Tuned(
+        dimensions=(4, 8, 16),
+        ratios=(1, 2),
+        seeds=3,
+        noise=1e-3,
+        rates=(5e-4, 1e-3, 2e-3),
+        steps=32_000,
+        best={"best_samples": 256, "best_steps": 500},
+    ),
+    best={"best_samples": 64, "best_steps": 400},
+    digits_epochs=100,
+    costs=(90.0, 200.0, 1000.0, 5000.0, 300.0),
+)
+
+WHY_NOT = "The smoke scale has too few dimensions, seeds and steps to judge this."
+UNJUDGED = dict.fromkeys(
+    (
+        "error",
+        "latents",
+        "needed",
+        "bounds_wide",
+        "bounds_learned",
+        "dimension",
+        "images",
+        "deep",
+        "tuned",
+        "best",
+        "parts",
+    ),
+    WHY_NOT,
+)
+
+EXPERIMENT = Experiment(
+    name="vae-manifold",
+    title="Full against diagonal covariance on manifolds of known dimension",
+    reference="Wipf 2023, Section 5.2",
+    shows="increase of −ELBO by a diagonal posterior covariance, and its bounds, by dimension of "
+    "the data",
+    about="Pairs of variational autoencoders (VAE), one with a full and one with a diagonal "
+    "posterior covariance, are trained alike on data without noise from generators of r "
+    "dimensions. The cost of a diagonal covariance is −ELBO of the diagonal-covariance VAE "
+    "minus −ELBO of the full-covariance VAE. The Hadamard gap of a decoder is the "
+    "difference of −ELBO between the best diagonal and the best full posteriors with this "
+    "decoder, to first order; by Hadamard's inequality it is not negative.",
+    statements=STATEMENTS,
+    scales={
+        "smoke": Scale(
+            SMOKE,
+            {"bounds": expected(SMOKE)["bounds"]},
+            reported(SMOKE),
+            UNJUDGED,
+        ),
+        "paper": Scale(PAPER, expected(PAPER), reported(PAPER)),
+    },
+    draw=Drawing("manifold", "costs"),
+)

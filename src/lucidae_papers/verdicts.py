@@ -1,0 +1,386 @@
+"""Verdicts: comparisons of values of measured curves with bounds.
+
+All verdict classes have these attributes: `series`, or `first` and `second`, are names of curves.
+`at` selects the values of a curve: a point of the grid, ``"end"`` (the last point),
+``"everywhere"`` (all points; the least favourable one decides), ``"mean"`` (the mean over the
+grid), or a pair (low, high) for the mean over that interval. `says` names the quantity in words; it
+begins the sentence that is printed. A NaN never satisfies a verdict.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from lucidae.certificate import Claim, reported
+from lucidae_papers.declaration import Curve, Curves
+
+__all__ = [
+    "LABELS",
+    "Agree",
+    "AtLeast",
+    "AtMost",
+    "Between",
+    "Falls",
+    "Ordered",
+    "Outweighs",
+    "Reported",
+    "Sooner",
+    "label",
+    "measured",
+]
+
+Where = float | str | tuple[float, float]
+
+DIVERGED = "not finite: a run diverged"
+
+LARGEST_WHOLE = 1e7
+"""Whole numbers below this value, such as epochs, are printed with all digits."""
+
+
+def curve_named(curves: Curves, name: str) -> Curve:
+    """Return the curve called `name`; raise ValueError if no curve has this name."""
+    if name not in curves:
+        raise ValueError(
+            f"no curve is called {name!r}; expected one of {', '.join(sorted(curves))}."
+        )
+    return curves[name]
+
+
+def figures(curves: Curves, name: str, at: Where) -> Any:
+    """Return the values of the curve called `name` that `at` selects, as a vector."""
+    curve = curve_named(curves, name)
+    if at == "end":
+        return curve.y[-1:]
+    if at == "everywhere":
+        return curve.y
+    if at == "mean":
+        return np.array([np.mean(curve.y)])
+    if isinstance(at, tuple):
+        inside = (curve.x >= at[0]) & (curve.x <= at[1])
+    elif isinstance(at, str):
+        raise ValueError(
+            f"at={at!r} was given, expected a number, a pair of numbers, 'end', 'everywhere' or "
+            "'mean'."
+        )
+    else:
+        inside = curve.x == at
+    if not inside.any():
+        raise ValueError(
+            f"curve {name!r} has no point at {at}, expected one of {curve.x.tolist()}."
+        )
+    return np.array([np.mean(curve.y[inside])])
+
+
+def worst(values: Any, largest: bool) -> float:
+    """Return the largest value, or the smallest if `largest` is False; NaN if one value is NaN."""
+    return float(np.max(values) if largest else np.min(values))
+
+
+def stated(words: str, bound: str, curve: Curve, at: Where) -> str:
+    """Return sentence of a claim: the quantity, its bound, and the grid points that are used."""
+    along = f"{curve.along} " if curve.along else ""
+    if isinstance(at, tuple):
+        where = f"on average over {along}{at[0]:g} to {at[1]:g}"
+    elif at == "end":
+        where = f"at {along}{curve.x[-1]:g}" if curve.along else "at the end"
+    elif isinstance(at, str):
+        where = {"mean": "on average"}.get(at, at)
+    else:
+        where = f"at {along}{at:g}"
+    if len(curve.x) == 1:
+        where = ""  # a single value has no grid
+    return ": ".join(filter(None, [words, f"{bound} {where}".strip()]))
+
+
+def measured(claim: Claim) -> str:
+    """Return the measured value of a claim as text, with a remark if the claim has one."""
+    if claim.value is None:
+        return ""
+    if not math.isfinite(claim.value):
+        return claim.advice or DIVERGED
+    whole = claim.value == round(claim.value) and abs(claim.value) < LARGEST_WHOLE
+    figure = f"{claim.value:.0f}" if whole else f"{claim.value:.4g}"
+    return f"{figure} ({claim.advice})" if claim.advice else figure
+
+
+@dataclass(frozen=True, slots=True)
+class AtMost:
+    """Verdict that the selected values of one curve are at most `bound`.
+
+    `series` is the name of the curve, `at` selects its values (a point of the grid, an interval,
+    ``"end"``, ``"everywhere"`` or ``"mean"``), and `says` describes the quantity in words.
+    """
+
+    series: str
+    bound: float
+    at: Where = "end"
+    says: str = ""
+
+    def judge(self, curves: Curves, reference: str) -> Claim:
+        """Return a `Claim` that the values of the curve selected by `at` are at most `bound`."""
+        value = worst(figures(curves, self.series, self.at), largest=True)
+        curve, words = curves[self.series], self.says or self.series
+        statement = stated(words, f"at most {self.bound:g}", curve, self.at)
+        return Claim(self.series, statement, reference, value, self.bound, value <= self.bound)
+
+
+@dataclass(frozen=True, slots=True)
+class AtLeast:
+    """Verdict that the selected values of one curve are at least `bound`.
+
+    `series` is the name of the curve, `at` selects its values (a point of the grid, an interval,
+    ``"end"``, ``"everywhere"`` or ``"mean"``), and `says` describes the quantity in words.
+    """
+
+    series: str
+    bound: float
+    at: Where = "end"
+    says: str = ""
+
+    def judge(self, curves: Curves, reference: str) -> Claim:
+        """Return a `Claim` that the values of the curve selected by `at` are at least `bound`."""
+        value = worst(figures(curves, self.series, self.at), largest=False)
+        curve, words = curves[self.series], self.says or self.series
+        statement = stated(words, f"at least {self.bound:g}", curve, self.at)
+        return Claim(self.series, statement, reference, value, self.bound, value >= self.bound)
+
+
+@dataclass(frozen=True, slots=True)
+class Between:
+    """Verdict that the selected values of one curve lie from `low` to `high`, both included.
+
+    `series` is the name of the curve, `at` selects its values (a point of the grid, an interval,
+    ``"end"``, ``"everywhere"`` or ``"mean"``), and `says` describes the quantity in words.
+    """
+
+    series: str
+    low: float
+    high: float
+    at: Where = "end"
+    says: str = ""
+
+    def judge(self, curves: Curves, reference: str) -> Claim:
+        """Return a `Claim` that the selected values of the curve lie from `low` to `high`.
+
+        Its value is the one farthest from the middle of this interval.
+        """
+        values = figures(curves, self.series, self.at)
+        middle = (self.low + self.high) / 2
+        value = float(values[np.argmax(np.where(np.isnan(values), np.inf, abs(values - middle)))])
+        nearest = self.low if value < middle else self.high
+        holds = self.low <= value <= self.high
+        curve, words = curves[self.series], self.says or self.series
+        exact = self.low == self.high
+        bound = f"exactly {self.low:g}" if exact else f"from {self.low:g} to {self.high:g}"
+        statement = stated(words, bound, curve, self.at)
+        return Claim(self.series, statement, reference, value, nearest, holds)
+
+
+@dataclass(frozen=True, slots=True)
+class Ordered:
+    """Verdict that each of several curves exceeds the next one by at least `margin`.
+
+    `series` are the names of the curves, `at` selects their values (a point of the grid, an
+    interval, ``"end"``, ``"everywhere"`` or ``"mean"``), and `says` describes the quantity in
+    words. A negative margin allows for sampling noise.
+    """
+
+    series: tuple[str, ...]
+    at: Where = "end"
+    margin: float = 0.0
+    says: str = ""
+
+    def judge(self, curves: Curves, reference: str) -> Claim:
+        """Return a `Claim` on the smallest difference between a curve and the next one.
+
+        It holds if that difference is at least `margin`.
+        """
+        levels = [figures(curves, name, self.at) for name in self.series]
+        value = min(worst(a - b, largest=False) for a, b in pairwise(levels))
+        name, curve = " ≥ ".join(self.series), curves[self.series[0]]
+        smallest = "smallest difference" if len(self.series) > 2 else "difference"
+        bound = f"{smallest} at least {self.margin:g}"
+        statement = stated(self.says or name, bound, curve, self.at)
+        return Claim(name, statement, reference, value, self.margin, value >= self.margin)
+
+
+@dataclass(frozen=True, slots=True)
+class Agree:
+    """Verdict that the selected values of two curves differ by at most `within`.
+
+    `first` and `second` are the names of the curves, `at` selects their values (a point of the
+    grid, an interval, ``"end"``, ``"everywhere"`` or ``"mean"``), and `says` describes the quantity
+    in words.
+    """
+
+    first: str
+    second: str
+    within: float
+    at: Where = "end"
+    says: str = ""
+
+    def judge(self, curves: Curves, reference: str) -> Claim:
+        """Return a `Claim` that the largest difference of both curves is at most `within`."""
+        one = figures(curves, self.first, self.at)
+        other = figures(curves, self.second, self.at)
+        value = worst(abs(one - other), largest=True)
+        name = f"{self.first} ≈ {self.second}"
+        bound = f"difference at most {self.within:g}"
+        statement = stated(self.says or name, bound, curves[self.first], self.at)
+        return Claim(name, statement, reference, value, self.within, value <= self.within)
+
+
+@dataclass(frozen=True, slots=True)
+class Outweighs:
+    """Verdict that the values of a first curve are at least `factor` times those of a second.
+
+    `first` and `second` are the names of the curves, `at` selects their values (a point of the
+    grid, an interval, ``"end"``, ``"everywhere"`` or ``"mean"``), and `says` describes the quantity
+    in words. If a value of the second curve is zero and that of the first is positive, the ratio is
+    infinite and satisfies the bound.
+    """
+
+    first: str
+    second: str
+    factor: float
+    at: Where = "end"
+    says: str = ""
+
+    def judge(self, curves: Curves, reference: str) -> Claim:
+        """Return a `Claim` that the smallest ratio of both curves is at least `factor`.
+
+        The ratio is that of the first curve to the second.
+        """
+        above = figures(curves, self.first, self.at)
+        below = figures(curves, self.second, self.at)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            value = worst(above / below, largest=False)
+        name = f"{self.first} / {self.second}"
+        bound = f"ratio at least {self.factor:g}"
+        statement = stated(self.says or name, bound, curves[self.first], self.at)
+        remark = "the second quantity is zero" if math.isinf(value) else ""
+        return Claim(name, statement, reference, value, self.factor, value >= self.factor, remark)
+
+
+@dataclass(frozen=True, slots=True)
+class Falls:
+    """Verdict that a curve increases by at most `slack` from each grid point to the next.
+
+    `series` is the name of the curve, and `says` describes the quantity in words. A negative
+    `slack` requires that it decreases by at least the absolute value of `slack`.
+    """
+
+    series: str
+    slack: float = 0.0
+    says: str = ""
+
+    def judge(self, curves: Curves, reference: str) -> Claim:
+        """Return a `Claim` that the largest increase between grid points is at most `slack`.
+
+        `curves` are all curves of the experiment, and `reference` names the paper.
+        """
+        curve = curve_named(curves, self.series)
+        steps = np.diff(curve.y)
+        value = worst(steps, largest=True) if len(steps) else 0.0
+        bound = f"largest change from one point to the next at most {self.slack:g}"
+        statement = f"{self.says or self.series}: {bound}"
+        return Claim(self.series, statement, reference, value, self.slack, value <= self.slack)
+
+
+@dataclass(frozen=True, slots=True)
+class Sooner:
+    """Verdict that a first curve falls to `level` at least `factor` times sooner than a second.
+
+    `first` and `second` are the names of the curves. The abscissa (such as the epoch) at which the
+    second curve is first at most `level`, divided by that of the first, must be at least `factor`.
+    If the second curve never falls to `level`, the end of its grid is used, and the ratio is a
+    lower bound. If the first curve never does, the verdict fails.
+    """
+
+    first: str
+    second: str
+    level: float
+    factor: float = 1.0
+    says: str = ""
+
+    def judge(self, curves: Curves, reference: str) -> Claim:
+        """Return a `Claim` on the ratio of the points at which both curves fall to `level`.
+
+        It holds if the point of the second curve, divided by that of the first, is at least
+        `factor`.
+        """
+        first, second = (curve_named(curves, name) for name in (self.first, self.second))
+        early, late = arrival(first, self.level), arrival(second, self.level)
+        remark = ""
+        if math.isinf(early):
+            value, remark = math.nan, f"the first curve did not fall to {self.level:g}"
+        elif math.isinf(late):
+            value = float(second.x[-1]) / max(early, 1e-300)
+            remark = f"a lower bound: the second curve did not fall to {self.level:g}"
+        else:
+            value = late / max(early, 1e-300)
+        name = f"{self.first} before {self.second}"
+        bound = f"the first falls to {self.level:g} at least {self.factor:g} times sooner"
+        statement = f"{self.says or name}: {bound}"
+        return Claim(name, statement, reference, value, self.factor, value >= self.factor, remark)
+
+
+def arrival(curve: Curve, level: float) -> float:
+    """Return the first grid point x at which a curve is at most `level`; infinity if none is."""
+    reached = curve.y <= level
+    return float(curve.x[np.argmax(reached)]) if reached.any() else math.inf
+
+
+@dataclass(frozen=True, slots=True)
+class Reported:
+    """Report the largest selected value of one curve without judging it.
+
+    `series` is the name of the curve, `at` selects its values (a point of the grid, an interval,
+    ``"end"``, ``"everywhere"`` or ``"mean"``), and `says` describes the quantity in words.
+    """
+
+    series: str
+    at: Where = "end"
+    says: str = ""
+
+    def judge(self, curves: Curves, reference: str) -> Claim:
+        """Return a `Claim` with the measured value and no bound; its `holds` is None.
+
+        `curves` are all curves of the experiment, and `reference` names the paper.
+        """
+        value = worst(figures(curves, self.series, self.at), largest=True)
+        statement = stated(self.says or self.series, "", curves[self.series], self.at)
+        return reported(self.series, statement, reference, value)
+
+
+LABELS = {
+    "uniform_l2": "uniform ℓ₂",
+    "nonuniform_l2": "non-uniform ℓ₂",
+    "rag": "RAG",
+    "nested_dropout": "nested dropout",
+    "expected_nested_dropout": "expected nested dropout",
+    "linear_vae": "linear VAE",
+    "full": "full-covariance VAE",
+    "diagonal": "diagonal-covariance VAE",
+    "autoencoder": "autoencoder",
+    "group lasso": "group lasso",
+    "music": "MUSIC",
+    "beamforming": "conventional beamforming",
+    "mle": "Minka's evidence",
+    "parallel_analysis": "parallel analysis",
+    "hard_threshold": "hard threshold",
+    "known_noise": "hard threshold, known noise",
+    "horn": "Horn's procedure",
+    "share": "95 % of the variance",
+}
+"""Name of each method in claims, tables and plots, by its name in the settings of a run."""
+
+
+def label(method: str, optimizer: str) -> str:
+    """Return the printed name of a method together with that of its optimizer."""
+    return f"{LABELS[method]}, {optimizer.capitalize()}"

@@ -1,0 +1,273 @@
+"""The command line: output, exit codes, and one sentence for every error."""
+
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import lucidae
+from extras import require
+from interpreters import results_of
+from lucidae import datasets
+from lucidae_app import MISSING, main
+
+require("typer")
+require("rich")
+require("pandas")
+
+
+@pytest.fixture
+def run(capsys, monkeypatch, tmp_path):
+    """Return a function from arguments to (exit code, standard output, standard error)."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("LUCIDAE_DATA", str(tmp_path / "cache"))
+
+    def call(*arguments):
+        with pytest.raises(SystemExit) as end:
+            main([str(argument) for argument in arguments])
+        captured = capsys.readouterr()
+        return end.value.code, captured.out, captured.err
+
+    return call
+
+
+@pytest.fixture
+def short_page(monkeypatch):
+    """Restrict the report to its first and last section; the others have tests of their own."""
+    require("jinja2")
+    require("matplotlib")
+    from lucidae_app.report import page
+
+    monkeypatch.setattr(page, "SECTIONS", (page.SECTIONS[0], page.SECTIONS[-1]))
+
+
+def assert_one_sentence(result, *words):
+    code, out, err = result
+    assert code == 2
+    assert out == ""
+    assert err.count("\n") == 1
+    assert "Traceback" not in err
+    for word in words:
+        assert word in err
+
+
+def test_version(run):
+    assert run("--version") == (0, f"lucidae {lucidae.__version__}\n", "")
+
+
+def test_without_a_command_the_help_is_shown(run):
+    code, out, _ = run()
+    assert code == 0
+    for command in ("report", "list", "data"):
+        assert command in out
+
+
+def test_list_has_one_entry_a_line(run):
+    code, out, _ = run("list")
+    lines = out.splitlines()
+    assert code == 0
+    for name in ("load_digits", "make_sparse_regression"):
+        assert sum(name in line.split() for line in lines) == 1
+    assert all(len(line.split()) > 2 for line in lines)
+
+
+def test_data_where_honours_the_environment(run, tmp_path):
+    assert run("data", "where") == (0, f"{tmp_path / 'cache'}\n", "")
+
+
+def test_data_fetch_takes_files_from_a_folder_and_refuses_wrong_ones(run, tmp_path):
+    assert_one_sentence(run("data", "fetch", "mnist", "--path", tmp_path / "nowhere"), "nowhere")
+
+
+def test_data_fetch_reports_what_was_verified(run, monkeypatch, tmp_path):
+    asked = {}
+
+    def fetch(subset, **options):
+        asked.update(options, subset=subset)
+        return datasets.load_digits()
+
+    monkeypatch.setattr(datasets, "fetch_mnist", fetch)
+    code, out, _ = run("data", "fetch")
+    assert code == 0
+    assert "1797 rows × 64 columns, verified" in out
+    assert asked["subset"] == "all"
+
+
+def test_unknown_data_set_command_and_option_are_one_sentence(run):
+    assert_one_sentence(run("data", "fetch", "moon"), "moon", "mnist")
+    assert_one_sentence(run("dance"), "dance")
+    assert_one_sentence(run("--dance"), "--dance")
+
+
+def test_bad_file_is_one_sentence_and_leaves_no_page(run, tmp_path):
+    (tmp_path / "words.csv").write_text("a,b\nx,y\n")
+    assert_one_sentence(run("report", "words.csv"), "no numeric column")
+    assert_one_sentence(run("report", "none.csv"), "There is no file")
+    assert not (tmp_path / "lucidae-report.html").exists()
+
+
+def test_target_that_is_no_column_is_one_sentence(run, tmp_path):
+    (tmp_path / "a.csv").write_text("a,b\n1,2\n3,4\n")
+    assert_one_sentence(run("report", "a.csv", "--target", "c"), "'c'", "a, b")
+
+
+def test_output_that_cannot_be_written_is_one_sentence(run, tmp_path, short_page):
+    (tmp_path / "file").write_text("")
+    np.save(tmp_path / "a.npy", np.random.default_rng(0).normal(size=(20, 3)))
+    assert_one_sentence(run("report", "a.npy", "--out", tmp_path / "file" / "page.html"), "file")
+
+
+def test_unforeseen_error_is_one_sentence_with_its_type(run, monkeypatch):
+    def collapse():
+        raise ZeroDivisionError("two\nlines")
+
+    monkeypatch.setattr("lucidae_papers.commands.catalogue", collapse)
+    assert_one_sentence(run("list"), "ZeroDivisionError: two lines", "--debug")
+
+
+def test_debug_shows_the_traceback(run):
+    code, _, err = run("--debug", "report", "none.csv")
+    assert code == 2
+    assert "Traceback" in err
+    assert err.splitlines()[-1] == "There is no file 'none.csv': check the path."
+
+
+def test_interruption_has_its_own_exit_code(run, monkeypatch):
+    def interrupt():
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("lucidae_papers.commands.catalogue", interrupt)
+    assert run("list") == (130, "", "Interrupted.\n")
+
+
+def test_report_on_a_file_goes_where_it_is_told(run, tmp_path, short_page):
+    np.save(tmp_path / "a.npy", np.random.default_rng(0).normal(size=(20, 3)))
+    code, out, err = run("report", "a.npy", "--out", tmp_path / "deep" / "page.html")
+    assert (code, err) == (0, "")
+    assert str(tmp_path / "deep" / "page.html") in out
+    assert "<!DOCTYPE html>" in (tmp_path / "deep" / "page.html").read_text(encoding="utf-8")
+
+
+def test_without_the_extra_one_sentence_says_what_to_install():
+    commands = {"typer": [], "rich": [], "pandas": []}
+    commands |= {"jinja2": ["report"], "matplotlib": ["report"]}
+    programs = [
+        f"import sys; sys.modules[{absent!r}] = None; from lucidae_app import main; main({command})"
+        for absent, command in commands.items()
+    ]
+    for absent, result in zip(commands, results_of(programs), strict=True):
+        assert result == (2, "", MISSING + "\n"), absent
+
+
+def test_report_standardizes_columns_when_asked(run, tmp_path, short_page):
+    np.save(tmp_path / "a.npy", np.random.default_rng(0).normal(size=(200, 3)) * [1e6, 1, 1])
+    run("report", "a.npy", "--out", "raw.html")
+    run("report", "a.npy", "--out", "even.html", "--standardize")
+    assert "units are arbitrary" in (tmp_path / "raw.html").read_text(encoding="utf-8")
+    assert "units are arbitrary" not in (tmp_path / "even.html").read_text(encoding="utf-8")
+
+
+def test_every_entry_of_the_list_has_a_line_of_its_own(run):
+    _, out, _ = run("list")
+    summaries = [line[37:] for line in out.splitlines()]
+    assert len(set(summaries)) == len(summaries)
+
+
+def test_report_never_replaces_its_input_or_a_foreign_file(run, tmp_path, short_page):
+    rows = np.random.default_rng(0).normal(size=(20, 3))
+    np.savetxt(tmp_path / "my.csv", rows, delimiter=",")
+    np.save(tmp_path / "a.npy", rows)
+    content = (tmp_path / "my.csv").read_bytes()
+    assert_one_sentence(
+        run("report", "my.csv", "--out", "my.csv"), "is an input file of this command"
+    )
+    assert_one_sentence(run("report", "my.csv", "--out", "my.csv", "--force"), "is an input")
+    assert_one_sentence(
+        run("report", "a.npy", "--out", "my.csv"), "not a report of lucidae", "--force"
+    )
+    assert (tmp_path / "my.csv").read_bytes() == content
+    for _ in range(2):  # an earlier page is replaced
+        assert run("report", "a.npy")[0] == 0
+    assert run("report", "a.npy", "--out", "my.csv", "--force")[0] == 0
+    assert "<!DOCTYPE html>" in (tmp_path / "my.csv").read_text(encoding="utf-8")
+
+
+def test_report_takes_the_options_of_a_table(run, tmp_path, short_page):
+    (tmp_path / "a.csv").write_text("a;2020;2021\nx;1,5;2\ny;3,5;7\nz;4;1\n")
+    code, _, err = run("report", "a.csv", "--columns", "2020", "--decimal", ",", "--header")
+    assert (code, err) == (0, "a.csv: the first line is the header (a, 2020, 2021).\n")
+    page = (tmp_path / "lucidae-report.html").read_text(encoding="utf-8")
+    assert "the first line is the header (a, 2020, 2021)" in page
+    assert_one_sentence(run("report", "--columns", "a"), "no FILE was given")
+
+
+INTERRUPTED_IMPORT = """
+import os, signal, sys
+write = os.write
+def write_and_interrupt(file, text):
+    write(file, text)
+    os.kill(os.getpid(), signal.SIGINT)  # the second one, when the first has printed its line
+class Interrupting:
+    def find_spec(self, name, path=None, target=None):
+        if name == {name!r}:
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Interrupting())
+if {times} > 1:
+    os.write = write_and_interrupt
+import lucidae_app
+sys.argv = ["lucidae", "list"]
+lucidae_app.main()
+"""
+
+
+@pytest.mark.parametrize("name", ["numpy", "lucidae_app.app"])
+@pytest.mark.parametrize("times", [1, 2])
+def test_interruptions_during_the_import_print_no_traceback(name, times):
+    program = [sys.executable, "-c", INTERRUPTED_IMPORT.format(name=name, times=times)]
+    result = subprocess.run(program, capture_output=True, text=True)
+    assert (result.returncode, result.stdout, result.stderr) == (130, "", "Interrupted.\n")
+
+
+INTERRUPTED = """
+import os, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # shells ignore it in background jobs
+import lucidae_app, lucidae_app.app as app
+def interrupt(*text, **style):
+    os.kill(os.getpid(), signal.SIGINT)
+app.errors.print = interrupt  # the second one, while the first is handled
+app._sentence = lambda error: "unused"
+sys.argv = ["lucidae", "list"]
+import lucidae_papers.commands as listing
+listing.catalogue = interrupt
+lucidae_app.main()
+"""
+
+
+def test_a_second_interruption_prints_no_traceback():
+    result = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, text=True)
+    assert (result.returncode, result.stdout, result.stderr) == (130, "", "Interrupted.\n")
+
+
+def test_a_claim_has_the_same_mark_in_the_table_and_in_the_summary():
+    from rich.console import Console
+
+    from lucidae.certificate import Certificate, at_most, does_not_apply, undecided
+    from lucidae_app.console import certificate_table
+
+    certificate = Certificate(
+        "a fit",
+        (
+            at_most("first", "a statement", "a theorem", 0.0, 1.0),
+            at_most("second", "a statement", "a theorem", 2.0, 1.0),
+            undecided("third", "a statement", "a theorem", "It is not known.", 1.0, 1.0),
+            does_not_apply("fourth", "a statement", "a theorem", "No."),
+        ),
+    )
+    console = Console(width=120)
+    with console.capture() as captured:
+        console.print(certificate_table(certificate))
+    for text in (captured.get(), certificate.summary()):
+        marks = re.findall(r"(\S)\s+(?:first|second|third|fourth)\b", text)
+        assert marks == ["✓", "✗", "?", "–"]

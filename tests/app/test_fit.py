@@ -1,0 +1,453 @@
+"""`lucidae fit`: what it prints, the files that it writes, and its errors."""
+
+import csv
+import threading
+import time
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import lucidae
+from extras import require
+
+require("typer")
+require("rich")
+require("pandas")
+from lucidae.io.sheets import Sheet, write_sheet
+from lucidae.io.tables import read_table
+
+COLUMNS = ("a", "b", "c", "d", "e", "f")
+
+
+@pytest.fixture(scope="module")
+def samples():
+    """Return X and Y; Y depends on the columns b and e only, up to little noise."""
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((40, 6)) * [6, 5, 4, 3, 2, 1]
+    Y = X[:, [1, 4]] @ [[2.0, 1.0], [-3.0, 4.0]]
+    return X, Y + 0.1 * rng.standard_normal(Y.shape)
+
+
+@pytest.fixture
+def folder(samples, tmp_path, monkeypatch):
+    """Change to a folder that contains the samples as text and as arrays."""
+    X, Y = samples
+    monkeypatch.chdir(tmp_path)
+    with Path("rows.csv").open("w", newline="") as stream:
+        writer = csv.writer(stream)
+        writer.writerow(["who", *COLUMNS, "u", "v"])
+        writer.writerows(["x", *row] for row in np.hstack([X, Y]).tolist())
+    np.save("X.npy", X)
+    np.save("y.npy", Y[:, 0])
+    np.savez("both.npz", X=X, y=Y)
+    return tmp_path
+
+
+@pytest.fixture
+def run(call_main, folder):
+    """Return `call_main`, in the folder with the files."""
+    return call_main
+
+
+def rows_of(path):
+    with Path(path).open(newline="") as stream:
+        return list(csv.reader(stream))
+
+
+def test_linear_codes_and_model_are_those_of_the_estimator(run, folder, samples):
+    X, _ = samples
+    code, out, err = run("fit", "linear", "X.npy", "--components", 3)
+    expected = lucidae.LinearAutoencoder(3).fit(X)
+    assert (code, err) == (0, "")
+    assert "all 9 claims hold" in out
+    assert "✓ alignment" in out
+    assert "\x1b" not in out  # no colours where there is no terminal
+    model = lucidae.load("X-linear-model.npz")
+    assert np.array_equal(model.transform(X), expected.transform(X))
+    assert np.array_equal(read_table("X-linear-codes.npz").values, expected.transform(X))
+    assert sorted(path.name for path in folder.glob("X-*")) == [
+        "X-linear-codes.npz",
+        "X-linear-model.npz",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "given"),
+    [
+        ("mle", "mle"),
+        ("parallel-analysis", "parallel_analysis"),
+        ("hard_threshold", "hard_threshold"),
+        ("hard_threshold:0.5", ("hard_threshold", 0.5)),
+    ],
+)
+def test_criteria_for_the_number_of_components_reach_the_estimator(run, samples, text, given):
+    code, out, _ = run("fit", "linear", "X.npy", "--components", text)
+    assert code == 0
+    model = lucidae.load("X-linear-model.npz")
+    assert model.n_components == given
+    assert model.n_components_ == lucidae.LinearAutoencoder(given).fit(samples[0]).n_components_
+    assert "component_count" in out
+
+
+@pytest.mark.parametrize("wrong", ["kaiser", "mle:2", "hard_threshold:0", "hard_threshold:a", "-1"])
+def test_a_wrong_number_of_components_names_all_that_is_allowed(run, wrong):
+    code, _, err = run("fit", "linear", "X.npy", f"--components={wrong}")
+    assert code == 2
+    for allowed in ("integer", "share of the variance", "mle", "parallel_analysis", "noise"):
+        assert allowed in err
+
+
+def test_share_of_variance_method_and_whitening_reach_the_estimator(run, samples):
+    run("fit", "linear", "X.npy", "--components", 0.9, "--method", "linear_vae", "--whiten")
+    model = lucidae.load("X-linear-model.npz")
+    assert (model.n_components, model.method, model.whiten) == (0.9, "linear_vae", True)
+    assert model.n_components_ < 6
+    assert np.allclose(read_table("X-linear-codes.npz").values.std(axis=0, ddof=1), 1)
+
+
+def test_columns_of_words_are_named_and_left_out(run):
+    code, _, err = run("fit", "linear", "rows.csv", "--components", 1)
+    assert code == 0
+    assert err == (
+        "rows.csv: the first line is the header (who, a, b, c, d, e and 3 more); columns left out: "
+        "who ('x' in row 0 is not a number).\n"
+    )
+    assert lucidae.load("rows-linear-model.npz").n_features_in_ == 8
+
+
+def test_dropout_without_a_target_is_an_autoencoder(run, samples):
+    X, _ = samples
+    assert run("fit", "dropout", "X.npy", "--components", 4, "--dropout", 0.2)[0] == 0
+    expected = lucidae.DropoutAutoencoder(4, dropout=0.2).fit(X)
+    assert isinstance(lucidae.load("X-dropout-model.npz"), lucidae.DropoutAutoencoder)
+    assert np.allclose(read_table("X-dropout-codes.npz").values, expected.transform(X))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "hint"),
+    [
+        ("--target u", "halves the coefficients of least squares"),
+        ("--target u --components 3", "shrinks the coefficients"),
+        ("--target u --target v", "shrinks the coefficients"),
+        ("--target u --dropout 0.5", ""),
+        ("--target u --dropout cv", ""),
+        ("", ""),
+    ],
+)
+def test_a_rate_that_was_not_given_is_mentioned_with_what_to_do(run, samples, arguments, hint):
+    code, _, err = run("fit", "dropout", "rows.csv", *arguments.split())
+    assert code == 0
+    assert hint in err
+    assert ("--dropout cv chooses the rate" in err) is bool(hint)
+
+
+def test_one_target_at_the_default_rate_has_half_the_coefficients_of_least_squares(samples):
+    X, Y = samples
+    halved = lucidae.DropoutRegressor().fit(X, Y[:, 0]).coef_
+    assert np.allclose(halved, lucidae.DropoutRegressor(dropout=0.0).fit(X, Y[:, 0]).coef_ / 2)
+
+
+def test_dropout_with_targets_is_a_regression(run, samples):
+    X, Y = samples
+    arguments = ("--target", "u", "--target", "v", "--dropout", "cv")
+    assert run("fit", "dropout", "rows.csv", *arguments)[0] == 0
+    expected = lucidae.DropoutRegressor(dropout="cv", random_state=0).fit(X, Y)
+    predictions = read_table("rows-dropout-predictions.csv")
+    assert predictions.columns == ("u", "v")
+    assert np.allclose(predictions.values, expected.predict(X))
+    coefficients = read_table("rows-dropout-coefficients.csv")
+    assert np.allclose(coefficients.values, expected.coef_.T)
+    assert [row[0] for row in rows_of("rows-dropout-coefficients.csv")] == ["feature", *COLUMNS]
+
+
+def test_sparse_finds_the_columns_that_explain_the_target(run, samples):
+    X, Y = samples
+    code, out, _ = run("fit", "sparse", "rows.csv", "--target", "u", "--target", "v")
+    assert code == 0
+    assert "Significant columns: b, e\n" in out
+    expected = lucidae.SparseVAE().fit(X, Y)
+    header, *rows = rows_of("rows-sparse-coefficients.csv")
+    assert header == ["feature", "in support", "relevance", "u", "v"]
+    assert [row[0] for row in rows if float(row[1])] == ["b", "e"]
+    table = read_table("rows-sparse-coefficients.csv").values
+    assert np.array_equal(table[:, 1], expected.relevance_)
+    assert np.array_equal(table[:, 2:], expected.coef_.T)
+    predictions = read_table("rows-sparse-predictions.csv").values
+    assert np.array_equal(predictions, expected.predict(X))
+    assert np.array_equal(lucidae.load("rows-sparse-model.npz").predict(X), predictions)
+
+
+@pytest.mark.parametrize(("file", "outputs"), [("y.npy", 1), ("both.npz", 2)])
+def test_target_from_a_second_file(run, samples, file, outputs):
+    X, Y = samples
+    settings = ("--noise-variance", 0.01, "--posterior", "diagonal")
+    assert run("fit", "sparse", "X.npy", "--target", file, *settings)[0] == 0
+    model = lucidae.load("X-sparse-model.npz")
+    assert (model.noise_variance, model.posterior) == (0.01, "diagonal")
+    predictions = read_table("X-sparse-predictions.npz").values
+    assert predictions.shape == (40, outputs)
+    assert np.abs(predictions - Y[:, :outputs]).max() < 1
+    assert model.predict(X).shape == ((40,) if outputs == 1 else (40, 2))
+
+
+def test_sparse_with_the_rule_of_one_standard_error(run, samples):
+    options = ("--target", "y.npy", "--noise-variance", "cv_1se")
+    assert run("fit", "sparse", "X.npy", *options)[0] == 0
+    X, Y = samples
+    expected = lucidae.SparseVAE(noise_variance="cv_1se").fit(X, Y[:, 0])
+    assert np.isclose(lucidae.load("X-sparse-model.npz").noise_variance_, expected.noise_variance_)
+
+
+def test_sparse_with_groups_and_without_an_intercept(run, samples):
+    settings = ("--noise-variance", 0.01, "--groups", 2, "--no-intercept")
+    assert run("fit", "sparse", "X.npy", "--target", "y.npy", *settings)[0] == 0
+    model = lucidae.load("X-sparse-model.npz")
+    X, Y = samples
+    expected = lucidae.SparseVAE(noise_variance=0.01, groups=2, fit_intercept=False)
+    assert np.allclose(model.coef_, expected.fit(X, Y[:, 0]).coef_)
+    assert model.intercept_ == 0.0
+    code, _, err = run("fit", "sparse", "X.npy", "--target", "y.npy", "--groups", 4)
+    assert code != 0
+    assert "groups=4 was given for 6 columns" in " ".join(err.split())
+
+
+def test_column_that_looks_like_a_file_is_a_column(run, folder):
+    text = (folder / "rows.csv").read_text().replace(",u,v", ",u.csv,v")
+    (folder / "rows.csv").write_text(text)
+    assert run("fit", "sparse", "rows.csv", "--target", "u.csv")[0] == 0
+    assert read_table("rows-sparse-predictions.csv").columns == ("u.csv",)
+
+
+@pytest.mark.parametrize("out", ["new/", "."])
+def test_out_names_a_folder(run, folder, out):
+    assert run("fit", "linear", "X.npy", "--out", out)[0] == 0
+    assert (folder / out / "X-linear-model.npz").exists()
+
+
+def test_out_names_a_prefix_and_printed_paths_exist(run, folder):
+    _, out, _ = run("fit", "linear", "X.npy", "--out", "deep/mine.1")
+    written = [line.removeprefix("Written: ") for line in out.splitlines() if "Written" in line]
+    assert written == [str(folder / "deep" / f"mine.1-{name}.npz") for name in ("model", "codes")]
+    assert sorted(map(str, (folder / "deep").iterdir())) == sorted(written)
+
+
+SENTENCES = {
+    "sparse rows.csv": "--target",
+    "sparse X.npy --target short.npy": "'short.npy' has 5 rows, but 'X.npy' has 40",
+    "sparse X.npy --target none.csv": "There is no file 'none.csv'",
+    "sparse rows.csv --target who": "no numeric column 'who'",
+    "sparse rows.csv --target u --target y.npy": "no numeric column 'y.npy'",
+    "sparse X.npy --target y.npy --noise-variance -1": "above 0",
+    "sparse X.npy --target y.npy --posterior half": "'diagonal'",
+    "dropout X.npy --dropout 1.5": "--dropout 1.5 was given, expected a probability of at least 0",
+    "dropout X.npy --dropout cv": "or cv or cv_1se (cross-validation) if --target is given",
+    "dropout X.npy --dropout 1": "less than 1",
+    "dropout X.npy --target y.npy --dropout nan": "or cv",
+    "linear X.npy --components 2.5": "strictly between 0 and 1",
+    "linear X.npy --components 0": "an integer of at least 1, a share",
+    "linear X.npy --components x": "an integer of at least 1, a share",
+    "sparse X.npy --target y.npy --noise-variance x": "above 0, auto, learn, cv or cv_1se",
+    "linear X.npy --decimal x": "decimal='x' was given",
+    "linear X.npy --columns 6": "no numeric column '6'",
+    "dropout X.npy --components few": "--components",
+    "linear X.npy --components 7": "6 features",
+    "linear X.npy --method best": "'nonuniform_l2'",
+    "linear X.npy --target y.npy": "--target",
+    "linear none.npy": "There is no file",
+    "linear words.csv": "no numeric column",
+    "linear holes.csv": "missing",
+    "cubic X.npy": "cubic",
+}
+
+
+@pytest.mark.parametrize("arguments", SENTENCES)
+def test_bad_file_or_setting_is_one_sentence_and_leaves_no_file(run, folder, arguments):
+    np.save("short.npy", np.arange(5.0))
+    (folder / "words.csv").write_text("a,b\nx,y\n")
+    (folder / "holes.csv").write_text("a,b\n1,\n2,3\n")
+    before = set(folder.iterdir())
+    code, out, err = run("fit", *arguments.split())
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert SENTENCES[arguments] in err
+    assert set(folder.iterdir()) == before
+
+
+def test_debug_shows_the_traceback(run):
+    code, _, err = run("--debug", "fit", "linear", "none.npy")
+    assert code == 2
+    assert "Traceback" in err
+    assert err.splitlines()[-1] == "There is no file 'none.npy': check the path."
+
+
+def test_warning_of_a_fit_is_one_sentence(run, monkeypatch):
+    fit = lucidae.LinearAutoencoder.fit
+
+    def warn(self, X, y=None):
+        for _ in range(2):
+            warnings.warn("two\nlines", UserWarning, stacklevel=2)
+        return fit(self, X)
+
+    monkeypatch.setattr(lucidae.LinearAutoencoder, "fit", warn)
+    assert run("fit", "linear", "X.npy")[2] == "two lines\n"
+
+
+def test_failed_write_leaves_the_old_file(run, folder, monkeypatch):
+    run("fit", "linear", "rows.csv", "--components", 1)
+    old = (folder / "rows-linear-codes.csv").read_bytes()
+
+    def tear(frame, stream, **options):
+        stream.write("half of the hea")
+        raise OSError("disk full")
+
+    monkeypatch.setattr("pandas.DataFrame.to_csv", tear)
+    code, _, err = run("fit", "linear", "rows.csv", "--components", 2)
+    assert code == 2
+    assert err.splitlines()[-1] == "disk full"
+    assert (folder / "rows-linear-codes.csv").read_bytes() == old
+    assert not list(folder.glob(".*"))
+
+
+def terminal(**options):
+    from rich.console import Console
+
+    return Console(force_terminal=True, width=60, highlight=False, **options)
+
+
+def test_terminal_gets_a_table_that_fits_it(folder, monkeypatch, capsys):
+    from lucidae_app import console
+
+    monkeypatch.setattr(console, "output", terminal(soft_wrap=True, color_system=None))
+    model = lucidae.LinearAutoencoder(3).fit(np.load("X.npy"))
+    console.print_certificate(model.certificate_)
+    out = capsys.readouterr().out
+    assert all(len(line) <= 60 for line in out.splitlines())
+    for claim in model.certificate_:
+        assert claim.name in out
+        assert claim.figure in out
+
+
+def test_spinner_waits_for_its_moment_and_never_outlives_the_work(monkeypatch, capsys):
+    from lucidae_app import console
+
+    monkeypatch.setattr(console, "errors", terminal(stderr=True))
+    threads = set(threading.enumerate())
+    with console.spinner("Fitting [b]", delay=60):
+        pass
+    assert "Fitting" not in capsys.readouterr().err
+    seen, end = "", time.monotonic() + 30
+    with console.spinner("Fitting [b]", delay=0.0):
+        while "Fitting [b]" not in seen and time.monotonic() < end:
+            seen += capsys.readouterr().err
+    assert "Fitting [b]" in seen
+    capsys.readouterr()
+    for thread in set(threading.enumerate()) - threads:  # whoever could still print
+        thread.join(60)
+        assert not thread.is_alive()
+    assert capsys.readouterr().err == ""
+
+
+def test_parquet_in_parquet_out(run, samples):
+    pyarrow = require("pyarrow")
+    parquet = require("pyarrow.parquet")
+    X, Y = samples
+    columns = np.hstack([X, Y[:, :1]]).T
+    parquet.write_table(
+        pyarrow.table(dict(zip([*COLUMNS, "u"], columns, strict=True))), "p.parquet"
+    )
+    assert run("fit", "sparse", "p.parquet", "--target", "u")[0] == 0
+    table = parquet.read_table("p-sparse-coefficients.parquet")
+    assert table.column_names == ["feature", "in support", "relevance", "u"]
+    assert table["feature"].to_pylist() == list(COLUMNS)
+    expected = lucidae.SparseVAE().fit(X, Y[:, 0])
+    assert np.array_equal(table["u"].to_numpy(), expected.coef_)
+
+
+@pytest.mark.parametrize("kind", [".csv", ".npy", ".parquet"])
+def test_what_is_written_is_read_back_exactly(tmp_path, kind):
+    if kind == ".parquet":
+        require("pyarrow")
+    values = np.random.default_rng(0).standard_normal((5, 3)) * [1e-300, 1, 1e300]
+    path = write_sheet(tmp_path / "a.b", Sheet(values, ('o"ne', "t,wo", "three")), kind)
+    table = read_table(path)
+    assert np.array_equal(table.values, values)
+    assert kind == ".npy" or table.columns == ('o"ne', "t,wo", "three")
+
+
+def test_header_columns_and_decimal_reach_the_reader(run, folder):
+    text = "country;2020;2021;x\nFrance;67,5;67,7;1\nPeru;32,9;33,3;2\nMali;21,7;22,4;5\n"
+    (folder / "a.csv").write_text(text)
+    code, _, err = run("fit", "linear", "a.csv", "--components", 1)
+    assert code == 0
+    assert err == (
+        "a.csv: the first line is the header (country, 2020, 2021, x); columns left out: country "
+        "('France' in row 0 is not a number).\n"
+    )
+    assert lucidae.load("a-linear-model.npz").n_features_in_ == 3
+    assert run("fit", "linear", "a.csv", "--columns", "2020,3")[0] == 0
+    assert lucidae.load("a-linear-model.npz").n_features_in_ == 2
+    assert run("fit", "dropout", "a.csv", "--columns", "2020", "--target", "3")[0] == 0
+    assert read_table("a-dropout-predictions.csv").columns == ("x",)
+    (folder / "a.csv").write_text(text.replace("x", "7"))
+    code, _, err = run("fit", "linear", "a.csv", "--no-header", "--decimal", ".")
+    assert (code, err.count("\n")) == (0, 1)
+    assert "no header, and its columns are numbered from 0" in err
+    assert "column 1 ('67,5' in row 1 is not a number; --decimal , reads it)" in err
+
+
+def test_columns_without_names_have_the_indices_of_the_support(run, folder, samples):
+    code, out, _ = run("fit", "sparse", "X.npy", "--target", "y.npy")
+    support = lucidae.load("X-sparse-model.npz").support_
+    assert code == 0
+    assert f"Significant columns: {', '.join(f'column {index}' for index in support)}\n" in out
+
+
+def test_an_input_is_never_replaced(run, folder):
+    (folder / "X.npy").rename(folder / "rows-codes.npz.npy")
+    np.savez("rows-codes.npz", X=np.load("rows-codes.npz.npy"))
+    np.savez("t-predictions.npz", X=np.arange(40.0)[:, None])
+    before = {path: path.read_bytes() for path in folder.iterdir()}
+    link = folder / "link.npz"
+    link.symlink_to("rows-codes.npz")
+    calls = (
+        ("linear", "rows-codes.npz", "--out", "rows"),
+        ("linear", "link.npz", "--out", "rows", "--force"),
+        ("sparse", "both.npz", "--target", "t-predictions.npz", "--out", "t", "--force"),
+    )
+    for call in calls:
+        code, _, err = run("fit", *call)
+        assert (code, err.count("\n")) == (2, 1)
+        assert "is an input file of this command" in err
+    link.unlink()
+    assert {path: path.read_bytes() for path in folder.iterdir()} == before
+
+
+def test_results_of_another_file_are_replaced_only_by_force(run, folder):
+    (folder / "other").mkdir()
+    np.save("other/X.npy", np.random.default_rng(1).standard_normal((20, 6)))
+    assert run("fit", "linear", "X.npy")[0] == 0
+    assert run("fit", "linear", "X.npy", "--components", 2)[0] == 0  # its own results
+    model = Path("X-linear-model.npz").read_bytes()
+    code, _, err = run("fit", "linear", "other/X.npy")
+    assert (code, err.count("\n")) == (2, 1)
+    assert "is the result for another file named 'X.npy': give another prefix with --out" in err
+    code, _, err = run("fit", "linear", "both.npz", "--out", "X-linear")
+    assert code == 2
+    assert "is the result for the file 'X.npy'" in err
+    assert Path("X-linear-model.npz").read_bytes() == model
+    assert run("fit", "linear", "other/X.npy", "--force")[0] == 0
+    assert Path("X-linear-model.npz").read_bytes() != model
+    Path("y-linear-codes.npz").write_bytes(b"mine")
+    code, _, err = run("fit", "linear", "both.npz", "--out", "y-linear")
+    assert code == 2
+    assert "is not a result for" in err
+
+
+def test_formulas_in_names_are_text_in_the_output(run, folder):
+    text = (folder / "rows.csv").read_text()
+    names = 'who,=1+1,@b,+c,-d,"\te",-2,u,v\n'
+    (folder / "rows.csv").write_text(names + text.partition("\n")[2])
+    assert run("fit", "dropout", "rows.csv", "--target", "u")[0] == 0
+    cells = [row[0] for row in rows_of("rows-dropout-coefficients.csv")]
+    assert cells == ["feature", "'=1+1", "'@b", "'+c", "'-d", "e", "-2", "v"]

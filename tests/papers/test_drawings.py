@@ -1,0 +1,215 @@
+"""Curves and figures of experiments, from results that are made up."""
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+
+import extras
+from lucidae.dropout.landscape import scalar_surface
+from lucidae_papers.catalogue import experiment
+from lucidae_papers.declaration import Curve, Measured, Results
+from lucidae_papers.outcomes import Outcome
+
+extras.require("matplotlib")
+extras.require("jinja2")
+extras.require("pandas")
+
+from lucidae_papers.drawings import landscapes, recovery, training
+
+
+def outcome_of(name, measure=None, curves=None):
+    """Return an outcome at smoke scale, from arrays that `measure` makes up, or from curves."""
+    one = experiment(name)
+    setting = one.at("smoke").setting
+    results = Results(())
+    if measure is not None:
+        cells = enumerate(setting.cells())
+        results = Results(tuple(Measured(c.settings, measure(c, i), {}) for i, c in cells))
+        curves = setting.curves(results)
+    return Outcome(one, "smoke", results, curves, ())
+
+
+def check_numbers(plot, curves, name):
+    """The numbers beside a figure are those of the curve of this name."""
+    chosen = [i for i, series in enumerate(plot.numbers["series"]) if series == name]
+    assert_allclose([plot.numbers["x"][i] for i in chosen], curves[name].x)
+    assert_allclose([plot.numbers["y"][i] for i in chosen], curves[name].y)
+    assert plot.svg.lstrip().startswith("<svg")
+
+
+def test_condition_numbers_and_their_growth_are_those_of_the_runs():
+    from lucidae_papers.linear.conditioning import QUANTITIES
+
+    outcome = outcome_of(
+        "lae-conditioning", lambda _, i: dict.fromkeys(QUANTITIES, np.array(2.0 * 3.0**i))
+    )
+    count = len(outcome.setting.sizes)
+    for name in QUANTITIES:
+        assert_allclose(outcome.curves[name].y, 2.0 * 3.0 ** np.arange(count))
+    assert_allclose(outcome.curves["growth/nonuniform/best"].y, 3.0 ** (count - 1))
+    assert "growth/nested/bound" not in outcome.curves
+    (plot,) = training.conditioning(outcome)
+    check_numbers(plot, outcome.curves, "nonuniform/best")
+
+
+def test_shares_of_right_counts_are_those_of_the_runs():
+    from lucidae_papers.linear.counts import COUNTERS
+
+    outcome = outcome_of(
+        "component-counts", lambda _, i: dict.fromkeys(COUNTERS, np.array([5, 0, 5, i + 6]))
+    )
+    assert_allclose(outcome.curves["strength/mle"].y, 0.5)
+    assert_allclose(outcome.curves["none/horn"].y, 0.75)
+    assert_allclose(outcome.curves["mean/strength/share"].y, (16.0 + np.arange(3)) / 4.0)
+    (plot,) = recovery.counts(outcome)
+    check_numbers(plot, outcome.curves, "tails/parallel_analysis")
+    assert all(isinstance(words, str) for words in outcome.setting.facts().values())
+
+
+def test_a_diverged_run_of_the_learning_rates_counts_as_one():
+    outcome = outcome_of(
+        "lae-learning-rates", lambda _, i: {"alignment": np.array([1.0, np.nan if i == 0 else 0.2])}
+    )
+    (method, optimizer), rates = next(iter(outcome.setting.search.items()))
+    curve = outcome.curves[f"alignment/{method}/{optimizer}"]
+    assert_allclose(curve.x, rates)
+    assert curve.y[0] == 1.0
+    assert_allclose(curve.y[1:], 0.2)
+    (plot,) = training.learning_rates(outcome)
+    check_numbers(plot, outcome.curves, f"alignment/{method}/{optimizer}")
+
+
+def test_a_run_that_misses_the_target_needs_at_least_the_limit():
+    setting = experiment("lae-scaling").at("smoke").setting
+    largest = max(setting.sizes)
+
+    def epochs(cell, _):
+        missed = f"'k': {largest}" in str(cell.settings)
+        return {"epochs": np.array(np.nan if missed else 7.0)}
+
+    outcome = outcome_of("lae-scaling", epochs)
+    method, optimizer = next(iter(setting.rates))
+    reached = outcome.curves[f"epochs/{method}/{optimizer}"].y
+    assert_allclose(reached[:-1], 7.0)
+    assert np.isinf(reached[-1])
+    assert outcome.curves[f"epochs at least/{method}/{optimizer}"].y[-1] == setting.limit
+    (plot,) = training.scaling(outcome)
+    check_numbers(plot, outcome.curves, f"epochs/{method}/{optimizer}")
+
+
+def test_decoders_that_equal_the_principal_directions_are_ordered():
+    from lucidae_papers.data import spectrum
+
+    setting = experiment("lae-weights").at("smoke").setting
+    atoms = spectrum(setting.baseline.data).vectors[:, : setting.baseline.k].T
+    outcome = outcome_of("lae-weights", lambda *_: {"atoms": 3.0 * atoms})
+    for name, curve in outcome.curves.items():
+        assert_allclose(curve.y, 1.0, err_msg=name)
+    swapped = outcome_of("lae-weights", lambda *_: {"atoms": 3.0 * atoms[::-1]})
+    assert_allclose(swapped.curves["matched/rag"].y, 1.0)
+    assert np.all(swapped.curves["ordered/rag"].y < 0.2)
+    cosines, images = training.weights(outcome)
+    check_numbers(cosines, outcome.curves, "ordered/rag")
+    check_numbers(images, outcome.curves, "matched/rag")
+
+
+def test_training_curves_are_drawn_with_all_their_points():
+    x = [0, 1, 10]
+    curves = {f"{kind}/rag/adam": Curve(x, [1.0, 0.5, 0.0], "epoch") for kind in training.PANELS}
+    (plot,) = training.dynamics(outcome_of("lae-dynamics", curves=curves))
+    check_numbers(plot, curves, "subspace/rag/adam")
+    setting = experiment("lae-minibatch").at("smoke").setting
+    sizes = dict.fromkeys(trial.batch_size for trial in setting.trials)
+    curves = {
+        f"{kind}/rag/nesterov/{size}": Curve(x, [1.0, 0.5, 0.1], "epoch")
+        for kind in training.PANELS
+        for size in sizes
+    }
+    (plot,) = training.minibatch(outcome_of("lae-minibatch", curves=curves))
+    for name in curves:
+        check_numbers(plot, curves, name)
+
+
+def test_dropout_is_drawn_beside_its_optimum():
+    setting = experiment("dropout-convergence").at("smoke").setting
+    names = [f"{width}/{lam:g}" for width in setting.widths for lam in setting.strengths]
+    curves = {
+        f"{kind}/{name}": Curve([0, 1, 9], [3.0, 2.0, 1.0])
+        for kind in ("objective", "variance")
+        for name in names
+    }
+    curves |= {f"optimum/{name}": Curve([0], [1.0]) for name in names}
+    (plot,) = training.convergence(outcome_of("dropout-convergence", curves=curves))
+    check_numbers(plot, curves, f"objective/{names[0]}")
+    check_numbers(plot, curves, f"optimum/{names[-1]}")
+
+
+@pytest.mark.parametrize("name", ["sparse-unit", "sparse-noise"])
+def test_success_rates_are_means_over_the_trials(name):
+    outcome = outcome_of(
+        name, lambda *_: {"rows": np.ones(4), "frobenius": np.eye(4)[0], "support": np.zeros(4)}
+    )
+    setting = outcome.setting
+    for method in setting.methods:
+        for criterion, rate in (("rows", 1.0), ("frobenius", 0.25), ("support", 0.0)):
+            curve = outcome.curves[f"{criterion}/{method}"]
+            assert_allclose(curve.x, setting.active)
+            assert_allclose(curve.y, rate)
+    (plot,) = recovery.recovery(outcome)
+    check_numbers(plot, outcome.curves, f"{setting.criterion}/full")
+
+
+def test_paths_that_stay_at_an_optimum_have_no_distance():
+    def stay(cell, _):
+        best = scalar_surface(2.0, cell.settings["strength"], points=2).minima[0]
+        return {"path": np.tile(best, (cell.settings["n_steps"] + 1, 2, 1))}
+
+    outcome = outcome_of("dropout-paths", stay)
+    assert len(outcome.curves) == 2 * len(outcome.setting.strengths)
+    for name, curve in outcome.curves.items():
+        assert_allclose(curve.y, 0.0, atol=1e-12, err_msg=name)
+    (plot,) = landscapes.paths(outcome)
+    check_numbers(plot, outcome.curves, next(iter(outcome.curves)))
+
+
+def test_each_choice_of_penalties_is_drawn_with_its_training():
+    setting = experiment("lae-penalties").at("smoke").setting
+    curves = {
+        f"penalties/{rule}": Curve([1, 2], [0.1, 0.2 + place])
+        for place, rule in enumerate(training.RULES)
+    }
+    curves |= {
+        f"{kind}/{rule}/{rate:g}": Curve([0, 1, 10], [1.0, 0.5, rate], "epoch")
+        for kind in training.PANELS
+        for rule in training.RULES
+        for rate in setting.rates
+    }
+    (plot,) = training.penalties(outcome_of("lae-penalties", curves=curves))
+    for name in curves:
+        check_numbers(plot, curves, name)
+    assert all(f"{rate:g}" in plot.caption for rate in setting.rates)
+
+
+@pytest.mark.parametrize("name", ["vae-mnist", "vae-mnist-fixed"])
+def test_deep_vaes_are_drawn_with_their_curves_and_images(name):
+    rng = np.random.default_rng(0)
+    kinds = ("full", "diagonal")
+    curves = {
+        f"{what}/{kind}": Curve([1, 2, 3], rng.uniform(0.1, 1.0, 3), "epoch")
+        for what in ("mse", "active_directions")
+        for kind in kinds
+    }
+    images = {
+        kind: {f"{kind}_{what}": rng.random((10, 8, 8)) for what in ("reconstructions", "samples")}
+        for kind in kinds
+    }
+    cells = tuple(Measured({"arm": kind}, images[kind], {}) for kind in kinds)
+    outcome = Outcome(experiment(name), "smoke", Results(cells), curves, ())
+    drawn, shown = recovery.covariances(outcome)
+    for series in curves:
+        check_numbers(drawn, curves, series)
+    for kind in kinds:
+        assert f"{kind} covariance" in drawn.svg
+        assert f"{kind}, samples" in shown.svg
+    # Only the active directions stand beside the images.
+    assert set(shown.numbers["series"]) == {f"active_directions/{kind}" for kind in kinds}

@@ -1,0 +1,241 @@
+import json
+import tracemalloc
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lucidae.io.atomic import save_arrays
+from lucidae_papers.catalogue import available, experiment
+from lucidae_papers.declaration import SCALES, Cell, Work, work
+from lucidae_papers.engine import run
+from lucidae_papers.linear.conditioning import measure as conditions
+from lucidae_papers.store import WORKS_OF_0_1_0, Store
+
+ABOUT = {"seconds": 1.0, "versions": {"numpy": "2"}, "machine": "any", "device": "cpu"}
+DATA = Path(__file__).parents[1] / "data" / "0.1.0"
+FILE_OF_0_1_0 = next((DATA / "cells").glob("*.npz"))
+
+
+@pytest.fixture
+def store(tmp_path):
+    return Store(tmp_path / "cells")
+
+
+@work("test.any/1")
+def any_work(group, device):
+    return [{} for _ in group]
+
+
+def cell(seed=0, work=any_work):
+    return Cell(work, {"seed": seed, "nested": {"rates": [0.1, 1e-4]}, "tied": False})
+
+
+def test_what_is_saved_is_loaded_bit_by_bit(store):
+    arrays = {"a": np.array([0.1, np.nan, np.inf]), "b": np.array([True]), "c": np.arange(3)}
+    store.save(cell(), arrays, ABOUT)
+    found = store.load(cell())
+    for name, values in arrays.items():
+        assert np.array_equal(found.arrays[name], values, equal_nan=name == "a")
+        assert found.arrays[name].dtype == values.dtype
+
+
+def test_a_key_depends_on_every_setting_and_on_nothing_else():
+    same = Cell(any_work, {"tied": False, "nested": {"rates": [0.1, 1e-4]}, "seed": 0}, cost=9.0)
+    assert same.key == cell().key
+    others = [Work(name, any_work) for name in ("test.any/2", "test.other/1")]
+    assert len({cell(0).key, cell(1).key, *(cell(0, one).key for one in others)}) == 4
+    with pytest.raises(ValueError, match="JSON"):
+        Cell(any_work, {"rate": float("nan")}).key  # noqa: B018
+
+
+@pytest.mark.parametrize("name", ["any:work", "any", "any/0", "any/one", "Any/1", "/1", ""])
+def test_a_work_needs_a_name_and_a_version(name):
+    with pytest.raises(ValueError, match="expected a name and a version"):
+        Work(name, any_work)
+
+
+def test_a_cell_of_an_earlier_version_counts_as_not_done(store):
+    newer = [cell(seed, Work("test.any/3", any_work)) for seed in range(3)]
+    store.save(cell(0), {"a": np.zeros(1)}, ABOUT)
+    store.save(cell(1, Work("test.any/2", any_work)), {"a": np.zeros(1)}, ABOUT)
+    assert store.missing(newer) == newer
+    assert store.outdated(newer) == newer[:2]
+    tally = run(newer, store, jobs=1)
+    assert (tally.measured, tally.reused, tally.outdated) == (3, 0, 2)
+    assert "2 runs had been measured by an earlier version" in str(tally)
+    again = run(newer, store, jobs=1)
+    assert (again.measured, again.reused, again.outdated) == (0, 3, 0)
+    assert "earlier version" not in str(again)
+
+
+def conditioning(version=1):
+    declared = conditions if version == 1 else Work(f"linear.conditioning/{version}", conditions)
+    return Cell(declared, {"data": "digits", "k": 2})
+
+
+def test_a_cell_that_0_1_0_wrote_is_version_1_of_its_work(store, tmp_path):
+    (expected,) = conditions([conditioning().settings], "cpu")
+    path = store.folder / FILE_OF_0_1_0.stem[:2] / FILE_OF_0_1_0.name
+    path.parent.mkdir(parents=True)
+    path.write_bytes(FILE_OF_0_1_0.read_bytes())
+    found = store.load(conditioning())
+    assert found.about["versions"]["lucidae"] == "0.1.0"
+    assert found.arrays.keys() == expected.keys()
+    for name, values in expected.items():
+        np.testing.assert_allclose(found.arrays[name], values, rtol=1e-6)
+    assert store.load(Cell(conditions, {"data": "digits", "k": 3})) is None
+    assert len(store.outdated([conditioning(2)])) == 1
+    assert store.pack(tmp_path / "packed.zip", [conditioning()]) == 1
+    other = Store(tmp_path / "other")
+    assert other.unpack(tmp_path / "packed.zip") == 1
+    assert other.load(conditioning()) is not None
+
+
+def test_every_work_of_0_1_0_has_a_name_today():
+    declared = [experiment(name) for name in available()]
+    cells = [one for each in declared for scale in SCALES for one in each.at(scale).setting.cells()]
+    assert set(WORKS_OF_0_1_0) <= {one.work.name for one in cells}
+
+
+@pytest.mark.parametrize("keep", [0, 1, 100, 0.5, -1])
+def test_a_truncated_file_counts_as_not_done(store, keep):
+    store.save(cell(), {"a": np.arange(1000.0)}, ABOUT)
+    path = store.path(cell())
+    content = path.read_bytes()
+    count = int(keep * len(content)) if isinstance(keep, float) else keep
+    path.write_bytes(content[:count])
+    assert store.load(cell()) is None
+    assert store.missing([cell()]) == [cell()]
+
+
+def test_a_flipped_bit_counts_as_not_done(store):
+    store.save(cell(), {"a": np.arange(1000.0)}, ABOUT)
+    path = store.path(cell())
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(bytes(content))
+    assert store.load(cell()) is None
+
+
+def test_another_cell_under_this_name_is_refused(store):
+    store.save(cell(1), {"a": np.zeros(1)}, ABOUT)
+    store.path(cell(0)).parent.mkdir(parents=True, exist_ok=True)
+    store.path(cell(0)).write_bytes(store.path(cell(1)).read_bytes())
+    assert store.load(cell(0)) is None
+    assert store.load(cell(1)) is not None
+
+
+@pytest.mark.parametrize("about", ["{}", "[]", "no json", json.dumps({"format": 99}), "3"])
+def test_foreign_files_are_refused(store, about):
+    save_arrays(store.path(cell()), {"a": np.zeros(1), "about": np.array(about)})
+    assert store.load(cell()) is None
+
+
+def test_a_pickle_is_refused_and_never_executed(store):
+    store.path(cell()).parent.mkdir(parents=True)
+    with store.path(cell()).open("wb") as stream:
+        np.savez(stream, about=np.array([{"seconds": 1}], dtype=object))
+    assert store.load(cell()) is None
+
+
+def test_a_save_that_fails_leaves_nothing(store):
+    with pytest.raises(ValueError, match="objects"):
+        store.save(cell(), {"a": np.array([object()])}, ABOUT)
+    with pytest.raises(ValueError, match="reserved"):
+        store.save(cell(), {"about": np.zeros(1)}, ABOUT)
+    assert not list(store.folder.rglob("*.npz"))
+
+
+def test_a_packed_store_travels(store, tmp_path):
+    cells = [cell(seed) for seed in range(3)]
+    for one in cells[:2]:
+        store.save(one, {"a": np.full(2, one.settings["seed"])}, ABOUT)
+    assert store.pack(tmp_path / "packed.zip", cells) == 2
+    other = Store(tmp_path / "other")
+    assert other.unpack(tmp_path / "packed.zip") == 2
+    assert other.missing(cells) == cells[2:]
+    assert np.array_equal(other.load(cells[1]).arrays["a"], [1, 1])
+
+
+def test_no_path_in_a_packed_file_is_followed(store, tmp_path):
+    store.save(cell(), {"a": np.zeros(1)}, ABOUT)
+    content = store.path(cell()).read_bytes()
+    with zipfile.ZipFile(tmp_path / "evil.zip", "w") as archive:
+        archive.writestr("../../escaped.npz", content)
+    other = Store(tmp_path / "deep" / "other")
+    other.unpack(tmp_path / "evil.zip")
+    assert not list(tmp_path.rglob("escaped*"))
+    assert other.load(cell()) is not None
+
+
+def test_junk_is_no_packed_store(store, tmp_path):
+    (tmp_path / "junk.zip").write_bytes(b"junk")
+    with pytest.raises(ValueError, match="was not written by `pack`"):
+        store.unpack(tmp_path / "junk.zip")
+    with zipfile.ZipFile(tmp_path / "foreign.zip", "w") as archive:
+        archive.writestr("a.npz", b"junk")
+    with pytest.raises(ValueError, match="not a stored result of an experiment"):
+        store.unpack(tmp_path / "foreign.zip")
+
+
+def deep(text):
+    return "[" * 100_000 + text
+
+
+@pytest.mark.parametrize(
+    "about",
+    [
+        deep("1"),
+        '{"format": 1, "seconds": null, "cell": {"work": "a/1", "settings": {}}}',
+        '{"format": 1, "seconds": 1, "cell": {"work": 3, "settings": {}}}',
+        '{"format": 1, "seconds": 1, "cell": {"work": "a/1", "settings": [NaN]}}',
+        '{"format": 1, "seconds": 1, "cell": {"work": "a/1", "settings": {"x": NaN}}}',
+        '{"format": 1, "seconds": 1, "cell": "worksettings"}',
+        "9" * 5000,
+    ],
+    ids=["deep", "no seconds", "work", "list", "nan", "text", "long number"],
+)
+def test_any_foreign_text_is_not_done_for_the_store_and_one_error_for_the_user(
+    store, tmp_path, about
+):
+    save_arrays(store.path(cell()), {"a": np.zeros(1), "about": np.array(about)})
+    assert store.missing([cell()]) == [cell()]
+    with zipfile.ZipFile(tmp_path / "packed.zip", "w") as archive:
+        archive.writestr("a.npz", store.path(cell()).read_bytes())
+    with pytest.raises(ValueError, match="is damaged, or it was not written by `pack`"):
+        Store(tmp_path / "other").unpack(tmp_path / "packed.zip")
+
+
+def test_a_pack_with_one_damaged_member_stores_nothing(store, tmp_path):
+    store.save(cell(0), {"a": np.zeros(1)}, ABOUT)
+    content = store.path(cell(0)).read_bytes()
+    with zipfile.ZipFile(tmp_path / "packed.zip", "w") as archive:
+        archive.writestr("a.npz", content)
+        archive.writestr("b.npz", content[:-10])
+    other = Store(tmp_path / "other")
+    with pytest.raises(ValueError, match="is damaged, or it was not written by `pack`"):
+        other.unpack(tmp_path / "packed.zip")
+    assert not other.folder.exists()
+
+
+def test_a_pack_that_claims_too_much_is_refused_before_it_is_read(store, tmp_path):
+    bombs = {
+        "zeros.zip": (zipfile.ZIP_DEFLATED, bytes(40_000_000), "states that it contains 40 MB"),
+        "lzma.zip": (zipfile.ZIP_LZMA, bytes(4000), "a method other than deflate"),
+    }
+    for name, (method, content, words) in bombs.items():
+        with zipfile.ZipFile(tmp_path / name, "w", method) as archive:
+            archive.writestr("a.npz", content)
+        tracemalloc.start()
+        with pytest.raises(ValueError, match=words):
+            store.unpack(tmp_path / name)
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert peak < 1e6
+
+
+def test_an_absent_pack_is_named_as_such(store, tmp_path):
+    with pytest.raises(FileNotFoundError):
+        store.unpack(tmp_path / "absent.zip")
