@@ -111,6 +111,7 @@ def test_import_loads_no_optional_package_and_no_data_sets():
         "h5py",
         "zarr",
         "mne",
+        "tqdm",
         "sklearn.datasets",
     }
     assert not unwanted & loaded

@@ -15,7 +15,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from lucidae.arrays import Array, is_array, is_numpy, to_numpy, zeros_like_shape
 from lucidae.certificate import Certificate, undecided
-from lucidae.iteration.terminal import TIMED_FEATURES, Elapsed
+from lucidae.iteration.progress import TIMED_FEATURES, elapsed
 from lucidae.validation import (
     check_kind,
     check_rows,
@@ -163,7 +163,7 @@ def _timed(estimator: Any, task: str) -> AbstractContextManager[Any]:
     """
     if getattr(estimator, "n_features_in_", 0) < TIMED_FEATURES:
         return nullcontext()
-    return Elapsed(f"{type(estimator).__name__}, {task}", getattr(estimator, "verbose", "auto"))
+    return elapsed(f"{type(estimator).__name__}, {task}", getattr(estimator, "verbose", "auto"))
 
 
 class StateSlot:

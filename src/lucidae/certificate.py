@@ -17,7 +17,7 @@ from lucidae._families import import_families
 from lucidae.cards import Html, card
 from lucidae.io.atomic import json_safe
 from lucidae.io.models import saved_as
-from lucidae.iteration.terminal import elapsed_on
+from lucidae.iteration.progress import elapsed_on
 
 __all__ = [
     "Certificate",

@@ -17,7 +17,6 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, Self, cast
 
@@ -43,7 +42,7 @@ from lucidae.arrays.eigen import fix_signs, leading_eigenpairs
 from lucidae.cards import card, facts
 from lucidae.io.atomic import load_arrays, save_arrays
 from lucidae.io.models import saved_as
-from lucidae.iteration.terminal import Elapsed
+from lucidae.iteration.progress import elapsed_on
 from lucidae.row_sums import (
     dense_sums,
     double_sums,
@@ -59,11 +58,6 @@ __all__ = ["SecondMoment"]
 SCATTER_ROWS = 64
 """Number of rows of the scatter from which the part of the mean is subtracted at a time, so that
 they stay in the cache."""
-
-TIMED_ENTRIES = 2**22
-"""Number of entries of an array from which on the elapsed time of its moment may be shown.
-
-It is not below the size of the blocks in which data are read: these are not timed one by one."""
 
 SMALLEST_SCATTER = 1e-280
 """Smallest sum of squares that counts as accurate; a smaller one has lost digits to underflow."""
@@ -153,8 +147,7 @@ class SecondMoment:
         if not (in_memory(X) and in_memory(sample_weight)):
             return cast(Self, read_moment(aligned_blocks(X, None, sample_weight), verbose=verbose))
         X, weights = _weighted_rows(X, sample_weight, "X")
-        timed = math.prod(X.shape) > TIMED_ENTRIES
-        with Elapsed("second moment", verbose) if timed else nullcontext():
+        with elapsed_on(X, "second moment", verbose):
             return cls._empty(X)._add_rows(X, weights)
 
     @classmethod

@@ -24,7 +24,7 @@ from rich.table import Table
 from rich.text import Text
 
 from lucidae.certificate import Certificate, Claim
-from lucidae.iteration.terminal import Occupied
+from lucidae.iteration.progress import silenced
 
 __all__ = [
     "MARKS",
@@ -124,7 +124,7 @@ def _progress(*columns: ProgressColumn) -> Progress:
 @contextmanager
 def progress_bar(description: str) -> Iterator[Update]:
     """Show a progress bar during the ``with`` block, and yield the function that updates it."""
-    with Occupied(), _progress(BarColumn(), MofNCompleteColumn()) as progress:
+    with silenced(), _progress(BarColumn(), MofNCompleteColumn()) as progress:
         task = progress.add_task(description, total=None)
 
         def show(description: str, completed: int, total: int) -> None:
@@ -141,7 +141,7 @@ def spinner(description: str, delay: float = 2.0) -> Iterator[None]:
     timer = Timer(delay, progress.start)
     timer.start()
     try:
-        with Occupied():  # fits inside of the block draw no progress of their own
+        with silenced():  # fits inside of the block draw no progress of their own
             yield
     finally:
         timer.cancel()

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from lucidae._version import __version__
 from lucidae.io.atomic import atomic_path
-from lucidae.iteration.terminal import DELAY, Elapsed, display, is_shown, time_left
+from lucidae.iteration.progress import CountedBar, elapsed, is_shown
 from lucidae.validation import check_choice, check_verbose
 from lucidae_papers.catalogue import experiments
 from lucidae_papers.declaration import SCALES, Cell, Experiment
@@ -138,15 +138,9 @@ def _counted(verbose: bool | str) -> Iterator[Callable[[Tick], None] | None]:
     if not is_shown(verbose):
         yield None
         return
-    began, bar = time.monotonic(), display("measuring", DELAY)
-
-    def show(tick: Tick) -> None:
-        left = "" if tick.seconds_left is None else f", {time_left(tick.seconds_left)} left"
-        if time.monotonic() - began >= DELAY:
-            bar.show(f"measuring: {tick.done} of {tick.total} runs{left}", tick.done, tick.total)
-
-    with Elapsed("measuring", verbose):
-        try:
-            yield show
-        finally:
-            bar.close()
+    bar = CountedBar("measuring", "runs")
+    try:
+        with elapsed("measuring", verbose):
+            yield lambda tick: bar.show(tick.done, tick.total)
+    finally:
+        bar.close()

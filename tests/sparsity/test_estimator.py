@@ -19,7 +19,6 @@ from extras import require
 from lucidae import SparseVAE, certify
 from lucidae.arrays import is_host_tensor
 from lucidae.datasets import make_sparse_regression
-from lucidae.iteration import ProgressBar
 from lucidae.sparsity import estimator as sparse_estimator
 
 VARIANTS = [
@@ -407,7 +406,7 @@ def test_a_warm_start_that_does_not_apply_warns_and_starts_anew():
 
 
 def test_verbose_shows_updates_sweeps_and_the_path(monkeypatch, capsys):
-    monkeypatch.setattr(ProgressBar.__init__, "__defaults__", ("iterating", 0.0))
+    monkeypatch.setattr("lucidae.iteration.progress.DELAY", 0.0)
     X, y, _ = data(18)
     SparseVAE(verbose=True, posterior="diagonal").fit(X, y)
     shown = capsys.readouterr().err

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cached_property, partial, reduce, wraps
-from typing import Any, NamedTuple, Self, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from scipy.sparse import issparse
@@ -26,7 +26,7 @@ from lucidae.data.kinds import (
     refuse_iterator,
     row_blocks,
 )
-from lucidae.iteration.terminal import DELAY, ProgressDisplay, display, is_shown, time_left
+from lucidae.iteration.progress import CountedBar, is_shown
 from lucidae.moments import SecondMoment
 
 __all__ = [
@@ -243,25 +243,12 @@ def leaf_of(block: RowBlock, name: str, leaf: Leaf, columns: tuple[str, ...] | N
 
 
 class Shown:
-    """Shows how many rows were read, if reading takes longer than two seconds.
-
-    In a ``with`` block one display is used for several passes.
-    """
+    """Shows how many rows were read, from the third second after it was made."""
 
     def __init__(self, description: str, verbose: bool | str) -> None:
         self.description = description
         self.verbose = is_shown(verbose)
         self._began = time.monotonic()
-        self._display: ProgressDisplay | None = None
-        self._stays = False
-
-    def __enter__(self) -> Self:
-        self._stays = True
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._stays = False
-        self._close()
 
     @contextmanager
     def rows(
@@ -269,30 +256,15 @@ class Shown:
     ) -> Iterator[Callable[[int], None]]:
         """Yield a function that shows how many rows, of `total`, one pass over the data has read.
 
-        `unit` is the name of what is counted, and `began` the time at which the pass began, by
-        default now.
+        `unit` is the name of what is counted, and `began` the time at which the pass began, if that
+        was before.
         """
-        since = time.monotonic() if began is None else began
-        description = self.description.format(unit)
-
-        def show(count: int) -> None:
-            now = time.monotonic()
-            if not self.verbose or now - min(self._began, since) < DELAY:
-                return
-            self._display = self._display or display(description, DELAY)
-            line = _progress_line(description, count, total, max(now - since, 1e-9), unit)
-            self._display.show(line, count, total)
-
+        since = self._began if began is None else min(began, self._began)
+        bar = CountedBar(self.description.format(unit), unit, began=since)
         try:
-            yield show
+            yield (lambda count: bar.show(count, total)) if self.verbose else (lambda _: None)
         finally:
-            if not self._stays:
-                self._close()
-
-    def _close(self) -> None:
-        if self._display is not None:
-            self._display.close()
-        self._display = None
+            bar.close()
 
 
 class ColumnLeaf(ABC):
@@ -446,17 +418,6 @@ class Passes(Shown):
             raise rows_differed(self.data)
         self._weight, self._projected = float(found[0]), self._projected or projected
         return found
-
-
-def _progress_line(
-    description: str, count: int, total: int | None, elapsed: float, unit: str
-) -> str:
-    """Return a line such as "reading rows: 5 of 9 rows, 2.5 rows per second, 0:00:02 left"."""
-    rate = count / elapsed
-    if total is None:
-        return f"{description}: {count} {unit}, {rate:.3g} {unit} per second"
-    left = time_left((total - count) / rate if rate else 0.0)
-    return f"{description}: {count} of {total} {unit}, {rate:.3g} {unit} per second, {left} left"
 
 
 def check_start(start: Any) -> None:

@@ -28,7 +28,7 @@ from lucidae.dropout.reduction import host
 from lucidae.dropout.solvers import leading_svd
 from lucidae.dropout.theory import breakpoints, dropout_of, optimal_value, shrink, strength_of
 from lucidae.dropout.wide import is_wide, rows_problem
-from lucidae.iteration.terminal import elapsed_on
+from lucidae.iteration.progress import elapsed_on
 from lucidae.validation import (
     check_flag,
     check_integer,

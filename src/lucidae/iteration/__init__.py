@@ -1,6 +1,5 @@
 """The iteration loop of all solvers, with stopping rules, history, status and callbacks."""
 
-from lucidae.iteration.callbacks import ProgressBar, progress_bars
 from lucidae.iteration.history import History
 from lucidae.iteration.loop import (
     Callback,
@@ -11,6 +10,7 @@ from lucidae.iteration.loop import (
     log_grid,
     of_each,
 )
+from lucidae.iteration.progress import ProgressBar, progress_bars
 from lucidae.iteration.status import BatchSolution, Solution, Status
 from lucidae.iteration.stopping import Below
 

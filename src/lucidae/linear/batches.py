@@ -13,7 +13,7 @@ from lucidae.base import restored_on_failure
 from lucidae.data import aligned_blocks, in_memory, read_moment, store_features
 from lucidae.data.kinds import AlignedBlocks, LoadedRows
 from lucidae.data.passes import Passes, check_start, given_moment, load_rows, no_moment
-from lucidae.iteration.terminal import timed_fit
+from lucidae.iteration.progress import timed_fit
 from lucidae.linear.data import MomentSource
 from lucidae.linear.methods import Options
 from lucidae.linear.missing import suggesting_em
@@ -183,8 +183,8 @@ class FitBatchesMixin:
         check_streamed(options, data.rows.n_features, start)
         if data.rows.n_features > EXACT_FEATURES:
             check_repeatable(data)
-            with Passes(data, self.verbose) as passes:
-                self._fit_source(options, BlocksSource(passes), data.rows.reference)
+            source = BlocksSource(Passes(data, self.verbose))
+            self._fit_source(options, source, data.rows.reference)
             store_features(self, data)
             return self
         moment = read_moment(data, start=start, verbose=self.verbose)

@@ -27,7 +27,7 @@ from lucidae.data import LazyOutputMixin, blocks, by_blocks, in_memory, loaded
 from lucidae.data.kinds import AlignedBlocks, by_chunks, check_batch
 from lucidae.data.passes import Passes
 from lucidae.io.models import saved_as
-from lucidae.iteration.terminal import timed_fit
+from lucidae.iteration.progress import timed_fit
 from lucidae.linear.attributes import finite
 from lucidae.linear.batches import FitBatchesMixin, draws_rows, loaded_if_small
 from lucidae.linear.certificate import checked_data, with_changes
@@ -666,9 +666,8 @@ class LinearAutoencoder(
         rows, weights = checked_data(X, sample_weight)
         self._check_features(rows)
         if isinstance(rows, AlignedBlocks):
-            with Passes(rows, self.verbose) as passes:
-                found = self._state.certify(data_of_passes(passes), type(self).__name__)
-            return self._with_changes(found)
+            data = data_of_passes(Passes(rows, self.verbose))
+            return self._with_changes(self._state.certify(data, type(self).__name__))
         data = data_of_any(rows, weights)
         return self._with_changes(self._state.certify(data, type(self).__name__))
 

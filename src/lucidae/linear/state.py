@@ -19,7 +19,7 @@ from lucidae.base import FittedState, changed_attributes
 from lucidae.certificate import Certificate, undecided
 from lucidae.io.models import saved_as
 from lucidae.iteration import History, Status
-from lucidae.iteration.terminal import TIMED_FEATURES, Elapsed
+from lucidae.iteration.progress import TIMED_FEATURES, elapsed
 from lucidae.linear.attributes import check_range, in_range
 from lucidae.linear.certificate import LinearFigures, certificate, measure
 from lucidae.linear.counting import ComponentCount, count_wanted, is_criterion
@@ -349,7 +349,7 @@ class LinearState(FittedState):
                 self._model = self.stream.model()
             elif self.moment is not None:
                 source = MomentSource(self.moment)
-                with Elapsed("solving", self._verbose):
+                with elapsed("solving", self._verbose):
                     self._model, self._spectrum = solve(self.options, source, self.previous)
                 self.previous = self._model.outcome.weights
         assert self._model is not None, "a fitted state contains a model, a moment or a stream"

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from lucidae.arrays.threads import one_thread
-from lucidae.iteration.terminal import Elapsed
+from lucidae.iteration.progress import elapsed
 from lucidae.mne.estimate import Floats, GroupEstimate, observable_basis
 from lucidae.mne.evoked_problem import EvokedProblem, log_explained, logging_at
 from lucidae.mne.patches import expanded
@@ -223,7 +223,7 @@ def sparse_vae(
             "return_result=True was given with return_residual or return_as_dipoles, but the "
             "result has both, as residual and dipoles: leave these arguments out."
         )
-    shown = Elapsed("sparse_vae", "auto" if verbose is None else verbose is True)
+    shown = elapsed("sparse_vae", "auto" if verbose is None else verbose is True)
     # Products with a few hundred sensors gain nothing from threads, which wait for each other.
     with shown, logging_at(verbose), one_thread():
         problem = EvokedProblem.of(

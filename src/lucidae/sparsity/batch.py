@@ -42,7 +42,7 @@ from lucidae.iteration import (
     limited_blas,
     of_each,
 )
-from lucidae.iteration.terminal import Elapsed
+from lucidae.iteration.progress import elapsed
 from lucidae.sparsity.group_covariance import GroupCovariance, axes_of, objective_of
 from lucidae.sparsity.groups import Groups
 from lucidae.sparsity.inputs import refuse_extremes, refuse_zero_problem
@@ -254,7 +254,7 @@ def solve_batch(
     # None means one job, or as many as a `joblib.parallel_config` context around this call says.
     jobs = effective_n_jobs(check_jobs(n_jobs)) if is_numpy(y) or n_jobs is not None else 1
     count = max(1, min(y.shape[0], jobs))
-    with Elapsed(f"solving {y.shape[0]} sparse problems", check_verbose(verbose)):
+    with elapsed(f"solving {y.shape[0]} sparse problems", check_verbose(verbose)):
         if count == 1:
             return _solve_stack(X, y, noise, settings)
         parts = np.array_split(np.arange(y.shape[0]), count)

@@ -43,7 +43,7 @@ from lucidae.base import (
 from lucidae.certificate import Certificate
 from lucidae.io.models import saved_as
 from lucidae.iteration import Callback, Solution, Status, limited_blas, progress_bars
-from lucidae.iteration.terminal import timed_fit
+from lucidae.iteration.progress import timed_fit
 from lucidae.sparsity.certificate import certificate_of, with_changes
 from lucidae.sparsity.evaluation import Sample
 from lucidae.sparsity.figures import SparseFigures

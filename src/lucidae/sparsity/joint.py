@@ -40,8 +40,8 @@ from lucidae.arrays import (
 from lucidae.cards import Html, card, facts
 from lucidae.certificate import Certificate
 from lucidae.iteration import Below, Solution, Status, iterate, limited_blas
+from lucidae.iteration.progress import elapsed
 from lucidae.iteration.status import joined
-from lucidae.iteration.terminal import Elapsed
 from lucidae.sparsity.certificate import joint_certificate
 from lucidae.sparsity.evaluation import Sample
 from lucidae.sparsity.inputs import check_row_count, refuse_extremes, refuse_zero_problem
@@ -270,7 +270,7 @@ def solve_joint(
     check_number(tol, "tol", low=0.0)
     check_integer(max_iter, "max_iter", low=1)
     noise = _checked_noise(noise_variance, len(parts))
-    shown = Elapsed(f"solving {len(parts)} joint sparse problems", check_verbose(verbose))
+    shown = elapsed(f"solving {len(parts)} joint sparse problems", check_verbose(verbose))
     with shown, limited_blas(max(part.count for part in parts)):
         problems, units = _normalised(parts)
         if noise is None:

@@ -18,7 +18,7 @@ from sklearn.base import clone
 from lucidae.arrays import Array, as_double, diagonal, real_part, scalar, to_numpy
 from lucidae.cards import card, table
 from lucidae.iteration import limited_blas
-from lucidae.iteration.terminal import Elapsed
+from lucidae.iteration.progress import elapsed
 from lucidae.sparsity.estimator import SparseVAE
 from lucidae.sparsity.group_covariance import GroupCovariance, axes_of
 from lucidae.sparsity.held_out import (
@@ -490,7 +490,7 @@ def noise_path(
     columns = targets if targets.ndim == 2 else targets[:, None]
     weights = validated_weights(sample_weight, dictionary, columns)
     cov = NoiseCovariance.of_data(noise_cov, dictionary, columns)
-    with Elapsed("noise_path", model.verbose), limited_blas(dictionary.shape[0]):
+    with elapsed("noise_path", model.verbose), limited_blas(dictionary.shape[0]):
         intercept = bool(model.fit_intercept)
         given = rows_of(dictionary, as_double(columns), weights, intercept)
         model._check_combination(given, objective, 1.0, cov is not None)

@@ -66,7 +66,7 @@ from lucidae.dropout.wide import (
     needs_rows,
 )
 from lucidae.io.models import saved_as
-from lucidae.iteration.terminal import timed_fit
+from lucidae.iteration.progress import timed_fit
 from lucidae.linear.data import MomentSource, RowsSource
 from lucidae.linear.training_rows import CHANGED_ROWS, TrainingRows
 from lucidae.moments import SecondMoment

@@ -11,7 +11,7 @@ from lucidae.dropout.batches import check_streamed, read_problem
 from lucidae.dropout.estimators.network import SOLVERS, SgdSettings
 from lucidae.dropout.held_out import SELECTIONS
 from lucidae.dropout.moments import joint_moment
-from lucidae.iteration.terminal import timed_fit
+from lucidae.iteration.progress import timed_fit
 from lucidae.linear.data import MomentSource
 from lucidae.moments import SecondMoment
 from lucidae.validation import check_flag

@@ -59,7 +59,7 @@ from lucidae.dropout.verified_completion import (
     completion_certificate,
 )
 from lucidae.io.models import saved_as
-from lucidae.iteration.terminal import timed_fit
+from lucidae.iteration.progress import timed_fit
 from lucidae.validation import (
     check_choice,
     check_integer,

@@ -43,7 +43,7 @@ from lucidae.dropout.moments import as_columns, joint_moment, row_problem
 from lucidae.dropout.theory import checked_dropout, strength_of
 from lucidae.dropout.wide import RowMean, is_wide, row_factor, rows_problem, wide_rows
 from lucidae.io.models import saved_as
-from lucidae.iteration.terminal import timed_fit
+from lucidae.iteration.progress import timed_fit
 from lucidae.validation import (
     check_flag,
     check_jobs,

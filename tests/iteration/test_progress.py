@@ -1,9 +1,11 @@
-"""Progress is shown after two seconds to somebody who can see it: one display, which disappears."""
+"""Progress is shown after two seconds to somebody who can see it, and disappears at the end."""
 
 import io
 import json
 import os
+import re
 import signal
+import struct
 import subprocess
 import sys
 import textwrap
@@ -25,11 +27,9 @@ from lucidae import (
     SparseVAE,
     certify,
 )
-from lucidae.data import read_moment
-from lucidae.data.kinds import aligned_blocks
 from lucidae.dropout import rank_path
-from lucidae.iteration import Below, ProgressBar, iterate, of_each, progress_bars, terminal
-from lucidae.iteration.terminal import Elapsed, Occupied, is_shown, is_watched
+from lucidae.iteration import Below, Progress, ProgressBar, iterate, of_each, progress
+from lucidae.iteration.progress import elapsed, is_shown, progress_bars, silenced
 from lucidae.sparsity import noise_path, solve_batch, solve_joint
 
 ESTIMATORS = [LinearAutoencoder, DropoutRegressor, DropoutAutoencoder, SparseVAE]
@@ -44,11 +44,17 @@ class Terminal(io.StringIO):
 
     @property
     def screen(self):
-        """The text on its last line, after carriage returns."""
-        line = []
-        for part in self.getvalue().split("\r"):
-            line[: len(part)] = part
-        return "".join(line).rstrip()
+        """The text on its lines, after carriage returns and moves of the cursor."""
+        lines, row, column = {}, 0, 0
+        for part in re.findall(r"\r|\n|\x1b\[A|[^\r\n\x1b]+", self.getvalue()):
+            if part in ("\r", "\n", "\x1b[A"):
+                row += {"\r": 0, "\n": 1}.get(part, -1)
+                column = 0
+                continue
+            line = lines.setdefault(row, [])
+            line[column : column + len(part)] = part
+            column += len(part)
+        return "\n".join("".join(lines[row]).rstrip() for row in sorted(lines)).rstrip()
 
 
 @pytest.fixture
@@ -56,28 +62,19 @@ def tty(monkeypatch):
     found = Terminal()
     # pytest assigns its own sys.stderr after the fixtures
     system = SimpleNamespace(stderr=found, modules=sys.modules)
-    monkeypatch.setattr(terminal, "sys", system)
+    monkeypatch.setattr(progress, "sys", system)
     monkeypatch.setenv("TERM", "xterm")
     return found
 
 
 @pytest.fixture
 def at_once(monkeypatch):
-    """Show progress at once; the screen of another test, if it were left behind, is an error."""
+    """Show progress at once, and check that no thread and no bar is left behind."""
     for name, value in (("DELAY", 0.0), ("TICK", 0.001), ("TIMED_ENTRIES", 0)):
-        monkeypatch.setattr(terminal, name, value)
-    monkeypatch.setattr("lucidae.data.passes.DELAY", 0.0)
-    monkeypatch.setattr(ProgressBar.__init__, "__defaults__", ("iterating", 0.0))
-    assert terminal._SCREEN._bar is terminal._SCREEN._clock is None
+        monkeypatch.setattr(progress, name, value)
     yield
-    assert terminal._SCREEN._bar is terminal._SCREEN._clock is None
     assert not clocks()
-
-
-@pytest.fixture
-def plain(monkeypatch):
-    """Draw bars of plain characters, as without rich."""
-    monkeypatch.setattr(terminal, "_drawn", lambda text, pause: terminal._Rewritten(0.0))
+    assert not progress._bar_class(False)._instances
 
 
 def clocks():
@@ -96,31 +93,29 @@ def rows(n=60, m=5):
     return X, X[:, :2] + 0.1 * np.random.default_rng(1).standard_normal((n, 2))
 
 
-def test_somebody_watches_a_terminal_and_a_notebook_alone(tty, monkeypatch):
-    assert is_watched()
-    monkeypatch.setenv("TERM", "dumb")
-    assert not is_watched()
-    monkeypatch.setattr(terminal.sys, "stderr", io.StringIO())
-    assert not is_watched()
-    monkeypatch.setattr(terminal.sys, "stderr", None)
-    assert not is_watched()
-    shell = SimpleNamespace(kernel=None)
-    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
-    assert is_watched()
-    del shell.kernel  # IPython on a console
-    assert not is_watched()
+def slow_steps(callbacks, limit=5):
+    return iterate(lambda x: x, 1.0, stop=NEVER, limit=limit, callbacks=callbacks)
 
 
 def test_verbose_decides_and_auto_asks_who_is_watching(tty, monkeypatch):
     assert is_shown("auto")
     for junk in ("yes", None, [1], np.ones(2), 0.5):
         assert not is_shown(junk)
-    monkeypatch.setattr(terminal.sys, "stderr", io.StringIO())
+    with silenced():
+        assert not is_shown("auto")
+        assert not is_shown(True)
+    monkeypatch.setenv("TERM", "dumb")
     assert not is_shown("auto")
-    for loud in (True, np.True_, 1):
-        assert is_shown(loud)
-    for silent in (False, np.False_, 0):
-        assert not is_shown(silent)
+    for stream in (io.StringIO(), None):
+        monkeypatch.setattr(progress.sys, "stderr", stream)
+        assert not is_shown("auto")
+        assert all(is_shown(loud) for loud in (True, np.True_, 1))
+        assert not any(is_shown(silent) for silent in (False, np.False_, 0))
+    shell = SimpleNamespace(kernel=None)
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
+    assert is_shown("auto")
+    del shell.kernel  # IPython on a console
+    assert not is_shown("auto")
 
 
 def test_threads_and_processes_of_n_jobs_are_silent(tty):
@@ -149,100 +144,95 @@ def test_nothing_is_shown_within_two_seconds(tty):
     for model in (LinearAutoencoder(2), DropoutRegressor(2), DropoutAutoencoder(2)):
         model.fit(X, y).certificate_  # noqa: B018
     LinearAutoencoder(2).fit(iter([X, X]))
+    slow_steps([ProgressBar()])
     assert tty.getvalue() == ""
     assert not clocks()
 
 
+@pytest.mark.parametrize("delay", [-1.0, np.nan, np.inf, "1"])
+def test_bad_delays_are_refused(delay):
+    with pytest.raises(ValueError, match="delay="):
+        ProgressBar(delay=delay)
+
+
 def test_the_elapsed_time_is_drawn_on_one_line_and_erased(tty, at_once):
-    with Elapsed("waiting"):
-        wait_for(lambda: tty.screen == "waiting: 0:00:00")
+    with elapsed("waiting"):
+        wait_for(lambda: tty.screen == "waiting: 00:00")
         assert len(clocks()) == 1
+        with elapsed("not shown"):
+            pass
     assert tty.screen == ""
     assert "\n" not in tty.getvalue()
+    assert "not shown" not in tty.getvalue()
+
+
+def test_a_bar_shows_steps_and_distance_and_serves_again(tty, at_once):
+    bar = ProgressBar("[fitting]")
+    for n_iter in (0, 10, 40):
+        bar(Progress(n_iter, 100, 0.25, 1e-6, None))
+        time.sleep(0.12)
+    assert re.match(
+        r"\[fitting\]:  40%.* 40/100 .*, distance 2.5e-01, tolerance 1.0e-06", tty.screen
+    )
+    bar.close()
+    bar.close()
+    assert tty.screen == ""
+    for _ in range(2):
+        tty.truncate(0)
+        slow_steps([bar])
+        assert "1/5" in tty.getvalue()
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError])
-def test_an_error_or_ctrl_c_ends_the_display(tty, at_once, plain, error):
+def test_an_error_or_ctrl_c_ends_the_display(tty, at_once, error):
     def fail(_=None):
         raise error
 
     def interrupted():
-        with Elapsed("waiting"):
+        with elapsed("waiting"):
             wait_for(lambda: "waiting" in tty.screen)
             fail()
 
     with pytest.raises(error):
         interrupted()
     assert tty.screen == ""
-    callbacks = [*progress_bars("fitting", "auto"), lambda at: at.n_iter > 5 and fail(at)]
     with pytest.raises(error):
-        iterate(lambda x: x, 1.0, stop=NEVER, limit=9, callbacks=callbacks)
+        slow_steps([*progress_bars("fitting", "auto"), lambda at: at.n_iter > 3 and fail(at)])
     assert "fitting" in tty.getvalue()
     assert tty.screen == ""
 
 
-def test_a_bar_replaces_the_time_and_gives_its_place_back(tty, at_once, plain):
-    with Elapsed("outside"):
+def test_nested_bars_and_the_time_have_a_line_each(tty, at_once):
+    seen = []
+
+    def inner(_):
+        slow_steps([*progress_bars("inner", "auto"), lambda _: seen.append(tty.screen)])
+
+    with elapsed("outside"):
         wait_for(lambda: "outside" in tty.screen)
-        (bar,) = progress_bars("inside", "auto")
-        with Elapsed("not shown"):
-            for n_iter in range(3):
-                bar(SimpleNamespace(n_iter=n_iter, limit=2, distance=1.0, tolerance=0.1))
-            assert tty.screen.startswith(f"[{'#' * 20}] inside: 2 of at most 2 steps")
-            assert "outside" not in tty.screen
-        bar.close()
-        wait_for(lambda: tty.screen.startswith("outside"))
-    assert "not shown" not in tty.getvalue()
+        outer = progress_bars("outer", "auto")
+        iterate(inner, 1.0, stop=NEVER, limit=3, callbacks=outer)
+        fullest = max(seen, key=len).splitlines()
+        assert [line.partition(":")[0] for line in fullest] == ["outside", "outer", "inner"]
+    assert tty.screen == ""
 
 
-def test_of_nested_bars_the_outer_one_is_shown(tty, at_once, plain):
-    def inner(x):
-        return iterate(
-            lambda x: x, x, stop=NEVER, limit=3, callbacks=progress_bars("inner", "auto")
-        ).value
-
-    iterate(inner, 1.0, stop=NEVER, limit=5, callbacks=progress_bars("outer", "auto"))
-    drawn = [part for part in tty.getvalue().split("\r") if "er: " in part]
-    first = next(i for i, part in enumerate(drawn) if "outer" in part)
-    assert all("outer" in part for part in drawn[first:])
-    assert "outer: 5 of at most 5 steps" in drawn[-1]
-
-
-def test_a_caller_that_draws_a_display_of_its_own_stays_alone(tty, at_once, plain):
-    with Occupied():
-        iterate(lambda x: x, 1.0, stop=NEVER, limit=5, callbacks=progress_bars("x", "auto"))
-        with Elapsed("waiting"):
+def test_a_caller_that_draws_a_display_of_its_own_stays_alone(tty, at_once):
+    with silenced():
+        slow_steps(progress_bars("x", "auto"))
+        with elapsed("waiting"):
             time.sleep(0.02)
     assert tty.getvalue() == ""
 
 
-def test_a_long_line_is_cut_to_the_width_of_the_terminal(tty):
-    line = terminal._Rewritten(0.0)
-    line.show("x" * 300, 0, None)
-    assert tty.screen == "x" * 79
-    line.show("short", 1, 4)
-    assert tty.screen == "[#####---------------] short"
-    line.close()
-    assert tty.screen == ""
-
-
-def test_a_pass_over_blocks_shows_rows_per_second_and_the_time_left(tty, at_once, plain):
-    X, _ = rows(4000, 5)
-    blocks = aligned_blocks(X[i : i + 1000] for i in range(0, 4000, 1000))
-    read_moment(blocks)
-    assert "reading rows: 4000 rows" in tty.getvalue()
-    assert "rows per second" in tty.getvalue()
-    assert tty.screen == ""
-
-
 def test_fits_and_functions_show_their_time_on_a_terminal(tty, at_once, monkeypatch):
-    leave = Elapsed.__exit__
+    true = progress._show_time
 
-    def leave_when_drawn(self, *error):
-        wait_for(lambda: self._thread is None or self._display is not None)
-        leave(self, *error)
+    def wait_until_drawn(description, ended):
+        ended.wait()  # the block is finished, and waits for this thread
+        true(description, SimpleNamespace(wait=lambda _, left=iter([False, True]): next(left)))
 
-    monkeypatch.setattr(Elapsed, "__exit__", leave_when_drawn)
+    monkeypatch.setattr(progress, "_show_time", wait_until_drawn)
     X, y = rows(200, 300)
     calls = {
         "fitting LinearAutoencoder": lambda v: LinearAutoencoder(2, verbose=v).fit(X),
@@ -257,6 +247,7 @@ def test_fits_and_functions_show_their_time_on_a_terminal(tty, at_once, monkeypa
         ),
         "noise_path": lambda v: noise_path(X[:, :40], y, [1.0], cv=False, verbose=v),
         "rank_path": lambda v: rank_path(X[:, :40], y, verbose=v),
+        "second moment": lambda v: SecondMoment.of(X, verbose=v),
     }
     for text, call in calls.items():
         call("auto")
@@ -279,25 +270,35 @@ def test_other_values_are_refused(call):
         call(*rows(), "loud")
 
 
-def test_true_prints_the_time_to_a_log(capsys, at_once, monkeypatch):
-    with Elapsed("waiting", verbose=True):
-        wait_for(lambda: terminal._SCREEN._clock._display is not None)
+def test_true_prints_whole_lines_to_a_log(capsys, at_once):
+    slow_steps(progress_bars("fitting", True))
+    slow_steps(progress_bars("fitting", "auto"))
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.partition("|")[0] for line in lines] == [
+        f"fitting: {share:3}%" for share in (20, 40, 60, 80, 100)
+    ]
+    with elapsed("waiting", verbose=True):
+        wait_for(lambda: progress._bar_class(False)._instances)
         time.sleep(0.01)
-    assert capsys.readouterr().err == "waiting: 0:00:00\n"
+    assert capsys.readouterr().err == "waiting: 00:00\n"
 
 
-def test_single_values_of_a_backend_without_generators_are_shown_at_the_end(capsys):
-    bars = [ProgressBar("folds", delay=0.0)]
-    with joblib.parallel_config("multiprocessing"):
-        assert of_each(divmod, [(7, 2), (8, 2)], n_jobs=2, callbacks=bars) == [(3, 1), (4, 0)]
+def test_an_iteration_on_a_system_without_threads_has_no_time(tty, at_once, monkeypatch):
+    def refuse(_):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    with elapsed("waiting"):
+        slow_steps(progress_bars("fitting", "auto"))
+    assert "fitting" in tty.getvalue()
 
 
 SCRIPT = """
     import json, sys, threading, time
     import numpy as np
     from lucidae import LinearAutoencoder
-    from lucidae.iteration import terminal
-    terminal.DELAY, terminal.TICK = 0.05, 0.05
+    from lucidae.iteration import progress
+    progress.DELAY, progress.TICK = 0.05, 0.05
 
     def batches():
         for _ in range(400):
@@ -312,8 +313,12 @@ SCRIPT = """
 
 
 @pytest.mark.skipif(not hasattr(os, "openpty"), reason="this system has no pseudo-terminals")
-def test_ctrl_c_on_a_real_terminal_erases_the_line_and_shows_the_cursor():
+def test_ctrl_c_on_a_real_terminal_erases_all_lines():
+    import fcntl
+    import termios
+
     outer, inner = os.openpty()
+    fcntl.ioctl(inner, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 100, 0, 0))
     process = subprocess.Popen(
         [sys.executable, "-c", textwrap.dedent(SCRIPT)],
         stdout=subprocess.PIPE, stderr=inner, stdin=subprocess.DEVNULL,
@@ -322,7 +327,7 @@ def test_ctrl_c_on_a_real_terminal_erases_the_line_and_shows_the_cursor():
     os.close(inner)
     shown = b""
     try:
-        while b"fitting LinearAutoencoder" not in shown:
+        while b"fitting LinearAutoencoder" not in shown or b"reading rows" not in shown:
             shown += os.read(outer, 4096)
         process.send_signal(signal.SIGINT)
         out, _ = process.communicate(timeout=60)
@@ -338,8 +343,7 @@ def test_ctrl_c_on_a_real_terminal_erases_the_line_and_shows_the_cursor():
         process.kill()
         process.wait()
         os.close(outer)
-    raised, threads = json.loads(out)
-    assert raised in ("KeyboardInterrupt", "ReadInterrupted")  # before or after the first block
-    assert threads == 1
-    assert shown.count(b"\x1b[?25l") == shown.count(b"\x1b[?25h")  # hidden as often as shown
-    assert shown.endswith(b" \r") or b"\x1b[2K" in shown
+    assert json.loads(out) == ["ReadInterrupted", 1]  # the error, and the main thread alone
+    screen = Terminal()
+    screen.write(shown.decode().replace("\r\n", "\n"))
+    assert screen.screen == ""
