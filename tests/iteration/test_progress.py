@@ -230,7 +230,8 @@ def test_fits_and_functions_show_their_time_on_a_terminal(tty, at_once, monkeypa
 
     def wait_until_drawn(description, ended):
         ended.wait()  # the block is finished, and waits for this thread
-        true(description, SimpleNamespace(wait=lambda _, left=iter([False, True]): next(left)))
+        answers = iter([False, True])
+        true(description, SimpleNamespace(wait=lambda _: next(answers)))
 
     monkeypatch.setattr(progress, "_show_time", wait_until_drawn)
     X, y = rows(200, 300)
