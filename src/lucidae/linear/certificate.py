@@ -29,13 +29,8 @@ from lucidae.linear.batches import check_repeatable, loaded_rows
 from lucidae.linear.counting import REFERENCES
 from lucidae.linear.data import MomentSource, source_of
 from lucidae.linear.methods import Options
-from lucidae.linear.objectives import (
-    ExpectedNestedDropout,
-    LinearVAE,
-    NonUniformL2,
-    Reconstruction,
-)
 from lucidae.linear.probe import EPS, Estimate
+from lucidae.linear.references import SelfJudged, reference_of
 from lucidae.linear.routes import EXACT_FEATURES
 from lucidae.linear.sums import BlocksSource
 from lucidae.linear.verified_blocks import ReadBlocks, data_of_any
@@ -116,6 +111,12 @@ _NO_NOISE = (
     "VAE: its likelihood is not bounded and has no maximum. Choose n_components below the rank of "
     "the data."
 )
+
+
+def _cited(figures: LinearFigures, theorem: str) -> str:
+    """Return `theorem`, or, for a method without reference formulas, that it judges itself."""
+    judge = reference_of(figures.method.expected())
+    return theorem if judge.independent else SelfJudged.citation
 
 
 def _judged(claim: Claim, figures: LinearFigures) -> Claim:
@@ -296,7 +297,7 @@ def _zero_sentence(figures: LinearFigures) -> str:
 
 def _order_claim(figures: LinearFigures) -> Claim:
     statement = "the latents are in descending order of variance (largest relative increase)"
-    reference = "Bao et al. 2020, Theorems 3 and 5"
+    reference = _cited(figures, "Bao et al. 2020, Theorems 3 and 5")
     if figures.rise is None:
         why = f"Method {figures.method.name!r} does not order its latents."
         return does_not_apply("order", statement, reference, why)
@@ -304,13 +305,14 @@ def _order_claim(figures: LinearFigures) -> Claim:
     if not figures.from_elsewhere:
         advice = f"{_more_training(figures)} Or sort the latents by their variance."
     value, error = figures.rise
+    reference = reference_of(figures.method.expected()).citation
     return at_most("order", statement, reference, value, RISE, advice, error=error)
 
 
 def _stationarity_claim(figures: LinearFigures) -> Claim:
     name = "stationarity"
     statement = "the weights are a fixed point of the update rule (relative norm of the update)"
-    reference = "definition of a stationary point"
+    reference = _cited(figures, "definition of a stationary point")
     if figures.stationarity is None:
         return undecided(name, statement, reference, _NO_NOISE)
     value, error = figures.stationarity
@@ -325,29 +327,13 @@ def _stationarity_claim(figures: LinearFigures) -> Claim:
     )
 
 
-_MINIMA = {
-    Reconstruction: "Baldi & Hornik 1989",
-    NonUniformL2: "Bao et al. 2020, Theorem 3",
-    ExpectedNestedDropout: "Rippel et al. 2014; Bao et al. 2020, Section 5",
-    LinearVAE: "Tipping & Bishop 1999; Bao et al. 2020, Appendix F",
-}
-"""Publications that derive the global minimum of each objective."""
-
-
 def _gap_claim(figures: LinearFigures) -> Claim:
-    objective = figures.method.objective
-    statement = objective.gap_statement
-    reference = _MINIMA.get(
-        type(objective),
-        "value and global minimum as the methods of the registered objective return them",
-    )
+    judge = reference_of(figures.method.objective)
+    statement, reference = figures.method.objective.gap_statement, judge.citation
     if figures.gap is None:
         why = _NO_NOISE
-        if figures.declared:
-            why = (
-                "The global minimum of this objective is not known, so that the gap cannot be "
-                "computed."
-            )
+        if not judge.independent:
+            why = "The global minimum of this objective is not known: the gap cannot be computed."
         return undecided("gap", statement, reference, why)
     value, error = figures.gap
     if value < -GAP:
@@ -362,7 +348,7 @@ def _gap_claim(figures: LinearFigures) -> Claim:
 
 def _balance_claim(figures: LinearFigures) -> Claim:
     statement = "encoder W₁ and decoder W₂ are balanced: W₁W₁ᵀ = W₂ᵀW₂ (relative difference)"
-    reference = "Bao et al. 2020, Theorem 1"
+    reference = _cited(figures, "Bao et al. 2020, Theorem 1")
     if figures.balance is None:
         why = "At the optimum of this method the scale of a latent is not determined."
         return does_not_apply("balance", statement, reference, why)
@@ -377,7 +363,7 @@ def _balance_claim(figures: LinearFigures) -> Claim:
 def _nonzero_claim(figures: LinearFigures) -> Claim:
     name = "nonzero_latents"
     statement = "every penalty is below the eigenvalue of its component (number of exceptions)"
-    reference = "Bao et al. 2020, Theorem 2 (assumption)"
+    reference = _cited(figures, "Bao et al. 2020, Theorem 2 (assumption)")
     if not figures.method.objective.has_penalties:
         return does_not_apply(name, statement, reference, "This method has no penalties.")
     zero, k = len(figures.zero_latents), figures.k
@@ -403,7 +389,7 @@ def _eigengap_claim(figures: LinearFigures) -> Claim:
         "neighbouring eigenvalues differ, so these data determine each component (relative "
         "difference of eigenvalues)"
     )
-    reference = "Bao et al. 2020, Section 2 (assumption)"
+    reference = _cited(figures, "Bao et al. 2020, Section 2 (assumption)")
     if not figures.method.expected().aligns:
         why = f"Method {figures.method.name!r} finds the principal subspace but not its axes."
         return does_not_apply("eigengap", statement, reference, why)
@@ -503,7 +489,7 @@ def _count_claims(figures: LinearFigures) -> tuple[Claim, ...]:
 
 def _conditioning_claim(figures: LinearFigures) -> Claim:
     statement = "condition number of the loss's Hessian at the optimum (zero eigenvalues left out)"
-    reference = "Bao et al. 2020, Sections 4.3 and 5"
+    reference = _cited(figures, "Bao et al. 2020, Sections 4.3 and 5")
     if figures.conditioning is None:
         why = "The Hessian is not known for this method, or all latents are zero at its optimum."
         why = why + _single_note(figures) if figures.leading.dense else _NO_SPECTRUM
@@ -513,7 +499,7 @@ def _conditioning_claim(figures: LinearFigures) -> Claim:
 
 def _epochs_claim(figures: LinearFigures) -> Claim:
     statement = "predicted training epochs until the value of the claim alignment is 0.001"
-    reference = "Bao et al. 2020, Theorem 5 (half of its rate) and Section 4.3"
+    reference = _cited(figures, "Bao et al. 2020, Theorem 5 (half of its rate) and Section 4.3")
     if figures.epochs is None:
         why = (
             "The rate of convergence near the optimum is not known for this method, or training "

@@ -1,9 +1,6 @@
 """Measured values for the certificate of a linear autoencoder, from weights and data alone.
 
-The directions of the update rules are implemented here a second time, and losses and minima in
-`verified_losses`, by naive formulas that share no code with the solvers. A mistake in a solver is
-therefore not repeated in its certificate. For methods that users register themselves, the loss and
-its minimum are those that the objective returns.
+Losses, minima and directions are those of `references`, which share no code with the solvers.
 """
 
 from __future__ import annotations
@@ -19,29 +16,12 @@ from lucidae.linear.attributes import attribute_difference, verified_counts
 from lucidae.linear.counting import ComponentCount
 from lucidae.linear.methods import Method
 from lucidae.linear.model import Model
-from lucidae.linear.objectives import (
-    ExpectedNestedDropout,
-    LinearVAE,
-    NonUniformL2,
-    Reconstruction,
-)
 from lucidae.linear.optimizers import DescentSettings
 from lucidae.linear.probe import EPS, Estimate
-from lucidae.linear.rules import (
-    BrockettRule,
-    GeneralizedHebbianRule,
-    RotationAugmentedRule,
-)
+from lucidae.linear.references import Losses, LossTerms, Reference, reference_of
 from lucidae.linear.spectrum import Spectrum
 from lucidae.linear.theory import predicted_epochs
 from lucidae.linear.verified_data import Data, norm
-from lucidae.linear.verified_losses import (
-    LossTerms,
-    gap_error,
-    own_minimum,
-    own_value,
-    residual_variance,
-)
 from lucidae.linear.verified_spectrum import IDENTIFIABLE, Leading, leading_eigenpairs
 from lucidae.linear.weights import map_fields
 from lucidae.sampling import components_above_noise, separated_components, subspace_sampling_error
@@ -49,9 +29,6 @@ from lucidae.sampling import components_above_noise, separated_components, subsp
 __all__ = ["LinearFigures", "measure"]
 
 Vector = np.ndarray[Any, Any]
-
-OWN_OBJECTIVES = (Reconstruction, NonUniformL2, ExpectedNestedDropout, LinearVAE)
-"""Objectives whose value and minimum are computed in `verified_losses`, not by the objective."""
 
 REACHED = 1e-3
 """Alignment distance (mean squared sine to the principal axes) for which `epochs` are predicted."""
@@ -90,14 +67,11 @@ class LinearFigures:
     # largest increase of the variance from one latent to the next, divided by the largest
     rise: Estimate | None
     # norm of the update direction, divided by the norm of the weights and by a bound on the
-    # curvature (see `_own_scale`)
+    # curvature (see `Reference.scale`)
     stationarity: Estimate | None
     # loss minus its global minimum, divided by the total variance (by the number of features for a
     # linear VAE)
     gap: Estimate | None
-    # true if the gap was computed from the value and the minimum that a user's objective returns;
-    # False if the verifier computed both
-    declared: bool
     balance: Estimate | None  # ‖W₁W₁ᵀ − W₂ᵀW₂‖ / ‖W₂ᵀW₂‖ for the encoder W₁ and the decoder W₂
     zero_latents: Vector  # numbers, from 1, of the latents that are zero at the optimum
     # numbers, from 1, of the latents whose penalty differs from the eigenvalue by less than the
@@ -178,22 +152,20 @@ def _figures(
     k, m = weights.encoder.shape
     data = data.remembering()
     leading = leading_eigenpairs(data, weights.atoms)
-    unit = _unit(method, data)
-    scaled = _Problem(method, weights, data, leading).in_units(unit)
-    products = LossTerms.of(scaled.weights.encoder, scaled.weights.atoms, scaled.data)
-    declared = type(method.objective) not in OWN_OBJECTIVES
-    value, minimum, size = _loss_figures(*scaled, products, declared)
-    zero, uncertain = _zero_latents(method, leading, k)
+    reference = reference_of(method.objective)
+    unit = reference.unit(data)
+    terms, losses, stationarity = _trained(method, weights, data, leading, unit)
+    zero, uncertain = reference.zero_latents(leading, k)
+    evidence = _evidence(leading, k, data, losses, m * math.log(unit)) | reference.evidence()
     return LinearFigures(
         method=method,
         k=k,
         n_features=m,
         tolerance=training.tol,
         leading=leading,
-        rise=_rise(method, weights, products, data) if method.expected().orders else None,
-        stationarity=_stationarity(*scaled, products),
-        gap=_gap(value, minimum, size),
-        declared=declared,
+        rise=_rise(reference, weights, terms, data) if method.expected().orders else None,
+        stationarity=stationarity,
+        gap=losses.gap,
         balance=_imbalance(weights, m) if method.expected().balanced else None,
         zero_latents=zero,
         uncertain_latents=uncertain,
@@ -204,147 +176,37 @@ def _figures(
         sampling=_sampling(method, leading, k, data),
         counts=None if model is None else verified_counts(wanted, leading, data.weight),
         from_elsewhere=model is None,
-        evidence=_evidence(method, leading, k, data, (value, minimum, size), m * math.log(unit)),
+        evidence=evidence,
     )
 
 
-class _Problem(NamedTuple):
-    """A method, its weights, the data, and the leading eigenvalues of the data's second moment."""
+def _trained(
+    method: Method, weights: Any, data: Data, leading: Leading, unit: float
+) -> tuple[LossTerms, Losses, Estimate | None]:
+    """Return products of the weights, the loss and the size of the update direction.
 
-    method: Method
-    weights: Any
-    data: Data
-    leading: Leading
-
-    def in_units(self, unit: float) -> _Problem:
-        """Return the equivalent problem for data divided by `unit`.
-
-        Only the weights of a linear VAE depend on the unit of the data. For other methods `unit` is
-        1, and the problem itself is returned.
-        """
-        if unit == 1.0:
-            return self
-        noise = self.method.objective.noise  # type: ignore[attr-defined]
-        objective = LinearVAE(None if noise is None else noise / unit**2)
-        return _Problem(
-            replace(self.method, rule=objective, objective=objective),
-            self.weights.in_units(1.0 / unit),
-            self.data.in_units(unit),
-            self.leading.times(unit**-2.0),
-        )
-
-
-def _unit(method: Method, data: Data) -> float:
-    """Return the power of two by which data are divided before losses and directions are computed.
-
-    For a linear VAE it is close to the standard deviation per feature. The decoder of a VAE has the
-    unit of the data, so that products with the second moment of large data would overflow. The
-    division changes the loss and its minimum by the same constant. For other methods it is 1.
+    They are those of the equivalent problem for data divided by `unit`, which is 1 unless the
+    weights have a unit, as those of a linear VAE.
     """
-    if type(method.objective) is not LinearVAE or not 0.0 < data.trace < math.inf:
-        return 1.0
-    return 2.0 ** round(math.log2(data.trace / data.n_features) / 2)
+    objective, rule = method.objective, method.expected()
+    if unit != 1.0:
+        objective = rule = reference_of(objective).in_units(unit)
+        weights, data = weights.in_units(1.0 / unit), data.in_units(unit)
+        leading = leading.times(unit**-2.0)
+    terms = LossTerms(weights.encoder, weights.atoms, data)
+    losses = reference_of(objective).losses(weights, terms, data, leading)
+    return terms, losses, _stationarity(reference_of(rule), weights, terms, data, leading)
 
 
-def _loss_figures(
-    method: Method,
-    weights: Any,
-    data: Data,
-    leading: Leading,
-    products: LossTerms,
-    declared: bool,
-) -> tuple[Estimate | None, Estimate | None, float]:
-    """Return the loss, its global minimum, and the number by which their difference is divided.
-
-    Loss and minimum are None if they are not known. `declared` says whether the objective itself
-    returns them; otherwise they are computed by `verified_losses`. `products` are the terms of the
-    loss, and `leading` the leading eigenvalues of the second moment `data`.
-    """
-    k, m = weights.encoder.shape
-    if declared:
-        objective = method.objective
-        spectrum = _spectrum(leading, m, data)
-        best = objective.minimum(spectrum, k)
-        size = objective.size(spectrum)
-        if best is None or not math.isfinite(best) or not leading.dense:
-            return None, None, size
-        found = float(to_numpy(objective.value(weights, data)))
-        rounding = (
-            8 * m * EPS * (abs(found) + abs(best) + data.trace) + math.sqrt(m) * data.uncertainty
-        )
-        return Estimate(found, rounding), Estimate(best, k * leading.error), size
-    size = float(m) if isinstance(method.objective, LinearVAE) else max(data.trace, _TINY)
-    value = own_value(method.objective, weights, data, products)
-    rest = float(np.sum(leading.values[k:])) if leading.dense else None
-    minimum = own_minimum(method.objective, leading.values[:k], data.trace, m, rest)
-    # The minimum decreases with every leading eigenvalue while the trace is fixed.
-    # Errors of single precision change the loss and its minimum nearly alike, see `gap_error`.
-    most, least = leading.upper - data.uncertainty, leading.ritz + data.uncertainty
-    if not leading.dense:
-        most, least = _within_trace(leading.upper, data.trace), leading.ritz
-    low, high = (own_minimum(method.objective, values, data.trace, m) for values in (most, least))
-    if value is None or not all(map(math.isfinite, (low, minimum, high))):
-        return None, None, size
-    rounding = 8 * m * EPS * (abs(minimum) + size)
-    rounding += gap_error(method.objective, weights, leading, data)
-    if leading.dense:
-        error = max(abs(high - minimum), abs(minimum - low)) + rounding
-        return value, Estimate(minimum, error), size
-    middle = Estimate.between(low, high)
-    return value, Estimate(middle.value, middle.error + rounding), size
-
-
-def _within_trace(upper: Vector, trace: float) -> Vector:
-    """Return upper bounds on descending eigenvalues, lowered so that their sum is at most `trace`.
-
-    `upper` are the given bounds, and `trace` is the sum of all eigenvalues.
-    """
-    left = trace - (np.cumsum(upper) - upper)
-    return np.minimum(upper, np.maximum(left, 0.0))
-
-
-def _gap(value: Estimate | None, minimum: Estimate | None, size: float) -> Estimate | None:
-    if value is None or minimum is None:
-        return None
-    return Estimate((value.value - minimum.value) / size, (value.error + minimum.error) / size)
-
-
-def _zero_latents(method: Method, leading: Leading, k: int) -> tuple[Vector, Vector]:
-    """Return which of the k latents are zero at the optimum, and for which this is not known.
-
-    Both are arrays of the numbers of latents, counted from 1. It is not known if a penalty differs
-    from the eigenvalue by less than the error of the eigenvalue.
-    """
-    none = np.empty(0, dtype=int)
-    if not method.objective.has_penalties:
-        return none, none
-    if not isinstance(method.objective, NonUniformL2):
-        return method.objective.zero_latents(leading.values), none
-    penalties = to_numpy(method.objective.penalties)
-    order = np.argsort(penalties, kind="stable")  # the smallest penalty has the first component
-    low, high, known = np.empty(k), np.empty(k), np.empty(k)
-    low[order], high[order], known[order] = leading.ritz, leading.upper, leading.values[:k]
-    free = penalties == 0.0  # without a penalty a latent is zero only if there is no variance
-    zero = np.where(free, known <= 0.0, penalties >= high)
-    nonzero = np.where(free, known > 0.0, penalties < low)
-    return 1 + np.flatnonzero(zero), 1 + np.flatnonzero(~zero & ~nonzero)
-
-
-def _rise(method: Method, weights: Any, products: LossTerms, data: Data) -> Estimate:
+def _rise(reference: Any, weights: Any, terms: LossTerms, data: Data) -> Estimate:
     lengths = np.maximum(np.array([norm(row) for row in weights.atoms]), _TINY)[:, None]
-    variances = np.sum((products.decoded / lengths) * (weights.atoms / lengths), axis=1)
-    variances = variances[_variance_order(method.objective, len(variances))]
+    variances = np.sum((terms.decoded / lengths) * (weights.atoms / lengths), axis=1)
+    variances = variances[reference.latent_order(len(variances))]
     top = max(float(np.max(variances)), _TINY)
     rise = float(np.max(np.diff(variances), initial=-top))
     # Variances that differ by more than the error of single precision keep their order.
     unsure = max(rise + 2 * data.uncertainty, 0.0) - max(rise, 0.0)
     return Estimate(max(rise, 0.0) / top, 4 * data.n_features * EPS + unsure / top)
-
-
-def _variance_order(objective: Any, k: int) -> Vector:
-    if isinstance(objective, NonUniformL2):
-        return np.argsort(to_numpy(objective.penalties), kind="stable")
-    return np.asarray(objective.latent_order(k))
 
 
 def _imbalance(weights: Any, m: int) -> Estimate:
@@ -354,145 +216,20 @@ def _imbalance(weights: Any, m: int) -> Estimate:
 
 
 def _stationarity(
-    method: Method, weights: Any, data: Data, leading: Leading, products: LossTerms
+    reference: Reference, weights: Any, terms: LossTerms, data: Data, leading: Leading
 ) -> Estimate | None:
     """Return the norm of the update direction, divided by the curvature and the weights' norm.
 
-    The curvature is an upper bound: a multiple of the largest eigenvalue of the second moment, plus
-    a multiple of the largest penalty (see `_own_scale`). A norm of the weights below 1e-8 is
-    replaced by 1e-8. The result is None for a linear VAE whose noise variance is below the rounding
-    error of the total variance. Its gradient contains the inverse noise variance and would consist
-    of rounding errors.
+    A norm of the weights below 1e-8 is replaced by 1e-8. The result is None if the direction would
+    consist of rounding errors.
     """
-    followed, m = method.expected(), data.n_features
-    error = 8 * m * EPS
-    if type(method.objective) is LinearVAE:
-        given = method.objective.noise
-        noise = given or math.exp(float(weights.log_noise[0, 0]))
-        # Without variance a noise that is trained tends to zero, and no weights are stationary.
-        if not noise > m * EPS * data.trace or (given is None and not data.varies):
-            return None
-        error = error * (1 + data.trace / noise) + 2 * data.uncertainty / noise
-    else:
-        error += 2 * data.uncertainty / max(float(leading.values[0]), _TINY)
-    direction = _own_direction(followed, weights, products, data)
-    if direction is None:
-        direction = tuple(to_numpy(part) for part in followed.direction(weights, data))
-    scale = _own_scale(followed, float(leading.values[0]), m)
-    if scale is None:
-        scale = followed.scale(_spectrum(leading, m, data))
+    error = reference.direction_error(weights, leading, data)
+    if error is None:
+        return None
+    direction = reference.direction(weights, terms, data)
     size = max(norm(np.array([norm(part) for part in weights])), 1e-8)
     length = norm(np.array([norm(part) for part in direction]))
-    return Estimate(length / max(scale, _TINY) / size, error)
-
-
-def _own_direction(
-    rule: Any, weights: Any, products: LossTerms, data: Data
-) -> tuple[Vector, ...] | None:
-    """Return the update direction of a rule by its definition, one array per field of the weights.
-
-    The result is None for rules that are not part of the package.
-    """
-    W, A = weights.encoder, weights.atoms
-    M, G = products.code_moment, products.gram
-    if type(rule) is GeneralizedHebbianRule:
-        return (np.tril(M) @ W - products.encoded,)
-    if type(rule) is BrockettRule:
-        D = np.diag(to_numpy(rule.ranks))
-        return (2 * D @ products.encoded - (D @ M + M @ D) @ W,)
-    encoder, atoms = 2 * (G @ products.encoded - products.decoded), 2 * (M @ A - products.encoded)
-    if type(rule) is RotationAugmentedRule:
-        turn = (np.triu(M, 1) - np.tril(M, -1)) / 2
-        return _gathered(weights, encoder - turn @ W, atoms - turn @ A)
-    # What remains is descent on an objective, along its gradient.
-    if type(rule) is Reconstruction:
-        return _gathered(weights, encoder, atoms)
-    if type(rule) is NonUniformL2:
-        decay = 2 * to_numpy(rule.penalties)[:, None]
-        return _gathered(weights, encoder + decay * W, atoms + decay * A)
-    if type(rule) is ExpectedNestedDropout:
-        return _gathered(weights, *_nested_gradient(to_numpy(rule.prior), weights, products))
-    if type(rule) is LinearVAE:
-        return _elbo_gradient(rule.noise, weights, products, data, (encoder / 2, atoms / 2))
-    return None
-
-
-def _gathered(weights: Any, encoder: Vector, atoms: Vector) -> tuple[Vector, ...]:
-    """Return one array per field of the weights from the gradients of encoder and decoder.
-
-    Untied weights have both gradients, tied weights their mean.
-    """
-    return (encoder, atoms) if len(weights) == 2 else ((encoder + atoms) / 2,)
-
-
-def _nested_gradient(prior: Vector, weights: Any, products: LossTerms) -> tuple[Vector, Vector]:
-    """Return the gradients of the expected nested-dropout loss for encoder and decoder.
-
-    Nested dropout keeps the first b latents, where the prefix length b is random. `prior` contains
-    the probability of each prefix length; the gradients of the losses of all prefixes are
-    multiplied by these probabilities and summed.
-    """
-    encoder, atoms = np.zeros_like(weights.encoder), np.zeros_like(weights.atoms)
-    for b, p in enumerate(prior, start=1):
-        M, G = products.code_moment[:b, :b], products.gram[:b, :b]
-        encoder[:b] += 2 * p * (G @ products.encoded[:b] - products.decoded[:b])
-        atoms[:b] += 2 * p * (M @ weights.atoms[:b] - products.encoded[:b])
-    return encoder, atoms
-
-
-def _elbo_gradient(
-    given: float | None,
-    weights: Any,
-    products: LossTerms,
-    data: Data,
-    halves: tuple[Vector, Vector],
-) -> tuple[Vector, ...]:
-    """Return the gradient of a linear VAE's loss, one array per field of the weights.
-
-    `given` is the fixed noise variance, or None if it is learned. `halves` contains half of the
-    gradients of the reconstruction loss for encoder and decoder.
-    """
-    m = data.n_features
-    noise = math.exp(float(weights.log_noise[0, 0])) if given is None else given
-    variances = np.exp(weights.log_variances)
-    lengths = np.diag(products.gram)[:, None]
-    misfit = residual_variance(weights.encoder, weights.atoms, data, products).value
-    slope = 0.0 if given is not None else m - (misfit + float(np.sum(variances * lengths))) / noise
-    return (
-        halves[0] / noise + products.encoded,
-        (halves[1] + variances * weights.atoms) / noise,
-        (variances * (1 + lengths / noise) - 1) / 2,
-        np.full((1, 1), slope / 2),
-    )
-
-
-def _own_scale(rule: Any, top: float, m: int) -> float | None:
-    """Return the bound on the curvature by which the norm of an update direction is divided.
-
-    It is a multiple of the largest eigenvalue `top` of the second moment, plus a multiple of the
-    largest penalty if there are penalties. For a linear VAE it is the number of features m. The
-    result is None for rules that are not part of the package.
-    """
-    if type(rule) is GeneralizedHebbianRule:
-        return 2 * top
-    if type(rule) is BrockettRule:
-        return 4 * top * float(np.max(to_numpy(rule.ranks)))
-    if type(rule) is RotationAugmentedRule:
-        return 4 * top
-    if type(rule) is NonUniformL2:
-        return 4 * top + 4 * float(np.max(to_numpy(rule.penalties)))
-    if type(rule) is LinearVAE:
-        return float(m)
-    return 4 * top if type(rule) in OWN_OBJECTIVES else None
-
-
-def _spectrum(leading: Leading, m: int, data: Data) -> Spectrum:
-    """Return a `Spectrum` with the known eigenvalues, zeros as eigenvectors, and the trace.
-
-    Objectives and rules take their eigenvalues in this form.
-    """
-    q = min(len(leading.values), m)
-    return Spectrum(leading.values[:q], np.zeros((m, q)), data.trace)
+    return Estimate(length / max(reference.scale(leading, data), _TINY) / size, error)
 
 
 def _conditioning(method: Method, leading: Leading) -> float | None:
@@ -528,7 +265,8 @@ def _epochs(
     if not leading.dense or data.trace <= 0.0:
         return None
     if learning_rate is None:
-        spectrum = _spectrum(leading, data.n_features, data).leading(k)
+        zeros = np.zeros((data.n_features, k))  # eigenvectors, which no curvature depends on
+        spectrum = Spectrum(leading.values[:k], zeros, data.trace)
         learning_rate = training.rate(method.rule.curvature(spectrum))
     rate = method.expected().alignment_rate(leading.values, k)
     if rate is None:
@@ -559,22 +297,12 @@ def _sampling(method: Method, leading: Leading, k: int, data: Data) -> Sampling 
     return Sampling(rows, components_above_noise(values, rows, k), turned)
 
 
-def _evidence(
-    method: Method,
-    leading: Leading,
-    k: int,
-    data: Data,
-    loss: tuple[Estimate | None, Estimate | None, float],
-    shift: float,
-) -> dict[str, Any]:
+def _evidence(leading: Leading, k: int, data: Data, losses: Losses, shift: float) -> dict[str, Any]:
     """Return the numbers from which the measured values can be computed again, by name.
 
-    `loss` contains the loss, its minimum, and the number by which their difference is divided. Both
-    were computed after a division of the data by `_unit`, which reduces them by a constant; this
-    constant, `shift`, is added again.
+    The losses were computed for data in another unit, which reduces them by the constant `shift`.
     """
-    value, minimum, size = loss
-    objective = method.objective
+    value, minimum, size = losses
     found: dict[str, Any] = {
         "eigenvalues": leading.values[: k + 1],
         "eigenvalue_error": leading.error,
@@ -588,10 +316,4 @@ def _evidence(
         "minimum": None if minimum is None else minimum.value + shift,
         "loss_size": size,
     }
-    if leading.dense:
-        found["spectrum"] = leading.values
-    if isinstance(objective, NonUniformL2):
-        found["penalties"] = to_numpy(objective.penalties)
-    if isinstance(objective, ExpectedNestedDropout):
-        found["prior"] = to_numpy(objective.prior)
-    return found
+    return found | ({"spectrum": leading.values} if leading.dense else {})
