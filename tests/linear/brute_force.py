@@ -1,50 +1,92 @@
-"""Losses of linear autoencoders from rows, their minima by multi-start search, and true distances.
+"""The methods as the tests know them: losses from their definitions, minima by search, distances.
 
-Nothing here comes from the package: it is what its certificates are compared with.
+Nothing here comes from the package: it is what its certificates are compared with. Every method of
+the package has an entry of `CASES`.
 """
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
 import numpy as np
 import scipy.optimize
 
-METHODS = (
-    "rag",
-    "gha",
-    "brockett",
-    "plain",
-    "uniform_l2",
-    "nonuniform_l2",
-    "expected_nested_dropout",
-    "linear_vae",
-)
-ALIGNED = tuple(method for method in METHODS if method not in ("plain", "uniform_l2"))
-"""Methods whose latents find the principal axes, and not only the subspace."""
+VALUES = np.array([4.0, 2.5, 1.0, 0.4, 0.1])
+"""Eigenvalues of the second moment in the problem with known minima, which has K latents."""
+K = 2
+
+
+def misfit(encoder, decoder, covariance):
+    """Return the mean squared error of the reconstruction."""
+    residual = np.eye(len(decoder)) - decoder @ encoder
+    return np.trace(residual @ covariance @ residual.T)
+
+
+def penalised(encoder, decoder, covariance, l2):
+    """Return the misfit plus one penalty per latent on both layers."""
+    squares = np.sum(encoder**2, axis=1) + np.sum(decoder**2, axis=0)
+    return misfit(encoder, decoder, covariance) + l2 @ squares
+
+
+def nested(encoder, decoder, covariance, prior):
+    """Return the mean of the misfits of the first b latents."""
+    parts = (misfit(encoder[:b], decoder[:, :b], covariance) for b in range(1, len(encoder) + 1))
+    return sum(p * part for p, part in zip(prior, parts, strict=True))
+
+
+def negative_elbo(encoder, decoder, covariance, noise):
+    """Return −ELBO per row of a linear VAE, with the posterior variances at their optimum."""
+    m, k = decoder.shape
+    power = np.sum(decoder**2, axis=0)
+    variances = noise / (power + noise)
+    spread = (misfit(encoder, decoder, covariance) + variances @ power) / noise
+    code = np.trace(encoder @ covariance @ encoder.T) + np.sum(variances - np.log(variances))
+    return (m * np.log(2 * np.pi * noise) + spread + code - k) / 2
+
+
+@dataclass(frozen=True)
+class Case:
+    """One method."""
+
+    minimum: float  # the smallest loss for K latents and a second moment with eigenvalues VALUES
+    loss: Callable[..., float] = misfit  # of encoder, decoder, second moment and `constants`
+    arguments: dict = field(default_factory=dict)  # of LinearAutoencoder in the problem, if any
+    constants: dict = field(default_factory=dict)  # of the loss in the problem, if any
+    aligned: bool = True  # whether each latent finds a principal axis, not only their span
+    ordered: bool = True  # whether latents in another order are noticed
+    balanced: bool = True  # whether W₁W₁ᵀ = W₂ᵀW₂ at the optimum
+
+
+RULE = Case(1.5)
+NESTED = Case(1.75, nested, constants={"prior": np.array([0.1, 0.9])}, balanced=False)
+CASES = {
+    "rag": RULE,
+    "gha": RULE,
+    "brockett": RULE,
+    "plain": Case(1.5, aligned=False, ordered=False, balanced=False),
+    "uniform_l2": Case(
+        2.274, penalised, {"l2": 0.2}, {"l2": np.array([0.2, 0.2])}, aligned=False, ordered=False
+    ),
+    "nonuniform_l2": Case(2.2615, penalised, {"l2": [0.1, 0.3]}, {"l2": np.array([0.1, 0.3])}),
+    "nested_dropout": NESTED,
+    "expected_nested_dropout": NESTED,
+    "linear_vae": Case(
+        7.206264441680468, negative_elbo, constants={"noise": 0.5}, ordered=False, balanced=False
+    ),
+}
+METHODS = tuple(name for name in CASES if name != "nested_dropout")
+"""The methods whose optima differ, or whose update rules do."""
+ALIGNED = tuple(name for name in METHODS if CASES[name].aligned)
+
+
+def loss(method, encoder, decoder, covariance, **constants):
+    """Return the loss of a method; the posterior variances of a linear VAE are at their optimum."""
+    return CASES[method].loss(encoder, decoder, covariance, **constants)
 
 
 def second_moment(X):
     """Return Σ by NumPy."""
     centred = X - X.mean(axis=0)
     return centred.T @ centred / len(X)
-
-
-def loss(method, encoder, decoder, covariance, *, l2=None, prior=None, noise=None):
-    """Return the loss of a method; the posterior variances of a linear VAE are at their optimum."""
-    m, k = decoder.shape
-
-    def misfit(b):
-        residual = np.eye(m) - decoder[:, :b] @ encoder[:b]
-        return np.trace(residual @ covariance @ residual.T)
-
-    if method == "expected_nested_dropout":
-        return sum(p * misfit(b) for b, p in enumerate(prior, start=1))
-    if method in ("uniform_l2", "nonuniform_l2"):
-        return misfit(k) + l2 @ (np.sum(encoder**2, axis=1) + np.sum(decoder**2, axis=0))
-    if method == "linear_vae":
-        power = np.sum(decoder**2, axis=0)
-        variances = noise / (power + noise)
-        spread = (misfit(k) + variances @ power) / noise
-        code = np.trace(encoder @ covariance @ encoder.T) + np.sum(variances - np.log(variances))
-        return (m * np.log(2 * np.pi * noise) + spread + code - k) / 2
-    return misfit(k)
 
 
 def minimum(method, covariance, k, starts=6, **settings):

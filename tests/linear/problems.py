@@ -1,10 +1,31 @@
 """Random problems that the tests of the linear family share."""
 
+from dataclasses import dataclass
+
 import numpy as np
 
-from lucidae.linear.covariances import DenseCovariance
-from lucidae.linear.spectrum import Spectrum
-from lucidae.linear.weights import TiedWeights, UntiedWeights, VariationalWeights
+from lucidae.linear import Spectrum, TiedWeights, UntiedWeights, VariationalWeights
+
+
+@dataclass(frozen=True)
+class Moment:
+    """The second moment of data as objectives and rules use it."""
+
+    matrix: np.ndarray
+
+    @property
+    def trace(self):
+        """Total variance."""
+        return np.trace(self.matrix)
+
+    @property
+    def n_features(self):
+        """Number of features."""
+        return len(self.matrix)
+
+    def apply(self, rows):
+        """Return rows times Σ."""
+        return rows @ self.matrix
 
 
 def orthogonal(rng, m):
@@ -20,7 +41,7 @@ def spectrum_from(values, seed=0):
 
 def covariance_from(spectrum):
     """Return Σ as a matrix."""
-    return DenseCovariance((spectrum.vectors * spectrum.values) @ spectrum.vectors.T)
+    return Moment((spectrum.vectors * spectrum.values) @ spectrum.vectors.T)
 
 
 def centred_rows(values, n=60, seed=0):
@@ -49,6 +70,16 @@ def variational(rng, shape, scale=1.0):
     return VariationalWeights(
         *(scale * rng.standard_normal(size) for size in (shape, shape, one, last))
     )
+
+
+def map_fields(function, *weights):
+    """Return weights whose fields are a function of the fields of given weights."""
+    return type(weights[0])(*map(function, *weights))
+
+
+def size(weights):
+    """Return the Frobenius norm of all fields."""
+    return np.sqrt(sum(np.sum(field**2) for field in weights))
 
 
 def spectra(rng, m):
