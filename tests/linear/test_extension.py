@@ -115,6 +115,9 @@ def test_every_solver_finds_the_optimum_and_certifies_it(X, method, solver):
         assert certificate["gap"].undecided is (method == "unsolved")
         assert certificate["stationarity"].holds
         assert method in certificate.title
+        for claim in ("gap", "stationarity", "order", "balance", "eigengap", "conditioning"):
+            itself = "itself, not verified independently" in certificate[claim].reference
+            assert itself is (claim != "gap" or method != "subspace"), certificate[claim]
 
 
 @pytest.mark.parametrize("method", toy_methods.NAMES)
