@@ -9,9 +9,6 @@ PACKAGE, APP, PAPERS = SOURCE / "lucidae", SOURCE / "lucidae_app", SOURCE / "luc
 NEEDS = {
     PACKAGE / "data" / "dask_blocks.py": ("dask",),
     PACKAGE / "data" / "text.py": ("pandas",),
-    PACKAGE / "io" / "sheets.py": ("pandas",),
-    PACKAGE / "io" / "tables.py": ("pandas",),
-    PACKAGE / "io" / "text.py": ("pandas",),
     PACKAGE / "mne": ("mne",),
     PACKAGE / "nn": ("torch",),
     PACKAGE / "nn" / "callbacks.py": ("lightning",),

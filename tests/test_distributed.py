@@ -29,7 +29,7 @@ from lucidae import (
     save,
 )
 from lucidae.data import ReadInterrupted, blocks, row_blocks
-from lucidae.io.tables import ReadOptions
+from lucidae.data.tables import ReadOptions
 from lucidae.sparsity import solve_batch
 
 da = require("dask.array")

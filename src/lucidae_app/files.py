@@ -9,8 +9,9 @@ from typing import Annotated
 
 import typer
 
+from lucidae.data.files import read_table
+from lucidae.data.tables import ReadOptions, Table
 from lucidae.io.models import Source, source_of
-from lucidae.io.tables import ReadOptions, Table, read_table
 from lucidae_app.console import note
 
 __all__ = [

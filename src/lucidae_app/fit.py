@@ -19,12 +19,11 @@ from lucidae import (
     SparseVAE,
     certify,
 )
-from lucidae.data import ReadInterrupted
-from lucidae.data.files import FILES, blocks_of_file
+from lucidae.data import ReadInterrupted, in_memory
+from lucidae.data.files import FILES, blocks_of_file, read_table
+from lucidae.data.kinds import named_rows
+from lucidae.data.tables import ReadOptions, Table, some
 from lucidae.io.models import Source, save_from
-from lucidae.io.sheets import Sheet, StreamedSheet, sheet_path, write_sheet
-from lucidae.io.tables import SUFFIXES, ReadOptions, Table, read_table, read_target
-from lucidae.io.text import some
 from lucidae.linear.counting import CRITERIA
 from lucidae_app.console import (
     note,
@@ -43,11 +42,11 @@ from lucidae_app.files import (
     read_noted,
     reading_options,
 )
+from lucidae_app.sheets import Sheet, StreamedSheet, sheet_path, write_sheet
 from lucidae_app.streams import (
     Scheduler,
     SplitRows,
     cluster,
-    is_large,
     n_rows_of,
     results_of,
     streamed_table,
@@ -318,14 +317,12 @@ class Job:
     def target_file(self) -> Path | None:
         """The file of the targets if ``--target`` names a file; None if it names columns."""
         targets = self.options.targets
-        if len(targets) != 1 or Path(targets[0]).suffix.lower() not in SUFFIXES:
+        if len(targets) != 1 or Path(targets[0]).suffix.lower() not in FILES:
             return None
         plain = replace(self.options, columns=(), targets=())
-        if self.file.exists() and self.file.suffix.lower() in FILES and is_large(self.file):
-            columns: Any = blocks_of_file(self.file, options=plain).feature_names or ()
-        else:
-            columns = read_table(self.file, plain).columns
-        return None if targets[0] in columns else Path(targets[0])
+        chosen = blocks_of_file(self.file, options=plain).chosen
+        assert chosen is not None, "a file has columns"
+        return None if targets[0] in chosen.names else Path(targets[0])
 
     @property
     def model_path(self) -> Path:
@@ -362,7 +359,7 @@ class Job:
         if second is None:
             return read_noted(self.file, self.options)
         table = read_noted(self.file, replace(self.options, targets=()))
-        responses = read_target(second, replace(self.options, columns=(), targets=()))
+        responses = read_table(second, replace(self.options, columns=(), targets=()), target=True)
         if len(responses.values) != len(table.values):
             raise ValueError(
                 f"{responses.name!r} has {len(responses.values)} rows, but {table.name!r} has "
@@ -391,15 +388,16 @@ def complete(model: Any, job: Job, table: Table) -> None:
     if isinstance(y, np.ndarray) and y.ndim == 2 and y.shape[1] == 1:
         y = y[:, 0]  # scikit-learn expects a vector for one target
     streamed = not isinstance(table.values, np.ndarray)
+    rows = named_rows(table.values, table.columns if table.is_named else None)
     verbose = model.verbose
     if streamed:
         model.set_params(verbose="auto")  # its progress bar replaces the spinner
     title = f"Fitting {type(model).__name__} to {table.name}"
     with nullcontext() if streamed else spinner(title), printed_warnings():
-        _fit_table(model, table.values, y)
+        _fit_table(model, rows, y)
         # The certificate of a streamed fit is that of its moment: the file is not read again.
-        certificate = certify(model) if streamed else certify(model, table.values, y)
-        sheets = sheets_of(model, table)
+        certificate = certify(model) if streamed else certify(model, rows, y)
+        sheets = sheets_of(model, rows, table)
     model.set_params(verbose=verbose)
     print_certificate(certificate)
     if isinstance(model, SparseVAE):
@@ -434,28 +432,28 @@ def prefix_of(out: str, name: str) -> Path:
     return Path(out) / name if is_folder else Path(out)
 
 
-def sheets_of(model: Any, table: Table) -> dict[str, Sheet | StreamedSheet]:
-    """Return the output tables by name, computed by a fitted model.
+def sheets_of(model: Any, rows: Any, table: Table) -> dict[str, Sheet | StreamedSheet]:
+    """Return the output tables by name, computed by a fitted model from the `rows` of a table.
 
     They are "codes" if the table has no target, otherwise "predictions" and "coefficients". Codes
     and predictions of a table that is read in blocks are computed when they are written.
     """
     if not table.target_names:
         names = tuple(map(str, model.get_feature_names_out()))
-        return {"codes": _rows_sheet(model.transform, table.values, names)}
+        return {"codes": _rows_sheet(model.transform, rows, names)}
     columns, values = table.target_names, np.atleast_2d(model.coef_).T
     if isinstance(model, SparseVAE):
         chosen = np.isin(np.arange(len(values)), model.support_)
         values = np.column_stack([chosen, model.relevance_, values])
         columns = ("in support", "relevance", *columns)
     return {
-        "predictions": _rows_sheet(model.predict, table.values, table.target_names),
+        "predictions": _rows_sheet(model.predict, rows, table.target_names),
         "coefficients": Sheet(values, columns, table.columns, "feature"),
     }
 
 
 def _rows_sheet(method: Any, rows: Any, columns: tuple[str, ...]) -> Sheet | StreamedSheet:
     """Return a table with what a method, such as `predict`, returns for each of the `rows`."""
-    if isinstance(rows, np.ndarray):
+    if in_memory(rows):
         return Sheet(np.asarray(method(rows)).reshape(-1, len(columns)), columns)
     return StreamedSheet(results_of(method, rows, len(columns)), columns, n_rows_of(rows))

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
+from lucidae.data.tables import Table
 from lucidae.datasets import load_digits
-from lucidae.io.tables import Table
 from lucidae_app.console import note, print_written, progress_bar
 from lucidae_app.files import (
     Columns,

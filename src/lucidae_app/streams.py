@@ -17,10 +17,10 @@ import typer
 from sklearn.preprocessing import StandardScaler
 
 from lucidae.data import RowBlocks, blocks, row_blocks
-from lucidae.data.files import FILES, blocks_of_file
+from lucidae.data.files import STREAMED, blocks_of_file, read_table
 from lucidae.data.kinds import AlignedBlocks, is_dask, named_rows
 from lucidae.data.passes import applied_blocks, fold
-from lucidae.io.tables import ReadOptions, Table, default_names, positions, read_target
+from lucidae.data.tables import ReadOptions, Table
 from lucidae.moments import SecondMoment
 from lucidae.validation import install_command
 from lucidae_app.console import note
@@ -222,11 +222,12 @@ def streamed_table(
     their size. If columns of the file are targets, the values of the table are `SplitRows`; with a
     scheduler, features and targets are two Dask collections.
     """
-    streams = file.suffix.lower() in FILES
+    streams = file.suffix.lower() in STREAMED
     if scheduler is not None and not streams:
         raise ValueError(
             f"--scheduler {scheduler} was given, but a Dask cluster cannot read {file.name}, only "
-            f"files that end in {', '.join(sorted(FILES))}: convert it, or leave out --scheduler."
+            f"files that end in {', '.join(sorted(STREAMED))}: convert it, or leave out "
+            "--scheduler."
         )
     if not streams or not file.exists() or (scheduler is None and not is_large(file)):
         return None
@@ -241,14 +242,7 @@ def _table(file: Path, scheduler: str | None, options: ReadOptions) -> Table:
     Features and targets are the columns that `options` name.
     """
     data: Any = blocks_of_file(file, options=options)
-    names = data.feature_names or default_names(data.n_features)
-    targets = _target_positions(data, names, options, file.name)
-    features = [at for at in range(len(names)) if at not in targets]
-    if not features:
-        raise ValueError(
-            f"Every column of {file.name!r} was given as a target, so that no feature is left; "
-            "give fewer targets."
-        )
+    names, targets, features = data.chosen.names, data.chosen.targets, data.chosen.features
     values: Any = SplitRows(data, targets) if targets else data
     target: Any = None
     if scheduler is not None:
@@ -259,28 +253,11 @@ def _table(file: Path, scheduler: str | None, options: ReadOptions) -> Table:
         file.name,
         values,
         tuple(names[at] for at in features),
-        left_out=getattr(data, "left_out", {}),
-        header=getattr(data, "header", ""),
+        left_out=data.chosen.left_out,
+        header=data.header,
         target=target,
         target_names=tuple(names[at] for at in targets),
     )
-
-
-def _target_positions(data: Any, names: Any, options: ReadOptions, file: str) -> list[int]:
-    """Return the positions of the targets among the columns that are read.
-
-    `data` are the blocks of the file, `names` the names of its columns that are read, `options`
-    name the targets, and `file` is the name of the file for messages.
-    """
-    every = getattr(data, "all_names", names)
-    found = [every[at] for at in positions(options.targets, every, file)]
-    for name in found:
-        if name not in names:
-            why = getattr(data, "left_out", {}).get(name, "it is not among the columns to read")
-            raise ValueError(
-                f"{file!r} has no numeric column {name!r}: {why}; give another target."
-            )
-    return [at for at, name in enumerate(names) if name in found]
 
 
 def _parts(values: Any, features: list[int], targets: list[int]) -> tuple[Any, Any]:
@@ -296,12 +273,11 @@ def _parts(values: Any, features: list[int], targets: list[int]) -> tuple[Any, A
 
 def _with_second(table: Table, second: Path, options: ReadOptions) -> Table:
     """Return `table` with the targets in the file `second`, read in blocks if possible."""
-    if second.suffix.lower() in FILES:
-        options = replace(options, columns=(), targets=())
+    options = replace(options, columns=(), targets=())
+    if second.suffix.lower() in STREAMED:
         data: Any = blocks_of_file(second, flat=True, options=options)
-        names = data.feature_names or default_names(data.n_features)
-        return replace(table, target=data, target_names=tuple(names))
-    responses = read_target(second, replace(options, columns=(), targets=()))
+        return replace(table, target=data, target_names=data.chosen.names)
+    responses = read_table(second, options, target=True)
     values = responses.values[:, 0] if responses.values.shape[1] == 1 else responses.values
     return replace(table, target=values, target_names=responses.columns)
 
@@ -336,13 +312,11 @@ def summarised_table(file: Path, options: ReadOptions) -> Table | None:
     The file is read once. The result is None for a file that the caller should load into memory:
     one that is smaller than one block, or whose format cannot be read in blocks.
     """
-    if file.suffix.lower() not in FILES or not file.exists() or not is_large(file):
+    if file.suffix.lower() not in STREAMED or not file.exists() or not is_large(file):
         return None
     data: Any = blocks_of_file(file, options=options)
     table = _table(file, None, options)
-    names = data.feature_names or default_names(data.n_features)
-    targets = [at for at, name in enumerate(names) if name in table.target_names]
-    features = [at for at in range(len(names)) if at not in targets]
+    targets, features = data.chosen.targets, data.chosen.features
     sample = _Sample(max(2, SAMPLED_BYTES // (8 * data.n_features)))
 
     def leaf(rows: Any, _targets: Any, _weights: Any) -> SecondMoment:

@@ -15,8 +15,8 @@ from extras import require
 require("typer")
 require("rich")
 require("pandas")
-from lucidae.io.sheets import Sheet, write_sheet
-from lucidae.io.tables import read_table
+from lucidae.data.files import read_table
+from lucidae_app.sheets import Sheet, write_sheet
 
 COLUMNS = ("a", "b", "c", "d", "e", "f")
 
@@ -49,6 +49,18 @@ def folder(samples, tmp_path, monkeypatch):
 def run(call_main, folder):
     """Return `call_main`, in the folder with the files."""
     return call_main
+
+
+@pytest.mark.parametrize("name", ["rows.csv", "rows.parquet", "X.npy", "both.npz", "images.npy"])
+def test_a_file_is_fitted_as_the_estimator_fits_it(run, samples, name):
+    require("pandas").read_csv("rows.csv").to_parquet("rows.parquet")
+    np.save("images.npy", samples[0].reshape(40, 2, 3))
+    assert run("fit", "linear", name, "--components", "2", "--out", "m")[0] == 0
+    model, expected = lucidae.load("m-model.npz"), lucidae.LinearAutoencoder(2).fit(name)
+    np.testing.assert_allclose(model.components_, expected.components_, atol=1e-12)
+    names = [getattr(fitted, "feature_names_in_", ()) for fitted in (model, expected)]
+    assert list(names[0]) == list(names[1])
+    assert (len(names[0]) > 0) == name.startswith("rows")
 
 
 def rows_of(path):
@@ -176,7 +188,8 @@ def test_sparse_finds_the_columns_that_explain_the_target(run, samples):
     assert np.array_equal(table[:, 2:], expected.coef_.T)
     predictions = read_table("rows-sparse-predictions.csv").values
     assert np.array_equal(predictions, expected.predict(X))
-    assert np.array_equal(lucidae.load("rows-sparse-model.npz").predict(X), predictions)
+    named = require("pandas").DataFrame(X, columns=COLUMNS)
+    assert np.array_equal(lucidae.load("rows-sparse-model.npz").predict(named), predictions)
 
 
 @pytest.mark.parametrize(("file", "outputs"), [("y.npy", 1), ("both.npz", 2)])
@@ -257,7 +270,7 @@ SENTENCES = {
     "linear X.npy --target y.npy": "--target",
     "linear none.npy": "There is no file",
     "linear words.csv": "no numeric column",
-    "linear holes.csv": "missing",
+    "linear holes.csv": "contains NaN in block 0, row 0, column 1, 'b'",
     "cubic X.npy": "cubic",
 }
 

@@ -17,8 +17,8 @@ require("jinja2")
 require("matplotlib")
 require("pandas")
 
+from lucidae.data.tables import Table
 from lucidae.datasets import load_digits
-from lucidae.io.tables import Table
 from lucidae.moments import SecondMoment
 from lucidae_app.report import figures, style, write_report
 from lucidae_app.report.blocks import Clock, Plot, Prose, Section

@@ -158,7 +158,7 @@ def _stores(folder: Path) -> dict[str, Kind]:
 def _tables(folder: Path) -> dict[str, Kind]:
     import pandas as pd
 
-    from lucidae.io.tables import read_table
+    from lucidae.data.files import read_table
 
     values = np.random.default_rng(1).standard_normal((12, 4))
     frame = pd.DataFrame(values, columns=["a", "b c", "2020", 'q"'])

@@ -15,6 +15,7 @@ import numpy as np
 import scipy.sparse
 
 from lucidae.arrays import Array, is_array, namespace, to_numpy, zeros_like_shape
+from lucidae.data.tables import ChosenColumns
 from lucidae.validation import check_rows, refuse_text
 
 __all__ = ["ArrayBlocks", "RowBlock", "RowBlocks"]
@@ -118,6 +119,10 @@ class RowBlocks(ABC):
         Function that is called with the number of rows that a pass has read so far, also while a
         block is read, if that is done in parts. By default it does nothing.
     """
+
+    chosen: ChosenColumns | None = None  # of a file: which of its columns are read
+    header = ""  # of a text file: clause that says whether it has a header
+    image_shape: tuple[int, int] | None = None  # height and width if every row is an image
 
     def __init__(
         self,

@@ -325,7 +325,7 @@ def _frame_of_text(data: Any) -> Any:
     import dask.dataframe as dd
     import pandas as pd
 
-    from lucidae.io.text import AS_TEXT, parsing
+    from lucidae.data.text import AS_TEXT, parsing
 
     names, columns = list(data.all_names), list(data.feature_names)
     cells = dd.read_csv(
@@ -342,7 +342,7 @@ def _numbers_of_text(data: Any, cells: Any) -> Any:
     """
     import pandas as pd
 
-    from lucidae.io.text import parse_text
+    from lucidae.data.text import parse_text
 
     parsed = parse_text(cells.set_axis(range(cells.shape[1]), axis=1), data.layout.decimal)
     return pd.DataFrame(data.numbers(parsed), columns=list(data.feature_names), index=parsed.index)

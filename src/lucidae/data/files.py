@@ -1,6 +1,7 @@
-"""Files that are read in blocks of rows: NPY and memory maps, Parquet, CSV, HDF5 and Zarr.
+"""Files of numbers, read in blocks of rows: text, Parquet, NPY, NPZ, HDF5, Zarr, and memory maps.
 
-Every problem with a file is a `ValueError` of one sentence that names the file.
+`fit`, the command and the report read files by these functions only. Every problem with a file is a
+`ValueError` of one sentence that names the file.
 """
 
 from __future__ import annotations
@@ -8,7 +9,8 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+import zipfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,10 +23,29 @@ from lucidae.data.blocks import (
     RowBlocks,
     concatenated,
     float_reference,
+    refuse_bad_entries,
     shrunk,
 )
+from lucidae.data.tables import (
+    ChosenColumns,
+    ReadOptions,
+    Table,
+    choose_columns,
+    default_names,
+    image_shape_from_names,
+    some,
+)
+from lucidae.io.atomic import (
+    EXPANSION,
+    SMALL,
+    array_header,
+    open_member,
+    read_member,
+    reason_of,
+    require_size,
+)
 
-__all__ = ["FILES", "blocks_of_file", "blocks_of_map", "rows_of_file"]
+__all__ = ["FILES", "STREAMED", "blocks_of_file", "blocks_of_map", "read_table", "rows_of_file"]
 
 UNNAMED_INDEX = re.compile(r"__index_level_\d+__")
 """Names under which pandas stores an index without a name."""
@@ -36,25 +57,83 @@ COPIED_BYTES = 2**20
 """Number of bytes of an NPY file that are read, or of a memory map that are copied, at a time. The
 size of a map's file is compared before, and the progress is shown after it."""
 
-STREAMED: dict[str, Any] = {"pre_buffer": False, "buffer_size": 2**16}
+PAGES: dict[str, Any] = {"pre_buffer": False, "buffer_size": 2**16}
 """Arguments with which pyarrow reads a Parquet file page by page. By default it keeps all that it
 has read, and reads whole row groups."""
 
+DATA_NAMES = ("X", "x", "data", "features")
+TARGET_NAMES = ("y", "Y", "target", "targets")
+"""Names under which the array of targets is looked for in an NPZ archive, the preferred one first.
+
+`DATA_NAMES` are those of the array of features."""
+
 
 def blocks_of_file(
-    path: Any, *, flat: bool = False, first_row: int = 0, options: Any = None
+    path: Any, *, flat: bool = False, first_row: int = 0, options: ReadOptions | None = None
 ) -> RowBlocks:
-    """Return the blocks of a file, recognised by its suffix."""
+    """Return the blocks of a file, recognised by its suffix, from row `first_row` on.
+
+    If `flat`, the file contains targets or weights, and may be a vector. The attribute `chosen` of
+    the result says which columns of the file are read.
+    """
     file = Path(path)
-    if not file.exists():
+    suffix = file.suffix.lower()
+    if not file.exists() or (file.is_dir() and suffix != ".zarr"):
         raise ValueError(f"There is no file {str(file)!r}: check the path.")
-    reader = FILES.get(file.suffix.lower())
+    reader = FILES.get(suffix)
     if reader is None:
         raise ValueError(
             f"{file.name!r} has the suffix {file.suffix!r}, expected one of "
             f"{', '.join(sorted(FILES))}."
         )
-    return reader(file, flat=flat, first_row=first_row, options=options)
+    return reader(file, flat=flat, first_row=first_row, options=options or ReadOptions())
+
+
+def read_table(path: Any, options: ReadOptions | None = None, *, target: bool = False) -> Table:
+    """Return a file as a table in memory; all entries must be finite.
+
+    If `target`, the file contains targets: a vector becomes one column, and an NPZ archive is
+    searched for an array named y. A file that states a content much larger than its own size allows
+    is refused before it is read.
+    """
+    file = Path(path)
+    try:
+        data = blocks_of_file(file, flat=target, options=options)
+        values = concatenated(list(_loadable_rows(data, file)))
+    except MemoryError:
+        raise ValueError(
+            f"{file.name!r} is too large for the memory of this computer; give fewer rows or "
+            "columns."
+        ) from None
+    assert data.chosen is not None, "a file has columns"
+    if len(values) < 2:
+        raise ValueError(f"{data.name} contains 1 row; at least two rows are needed.")
+    names = data.chosen.names
+    image_shape = data.image_shape or image_shape_from_names(names)
+    table = Table(
+        file.name,
+        values,
+        names,
+        image_shape,
+        data.chosen.left_out,
+        header=data.header,
+        is_named=data.feature_names is not None,
+    )
+    targets = [names[at] for at in data.chosen.targets]
+    return table.with_target(targets) if targets else table
+
+
+def _loadable_rows(data: RowBlocks, file: Path) -> Iterator[Any]:
+    """Yield the rows of a file if they fit its size, and if all entries are finite."""
+    if data.n_rows is not None and file.is_file():
+        try:
+            limit = max(SMALL, EXPANSION * file.stat().st_size)
+            require_size(data.n_rows * data.n_features * data.item_bytes, limit)
+        except ValueError as error:
+            raise ValueError(f"{data.name} cannot be loaded: {error}.") from None
+    for block in data.blocks():
+        refuse_bad_entries(block, data.name, data.feature_names)
+        yield block.rows
 
 
 def rows_of_file(path: str, start: int, count: int, options: Any) -> Any:
@@ -71,43 +150,39 @@ def rows_of_file(path: str, start: int, count: int, options: Any) -> Any:
     return concatenated(held)[:count]
 
 
-def _with_options(opened: Callable[..., RowBlocks]) -> Callable[..., RowBlocks]:
-    """Return a function that opens an array file and reads only the columns that the user chose.
+def _with_columns(data: RowBlocks, options: ReadOptions) -> RowBlocks:
+    """Return the blocks of an array in a file, with the columns that the user chose.
 
-    `opened` opens the file with all columns. Columns are given in the options by their 0-based
-    indices.
+    The columns of an array have no names and are given by their 0-based indices.
     """
-
-    def reader(file: Path, *, flat: bool, first_row: int, options: Any) -> RowBlocks:
-        data = opened(file, flat=flat, first_row=first_row)
-        return data if options is None or not options.columns else ChosenBlocks(data, options)
-
-    return reader
+    names = default_names(data.n_features)
+    reasons = [""] * data.n_features
+    chosen = choose_columns(data.name.strip("'"), names, reasons, options)
+    if options.columns:
+        return ChosenBlocks(data, chosen)
+    data.chosen = chosen
+    return data
 
 
 class ChosenBlocks(RowBlocks):
-    """Blocks of rows with some columns only, given by their 0-based indices."""
+    """Blocks of rows of an array with some columns only."""
 
-    def __init__(self, data: RowBlocks, options: Any) -> None:
-        from lucidae.io.tables import default_names, positions
+    chosen: ChosenColumns
 
-        names = default_names(data.n_features)
-        wanted = (*options.columns, *options.targets)
-        found = positions(wanted, names, data.name.strip("'"))
-        self.data, self.positions = data, list(dict.fromkeys(found))
-        self.all_names = names
+    def __init__(self, data: RowBlocks, chosen: ChosenColumns) -> None:
+        self.data, self.chosen = data, chosen
         super().__init__(
             data.name,
-            len(self.positions),
+            len(chosen.names),
             data.reference,
             n_rows=data.n_rows,
-            feature_names=tuple(names[at] for at in self.positions),
+            feature_names=chosen.names,
             first_row=data.first_row,
         )
 
     def read(self) -> Iterator[Any]:
         """Yield blocks of the chosen columns."""
-        return (rows[:, self.positions] for rows in self.data)
+        return (rows[:, self.chosen.positions] for rows in self.data)
 
 
 class FileStamp(NamedTuple):
@@ -158,16 +233,10 @@ class RawBlocks(RowBlocks):
         flat: bool,
         first_row: int,
     ) -> None:
-        is_vector = len(shape) == 1
-        if len(shape) != 2 and not (flat and is_vector):
-            raise ValueError(
-                f"{name} has shape {shape}, expected rows and columns: two dimensions."
-            )
-        if dtype.kind not in "buif":
-            raise ValueError(NO_NUMBERS.format(name, dtype))
+        is_vector = _check_array(name, shape, dtype, flat=flat)
         super().__init__(
             name,
-            1 if is_vector else shape[1],
+            math.prod(shape[1:]),
             float_reference(dtype),
             n_rows=shape[0],
             flat=is_vector,
@@ -218,19 +287,108 @@ def _fill(stream: Any, buffer: Any) -> int:
     return done
 
 
-def _blocks_of_npy(file: Path, *, flat: bool, first_row: int) -> RowBlocks:
-    """Return the rows of an NPY file, read in blocks."""
+def _blocks_of_npy(file: Path, *, flat: bool, first_row: int, options: ReadOptions) -> RowBlocks:
+    """Return the rows of an NPY file, read in blocks; each image of a stack is one row."""
     name = repr(file.name)
+    if zipfile.is_zipfile(file):
+        raise ValueError(f"{name} is an NPZ archive; rename it to end in '.npz'.")
     try:
+        with file.open("rb") as stream:
+            shape, in_columns, dtype = array_header(stream)
+            offset = stream.tell()
+        require_size(math.prod(shape) * dtype.itemsize, file.stat().st_size - offset)
+    except Exception as error:  # NumPy raises many kinds of errors for damaged files
+        raise ValueError(
+            f"{name} is not a complete NPY file of numbers: {reason_of(error)}."
+        ) from None
+    data: RowBlocks
+    if in_columns and len(shape) < 3:
         array = np.lib.format.open_memmap(file, mode="r")
-    except (ValueError, OSError, EOFError) as error:
-        why = str(error).splitlines()[0].rstrip(".")
-        raise ValueError(f"{name} is not a complete NPY file of numbers: {why}.") from None
-    if not array.flags.c_contiguous:
-        return MapBlocks(array, name, flat=flat, first_row=first_row)
-    return RawBlocks(
-        file, array.dtype, array.shape, array.offset, name=name, flat=flat, first_row=first_row
-    )
+        data = MapBlocks(array, name, flat=flat, first_row=first_row)
+    elif in_columns:
+        return _blocks_of_array(np.load(file), name, flat, first_row, options)
+    else:
+        data = RawBlocks(file, dtype, shape, offset, name=name, flat=flat, first_row=first_row)
+    data.image_shape = _image_shape(shape, options)
+    return _with_columns(data, options)
+
+
+def _blocks_of_npz(file: Path, *, flat: bool, first_row: int, options: ReadOptions) -> RowBlocks:
+    """Return the rows of one array of an NPZ archive: the only one, or the one named X.
+
+    If `flat`, the name is y. The array is loaded, because it may be compressed.
+    """
+    try:
+        with zipfile.ZipFile(file) as archive:
+            members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
+            name = _name_to_read(file.name, archive, members, TARGET_NAMES if flat else DATA_NAMES)
+            limit = max(SMALL, EXPANSION * file.stat().st_size)
+            array = read_member(archive, members[name], limit)
+    except ChoiceError:
+        raise
+    except Exception as error:  # see `lucidae.io.atomic.read_arrays`
+        raise ValueError(
+            f"{file.name!r} is not an NPZ file of numbers: {reason_of(error)}."
+        ) from error
+    return _blocks_of_array(array, repr(file.name), flat, first_row, options)
+
+
+class ChoiceError(ValueError):
+    """Error raised if it is not clear which array of an NPZ archive is to be read."""
+
+
+def _name_to_read(
+    file: str, archive: zipfile.ZipFile, members: Mapping[str, Any], preferred: Sequence[str]
+) -> str:
+    """Return the name of the array to read from an NPZ archive, or raise a `ChoiceError`.
+
+    Arrays with fewer than two axes (one for targets) are not considered.
+    """
+    tables = []
+    for name, info in members.items():
+        with open_member(archive, info) as entry:
+            if len(array_header(entry)[0]) >= (1 if preferred is TARGET_NAMES else 2):
+                tables.append(name)
+    found = [name for name in preferred if name in tables] or tables
+    if not found or (len(found) > 1 and found[0] not in preferred):
+        raise ChoiceError(
+            f"{file!r} contains the arrays {some([*members]) or '(none)'}, of which {len(tables)} "
+            f"can be read as a table; expected exactly one such array, or one named "
+            f"{preferred[0]!r}."
+        )
+    return found[0]
+
+
+def _blocks_of_array(
+    array: Any, name: str, flat: bool, first_row: int, options: ReadOptions
+) -> RowBlocks:
+    """Return the rows of an array of a file that was loaded; each image of a stack is one row."""
+    _check_array(name, array.shape, array.dtype, flat=flat)
+    rows = array if array.ndim < 3 else array.reshape(len(array), math.prod(array.shape[1:]))
+    data = ArrayBlocks(rows, name, flat=flat, first_row=first_row)
+    data.image_shape = _image_shape(array.shape, options)
+    return _with_columns(data, options)
+
+
+def _check_array(name: str, shape: tuple[int, ...], dtype: Any, *, flat: bool) -> bool:
+    """Return whether an array of a file is a vector, which is an error unless `flat`."""
+    is_vector = len(shape) == 1
+    if not shape or (is_vector and not flat):
+        raise ValueError(
+            f"{name} has shape {shape}, expected rows and columns, (n_samples, n_features), or "
+            "(n_samples, height, width) for images."
+        )
+    if dtype.kind not in "buif":
+        raise ValueError(NO_NUMBERS.format(name, dtype))
+    for axis, what in ((0, "row"), (1, "column")):
+        if 0 in shape[axis : axis + 1]:
+            raise ValueError(f"{name} contains no {what}s: at least one {what} is needed.")
+    return is_vector
+
+
+def _image_shape(shape: tuple[int, ...], options: ReadOptions) -> tuple[int, int] | None:
+    """Return height and width of the images in an array, if all columns are read."""
+    return (shape[1], shape[2]) if len(shape) == 3 and not options.columns else None
 
 
 def blocks_of_map(
@@ -308,28 +466,30 @@ def _refuse_short_map(part: Any, name: str, whole: np.memmap[Any, Any]) -> None:
 class ParquetBlocks(RowBlocks):
     """The columns of numbers of a Parquet file, read by pyarrow batch by batch.
 
-    The columns are chosen as by `lucidae.io.tables.read_table`: an index that pandas wrote is left
-    out unless it has a name and the user chose it.
+    An index that pandas wrote is left out unless it has a name and the user chose it.
     """
 
-    def __init__(self, file: Path, *, flat: bool, first_row: int, options: Any = None) -> None:
-        parquet, self._errors = _pyarrow()
+    chosen: ChosenColumns
+
+    def __init__(self, file: Path, *, flat: bool, first_row: int, options: ReadOptions) -> None:
         name = repr(file.name)
         self._stamp = FileStamp.of(file)
+        parquet = _pyarrow()
         try:
             with parquet.ParquetFile(file) as opened:
-                schema, n_rows = opened.schema_arrow, opened.metadata.num_rows
-        except self._errors as error:
-            raise ValueError(f"{name} is not a Parquet file: {_first_line(error)}.") from None
-        self.all_names, names, self.left_out = _chosen_fields(file.name, schema, options)
-        single = all(schema.field(name).type == "float" for name in names)
+                schema, about = opened.schema_arrow, opened.metadata
+                names, reasons, index = _fields(schema, about)
+        except Exception as error:  # pyarrow raises many kinds of errors for damaged files
+            raise ValueError(f"{name} is not a Parquet file: {reason_of(error)}.") from None
+        self.chosen = choose_columns(file.name, names, reasons, options, index)
+        single = all(schema.field(name).type == "float" for name in self.chosen.names)
         super().__init__(
             name,
-            len(names),
+            len(self.chosen.names),
             float_reference(np.float32 if single else np.float64),
-            n_rows=n_rows,
-            feature_names=names,
-            flat=flat and len(names) == 1,
+            n_rows=about.num_rows,
+            feature_names=self.chosen.names,
+            flat=flat and len(self.chosen.names) == 1,
             first_row=first_row,
         )
         self.file = file
@@ -352,8 +512,7 @@ class ParquetBlocks(RowBlocks):
 
     def group_lengths(self) -> list[int]:
         """Return the number of rows of each row group of the file."""
-        parquet, _ = _pyarrow()
-        with parquet.ParquetFile(self.file) as opened:
+        with _pyarrow().ParquetFile(self.file) as opened:
             about = opened.metadata
             return [about.row_group(at).num_rows for at in range(about.num_row_groups)]
 
@@ -365,6 +524,8 @@ class ParquetBlocks(RowBlocks):
         rows = np.empty((n_rows, self.n_features), dtype=self.dtype)
         done = 0
         for batch in self._batches(None if groups is None else list(groups)):
+            if done + batch.num_rows > n_rows:
+                raise ValueError(shrunk(self.name, n_rows, done + batch.num_rows))
             rows[done : done + batch.num_rows] = self._numbers(batch)
             done += batch.num_rows
             self.report(max(0, done - self.first_row))
@@ -377,17 +538,18 @@ class ParquetBlocks(RowBlocks):
 
         A file of at most one block is read in several batches, so that its progress can be shown.
         """
-        parquet, _ = _pyarrow()
         columns = list(self.feature_names or ())
         assert self.n_rows is not None, "the file contains the number of rows"
         size = self.rows_per_block
         size = size if self.n_rows > size else -(-self.n_rows // PARTS)
         try:
-            with parquet.ParquetFile(self.file, **STREAMED) as opened:
+            with _pyarrow().ParquetFile(self.file, **PAGES) as opened:
                 yield from opened.iter_batches(size, groups, columns)
-        except self._errors as error:
+        except MemoryError:
+            raise
+        except Exception as error:
             raise ValueError(
-                f"{self.name} cannot be read to its end: {_first_line(error)}. It has changed "
+                f"{self.name} cannot be read to its end: {reason_of(error)}. It has changed "
                 "while it was read, or it is damaged: read it again, or replace it."
             ) from None
 
@@ -402,65 +564,49 @@ class ParquetBlocks(RowBlocks):
         return block
 
 
-def _pyarrow() -> tuple[Any, tuple[type[Exception], ...]]:
-    """Return the module `pyarrow.parquet`, and the types of errors that it raises for bad files."""
+def _pyarrow() -> Any:
+    """Return the module `pyarrow.parquet`."""
     try:
-        import pyarrow as pa
         import pyarrow.parquet as parquet
     except ImportError:
         raise ValueError("Reading Parquet needs pyarrow: pip install pyarrow") from None
-    return parquet, (pa.ArrowException, OSError)
+    return parquet
 
 
-def _chosen_fields(
-    file: str, schema: Any, options: Any
-) -> tuple[tuple[str, ...], tuple[str, ...], dict[str, str]]:
-    """Return the names of all columns, the names of those to read, and why others are left out.
+def _fields(schema: Any, about: Any) -> tuple[list[str], list[str], int | None]:
+    """Return the names of the columns of a Parquet file, and why each of them is not numeric.
 
-    `schema` is the schema of the Parquet file, and `options` name the columns to read, if any.
+    The last result is the position of an index that has a name. `schema` is the schema of the file
+    and `about` its metadata.
     """
+    import pyarrow.types as types
+
     stored = (schema.pandas_metadata or {}).get("index_columns", ())
     index = [name for name in stored if isinstance(name, str)]
     named = [name for name in index if not UNNAMED_INDEX.fullmatch(name)]
-    every = [*named, *(name for name in schema.names if name not in index)]
-    reasons = {
-        name: f"its entries are of type {schema.field(name).type}"
-        for name in every
-        if not _is_number(schema.field(name).type)
-    }
-    if options is not None and options.columns:
-        from lucidae.io.tables import positions
+    names = [*named, *(name for name in schema.names if name not in index)]
+    leaves = {about.schema.column(at).path: at for at in range(about.num_columns)}
+    groups = [about.row_group(at) for at in range(about.num_row_groups)]
 
-        wanted = (*options.columns, *options.targets)
-        asked = [every[at] for at in dict.fromkeys(positions(wanted, every, file))]
-        for name in asked:
-            if name in reasons:
-                raise ValueError(f"{file!r} has no numeric column {name!r}: {reasons[name]}.")
-        return tuple(every), tuple(asked), {}
-    numeric = [name for name in every if name not in reasons]
-    if named and named[0] in numeric and len(numeric) > 1:
-        numeric.remove(named[0])
-        reasons[named[0]] = "it is the index of the rows"
-    return tuple(every), tuple(numeric), reasons
+    def why_not(name: str) -> str:
+        kind = schema.field(name).type
+        if not (types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)):
+            return f"its entries are of type {kind}"
+        parts = [group.column(leaves[name]) for group in groups]
+        counts = [part.statistics.null_count if part.statistics else None for part in parts]
+        is_empty = counts == [group.num_rows for group in groups]
+        return "it has no entries" if groups and is_empty else ""
+
+    return names, [why_not(name) for name in names], 0 if named else None
 
 
-def _is_number(kind: Any) -> bool:
-    import pyarrow.types as types
-
-    return any(is_kind(kind) for is_kind in (types.is_integer, types.is_floating, types.is_boolean))
-
-
-def _blocks_of_text(file: Path, *, flat: bool, first_row: int, options: Any) -> RowBlocks:
+def _blocks_of_text(file: Path, *, flat: bool, first_row: int, options: ReadOptions) -> RowBlocks:
     """Return the rows of a text file, read in blocks; this needs pandas."""
     try:
         from lucidae.data.text import TextBlocks
     except ImportError:
         raise ValueError("Reading CSV needs pandas: pip install pandas") from None
     return TextBlocks(file, flat=flat, first_row=first_row, options=options)
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
 
 
 class _StoredArray:
@@ -479,14 +625,14 @@ class _StoredArray:
                 found = opened[self.key][rows]
         except (OSError, KeyError) as error:
             raise ValueError(
-                f"{self.file.name!r} cannot be read to its end: {_first_line(error)}. It has "
+                f"{self.file.name!r} cannot be read to its end: {reason_of(error)}. It has "
                 "changed while it was read, or it is damaged: read it again, or replace it."
             ) from None
         _check_stamp(repr(self.file.name), FileStamp.of(self.file), self._stamp)
         return found
 
 
-def _blocks_of_hdf5(file: Path, *, flat: bool, first_row: int) -> RowBlocks:
+def _blocks_of_hdf5(file: Path, *, flat: bool, first_row: int, options: ReadOptions) -> RowBlocks:
     """Return the rows of the only two-dimensional data set of an HDF5 file, read in blocks."""
     try:
         import h5py
@@ -503,12 +649,13 @@ def _blocks_of_hdf5(file: Path, *, flat: bool, first_row: int) -> RowBlocks:
             opened.visititems(visit)
             stored = [_StoredArray(file, d.name, d.shape, d.dtype, d.chunks) for d in found]
     except OSError as error:
-        raise ValueError(f"{file.name!r} is not an HDF5 file: {_first_line(error)}.") from None
+        raise ValueError(f"{file.name!r} is not an HDF5 file: {reason_of(error)}.") from None
     array = _only(stored, file, "h5py.File(path)[name]")
-    return ArrayBlocks(array, repr(file.name), flat=flat, first_row=first_row)
+    data = ArrayBlocks(array, repr(file.name), flat=flat, first_row=first_row)
+    return _with_columns(data, options)
 
 
-def _blocks_of_zarr(file: Path, *, flat: bool, first_row: int) -> RowBlocks:
+def _blocks_of_zarr(file: Path, *, flat: bool, first_row: int, options: ReadOptions) -> RowBlocks:
     """Return the rows of a Zarr array in a folder, read in blocks."""
     try:
         import zarr
@@ -517,11 +664,12 @@ def _blocks_of_zarr(file: Path, *, flat: bool, first_row: int) -> RowBlocks:
     try:
         opened = zarr.open(os.fspath(file), mode="r")
     except Exception as error:
-        raise ValueError(f"{file.name!r} is not a Zarr array: {_first_line(error)}.") from None
+        raise ValueError(f"{file.name!r} is not a Zarr array: {reason_of(error)}.") from None
     if not hasattr(opened, "shape"):
         arrays = [a for _, a in opened.arrays() if a.ndim == 2 or (flat and a.ndim == 1)]
         opened = _only(arrays, file, "zarr.open(path)[name]")
-    return _ZarrBlocks(opened, repr(file.name), flat=flat, first_row=first_row)
+    data = _ZarrBlocks(opened, repr(file.name), flat=flat, first_row=first_row)
+    return _with_columns(data, options)
 
 
 class _ZarrBlocks(ArrayBlocks):
@@ -553,13 +701,17 @@ def _only(arrays: list[Any], file: Path, advice: str) -> Any:
 
 
 FILES: dict[str, Callable[..., RowBlocks]] = {
-    ".npy": _with_options(_blocks_of_npy),
+    ".npy": _blocks_of_npy,
+    ".npz": _blocks_of_npz,
     ".parquet": ParquetBlocks,
     ".csv": _blocks_of_text,
     ".tsv": _blocks_of_text,
     ".txt": _blocks_of_text,
-    ".h5": _with_options(_blocks_of_hdf5),
-    ".hdf5": _with_options(_blocks_of_hdf5),
-    ".zarr": _with_options(_blocks_of_zarr),
+    ".h5": _blocks_of_hdf5,
+    ".hdf5": _blocks_of_hdf5,
+    ".zarr": _blocks_of_zarr,
 }
 """Functions that return the blocks of a file, by the suffix of the file."""
+
+STREAMED = frozenset(FILES) - {".npz"}
+"""Suffixes of files that are not loaded as a whole."""

@@ -11,7 +11,6 @@ from functools import partial, wraps
 from inspect import isroutine
 from itertools import chain
 from numbers import Real
-from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -241,10 +240,6 @@ def _opened(
     if isinstance(X, RowBlocks):
         return X
     if isinstance(X, str | os.PathLike):
-        if not Path(X).exists():
-            raise ValueError(
-                f"There is no file {os.fspath(X)!r}, which was given as {name}: check the path."
-            )
         return blocks_of_file(X, flat=flat, first_row=first_row)
     if isinstance(X, np.memmap):
         return blocks_of_map(X, name, flat=flat, first_row=first_row)

@@ -234,12 +234,12 @@ def require_size(claimed: int, limit: int) -> None:
 
 def claimed_bytes(entry: Any) -> int:
     """Return the number of bytes of an array that the header of its NPY file states."""
-    shape, dtype = array_header(entry)
+    shape, _, dtype = array_header(entry)
     return math.prod(shape) * max(dtype.itemsize, 1)
 
 
-def array_header(entry: Any) -> tuple[tuple[int, ...], np.dtype[Any]]:
-    """Return the shape and the type of an array from the header of its NPY file."""
+def array_header(entry: Any) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """Return shape, whether in Fortran order, and type of an array from its NPY header."""
     version = np.lib.format.read_magic(entry)
     read: dict[tuple[int, int], Callable[[Any], Any]] = {
         (1, 0): np.lib.format.read_array_header_1_0,
@@ -247,8 +247,7 @@ def array_header(entry: Any) -> tuple[tuple[int, ...], np.dtype[Any]]:
     }
     if version not in read:
         raise ValueError(f"the file contains an array of format {version}, which is not supported")
-    shape, _, dtype = read[version](entry)
-    return shape, dtype
+    return read[version](entry)  # type: ignore[no-any-return]
 
 
 def reason_of(error: Exception) -> str:

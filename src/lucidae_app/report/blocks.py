@@ -16,9 +16,9 @@ from urllib.parse import quote
 from matplotlib.figure import Figure
 from sklearn.exceptions import ConvergenceWarning
 
-from lucidae.io.sheets import as_text
-from lucidae.io.tables import Table
+from lucidae.data.tables import Table
 from lucidae_app.report.style import to_svg
+from lucidae_app.sheets import as_text
 
 
 class Block(Protocol):

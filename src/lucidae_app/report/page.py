@@ -12,8 +12,8 @@ from typing import Any
 import jinja2
 
 from lucidae._version import __version__
+from lucidae.data.tables import Table
 from lucidae.io.atomic import atomic_path
-from lucidae.io.tables import Table
 from lucidae_app.report.blocks import Block, Clock, Grid, Prose, Section
 from lucidae_app.report.sections import SECTIONS
 from lucidae_app.report.style import css_variables

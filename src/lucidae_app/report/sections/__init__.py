@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from shlex import quote
 
-from lucidae.io.tables import SUFFIXES, Table
+from lucidae.data.files import FILES
+from lucidae.data.tables import Table
 from lucidae_app.report.blocks import Block, Clock, Code, Download, Prose, Section
 from lucidae_app.report.laboratory import FILE_NAME, laboratory_page
 from lucidae_app.report.sections import data, dropout, linear, sparsity
@@ -53,7 +54,7 @@ def commands_for(table: Table) -> str:
     If the table was not read from a file, the commands name an example file. Names of files and
     columns are quoted as a shell needs it.
     """
-    is_file = Path(table.name).suffix.lower() in SUFFIXES
+    is_file = Path(table.name).suffix.lower() in FILES
     file = quote(table.name) if is_file else "my-data.csv"
     column = (*table.target_names, *table.columns[-1:])[0] if is_file else "price"
     target = f"lucidae report {file} --target {quote(column)}"

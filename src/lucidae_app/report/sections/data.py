@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from lucidae.io.tables import Table
-from lucidae.io.text import some
+from lucidae.data.tables import Table, some
 from lucidae.moments import SecondMoment
 from lucidae_app.report import figures
 from lucidae_app.report.blocks import Block, Clock, Facts, Note, Plot, Prose, Section, count

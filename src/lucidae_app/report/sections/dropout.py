@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from lucidae.data.tables import Table
 from lucidae.dropout import DropoutAutoencoder, DropoutRegressor, LinearProblem, regularization_path
-from lucidae.io.tables import Table
 from lucidae_app.report import figures
 from lucidae_app.report.blocks import Block, Card, Clock, Plot, Prose, Section, count, fitted
 from lucidae_app.report.sections.data import moment_of

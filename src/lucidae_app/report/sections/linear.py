@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from lucidae.io.tables import Table
+from lucidae.data.tables import Table
 from lucidae.linear.estimator import LinearAutoencoder
 from lucidae_app.report import figures
 from lucidae_app.report.blocks import (

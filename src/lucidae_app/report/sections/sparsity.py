@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from lucidae.data.tables import Matrix, Table, default_names
 from lucidae.datasets import make_sparse_regression
-from lucidae.io.tables import Matrix, Table, default_names
 from lucidae.sparsity import SparseVAE
 from lucidae_app.report import figures
 from lucidae_app.report.blocks import (
