@@ -86,7 +86,7 @@ def fit(X: Any) -> Any:
 
 def spectrum(X: np.ndarray) -> Any:
     """Compute the eigenpairs that `fit` needs, by the route that it chooses."""
-    from lucidae.linear.data import source_of
+    from lucidae.rows.sources import source_of
 
     return source_of(X, None, wanted=K).spectrum(K + 1)
 

@@ -18,11 +18,11 @@ from lucidae.dropout.objectives import (
     sampled_gradient,
     shared_direction,
 )
-from lucidae.linear.covariances import EigenbasisCovariance
 from lucidae.linear.objectives import NonUniformL2
 from lucidae.linear.rules import RotationAugmentedRule
-from lucidae.linear.spectrum import Spectrum
 from lucidae.linear.weights import TiedWeights, UntiedWeights
+from lucidae.rows.covariances import EigenbasisCovariance
+from lucidae.rows.spectrum import Spectrum
 from lucidae.sparsity import landscape as slices
 from lucidae.sparsity.group_lasso import group_lasso
 from lucidae.sparsity.objectives import DiagonalCovariance, FullCovariance

@@ -1,7 +1,6 @@
 """The package as a whole: imports, extras, README and the commands for developers."""
 
 import ast
-import graphlib
 import importlib.util
 import os
 import re
@@ -176,28 +175,6 @@ def test_the_architecture_page_lists_every_package():
     source = ROOT / "src"
     folders = [*source.glob("*/__init__.py"), *source.glob("lucidae/*/__init__.py")]
     assert listed == sorted(".".join(path.parent.relative_to(source).parts) for path in folders)
-
-
-def imported_modules(path, files):
-    """Yield the modules of lucidae that a module imports when it is imported itself."""
-    for node in ast.parse(path.read_text(encoding="utf-8")).body:
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("lucidae"):
-            for alias in node.names:
-                inner = f"{node.module}.{alias.name}"
-                yield inner if inner in files else node.module
-
-
-def test_the_import_graph_has_no_cycle():
-    package = ROOT / "src"
-    files = {
-        ".".join(path.relative_to(package).with_suffix("").parts).removesuffix(".__init__"): path
-        for path in package.rglob("*.py")
-    }
-    edges = {name: set(imported_modules(path, files)) for name, path in files.items()}
-    for name, path in files.items():
-        if path.name == "__init__.py":  # a package is imported before its modules, not after them
-            edges[name] = {other for other in edges[name] if not other.startswith(f"{name}.")}
-    graphlib.TopologicalSorter(edges).prepare()
 
 
 def test_no_class_name_has_two_meanings():

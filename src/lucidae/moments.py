@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self, cast
 
@@ -67,6 +67,18 @@ LARGEST_ENTRY = 1e140
 
 _FORMAT = 2
 _FIELDS = ("weight", "squares", "center", "offset", "rounding")
+
+Reader = Callable[[Any, Any, bool | str], "SecondMoment | None"]
+_READERS: list[Reader] = []
+
+
+def reads_moments(read: Reader) -> Reader:
+    """Register a function that `SecondMoment.of` asks before it takes its data as arrays.
+
+    The arguments are the data, the weights and `verbose`; None means that it does not read them.
+    """
+    _READERS.append(read)
+    return read
 
 
 @saved_as("lucidae.moment/2", formerly=("lucidae.moment/1", "lucidae.moments:SecondMoment"))
@@ -141,11 +153,10 @@ class SecondMoment:
             The moment, in the array library and on the device of `X`.
         """
         check_verbose(verbose)
-        # `lucidae.data` imports this module.
-        from lucidae.data import aligned_blocks, in_memory, read_moment
-
-        if not (in_memory(X) and in_memory(sample_weight)):
-            return cast(Self, read_moment(aligned_blocks(X, None, sample_weight), verbose=verbose))
+        for read in _READERS:
+            found = read(X, sample_weight, verbose)
+            if found is not None:
+                return cast(Self, found)
         X, weights = _weighted_rows(X, sample_weight, "X")
         with elapsed_on(X, "second moment", verbose):
             return cls._empty(X)._add_rows(X, weights)

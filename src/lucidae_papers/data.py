@@ -12,8 +12,8 @@ import numpy as np
 from lucidae import datasets
 from lucidae.arrays import like
 from lucidae.linear.penalties import best_penalties, paper_penalties
-from lucidae.linear.spectrum import Spectrum
 from lucidae.moments import SecondMoment
+from lucidae.rows.spectrum import Spectrum
 from lucidae.validation import check_choice
 from lucidae_papers.device import reference
 

@@ -6,9 +6,9 @@ from sklearn.decomposition import PCA
 
 import extras
 from lucidae import DropoutAutoencoder, LinearAutoencoder
+from lucidae.counting import CRITERIA, component_levels
 from lucidae.displays import ComponentCountDisplay
 from lucidae.linear import count_components
-from lucidae.linear.counting import CRITERIA, component_levels
 
 plt = extras.require("matplotlib.pyplot")
 RNG = np.random.default_rng(0)

@@ -49,7 +49,7 @@ from lucidae.dropout.equalize import (
 from lucidae.dropout.estimators.network import NetworkState
 from lucidae.dropout.estimators.regressor import RegressionState
 from lucidae.dropout.figures import ReportedAttributes
-from lucidae.linear import data
+from lucidae.rows import sources as data
 from mutants import broken, calls_of, is_among, mutants
 
 RNG = np.random.default_rng(12)

@@ -9,7 +9,7 @@ from sklearn.base import clone
 from lucidae import DropoutAutoencoder, DropoutRegressor, certify
 from lucidae.dropout import projection, wide
 from lucidae.dropout.objectives import data_resolution, varying
-from lucidae.linear import data as linear_data
+from lucidae.rows import sources as linear_data
 
 CONSTANTS = [0.0, 1.0, 1 / 3, -1e3 / 7]
 

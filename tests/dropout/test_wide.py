@@ -22,7 +22,7 @@ from lucidae.dropout import LinearProblem, Weights, moments, projection, solvers
 from lucidae.dropout.estimators import autoencoder, regressor
 from lucidae.dropout.moments import joint_moment, row_problem
 from lucidae.dropout.solvers import leading_svd, solve
-from lucidae.linear import data
+from lucidae.rows import sources as data
 
 LIMIT = 40
 """Number of features above which these tests take the routes of many features."""

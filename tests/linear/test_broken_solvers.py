@@ -26,7 +26,7 @@ import pytest
 from linear.problems import centred_rows
 from lucidae import LinearAutoencoder, moments, row_sums
 from lucidae.arrays import eigen
-from lucidae.linear import covariances, data, model, solvers, spectrum
+from lucidae.linear import model, solvers, weights
 from lucidae.linear.objectives import (
     ExpectedNestedDropout,
     LinearVAE,
@@ -40,6 +40,7 @@ from lucidae.linear.rules import (
     reconstruction_gradient,
     rotation_generator,
 )
+from lucidae.rows import covariances, sources, spectrum
 from mutants import broken, calls_of, is_among, mutants
 
 VALUES = np.array([4.0, 2.5, 1.5, 0.7, 0.3, 0.1])
@@ -88,12 +89,12 @@ CLOSED_FORMS = [
     spectrum.Spectrum.noise,
     spectrum.Spectrum.resolved,
     spectrum.spectrum_of_rows,
-    data._padded,
+    sources._padded,
     covariances.rows_covariance,
     covariances.RowsCovariance.codes,
     covariances.RowsCovariance.centred_products,
     covariances.RowsCovariance.apply,
-    data._centred_statistics,
+    sources._centred_statistics,
     eigen.leading_eigenpairs,
     eigen.subset_eigenpairs,
     eigen.are_orthonormal,
@@ -125,7 +126,7 @@ DIRECTIONS = [
     NonUniformL2.gradient,
     ExpectedNestedDropout.gradient,
     ExpectedNestedDropout._masks,
-    covariances.products,
+    weights.products,
 ]
 
 
@@ -244,7 +245,7 @@ def swapped_spectrum(self, k):
 @pytest.mark.parametrize("method", ["rag", "plain", "nonuniform_l2", "linear_vae"])
 @pytest.mark.parametrize("wrong", [shifted_spectrum, swapped_spectrum])
 def test_another_subspace_gets_no_certificate(monkeypatch, method, wrong):
-    monkeypatch.setattr(data.MomentSource, "spectrum", wrong)
+    monkeypatch.setattr(sources.MomentSource, "spectrum", wrong)
     # Automatic penalties refuse eigenvalues that do not descend, so that they are given here.
     l2 = [0.1, 0.2, 0.3] if method == "nonuniform_l2" else "auto"
     certificate = LinearAutoencoder(3, method=method, l2=l2).fit(TALL).certificate_

@@ -17,16 +17,16 @@ from lucidae import certify as certify_estimator
 from lucidae.iteration import Status
 from lucidae.linear import estimator as linear_estimator
 from lucidae.linear.certificate import LinearFigures, certify_weights, claims, measure
-from lucidae.linear.data import MomentSource
 from lucidae.linear.hessian import AlignedPoint, condition_number
 from lucidae.linear.methods import METHODS, Options
 from lucidae.linear.objectives import LinearVAE, NonUniformL2
 from lucidae.linear.penalties import best_penalties
 from lucidae.linear.prefixes import geometric_prior
 from lucidae.linear.probe import Estimate
-from lucidae.linear.spectrum import Spectrum
 from lucidae.linear.verified_data import data_of
 from lucidae.metrics import axis_alignment_distance, subspace_distance
+from lucidae.rows.sources import MomentSource
+from lucidae.rows.spectrum import Spectrum
 
 VALUES = np.array([4.0, 2.5, 1.5, 0.7, 0.3, 0.1])
 K = 3

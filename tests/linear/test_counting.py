@@ -14,13 +14,13 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 import extras
 import lucidae
 from lucidae import LinearAutoencoder, SecondMoment
-from lucidae.linear import count_components
-from lucidae.linear.counting import (
+from lucidae.counting import (
     CRITERIA,
     component_levels,
     hard_threshold,
     log_evidence,
 )
+from lucidae.linear import count_components
 from lucidae.sampling import WishartSpectra, marchenko_pastur_median
 
 KNOWN = ("hard_threshold", 1.0)

@@ -5,7 +5,7 @@ import pytest
 from numpy.testing import assert_allclose
 
 from linear.problems import covariance_from, spectrum_from
-from lucidae.linear.covariances import StreamCovariance, ritz_spectrum
+from lucidae.rows.covariances import StreamCovariance, ritz_spectrum
 
 
 @pytest.mark.parametrize("condition", [1.0, 3.0, 1e2, 1e6])

@@ -11,7 +11,7 @@ from extras import require
 from known_spectra import batches_of, memory_map, rows_with
 from lucidae import LinearAutoencoder, SecondMoment, certify, load, save
 from lucidae.data.passes import ReadInterrupted
-from lucidae.linear.deflation import CentredBlocks
+from lucidae.rows.deflation import CentredBlocks
 
 VALUES = np.concatenate([[1e12], np.linspace(3.0, 2.0, 4), np.linspace(1.0, 0.1, 15)])
 TURNED = np.eye(5)[[0, 2, 1, 3, 4]]
@@ -262,7 +262,7 @@ def test_other_data_with_many_features_are_not_deflated(monkeypatch):
     def refuse(*_):
         raise AssertionError("the rows were deflated")
 
-    monkeypatch.setattr("lucidae.linear.deflation.WideBlocks", refuse)
+    monkeypatch.setattr("lucidae.rows.deflation.WideBlocks", refuse)
     X = np.zeros((300, 9000))
     rng = np.random.default_rng(0)
     X[:, PLACES] = rng.standard_normal((300, 20)) * np.linspace(4.0, 1.0, 20)

@@ -13,8 +13,8 @@ from sklearn.decomposition import PCA
 
 from known_spectra import rows_with
 from lucidae import LinearAutoencoder, load, save
-from lucidae.linear.data import MomentSource, source_of
-from lucidae.linear.deflation import (
+from lucidae.moments import SecondMoment
+from lucidae.rows.deflation import (
     ALLOWED,
     ALLOWED_DOUBLE,
     CLOSE,
@@ -22,8 +22,8 @@ from lucidae.linear.deflation import (
     accurate_pairs,
     refined_spectrum,
 )
-from lucidae.linear.spectrum import Spectrum
-from lucidae.moments import SecondMoment
+from lucidae.rows.sources import MomentSource, source_of
+from lucidae.rows.spectrum import Spectrum
 
 EPS = float(np.finfo(float).eps)
 

@@ -8,16 +8,16 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
 from linear.problems import orthogonal
-from lucidae import SecondMoment
+from lucidae import SecondMoment, eigenvalue_bounds
 from lucidae.data.kinds import aligned_blocks
-from lucidae.linear import eigenvalue_bounds, verified_data
-from lucidae.linear.eigenvalue_bounds import (
+from lucidae.eigenvalue_bounds import (
     Complement,
     digest_of,
     drawn_after,
     eigenvalue_bound,
     start_share,
 )
+from lucidae.linear import verified_data
 from lucidae.linear.verified_blocks import data_of_any
 from lucidae.linear.verified_data import data_of
 

@@ -17,7 +17,7 @@ from lucidae.linear.objectives import (
     Reconstruction,
 )
 from lucidae.linear.prefixes import geometric_prior, uniform_prior
-from lucidae.linear.spectrum import TINY, Spectrum
+from lucidae.rows.spectrum import TINY, Spectrum
 
 
 def test_condition_bound_of_the_nonuniform_objective_by_hand():

@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
 from linear.problems import free, spectra
-from lucidae.linear.covariances import DenseCovariance
 from lucidae.linear.hessian import (
     AlignedPoint,
     condition_number,
@@ -19,6 +18,7 @@ from lucidae.linear.hessian import (
 from lucidae.linear.objectives import ExpectedNestedDropout, NonUniformL2
 from lucidae.linear.prefixes import geometric_prior, keep_probabilities
 from lucidae.linear.weights import UntiedWeights
+from lucidae.rows.covariances import DenseCovariance
 
 seeds = st.integers(0, 2**32 - 1)
 

@@ -12,13 +12,13 @@ from lucidae import DropoutAutoencoder, LinearAutoencoder
 from lucidae.arrays import Steps, graphs, is_numpy
 from lucidae.iteration import Below, Status, iterate
 from lucidae.linear import solvers
-from lucidae.linear.covariances import DenseCovariance
 from lucidae.linear.methods import METHODS, MethodSettings, make_method
 from lucidae.linear.model import build_model
 from lucidae.linear.objectives import LinearVAE
 from lucidae.linear.optimizers import DescentSettings
 from lucidae.linear.prefixes import geometric_prior
 from lucidae.linear.solvers import random_start, solve_gradient
+from lucidae.rows.covariances import DenseCovariance
 from tape import Tape
 
 RECORDABLE = ("rag", "gha", "plain", "uniform_l2", "nonuniform_l2", "linear_vae")

@@ -7,9 +7,10 @@ from numpy.testing import assert_allclose
 
 from lucidae import LinearAutoencoder
 from lucidae.arrays import eigen
-from lucidae.linear import data, routes
-from lucidae.linear.data import SOLVERS, MomentSource, RowsSource, source_of
-from lucidae.linear.routes import costs, gram_eigenpairs, gram_matrix, vector_eigenpairs
+from lucidae.rows import routes
+from lucidae.rows import sources as data
+from lucidae.rows.routes import costs, gram_eigenpairs, gram_matrix, vector_eigenpairs
+from lucidae.rows.sources import SOLVERS, MomentSource, RowsSource, source_of
 
 SHAPES = [(60, 200), (200, 60), (120, 120)]
 

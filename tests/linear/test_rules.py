@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
 from linear.problems import covariance_from, orthogonal, spectrum_from
-from lucidae.linear.covariances import RowsCovariance
 from lucidae.linear.methods import MethodSettings, make_method
 from lucidae.linear.objectives import Reconstruction
 from lucidae.linear.optimizers import DescentSettings
@@ -24,6 +23,7 @@ from lucidae.linear.rules import (
 from lucidae.linear.solvers import random_start, solve_gradient
 from lucidae.linear.weights import TiedWeights, UntiedWeights, frobenius
 from lucidae.metrics import axis_alignment_distance
+from lucidae.rows.covariances import RowsCovariance
 
 VALUES = np.array([4.0, 2.6, 1.7, 1.0, 0.5, 0.2, 0.1, 0.05])
 K = 4

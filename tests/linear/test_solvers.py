@@ -14,7 +14,6 @@ from linear.problems import covariance_from, spectrum_from
 from lucidae import LinearAutoencoder
 from lucidae.iteration import Status
 from lucidae.linear import solvers
-from lucidae.linear.data import RowsSource
 from lucidae.linear.methods import METHODS, MethodSettings, make_method
 from lucidae.linear.objectives import LinearVAE
 from lucidae.linear.optimizers import DescentSettings
@@ -22,6 +21,7 @@ from lucidae.linear.penalties import best_penalties
 from lucidae.linear.prefixes import geometric_prior
 from lucidae.linear.solvers import ReducedVariance, random_start, solve_gradient, stiffness
 from lucidae.metrics import subspace_distance
+from lucidae.rows.sources import RowsSource
 
 M, K = 12, 4
 RULES = ("rag", "gha", "brockett")

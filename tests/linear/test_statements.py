@@ -13,7 +13,6 @@ from scipy.optimize import least_squares
 from linear.observed_likelihood import loss_and_gradient, make_incomplete, parameters
 from linear.problems import covariance_from, orthogonal, spectra, spectrum_from
 from linear.test_hessian import dense_hessian
-from lucidae.linear.covariances import DenseCovariance
 from lucidae.linear.objectives import ExpectedNestedDropout, LinearVAE, NonUniformL2, Reconstruction
 from lucidae.linear.patterns import ObservedRows
 from lucidae.linear.prefixes import geometric_prior, keep_probabilities
@@ -25,6 +24,7 @@ from lucidae.linear.rules import (
     rotation_generator,
 )
 from lucidae.linear.weights import TiedWeights, UntiedWeights, VariationalWeights
+from lucidae.rows.covariances import DenseCovariance
 
 seeds = st.integers(0, 2**32 - 1)
 

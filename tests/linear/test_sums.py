@@ -12,8 +12,8 @@ from lucidae import DropoutAutoencoder, LinearAutoencoder, SecondMoment, certify
 from lucidae.data import aligned_blocks, blocks
 from lucidae.data.passes import Passes, ReadInterrupted
 from lucidae.linear import batches, certify_weights
-from lucidae.linear.sums import BlocksSource, ProductPass, RowsPass, sparse_sums
 from lucidae.linear.verified_blocks import data_of_passes
+from lucidae.rows.sums import BlocksSource, ProductPass, RowsPass, sparse_sums
 
 MANY = 100_000
 DENSE = 9000

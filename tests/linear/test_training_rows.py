@@ -13,8 +13,8 @@ from numpy.testing import assert_allclose
 
 import lucidae
 from lucidae import LinearAutoencoder, SecondMoment, certify
-from lucidae.linear import training_rows
-from lucidae.linear.training_rows import TrainingRows
+from lucidae.rows import training_rows
+from lucidae.rows.training_rows import TrainingRows
 
 WIDE = np.random.default_rng(0).standard_normal((60, 1100)) * np.geomspace(3, 0.1, 1100) + 0.2
 

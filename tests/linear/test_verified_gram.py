@@ -5,10 +5,10 @@ import pytest
 from numpy.testing import assert_allclose
 
 from lucidae import LinearAutoencoder, certify
-from lucidae.linear import data as solver_data
 from lucidae.linear.verified_data import data_of
 from lucidae.linear.verified_gram import FEW_ROWS, FewRows, gram_of
 from lucidae.linear.verified_spectrum import leading_eigenpairs
+from lucidae.rows import sources as solver_data
 
 M = 1200  # more features than are decomposed as a matrix
 

@@ -10,13 +10,13 @@ from extras import require
 
 torch = require("torch")
 
-from lucidae.linear.covariances import DenseCovariance
 from lucidae.linear.objectives import ExpectedNestedDropout
 from lucidae.linear.prefixes import keep_probabilities
 from lucidae.linear.weights import UntiedWeights
 from lucidae.metrics import axis_alignment_distance
 from lucidae.nn import NestedDropout, order_dimensions, prefix_losses
 from lucidae.nn.nested import prefix_prior
+from lucidae.rows.covariances import DenseCovariance
 
 PRIORS = ["geometric", "uniform", [0.1, 0.2, 0.3, 0.4]]
 

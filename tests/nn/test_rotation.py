@@ -11,12 +11,12 @@ from extras import require
 
 torch = require("torch")
 
-from lucidae.linear.covariances import DenseCovariance
 from lucidae.linear.optimizers import OPTIMIZERS
 from lucidae.linear.rules import RotationAugmentedRule as Rule
 from lucidae.linear.weights import TiedWeights, UntiedWeights
 from lucidae.metrics import axis_alignment_distance
 from lucidae.nn import RotationAugmented
+from lucidae.rows.covariances import DenseCovariance
 
 SETTINGS = {
     "gradient_descent": {},

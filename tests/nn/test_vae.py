@@ -12,7 +12,6 @@ torch = require("torch")
 
 from lucidae import SecondMoment, SparseVAE
 from lucidae.linear.objectives import LinearVAE
-from lucidae.linear.spectrum import Spectrum
 from lucidae.nn import (
     VAE,
     DictionaryVAE,
@@ -21,6 +20,7 @@ from lucidae.nn import (
     NoiseVariance,
     collapse_report,
 )
+from lucidae.rows.spectrum import Spectrum
 
 KINDS = ["full", "diagonal", "low_rank"]
 

@@ -11,6 +11,7 @@ from scipy.sparse.linalg import ArpackError, LinearOperator, eigsh
 from lucidae.arrays import (
     Array,
     device,
+    diagonal,
     eigh_descending,
     eye_like,
     is_numpy,
@@ -238,3 +239,15 @@ def column_signs(vectors: Array) -> Array:
     at_peak = xp.arange(vectors.shape[0], device=device(vectors))[:, None] == rows
     peaks = xp.sum(xp.where(at_peak, vectors, 0.0 * vectors), axis=0)
     return xp.where(peaks < 0, -xp.ones_like(peaks), xp.ones_like(peaks))
+
+
+def orthonormal_rows(rows: Array) -> Array:
+    """Return orthonormal rows with the same span as `rows`, by a QR factorisation.
+
+    The triangular factor has a non-negative diagonal, which makes the result a continuous function
+    of `rows` if these have full rank.
+    """
+    xp = namespace(rows)
+    basis, triangle = xp.linalg.qr(rows.mT)
+    signs = 1.0 - 2.0 * xp.astype(diagonal(triangle) < 0, rows.dtype)
+    return (basis * signs[..., None, :]).mT

@@ -20,6 +20,7 @@ from lucidae.data.blocks import RowBlock, RowBlocks, coalesced, concatenated, lo
 from lucidae.data.kinds import (
     AlignedBlocks,
     LoadedRows,
+    aligned_blocks,
     in_memory,
     is_dask,
     named_for,
@@ -27,7 +28,7 @@ from lucidae.data.kinds import (
     row_blocks,
 )
 from lucidae.iteration.progress import CountedBar, is_shown
-from lucidae.moments import SecondMoment
+from lucidae.moments import SecondMoment, reads_moments
 
 __all__ = [
     "ColumnLeaf",
@@ -120,6 +121,14 @@ def read_moment(
     if found is None:
         raise nothing_read(data)
     return found
+
+
+@reads_moments
+def moment_of_blocks(X: Any, sample_weight: Any, verbose: bool | str) -> SecondMoment | None:
+    """Return the second moment of data that are read in blocks; None for arrays in memory."""
+    if in_memory(X) and in_memory(sample_weight):
+        return None
+    return read_moment(aligned_blocks(X, None, sample_weight), verbose=verbose)
 
 
 def nothing_read(data: AlignedBlocks) -> ValueError:

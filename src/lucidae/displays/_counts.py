@@ -9,8 +9,8 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from lucidae.arrays import to_numpy
+from lucidae.counting import CRITERIA, ComponentCount, component_levels, count_components
 from lucidae.displays._base import Display
-from lucidae.linear.counting import CRITERIA, ComponentCount, component_levels, count_components
 
 
 class _Style(NamedTuple):

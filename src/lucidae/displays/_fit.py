@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
 from lucidae.arrays import to_numpy
 from lucidae.displays._base import Display, fitted_attribute
-from lucidae.iteration import History
 from lucidae.validation import check_choice
+
+if TYPE_CHECKING:
+    from lucidae.iteration import History
 
 
 class HistoryDisplay(Display):

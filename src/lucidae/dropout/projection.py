@@ -31,7 +31,7 @@ from lucidae.arrays import Array, to_numpy
 from lucidae.dropout.figures import EPSILON
 from lucidae.dropout.objectives import LinearProblem, Weights
 from lucidae.dropout.spectrum_bounds import Found, Gram, with_bounds
-from lucidae.linear.eigenvalue_bounds import digest_of, drawn_after
+from lucidae.eigenvalue_bounds import digest_of, drawn_after
 
 Matrix = np.ndarray[Any, Any]
 

@@ -26,7 +26,7 @@ from lucidae.dropout.moments import Whitened, whiten
 from lucidae.dropout.objectives import LinearProblem, Weights
 from lucidae.dropout.theory import optimal_rank, optimal_value, shrink
 from lucidae.io.models import saved_as
-from lucidae.linear.routes import FEWEST_PASSES, costs
+from lucidae.rows.routes import FEWEST_PASSES, costs
 from lucidae.validation import check_number, check_rows
 
 Triple = tuple[Array, Array, Array]
@@ -234,7 +234,7 @@ def leading_svd(matrix: Array, width: int, strength: float = 0.0) -> Triple:
 
     A few triples of a large matrix are computed from the leading eigenvectors of its smaller Gram
     matrix and one projection, at a fraction of the cost of the full decomposition. If products with
-    blocks of vectors cost less (`lucidae.linear.routes.costs`), these eigenvectors come from block
+    blocks of vectors cost less (`lucidae.rows.routes.costs`), these eigenvectors come from block
     Krylov iteration, and the Gram matrix is not formed. The full decomposition is used if many
     triples are needed, or if the smallest singular value that dropout of this strength does not
     remove is too small for the Gram matrix (`FAINTEST`).

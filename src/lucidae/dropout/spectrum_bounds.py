@@ -7,7 +7,7 @@ that were found (as columns) with the eigenvalues Θ, and R = GS − SΘ their r
 eigenvalue of G outside of the span of S exceeds β, the i-th largest eigenvalue of G exceeds the
 i-th largest of Θ and β, β, … by at most ‖R‖ (Weyl). β does not rely on S being complete. It comes
 
-* from the bound of `lucidae.linear.eigenvalue_bounds` from a block Krylov space with random starts,
+* from the bound of `lucidae.eigenvalue_bounds` from a block Krylov space with random starts,
   which is wrong with a probability of at most 10⁻⁹;
 * or, if the spectrum is too flat for that, from a Cholesky factorisation of βI − PGP, with the
   projection P onto the complement of S: it exists only if all eigenvalues of PGP are below β, up to
@@ -24,7 +24,7 @@ import numpy as np
 import scipy.linalg
 
 from lucidae.dropout.figures import EPSILON
-from lucidae.linear.eigenvalue_bounds import STARTS, STEPS, Complement, drawn_after
+from lucidae.eigenvalue_bounds import STARTS, STEPS, Complement, drawn_after
 
 Matrix = np.ndarray[Any, Any]
 

@@ -2,7 +2,7 @@
 
 An autoencoder needs the leading principal components of the rows, one more than it has hidden
 units. They are computed by the cheapest algorithm for the shape of the data
-(`lucidae.linear.routes`). A regression on fewer rows than features works on the rows themselves,
+(`lucidae.rows.routes`). A regression on fewer rows than features works on the rows themselves,
 centred and scaled, in place of their second moment (`LinearProblem.from_root`); with more than
 `WIDE_FEATURES` features, on products with the rows (`lucidae.dropout.row_space`).
 """
@@ -49,9 +49,9 @@ from lucidae.dropout.row_space import WideRows
 from lucidae.dropout.solvers import ExactSolution, assemble
 from lucidae.dropout.theory import shrink
 from lucidae.io.models import saved_as
-from lucidae.linear.data import SOLVERS, STORED_FEATURES, MomentSource, RowsSource, source_of
-from lucidae.linear.deflation import are_accurate, refined_spectrum
 from lucidae.moments import SecondMoment
+from lucidae.rows.deflation import are_accurate, refined_spectrum
+from lucidae.rows.sources import SOLVERS, STORED_FEATURES, MomentSource, RowsSource, source_of
 from lucidae.validation import check_rows
 
 WIDE_FEATURES = 4096
@@ -135,7 +135,7 @@ def deflated_optimum(source: MomentSource, strength: float, width: int) -> Exact
 
     The result is None if the principal components from the second moment are accurate. The
     arguments are those of `leading_optimum`; `source` contains the second moment and the passes
-    over the rows (see `lucidae.linear.deflation`).
+    over the rows (see `lucidae.rows.deflation`).
     """
     spectrum = source.spectrum(min(width + 1, source.moment.n_features))
     xp = namespace(spectrum.values)
@@ -169,7 +169,7 @@ def needs_rows(source: MomentSource, optimum: ExactSolution, strength: float, wi
     """Tell whether an optimum from a second moment is inaccurate, and its rows must be used.
 
     Rounding errors of the second moment hide components of small variance beside much larger ones
-    (`lucidae.linear.deflation`). It matters if the optimum contains them: if dropout removes them,
+    (`lucidae.rows.deflation`). It matters if the optimum contains them: if dropout removes them,
     or if there are none, the result is False.
     """
     scales = optimum.singular_values

@@ -1,8 +1,8 @@
 """Linear autoencoders that recover the principal components (Bao et al. 2020)."""
 
+from lucidae.counting import ComponentCount, count_components
 from lucidae.linear.certificate import certify_weights
 from lucidae.linear.components import certify_components
-from lucidae.linear.counting import ComponentCount, count_components
 from lucidae.linear.estimator import LinearAutoencoder
 from lucidae.linear.methods import (
     METHODS,
@@ -34,8 +34,8 @@ from lucidae.linear.rules import (
     Rule,
 )
 from lucidae.linear.simulation import Plan, Run, Trajectory, epochs_to_alignment, simulate
-from lucidae.linear.spectrum import Spectrum
 from lucidae.linear.weights import TiedWeights, UntiedWeights, VariationalWeights
+from lucidae.rows.spectrum import Spectrum
 
 __all__ = [
     "METHODS",

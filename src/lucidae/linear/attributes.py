@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from lucidae.arrays import Array, as_double, namespace, to_numpy
-from lucidae.linear.counting import CRITERIA, ComponentCount, count_wanted, is_criterion
+from lucidae.counting import CRITERIA, ComponentCount, count_wanted, is_criterion
 from lucidae.linear.model import Model
 from lucidae.linear.probe import EPS, FEWEST_ROUNDINGS
 from lucidae.linear.verified_data import Data
@@ -131,7 +131,7 @@ def _wanted_number(k: int, wanted: Any, leading: Leading, weight: float | None) 
     `wanted` is this argument: an integer is the number itself, a float is the share of the variance
     that the latents must explain, and None stands for the rank. For the rank, eigenvalues between
     0.01 and 100 times their rounding error may count or not. A criterion of
-    `lucidae.linear.counting` is applied to the verifier's eigenvalues `leading` and to the number
+    `lucidae.counting` is applied to the verifier's eigenvalues `leading` and to the number
     of rows `weight`. If the eigenvalues or the number of rows are not known, the result is True.
     """
     if isinstance(wanted, int):

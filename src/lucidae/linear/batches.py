@@ -14,12 +14,12 @@ from lucidae.data import aligned_blocks, in_memory, read_moment, store_features
 from lucidae.data.kinds import AlignedBlocks, LoadedRows
 from lucidae.data.passes import Passes, check_start, given_moment, load_rows, no_moment
 from lucidae.iteration.progress import timed_fit
-from lucidae.linear.data import MomentSource
 from lucidae.linear.methods import Options
 from lucidae.linear.missing import suggesting_em
-from lucidae.linear.routes import EXACT_FEATURES
-from lucidae.linear.sums import BlocksSource
 from lucidae.moments import SecondMoment
+from lucidae.rows.routes import EXACT_FEATURES
+from lucidae.rows.sources import MomentSource
+from lucidae.rows.sums import BlocksSource
 from lucidae.validation import refuse_closed
 
 __all__ = [

@@ -22,22 +22,22 @@ from lucidae.certificate import (
     reported,
     undecided,
 )
+from lucidae.counting import REFERENCES
 from lucidae.data import aligned_blocks, in_memory, read_moment
 from lucidae.data.kinds import AlignedBlocks
 from lucidae.data.passes import Passes
 from lucidae.linear.batches import check_repeatable, loaded_rows
-from lucidae.linear.counting import REFERENCES
-from lucidae.linear.data import MomentSource, source_of
 from lucidae.linear.methods import Options
 from lucidae.linear.probe import EPS, Estimate
 from lucidae.linear.references import SelfJudged, reference_of
-from lucidae.linear.routes import EXACT_FEATURES
-from lucidae.linear.sums import BlocksSource
 from lucidae.linear.verified_blocks import ReadBlocks, data_of_any
 from lucidae.linear.verified_data import DENSE_FEATURES
 from lucidae.linear.verifier import LinearFigures, measure
 from lucidae.linear.weights import TiedWeights, UntiedWeights
 from lucidae.moments import SecondMoment
+from lucidae.rows.routes import EXACT_FEATURES
+from lucidae.rows.sources import MomentSource, source_of
+from lucidae.rows.sums import BlocksSource
 from lucidae.sampling import TURNED
 from lucidae.validation import check_rows, check_weights
 

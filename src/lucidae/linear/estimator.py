@@ -23,6 +23,7 @@ from lucidae.base import (
     validated_rows,
 )
 from lucidae.certificate import Certificate
+from lucidae.counting import ComponentCount
 from lucidae.data import LazyOutputMixin, blocks, by_blocks, in_memory, loaded
 from lucidae.data.kinds import AlignedBlocks, by_chunks, check_batch
 from lucidae.data.passes import Passes
@@ -31,15 +32,14 @@ from lucidae.iteration.progress import timed_fit
 from lucidae.linear.attributes import finite
 from lucidae.linear.batches import FitBatchesMixin, draws_rows, loaded_if_small
 from lucidae.linear.certificate import checked_data, with_changes
-from lucidae.linear.counting import ComponentCount
-from lucidae.linear.data import MomentSource, source_of
 from lucidae.linear.methods import Options
 from lucidae.linear.missing import comparable, observed_part, suggesting_em, unmasked
 from lucidae.linear.observed_gaussian import gaussian_of, has_missing
 from lucidae.linear.state import LinearState
-from lucidae.linear.sums import BlocksSource
 from lucidae.linear.verified_blocks import data_of_any, data_of_passes
 from lucidae.moments import SecondMoment
+from lucidae.rows.sources import MomentSource, source_of
+from lucidae.rows.sums import BlocksSource
 from lucidae.validation import check_weights
 
 __all__ = ["LinearAutoencoder"]

@@ -10,9 +10,8 @@ import numpy as np
 from sklearn.utils import check_random_state
 
 from lucidae.arrays import Array, where_set
+from lucidae.counting import CRITERIA, check_criterion
 from lucidae.io.models import saved_as
-from lucidae.linear.counting import CRITERIA, check_criterion
-from lucidae.linear.data import SOLVERS, LinearSolver
 from lucidae.linear.objectives import (
     ExpectedNestedDropout,
     LinearVAE,
@@ -31,8 +30,9 @@ from lucidae.linear.rules import (
     Rule,
     brockett_ranks,
 )
-from lucidae.linear.spectrum import Spectrum
 from lucidae.linear.weights import balanced_mean, frobenius
+from lucidae.rows.sources import SOLVERS, LinearSolver
+from lucidae.rows.spectrum import Spectrum
 from lucidae.validation import (
     check_choice,
     check_flag,

@@ -28,13 +28,13 @@ from lucidae.arrays import (
     to_numpy,
     where_set,
 )
-from lucidae.arrays.eigen import column_signs
+from lucidae.arrays.eigen import column_signs, orthonormal_rows
 from lucidae.io.models import saved_as
 from lucidae.iteration import History, Status
-from lucidae.linear.covariances import Covariance
 from lucidae.linear.methods import Method
-from lucidae.linear.spectrum import TINY, Spectrum
-from lucidae.linear.weights import map_fields, orthonormal_rows
+from lucidae.linear.weights import map_fields
+from lucidae.rows.covariances import Covariance
+from lucidae.rows.spectrum import TINY, Spectrum
 
 WELL_RESOLVED = 1e-4
 """Smallest ratio of an eigenvalue to the largest one for which it is used as the variance along its

@@ -33,13 +33,13 @@ from lucidae.arrays import (
     zeros_like_shape,
 )
 from lucidae.io.models import reads, saved_as
-from lucidae.linear.covariances import Covariance, Products, products
 from lucidae.linear.hessian import AlignedPoint, hessian_eigenvalues
 from lucidae.linear.prefixes import keep_probabilities
 from lucidae.linear.rules import Rule, reconstruction_gradient
-from lucidae.linear.spectrum import TINY, Spectrum
 from lucidae.linear.theory import zero_latents
-from lucidae.linear.weights import AnyWeights, UntiedWeights, VariationalWeights
+from lucidae.linear.weights import AnyWeights, Products, UntiedWeights, VariationalWeights, products
+from lucidae.rows.covariances import Covariance
+from lucidae.rows.spectrum import TINY, Spectrum
 from lucidae.validation import check_number
 
 Vector = np.ndarray[Any, Any]

@@ -35,8 +35,8 @@ from lucidae.arrays import (
 )
 from lucidae.io.models import saved_as
 from lucidae.linear.model import Model
-from lucidae.linear.spectrum import TINY, Spectrum
 from lucidae.linear.streaming import LowRankCovariance
+from lucidae.rows.spectrum import TINY, Spectrum
 
 BLOCK_ENTRIES = 2**22
 """Largest number of entries of k × k matrices, and of rows, that are in memory at a time."""

@@ -26,9 +26,9 @@ from lucidae.linear.objectives import (
 )
 from lucidae.linear.probe import EPS, Estimate
 from lucidae.linear.rules import BrockettRule, GeneralizedHebbianRule, RotationAugmentedRule
-from lucidae.linear.spectrum import Spectrum
 from lucidae.linear.verified_data import Data, norm
 from lucidae.linear.verified_spectrum import Leading
+from lucidae.rows.spectrum import Spectrum
 
 Vector = np.ndarray[Any, Any]
 

@@ -25,17 +25,19 @@ from lucidae.arrays import (
     to_numpy,
     zeros_like_shape,
 )
+from lucidae.arrays.eigen import orthonormal_rows
 from lucidae.io.models import saved_as
-from lucidae.linear.covariances import Covariance, Products, RowsCovariance, products
 from lucidae.linear.prefixes import PrefixNumbers, prefix_thresholds
-from lucidae.linear.spectrum import Spectrum
 from lucidae.linear.theory import inner_gap, outer_gap
 from lucidae.linear.weights import (
     AnyWeights,
+    Products,
     TiedWeights,
     UntiedWeights,
-    orthonormal_rows,
+    products,
 )
+from lucidae.rows.covariances import Covariance, RowsCovariance
+from lucidae.rows.spectrum import Spectrum
 
 Vector = np.ndarray[Any, Any]
 

@@ -24,12 +24,9 @@ from lucidae.arrays import (
     scalar,
     to_numpy,
 )
+from lucidae.counting import ComponentCount, count_wanted, is_criterion
 from lucidae.io.models import saved_as
 from lucidae.iteration import Below, History, Solution, Status, iterate, log_grid
-from lucidae.linear.counting import ComponentCount, count_wanted, is_criterion
-from lucidae.linear.covariances import Covariance, StreamCovariance, ritz_spectrum
-from lucidae.linear.data import SOLVERS, LinearSolver, MomentSource, Source
-from lucidae.linear.deflation import refined_spectrum
 from lucidae.linear.methods import (
     Method,
     Options,
@@ -39,8 +36,11 @@ from lucidae.linear.methods import (
 )
 from lucidae.linear.model import Model, TrainedWeights, build_model
 from lucidae.linear.optimizers import DescentSettings, Optimizer
-from lucidae.linear.spectrum import Spectrum
 from lucidae.linear.weights import map_fields
+from lucidae.rows.covariances import Covariance, StreamCovariance, ritz_spectrum
+from lucidae.rows.deflation import refined_spectrum
+from lucidae.rows.sources import SOLVERS, LinearSolver, MomentSource, Source
+from lucidae.rows.spectrum import Spectrum
 from lucidae.validation import warn_user
 
 CHECK_EVERY = 20

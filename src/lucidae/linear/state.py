@@ -17,13 +17,12 @@ from lucidae.arrays import Array, as_double, like, namespace, to_numpy
 from lucidae.arrays.threads import fork_safe
 from lucidae.base import FittedState, changed_attributes
 from lucidae.certificate import Certificate, undecided
+from lucidae.counting import ComponentCount, count_wanted, is_criterion
 from lucidae.io.models import saved_as
 from lucidae.iteration import History, Status
 from lucidae.iteration.progress import TIMED_FEATURES, elapsed
 from lucidae.linear.attributes import check_range, in_range
 from lucidae.linear.certificate import LinearFigures, certificate, measure
-from lucidae.linear.counting import ComponentCount, count_wanted, is_criterion
-from lucidae.linear.data import STORED_FEATURES, MomentSource, RowsSource, Source
 from lucidae.linear.methods import Options
 from lucidae.linear.missing import (
     STORED_ENTRIES,
@@ -36,21 +35,23 @@ from lucidae.linear.missing import (
 from lucidae.linear.model import Model
 from lucidae.linear.observed_gaussian import ObservedGaussian, gaussian_of
 from lucidae.linear.probe import Probe, probe_after
-from lucidae.linear.routes import EXACT_FEATURES
 from lucidae.linear.running_moment import RunningMoment, first_moment
 from lucidae.linear.solvers import solve
-from lucidae.linear.spectrum import Spectrum
 from lucidae.linear.streaming import StreamFit
-from lucidae.linear.sums import BlocksSource
-from lucidae.linear.training_rows import CHANGED_ROWS, TrainingRows
 from lucidae.linear.verified_blocks import BlocksForValues, data_of_passes
 from lucidae.linear.verified_data import Data, data_of
+from lucidae.linear.verified_gram import FEW_ROWS
 from lucidae.linear.verified_missing import (
     data_of_gaussian,
     measure_observed,
     observed_certificate,
 )
 from lucidae.moments import SecondMoment
+from lucidae.rows.routes import EXACT_FEATURES
+from lucidae.rows.sources import STORED_FEATURES, MomentSource, RowsSource, Source
+from lucidae.rows.spectrum import Spectrum
+from lucidae.rows.sums import BlocksSource
+from lucidae.rows.training_rows import CHANGED_ROWS, TrainingRows
 
 __all__ = ["LinearState"]
 
@@ -123,7 +124,8 @@ class LinearState(FittedState):
             return
         self.moment = moment if small else None
         if self.moment is None and rows is not None:
-            gram = source.known_gram if isinstance(source, RowsSource) else None
+            few = rows.shape[0] <= FEW_ROWS
+            gram = source.known_gram if few and isinstance(source, RowsSource) else None
             self._rows = TrainingRows.referenced(rows, weights, title, gram)
         if moment is not None and rows is not None and self._rows is None:
             self._probe = Probe.of(rows, weights, moment)
@@ -337,7 +339,7 @@ class LinearState(FittedState):
         """Whether the fit used the rows beside their second moment, and the certificate must too.
 
         This is so if rounding errors of the second moment hide components of small variance, see
-        `lucidae.linear.deflation`.
+        `lucidae.rows.deflation`.
         """
         return self._spectrum is not None and self._spectrum.beyond is not None
 

@@ -10,10 +10,9 @@ from typing import Any
 import numpy as np
 
 from lucidae.arrays import Array, as_double, namespace, scalar
+from lucidae.arrays.eigen import orthonormal_rows
 from lucidae.io.models import saved_as
 from lucidae.iteration import History, Status
-from lucidae.linear.covariances import Covariance, ritz_spectrum, rows_covariance
-from lucidae.linear.data import RowsSource
 from lucidae.linear.methods import Method, Options
 from lucidae.linear.model import Model, TrainedWeights, build_model
 from lucidae.linear.solvers import (
@@ -24,8 +23,9 @@ from lucidae.linear.solvers import (
     resolve_components,
     stiffness,
 )
-from lucidae.linear.spectrum import Spectrum
-from lucidae.linear.weights import orthonormal_rows
+from lucidae.rows.covariances import Covariance, ritz_spectrum, rows_covariance
+from lucidae.rows.sources import RowsSource
+from lucidae.rows.spectrum import Spectrum
 
 HORIZON = 200.0
 """Number of batches after which the step size has halved."""

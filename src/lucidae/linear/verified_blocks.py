@@ -1,6 +1,6 @@
 """The second moment of data that are read in blocks, in the form that certificates use.
 
-No code is shared with the solvers (`lucidae.linear.sums`), so that a mistake there is not repeated
+No code is shared with the solvers (`lucidae.rows.sums`), so that a mistake there is not repeated
 in a certificate. Each product with the second moment is one pass over the data; products that
 follow from earlier ones by linearity are not computed again.
 """
@@ -19,7 +19,7 @@ import scipy.sparse
 from lucidae.arrays import as_double, like, to_numpy
 from lucidae.data.kinds import AlignedBlocks
 from lucidae.data.passes import ColumnLeaf, Passes, ReadInterrupted, fold, rows_differed
-from lucidae.linear.eigenvalue_bounds import digest_of
+from lucidae.eigenvalue_bounds import digest_of
 from lucidae.linear.verified_data import Data, KnownProducts, data_of
 from lucidae.linear.verified_rows import (
     LARGEST_BOUNDED,

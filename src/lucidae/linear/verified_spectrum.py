@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from lucidae.linear.eigenvalue_bounds import (
+from lucidae.eigenvalue_bounds import (
     STARTS,
     STEPS,
     Complement,

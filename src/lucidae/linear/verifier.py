@@ -12,18 +12,18 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from lucidae.arrays import as_double, to_numpy
+from lucidae.counting import ComponentCount
 from lucidae.linear.attributes import attribute_difference, verified_counts
-from lucidae.linear.counting import ComponentCount
 from lucidae.linear.methods import Method
 from lucidae.linear.model import Model
 from lucidae.linear.optimizers import DescentSettings
 from lucidae.linear.probe import EPS, Estimate
 from lucidae.linear.references import Losses, LossTerms, Reference, reference_of
-from lucidae.linear.spectrum import Spectrum
 from lucidae.linear.theory import predicted_epochs
 from lucidae.linear.verified_data import Data, norm
 from lucidae.linear.verified_spectrum import IDENTIFIABLE, Leading, leading_eigenpairs
 from lucidae.linear.weights import map_fields
+from lucidae.rows.spectrum import Spectrum
 from lucidae.sampling import components_above_noise, separated_components, subspace_sampling_error
 
 __all__ = ["LinearFigures", "measure"]

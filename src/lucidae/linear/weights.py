@@ -11,8 +11,9 @@ import math
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol, Self
 
-from lucidae.arrays import Array, diagonal, namespace, squared_norm
+from lucidae.arrays import Array, namespace, squared_norm
 from lucidae.io.models import saved_as
+from lucidae.rows.covariances import Covariance
 
 
 class AnyWeights(Protocol):
@@ -128,18 +129,6 @@ def map_fields(function: Callable[..., Array], first: Any, *others: Any) -> Any:
     return type(first)(*(function(*fields) for fields in zip(first, *others, strict=True)))
 
 
-def orthonormal_rows(rows: Array) -> Array:
-    """Return orthonormal rows with the same span as `rows`, by a QR factorisation.
-
-    The triangular factor has a non-negative diagonal, which makes the result a continuous function
-    of `rows` if these have full rank.
-    """
-    xp = namespace(rows)
-    basis, triangle = xp.linalg.qr(rows.mT)
-    signs = 1.0 - 2.0 * xp.astype(diagonal(triangle) < 0, rows.dtype)
-    return (basis * signs[..., None, :]).mT
-
-
 def balanced_mean(encoder: Array, atoms: Array) -> Array:
     """Return one array (…, k, m) for both layers, the mean of an encoder and a decoder.
 
@@ -167,3 +156,33 @@ def frobenius(weights: Any) -> Array:
     unit = xp.where(peak > 0, peak, xp.ones_like(peak))
     squares = sum(squared_norm(field / unit[..., None, None]) for field in weights)
     return unit * xp.sqrt(squares)
+
+
+class Products(NamedTuple):
+    """The matrix products from which full-batch losses and their gradients are computed.
+
+    For m features and k latents, let Σ be the second moment of the data (m × m), W₁ the encoder
+    (k × m) and W₂ the decoder (m × k). `encoded` is W₁Σ and `decoded` is W₂ᵀΣ, both of shape
+    (…, k, m). `code_moment`, the second moment of the codes, is W₁ΣW₁ᵀ, and `gram` is W₂ᵀW₂; both
+    have shape (…, k, k).
+    """
+
+    encoded: Array
+    decoded: Array
+    code_moment: Array
+    gram: Array
+
+
+def products(weights: AnyWeights, covariance: Covariance) -> Products:
+    """Return the `Products` of the encoder and the decoder with the second moment of the data.
+
+    Both layers are multiplied in one product, so that the data are read once.
+    """
+    encoder, atoms = weights.encoder, weights.atoms
+    if atoms is encoder:  # tied weights
+        encoded = decoded = covariance.apply(encoder)
+    else:
+        k = encoder.shape[-2]
+        stacked = covariance.apply(namespace(encoder).concat([encoder, atoms], axis=-2))
+        encoded, decoded = stacked[..., :k, :], stacked[..., k:, :]
+    return Products(encoded, decoded, encoded @ encoder.mT, atoms @ atoms.mT)

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from lucidae.iteration import Below, iterate
-from lucidae.linear.covariances import EigenbasisCovariance
 from lucidae.linear.objectives import NonUniformL2
 from lucidae.linear.weights import UntiedWeights
+from lucidae.rows.covariances import EigenbasisCovariance
 from lucidae_papers.declaration import (
     Arrays,
     Cell,

@@ -5,12 +5,12 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 from lucidae.arrays.graphs import Replay, copied, keeper, replayable
-from lucidae.linear.covariances import rows_covariance
 from lucidae.linear.prefixes import PrefixNumbers, geometric_prior, uniform_prior
 from lucidae.linear.rules import NestedDropoutRule
 from lucidae.linear.simulation import Plan, Run, ensemble, epochs_to_alignment, simulate
-from lucidae.linear.spectrum import Spectrum
 from lucidae.linear.weights import TiedWeights, UntiedWeights
+from lucidae.rows.covariances import rows_covariance
+from lucidae.rows.spectrum import Spectrum
 from tape import Tape
 
 N, M, K = 60, 8, 3

@@ -7,8 +7,8 @@ from numpy.testing import assert_allclose
 from lucidae import LinearAutoencoder, SecondMoment
 from lucidae.datasets import load_digits, load_mnist
 from lucidae.linear.simulation import Plan, Run, simulate
-from lucidae.linear.spectrum import Spectrum
 from lucidae.linear.theory import zero_latents
+from lucidae.rows.spectrum import Spectrum
 
 PENALTIES = np.linspace(0.1, 0.9, 20) ** 2
 

@@ -5,13 +5,13 @@ import pytest
 from numpy.testing import assert_allclose
 
 from linear.problems import centred_rows
-from lucidae.linear.covariances import DenseCovariance, rows_covariance
 from lucidae.linear.methods import METHODS, MethodSettings, make_method
 from lucidae.linear.optimizers import OPTIMIZERS
 from lucidae.linear.prefixes import geometric_prior
 from lucidae.linear.rules import brockett_ranks
 from lucidae.linear.simulation import Plan, Run, simulate
-from lucidae.linear.spectrum import Spectrum
+from lucidae.rows.covariances import DenseCovariance, rows_covariance
+from lucidae.rows.spectrum import Spectrum
 
 N, M, K = 50, 7, 3
 VALUES = np.array([2.0, 1.4, 0.9, 0.5, 0.3, 0.2, 0.1])

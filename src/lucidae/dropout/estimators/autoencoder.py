@@ -67,9 +67,9 @@ from lucidae.dropout.wide import (
 )
 from lucidae.io.models import saved_as
 from lucidae.iteration.progress import timed_fit
-from lucidae.linear.data import MomentSource, RowsSource
-from lucidae.linear.training_rows import CHANGED_ROWS, TrainingRows
 from lucidae.moments import SecondMoment
+from lucidae.rows.sources import MomentSource, RowsSource
+from lucidae.rows.training_rows import CHANGED_ROWS, TrainingRows
 from lucidae.validation import check_rows, check_weights
 
 _READING = fork_safe(RLock())

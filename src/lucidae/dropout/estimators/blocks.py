@@ -12,8 +12,8 @@ from lucidae.dropout.estimators.network import SOLVERS, SgdSettings
 from lucidae.dropout.held_out import SELECTIONS
 from lucidae.dropout.moments import joint_moment
 from lucidae.iteration.progress import timed_fit
-from lucidae.linear.data import MomentSource
 from lucidae.moments import SecondMoment
+from lucidae.rows.sources import MomentSource
 from lucidae.validation import check_flag
 
 __all__ = [

@@ -20,18 +20,18 @@ from lucidae.arrays import (
     where_set,
 )
 from lucidae.iteration import Below, iterate, iterate_batch, log_grid
-from lucidae.linear.covariances import (
-    Covariance,
-    DenseCovariance,
-    EigenbasisCovariance,
-    rows_covariance,
-)
 from lucidae.linear.methods import Method, MethodSettings, check_optimizer, make_method
 from lucidae.linear.optimizers import OPTIMIZERS
 from lucidae.linear.prefixes import PrefixNumbers, geometric_prior
 from lucidae.linear.simulation.runs import Plan, Run, Trajectory
 from lucidae.metrics import imbalance, subspace_distance
 from lucidae.metrics._linear import alignment_of
+from lucidae.rows.covariances import (
+    Covariance,
+    DenseCovariance,
+    EigenbasisCovariance,
+    rows_covariance,
+)
 from lucidae.validation import check_choice
 
 Step = Callable[[Any], Any]

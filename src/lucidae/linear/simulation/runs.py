@@ -10,7 +10,7 @@ import numpy as np
 
 from lucidae.arrays import Array
 from lucidae.iteration import Callback
-from lucidae.linear.spectrum import Spectrum
+from lucidae.rows.spectrum import Spectrum
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,8 +26,8 @@ from lucidae.arrays import Array, as_double, largest, like, namespace, to_numpy
 from lucidae.arrays.eigen import fix_signs
 from lucidae.arrays.krylov import krylov_eigenpairs
 from lucidae.data.passes import ColumnLeaf, Passes
-from lucidae.linear.spectrum import Spectrum
 from lucidae.moments import SMALLEST_SCATTER
+from lucidae.rows.spectrum import Spectrum
 from lucidae.validation import check_rows
 
 __all__ = ["BlocksCovariance", "BlocksSource", "DeflatedPass", "shifted", "sparse_sums"]

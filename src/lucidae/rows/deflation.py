@@ -46,11 +46,11 @@ from lucidae.arrays import (
 from lucidae.arrays.eigen import fix_signs
 from lucidae.arrays.krylov import krylov_eigenpairs
 from lucidae.data.passes import Passes, ReadInterrupted, read_moment, rows_differed
-from lucidae.linear.covariances import Covariance, DeflatedCovariance, RowsCovariance
-from lucidae.linear.data import MomentSource, RowsSource, Source, source_of
-from lucidae.linear.spectrum import Spectrum
-from lucidae.linear.sums import BlocksSource, DeflatedPass, DeflatedSums
 from lucidae.moments import SecondMoment
+from lucidae.rows.covariances import Covariance, DeflatedCovariance, RowsCovariance
+from lucidae.rows.sources import MomentSource, RowsSource, Source, source_of
+from lucidae.rows.spectrum import Spectrum
+from lucidae.rows.sums import BlocksSource, DeflatedPass, DeflatedSums
 
 __all__ = ["accurate_pairs", "are_accurate", "deflated", "refined_spectrum"]
 

@@ -18,9 +18,8 @@ from lucidae.arrays import (
     svd_thin,
     to_numpy,
 )
-from lucidae.arrays.eigen import fix_signs
+from lucidae.arrays.eigen import fix_signs, orthonormal_rows
 from lucidae.io.models import saved_as
-from lucidae.linear.weights import orthonormal_rows
 
 TINY = float(np.finfo(float).tiny)
 """The smallest normal float64 number, used in place of zero if one would divide by zero."""
@@ -50,7 +49,7 @@ class Spectrum:
         Sum of all m eigenvalues.
     beyond : float or None
         Sum of the m − q other eigenvalues if it was computed from the rows
-        (`lucidae.linear.deflation`), so that it is accurate even if it is tiny compared with
+        (`lucidae.rows.deflation`), so that it is accurate even if it is tiny compared with
         `trace`, and so are all eigenvalues. None if it is known as a difference alone.
     """
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import scipy.sparse
@@ -25,9 +25,8 @@ from lucidae.arrays import (
     trace,
 )
 from lucidae.arrays.row_products import has_fast_products, moment_product
-from lucidae.linear.spectrum import Spectrum
-from lucidae.linear.weights import AnyWeights
 from lucidae.row_sums import BLOCK_ROWS
+from lucidae.rows.spectrum import Spectrum
 
 PLAIN_ROWS = 2**18
 """Number of rows multiplied at a time if the rows need no copy; it limits the memory for codes."""
@@ -299,36 +298,6 @@ def copied_rows(n_features: int) -> int:
     The copy takes at most 128 mebibytes.
     """
     return max(1, min(BLOCK_ROWS, BLOCK_ENTRIES // n_features))
-
-
-class Products(NamedTuple):
-    """The matrix products from which full-batch losses and their gradients are computed.
-
-    For m features and k latents, let Σ be the second moment of the data (m × m), W₁ the encoder
-    (k × m) and W₂ the decoder (m × k). `encoded` is W₁Σ and `decoded` is W₂ᵀΣ, both of shape
-    (…, k, m). `code_moment`, the second moment of the codes, is W₁ΣW₁ᵀ, and `gram` is W₂ᵀW₂; both
-    have shape (…, k, k).
-    """
-
-    encoded: Array
-    decoded: Array
-    code_moment: Array
-    gram: Array
-
-
-def products(weights: AnyWeights, covariance: Covariance) -> Products:
-    """Return the `Products` of the encoder and the decoder with the second moment of the data.
-
-    Both layers are multiplied in one product, so that the data are read once.
-    """
-    encoder, atoms = weights.encoder, weights.atoms
-    if atoms is encoder:  # tied weights
-        encoded = decoded = covariance.apply(encoder)
-    else:
-        k = encoder.shape[-2]
-        stacked = covariance.apply(namespace(encoder).concat([encoder, atoms], axis=-2))
-        encoded, decoded = stacked[..., :k, :], stacked[..., k:, :]
-    return Products(encoded, decoded, encoded @ encoder.mT, atoms @ atoms.mT)
 
 
 def ritz_spectrum(covariance: Covariance, k: int, like: Array, *, n_iter: int = 8) -> Spectrum:

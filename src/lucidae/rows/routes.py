@@ -37,7 +37,7 @@ from lucidae.arrays.eigen import arpack_eigenpairs, fix_signs, leading_eigenpair
 from lucidae.arrays.krylov import EXTRA, WIDEST, krylov_eigenpairs
 from lucidae.arrays.row_products import moment_product
 from lucidae.arrays.threads import blas_threads, in_threads, one_thread
-from lucidae.linear.spectrum import Spectrum
+from lucidae.rows.spectrum import Spectrum
 
 EXACT_FEATURES = 8192
 """Largest number of rows of a square matrix (second moment or Gram matrix) that is formed; at this

@@ -1,7 +1,7 @@
 """The data passed to `fit`, as rows or as their second moment Σ, and the choice between them.
 
 The classes ending in ``Source`` store the data and return their mean, products with Σ (see
-`lucidae.linear.covariances`) and the eigenpairs of Σ.
+`lucidae.rows.covariances`) and the eigenpairs of Σ.
 """
 
 from __future__ import annotations
@@ -32,8 +32,9 @@ from lucidae.arrays.krylov import EXTRA, krylov_eigenpairs
 from lucidae.arrays.row_products import has_fast_products
 from lucidae.arrays.threads import one_thread
 from lucidae.data.passes import Passes
-from lucidae.linear.covariances import DenseCovariance, StreamCovariance, copied_rows
-from lucidae.linear.routes import (
+from lucidae.moments import SMALLEST_SCATTER, SecondMoment, covariance_spectrum
+from lucidae.rows.covariances import DenseCovariance, StreamCovariance, copied_rows
+from lucidae.rows.routes import (
     EXACT_FEATURES,
     MANY,
     NARROW,
@@ -47,9 +48,8 @@ from lucidae.linear.routes import (
     single_statistics,
     vector_eigenpairs,
 )
-from lucidae.linear.spectrum import Spectrum, spectrum_of_rows
-from lucidae.linear.sums import BlocksSource, shifted, sparse_sums
-from lucidae.moments import SMALLEST_SCATTER, SecondMoment, covariance_spectrum
+from lucidae.rows.spectrum import Spectrum, spectrum_of_rows
+from lucidae.rows.sums import BlocksSource, shifted, sparse_sums
 from lucidae.validation import check_rows
 
 COPIED_ENTRIES = 2**27
@@ -70,7 +70,7 @@ class MomentSource:
 
     moment: SecondMoment  # mean and second moment of the rows
     # (n, m): the rows themselves, if they are in memory, for eigenpairs that the second moment does
-    # not determine accurately (`lucidae.linear.deflation`)
+    # not determine accurately (`lucidae.rows.deflation`)
     rows: Any = None
     weights: Array | None = None  # (n,): weights of the rows; None for 1 each
     # the rows if they are not in memory but can be read again, for the same purpose
@@ -190,7 +190,7 @@ class RowsSource:
     def spectrum(self, k: int | None) -> Spectrum | None:
         """Return the `k` leading eigenpairs of the second moment; all of them if `k` is None.
 
-        The algorithm that is cheapest for the shape of the rows is used (`lucidae.linear.routes`).
+        The algorithm that is cheapest for the shape of the rows is used (`lucidae.rows.routes`).
         The result is None if all eigenpairs are asked for, but there are more than 8192 rows and
         more than 8192 features.
         """

@@ -17,7 +17,6 @@ import scipy.sparse
 
 from lucidae.arrays import Array, is_numpy, to_numpy
 from lucidae.arrays.threads import blas_threads, in_threads
-from lucidae.linear.verified_gram import FEW_ROWS
 
 __all__ = ["CHANGED_ROWS", "TrainingRows"]
 
@@ -44,7 +43,7 @@ class TrainingRows:
     rows: Any  # (n, m): the rows
     weights: Array | None  # (n,): weights of the rows; None for 1 each
     title: str  # title of the certificate
-    # (n, n): the Gram matrix of the centred rows, if a solver computed it and there are few rows
+    # (n, n): the Gram matrix of the centred rows, if a solver computed it
     gram: Vector | None = None
     # (m,): A random vector; None if the rows are a copy, which nobody else can change
     direction: Vector | None = None
@@ -67,8 +66,7 @@ class TrainingRows:
             return None
         direction = np.random.default_rng().standard_normal(X.shape[1])
         weights = None if weights is None else weights.copy()
-        known = gram is not None and X.shape[0] <= FEW_ROWS
-        kept = to_numpy(gram) if known else None
+        kept = None if gram is None else to_numpy(gram)
         return cls(X, weights, title, kept, direction, _projected(X, direction))
 
     @classmethod
