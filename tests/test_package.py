@@ -150,12 +150,6 @@ def test_files_and_weights_are_read_without_importing_their_family_first(tmp_pat
     assert [result.out.strip() for result in results] == ["2", "subspace"], results
 
 
-def test_every_public_name_is_there_and_documented():
-    for name in lucidae.__all__:
-        if not name.startswith("_"):
-            assert getattr(lucidae, name).__doc__, name
-
-
 def test_no_extra_of_the_tests_brings_torch():
     extras = PROJECT["optional-dependencies"]
     reached, frontier = [], ["test", "dev"]

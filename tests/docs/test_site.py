@@ -1,6 +1,5 @@
 """The site: every page is reached, links have a target, and the code of the first pages runs."""
 
-import ast
 import importlib.util
 import os
 import re
@@ -108,35 +107,6 @@ def test_local_links_have_a_target(path):
         if not target.exists() or (anchor and anchor not in slugs(source)):
             dead.append(address)
     assert dead == []
-
-
-def public_names(module):
-    """Return `__all__` of a module, read from its source, so that it need not be importable."""
-    place = ROOT / "src" / Path(*module.split("."))
-    source = place / "__init__.py" if place.is_dir() else place.with_suffix(".py")
-    for node in ast.parse(source.read_text(encoding="utf-8")).body:
-        if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "__all__":
-            return set(ast.literal_eval(node.value))
-    raise AssertionError(f"{module} has no __all__")
-
-
-REFERENCE = sorted(path for path in (DOCS / "api").glob("*.md") if path.name != "index.md")
-
-
-@pytest.mark.parametrize("path", REFERENCE, ids=lambda path: path.stem)
-def test_the_reference_lists_all_public_names(path):
-    listed = {}
-    for block in re.findall(r"```\{eval-rst\}\n(.*?)```", path.read_text("utf-8"), flags=re.DOTALL):
-        module = re.search(r"currentmodule:: (\S+)", block)[1]
-        listed.setdefault(module, []).extend(re.findall(r"^   (\w+)$", block, flags=re.MULTILINE))
-    names = [name for found in listed.values() for name in found]
-    assert len(names) == len(set(names))
-    modules = set(listed) | {path.read_text(encoding="utf-8").splitlines()[0].lstrip("# ")}
-    if path.stem != "lucidae":
-        modules -= {"lucidae"}  # estimators of a family are documented as names of the package
-    wanted = set().union(*map(public_names, modules))
-    wanted -= {"__version__", "datasets", "displays", "metrics"}
-    assert set(names) == wanted
 
 
 def test_the_documentation_is_built_without_torch():
