@@ -18,7 +18,7 @@ import numpy as np
 from benchmarks._meg_runs import Array, Cell, quiet, simulate
 from benchmarks._tables import duration, markdown
 from lucidae import SparseVAE
-from lucidae.mne.evoked_problem import EvokedProblem
+from lucidae.mne.problem import EvokedProblem
 
 MODES = (1, 2)
 """The values of `update_mode` of gamma_map that are run."""
@@ -95,8 +95,9 @@ def fitted(gain: Array, samples: Array, noise: float, size: int, steps: int) -> 
 
 def compared(cell: Cell, seed: int, folder: str, noise: float = 1.0) -> Comparison:
     """Return the energies and seconds of gamma_map and of `SparseVAE` on one recording."""
-    import mne
     from mne.inverse_sparse._gamma_map import _gamma_map_opt
+
+    import mne
 
     size = 3 if cell.loose else 1
     with quiet(), mne.use_log_level("ERROR"):

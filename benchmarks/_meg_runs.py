@@ -441,8 +441,9 @@ def champagne(recording: Recording, loose: float) -> Estimate:
     1.1.0 misses most sources if the covariance is given. Sources below one percent of the largest
     amplitude are left out, because it prunes none.
     """
-    import mne
     from invert import Solver
+
+    import mne
 
     if loose != 0.0:
         raise NotImplementedError("Champagne of invertmeeg has no free orientations.")
@@ -553,7 +554,7 @@ def merit(found: dict[str, Any]) -> tuple[float, float, float]:
 
 def preparation(recording: Recording, loose: float, threads: int | None = 1) -> float:
     """Return the seconds in which our preparation makes the whitened problem, as by `clock`."""
-    from lucidae.mne.evoked_problem import EvokedProblem, logging_at
+    from lucidae.mne.problem import EvokedProblem, logging_at
 
     begin = clock(threads)
     with logging_at("ERROR"):

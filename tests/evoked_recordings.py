@@ -152,6 +152,31 @@ def localised(data, **settings):
     return sparse_vae(data.evoked, data.forward, data.cov, **settings)
 
 
+def spoiled(evoked):
+    """Add artefacts: a pattern that a projection removes, another EEG reference, bad channels."""
+    rng = np.random.default_rng(5)
+    kinds = evoked.get_channel_types()
+    bads = []
+    for kind in sorted(set(kinds)):
+        names = [name for name, other in zip(evoked.ch_names, kinds, strict=True) if other == kind]
+        rows = [evoked.ch_names.index(name) for name in names]
+        if kind == "mag":
+            pattern = rng.standard_normal((1, len(names)))
+            pattern /= np.linalg.norm(pattern)
+            vector = {
+                "col_names": names, "row_names": None, "data": pattern, "nrow": 1,
+                "ncol": len(names),
+            }  # fmt: skip
+            evoked.add_proj(mne.Projection(active=False, data=vector, desc="ECG"), verbose=False)
+            evoked.data[rows] += 5e-12 * pattern.T @ rng.standard_normal((1, len(evoked.times)))
+        else:
+            evoked.data[rows] += 1e-5 * rng.standard_normal(len(evoked.times))
+        bads += [names[3], names[-2]]
+    evoked.data[[evoked.ch_names.index(name) for name in bads]] = 1.0
+    evoked.info["bads"] = bads
+    return evoked
+
+
 def whitened(data, *, loose="auto", pca=True):
     """Return MNE's whitened data and gain, and the rest of what it prepares."""
     from mne.inverse_sparse.mxne_inverse import _prepare_gain

@@ -19,7 +19,7 @@ mne = require("mne")
 
 from evoked_recordings import localised, simulated, surface_space
 from lucidae.mne import sparse_vae
-from lucidae.mne.patches import neighbourhoods
+from lucidae.mne.inverse import neighbourhoods
 from lucidae.validation import install_command
 from lucidae_app.report.blocks import Clock
 from lucidae_app.report.sources import sources_page

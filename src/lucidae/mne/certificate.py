@@ -2,21 +2,25 @@
 
 The fit to all sources has a certificate of its own. Sources that are not significant are then
 removed, and the prior covariances of the others are fitted again. The claims of this module are
-about what is returned after that; `selected_sources` computes what they compare.
+about what is returned after that. *Evidence* of a group of columns is twice the log-likelihood that
+it adds to the others.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
+import scipy.linalg
+import scipy.optimize
 
 from lucidae.certificate import Certificate, Claim, at_least, at_most, does_not_apply, undecided
-from lucidae.mne.selected_sources import AddedGroups, SelectedSources, added_evidence
 
-__all__ = ["selection_claims", "with_noise_covariance", "with_selection"]
+__all__ = ["SelectedSources", "selection_claims", "with_noise_covariance", "with_selection"]
 
 Floats = np.ndarray[Any, Any]
 
@@ -35,18 +39,32 @@ CLEAR = 10.0
 """Evidence relative to the threshold above which one of `MANY` groups is not judged by a refit."""
 
 
+LARGEST_NOISE = 2.2
+"""Largest variance of the whitened noise along any direction, relative to the noise variance γ.
+
+It is that of a covariance which was estimated from ten samples for each dimension."""
+
+ROUNDING = 2.0 * float(np.finfo(float).eps)
+"""Relative rounding error of one row of a factorisation or product; it grows as √(rows)."""
+
+LEAST_ROOT = 0.1
+"""Smallest root of a variance from which a refit starts, relative to the largest of the group.
+
+The gradient is zero at a root that is zero, so a refit from there could not increase it."""
+
+GRID_STEP = 0.25
+"""Distance of the logarithms of variances among which the best one is searched for."""
+
+TOGETHER = 1000
+"""Number of groups whose singular values are computed at a time."""
+
+
 def with_selection(fit: Certificate, selected: SelectedSources) -> Certificate:
     """Return the claims about the selected sources, followed by those of the fit to all sources."""
     evidence = fit.evidence | {"selected_columns": selected.columns}
     return Certificate(
         f"sources of sparse_vae ({fit.title})", (*selection_claims(selected), *fit.claims), evidence
     )
-
-
-LARGEST_NOISE = 2.2
-"""Largest variance of the whitened noise along any direction, relative to the noise variance γ.
-
-It is that of a covariance which was estimated from ten samples for each dimension."""
 
 
 def with_noise_covariance(
@@ -87,10 +105,7 @@ def _judged(
     compare: Callable[..., Claim], words: tuple[str, str, str], measure: Callable[[], Measured],
     threshold: float, advice: str,
 ) -> Claim:  # fmt: skip
-    """Return a claim about what `measure` returns, undecided if that is not finite.
-
-    `words` are the name, the statement and the reference; ``{group}`` in `advice` is replaced.
-    """
+    """Return a claim about what `measure` returns, undecided if that is not finite."""
     try:
         value, error, group = measure()
     except np.linalg.LinAlgError:
@@ -105,7 +120,7 @@ def _largest(values: list[float], errors: list[float], labels: list[int]) -> Mea
     """Return the largest value, the bound on the error of the maximum, and its label.
 
     The true maximum is between the largest of the lower and the largest of the upper bounds. If a
-    value is NaN, so is the result. If there are no values, it is 0.
+    value is NaN, so is the result.
     """
     if not values:
         return 0.0, 0.0, -1
@@ -251,3 +266,356 @@ def _most_left_out(selected: SelectedSources) -> Measured:
         errors += (error / selected.thresholds[members.shape[1]]).tolist()
         labels += numbers.tolist()
     return _largest(values, errors, labels)
+
+
+@dataclass(frozen=True, eq=False)
+class SelectedSources:
+    """A whitened problem and the sources that were selected, as they are returned."""
+
+    gain: Floats  # (d, κ): the dictionary Φ
+    responses: Floats  # (d, n): the whitened data M
+    labels: Floats  # (κ,): group (source or patch) of each column
+    columns: Floats  # (a,): the columns of the selected groups
+    prior: Floats  # (a, a): the prior covariance of their coefficients
+    mean: Floats  # (a, n): the posterior mean of their coefficients that is returned
+    noise: float  # the noise variance γ
+    full: bool  # whether every group has a covariance of its own; otherwise it has one variance
+    # the evidence that a group must exceed to be significant, by number of its columns
+    thresholds: dict[int, float] | None
+    tolerance: float  # distance to optimality at which the solver stops
+
+    @cached_property
+    def members(self) -> dict[int, Floats]:
+        """Places of each selected group among the selected columns, by label."""
+        owners = self.labels[self.columns]
+        return {int(label): np.flatnonzero(owners == label) for label in np.unique(owners)}
+
+    @cached_property
+    def roots(self) -> dict[int, Floats]:
+        """Square matrix T_g with T_gT_gᵀ = Γ_g of each selected group, by label."""
+        found = {}
+        for label, here in self.members.items():
+            values, axes = np.linalg.eigh(self.prior_of(here))
+            found[label] = axes * np.sqrt(np.maximum(values, 0.0))
+        return found
+
+    def prior_of(self, here: Floats) -> Floats:
+        """Return the symmetric part of the prior covariance of the group at the places `here`."""
+        block = self.prior[np.ix_(here, here)]
+        return np.asarray(0.5 * (block + block.T))
+
+    @cached_property
+    def factor(self) -> OrthogonalFactor:
+        """The factorised covariance Σ of the selected sources."""
+        return OrthogonalFactor.of(self)
+
+    def energy(self, kept: Floats | None = None) -> float:
+        """Return n log|Σ| + tr(MᵀΣ⁻¹M), minus twice the log-likelihood up to a constant.
+
+        `kept` is a mask of the selected columns that are used, all columns of some groups.
+        """
+        used = np.ones(self.columns.size, dtype=bool) if kept is None else kept
+        parts = {g: root for g, root in self.roots.items() if used[self.members[g]].all()}
+        d, n = self.responses.shape
+        scale = math.sqrt(self.noise)
+        with np.errstate(all="ignore"):
+            scaled = _joined(self.fields, parts, self.members) / scale
+            found = _energy(scaled, self.responses / scale, n)[0]
+        return float(n * d * math.log(self.noise) + found)
+
+    @property
+    def fields(self) -> Floats:
+        """The selected columns of the dictionary."""
+        return np.asarray(self.gain[:, self.columns])
+
+    @cached_property
+    def span(self) -> Span:
+        """The problem of the selected columns in their span."""
+        return Span.of(self)
+
+    @cached_property
+    def whole_energy(self) -> tuple[float, float]:
+        """Energy of all selected groups in `span`, and the bound on its rounding error."""
+        value, error = self.span.energy(self.roots)
+        # Σ of the whole has the error η instead of that of `Span`, which does not form T from Γ.
+        size = self.responses.shape[1] * self.columns.size
+        return value, error + self.factor.shaken * (2.0 * size + size * self.factor.power)
+
+    def others(self) -> list[tuple[Floats, Floats]]:
+        """Return the labels of all groups that are not selected, and their columns, by size."""
+        order = np.argsort(self.labels, kind="stable")
+        labels, starts = np.unique(self.labels[order], return_index=True)
+        columns = np.split(order, starts[1:])
+        sizes = np.array([part.size for part in columns])
+        free = ~np.isin(labels, self.labels[self.columns])
+        return [
+            (labels[here], np.array([columns[place] for place in here]))
+            for size in np.unique(sizes[free])
+            for here in (np.flatnonzero(free & (sizes == size)),)
+        ]
+
+
+@dataclass(frozen=True, eq=False)
+class OrthogonalFactor:
+    """Σ = γ(I + AAᵀ) of the selected sources, with A = ΦT/√γ, in factored form.
+
+    The orthogonal complement of the columns of [A; I] has the first d rows N, and Σ⁻¹ = NNᵀ/γ.
+    """
+
+    null: Floats  # (d, d): the matrix N
+    scaled: Floats  # (d, r): the matrix A
+    latent: Floats  # (r, n): the posterior mean of the latents Z, where the coefficients are TZ
+    whitened: Floats  # (d, n): NᵀM/√γ, whose inner products are those of Σ^{-½}M
+    # bound η on the relative rounding error of Σ, ‖Σ^{-½}ΔΣΣ^{-½}‖; infinite if it exceeds 0.1
+    shaken: float
+    noisy: float  # bound on the rounding errors of a column of `whitened` that are those of M/√γ
+
+    @classmethod
+    def of(cls, selected: SelectedSources) -> OrthogonalFactor:
+        """Return the factorisation for the selected sources."""
+        scale, (d, _) = math.sqrt(selected.noise), selected.responses.shape
+        scaled = _joined(selected.fields, selected.roots, selected.members) / scale
+        size = scaled.shape[1]
+        basis, upper = np.linalg.qr(np.vstack([scaled, np.eye(size)]), mode="complete")
+        data, null = selected.responses / scale, basis[:d, size:]
+        latent = np.linalg.solve(upper[:size], basis[:d, :size].T @ data)
+        # Householder's method is backward stable: the factors are those of [A + E; I + F] with E
+        # and F of norm uα at most. Because ‖Aᵀ(I + AAᵀ)^{-½}‖ ≤ 1, Σ changes by 2uα + 2uα relative
+        # to itself. An error ΔΓ_g of the roots (TTᵀ differs from Γ_g, mostly because rounding made
+        # Γ_g indefinite) changes Σ by ‖ΔΓ_g‖‖S_g‖ relative to itself, where S_g = Φ_gᵀΣ⁻¹Φ_g.
+        unit = ROUNDING * math.sqrt(d + size)
+        shaken = 4.0 * unit * _amplification(selected.fields / scale, selected.roots, selected)
+        for label, here in selected.members.items():
+            metric = np.linalg.norm(null.T @ selected.fields[:, here] / scale, 2) ** 2
+            root = selected.roots[label]
+            missing = np.linalg.norm(selected.prior_of(here) - root @ root.T, 2)
+            shaken += float(metric * (missing + ROUNDING * np.linalg.norm(root, 2) ** 2))
+        noisy = unit * float(np.linalg.norm(data, axis=0).max(initial=0.0))
+        bound = shaken if shaken <= 0.1 else math.inf
+        return cls(null, scaled, latent, null.T @ data, bound, noisy)
+
+    @cached_property
+    def moment_root(self) -> Floats:
+        """Matrix of at most d columns with the same moment as NᵀM/√(γn)."""
+        n = self.whitened.shape[1]
+        return np.asarray(np.linalg.qr(self.whitened.T, mode="r")).T / math.sqrt(n)
+
+    @cached_property
+    def power(self) -> float:
+        """Largest eigenvalue of MᵀΣ⁻¹M/n."""
+        return float(np.linalg.norm(self.moment_root, 2) ** 2)
+
+
+@dataclass(frozen=True, eq=False)
+class Span:
+    """The problem of the selected columns in an orthonormal basis of their span, with γ = 1.
+
+    The data outside of the span add the same to the energy of any of these sources.
+    """
+
+    fields: Floats  # (k, a): the selected columns, divided by √γ
+    data: Floats  # (k, n): the data, divided by √γ, or a matrix with the same moment
+    count: int  # the number n of samples
+    members: dict[int, Floats]  # places of each group among the columns
+
+    @classmethod
+    def of(cls, selected: SelectedSources) -> Span:
+        """Return the reduced problem of the selected sources."""
+        scale = math.sqrt(selected.noise)
+        basis, fields = np.linalg.qr(selected.fields / scale)
+        data = basis.T @ (selected.responses / scale)
+        if data.shape[1] > len(data):
+            data = np.asarray(np.linalg.qr(data.T, mode="r")).T
+        return cls(fields, data, selected.responses.shape[1], selected.members)
+
+    def energy(self, roots: dict[int, Floats]) -> tuple[float, float]:
+        """Return the energy of groups with the roots T_g, and the bound on its rounding error."""
+        scaled = _joined(self.fields, roots, self.members)
+        value, _, squares = _energy(scaled, self.data, self.count)
+        size = scaled.shape[1]
+        unit = ROUNDING * math.sqrt(len(self.fields) + size)
+        # Σ has the relative error η (see `OrthogonalFactor.of`). n log|Σ| changes by 2rnη, because
+        # ΔΣ has rank 2r, and the squares ‖Y‖² by η‖Y‖² and by 2‖Y‖ times the error of the data.
+        shaken = 4.0 * unit * _amplification(self.fields, roots, self)
+        noisy = unit * float(np.linalg.norm(self.data))
+        error = shaken * (2.0 * size * self.count + squares) + 2.0 * math.sqrt(squares) * noisy
+        return value, error + unit * abs(value) if shaken <= 0.1 else math.inf
+
+    def refitted(self, roots: dict[int, Floats], full: bool) -> tuple[float, float, bool]:
+        """Return the least energy over the priors of groups, its rounding error, and convergence.
+
+        The minimum is found by L-BFGS over the roots, or one root of a variance per group if `full`
+        is False, from the given `roots`. It is a local minimum, so never below the global one.
+        """
+        starts = {g: _start(root) if full else np.eye(len(root)) for g, root in roots.items()}
+        scales = {g: float(np.linalg.norm(root, 2)) for g, root in roots.items()}
+        ends = np.cumsum([root.size if full else 1 for root in roots.values()])[:-1]
+
+        def unpacked(flat: Floats) -> dict[int, Floats]:
+            parts = zip(roots.items(), np.split(flat, ends), strict=True)
+            return {
+                g: scales[g] * (part.reshape(root.shape) if full else part[0] * starts[g])
+                for (g, root), part in parts
+            }
+
+        def change(flat: Floats) -> tuple[float, Floats]:
+            scaled = _joined(self.fields, unpacked(flat), self.members)
+            value, slope, _ = _energy(scaled, self.data, self.count)
+            parts, start = [], 0
+            for g, root in roots.items():
+                here = self.members[g]
+                part = scales[g] * self.fields[:, here].T @ slope[:, start : start + len(root)]
+                parts.append(part.ravel() if full else np.array([np.trace(part)]))
+                start += len(root)
+            return value, np.concatenate(parts)
+
+        first = [starts[g].ravel() if full else np.ones(1) for g in roots]
+        found = scipy.optimize.minimize(
+            change, np.concatenate(first), jac=True, method="L-BFGS-B",
+            options={"maxiter": 1000, "maxfun": 2000, "ftol": 1e-10, "gtol": 1e-7 * self.count},
+        )  # fmt: skip
+        value, error = self.energy(unpacked(found.x))
+        return value, error, found.status != 1  # 1: the limit was reached
+
+
+def _start(root: Floats) -> Floats:
+    """Return a root, divided by its largest singular value, whose columns are not negligible."""
+    left, sizes, right = np.linalg.svd(root)
+    largest = sizes[0] if sizes[0] > 0.0 else 1.0
+    return np.asarray(left * np.maximum(sizes / largest, LEAST_ROOT) @ right)
+
+
+def _joined(fields: Floats, roots: dict[int, Floats], members: dict[int, Floats]) -> Floats:
+    """Return ΦT of the groups in `roots`, side by side."""
+    parts = [fields[:, members[label]] @ root for label, root in roots.items()]
+    return np.hstack([np.zeros((len(fields), 0)), *parts])
+
+
+def _amplification(
+    fields: Floats, roots: dict[int, Floats], owner: SelectedSources | Span
+) -> float:
+    """Return α, the root of the sum of ‖Φ_g‖²‖T_g‖² over groups, at least 1."""
+    sizes = [
+        float(np.linalg.norm(fields[:, owner.members[label]]) * np.linalg.norm(root))
+        for label, root in roots.items()
+    ]
+    return float(np.linalg.norm([1.0, *sizes]))
+
+
+def _energy(scaled: Floats, data: Floats, count: int) -> tuple[float, Floats, float]:
+    """Return n log|I + AAᵀ| + tr(Mᵀ(I + AAᵀ)⁻¹M), its gradient in A, and its second term."""
+    size = scaled.shape[1]
+    if not size:
+        squares = float((data**2).sum())
+        return squares, np.zeros(scaled.shape), squares
+    # The trace is the minimum over Z of ‖M − AZ‖² + ‖Z‖², a least-squares problem with [A; I]. Its
+    # gradient in A is therefore that of the first term at fixed Z, and |I + AᵀA| = |R|².
+    basis, upper = np.linalg.qr(np.vstack([scaled, np.eye(size)]))
+    top = basis[: len(scaled)]
+    inverse = scipy.linalg.solve_triangular(upper, np.eye(size), check_finite=False)
+    latent = inverse @ (top.T @ data)
+    residual = data - scaled @ latent
+    squares = float((residual**2).sum() + (latent**2).sum())
+    logarithm = 2.0 * count * float(np.log(np.abs(np.diagonal(upper))).sum())
+    slope = 2.0 * count * (top @ inverse.T) - 2.0 * residual @ latent.T
+    return logarithm + squares, slope, squares
+
+
+@dataclass(frozen=True, eq=False)
+class AddedGroups:
+    """What groups of the same size would add to the selected sources."""
+
+    ratios: Floats  # (k, r): the eigenvalues of S^{-½}QS^{-½} of k groups (see `Blocks`)
+    errors: Floats  # (k,): bounds on the errors of these
+
+    @classmethod
+    def of(cls, selected: SelectedSources, members: Floats) -> AddedGroups:
+        """Return the eigenvalues for groups whose columns are the rows of `members`.
+
+        They are the squared singular values of BᵀNᵀM/√(γn), where B is an orthonormal basis of
+        NᵀΦ_g.
+        """
+        factor, gain = selected.factor, selected.gain
+        parts = []
+        for first in range(0, len(members), TOGETHER):
+            here = members[first : first + TOGETHER]
+            columns = gain[:, here]
+            fields = np.moveaxis(np.tensordot(factor.null, columns, (0, 0)), 0, 1)
+            lengths = np.linalg.norm(fields, axis=1)
+            lost = ROUNDING * math.sqrt(len(gain)) * np.linalg.norm(columns, axis=0)
+            parts.append(_group_ratios(factor, fields, lengths, lost))
+        ratios, errors = (np.concatenate(each) for each in zip(*parts, strict=True))
+        return cls(ratios, errors)
+
+    def gains(self) -> Floats:
+        """Return the decrease of the energy per sample by the best covariance of each group."""
+        excess = np.maximum(self.ratios - 1.0, 0.0)
+        return np.asarray((excess - np.log1p(excess)).sum(axis=1))
+
+
+def _group_ratios(
+    factor: OrthogonalFactor, fields: Floats, lengths: Floats, lost: Floats
+) -> tuple[Floats, Floats]:
+    """Return the eigenvalues of `AddedGroups`, and the bounds on their errors.
+
+    `fields` (k, d, m) are NᵀΦ_g, and `lost` the rounding errors of the `lengths` of their columns.
+    """
+    count, _, size = fields.shape
+    rank = min(size, factor.moment_root.shape[1])
+    if not np.isfinite(lengths).all():
+        return np.full((count, rank), math.nan), np.full(count, math.nan)
+    seen = lengths > 10.0 * lost
+    scales = np.where(seen, 1.0 / np.where(seen, lengths, 1.0), 0.0)
+    basis, sizes, _ = np.linalg.svd(fields * scales[:, None, :], full_matrices=False)
+    rounding = np.linalg.norm(lost * scales, axis=1)
+    kept = sizes > 10.0 * rounding[:, None]
+    inner = np.swapaxes(basis * kept[:, None, :], 1, 2) @ factor.moment_root
+    values = np.linalg.svd(inner, compute_uv=False) ** 2
+    # A singular value √λ = ‖bᵀY‖ with ‖b‖ = 1 changes by (η + turn)‖Y‖ + η√λ/2 + noise, where
+    # `turn` is the angle by which the product NᵀΦ_g, scaled, turns b.
+    turn = rounding / np.where(kept, sizes, 1.0).min(axis=1, initial=1.0)
+    largest = np.sqrt(values.max(axis=1, initial=0.0))
+    change = (1.5 * factor.shaken + turn) * math.sqrt(factor.power) + factor.noisy
+    return values, np.where(kept.any(axis=1), 2.0 * largest * change + change**2, 0.0)
+
+
+def added_evidence(selected: SelectedSources, members: Floats) -> tuple[Floats, Floats]:
+    """Return the evidence that each of some groups would add, and bounds on the errors.
+
+    It is twice the log-likelihood, with all other prior covariances fixed. The rows of `members`
+    contain the columns of the groups.
+    """
+    found, n = AddedGroups.of(selected, members), selected.responses.shape[1]
+    gains = found.gains()  # never less than those of one variance
+    if not selected.full and members.shape[1] > 1:
+        for place in np.flatnonzero(gains > 0.0):
+            columns = selected.gain[:, members[place]]
+            gains[place] = _shared_gain(selected.factor, columns, selected.noise)
+    # Neither gain changes faster than the sum of the eigenvalues.
+    return n * gains, n * members.shape[1] * found.errors
+
+
+def _shared_gain(factor: OrthogonalFactor, gain: Floats, noise: float) -> float:
+    """Return the decrease of the energy per sample by the best single variance of such a group."""
+    fields = factor.null.T @ gain / math.sqrt(noise)
+    basis, sizes, _ = np.linalg.svd(fields, full_matrices=False)
+    lost = ROUNDING * math.sqrt(len(gain)) * float(np.linalg.norm(gain)) / math.sqrt(noise)
+    seen = sizes > 10.0 * lost
+    curvatures = sizes[seen] ** 2
+    ratios = ((basis[:, seen].T @ factor.moment_root) ** 2).sum(axis=1)
+    if not (ratios > 1.0).any():  # the energy rises with every term
+        return 0.0 if np.isfinite(ratios).all() else math.nan
+
+    def change(logarithm: Any) -> Any:
+        added = np.exp(logarithm)[..., None] * curvatures
+        return (np.log1p(added) - ratios * added / (1.0 + added)).sum(axis=-1)
+
+    # A term falls until w = (λ − 1)/s and rises after it. Far below 1/max s the change is nearly 0.
+    high = math.log(float(((ratios - 1.0) / curvatures).max()))
+    low = min(high, math.log(1e-9 / float(curvatures.max())))
+    grid = np.linspace(low, high, 2 + int((high - low) / GRID_STEP))
+    best = float(grid[int(np.argmin(change(grid)))])
+    near = scipy.optimize.minimize_scalar(
+        change, bounds=(best - 1.2 * GRID_STEP, best + 1.2 * GRID_STEP), method="bounded"
+    )
+    return max(0.0, -float(near.fun)) if math.isfinite(near.fun) else math.nan

@@ -2,10 +2,14 @@
 
 Products with a few hundred sensors gain nothing from threads, which wait for each other: what is
 fitted later than by `sparse_vae` uses one thread of BLAS as well.
+
+The *evidence* of a group of columns (a source or a patch) is twice the decrease of the
+log-likelihood without this group.
 """
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -14,29 +18,26 @@ import numpy as np
 import scipy.linalg
 import scipy.sparse
 from sklearn.base import clone
+from sklearn.exceptions import ConvergenceWarning
 
 from lucidae.arrays.threads import one_thread
 from lucidae.certificate import Certificate
-from lucidae.mne.certificate import with_selection
-from lucidae.mne.prior_covariances import (
-    block_diagonal,
-    energy_of,
-    fit_prior,
-    loss_without,
-    without_weakest,
-)
-from lucidae.mne.selected_sources import SelectedSources
+from lucidae.mne.certificate import SelectedSources, with_selection
 from lucidae.sparsity.estimator import SparseVAE
 from lucidae.sparsity.group_blocks import group_grams
+from lucidae.sparsity.group_covariance import GroupCovariance
 from lucidae.sparsity.group_moves import MoveRule, full_moves, spherical_moves
+from lucidae.sparsity.group_workspace import GroupWorkspace
 from lucidae.sparsity.groups import Groups
 from lucidae.sparsity.held_out import Guide
 from lucidae.sparsity.noise import WAYS, checked_noise
+from lucidae.sparsity.objectives import FullCovariance
 from lucidae.sparsity.path import NoisePath, noise_path
 from lucidae.sparsity.posterior import ActiveFactor
-from lucidae.sparsity.problem import Problem
+from lucidae.sparsity.problem import Problem, normalise
+from lucidae.sparsity.solvers import advice_on, fitted_parameters
 from lucidae.sparsity.support import covariance_threshold, removal_costs, significance_threshold
-from lucidae.validation import check_choice, check_number, check_rows
+from lucidae.validation import check_choice, check_number, check_rows, warn_user
 
 __all__ = ["GroupEstimate", "observable_basis"]
 
@@ -85,6 +86,17 @@ EXAMINED = 10
 NEARLY = 1.2
 """Evidence, relative to the threshold, below which the others are fitted again to full accuracy."""
 
+REFITTED = 1e-3
+"""Change of the evidence, relative to its threshold, at which this fit of other sources ends."""
+
+SLOW = 0.05
+"""Change of the evidence, relative to its distance from the threshold, at which the fit ends.
+
+The changes of the rounds fall geometrically, and more of them would not reach the threshold."""
+
+ROUNDS = 50
+"""Largest number of times that each of the other sources is fitted again."""
+
 PATH_STEP = 10.0**-0.25
 """Ratio of each noise variance on the default path to the one before.
 
@@ -95,10 +107,9 @@ would explain noise."""
 def observable_basis(gain: Floats, labels: Floats) -> tuple[Floats, Any]:
     """Return, for each source, a basis of those current directions that produce a field.
 
-    A source is a group of columns of the gain, one for each direction of its current. Radial
-    currents in a spherical head have no magnetic field, up to rounding errors. Such directions are
-    left out, because the data contain no information about them. If all directions of a source have
-    a field, its columns are unchanged.
+    Radial currents in a spherical head have no magnetic field, up to rounding errors. Such
+    directions are left out, because the data contain no information about them. If all directions
+    of a source have a field, its columns are unchanged.
     """
     rows, values, owners = [], [], []
     for _, members in Groups.of(labels, labels.size).by_size():
@@ -167,11 +178,7 @@ class GroupEstimate:
         cls, gain: Floats, responses: Floats, labels: Floats, *, noise_variance: float | str,
         group_covariance: str, significance: float | None, **settings: Any,
     ) -> GroupEstimate:  # fmt: skip
-        """Return the estimate for whitened data, with significant groups only.
-
-        `significance` is None to keep all groups. The arguments `gain`, `responses` and `labels`
-        are those of the class; `settings` are further arguments of `SparseVAE`.
-        """
+        """Return the estimate for whitened data, with significant groups only."""
         if isinstance(noise_variance, str) and noise_variance == "learn_diagonal":
             raise ValueError(
                 "noise_variance='learn_diagonal' was given, but the rows are whitened sensors, "
@@ -215,10 +222,7 @@ class GroupEstimate:
         return found._without_insignificant()
 
     def _without_insignificant(self) -> GroupEstimate:
-        """Return an estimate that contains only significant groups, fitted again without others.
-
-        If `level` is None, all groups are kept.
-        """
+        """Return the estimate of significant groups only, fitted again without the others."""
         if self.level is None:
             return self
         found = self
@@ -355,10 +359,7 @@ class GroupEstimate:
         return full_moves if self.template.group_covariance == "full" else spherical_moves
 
     def _in_span(self, groups: Groups) -> tuple[Problem, list[Floats]]:
-        """Return the problem of the selected columns in their span, and the prior covariances.
-
-        The latter have shape (k, m, m) for the k groups of each size m.
-        """
+        """Return the problem of the selected columns in their span, and the prior covariances."""
         # Responses outside of the span only add a constant to the energy.
         basis, columns = np.linalg.qr(self.gain[:, self.columns])
         nothing = np.zeros(())
@@ -387,10 +388,7 @@ class GroupEstimate:
         return [int(number) for number in np.argsort(evidence - thresholds)[:EXAMINED]]
 
     def _thresholds(self, significance: float) -> Floats:
-        """Return, for each selected group, the evidence that it must exceed to be significant.
-
-        The evidence of a group is twice the decrease of the log-likelihood without this group.
-        """
+        """Return, for each selected group, the evidence that it must exceed to be significant."""
         _, sizes = np.unique(self.labels[self.columns], return_counts=True)
         by_size = _thresholds_by_size(self.template, self.labels, significance)
         return np.array([by_size[int(size)] for size in sizes])
@@ -483,10 +481,7 @@ class GroupEstimate:
 
     @one_thread()
     def path(self, noise_variances: Any, cv: Any) -> NoisePath:
-        """Return the fits for a series of noise variances.
-
-        The arguments are those of `SourceResult.noise_path`.
-        """
+        """Return the fits for a series of noise variances."""
         if noise_variances is None and cv is False:
             outer = self.responses @ self.responses.conj().T / self.responses.shape[1]
             high = float(np.linalg.eigvalsh(outer)[-1])
@@ -518,10 +513,7 @@ class GroupEstimate:
 def _thresholds_by_size(
     template: SparseVAE, labels: Floats, significance: float
 ) -> dict[int, float]:
-    """Return the evidence that a group must exceed to be significant, by its number of columns.
-
-    `labels` are the groups of all columns.
-    """
+    """Return the evidence that a group must exceed, by its number of columns."""
     _, sizes = np.unique(labels, return_counts=True)
     return {
         int(size): covariance_threshold(significance, sizes.size, int(size))
@@ -548,20 +540,153 @@ def _check_folds(cv: Any, n_rows: int) -> None:
 def _fitted(
     template: SparseVAE, gain: Floats, responses: Floats, guide: Guide | None = None
 ) -> SparseVAE:
-    """Return an estimator with the parameters of `template`, fitted to whitened data.
-
-    The certificate is computed when it is first read. The fit starts from `guide` if it is given.
-    """
+    """Return a fitted copy of `template`; its certificate is computed when it is first read."""
     model: SparseVAE = clone(template)
     return model._fit_on(gain, responses, None, None, guide, deferred=True, zeros=True)
 
 
 def _prior_of(model: SparseVAE, labels: Floats, columns: Floats) -> Floats:
-    """Return the prior covariance of the coefficients of some `columns` of a fitted model.
-
-    `labels` are the groups of all columns of the model.
-    """
+    """Return the prior covariance of the coefficients of some `columns` of a fitted model."""
     if model.group_covariance == "spherical":
         return np.diag(np.asarray(model.relevance_)[columns])
     groups = Groups.of(labels, labels.size)
     return block_diagonal(groups, np.asarray(model.group_covariances_), columns)
+
+
+def fit_prior(
+    template: SparseVAE, gain: Floats, responses: Floats, labels: Floats, noise: float,
+    accuracy: float, prior: Floats | None = None,
+) -> tuple[Floats, Floats, Any]:  # fmt: skip
+    """Fit the prior covariances of groups of columns to whitened data, by minimising the energy.
+
+    Only what `GroupEstimate` needs of the fit is computed, which takes less time than a fit of the
+    estimator.
+    """
+    groups = None if template.groups is None else Groups.of(labels, labels.size)
+    full = groups is not None and template.group_covariance == "full"
+    energy = GroupCovariance(groups) if full else FullCovariance(groups)
+    problem, units = normalise(gain, responses, groups=groups)
+    problem = problem.with_noise(float(units.normalised_noise(noise)))
+    factors, start = units.relevance(np.ones(labels.size)), None
+    if groups is not None and full:
+        factors = factors[groups.members[:, :1, None]]
+    if prior is not None and groups is not None and full:
+        start = prior[groups.members[:, :, None], groups.members[:, None, :]]
+        start = start * (groups.present[:, :, None] * groups.present[:, None, :]) / factors
+    elif prior is not None:
+        start = np.diagonal(prior) / factors
+    solution, fitted = fitted_parameters(
+        problem, energy, start=start, tolerance=accuracy, limit=template.max_iter
+    )
+    if not solution.status.ok:
+        warn_user(advice_on(solution), ConvergenceWarning)
+    variances = np.asarray(fitted) * factors
+    if groups is None or not full:
+        columns = np.flatnonzero(variances)
+        return columns, np.diag(variances[columns]), fitted
+    columns = groups.columns(np.flatnonzero(variances.any(axis=(1, 2))))
+    return columns, block_diagonal(groups, variances, columns), fitted
+
+
+def block_diagonal(groups: Groups, covariances: Floats, columns: Floats) -> Floats:
+    """Return the covariance of the coefficients of some columns from those of all groups.
+
+    `covariances` has shape (g, m, m) for g groups of at most m columns, and `columns` contains all
+    columns of some of them, in ascending order.
+    """
+    found = np.zeros((columns.size, columns.size))
+    numbers, places = np.unique(groups.labels[columns], return_inverse=True)
+    if not numbers.size:
+        return found
+    for here, members in Groups.of(places, columns.size).by_size():
+        blocks = covariances[numbers[here], : members.shape[1], : members.shape[1]]
+        found[members[:, :, None], members[:, None, :]] = blocks
+    return found
+
+
+BySize = list[tuple[Floats, Floats]]
+"""Numbers of groups and their members, for each size of groups."""
+
+
+def without_weakest(
+    left: Floats, moment: Floats, sizes: BySize, excess: Floats, allowed: Floats
+) -> tuple[Floats, Floats, BySize]:
+    """Remove several groups at once, those with the least evidence.
+
+    The result is that of removing one group after the other in order of their evidence.
+    """
+    order = np.argsort(np.concatenate([excess[numbers] for numbers, _ in sizes]), kind="stable")
+    numbers = np.concatenate([numbers for numbers, _ in sizes])[order]
+    parts = [members for _, these in sizes for members in these]
+    index = np.concatenate([parts[place] for place in order])
+    ends = np.cumsum([parts[place].size for place in order])
+    try:
+        lower = np.linalg.cholesky(left[index[:, None], index])
+    except np.linalg.LinAlgError:  # the removal of single groups is more robust
+        return left, moment, sizes
+    # With left = LLᵀ, the leading blocks of L and of T = L⁻¹CL⁻ᵀ give the costs log|LLᵀ| + tr T of
+    # removing the first groups. The last blocks give the matrices for the remaining ones.
+    half = scipy.linalg.solve_triangular(lower, moment[index[:, None], index], lower=True)
+    inner = scipy.linalg.solve_triangular(lower, half.T, lower=True)
+    costs = np.cumsum(2.0 * np.log(np.diagonal(lower)) + np.diagonal(inner))[ends - 1]
+    count = int((np.diff(costs, prepend=0.0) <= allowed[numbers]).cumprod().sum())
+    if count < 2:
+        return left, moment, sizes
+    first, gone = ends[count - 1], numbers[:count]
+    root, places = lower[first:, first:], np.full(len(left), -1)
+    places[index[first:]] = np.arange(len(root))
+    remaining = []
+    for these, members in sizes:
+        kept = ~np.isin(these, gone)
+        remaining.append((these[kept], places[members[kept]]))
+    return root @ root.T, root @ inner[first:, first:] @ root.T, remaining
+
+
+def loss_without(
+    problem: Problem, groups: Groups, rule: MoveRule, number: int, threshold: float,
+    present: list[Floats], before: float,
+) -> float:  # fmt: skip
+    """Return twice the log-likelihood that is lost without a group, with the others fitted again.
+
+    They move one after the other to their best prior covariances by `rule`, until the loss is below
+    the threshold, or until a round changes it by less than `REFITTED` times the threshold or `SLOW`
+    times its distance from the threshold. So a result above the threshold is an upper bound.
+    """
+    n_responses, loss = problem.responses.shape[1], np.inf
+    kept = [numbers != number for numbers, _ in groups.by_size()]
+    members = [index[mask] for (_, index), mask in zip(groups.by_size(), kept, strict=True)]
+    priors = [prior[mask] for prior, mask in zip(present, kept, strict=True)]
+    with suppress(np.linalg.LinAlgError):  # the rest is impossible up to rounding
+        for _ in range(ROUNDS):
+            energy, gram = _energy_and_gram(problem, members, priors)
+            change, loss = loss - n_responses * (energy - before), n_responses * (energy - before)
+            if loss < threshold or change < max(REFITTED * threshold, SLOW * (loss - threshold)):
+                break
+            GroupWorkspace(gram, members, priors, rule, problem, 0.0).move_all()
+    return float(loss)
+
+
+def energy_of(problem: Problem, groups: Groups, present: list[Floats]) -> float:
+    """Return the energy per response, infinite if rounding errors make it impossible."""
+    try:
+        return _energy_and_gram(problem, [index for _, index in groups.by_size()], present)[0]
+    except np.linalg.LinAlgError:
+        return np.inf
+
+
+def _energy_and_gram(
+    problem: Problem, members: list[Floats], priors: list[Floats]
+) -> tuple[float, Floats]:
+    """Return the energy per response, and the matrix `gram` of a `GroupWorkspace`."""
+    columns, n_responses = problem.dictionary, problem.responses.shape[1]
+    covariance = float(problem.noise) * np.eye(len(columns))
+    for index, prior in zip(members, priors, strict=True):
+        fields = columns[:, index.ravel()]
+        turned = columns[:, index].transpose(1, 0, 2) @ prior
+        covariance += turned.transpose(1, 0, 2).reshape(fields.shape) @ fields.T
+    lower = np.linalg.cholesky(covariance)
+    both = np.hstack([columns, problem.responses / np.sqrt(n_responses)])
+    white = scipy.linalg.solve_triangular(lower, both, lower=True)
+    fit = float((white[:, columns.shape[1] :] ** 2).sum())
+    gram = white[:, : columns.shape[1]].T @ white
+    return fit + 2.0 * float(np.log(np.diagonal(lower)).sum()), gram
