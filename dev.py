@@ -142,8 +142,8 @@ def coverage(arguments):
 
 
 def mutate(arguments):
-    """Run the mutants of the formula modules."""
-    return run("mutation", *arguments, **TESTED, PYTHONPATH=paths("tests", "."))
+    """Break the formula modules, one expression at a time, and list what no test notices."""
+    return run("mutmut", "run", *arguments, **TESTED)
 
 
 def versions(arguments):
@@ -200,7 +200,7 @@ COMMANDS = {
     "bench": ("test,peers", bench),
     "fuzz": ("test", fuzz),
     "coverage": ("dev", coverage),
-    "mutate": ("test", mutate),
+    "mutate": ("dev", mutate),
     "docs": ("docs", docs),
     "versions": ("", versions),
 }

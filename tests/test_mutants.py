@@ -1,13 +1,14 @@
 """The mutation tool itself: it changes what it says, and takes it back."""
 
-import importlib
 import math
+import tomllib
+from pathlib import Path
 
 import pytest
 
-from explained_mutants import EXPLAINED
 from mutants import broken, mutants
-from mutation import KILLERS, ROOT, functions_of
+
+ROOT = Path(__file__).resolve().parents[1]
 
 
 def clipped(value, limit=2.0):
@@ -48,27 +49,7 @@ def test_defaults_and_annotations_are_not_mutated():
     assert list(mutants(shifted)) == []
 
 
-def test_the_functions_of_a_module_are_its_own_and_have_a_source():
-    from lucidae.dropout import theory
-
-    names = {function.__qualname__ for function in functions_of(theory)}
-    assert {"shrink", "code_map", "optimal_value"} <= names
-    assert "namespace" not in names
-    assert not any(name.startswith("Shrinkage") for name in names)
-
-
-def test_every_formula_module_has_tests():
-    for module, places in KILLERS.items():
-        assert (ROOT / "src" / "lucidae" / f"{module.replace('.', '/')}.py").exists(), module
-        assert all((ROOT / "tests" / place).exists() for place in places), module
-
-
-@pytest.mark.parametrize("module", EXPLAINED)
-def test_explained_mutants_are_mutants_of_the_present_code(module):
-    listed = {place for places in EXPLAINED[module].values() for place in places}
-    present = set()
-    for function in functions_of(importlib.import_module(f"lucidae.{module}")):
-        for words, _ in mutants(function):
-            place, _, changed = words.partition(": ")
-            present.add((place.partition(":")[0], changed))
-    assert listed <= present
+@pytest.mark.parametrize("names", ["source_paths", "pytest_add_cli_args_test_selection"])
+def test_what_mutmut_is_told_to_run_exists(names):
+    told = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["mutmut"]
+    assert [place for place in told[names] if not (ROOT / place).exists()] == []

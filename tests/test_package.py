@@ -216,7 +216,7 @@ def test_dev_prints_its_commands_and_refuses_unknown_ones():
 
 
 @pytest.mark.parametrize(
-    ("command", "module"), [("fuzz", "fuzzing"), ("coverage", "pytest"), ("mutate", "mutation")]
+    ("command", "module"), [("fuzz", "fuzzing"), ("coverage", "pytest"), ("mutate", "mutmut")]
 )
 def test_dev_runs_the_tools_of_the_tests(command, module, monkeypatch):
     dev, seen = load_dev(), {}
