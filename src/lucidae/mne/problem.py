@@ -14,10 +14,10 @@ from dataclasses import dataclass, replace
 from numbers import Real
 from typing import Any
 
+import mne
 import numpy as np
 import scipy.sparse
 
-import mne
 from lucidae.sparsity.whitening import rotation_to_rows
 from lucidae.validation import check_number, check_vector, warn_user
 
