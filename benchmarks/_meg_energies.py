@@ -95,9 +95,8 @@ def fitted(gain: Array, samples: Array, noise: float, size: int, steps: int) -> 
 
 def compared(cell: Cell, seed: int, folder: str, noise: float = 1.0) -> Comparison:
     """Return the energies and seconds of gamma_map and of `SparseVAE` on one recording."""
-    from mne.inverse_sparse._gamma_map import _gamma_map_opt
-
     import mne
+    from mne.inverse_sparse._gamma_map import _gamma_map_opt
 
     size = 3 if cell.loose else 1
     with quiet(), mne.use_log_level("ERROR"):

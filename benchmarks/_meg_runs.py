@@ -441,9 +441,8 @@ def champagne(recording: Recording, loose: float) -> Estimate:
     1.1.0 misses most sources if the covariance is given. Sources below one percent of the largest
     amplitude are left out, because it prunes none.
     """
-    from invert import Solver
-
     import mne
+    from invert import Solver
 
     if loose != 0.0:
         raise NotImplementedError("Champagne of invertmeeg has no free orientations.")

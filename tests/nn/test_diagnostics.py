@@ -20,7 +20,7 @@ from lucidae.nn import (
     active_directions,
     collapse_report,
 )
-from lucidae.nn.diagnostics import column_gains, free_gain
+from lucidae.nn.collapse import column_gains, free_gain
 from lucidae.nn.layers import affine_matrix
 
 

@@ -17,8 +17,7 @@ except ModuleNotFoundError as error:
         f"lucidae.nn needs PyTorch, which is not installed: {install_command('torch')}."
     ) from error
 
-from lucidae.nn.collapse import CollapseReport
-from lucidae.nn.diagnostics import active_directions, collapse_report
+from lucidae.nn.collapse import CollapseReport, active_directions, collapse_report
 from lucidae.nn.dropout import DropoutPenalty, certify_dropout, equalize_layers
 from lucidae.nn.hadamard import HadamardGap, hadamard_gap
 from lucidae.nn.layers import ResidualBlock, ResNetDecoder, ResNetEncoder

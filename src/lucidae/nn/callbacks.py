@@ -14,8 +14,7 @@ from typing import Any
 
 import torch
 
-from lucidae.nn.collapse import CollapseReport
-from lucidae.nn.diagnostics import collapse_report
+from lucidae.nn.collapse import CollapseReport, collapse_report
 from lucidae.nn.dropout import certify_dropout
 from lucidae.nn.layers import Tensor
 from lucidae.nn.monitoring import (

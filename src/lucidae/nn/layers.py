@@ -48,11 +48,7 @@ def check_bottleneck(first: Any, second: Any, names: tuple[str, str]) -> tuple[A
 
 
 def check_pair(first: Any, second: Any, names: tuple[str, str]) -> None:
-    """Raise an error unless the second of two linear layers can follow the first.
-
-    The first must have as many outputs as the second has inputs. Weights are not read; `names`
-    are the names of the layers in the message.
-    """
+    """Raise an error unless the second of two linear layers can follow the first."""
     for layer, name in zip((first, second), names, strict=True):
         if not isinstance(layer, nn.Linear) or isinstance(layer, nn.LazyLinear):
             raise ValueError(
@@ -68,11 +64,7 @@ def check_pair(first: Any, second: Any, names: tuple[str, str]) -> None:
 
 
 def check_module(module: Any, name: str, what: str) -> Any:
-    """Return `module` if it can be called like a network; otherwise raise an error.
-
-    `name` is its name in the message, and `what` says there what it should map, such as ``"that
-    maps a batch to features"``.
-    """
+    """Return `module` if it can be called like a network; otherwise raise an error."""
     if isinstance(module, type) or not callable(module):
         raise ValueError(f"{name} is {_kind(module)}, expected an nn.Module {what}.")
     return module
@@ -124,8 +116,7 @@ def _kind(x: Any) -> str:
 def batches(data: Any, name: str = "data") -> Iterator[Tensor]:
     """Yield batches of inputs from a tensor, or from a loader of tensors or (tensor, …) tuples.
 
-    A tensor is one batch; of a tuple the first entry is the batch. A batch that is not a non-empty
-    tensor of finite real numbers is an error, in which the data are called `name`.
+    A batch that is not a non-empty tensor of finite real numbers is an error.
     """
     if isinstance(data, torch.Tensor):
         yield _finite_batch(data, name)

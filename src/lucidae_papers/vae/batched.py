@@ -20,7 +20,7 @@ import torch
 from torch.nn import functional
 
 from lucidae.metrics import active_dimensions
-from lucidae.nn.diagnostics import active_directions
+from lucidae.nn.collapse import active_directions
 from lucidae.nn.hadamard import hadamard_gap
 from lucidae.nn.layers import Tensor
 from lucidae.nn.posteriors import FACTOR_INIT, FullGaussian, relative_factor

@@ -19,7 +19,7 @@ from lucidae.arrays import to_numpy
 from lucidae.io.atomic import load_arrays, save_arrays
 from lucidae.iteration import Below, History, Solution, Status, iterate
 from lucidae.metrics import active_dimensions
-from lucidae.nn.diagnostics import active_directions
+from lucidae.nn.collapse import active_directions
 from lucidae.nn.layers import Tensor, evaluation, full_precision
 from lucidae.nn.posteriors import GaussianHead
 from lucidae.nn.vae import NoiseVariance, negative_log_likelihood
