@@ -7,7 +7,7 @@ of ones, so that the likelihood is that of all contrasts of rows. If the coeffic
 responses are correlated, with the covariance B, the responses are rotated to the eigenvectors of B.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import mpmath
 import numpy as np
@@ -28,6 +28,7 @@ class Model:
     R: np.ndarray
     B: np.ndarray
     intercept: bool = False
+    diagonal: bool = False
 
     @property
     def contrasts(self):
@@ -46,24 +47,35 @@ class Model:
         y = N.conj().T @ self.y @ axes
         return N.conj().T @ self.X, self.noise * N.conj().T @ self.R @ N, y, powers, axes
 
-    def energy(self):
+    def parts(self):
+        """Yield Φ, γR, β and Y for all responses with the same eigenvalue β of B."""
         Phi, noise, y, powers, _ = self.rotated()
-        total = 0.0
+        if np.ptp(powers) < 1e-12 * powers[-1]:
+            yield Phi, noise, powers[-1], y
+            return
         for power, response in zip(powers, y.T, strict=True):
+            yield Phi, noise, power, response[:, None]
+
+    def energy(self):
+        total = 0.0
+        for Phi, noise, power, y in self.parts():
             sigma = power * Phi @ self.prior @ Phi.conj().T + noise
-            total += np.linalg.slogdet(sigma)[1]
-            total += (response.conj() @ np.linalg.solve(sigma, response)).real
+            volume = np.linalg.slogdet(sigma)[1]
+            if self.diagonal:
+                alone = np.diagonal(Phi.conj().T @ np.linalg.solve(noise, Phi)).real
+                signals = np.diagonal(self.prior).real * alone
+                volume = np.log1p(signals).sum() + np.linalg.slogdet(noise)[1]
+            total += y.shape[1] * volume + (y.conj() * np.linalg.solve(sigma, y)).sum().real
         return total
 
     def mean(self):
         """Return the posterior mean of the coefficients, of shape (κ, n)."""
-        Phi, noise, y, powers, axes = self.rotated()
         found = [
             power * self.prior @ Phi.conj().T
-            @ np.linalg.solve(power * Phi @ self.prior @ Phi.conj().T + noise, response)
-            for power, response in zip(powers, y.T, strict=True)
+            @ np.linalg.solve(power * Phi @ self.prior @ Phi.conj().T + noise, y)
+            for Phi, noise, power, y in self.parts()
         ]  # fmt: skip
-        return np.array(found).T @ axes.conj().T
+        return np.hstack(found) @ np.linalg.eigh(self.B)[1].conj().T
 
     def spread(self, new):
         """Return the posterior variance of the mean at new rows, already centred, for B = I."""
@@ -74,16 +86,39 @@ class Model:
         return np.einsum("ij,jk,ik->i", new, covariance, new.conj()).real
 
     def products(self):
-        """Return S = ΦᴴΣ⁻¹Φ and Q = ΦᴴΣ⁻¹yyᴴΣ⁻¹Φ, averaged over the rotated responses."""
-        Phi, noise, y, powers, _ = self.rotated()
-        S, Q = 0.0, 0.0
-        for power, response in zip(powers, y.T, strict=True):
+        """Return S = ΦᴴΣ⁻¹Φ and Q = ΦᴴΣ⁻¹yyᴴΣ⁻¹Φ, averaged over the rotated responses.
+
+        For the diagonal posterior, S is the derivative of its volume, 1/(w + 1/(φᴴ(γR)⁻¹φ)).
+        """
+        S, Q, n = 0.0, 0.0, self.y.shape[1]
+        for Phi, noise, power, y in self.parts():
             sigma = power * Phi @ self.prior @ Phi.conj().T + noise
             inner = np.linalg.solve(sigma, Phi)
-            loading = inner.conj().T @ response
-            S = S + power * Phi.conj().T @ inner / len(powers)
-            Q = Q + power * np.outer(loading, loading.conj()) / len(powers)
+            loading = inner.conj().T @ y
+            S = S + power * y.shape[1] * Phi.conj().T @ inner / n
+            Q = Q + power * loading @ loading.conj().T / n
+            if self.diagonal:
+                alone = np.diagonal(Phi.conj().T @ np.linalg.solve(noise, Phi)).real
+                S = np.diag(alone / (1.0 + np.diagonal(self.prior).real * alone))
         return S, Q
+
+    def majorized(self, groups, full):
+        """Return the model after one majorise–minimise update of the prior.
+
+        w √(Q/S) for relevances, and for covariances the solution of ΓSΓ = Γ'QΓ' with the old Γ'.
+        """
+        S, Q = self.products()
+        prior = np.zeros_like(self.prior)
+        for label in np.unique(groups):
+            inside = np.ix_(groups == label, groups == label)
+            s, q, g = S[inside], Q[inside], self.prior[inside]
+            if full:
+                root = _root(s)
+                outer = np.linalg.pinv(root)
+                prior[inside] = outer @ _root(root @ g @ q @ g @ root) @ outer
+            elif np.trace(s).real > 0:
+                prior[inside] = g * np.sqrt(np.trace(q).real / np.trace(s).real)
+        return replace(self, prior=prior)
 
     def violation(self, groups, full):
         """Return the distance to the optimality conditions of relevances or covariances."""
@@ -99,7 +134,8 @@ class Model:
                 grow = self.growth(inside)
             else:
                 slope = np.trace(q - s).real
-                slack, grow = g[0, 0].real * abs(slope), slope / np.trace(s).real
+                slack, total = g[0, 0].real * abs(slope), np.trace(s).real
+                grow = slope / total if total > 0 else 0.0
             worst = max(worst, slack, grow)
         return worst
 
@@ -181,6 +217,37 @@ class Model:
             if tail < level / labels.size:
                 found.extend(inside)
         return np.array(sorted(found), dtype=int)
+
+
+def described(fit, X, y, sample_weight=None, noise_cov=None):
+    """Return the model of a fitted estimator, its group labels, and whether these have covariances.
+
+    Rows are repeated by their weights.
+    """
+    X, y = (np.asarray(part) for part in (X, y))
+    y = y[:, None] if y.ndim == 1 else y
+    groups, full = fit.groups, fit.group_covariance == "full"
+    labels = np.asarray(groups) if np.ndim(groups) else np.arange(X.shape[1]) // (groups or 1)
+    prior = np.diag(np.asarray(fit.relevance_, float)).astype(np.result_type(X, y))
+    for number, label in enumerate(np.unique(labels) if full else ()):
+        inside = labels == label
+        size = np.count_nonzero(inside)
+        prior[np.ix_(inside, inside)] = fit.group_covariances_[number][:size, :size]
+    R = np.ones(len(X)) if noise_cov is None else np.asarray(noise_cov)
+    if fit.noise_variance == "learn_diagonal":
+        R = fit.noise_variances_ / fit.noise_variance_
+    index = np.repeat(np.arange(len(X)), 1 if sample_weight is None else sample_weight)
+    R = np.diag(R[index]) if R.ndim == 1 else R
+    B = getattr(fit, "response_covariance_", np.eye(y.shape[1]))
+    diagonal = fit.posterior == "diagonal"
+    model = Model(X[index], y[index], prior, fit.noise_variance_, R, B, fit.fit_intercept, diagonal)
+    return model, labels, full
+
+
+def _root(matrix):
+    """Return the Hermitian square root of a positive semi-definite matrix."""
+    values, vectors = np.linalg.eigh((matrix + matrix.conj().T) / 2)
+    return (vectors * np.sqrt(np.maximum(values, 0.0))) @ vectors.conj().T
 
 
 def _block(matrix, index):

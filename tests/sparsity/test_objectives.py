@@ -1,20 +1,37 @@
-"""Energies, gradients and the loss from which they come."""
+"""Energies, penalties, update rules and partitions of columns, by their formulas.
+
+Each is compared with a dense formula, finite differences, or figures computed by hand; the energies
+also with the loss of the VAE from which they come (Wipf 2023, eq. 5).
+"""
+
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from numpy.testing import assert_allclose
+from numpy.testing import assert_allclose, assert_array_equal
 from scipy.optimize import approx_fprime, minimize, minimize_scalar
 
 from lucidae.datasets import make_sparse_regression
 from lucidae.sparsity.groups import Groups
-from lucidae.sparsity.objectives import (
-    Autoencoder,
-    DiagonalCovariance,
-    FullCovariance,
+from lucidae.sparsity.objectives import Autoencoder, DiagonalCovariance, FullCovariance
+from lucidae.sparsity.penalties import (
+    SMALLEST,
+    ArctanPenalty,
+    LogPenalty,
+    PowerPenalty,
+    as_penalty,
+    penalty_value,
+    ridge_relevance,
 )
-from lucidae.sparsity.penalties import ArctanPenalty, LogPenalty, PowerPenalty
 from lucidae.sparsity.problem import Problem, normalise
 from lucidae.sparsity.state import evaluate
+from lucidae.sparsity.support import (
+    covariance_threshold,
+    evidence_ratios,
+    group_evidence,
+    leave_one_out,
+)
+from lucidae.sparsity.updates import SMALLEST_LEARNED, UPDATES, learned_noise
 from unreduced_vae import optimal_encoder, optimal_posterior, unreduced_loss
 
 SHAPES = [(6, 10, 3), (6, 10, 40), (12, 5, 3), (12, 5, 40), (4, 1, 1), (1, 3, 2)]
@@ -257,3 +274,232 @@ def test_energies_in_the_units_of_the_data():
     full = FullCovariance()
     assert_allclose(full.in_units(full.value(state), units), dense_full(Phi, X, w, noise))
     assert Autoencoder().in_units(1.5, units) == 6.0
+
+
+# --- penalties -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("penalty", [LogPenalty(), PowerPenalty(0.3), ArctanPenalty(0.1)])
+def test_supergradient_is_the_derivative_and_bounds_a_concave_function(penalty):
+    at = np.array([0.05, 0.3, 2.0])
+    step = 1e-6 * at
+    slope = (penalty.value(at + step) - penalty.value(at - step)) / (2 * step)
+    assert_allclose(penalty.supergradient(at), slope, rtol=1e-6)
+    elsewhere = np.linspace(0.01, 4, 50)[:, None]
+    tangent = penalty.value(at) + penalty.supergradient(at) * (elsewhere - at)
+    assert (penalty.value(elsewhere) <= tangent + 1e-12).all()
+
+
+def test_penalties_by_hand():
+    a = np.array([4.0, 0.25])
+    assert_allclose(PowerPenalty(0.5).value(a), [4.0, 1.0])
+    assert_allclose(PowerPenalty(0.5).supergradient(a), [0.5, 2.0])
+    assert_allclose(ArctanPenalty(0.25).value(a[1:]), [np.pi / 4])
+    assert_allclose(ArctanPenalty(0.25).supergradient(a[1:]), [2.0])
+    assert_allclose(LogPenalty().value(a), np.log(a))
+    for wrong in (1.0 + 1e-9, 0.0, -0.5):
+        with pytest.raises(ValueError, match="exponent"):
+            PowerPenalty(wrong)
+    assert PowerPenalty(1.0).exponent == 1.0
+    for wrong in (0.0, -1.0):
+        with pytest.raises(ValueError, match="width"):
+            ArctanPenalty(wrong)
+    assert ArctanPenalty(0.5).width == 0.5
+
+
+def test_a_row_that_has_vanished_counts_with_the_smallest_mean_square():
+    assert penalty_value(LogPenalty(), np.array([0.0, 1.0])).tolist() == [np.log(SMALLEST), 0.0]
+    powers = np.array([0.0, SMALLEST, 2 * SMALLEST, 2.5 * SMALLEST, 2.0])
+    assert_allclose(
+        ridge_relevance(LogPenalty(), powers), [0.0, 0.0, 0.0, 2.5 * SMALLEST, 2.0], rtol=1e-12
+    )
+    steep = SimpleNamespace(supergradient=lambda power: np.full_like(power, np.inf))
+    assert ridge_relevance(steep, np.array([1.0])).tolist() == [0.0]
+    assert_allclose(ridge_relevance(PowerPenalty(0.5), np.array([4.0])), [2.0])
+
+
+def test_names_and_objects_of_penalties():
+    assert as_penalty("arctan") == ArctanPenalty()
+    own = PowerPenalty(0.1)
+    assert as_penalty(own) is own
+    for wrong in ("l1", LogPenalty, 3):
+        with pytest.raises(ValueError, match="penalty"):
+            as_penalty(wrong)
+
+
+# --- update rules --------------------------------------------------------------------------------
+
+
+def state(seed=0, groups=None, noise=0.3):
+    """Return an evaluated state of a small problem, with one relevance zero."""
+    rng = np.random.default_rng(seed)
+    problem, _ = normalise(rng.standard_normal((6, 5)), rng.standard_normal((6, 3)), groups=groups)
+    w = np.array([0.5, 0.5, 1.5, 1.5, 0.0])
+    return evaluate(problem.with_noise(noise), w)
+
+
+def test_update_rules_by_their_formulas():
+    now = state()
+    w, Q, z = now.relevance, now.alignment, now.curvature
+    assert_allclose(UPDATES["em"](now), np.maximum(w + w**2 * (Q - z), 0.0), rtol=1e-12)
+    assert_allclose(UPDATES["mm"](now), w * np.sqrt(Q / z), rtol=1e-12)
+    assert_allclose(UPDATES["mackay"](now), w * Q / z, rtol=1e-12)
+
+
+def test_expectation_maximization_does_not_leave_the_positive_numbers():
+    # A posterior second moment below zero is a rounding error, here a large one.
+    now = state()
+    wrong = now._replace(curvature=1e3 * now.curvature)
+    assert UPDATES["em"](wrong).tolist() == [0.0] * 5
+
+
+def test_update_rules_of_groups_by_their_formulas():
+    groups = Groups.of([0, 0, 1, 1, 2], 5)
+    now = state(groups=groups)
+    w = now.relevance
+    Q, z, size = (
+        np.array([values[groups.labels == label].sum() for label in groups.labels])
+        for values in (now.alignment, now.curvature, np.ones(5))
+    )
+    assert_allclose(UPDATES["em"](now, groups), np.maximum(w + w**2 * (Q - z) / size, 0.0))
+    assert_allclose(UPDATES["mm"](now, groups), w * np.sqrt(Q / z))
+    assert_allclose(UPDATES["mackay"](now, groups), w * Q / z)
+
+
+def test_learned_noise_by_its_formula_and_its_floor():
+    now = state()
+    expected = (now.residual + now.noise * 1.7) / now.dimension
+    assert_allclose(learned_noise(now, 1.7), expected, rtol=1e-12)
+    assert learned_noise(now, -1e9) == SMALLEST_LEARNED
+
+
+@pytest.mark.parametrize("labels", [None, np.arange(14) // 3, np.arange(14) % 2])
+def test_the_em_step_is_the_posterior_second_moment(labels):
+    rng = np.random.default_rng(5)
+    groups = None if labels is None else Groups.of(labels, 14)
+    problem, _ = normalise(rng.standard_normal((8, 14)), rng.standard_normal((8, 4)), groups=groups)
+    problem = problem.with_noise(0.3)
+    w = rng.gamma(2.0, 1.0, 14)
+    w = w if groups is None else groups.expand(w[: groups.count])
+    Phi, Y = problem.dictionary, problem.responses
+    covariance = np.linalg.inv(Phi.T @ Phi / 0.3 + np.diag(1 / w))
+    mean = covariance @ Phi.T @ Y / 0.3
+    moments = (mean**2).sum(axis=1) + np.diagonal(covariance)  # YYᵀ has the 1/n already
+    if groups is not None:
+        moments = np.array([moments[labels == label].mean() for label in labels])
+    assert_allclose(UPDATES["em"](evaluate(problem, w), groups), moments, rtol=1e-10)
+
+
+# --- evidence of columns and groups --------------------------------------------------------------
+
+
+def at_unit_lengths(groups=None):
+    rng = np.random.default_rng(0)
+    Phi, X = rng.standard_normal((7, 12)), rng.standard_normal((7, 5))
+    problem, _ = normalise(Phi, X, groups=groups)
+    return problem.with_noise(0.3), rng.uniform(0.1, 1, 12)
+
+
+def test_sparsity_and_quality_are_those_without_the_column():
+    problem, relevance = at_unit_lengths()
+    sparsity, quality = leave_one_out(evaluate(problem, relevance))
+    for index in range(12):
+        others = np.where(np.arange(12) == index, 0.0, relevance)
+        without = evaluate(problem, others)
+        assert_allclose(sparsity[index], without.curvature[index])
+        assert_allclose(quality[index], without.alignment[index])
+
+
+def test_the_evidence_of_a_column_is_the_drop_of_the_energy_at_its_best_relevance():
+    problem, relevance = at_unit_lengths()
+    state = evaluate(problem, relevance)
+    sparsity, quality = leave_one_out(state)
+    evidence = evidence_ratios(state, 5)
+    for index in range(12):
+        best = relevance.copy()
+        best[index] = max(0.0, (quality[index] - sparsity[index]) / sparsity[index] ** 2)
+        without = np.where(np.arange(12) == index, 0.0, relevance)
+        energies = [FullCovariance().value(evaluate(problem, each)) for each in (without, best)]
+        assert_allclose(evidence[index], 5 * (energies[0] - energies[1]), atol=1e-9)
+
+
+def test_the_evidence_of_a_group_is_what_its_removal_costs():
+    groups = Groups.of(np.arange(12) // 3, 12)
+    problem, relevance = at_unit_lengths(groups)
+    relevance = groups.expand(relevance[:4])
+    state = evaluate(problem, relevance)
+    evidence = group_evidence(state, groups, 5)
+    for group in range(4):
+        without = np.where(groups.labels == group, 0.0, relevance)
+        cost = FullCovariance().value(evaluate(problem, without)) - FullCovariance().value(state)
+        assert_allclose(evidence[group], 5 * cost, atol=1e-9)
+
+
+@pytest.mark.parametrize("size", [2, 3, 4])
+def test_the_threshold_bounds_the_rate_of_spurious_groups(size):
+    rng = np.random.default_rng(size)
+    for n in (1, 20, 200):
+        latent = rng.standard_normal((20_000, size, n))
+        ratios = np.linalg.eigvalsh(latent @ np.swapaxes(latent, 1, 2) / n)
+        excess = np.maximum(ratios - 1.0, 0.0)
+        evidence = n * (excess - np.log1p(excess)).sum(axis=1)
+        for level in (0.05, 0.005):
+            rate = np.mean(evidence > covariance_threshold(level, 1, size))
+            assert rate < level + 3.0 * np.sqrt(level / 20_000), (n, level)
+            assert n < 200 or rate > 0.5 * level
+
+
+# --- partitions of the columns -------------------------------------------------------------------
+
+
+def test_groups_of_different_sizes_by_hand():
+    groups = Groups.of([4, 2, 4, 4], 4)
+    assert groups.count == 2
+    assert_array_equal(groups.labels, [1, 0, 1, 1])
+    values = np.array([1.0, 10.0, 100.0, 1000.0])
+    assert_array_equal(groups.gather(values), [[10.0, 0.0, 0.0], [1.0, 100.0, 1000.0]])
+    assert_array_equal(groups.total(values), [10.0, 1101.0])
+    assert_array_equal(groups.expand(np.array([7.0, 8.0])), [8.0, 7.0, 8.0, 8.0])
+    assert_array_equal(groups.share(values), [1101.0, 10.0, 1101.0, 1101.0])
+
+
+def test_totals_are_those_of_a_loop_whatever_the_labels():
+    rng = np.random.default_rng(0)
+    labels = rng.integers(-3, 4, 20)
+    values = rng.standard_normal((2, 20))
+    groups = Groups.of(labels, 20)
+    expected = [values[:, labels == label].sum(axis=1) for label in np.unique(labels)]
+    np.testing.assert_allclose(groups.total(values), np.transpose(expected))
+    np.testing.assert_allclose(groups.share(values), groups.expand(groups.total(values)))
+
+
+def test_some_columns_of_a_partition_are_a_partition():
+    groups = Groups.of([5, 5, 1, 1, 5], 5).restricted(np.array([0, 2, 4]))
+    assert_array_equal(groups.labels, [1, 0, 1])
+
+
+@pytest.mark.parametrize("labels", [[[0]], [0, 1]])
+def test_labels_of_another_shape_are_refused(labels):
+    with pytest.raises(ValueError, match="one label per column"):
+        Groups.of(labels, 1)
+
+
+def test_groups_of_unequal_sizes_are_gathered_and_spread():
+    groups = Groups.of([5, 2, 5, 7, 2, 5], 6)
+    values = np.arange(10.0, 16.0)
+    assert_array_equal(groups.gather(values), [[11, 14, 0], [10, 12, 15], [13, 0, 0]])
+    assert_array_equal(groups.spread(groups.gather(values)), values)
+    # Places without a column do not matter, whatever they contain.
+    filled = np.where(groups.present > 0, groups.gather(values), -99.0)
+    assert_array_equal(groups.spread(filled), values)
+    assert_array_equal(groups.columns(np.array([2, 0])), [1, 3, 4])
+    sizes = [(numbers.tolist(), members.tolist()) for numbers, members in groups.by_size()]
+    assert sizes == [([2], [[3]]), ([0], [[1, 4]]), ([1], [[0, 2, 5]])]
+
+
+def test_a_number_of_columns_per_group():
+    assert_array_equal(Groups.of(3, 6).labels, [0, 0, 0, 1, 1, 1])
+    assert_array_equal(Groups.of(1, 3).labels, [0, 1, 2])
+    for wrong in (0, -2, 4):
+        with pytest.raises(ValueError, match=f"groups={wrong} was given for 6 columns"):
+            Groups.of(wrong, 6)

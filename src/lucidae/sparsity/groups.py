@@ -108,7 +108,7 @@ class Groups:
         places = np.zeros(self.labels.size, dtype=int)
         used = np.flatnonzero(self.present.ravel() > 0)
         places[self.members.ravel()[used]] = used
-        flat = xp.reshape(values, (-1,))
+        flat = xp.reshape(values, (self.members.size,))
         return xp.take(flat, xp.asarray(places, device=device(values)), axis=0)
 
     def total(self, values: Array) -> Array:

@@ -1,0 +1,208 @@
+"""Exact moves of one column or one group of columns, in closed form (mathematics.md 3.3 and 4.1).
+
+With all other relevances fixed, a change Δ of the prior covariance of some columns changes the
+energy per response by log|I + ΔS| − tr (I + ΔS)⁻¹ΔQ, where S and Q are the metric and the explained
+moment of these columns.
+"""
+
+import numpy as np
+import pytest
+import scipy.linalg
+from numpy.testing import assert_allclose, assert_array_equal
+from scipy.optimize import minimize
+
+from lucidae.sparsity import group_moves
+from lucidae.sparsity.group_moves import full_moves, multiples_of_identity, spherical_moves
+from lucidae.sparsity.working_set import best_change, gain_of
+
+KINDS = pytest.mark.parametrize("kind", [float, complex])
+
+
+def change_of_energy(change, S, Q):
+    T = np.eye(len(S)) + change @ S
+    return np.linalg.slogdet(T)[1] - np.trace(np.linalg.solve(T, change @ Q)).real
+
+
+def blocks(rng, size):
+    """Return a metric and an explained moment of random scales."""
+    A = rng.standard_normal((size, size + 2)) * np.exp(rng.standard_normal((size, 1)))
+    B = rng.standard_normal((size, 3)) * np.exp(rng.standard_normal(3))
+    return A @ A.T, 3.0 * B @ B.T
+
+
+def stacks(seed, size, rank, kind=float, count=60):
+    """Return covariances, metrics and explained moments of groups; every third is inactive."""
+    rng = np.random.default_rng(seed)
+
+    def normal(*shape):
+        real = rng.standard_normal(shape)
+        return real + 1j * rng.standard_normal(shape) if kind is complex else real
+
+    half, other = normal(count, size, 2 * size), normal(count, size, 2 * size)
+    other = 2.0 * other * rng.random((count, 1, 1))
+    S, Q = half @ half.conj().mT, other @ other.conj().mT
+    inverse = np.linalg.inv(np.linalg.cholesky(S))
+    part = normal(count, size, rank)
+    part = part @ part.conj().mT
+    part = part / np.linalg.eigvalsh(part)[:, -1:, None] * rng.random((count, 1, 1))
+    covariance = inverse.conj().mT @ part @ inverse
+    covariance[::3] = 0.0
+    return covariance, S, Q
+
+
+def test_no_relevance_of_a_fine_grid_beats_the_move_of_a_column():
+    rng = np.random.default_rng(0)
+    for w, curvature, alignment in rng.gamma(1.0, 2.0, (50, 3)) * [1.0, 0.2, 1.0]:
+        curvature = min(curvature, 0.99 / w)  # wS < 1, since S = 1/(w + 1/s) with s > 0
+        change = best_change(np.array([w]), np.array([curvature]), np.array([alignment]))[0]
+        gain = gain_of(change, curvature, alignment)
+        S, Q = np.array([[curvature]]), np.array([[alignment]])
+        assert_allclose(change_of_energy(np.array([[change]]), S, Q), -gain, atol=1e-12)
+        grid = np.concatenate([[0.0], np.geomspace(1e-6, 1e6, 500)]) - w
+        grown = 1.0 + grid * curvature
+        assert -gain <= (np.log(grown) - alignment * grid / grown).min() + 1e-12
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5])
+def test_no_relevance_of_a_fine_grid_beats_the_move_of_a_group(size):
+    rng = np.random.default_rng(size)
+    for _ in range(10):
+        S, Q = blocks(rng, size)
+        w = rng.choice([0.0, 0.5 / np.linalg.eigvalsh(S)[-1]])
+        moved, gain = spherical_moves(multiples_of_identity(np.array([w]), size), S[None], Q[None])
+        grid = np.concatenate([[0.0], np.exp(np.linspace(-20, 12, 500))]) - w
+        best = min(change_of_energy(change * np.eye(size), S, Q) for change in grid)
+        assert -gain[0] <= best + 1e-8 * max(1.0, abs(best))
+        change = moved[0] - w * np.eye(size)
+        assert_allclose(change_of_energy(change, S, Q), -gain[0], rtol=1e-7, atol=1e-9)
+
+
+def test_a_group_may_gain_although_its_relevance_first_raises_the_energy():
+    S, Q = np.diag([1.0, 200.0]), np.diag([60.0, 20.0])
+    assert np.trace(Q) < np.trace(S)
+    moved, gain = spherical_moves(np.zeros((1, 2, 2)), S[None], Q[None])
+    assert moved[0, 0, 0] > 1.0
+    assert gain[0] > 1.0
+
+
+def never_beaten(count, starts):
+    """Check the closed form against L-BFGS from several starts, on random blocks."""
+    rng = np.random.default_rng(0)
+    for _ in range(count):
+        size = int(rng.integers(2, 5))
+        S, Q = blocks(rng, size)
+        present = rng.standard_normal((size, size)) * rng.choice([0.0, 1.0])
+        present = 0.5 * present @ present.T / (1e-9 + np.linalg.norm(present @ present.T @ S, 2))
+        moved, gain = full_moves(present[None], S[None], Q[None])
+
+        def energy(flat, S=S, Q=Q, present=present, size=size):
+            T = flat.reshape(size, size)
+            change = T @ T.T - present
+            inverse = np.linalg.inv(np.eye(size) + S @ change)  # (I + SΔ)⁻¹
+            slope = inverse @ S - inverse @ Q @ inverse.T
+            return change_of_energy(change, S, Q), (2.0 * slope @ T).ravel()
+
+        found = [
+            minimize(energy, rng.standard_normal(size**2), jac=True, method="L-BFGS-B").fun
+            for _ in range(starts)
+        ]
+        assert -gain[0] <= min(found) + 1e-7 * max(1.0, abs(min(found)))
+        assert_allclose(change_of_energy(moved[0] - present, S, Q), -gain[0], rtol=1e-6, atol=1e-7)
+
+
+def test_quasi_newton_never_beats_the_covariance_in_closed_form():
+    never_beaten(12, 3)
+
+
+@pytest.mark.slow
+def test_quasi_newton_never_beats_the_covariance_in_closed_form_in_any_of_200_blocks():
+    never_beaten(200, 20)
+
+
+@KINDS
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_a_group_that_is_zero_gains_exactly_if_its_largest_ratio_exceeds_one(size, kind):
+    _, S, Q = stacks(3, size, 1, kind)
+    S[:5, :, -1] = S[:5, -1, :] = Q[:5, :, -1] = Q[:5, -1, :] = 0.0  # a column of zeros
+    ratios = group_moves.largest_ratios(S, Q)
+    for value, s, q in zip(ratios, S, Q, strict=True):
+        inside = np.diagonal(s).real > 0
+        parts = (part[np.ix_(inside, inside)] for part in (q, s))
+        expected = scipy.linalg.eigh(*parts, eigvals_only=True)[-1] if inside.any() else 0.0
+        assert_allclose(value, expected)
+    S, Q, ratios = S[5:], Q[5:], ratios[5:]
+    none = np.zeros_like(S)
+    moved, gains = full_moves(none, S, Q)
+    assert_array_equal(gains > 1e-12, ratios > 1.0)
+    assert_array_equal(group_moves.at_rest(S, Q), ratios < 1.0)
+    assert not spherical_moves(none.real, S, Q)[1][ratios < 1.0].any()
+    entry, largest = group_moves.entry_gains(S, Q)
+    assert_allclose(entry, gains, rtol=1e-7, atol=1e-12)
+    assert_allclose(largest.max(), ratios.max())
+    for change, s, q, gain in zip(moved, S, Q, gains, strict=True):
+        assert_allclose(change_of_energy(change, s, q), -gain, rtol=1e-8, atol=1e-10)
+
+
+@KINDS
+@pytest.mark.parametrize(("size", "rank"), [(1, 1), (2, 1), (2, 2), (3, 1), (3, 3), (5, 2)])
+def test_fast_moves_are_those_by_eigenvalues(size, rank, kind):
+    given = stacks(0, size, rank, kind)
+    moved, gains = group_moves._by_eigenvalues(*given)
+    rules = [full_moves, group_moves._by_triangles]
+    if size == 2 and kind is float:
+        rules.append(group_moves._of_pairs)
+        for place, one in enumerate(zip(*given, strict=True)):
+            found, gain = group_moves.of_one_pair(*one)
+            assert_allclose(found, moved[place], rtol=1e-9, atol=1e-11)
+            assert_allclose(gain, gains[place], rtol=1e-9, atol=1e-11)
+    for rule in rules:
+        found, gained = rule(*given)
+        assert_allclose(found, moved, atol=1e-10 * np.abs(moved).max())
+        assert_allclose(gained, gains, rtol=1e-9, atol=1e-10)
+        # What the best covariance leaves out is left out exactly: no axis has a variance of
+        # rounding errors.
+        assert_array_equal(np.linalg.matrix_rank(found), np.linalg.matrix_rank(moved))
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_singular_metrics_lose_no_digits_and_change_no_other_group(size):
+    covariance, S, Q = stacks(1, size, size)
+    alone, gained = full_moves(covariance, S, Q)
+    S[7] = np.outer(np.arange(1.0, size + 1), np.arange(1.0, size + 1)) + 1e-9 * np.eye(size)
+    covariance[7], Q[7] = 0.0, 3.0 * S[7]
+    moved, gains = full_moves(covariance, S, Q)
+    others = np.arange(len(S)) != 7
+    assert_allclose(moved[others], alone[others], rtol=1e-10, atol=1e-12)
+    assert_allclose(gains[others], gained[others], rtol=1e-10, atol=1e-12)
+    expected, gain = group_moves._by_eigenvalues(covariance[7:8], S[7:8], Q[7:8])
+    assert_allclose(moved[7], expected[0])
+    assert_allclose(gains[7], gain[0])
+    for each in (covariance, S, Q):  # columns of zeros get no variance
+        each[:, 1] = each[:, :, 1] = 0.0
+    moved, gains = full_moves(covariance, S, Q)
+    expected = group_moves._by_eigenvalues(covariance, S, Q)
+    assert not moved[:, 1].any()
+    assert_allclose(moved, expected[0], atol=1e-10)
+    assert_allclose(gains, expected[1], atol=1e-10)
+    singular = np.ones((2, 2))
+    for metric in (singular, -np.eye(2)):  # rounding errors may make a metric indefinite
+        with pytest.raises(np.linalg.LinAlgError):
+            group_moves.of_one_pair(0.0 * singular, metric, np.eye(2))
+
+
+@pytest.mark.parametrize("most", [5, 20])
+def test_a_ranking_of_the_best_groups_has_the_largest_gains_of_all(most):
+    rng = np.random.default_rng(0)
+    half, other = rng.standard_normal((2, 400, 3, 6))
+    other = other * rng.uniform(0.2, 3.0, (400, 1, 1))
+    S, Q = half @ half.mT, other @ other.mT
+    weights = np.where(rng.random(400) < 0.05, 0.1 / np.linalg.eigvalsh(S)[:, -1], 0.0)
+    present = multiples_of_identity(weights, 3)
+    _, every = spherical_moves(present, S, Q)
+    _, best = spherical_moves(present, S, Q, most)
+    active = weights > 0
+    assert_allclose(best[active], every[active])
+    order = np.argsort(-np.where(active, 0.0, every))[:most]
+    assert_allclose(best[order], every[order])
+    assert (best <= every + 1e-12).all()
+    assert np.count_nonzero(best) < np.count_nonzero(every)
