@@ -1,6 +1,9 @@
 """Random problems and independent references for the tests of the dropout family."""
 
+from typing import NamedTuple
+
 import numpy as np
+import scipy.sparse
 from hypothesis import strategies as st
 from scipy.optimize import minimize
 
@@ -16,6 +19,73 @@ def regression_data(seed=0, n=80, features=5, targets=3):
     rng = np.random.default_rng(seed)
     X = rng.standard_normal((n, features)) @ rng.standard_normal((features, features)) + 2.0
     return X, X @ rng.standard_normal((features, targets)) + rng.standard_normal((n, targets)) - 4.0
+
+
+class Optimum(NamedTuple):
+    """The optimal network of rows in memory: coefficients U Vᵀ and what the estimators report."""
+
+    coef: np.ndarray
+    rank: int
+    threshold: float
+    singular_values: np.ndarray
+    objective: float
+    explained: float  # ‖M‖², the part of E‖y‖² that least squares explains
+
+
+def dense(X):
+    return np.asarray(X.toarray() if scipy.sparse.issparse(X) else X, dtype=np.float64)
+
+
+def scaled_rows(X, Y, weights=None, centered=True):
+    """Return rows of positive weight, centred twice and multiplied by the roots of their shares."""
+    X, Y = dense(X), dense(Y).reshape(X.shape[0], -1)
+    weights = np.ones(len(X)) if weights is None else np.asarray(weights, dtype=float)
+    X, Y, share = X[weights > 0], Y[weights > 0], weights[weights > 0] / weights.sum()
+    if centered:
+        X, Y = X - X[0], Y - Y[0]
+        for _ in range(2):
+            X, Y = X - share @ X, Y - share @ Y
+    root = np.sqrt(share)[:, None]
+    return X * root, Y * root
+
+
+def numpy_optimum(
+    X, Y, dropout, width, *, weights=None, centered=True, alpha=0.0, resolution=1e-13
+):
+    """Return the optimum from singular value decompositions of the rows, by NumPy alone.
+
+    With rows A = P diag(a) Wᵀ, outputs B and a ridge penalty ρ, the least-squares map for white
+    inputs is M = BᵀP diag(a/√(a² + ρ)). Its singular values are reduced as Mianjy et al. 2018,
+    Algorithm 3 says.
+    """
+    A, B = scaled_rows(X, Y, weights, centered)
+    total = len(A) if weights is None else np.sum(weights)
+    strength, ridge = dropout / (1 - dropout), alpha / total
+    sizes = np.sqrt((A**2).sum(axis=0))
+    units = np.where(sizes > 0, sizes if alpha == 0.0 else 1.0, 1.0)
+    P, a, Wt = np.linalg.svd(A / units, full_matrices=False)
+    kept = a > resolution * a.max(initial=0.0)
+    P, a, Wt = P[:, kept], a[kept], Wt[kept]
+    codes, loaded = P.T @ B, a**2 + ridge
+    M = codes.T * (a / np.sqrt(loaded))
+    floor = ((B - P @ codes) ** 2).sum() + (codes.T**2 * (ridge / loaded)).sum()
+    U, s, Qt = np.linalg.svd(M, full_matrices=False)
+    sums = np.cumsum(s[:width])
+    levels = strength * sums / (width + strength * np.arange(1, len(sums) + 1))
+    rank = int(np.sum((s[:width] > levels) & (s[:width] > 1e-12 * s.max(initial=0.0))))
+    level = float(levels[rank - 1]) if rank else 0.0
+    coef = (U[:, :rank] * (s[:rank] - level)) @ (Qt[:rank] / np.sqrt(loaded)) @ (Wt / units)
+    least = (s[rank:] ** 2).sum() + rank * level**2
+    penalty = strength / width * (s[:rank] - level).sum() ** 2
+    return Optimum(coef, rank, level, s[:width], floor + least + penalty, float((M**2).sum()))
+
+
+def dropout_loss(U, V, X, Y, dropout, weights=None, centered=True):
+    """Return the expected dropout loss of weights on rows, by its definition."""
+    A, B = scaled_rows(X, Y, weights, centered)
+    U, hidden = dense(U), A @ dense(V)
+    penalty = (U**2).sum(axis=0) @ (hidden**2).sum(axis=0)
+    return ((B - hidden @ U.T) ** 2).sum() + dropout / (1 - dropout) * penalty
 
 
 @st.composite

@@ -108,12 +108,17 @@ def test_equalizing_keeps_the_function_and_levels_the_importance(seed, outputs, 
     assert metrics.path_norm(P, Q) ** 2 == pytest.approx(nuclear**2 / width)
 
 
-def test_a_pair_of_very_different_scales():
+def test_a_pair_of_very_different_huge_or_tiny_scales():
     rng = np.random.default_rng(1)
     U, V = 1e150 * rng.standard_normal((4, 3)), 1e-150 * rng.standard_normal((5, 3))
     P, Q = equalize_pair(U, V)
     assert_allclose(P @ Q.T, U @ V.T, atol=1e-12)
     assert metrics.equalization_variance(P, Q) < 1e-20
+    U, V = rng.standard_normal((4, 3)), rng.standard_normal((5, 3))
+    expected = equalize_pair(U, V)
+    for scale in (1e-150, 1e150, 1e300):
+        for found, unit in zip(equalize_pair(scale * U, scale * V), expected, strict=True):
+            assert_allclose(found / scale, unit, rtol=1e-12, atol=1e-12)
 
 
 def test_equalizers_stay_in_their_library_and_dtype(xp):
@@ -134,29 +139,6 @@ def test_input_is_not_modified():
     equalize(U)
     equalize_pair(U, U)
     assert_allclose(U, before, rtol=0)
-
-
-@pytest.mark.parametrize(
-    ("given", "match"),
-    [
-        (np.ones(3), "shape"),
-        (np.ones((3, 0)), "shape"),
-        (np.full((2, 2), np.nan), "NaN"),
-        (np.full((2, 2), np.inf), "infinity"),
-    ],
-)
-def test_bad_weights_are_refused(given, match):
-    with pytest.raises(ValueError, match=match):
-        equalize(given)
-
-
-def test_bad_settings_are_refused():
-    with pytest.raises(ValueError, match="power of two"):
-        equalize(np.ones((2, 3)), method="hadamard")
-    with pytest.raises(ValueError, match="method"):
-        equalize(np.ones((2, 3)), method="magic")
-    with pytest.raises(ValueError, match="columns"):
-        equalize_pair(np.ones((2, 3)), np.ones((2, 4)))
 
 
 def test_result_is_a_network_that_weights_can_use():

@@ -9,15 +9,19 @@ from scipy.optimize import minimize
 
 from dropout.problems import dense_hessian, pack, seeds, symmetric, unpack
 from lucidae.dropout import (
+    DropoutObjective,
     LinearProblem,
+    Weights,
     classify,
     equalized_critical_points,
     scalar_surface,
+    smallest_curvature,
     solve_tied,
 )
-from lucidae.dropout.landscape import Kind, smallest_curvature, tied_objective
-from lucidae.dropout.objectives import DropoutObjective, Weights
-from lucidae.dropout.theory import small_dropout_bound
+
+
+def tied_objective(M, strength):
+    return DropoutObjective(LinearProblem.from_matrix(M), strength)
 
 
 def tied_hessian(objective, U):
@@ -60,10 +64,10 @@ def test_strict_saddles_are_confirmed_by_the_dense_hessian(drawn):
         verdict = classify(point.factor, M, strength)
         lowest = np.linalg.eigvalsh(tied_hessian(objective, point.factor))[0]
         if point.index == 0:
-            assert verdict.kind is Kind.GLOBAL_MINIMUM
+            assert verdict.kind == "global minimum"
             assert not verdict.direction.any()
             continue
-        assert verdict.kind is Kind.EQUALIZED_SADDLE
+        assert verdict.kind == "strict saddle: equalized"
         assert verdict.curvature == pytest.approx(lowest, rel=1e-6)  # no direction has less
         assert np.linalg.norm(verdict.direction) == pytest.approx(1.0)
         step = 1e-3 * verdict.direction
@@ -84,7 +88,7 @@ def test_unequalized_critical_points_are_strict_saddles(seed, strength):
     assert np.abs(objective.tied_gradient(U)).max() < 1e-10
     verdict = classify(U, M, strength)
     lengths = np.sum(U**2, axis=0)
-    assert verdict.kind is Kind.UNEQUALIZED_SADDLE
+    assert verdict.kind == "strict saddle: not equalized"
     rotation = np.column_stack([U[:, 1], -U[:, 0]])
     product = objective.tied_hessian_product(U, rotation)
     along = np.sum(rotation * product)
@@ -108,14 +112,26 @@ def test_every_local_minimum_is_global_for_every_strength(drawn):
     options = {"maxiter": 4000, "maxfun": 8000, "ftol": 0.0, "gtol": 1e-8}
     ended = minimize(both, start, jac=True, method="L-BFGS-B", options=options)
     verdict = classify(ended.x.reshape(4, width), M, strength, tolerance=1e-5)
-    assert verdict.kind is Kind.GLOBAL_MINIMUM, verdict
+    assert verdict.kind == "global minimum", verdict
+
+
+@given(seeds(), st.sampled_from([0.1, 1.0, 8.0]), st.integers(1, 5))
+def test_critical_points_of_a_positive_target_lie_below_it(seed, strength, width):
+    """Mianjy et al. 2018, Lemma D.1, which needs M ⪰ 0 for directions outside of the range of U."""
+    square = np.random.default_rng(seed).standard_normal((4, 4))
+    M = square @ square.T
+    for point in equalized_critical_points(M, strength, width):
+        assert np.linalg.eigvalsh(M - point.factor @ point.factor.T)[0] > -1e-9
+    M = np.diag([2.0, -1.0])
+    point = equalized_critical_points(M, strength, width)[0]
+    assert np.linalg.eigvalsh(M - point.factor @ point.factor.T)[0] == pytest.approx(-1.0)
 
 
 def test_the_papers_condition_is_not_needed():
     # λ = 5 is far above the bound of Theorem 4.3, and the saddle that the theorem leaves open,
     # the leading eigenvector alone although the optimum has two, still has negative curvature.
     M, strength, width = np.diag([3.0, 2.7, 0.2]), 5.0, 3
-    assert strength > small_dropout_bound(np.array([3.0, 2.7, 0.2]), width)
+    assert strength > width * 0.2 / (2.8 + 2.5)
     points = {p.eigenvectors: p for p in equalized_critical_points(M, strength, width)}
     assert points[(0, 1)].index == 0
     saddle = points[(0,)]
@@ -128,19 +144,19 @@ def test_points_that_are_not_critical_get_the_negative_gradient():
     M = np.diag([2.0, 1.0])
     U = np.array([[1.0, 0.2], [0.3, 0.5]])
     verdict = classify(U, M, 0.5)
-    assert verdict.kind is Kind.NOT_CRITICAL
+    assert verdict.kind == "not critical"
     objective = tied_objective(M, 0.5)
     assert objective.tied_value(U + 1e-4 * verdict.direction) < objective.tied_value(U)
 
 
 def test_without_dropout_columns_may_be_unequal():
     M = np.diag([3.0, 1.0])
-    assert classify(np.diag([3.0, 1.0]) ** 0.5, M, 0.0).kind is Kind.GLOBAL_MINIMUM
-    assert classify(np.array([[0.0], [1.0]]), M, 0.0).kind is Kind.EQUALIZED_SADDLE
+    assert classify(np.diag([3.0, 1.0]) ** 0.5, M, 0.0).kind == "global minimum"
+    assert classify(np.array([[0.0], [1.0]]), M, 0.0).kind == "strict saddle: equalized"
 
 
 def test_negative_targets_have_zero_as_their_minimum():
-    assert classify(np.zeros((2, 3)), -np.eye(2), 0.5).kind is Kind.GLOBAL_MINIMUM
+    assert classify(np.zeros((2, 3)), -np.eye(2), 0.5).kind == "global minimum"
     assert len(equalized_critical_points(-np.eye(2), 0.5, 3)) == 1
 
 
@@ -192,7 +208,7 @@ def test_verdicts_on_torch_tensors():
     M = torch.diag(torch.tensor([2.0, 1.0], dtype=torch.float64))
     U = torch.zeros((2, 2), dtype=torch.float64, requires_grad=True)
     verdict = classify(U, M, 0.5)
-    assert verdict.kind is Kind.EQUALIZED_SADDLE
+    assert verdict.kind == "strict saddle: equalized"
     assert isinstance(verdict.direction, torch.Tensor)
 
 

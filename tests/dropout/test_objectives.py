@@ -1,5 +1,7 @@
 """The expected dropout loss is what dropout minimises on average, and its derivatives are right."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -16,7 +18,16 @@ from dropout.problems import (
 )
 from lucidae import SecondMoment, metrics
 from lucidae.dropout import DropoutObjective, LinearProblem, Weights
-from lucidae.dropout.objectives import draw_masks, paper_direction, sampled_gradient
+from lucidae.dropout.objectives import (
+    check_hidden_units,
+    data_resolution,
+    draw_masks,
+    paper_direction,
+    sampled_gradient,
+    second_about,
+    varying,
+)
+from lucidae.dropout.sgd import spectral_bound
 
 
 @pytest.mark.parametrize("correlated", [False, True], ids=["white", "correlated"])
@@ -159,10 +170,158 @@ def test_a_stack_of_networks_equals_its_members(xp):
         )
 
 
-def test_uncentred_moments_keep_the_mean():
-    rng = np.random.default_rng(5)
-    X, Y = rng.standard_normal((30, 3)) + 4.0, rng.standard_normal((30, 2)) - 2.0
-    problem = LinearProblem.from_moment(SecondMoment.of(np.hstack([X, Y])), 3, centered=False)
-    assert_allclose(problem.inputs, X.T @ X / 30)
-    assert_allclose(problem.cross, Y.T @ X / 30)
-    assert_allclose(problem.energy, np.sum(Y**2) / 30)
+def test_layers_need_the_same_hidden_units():
+    check_hidden_units(np.ones((2, 3)), np.ones((5, 3)))
+    with pytest.raises(ValueError, match=r"U has 3 columns and V has 2"):
+        check_hidden_units(np.ones((2, 3)), np.ones((3, 2)))
+
+
+@pytest.mark.parametrize(("error", "white"), [(0.0, True), (1e-8, True), (1.1e-8, False)])
+def test_inputs_are_white_up_to_their_tolerance(error, white):
+    inputs = np.eye(2) + error * np.array([[0.0, 1.0], [1.0, 0.0]])
+    assert LinearProblem(np.ones((1, 2)), inputs, 1.0).is_white is white
+    assert LinearProblem(np.ones((1, 2)), None, 1.0).is_white is True
+
+
+def test_second_moment_about_any_center():
+    X = np.random.default_rng(0).standard_normal((9, 3)) + 1.0
+    for center in (np.zeros(3), np.array([2.0, -1.0, 0.5])):
+        expected = (X - center).T @ (X - center) / 9
+        assert_allclose(second_about(SecondMoment.of(X), center), expected, atol=1e-14)
+
+
+def test_a_triangular_factor_of_the_rows_gives_the_same_figures_as_their_moment():
+    rng = np.random.default_rng(1)
+    X, Y = rng.standard_normal((20, 3)), rng.standard_normal((20, 2))
+    rows = np.hstack([X, Y]) / np.sqrt(20)
+    plain = LinearProblem.from_second(rows.T @ rows, 3)
+    rooted = LinearProblem(plain.cross, plain.inputs, plain.energy, np.linalg.qr(rows)[1])
+    weights = Weights(rng.standard_normal((2, 4)), rng.standard_normal((3, 4)))
+    U, V = weights
+    expected = np.mean(np.sum((Y - X @ V @ U.T) ** 2, axis=1))
+    scores = np.linalg.norm(U, axis=0) * np.sqrt(np.mean((X @ V) ** 2, axis=0))
+    for problem in (plain, rooted):
+        objective = DropoutObjective(problem, 0.7)
+        assert float(objective.loss(weights)) == pytest.approx(expected)
+        assert_allclose(objective.importance(weights), scores)
+        assert float(objective.value(weights)) == pytest.approx(expected + 0.7 * np.sum(scores**2))
+
+
+@pytest.mark.parametrize("centered", [False, True])
+def test_problems_of_a_moment_count_its_rows(centered):
+    rows = np.random.default_rng(2).standard_normal((9, 3)) + 1.0
+    moment, center = SecondMoment.of(rows), rows.mean(axis=0) * centered
+    second = (rows - center).T @ (rows - center) / 9
+    joint = LinearProblem.from_moment(moment, 2, centered=centered)
+    assert joint.n_rows == 9 - centered
+    assert_allclose(joint.cross, second[2:, :2], atol=1e-14)
+    own = LinearProblem.autoencoder(moment, centered=centered)
+    assert own.n_rows == 9 - centered
+    assert_allclose(own.cross, second, atol=1e-14)
+    assert_allclose(own.inputs, second, atol=1e-14)
+    assert own.energy == pytest.approx(np.trace(second))
+
+
+def test_squares_of_a_matrix_that_leave_double_precision_are_refused():
+    for size, words in ((1e160, "overflow.* Divide"), (1e-145, "underflow.* Multiply")):
+        with pytest.raises(ValueError, match=words):
+            LinearProblem.from_matrix(np.array([[size, 0.0]]))
+    assert LinearProblem.from_matrix(np.zeros((1, 2))).energy == 0.0
+    assert LinearProblem.from_matrix(np.array([[1e-139]])).energy == pytest.approx(1e-278)
+
+
+@pytest.mark.parametrize("size", [0.1, 3.0])
+@pytest.mark.parametrize("cross", [0.1, 3.0, 1e150])
+def test_stationarity_is_the_relative_norm_of_the_gradient(size, cross):
+    rng = np.random.default_rng(3)
+    matrix = cross * (lambda A: A + A.T)(rng.standard_normal((3, 3)))
+    objective = DropoutObjective(LinearProblem.from_matrix(matrix), 0.5)
+    U, V = size * rng.standard_normal((2, 3, 2))
+    norm = np.linalg.norm(matrix / cross) * cross
+    on_left, on_right = objective.gradient(Weights(U, V))
+    expected = np.hypot(np.linalg.norm(on_left / norm), np.linalg.norm(on_right / norm))
+    expected /= 2 * np.sqrt(np.sum(U**2) + np.sum(V**2))
+    assert float(objective.stationarity(Weights(U, V))) == pytest.approx(expected)
+    tied = np.linalg.norm(objective.tied_gradient(U) / norm) / (4 * np.linalg.norm(U))
+    assert float(objective.tied_stationarity(U)) == pytest.approx(tied)
+
+
+def test_stationarity_without_data_or_weights():
+    U = np.random.default_rng(4).standard_normal((3, 2))
+    nothing = DropoutObjective(LinearProblem.from_matrix(np.zeros((3, 3))), 0.5)
+    expected = np.linalg.norm(nothing.tied_gradient(U))
+    assert float(nothing.tied_stationarity(U)) == pytest.approx(expected)
+    some = DropoutObjective(LinearProblem.from_matrix(np.eye(3)), 0.5)
+    assert float(some.tied_stationarity(0.0 * U)) == 0.0
+
+
+def test_a_unit_is_kept_if_its_number_is_below_the_probability():
+    # The numbers are in [0, 1): a number equal to the probability is not below it.
+    rng = SimpleNamespace(random_sample=lambda shape: np.linspace(0.0, 0.75, *shape))
+    assert draw_masks(rng, (4,), np.array(0.5)).tolist() == [1.0, 1.0, 0.0, 0.0]
+
+
+def test_few_rows_and_their_moment_are_the_same_problem():
+    rng = np.random.default_rng(3)
+    root = rng.standard_normal((4, 7))
+    second = root.T @ root
+    found = LinearProblem.from_root(root, 5, 4.0)
+    assert found.inputs is None
+    assert_allclose(found.cross, second[5:, :5])
+    assert_allclose(found.outputs, second[5:, 5:])
+    assert found.energy == pytest.approx(np.trace(second[5:, 5:]))
+    assert found.n_rows == 4.0
+    assert not found.is_white
+    given = LinearProblem(second[5:, :5], second[:5, :5], found.energy)
+    for right in (rng.standard_normal((5, 3)), rng.standard_normal((2, 5, 3))):
+        assert_allclose(found.through_inputs(right), given.through_inputs(right))
+        assert_allclose(found.through_inputs(right), second[:5, :5] @ right)
+
+
+def test_the_resolution_of_single_precision_exceeds_its_rounding_errors():
+    """The smallest singular values of standardised low-rank inputs, rounded to float32."""
+    precision = float(np.finfo(np.float32).eps)
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        n, m = rng.integers(20, 200), rng.integers(2, 15)
+        X = rng.standard_normal((n, 1)) @ rng.standard_normal((1, m)) + rng.uniform(-5, 5, m)
+        rounded = X.astype(np.float32).astype(np.float64)
+        mean, deviations = rounded.mean(axis=0), rounded.std(axis=0)
+        noise = np.linalg.svd((rounded - mean) / deviations / np.sqrt(n))[1][1]
+        level = data_resolution(precision, deviations, mean)
+        assert noise < level < 1e3 * noise
+        assert data_resolution(2.0**-52, deviations, mean) == 0.0
+
+
+def test_a_column_varies_by_more_than_the_rounding_error_of_its_mean():
+    eps = 2.0**-52
+    deviations = np.array([0.0, 3.9 * eps, 4.1 * eps, 0.0, 1e-150])
+    mean = np.array([1.0, 1.0, 1.0, 0.0, 0.0])
+    assert varying(deviations**2, mean).tolist() == [0.0, 0.0, 1.0, 0.0, 1.0]
+
+
+@pytest.mark.parametrize("value", [1e300, -1e300])
+def test_huge_constant_columns_do_not_overflow_silently(value):
+    """Warnings are errors: the squares of these numbers are not computed."""
+    mean = np.array([value, 0.0, 1.0])
+    found = varying(np.array([0.0, 0.0, 1.0]), mean)
+    np.testing.assert_array_equal(found, [0.0, 0.0, 1.0])
+
+
+def test_equal_importance_alone_does_not_make_the_penalty_that_of_the_nuclear_norm():
+    """Proof of Mianjy et al. 2018, Theorem 3.4: it is so at an optimum, not for every such pair."""
+    U, V = np.array([[1.0, 1.0]]), np.array([[1.0, -1.0]])
+    assert np.ptp(metrics.importance_scores(U, V)) == 0
+    objective = DropoutObjective(LinearProblem.from_matrix(np.ones((1, 1))), 0.5)
+    assert float(objective.regularizer(Weights(U, V))) == pytest.approx(1.0)
+    assert np.linalg.norm(U @ V.T, "nuc") == 0
+
+
+def test_spectral_bound_bounds():
+    rng = np.random.default_rng(0)
+    for shape in [(5, 3), (3, 5), (40, 40)]:
+        M = rng.standard_normal(shape)
+        norm = np.linalg.norm(M, 2)
+        assert norm <= spectral_bound(M) <= min(shape) ** 0.125 * norm
+    assert spectral_bound(np.zeros((2, 2))) == 0.0
+    assert spectral_bound(1e200 * np.eye(2)) == pytest.approx(2**0.125 * 1e200)

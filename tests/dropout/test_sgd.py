@@ -6,10 +6,15 @@ import scipy.sparse
 from numpy.testing import assert_allclose
 
 from lucidae.datasets import make_linear_network
-from lucidae.dropout import LinearProblem, Weights, descend, scalar_surface, solve
-from lucidae.dropout.objectives import paper_direction, sampled_gradient
-from lucidae.dropout.sgd import SCHEDULES, GaussianSource, SampleSource, spectral_bound
-from lucidae.iteration import Status
+from lucidae.dropout import (
+    GaussianSource,
+    LinearProblem,
+    SampleSource,
+    Weights,
+    descend,
+    scalar_surface,
+    solve,
+)
 
 STRENGTHS = (0.1, 0.5, 1.0)
 
@@ -95,41 +100,6 @@ def test_tied_scalar_networks_walk_to_a_corner_of_the_surface(strength):
         assert np.abs(minima - end).max(axis=1).min() < 0.1
 
 
-def test_starts_and_ties_that_do_not_fit_are_refused():
-    M = np.ones((2, 3))
-    rng = np.random.RandomState(0)
-    with pytest.raises(ValueError, match="tied"):
-        descend(GaussianSource(M), M, [0.5], 2, rng=rng, tied=True)
-    with pytest.raises(ValueError, match="start"):
-        descend(GaussianSource(M), M, [0.5], 2, rng=rng, start=Weights(M, M))
-    with pytest.raises(ValueError, match="schedule"):
-        descend(GaussianSource(M), M, [0.5], 2, rng=rng, schedule="cosine")
-    with pytest.raises(ValueError, match="learning_rate"):
-        descend(GaussianSource(M), M, [0.5], 2, rng=rng, learning_rate=-1.0)
-
-
-def test_the_papers_step_is_the_exact_gradient_at_another_rate():
-    M = make_linear_network(1, 4, 3, random_state=0).coef
-    keep, rate = 0.6, 0.01
-
-    def run(direction, learning_rate):
-        return descend(
-            GaussianSource(M),
-            M,
-            [1 - keep],
-            2,
-            rng=np.random.RandomState(3),
-            direction=direction,
-            learning_rate=learning_rate,
-            limit=50,
-            batch_size=1,
-            tolerance=0.0,
-        ).value
-
-    exact, paper = run(sampled_gradient, rate), run(paper_direction, 2 * rate / keep)
-    assert_allclose(exact.left, paper.left, rtol=1e-10)
-
-
 def test_one_seed_gives_one_result_on_every_library(xp):
     M = make_linear_network(1, 5, 4, random_state=0).coef
     settings = {"limit": 60, "batch_size": 4, "tolerance": 0.0, "check_every": 20}
@@ -148,7 +118,7 @@ def test_a_falling_rate_ends_closer_than_a_constant_one():
     M = make_linear_network(1, 10, 8, random_state=0).coef
     optimum = solve(LinearProblem.from_matrix(M), 1.0, 4).value
     excess = {}
-    for schedule in SCHEDULES:
+    for schedule in ("constant", "inverse", "linear"):
         solution = descend(
             GaussianSource(M),
             M,
@@ -183,7 +153,7 @@ def test_automatic_rate_is_stable(features, outputs, width, batch_size):
         tolerance=0.0,
         check_every=30,
     )
-    assert solution.status is Status.ITERATION_LIMIT
+    assert solution.status.name == "ITERATION_LIMIT"
     objective = solution.history["objective"]
     assert np.all(objective[-1] < objective[0])
 
@@ -193,18 +163,8 @@ def test_too_large_a_rate_is_said_to_diverge():
     solution = descend(
         GaussianSource(M), M, [0.5], 3, rng=np.random.RandomState(0), learning_rate=50.0, limit=500
     )
-    assert solution.status is Status.DIVERGED
+    assert solution.status.name == "DIVERGED"
     assert np.isfinite(solution.value.left).all()
-
-
-def test_spectral_bound_bounds():
-    rng = np.random.default_rng(0)
-    for shape in [(5, 3), (3, 5), (40, 40)]:
-        M = rng.standard_normal(shape)
-        norm = np.linalg.norm(M, 2)
-        assert norm <= spectral_bound(M) <= min(shape) ** 0.125 * norm
-    assert spectral_bound(np.zeros((2, 2))) == 0.0
-    assert spectral_bound(1e200 * np.eye(2)) == pytest.approx(2**0.125 * 1e200)
 
 
 def test_sampled_rows_follow_their_weights_and_sparse_equals_dense():

@@ -16,10 +16,6 @@ from lucidae.dropout import (
     solve,
     solve_tied,
 )
-from lucidae.dropout.solvers import leading_svd
-from lucidae.dropout.theory import (
-    optimal_value,
-)
 
 
 def check_against_descent(drawn, seed, starts):
@@ -33,10 +29,10 @@ def check_against_descent(drawn, seed, starts):
     assert reached <= value + 1e-8 * problem.energy  # and is reached
 
 
-@settings(max_examples=200)
+@settings(max_examples=40)
 @given(problems(largest=5), seeds())
-def test_closed_form_equals_the_best_descent_on_200_problems(drawn, seed):
-    check_against_descent(drawn, seed, starts=3)
+def test_closed_form_equals_the_best_descent(drawn, seed):
+    check_against_descent(drawn, seed, starts=2)
 
 
 @pytest.mark.slow
@@ -150,37 +146,14 @@ def test_tied_closed_form_is_the_best_of_many_descents(seed, width, strength):
     assert reached <= value + 1e-5
 
 
-@pytest.mark.parametrize("shape", [(500, 430), (430, 500)])
-def test_few_triples_of_a_large_matrix_equal_the_full_decomposition(shape):
-    rng = np.random.default_rng(0)
-    P, _ = np.linalg.qr(rng.standard_normal((shape[0], 430)))
-    Q, _ = np.linalg.qr(rng.standard_normal((shape[1], 430)))
-    s = np.exp(-0.02 * np.arange(430))
-    M = (P * s) @ Q.T
-    left, values, rightt = leading_svd(M, 20)
-    assert values.shape[0] == 20
-    assert_allclose(values, s[:20], rtol=1e-10)
-    assert_allclose((left * values) @ rightt, (P[:, :20] * s[:20]) @ Q[:, :20].T, atol=1e-10)
-
-
-def test_faint_triples_come_from_the_full_decomposition():
-    rng = np.random.default_rng(1)
-    P, _ = np.linalg.qr(rng.standard_normal((420, 410)))
-    s = np.exp(-1.0 * np.arange(410))
-    M = P * s
-    _, values, _ = leading_svd(M, 30)
-    assert_allclose(values[:30], s[:30], rtol=1e-3)  # e⁻²⁹ ≈ 3e-13 of the first
-    few = leading_svd(M, 30, strength=5.0)[1]
-    assert few.shape[0] == 30  # only the leading few survive: no need for the full one
-    solution = solve(LinearProblem.from_matrix(M), 5.0, 30)
-    assert solution.value == pytest.approx(optimal_value(s, 5.0, 30), rel=1e-12)
-
-
 def test_tie_at_the_cut_is_not_unique():
     problem = LinearProblem.from_matrix(np.diag([2.0, 1.0, 1.0]))
     assert not solve(problem, 0.01, 2).unique
     assert solve(problem, 0.01, 3).unique
     assert solve(problem, 100.0, 2).unique  # dropout removes both
+    for difference, unique in ((3e-9, True), (3e-10, False)):
+        near = LinearProblem.from_matrix(np.diag([2.0, 1.0, 1.0 - difference]))
+        assert solve(near, 0.1, 2).unique is unique
 
 
 def test_closed_form_on_every_library(xp):

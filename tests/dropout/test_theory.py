@@ -1,4 +1,4 @@
-"""Shrinkage, breakpoints and codes in closed form satisfy their optimality conditions."""
+"""Shrinkage, breakpoints and codes in closed form: conditions, lemmas, figures by hand."""
 
 import numpy as np
 import pytest
@@ -6,20 +6,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
-from lucidae.dropout import (
-    DropoutObjective,
-    LinearProblem,
-    solve,
-)
+from dropout.problems import seeds, symmetric
+from lucidae.dropout import DropoutObjective, LinearProblem, solve
 from lucidae.dropout.theory import (
     breakpoints,
     code_map,
+    dropout_of,
     optimal_rank,
     optimal_value,
+    rank_tolerance,
     shrink,
     small_dropout_bound,
     strength_of,
 )
+
+EPS = float(np.finfo(float).eps)
 
 
 @given(
@@ -80,10 +81,6 @@ def test_small_dropout_condition_says_that_the_rank_is_full(values, strength):
     assert bound == pytest.approx(paper, rel=1e-6)
 
 
-def test_breakpoints_by_hand():
-    assert_allclose(breakpoints(np.array([3.0, 2.0, 1.0]), 3), [np.inf, 6.0, 1.0])
-
-
 def test_codes_solve_the_ridge_problem_of_the_docstring():
     rng = np.random.default_rng(2)
     V, strength = rng.standard_normal((6, 3)), 0.7
@@ -99,3 +96,143 @@ def test_codes_solve_the_ridge_problem_of_the_docstring():
 def test_impossible_dropout_is_refused(dropout):
     with pytest.raises(ValueError, match="dropout"):
         strength_of(dropout)
+
+
+def test_strength_and_dropout_are_inverse_of_each_other():
+    assert strength_of(0.75) == 3.0
+    assert dropout_of(3.0) == 0.75
+    assert strength_of(0) == dropout_of(0.0) == 0.0
+
+
+def test_rank_and_threshold_by_hand():
+    # s = (5, 3, 2), r = 4, λ = 4: r sⱼ against λ Σ(sᵢ − sⱼ): 12 > 8 keeps two, 8 < 16 drops one.
+    s = np.array([5.0, 3.0, 2.0])
+    assert optimal_rank(s, 4.0, 4) == 2
+    rank, threshold, values = shrink(s, 4.0, 4)
+    # α = λ Σs/(r + λρ) = 4·8/12.
+    assert (rank, threshold) == (2, pytest.approx(8 / 3))
+    assert_allclose(values, [5 - 8 / 3, 3 - 8 / 3, 0.0])
+    # λ(Σs)²/(r + λρ) + 2² = 4·64/12 + 4.
+    assert optimal_value(s, 4.0, 4) == pytest.approx(64 / 3 + 4)
+    assert optimal_value(s[:2], 4.0, 4, 38.0) == pytest.approx(64 / 3 + 4)
+    # A total below the squares of the given values cannot be: their tail counts.
+    assert optimal_value(s, 4.0, 4, 30.0) == pytest.approx(64 / 3 + 4)
+
+
+def test_at_a_breakpoint_the_smaller_rank_is_taken():
+    # r s₂ = λ(s₁ − s₂) at λ = 2·1/(3 − 1)·… : s = (3, 1), r = 2 gives λ₂ = 1.
+    s = np.array([3.0, 1.0])
+    assert_allclose(breakpoints(s, 2), [np.inf, 1.0])
+    assert optimal_rank(s, 1.0, 2) == 1
+    assert optimal_rank(s, 1.0 - 1e-12, 2) == 2
+    assert shrink(s, 1.0, 2).values.tolist() == [2.0, 0.0]
+
+
+def test_the_rank_is_at_most_the_width_and_zero_for_no_singular_values():
+    s = np.array([3.0, 2.9, 2.8])
+    assert [optimal_rank(s, 0.1, width) for width in (1, 2, 3, 4)] == [1, 2, 3, 3]
+    assert optimal_rank(np.array([]), 1.0, 2) == 0
+    assert shrink(np.zeros(2), 1.0, 2)[:2] == (0, 0.0)
+    assert shrink(np.zeros(2), 1.0, 2).values.tolist() == [0.0, 0.0]
+
+
+def test_singular_values_at_rounding_level_count_as_zero():
+    sizes = ((2, 9.0, 1), (2, 10.0, 1), (2, 11.0, 2), (12, 11.0, 1), (12, 13.0, 12))
+    for size, last, rank in sizes:
+        s = np.r_[1.0, np.full(size - 1, last * EPS)]
+        assert optimal_rank(s, 0.0, size) == rank
+    assert rank_tolerance(np.array([2.0, 1.0])) == 20 * EPS
+    assert rank_tolerance(np.array([2.0, 1.0]), 3) == 6 * EPS
+    for last in (9, 10):
+        assert breakpoints(np.array([1.0, last * EPS]), 2)[1] == 0.0
+
+
+def test_breakpoints_are_where_the_condition_of_the_paper_fails():
+    s = np.array([5.0, 4.0, 4.0, 1.0])
+    # r sⱼ / Σ(sᵢ − sⱼ) with r = 3: the first is infinite, then 12/1, 12/1.
+    assert_allclose(breakpoints(s, 3), [np.inf, 12.0, 12.0])
+    assert_allclose(breakpoints(s, 6), [np.inf, 24.0, 24.0, 6 / 10])
+    assert_allclose(breakpoints(np.array([1.0, 0.75]), 2), [np.inf, 6.0])
+    assert np.isinf(breakpoints(np.array([2.0, 2.0]), 2)).all()
+
+
+def test_small_dropout_bound_counts_positive_eigenvalues_alone():
+    assert small_dropout_bound(np.array([3.0, 2.0]), 3) == 0.0
+    assert small_dropout_bound(np.array([3.0, -1.0]), 2) == 0.0
+    assert small_dropout_bound(np.array([3.0, 2.0, 1.0]), 2) == 4.0
+    assert small_dropout_bound(np.array([3.0, 2.0, 1.0]), 3) == 1.0
+    assert small_dropout_bound(np.array([3.0, 0.5]), 2) == 0.4
+
+
+def test_codes_of_zero_columns_are_zero_and_the_others_are_as_without_them():
+    rng = np.random.default_rng(0)
+    V = rng.standard_normal((5, 2))
+    padded = np.column_stack([V[:, 0], np.zeros(5), V[:, 1]])
+    found = code_map(padded, 0.3)
+    assert_allclose(found[:, [0, 2]], code_map(V, 0.3), atol=1e-14)
+    assert not found[:, 1].any()
+    wide = code_map(V.T, 0.5)
+    gram = V @ V.T
+    assert_allclose(wide, V.T @ np.linalg.inv(gram + 0.5 * np.diag(np.diag(gram))), atol=1e-12)
+
+
+def test_directions_of_the_codes_at_rounding_level_are_left_out():
+    # Unit columns whose second singular value is a rounding error: the pseudo-inverse ignores it.
+    V = np.array([[1.0, 1.0], [0.0, 1e-16], [0.0, 0.0]])
+    assert_allclose(code_map(V, 0.0), np.full((3, 2), [0.5, 0.5]) * [[1], [0], [0]], atol=1e-9)
+    # The rounding error grows with the larger one of the two dimensions.
+    tall = np.zeros((300, 2))
+    tall[:2] = [[1.0, 1.0], [0.0, 100 * EPS]]
+    assert_allclose(code_map(tall, 0.0)[:2], [[0.5, 0.5], [0.0, 0.0]], atol=1e-9)
+    kept = np.array([[1.0, 1.0], [0.0, 1e-9], [0.0, 0.0]])
+    assert np.abs(code_map(kept, 0.0)[1]).max() > 1e8
+
+
+@pytest.mark.parametrize("scale", [1e-8, 1e8])
+def test_codes_scale_inversely_with_the_weights(scale):
+    V = np.random.default_rng(1).standard_normal((4, 3))
+    assert_allclose(code_map(scale * V, 0.2), code_map(V, 0.2) / scale, rtol=1e-9)
+
+
+@given(st.integers(1, 6), st.integers(1, 9), st.floats(0, 50))
+def test_the_inverse_of_the_identity_plus_ones(rank, width, strength):
+    """Mianjy et al. 2018, Lemma A.2."""
+    ones, identity = np.ones((rank, rank)), np.eye(rank)
+    product = (identity + strength / width * ones) @ (
+        identity - strength / (width + strength * rank) * ones
+    )
+    assert_allclose(product, identity, atol=1e-10)
+
+
+@given(seeds(), st.floats(0.01, 20), st.integers(1, 6))
+def test_the_loss_falls_with_the_rank_and_the_optimum_is_the_last_feasible_one(
+    seed, strength, width
+):
+    """Mianjy et al. 2018, Lemma A.3, and the step of Theorem 2.4 that follows from it."""
+    a = np.sort(np.random.default_rng(seed).uniform(0, 3, 6))[::-1]
+    losses, feasible = [], [0]
+    for rank in range(1, width + 1):
+        level = strength * a[:rank].sum() / (width + strength * rank)
+        shrunk = a[:rank] - level
+        by_definition = rank * level**2 + np.sum(a[rank:] ** 2)
+        by_definition += strength / width * shrunk.sum() ** 2
+        head = a[:rank].sum()
+        simplified = strength * head**2 / (width + strength * rank) + np.sum(a[rank:] ** 2)
+        assert by_definition == pytest.approx(simplified, rel=1e-12)
+        losses.append(simplified)
+        if shrunk[-1] > 0:
+            feasible.append(rank)
+    assert np.all(np.diff(losses) <= 1e-12)
+    assert feasible == list(range(len(feasible)))  # a prefix
+    assert shrink(a, strength, width).rank == feasible[-1]
+    assert optimal_value(a, strength, width) == pytest.approx(losses[feasible[-1] - 1])
+
+
+@given(seeds(), st.integers(1, 6))
+def test_the_mean_of_the_eigenvectors_has_the_mean_eigenvalue(seed, size):
+    """Mianjy et al. 2018, Claim 1 in the proof of Theorem 2.2."""
+    G = symmetric(np.random.default_rng(seed), size)
+    _, vectors = np.linalg.eigh(G)
+    w = vectors.sum(axis=1) / np.sqrt(size)
+    assert np.linalg.norm(w) == pytest.approx(1.0)
+    assert w @ G @ w == pytest.approx(np.trace(G) / size, abs=1e-10)

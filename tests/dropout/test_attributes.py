@@ -14,7 +14,7 @@ MODELS = {
     "regressor": DropoutRegressor(2, dropout=0.3),
     "one target": DropoutRegressor(2, dropout=0.3),
     "no intercept": DropoutRegressor(2, dropout=0.3, fit_intercept=False),
-    "cross-validated": DropoutRegressor(2, dropout="cv"),
+    "cross-validated": DropoutRegressor(2, dropout="cv", cv=2),
     "regressor by sgd": DropoutRegressor(2, dropout=0.3, **SGD),
     "autoencoder": DropoutAutoencoder(2, dropout=0.3),
     "autoencoder by sgd": DropoutAutoencoder(2, dropout=0.3, **SGD),
@@ -44,14 +44,13 @@ CASES = [
 ]
 
 
-# Every pair of two of these settings occurs.
 @pytest.mark.parametrize(
     ("dtype", "weighted", "shift"),
     [
-        (np.float64, False, 0.0),
         (np.float64, True, 1e4),
-        (np.float32, True, 0.0),
         (np.float32, False, 1e4),
+        pytest.param(np.float64, False, 0.0, marks=pytest.mark.slow),
+        pytest.param(np.float32, True, 0.0, marks=pytest.mark.slow),
     ],
 )
 @pytest.mark.parametrize(("name", "way"), CASES)
@@ -75,13 +74,12 @@ def test_the_same_fit_gets_the_same_verdicts_both_ways(name, way, dtype, weighte
     assert own.holds is not False, own.summary()
 
 
-@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize(("dtype", "amount"), [(np.float64, 1e-3), (np.float32, 100.0)])
 @pytest.mark.parametrize("name", [name for name in MODELS if name != "factorization"])
-@pytest.mark.parametrize("amount", [1e-3, 1.0, 100.0])
 def test_shifted_rows_are_not_those_of_the_fit(name, amount, dtype):
     X, y = data(name, dtype=dtype)
-    if name == "no intercept" and amount < 1.0:
-        pytest.skip("without an intercept, such weights are almost optimal for the shifted rows")
+    if name == "no intercept":  # such weights are almost optimal for rows that are shifted less
+        amount = max(amount, 1.0)
     model = clone(MODELS[name]).fit(X, y)
     assert certify(model, X, y).holds is not False
     for column in range(X.shape[1]):
@@ -117,21 +115,50 @@ ASSIGNED = {
 }
 
 
-@pytest.mark.parametrize("attribute", ASSIGNED)
 @pytest.mark.parametrize("name", [name for name in MODELS if "sgd" not in name])
-def test_an_assigned_attribute_is_judged(name, attribute):
+def test_an_assigned_attribute_is_judged(name):
     X, y = data(name)
     model = clone(MODELS[name]).fit(X, y)
-    if not hasattr(model, attribute):
-        pytest.skip(f"{type(model).__name__} has no {attribute}")
-    setattr(model, attribute, ASSIGNED[attribute](getattr(model, attribute)))
-    assert certify(model, X, y).holds is False
-    assert certify(model).holds is False
-    assert model.certificate_.holds is False
-    assert model.fit(X, y).certificate_.holds is True  # a fit replaces what was assigned
-    setattr(model, attribute, getattr(model, attribute))
-    assert certify(model, X, y).holds is True
-    assert model.certificate_.holds is True
+    names = [attribute for attribute in ASSIGNED if hasattr(model, attribute)]
+    assert len(names) >= 8
+    for attribute in names:
+        setattr(model, attribute, ASSIGNED[attribute](getattr(model, attribute)))
+        for certificate in (certify(model, X, y), certify(model), model.certificate_):
+            assert certificate.holds is False, attribute
+        assert model.fit(X, y).certificate_.holds is True  # a fit replaces what was assigned
+        setattr(model, attribute, getattr(model, attribute))
+        assert certify(model, X, y).holds is True
+        assert model.certificate_.holds is True
+
+
+@pytest.mark.parametrize("alpha", [0.0, 3.0])
+@pytest.mark.parametrize("features", [1100, 4200])
+def test_an_assigned_attribute_of_many_features_is_judged(features, alpha):
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((25, features)) * (rng.random((25, features)) < 0.1)
+    X[:, 4] = 0.0
+    X, y = scipy.sparse.csr_array(X), X[:, :5] @ rng.standard_normal((5, 3)) + 4.0
+    best = DropoutRegressor(2, alpha=alpha).fit(X, y)
+    left, right = best.left_, best.right_
+    # The loss does not depend on weights of the feature that is zero in all rows.
+    outside = np.zeros((features, 2))
+    outside[4] = 0.1 * np.linalg.norm(right)
+    noise = 0.1 * np.std(right) * rng.standard_normal(right.shape)
+    for claim, changes in (
+        ("gap", {"left_": 1.01 * left}),
+        ("gap", {"right_": right + noise}),
+        ("gap", {"left_": 0.0 * left}),
+        ("equalized", {"left_": left * [2.0, 1.0]}),
+        ("attributes", {"coef_": 1.001 * best.coef_}),
+        ("attributes", {"intercept_": best.intercept_ + 0.1}),
+        ("attributes", {"singular_values_": 1.01 * best.singular_values_}),
+        ("attributes", {"right_": right + outside, "coef_": left @ (right + outside).T}),
+    ):
+        model = DropoutRegressor(2, alpha=alpha).fit(X, y)
+        for name, value in changes.items():
+            setattr(model, name, value)
+        assert model.certificate_[claim].holds is False, changes.keys()
+        assert certify(model, X, y)[claim].holds is False, changes.keys()
 
 
 def test_a_changed_coefficient_of_a_feature_of_large_scale_is_noticed():
@@ -199,7 +226,9 @@ def test_means_far_above_the_deviations_lose_no_digits(dtype, sparse):
     assert coder.certificate_.holds is True
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize(
+    "seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 12))]
+)
 def test_features_of_very_different_scales_are_no_false_failure(seed):
     rng = np.random.default_rng(seed)
     n, m = rng.integers(5, 60), rng.integers(2, 9)
@@ -214,8 +243,8 @@ def test_features_of_very_different_scales_are_no_false_failure(seed):
             assert model.certificate_.holds is not False, model.certificate_.summary()
 
 
-@pytest.mark.parametrize("dropout", [1 - 1e-9, 1 - 1e-12, 1 - 2**-53])
-@pytest.mark.parametrize("ties", [0.0, 1e-15, 1e-13, 1e-10])
+@pytest.mark.parametrize("dropout", [1 - 1e-9, 1 - 2**-53])
+@pytest.mark.parametrize("ties", [0.0, 1e-15, 1e-10])
 def test_dropout_towards_one_leaves_the_rank_of_ties_undecided(dropout, ties):
     basis = np.linalg.qr(np.random.default_rng(0).standard_normal((20, 4)))[0]
     basis = np.linalg.qr(basis - basis.mean(0))[0]
