@@ -17,7 +17,7 @@ from dropout.problems import (
     unpack,
 )
 from lucidae import SecondMoment, metrics
-from lucidae.dropout import DropoutObjective, LinearProblem, Weights
+from lucidae.dropout import DropoutObjective, GaussianSource, LinearProblem, Weights, descend
 from lucidae.dropout.objectives import (
     check_hidden_units,
     data_resolution,
@@ -138,6 +138,19 @@ def test_sampled_gradient_matches_finite_differences_and_the_papers_step(seed):
         naive_right += np.outer(x, (residual @ weights.left) * b) / 6
     assert_allclose(paper.left, naive_left, atol=1e-12)
     assert_allclose(paper.right, naive_right, atol=1e-12)
+
+
+def test_the_papers_step_is_the_exact_gradient_at_another_rate():
+    M, keep, rate = np.random.default_rng(0).standard_normal((3, 4)), 0.6, 0.01
+    settings = {"limit": 50, "batch_size": 1, "tolerance": 0.0}
+
+    def run(direction, learning_rate):
+        rng, settings["learning_rate"] = np.random.RandomState(3), learning_rate
+        source = GaussianSource(M)
+        return descend(source, M, [1 - keep], 2, rng=rng, direction=direction, **settings).value
+
+    exact, paper = run(sampled_gradient, rate), run(paper_direction, 2 * rate / keep)
+    assert_allclose(exact.left, paper.left, rtol=1e-10)
 
 
 def test_rescaling_units_changes_nothing():
