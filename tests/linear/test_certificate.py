@@ -17,12 +17,12 @@ from lucidae import certify as certify_estimator
 from lucidae.iteration import Status
 from lucidae.linear import estimator as linear_estimator
 from lucidae.linear.certificate import LinearFigures, certify_weights, claims, measure
-from lucidae.linear.hessian import AlignedPoint, condition_number
 from lucidae.linear.methods import METHODS, Options
 from lucidae.linear.objectives import LinearVAE, NonUniformL2
 from lucidae.linear.penalties import best_penalties
 from lucidae.linear.prefixes import geometric_prior
 from lucidae.linear.probe import Estimate
+from lucidae.linear.theory import AlignedPoint, condition_number
 from lucidae.linear.verified_data import data_of
 from lucidae.metrics import axis_alignment_distance, subspace_distance
 from lucidae.rows.sources import MomentSource

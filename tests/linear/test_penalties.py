@@ -12,12 +12,6 @@ from numpy.testing import assert_allclose
 from sklearn.datasets import load_breast_cancer
 
 from linear.problems import spectra
-from lucidae.linear.hessian import (
-    AlignedPoint,
-    condition_number,
-    hessian_eigenvalues,
-    rotation_blocks,
-)
 from lucidae.linear.penalties import (
     COARSE,
     _descending,
@@ -34,6 +28,10 @@ from lucidae.linear.penalties import (
     uniform_penalties,
 )
 from lucidae.linear.theory import (
+    AlignedPoint,
+    condition_number,
+    hessian_eigenvalues,
+    rotation_blocks,
     zero_latents,
 )
 

@@ -12,7 +12,7 @@ from scipy.optimize import least_squares
 
 from linear.observed_likelihood import loss_and_gradient, make_incomplete, parameters
 from linear.problems import covariance_from, orthogonal, spectra, spectrum_from
-from linear.test_hessian import dense_hessian
+from linear.test_theory import dense_hessian
 from lucidae.linear.objectives import ExpectedNestedDropout, LinearVAE, NonUniformL2, Reconstruction
 from lucidae.linear.patterns import ObservedRows
 from lucidae.linear.prefixes import geometric_prior, keep_probabilities

@@ -14,10 +14,10 @@ from linear.problems import centred_rows, spectrum_from, variational
 from lucidae import LinearAutoencoder, SecondMoment
 from lucidae.eigenvalue_bounds import STARTS, start_share
 from lucidae.linear.certificate import certify_weights, claims, measure
-from lucidae.linear.hessian import AlignedPoint, hessian_eigenvalues
 from lucidae.linear.methods import Options
 from lucidae.linear.objectives import LinearVAE, NonUniformL2
 from lucidae.linear.probe import Estimate
+from lucidae.linear.theory import AlignedPoint, hessian_eigenvalues
 from lucidae.linear.verified_data import data_of
 from lucidae.linear.verified_spectrum import leading_eigenpairs
 from lucidae.rows.sources import MomentSource

@@ -33,10 +33,9 @@ from lucidae.arrays import (
     zeros_like_shape,
 )
 from lucidae.io.models import reads, saved_as
-from lucidae.linear.hessian import AlignedPoint, hessian_eigenvalues
 from lucidae.linear.prefixes import keep_probabilities
 from lucidae.linear.rules import Rule, reconstruction_gradient
-from lucidae.linear.theory import zero_latents
+from lucidae.linear.theory import AlignedPoint, hessian_eigenvalues, zero_latents
 from lucidae.linear.weights import AnyWeights, Products, UntiedWeights, VariationalWeights, products
 from lucidae.rows.covariances import Covariance
 from lucidae.rows.spectrum import TINY, Spectrum

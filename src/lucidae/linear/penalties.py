@@ -2,7 +2,7 @@
 
 The penalties are those of the non-uniform ℓ₂ objective, one per latent (Bao et al. 2020, eq. 3). At
 its minimum, the Hessian consists of one 4 × 4 *rotation block* for every two latents and of smaller
-blocks: see `lucidae.linear.hessian`.
+blocks: see `lucidae.linear.theory`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 import scipy.optimize
 
 from lucidae.arrays import to_numpy
-from lucidae.linear.hessian import AlignedPoint, condition_number
+from lucidae.linear.theory import AlignedPoint, condition_number
 from lucidae.validation import check_integer, check_vector, real_array
 
 Vector = np.ndarray[Any, Any]

@@ -8,9 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from lucidae.linear.hessian import AlignedPoint, condition_number
 from lucidae.linear.prefixes import geometric_prior, uniform_prior
-from lucidae.linear.theory import nested_condition_bound, nonuniform_condition_bound
+from lucidae.linear.theory import (
+    AlignedPoint,
+    condition_number,
+    nested_condition_bound,
+    nonuniform_condition_bound,
+)
 from lucidae_papers.data import DATA, penalties, spectrum
 from lucidae_papers.declaration import (
     Arrays,

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import scipy.optimize
 
-from lucidae.linear.hessian import AlignedPoint, condition_number, hessian_eigenvalues
 from lucidae.linear.penalties import rotation_bound
+from lucidae.linear.theory import AlignedPoint, condition_number, hessian_eigenvalues
 from lucidae_papers.data import penalties, spectrum
 from lucidae_papers.declaration import (
     Cell,
