@@ -1,120 +1,96 @@
-"""Descent by recorded steps: the same iterates, stopping step and certificate as step by step."""
+"""Steps recorded as CUDA graphs give what the steps themselves give; a stand-in plays the device."""
 
 import sys
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
-import torch
 from numpy.testing import assert_allclose, assert_array_equal
+from sklearn.exceptions import ConvergenceWarning
 
+from extras import require
 from lucidae import DropoutAutoencoder, LinearAutoencoder
 from lucidae.arrays import Steps, graphs, is_numpy
+from lucidae.arrays.graphs import Replay, copied, keeper, replayable
 from lucidae.iteration import Below, Status, iterate
-from lucidae.linear import solvers
-from lucidae.linear.methods import METHODS, MethodSettings, make_method
+from lucidae.linear import (
+    NestedDropoutRule,
+    Plan,
+    Run,
+    Spectrum,
+    TiedWeights,
+    UntiedWeights,
+    epochs_to_alignment,
+    geometric_prior,
+    simulate,
+    simulation,
+    solvers,
+    uniform_prior,
+)
 from lucidae.linear.model import build_model
-from lucidae.linear.objectives import LinearVAE
-from lucidae.linear.optimizers import DescentSettings
-from lucidae.linear.prefixes import geometric_prior
-from lucidae.linear.solvers import random_start, solve_gradient
-from lucidae.rows.covariances import DenseCovariance
+from lucidae.linear.prefixes import PrefixNumbers
+from lucidae.rows.covariances import rows_covariance
 from tape import Tape
 
-RECORDABLE = ("rag", "gha", "plain", "uniform_l2", "nonuniform_l2", "linear_vae")
+X = np.random.default_rng(2).standard_normal((60, 8)) * np.linspace(3, 0.5, 8)
+K = 3
 
 
 @pytest.fixture
 def tape(monkeypatch):
+    """Let the steps of all fits and simulations be recorded."""
     tape = Tape()
     monkeypatch.setattr(graphs, "recorder", lambda _: tape.record)
+    monkeypatch.setattr(simulation, "replayable", lambda step, _: Replay(step, tape.record))
     monkeypatch.setattr(solvers, "CHECK_RECORDED", solvers.CHECK_EVERY)
     return tape
 
 
-def problem(name, dtype=np.float64, k=3, m=9):
-    rng = np.random.default_rng(7)
-    rows = rng.standard_normal((50, m)) * np.linspace(2.0, 0.4, m)
-    settings = MethodSettings(np.array([0.1, 0.2, 0.3]), geometric_prior(k), rng)
-    method = make_method(name, settings)
-    covariance = DenseCovariance((rows.T @ rows / 50).astype(dtype))
-    return method, covariance, random_start(method, k, m, 0.1, rng, np.empty(0, dtype))
+# Fits.
 
-
-def one_by_one(method, covariance, start, training):
-    """Descent as the definition reads: one step after the other, a distance at every check."""
-    stiff = solvers.stiffness(method, covariance, start, preconditioned=training.preconditions)
-    optimizer, rule = training.build(stiff.curvature), method.rule
-    state, n_iter = optimizer.start(start), 0
-    while True:
-        records = solvers.log_grid(training.max_iter, stride=solvers.CHECK_EVERY)
-        if n_iter % solvers.CHECK_EVERY == 0 or n_iter in records or n_iter == training.max_iter:
-            distance = solvers.relative_direction(rule, state.weights, covariance, stiff.scale)
-            if distance <= training.tol or n_iter == training.max_iter:
-                return state.weights, n_iter, float(distance)
-        toward = rule.preconditioned_direction if training.preconditions else rule.direction
-        moved = optimizer.update(state, toward(state.weights, covariance))
-        state, n_iter = moved._replace(weights=rule.retract(moved.weights)), n_iter + 1
-
-
-CASES = [
+FITS = [
     (name, optimizer)
-    for name in RECORDABLE
+    for name in ("rag", "gha", "plain", "nonuniform_l2", "expected_nested_dropout", "linear_vae")
     for optimizer in ("nesterov", "heavy_ball", "gradient_descent", "adam")
     if optimizer != "adam" or name not in ("rag", "gha")  # which refuse it
 ]
 
 
-@pytest.mark.parametrize(("name", "optimizer"), CASES)
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.parametrize(("name", "optimizer"), [*FITS, ("brockett", "nesterov")])
 @pytest.mark.parametrize("max_iter", [600, 137])
-def test_recorded_steps_stop_where_single_steps_do(tape, name, optimizer, max_iter):
-    training = DescentSettings(optimizer=optimizer, max_iter=max_iter, tol=1e-6)
-    method, covariance, start = problem(name)
-    solution = solve_gradient(method, covariance, start, training)
-    assert tape.recordings <= 4, "strides and single steps, with and without the distance"
-    assert solution.n_iter < 500 or tape.replays < solution.n_iter
-    weights, n_iter, distance = one_by_one(method, covariance, start, training)
-    assert (solution.n_iter, solution.distance) == (n_iter, distance)
-    for found, expected in zip(solution.value, weights, strict=True):
-        assert_array_equal(found, expected)
-
-
-@pytest.mark.parametrize("name", [*RECORDABLE, "expected_nested_dropout", "brockett"])
-def test_an_estimator_fitted_by_recorded_steps_is_the_same(name, monkeypatch):
-    X = np.random.default_rng(2).standard_normal((60, 8)) * np.linspace(3, 0.5, 8)
-    arguments = {"method": name, "solver": "gradient", "random_state": 0, "tol": 1e-4}
-    eager = LinearAutoencoder(3, **arguments).fit(X)
-    tape = Tape()
-    monkeypatch.setattr(graphs, "recorder", lambda _: tape.record)
-    monkeypatch.setattr(solvers, "CHECK_RECORDED", solvers.CHECK_EVERY)
-    replayed = LinearAutoencoder(3, **arguments).fit(X)
+def test_a_fit_by_recorded_steps_is_the_same(name, optimizer, max_iter, monkeypatch, request):
+    given = {"method": name, "optimizer": optimizer, "solver": "gradient", "max_iter": max_iter}
+    eager = LinearAutoencoder(K, random_state=0, tol=1e-5, **given).fit(X)
+    tape = request.getfixturevalue("tape")
+    replayed = LinearAutoencoder(K, random_state=0, tol=1e-5, **given).fit(X)
     assert bool(tape.recordings) == (name != "brockett"), "which calls a QR factorisation"
+    assert tape.recordings <= 4, "strides and single steps, with and without the distance"
+    assert replayed.n_iter_ < 500 or tape.replays < replayed.n_iter_
     assert_array_equal(replayed.encoder_, eager.encoder_)
-    assert replayed.n_iter_ == eager.n_iter_
-    assert replayed.status_ is eager.status_
+    assert (replayed.n_iter_, replayed.status_) == (eager.n_iter_, eager.status_)
     assert_array_equal(replayed.history_["loss"], eager.history_["loss"])
     assert replayed.certificate_.to_dict() == eager.certificate_.to_dict()
 
 
-def test_a_divergence_returns_the_state_before_it_although_steps_overwrite(tape):
-    method, covariance, start = problem("plain")
-    training = DescentSettings(learning_rate=30.0, max_iter=500)
-    solution = solve_gradient(method, covariance, start, training)
-    assert solution.status is Status.DIVERGED
-    assert all(np.isfinite(part).all() for part in solution.value)
+@pytest.mark.usefixtures("tape")
+def test_a_divergence_returns_the_state_before_it_although_steps_overwrite():
+    with pytest.warns(ConvergenceWarning, match="Diverged"):
+        fitted = LinearAutoencoder(K, solver="gradient", learning_rate=30.0, random_state=0).fit(X)
+    assert fitted.status_ is Status.DIVERGED
+    assert np.isfinite(fitted.encoder_).all()
 
 
 def test_a_library_that_cannot_be_recorded_is_called_without_graphs(monkeypatch):
     def failing(rehearsal, work):
         raise RuntimeError("operation not permitted when stream is capturing")
 
-    method, covariance, start = problem("rag")
-    expected = solve_gradient(method, covariance, start, DescentSettings())
+    expected = LinearAutoencoder(K, solver="gradient", random_state=0).fit(X)
     monkeypatch.setattr(graphs, "recorder", lambda _: failing)
     monkeypatch.setattr(solvers, "CHECK_RECORDED", solvers.CHECK_EVERY)
-    found = solve_gradient(method, covariance, start, DescentSettings())
-    assert found.n_iter == expected.n_iter
-    assert_array_equal(found.value.encoder, expected.value.encoder)
+    found = LinearAutoencoder(K, solver="gradient", random_state=0).fit(X)
+    assert found.n_iter_ == expected.n_iter_
+    assert_array_equal(found.encoder_, expected.encoder_)
 
 
 def test_errors_of_a_step_itself_are_raised():
@@ -126,58 +102,35 @@ def test_errors_of_a_step_itself_are_raised():
         iterate(steps, steps.start((np.ones(()),)), stop=Below(lambda s: s.distance, 0.0), limit=3)
 
 
-@pytest.mark.parametrize("name", [name for name in METHODS if name != "nested_dropout"])
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_torch_takes_the_steps_of_numpy(name, dtype):
-    """Fused kernels of torch compute the same step, and keep the dtype."""
-    method, covariance, start = problem(name, dtype)
-    moved = type(start)(*(torch.asarray(part) for part in start))
-    matrix = DenseCovariance(torch.asarray(covariance.matrix))
-    for optimizer in ("nesterov", "heavy_ball", "gradient_descent"):
-        training = DescentSettings(optimizer=optimizer, max_iter=30, tol=0.0)
-        ours = solve_gradient(method, covariance, start, training).value
-        other = solve_gradient(method, matrix, moved, training).value
-        for mine, theirs in zip(ours, other, strict=True):
-            assert theirs.dtype == (torch.float32 if dtype == np.float32 else torch.float64)
-            assert_allclose(
-                theirs, mine, rtol=1e3 * np.finfo(dtype).eps, atol=1e3 * np.finfo(dtype).eps
-            )
-
-
 @pytest.mark.parametrize("name", ["rag", "nonuniform_l2", "linear_vae", "gha"])
 @pytest.mark.parametrize("solver", ["auto", "gradient"])
 def test_what_is_too_small_for_a_device_is_solved_beside_it(name, solver, monkeypatch):
     """Tensors stand for arrays on a device: the fit is NumPy's, its results are tensors."""
-    X = np.random.default_rng(5).standard_normal((60, 8)) * np.linspace(3, 0.5, 8)
+    torch = require("torch")
     arguments = {"method": name, "solver": solver, "random_state": 0, "tol": 1e-3}
-    expected = LinearAutoencoder(3, **arguments).fit(X)
+    expected = LinearAutoencoder(K, **arguments).fit(X)
     monkeypatch.setattr(solvers, "on_host", is_numpy)
     solved = []
     monkeypatch.setattr(
         solvers, "build_model", lambda *given: solved.append(build_model(*given)) or solved[-1]
     )
-    fitted = LinearAutoencoder(3, **arguments).fit(torch.asarray(X))
+    fitted = LinearAutoencoder(K, **arguments).fit(torch.asarray(X))
     assert is_numpy(solved[0].encoder)
-    state = fitted._state
-    arrays = (
-        state.model.components,
-        *state.model.outcome.weights,
-        fitted.transform(torch.asarray(X)),
-    )
-    assert all(isinstance(values, torch.Tensor) for values in arrays)
+    for values in (fitted.components_, fitted.encoder_, fitted.transform(torch.asarray(X))):
+        assert isinstance(values, torch.Tensor)
     assert_allclose(fitted.components_, expected.components_, atol=1e-9)
     assert fitted.n_iter_ == expected.n_iter_
     assert fitted.certificate_.holds == expected.certificate_.holds
     solved.clear()
     with monkeypatch.context() as recording:
         recording.setattr(graphs, "recorder", lambda _: Tape().record)
-        LinearAutoencoder(3, **arguments).fit(torch.asarray(X))
+        LinearAutoencoder(K, **arguments).fit(torch.asarray(X))
     on_device = solver == "gradient"  # recorded steps are fast at every size
     assert isinstance(solved[0].encoder, torch.Tensor) == on_device
     solved.clear()
     monkeypatch.setattr(solvers, "HOST_FEATURES", 7)
     monkeypatch.setattr(solvers, "HOST_PRODUCTS", 8 * 8 * 3 - 1)
-    LinearAutoencoder(3, **arguments).fit(torch.asarray(X))
+    LinearAutoencoder(K, **arguments).fit(torch.asarray(X))
     assert isinstance(solved[0].encoder, torch.Tensor)
 
 
@@ -195,16 +148,128 @@ def test_a_sparse_matrix_of_cupy_is_refused_in_one_sentence(monkeypatch):
             estimator.fit(Sparse())
 
 
-@pytest.mark.parametrize("noise", [None, 0.3])
-@pytest.mark.parametrize("stack", [(), (2,)])
-def test_the_newton_step_of_the_elbo_is_the_preconditioned_gradient(noise, stack):
-    _, covariance, _ = problem("linear_vae")
-    rng, objective = np.random.default_rng(1), LinearVAE(noise)
-    start = objective.start(*rng.standard_normal((2, *stack, 3, 9)), False)
-    weights = type(start)(*(part + 0.3 * rng.standard_normal(part.shape) for part in start))
-    gradient = objective.gradient(weights, covariance)
-    expected = objective.preconditioned(gradient, weights, covariance)
-    found = objective.preconditioned_direction(weights, covariance)
-    for mine, theirs in zip(found, expected, strict=True):
-        assert mine.shape == theirs.shape
-        assert_allclose(mine, theirs, atol=1e-11)
+# Simulations.
+
+SIMULATIONS = [
+    ("rag", "nesterov"),
+    ("nonuniform_l2", "adam"),
+    ("nested_dropout", "nesterov"),
+    ("nested_dropout", "adam"),
+    ("linear_vae", "adam"),
+]
+
+
+def plan(n_epochs=200, **settings):
+    rows = X - X.mean(axis=0)
+    values, vectors = np.linalg.eigh(rows.T @ rows / len(rows))
+    spectrum = Spectrum(values[::-1], vectors[:, ::-1], values.sum())
+    return Plan(spectrum, K, n_epochs, rows=rows, init_scale=1e-2, **settings)
+
+
+@pytest.mark.parametrize(("method", "optimizer"), SIMULATIONS)
+def test_a_recorded_simulation_is_the_eager_one(tape, method, optimizer, monkeypatch):
+    trajectory, race = (Run(method, optimizer, rate, tied=False) for rate in (0.01, 0.005))
+    (replayed,) = simulate([trajectory], plan(60))
+    assert (tape.recordings, tape.replays) == (1, 60)
+    every = (1, 10, 7)
+    raced = [epochs_to_alignment([race], plan(), 0.3, check) for check in every]
+    assert tape.recordings == 4
+    monkeypatch.undo()
+    (eager,) = simulate([trajectory], plan(60))
+    for name, series in eager.values.items():
+        assert_array_equal(replayed.values[name], series)
+    assert_array_equal(replayed.weights.atoms, eager.weights.atoms)
+    for check, found in zip(every, raced, strict=True):
+        assert_array_equal(found, epochs_to_alignment([race], plan(), 0.3, check))
+
+
+def test_looks_between_stretches_find_the_epoch_that_a_trajectory_shows():
+    run = Run("rag", "nesterov", 0.005, tied=False)
+    (full,) = simulate([run], plan(300, record_at=range(301)))
+    arrived = np.flatnonzero(full.values["alignment"][::10] <= 0.3)[0] * 10
+    assert epochs_to_alignment([run], plan(300), 0.3, 10) == [arrived]
+
+
+def test_runs_that_leave_a_recorded_crowd_do_not_disturb_the_others(tape):
+    runs = [Run("rag", "nesterov", rate, tied=False) for rate in (0.02, 0.002, 50.0, 0.005)]
+    together = epochs_to_alignment(runs, plan(1000), 0.3, 10)
+    assert tape.recordings > 1, "another shape is recorded anew"
+    alone = [epochs_to_alignment([run], plan(1000), 0.3, 10)[0] for run in runs]
+    assert_array_equal(together, alone)
+    assert np.isnan(together[2])
+    assert np.isfinite(together[[0, 1, 3]]).all()
+
+
+# Random masks that are drawn before steps are recorded.
+
+
+def test_numbers_drawn_for_many_epochs_are_those_of_each_epoch():
+    at_once = PrefixNumbers(uniform_prior(K), np.random.default_rng(3), 60)
+    one_by_one = np.random.default_rng(3)
+    for _ in range(2):
+        numbers, _ = at_once(4, 2)
+        assert_array_equal(numbers, [one_by_one.random((2, 60)) for _ in range(4)])
+        at_once.prepare(4, 2)
+
+
+@pytest.mark.parametrize("kind", [UntiedWeights, TiedWeights])
+def test_latents_beyond_the_longest_prefix_get_no_gradient_and_need_no_work(kind):
+    rng = np.random.default_rng(0)
+    k, prior = 100, geometric_prior(100)
+    covariance = rows_covariance(rng.standard_normal((60, 120)), np.zeros(120), np.ones(60))
+    weights = kind(*rng.standard_normal((len(kind._fields), k, 120)))
+    (drawn,), width = PrefixNumbers(prior, np.random.default_rng(1), 60)(1, 1)
+    assert 32 <= width < k, "a case in which some latents are out of reach"
+    rule = NestedDropoutRule(prior)
+    narrow = rule.sampled(weights, covariance, drawn[0], width)
+    for found, expected in zip(narrow, rule.sampled(weights, covariance, drawn[0]), strict=True):
+        assert_allclose(found, expected, rtol=1e-12, atol=1e-12)
+        assert not found[width:].any()
+
+
+def test_the_width_follows_the_longest_prefix():
+    draws = PrefixNumbers(geometric_prior(200), np.random.default_rng(0), 60)
+    for length in (1, 31, 32, 33, 64, 150, 200):
+        smallest = 1 - 0.9 ** (length - 1)  # the least number that keeps so many latents
+        assert length <= draws.width(smallest + 1e-10) <= length + 32
+    assert draws.width(1 - 1e-16) == 200
+
+
+# Recordings themselves.
+
+
+def test_a_recording_reads_inputs_from_its_own_arrays_and_is_kept_by_setting():
+    tape = Tape()
+    step = Replay(lambda state, given, times: (state[0] + times * given,), tape.record)
+    state = (np.zeros(2),)
+    first = step(state, np.ones(2), times=1)
+    kept = keeper(step)(first)
+    second = step(first, np.full(2, 5.0), times=1)
+    third = copied(step(second, np.ones(2), times=3))
+    assert (tape.recordings, tape.replays) == (2, 3)
+    assert second is first is step.own
+    assert_array_equal(kept[0], [1.0, 1.0])
+    assert_array_equal(third[0], [9.0, 9.0])
+    assert_array_equal(state[0], [0.0, 0.0])
+
+
+def test_what_is_kept_shares_what_no_replay_writes_to():
+    step = Replay(lambda state: (state[0], (state[1][0] + state[0],)), Tape().record)
+    first = (np.ones(2), (np.zeros(2),))
+    assert step.keep(first) is first
+    state = step(first)
+    kept = step.keep(state)
+    assert kept[0] is state[0]
+    assert_array_equal(step(state)[1][0], [2.0, 2.0])
+    assert_array_equal(kept[1][0], [1.0, 1.0])
+    other = step((np.full(2, 7.0), (np.zeros(2),)))  # would write to what is shared
+    assert_array_equal(other[1][0], [7.0, 7.0])
+    assert_array_equal(kept[0], [1.0, 1.0])
+
+
+def test_where_there_is_no_device_a_step_stays_as_it_is():
+    def step(state):
+        return state
+
+    assert replayable(step, (np.zeros(1),)) is step
+    assert keeper(step) is None

@@ -1,9 +1,17 @@
-"""An ensemble of simulated training runs with the same method and optimizer, computed together."""
+"""Simulated training of linear autoencoders: many runs at once, in the eigenbasis of the data.
+
+Gradient descent, heavy ball, Nesterov's method and the update rules commute with a rotation of the
+features: training on rotated features gives rotated weights. An epoch with m features and k latents
+can therefore be computed in the basis of the eigenvectors of the second moment, where it costs only
+O(mk²) operations. Adam rescales each coordinate and is run in the original basis.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -19,11 +27,10 @@ from lucidae.arrays import (
     to_numpy,
     where_set,
 )
-from lucidae.iteration import Below, iterate, iterate_batch, log_grid
+from lucidae.iteration import Below, Callback, iterate, iterate_batch, log_grid
 from lucidae.linear.methods import Method, MethodSettings, check_optimizer, make_method
 from lucidae.linear.optimizers import OPTIMIZERS
 from lucidae.linear.prefixes import PrefixNumbers, geometric_prior
-from lucidae.linear.simulation.runs import Plan, Run, Trajectory
 from lucidae.metrics import imbalance, subspace_distance
 from lucidae.metrics._linear import alignment_of
 from lucidae.rows.covariances import (
@@ -32,16 +39,183 @@ from lucidae.rows.covariances import (
     EigenbasisCovariance,
     rows_covariance,
 )
+from lucidae.rows.spectrum import Spectrum
 from lucidae.validation import check_choice
+
+__all__ = ["Plan", "Run", "Trajectory", "epochs_to_alignment", "simulate"]
 
 Step = Callable[[Any], Any]
 
 
-class _Bundle(tuple[Any, ...]):
-    """A flat tuple of the arrays of an optimizer's state, the step sizes and the distances.
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Settings of one simulated training run of a linear autoencoder.
 
-    The leading axis of each array has one entry per run.
+    Parameters
+    ----------
+    method : str
+        The argument `method` of `LinearAutoencoder`, such as ``"rag"``.
+    optimizer : str
+        ``"gradient_descent"``, ``"heavy_ball"``, ``"nesterov"`` or ``"adam"``.
+    learning_rate : float
+        The step size; it is not scaled by the variance of the data.
+    seed : int, default=0
+        Seed of the random initial weights.
+    tied : bool or "auto", default="auto"
+        Whether the decoder is the encoder's transpose, as in `LinearAutoencoder`. The runs of Bao
+        et al. 2020 are untied.
     """
+
+    method: str
+    optimizer: str
+    learning_rate: float
+    seed: int = 0
+    tied: bool | str = "auto"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Settings that all runs of a simulation share.
+
+    Parameters
+    ----------
+    spectrum : Spectrum
+        All m eigenpairs of the second moment of the data. The simulation runs in the array library
+        and on the device of these arrays.
+    k : int
+        Number of latents.
+    n_epochs : int
+        Largest number of epochs (passes over the data).
+    penalties : array of shape (k,), optional
+        ℓ₂ penalty of each latent, for the methods with penalties; 0.25 each by default.
+    prior : array of shape (k,), optional
+        Probabilities of the prefix lengths 1 … k of nested dropout; geometric by default.
+    init_scale : float, default=1e-4
+        Standard deviation of the random initial weights.
+    momentum : float, default=0.9
+        Momentum of heavy ball and Nesterov.
+    rows : array of shape (n, m), optional
+        Centred data; needed for mini-batches and for nested dropout with random masks.
+    batch_size : int, optional
+        Number of rows per step; an epoch is one pass over all rows. All rows by default.
+    record_at : iterable of int, optional
+        Numbers of the epochs to record; a logarithmic grid by default.
+    callbacks : sequence of callable
+        Functions that are called with a `Progress` during training, such as a progress bar.
+    """
+
+    spectrum: Spectrum
+    k: int
+    n_epochs: int
+    penalties: Array | None = None
+    prior: Array | None = None
+    init_scale: float = 1e-4
+    momentum: float = 0.9
+    rows: Array | None = None
+    batch_size: int | None = None
+    record_at: Iterable[int] | None = None
+    callbacks: Sequence[Callback] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Trajectory:
+    """The recorded trajectory of one simulated training run.
+
+    Parameters
+    ----------
+    run : Run
+        The settings of the run.
+    epochs : ndarray of int
+        Numbers of the recorded epochs; 0 is before the first step.
+    values : dict of str to ndarray
+        Quantities recorded at those epochs, NaN after a divergence: ``"alignment"`` (axis-alignment
+        distance of the decoder), ``"subspace"`` (its subspace distance), ``"loss"`` (loss of the
+        method) and ``"imbalance"`` (distance of the encoder from the transposed decoder). See
+        `lucidae.metrics`.
+    weights : tuple of ndarray
+        The weights after the last epoch, in the original features.
+    """
+
+    run: Run
+    epochs: np.ndarray[Any, Any]
+    values: dict[str, np.ndarray[Any, Any]] = field(repr=False)
+    weights: Any = field(repr=False, default=None)
+
+
+def simulate(runs: Sequence[Run], plan: Plan) -> list[Trajectory]:
+    """Train a linear autoencoder for each run, and return the recorded trajectories.
+
+    Runs with the same method, optimizer and value of `tied` are computed together as one batch of
+    arrays; their step sizes and seeds may differ.
+
+    Parameters
+    ----------
+    runs : sequence of Run
+        Settings of each run: method, optimizer, step size, seed and tied weights.
+    plan : Plan
+        Settings that all runs share: data, number of latents, number of epochs and others.
+
+    Returns
+    -------
+    list of Trajectory
+        One trajectory per run, in the order of `runs`.
+
+    Examples
+    --------
+    >>> from lucidae.linear import Spectrum
+    >>> plan = Plan(Spectrum(np.array([3.0, 1.0]), np.eye(2), 4.0), k=1, n_epochs=200)
+    >>> (trajectory,) = simulate([Run("rag", "nesterov", 0.01)], plan)
+    >>> bool(trajectory.values["alignment"][-1] < 1e-3)
+    True
+    """
+    results: dict[int, Trajectory] = {}
+    for group in _groups(runs):
+        ensemble = Ensemble([runs[index] for index in group], plan)
+        results |= zip(group, ensemble.record(), strict=True)
+    return [results[index] for index in range(len(runs))]
+
+
+def epochs_to_alignment(
+    runs: Sequence[Run], plan: Plan, target: float = 0.3, check_every: int = 10
+) -> np.ndarray[Any, Any]:
+    """Return the number of epochs after which each run is aligned with the principal axes.
+
+    A run is aligned when the axis-alignment distance of its decoder
+    (`lucidae.metrics.axis_alignment_distance`) is at most `target`. Its training then ends.
+
+    Parameters
+    ----------
+    runs : sequence of Run
+        Settings of each run: method, optimizer, step size, seed and tied weights.
+    plan : Plan
+        Settings that all runs share: data, number of latents, largest number of epochs and others.
+    target : float, default=0.3
+        The axis-alignment distance at which a run is aligned, between 0 and 1.
+    check_every : int, default=10
+        Number of epochs between two measurements of the distance; the result is a multiple of it.
+
+    Returns
+    -------
+    ndarray of shape (n_runs,)
+        The number of epochs of each run; NaN for runs that diverge or are not aligned after
+        ``plan.n_epochs`` epochs.
+    """
+    epochs = np.full(len(runs), np.nan)
+    for group in _groups(runs):
+        ensemble = Ensemble([runs[index] for index in group], plan)
+        epochs[group] = ensemble.race(target, check_every)
+    return epochs
+
+
+def _groups(runs: Sequence[Run]) -> list[list[int]]:
+    def kind(index: int) -> tuple[str, str, str]:
+        return runs[index].method, runs[index].optimizer, str(runs[index].tied)
+
+    return [list(group) for _, group in groupby(sorted(range(len(runs)), key=kind), key=kind)]
+
+
+class _Bundle(tuple[Any, ...]):
+    """The arrays of an optimizer's state, the step sizes and the distances, one entry per run."""
 
     __slots__ = ()
 
@@ -70,11 +244,7 @@ class Ensemble:
         return self.method.rule.needs_rows or self.plan.batch_size is not None
 
     def _basis(self) -> tuple[Covariance, Array]:
-        """Return the second moment and its eigenvectors (columns) in the basis of the simulation.
-
-        This is the basis of the eigenvectors themselves, unless the optimizer or the use of rows
-        requires the original features.
-        """
+        """Return the second moment and its eigenvectors in the basis of the simulation."""
         if self.in_eigenbasis:
             return EigenbasisCovariance(self.values), eye_like(len(self.values), self.values)
         return DenseCovariance((self.vectors * self.values) @ self.vectors.mT), self.vectors
@@ -88,10 +258,9 @@ class Ensemble:
         return self.plan.rows
 
     def _masked(self, rng: np.random.Generator) -> tuple[Any, PrefixNumbers | None]:
-        """Return the second moment of all rows, and an object that draws numbers for random masks.
+        """Return the second moment of all rows and the random numbers of their masks.
 
-        The masks are those of nested dropout. Both results are None unless the rule draws random
-        masks and an epoch is one step on all rows.
+        Both are None unless the rule draws masks and an epoch is one step on all rows.
         """
         if not self.method.rule.needs_rows or self._steps_per_epoch > 1:
             return None, None
@@ -100,10 +269,7 @@ class Ensemble:
         return rows_covariance(rows, 0.0 * rows[0, :], 0.0 * rows[:, 0] + 1.0), numbers
 
     def _batches(self, rng: np.random.Generator) -> Any:
-        """Return an endless iterator over the second moments of the batches, one for each step.
-
-        The result is None if a step uses only the second moment of all rows.
-        """
+        """Return an endless iterator over the moments of the batches; None if none are drawn."""
         if not self._needs_rows:
             return None
         rows, size = self._rows(), self.plan.batch_size
@@ -123,10 +289,7 @@ class Ensemble:
         return _forever(one_pass)
 
     def start(self) -> tuple[Any, Array]:
-        """Return the optimizer's state before the first step of all runs, and their step sizes.
-
-        The step sizes have shape (runs, 1, 1).
-        """
+        """Return the optimizer's state before the first step, and step sizes (runs, 1, 1)."""
         shape = (self.plan.k, len(self.values))
         rngs = [np.random.default_rng(run.seed) for run in self.runs]
         encoder = like(np.stack([rng.standard_normal(shape) for rng in rngs]), self.values)
@@ -173,7 +336,10 @@ class Ensemble:
             stop=Below(lambda _: 1.0, 0.0),
             limit=self.plan.n_epochs,
             check_every=max(1, self.plan.n_epochs),
-            record={name: self._of_weights(measure) for name, measure in self._measures().items()},
+            record={
+                name: lambda state, measure=measure: measure(state.weights)
+                for name, measure in self._measures().items()
+            },
             record_at=tuple(grid),
             callbacks=self.plan.callbacks,
             copy=keep,
@@ -226,11 +392,10 @@ class Ensemble:
     def _several_epochs(
         self, epoch: Callable[..., Any], example: Any, epochs: int = 1, end: Step = lambda s: s
     ) -> tuple[Step, Step | None]:
-        """Return a function that computes several epochs, and a function that copies its states.
+        """Return a function that computes several epochs, and one that copies its states, or None.
 
-        On a CUDA device the step is recorded as a CUDA graph and run by one launch. Steps on
-        mini-batches differ from each other and are not recorded. The second function is None if
-        states need not be copied.
+        On a CUDA device the step is recorded as a CUDA graph and run by one launch; steps on
+        mini-batches differ from each other and are not recorded.
         """
 
         def several(state: Any, drawn: Any = None, width: int | None = None) -> Any:
@@ -267,18 +432,10 @@ class Ensemble:
 
     @staticmethod
     def _finite(weights: Any, measure: Callable[[Array], Array]) -> Array:
-        """Return the metric `measure` of the decoder of each run.
-
-        It is NaN for a decoder that contains NaN or infinity, for which metrics would raise an
-        error.
-        """
+        """Return a metric of each decoder; NaN where it is not finite, which metrics refuse."""
         xp = namespace(weights.atoms)
         finite = xp.all(xp.isfinite(weights.atoms), axis=(-2, -1))
         return where_set(measure(_clean(weights.atoms).mT), ~finite, float("nan"))
-
-    @staticmethod
-    def _of_weights(measure: Callable[[Any], Array]) -> Callable[[Any], Array]:
-        return lambda state: measure(state.weights)
 
     def _original(self, weights: Any) -> Any:
         if not self.in_eigenbasis:
