@@ -21,3 +21,16 @@ def memory_map(X, folder):
     """Return a memory map of X, written to a file in a folder."""
     np.save(folder / "rows.npy", X)
     return np.load(folder / "rows.npy", mmap_mode="r")
+
+
+def sines(components, axes):
+    """Return the sine of the angle between each component (row) and its axis (column)."""
+    components = np.asarray(components, dtype=float)
+    along = np.sum(components.T * axes, axis=0)
+    return np.linalg.norm(components.T - along * axes, axis=0)
+
+
+def read_in_blocks(monkeypatch, block_bytes=2**14):
+    """Let small data be read in several blocks, which are not loaded together."""
+    monkeypatch.setattr("lucidae.data.blocks.BLOCK_BYTES", block_bytes)
+    monkeypatch.setattr("lucidae.linear.batches.LOADED_BYTES", min(block_bytes, 2**16))

@@ -286,6 +286,13 @@ def test_a_geometric_prior_needs_a_ratio_below_one(ratio):
 # By hand.
 
 
+def test_the_sum_of_other_eigenvalues_survives_a_shorter_spectrum():
+    """`beyond` has digits that the difference of the trace and the eigenvalues has not."""
+    of = Spectrum(np.array([1e16, 3.0, 2.0]), np.eye(5)[:, :3], 1e16, 1.0)
+    assert [of.noise(k) for k in (1, 3, 5)] == [6.0 / 4, 0.5, 0.0]
+    assert of.leading(1).noise(1) == 6.0 / 4
+
+
 def spectrum(*values):
     return Spectrum(np.array(values), np.eye(len(values)), float(sum(values)))
 
