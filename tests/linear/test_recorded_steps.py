@@ -1,4 +1,4 @@
-"""Steps recorded as CUDA graphs give what the steps themselves give; a stand-in plays the device."""
+"""Steps recorded as CUDA graphs give what the steps give; a stand-in plays the device."""
 
 import sys
 from types import SimpleNamespace
