@@ -325,6 +325,10 @@ class Ensemble:
 
     def record(self) -> list[Trajectory]:
         """Train all runs for `plan.n_epochs` epochs and return one trajectory per run."""
+
+        def of_weights(measure: Step) -> Step:
+            return lambda state: measure(state.weights)
+
         state, rates = self.start()
         grid = self.plan.record_at or log_grid(self.plan.n_epochs)
         step, keep = self._several_epochs(
@@ -336,10 +340,7 @@ class Ensemble:
             stop=Below(lambda _: 1.0, 0.0),
             limit=self.plan.n_epochs,
             check_every=max(1, self.plan.n_epochs),
-            record={
-                name: lambda state, measure=measure: measure(state.weights)
-                for name, measure in self._measures().items()
-            },
+            record={name: of_weights(measure) for name, measure in self._measures().items()},
             record_at=tuple(grid),
             callbacks=self.plan.callbacks,
             copy=keep,
