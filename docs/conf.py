@@ -8,6 +8,7 @@ from pathlib import Path
 import matplotlib as mpl
 
 import lucidae
+from lucidae_app.report.page import laboratory_page, write_page
 
 sys.path.insert(0, str(Path(__file__).parent / "_extensions"))
 mpl.use("Agg")
@@ -104,11 +105,6 @@ if (Path(__file__).parents[1] / "examples").is_dir():
         "capture_repr": ("_repr_html_", "__repr__"),
     }
 
-# The laboratory is a page that the package writes; without it, its description is left out.
-HAS_LABORATORY = importlib.util.find_spec("lucidae_app.report.laboratory") is not None
-if not HAS_LABORATORY:
-    exclude_patterns.append("lab.md")
-
 html_title = "lucidae"
 html_theme = "pydata_sphinx_theme"
 html_theme_options = {
@@ -138,9 +134,8 @@ html_copy_source = False
 
 def write_laboratory(app, error):
     """Write the laboratory beside the built pages."""
-    if error is None and app.builder.format == "html" and HAS_LABORATORY:
-        laboratory = importlib.import_module("lucidae_app.report.laboratory")
-        laboratory.write_laboratory(Path(app.outdir) / "laboratory.html")
+    if error is None and app.builder.format == "html":
+        write_page(Path(app.outdir) / "laboratory.html", laboratory_page())
 
 
 def setup(app):

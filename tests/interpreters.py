@@ -42,7 +42,7 @@ def results_of(programs):
     if not hasattr(os, "fork"):
         return [_separate(program) for program in programs]
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-c", FORKING, folder, json.dumps(programs)]
+        command = [sys.executable, "-c", FORKING, folder, json.dumps(list(programs))]
         done = subprocess.run(command, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
         texts = [

@@ -1,27 +1,123 @@
-"""The command line application (extra `cli`): its commands and one-line error messages."""
+"""The application (extra `cli`): `lucidae report`, `lucidae laboratory`, and error messages."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from importlib.metadata import entry_points
+from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.text import Text
 
 from lucidae._version import __version__
+from lucidae.data.tables import Table
+from lucidae.datasets import load_digits
+from lucidae.linear.missing import IN_BLOCKS, IN_MEMORY
 from lucidae_app import MISSING, is_extra
-from lucidae_app.console import errors, output
+from lucidae_app.console import errors, note, output, print_written, progress_bar
+from lucidae_app.files import (
+    Columns,
+    Decimal,
+    Force,
+    Header,
+    check_page,
+    read_noted,
+    reading_options,
+)
 from lucidae_app.fit import fit
 from lucidae_app.meg import meg
-from lucidae_app.report_commands import laboratory, report
+from lucidae_app.streams import standardized, summarised_table
 
 __all__ = ["run"]
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="rich")
-app.command("report")(report)
-app.command("laboratory")(laboratory)
+
+INTERRUPTED = 130  # exit code after Ctrl-C, as shells define it
+
+
+@app.callback(invoke_without_command=True)
+def lucidae(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+    _debug: Annotated[
+        bool, typer.Option("--debug", help="Print the traceback of an error.")
+    ] = False,
+) -> None:
+    """Autoencoders whose optimum is known, with a certificate for every fit."""
+    if version:
+        output.print(f"lucidae {__version__}")
+    elif context.invoked_subcommand is None:
+        output.print(Text.from_ansi(context.get_help()))
+
+
+@app.command()
+def report(
+    file: Annotated[
+        Path | None,
+        typer.Argument(
+            help="Data file (CSV, NPY, NPZ or Parquet), one sample per row; by default the digits "
+            "of scikit-learn."
+        ),
+    ] = None,
+    out: Annotated[
+        Path, typer.Option(help="Path of the HTML page; an earlier report there is replaced.")
+    ] = Path("lucidae-report.html"),
+    target: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A column to be explained by the others, by name or 0-based index; repeat the "
+            "option for several."
+        ),
+    ] = None,
+    standardize: Annotated[
+        bool, typer.Option("--standardize", help="First scale every column to variance one.")
+    ] = False,
+    header: Header = None,
+    columns: Columns = None,
+    decimal: Decimal = None,
+    force: Force = False,
+) -> None:
+    """Write a report on your data, or on scikit-learn's digits, as one self-contained HTML page."""
+    from lucidae_app.report import write_report  # matplotlib takes a second to import
+
+    check_page(out, [] if file is None else [file], force)
+    if file is None:
+        if columns or decimal or header is not None:
+            raise ValueError(
+                "--columns, --decimal and --header apply to a data file, but no FILE was given: "
+                "name the file, or omit these options."
+            )
+        digits = load_digits()
+        table = Table("the digits", digits.data, tuple(digits.feature_names), digits.image_shape)
+        table = table.with_target(target) if target else table
+    else:
+        options = reading_options(header, columns, decimal, target)
+        summary = summarised_table(file, options)
+        table = read_noted(file, options) if summary is None else summary
+        if summary is not None and summary.reading:
+            note(summary.reading)
+    if standardize:
+        table = standardized(table)
+    with progress_bar("Starting") as show:
+        page = write_report(table, out, progress=show)
+    print_written(page)
+
+
+@app.command()
+def laboratory(
+    out: Annotated[
+        Path, typer.Option(help="Path of the HTML page; an earlier page of lucidae is replaced.")
+    ] = Path("lucidae-laboratory.html"),
+    force: Force = False,
+) -> None:
+    """Write the laboratory, loss landscapes to turn and change in a browser, as one HTML page."""
+    from lucidae_app.report.page import laboratory_page, write_page  # they import matplotlib
+
+    check_page(out, [], force, kind="page")
+    print_written(write_page(out, laboratory_page()))
+
+
 fit.command("meg")(meg)
 app.add_typer(fit, name="fit")
 for _point in entry_points(group="lucidae.commands"):  # commands of other packages
@@ -32,45 +128,15 @@ for _point in entry_points(group="lucidae.commands"):  # commands of other packa
         app.command(_point.name)(_command)
 
 
-INTERRUPTED = 130
-"""Exit code of a command interrupted by Ctrl-C, as shells define it."""
-
-
-@dataclass(slots=True)
-class CommandState:
-    """Options given before the name of a command, as ``--debug`` in ``lucidae --debug fit``."""
-
-    debug: bool = False
-
-
-@app.callback(invoke_without_command=True)
-def lucidae(
-    context: typer.Context,
-    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
-    debug: Annotated[
-        bool, typer.Option("--debug", help="Print the traceback of an error.")
-    ] = False,
-) -> None:
-    """Autoencoders whose optimum is known, with a certificate for every fit."""
-    context.obj.debug = debug
-    if version:
-        output.print(f"lucidae {__version__}")
-    elif context.invoked_subcommand is None:
-        output.print(Text.from_ansi(context.get_help()))
-
-
 def run(arguments: Sequence[str]) -> int:
     """Run a command line and return its exit code."""
-    settings = CommandState(debug="--debug" in arguments)
     command = typer.main.get_command(app)
     try:
-        code = command.main(
-            list(arguments), prog_name="lucidae", standalone_mode=False, obj=settings
-        )
+        code = command.main(list(arguments), prog_name="lucidae", standalone_mode=False)
     except (KeyboardInterrupt, typer.Abort):
         code = INTERRUPTED
     except Exception as error:
-        if settings.debug:
+        if "--debug" in arguments:
             errors.print_exception()
         errors.print(Text(_sentence(error), style="red"))
         return 2
@@ -80,10 +146,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _sentence(error: Exception) -> str:
-    """Return the message of an error as one line of text.
-
-    The type of the error is added if it is neither a ValueError, an OSError nor a usage error.
-    """
+    """Return the message of an error as one line of text, with its type if it is unexpected."""
     if is_extra(error):
         return MISSING
     # Usage errors format their own message; typer exports no base class of all of them.
@@ -91,9 +154,8 @@ def _sentence(error: Exception) -> str:
     if isinstance(error, OSError) and error.strerror and error.filename:
         wording = f"{error.strerror}: {error.filename!r}"  # without the number of the error
     text = " ".join(str(wording).split()) or type(error).__name__
-    if "handle_missing" in text:
-        from lucidae.linear.missing import without_setting
-
-        text = without_setting(text)
+    # The command has no option for missing entries.
+    text = text.replace(IN_MEMORY, "Remove or impute the missing entries first.")
+    text = text.replace(f" {IN_BLOCKS}", "")
     expected = isinstance(error, (ValueError, OSError)) or hasattr(error, "format_message")
     return text if expected else f"{type(error).__name__}: {text} (--debug prints the traceback)"

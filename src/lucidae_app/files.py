@@ -1,29 +1,32 @@
-"""Options for reading a table, and checks that output files may be replaced."""
+"""Files of the commands: options for reading tables, checks of outputs, and output tables."""
 
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterable, Sequence
+import re
+import zipfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
+import numpy as np
+import pandas as pd
 import typer
 
 from lucidae.data.files import read_table
 from lucidae.data.tables import ReadOptions, Table
+from lucidae.io.atomic import atomic_path, save_arrays
 from lucidae.io.models import Source, source_of
 from lucidae_app.console import note
 
-__all__ = [
-    "Columns",
-    "Decimal",
-    "Force",
-    "Header",
-    "check_page",
-    "check_results",
-    "read_noted",
-    "reading_options",
-]
+Matrix = np.ndarray[Any, np.dtype[Any]]
+
+FORMULA = re.compile(r"[=+\-@\t\r]")
+"""First character of text that spreadsheets would evaluate as a formula (OWASP, CSV injection)."""
+NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.IGNORECASE)
+
 
 Header = Annotated[
     bool | None,
@@ -137,3 +140,122 @@ def _refuse_inputs(outputs: Sequence[Path], inputs: Iterable[Path]) -> None:
                     f"{str(output)!r} is an input file of this command, and the output would "
                     "replace it: give another --out."
                 )
+
+
+@dataclass(frozen=True, slots=True)
+class Sheet:
+    """Numbers with named columns, and with named rows if the rows are not samples."""
+
+    values: Matrix  # (n_rows, n_columns): the numbers
+    columns: tuple[str, ...]  # one name per column
+    rows: tuple[str, ...] = ()  # one name per row
+    title: str = ""  # heading of the column that contains the names of the rows
+
+    def frames(self) -> Iterator[Any]:
+        """Yield the sheet as one pandas data frame; names of rows, if any, are its first column."""
+        frame = pd.DataFrame(self.values, columns=list(self.columns))
+        if self.rows:
+            frame.insert(0, self.title, list(self.rows), allow_duplicates=True)
+        yield frame
+
+
+@dataclass(frozen=True, slots=True)
+class StreamedSheet:
+    """Numbers with named columns that are computed block by block while they are written."""
+
+    # (n_rows_of_block, n_columns): the numbers, at least one block; they are read once
+    blocks: Iterable[Matrix]
+    columns: tuple[str, ...]  # one name per column
+    n_rows: int  # number of rows of all blocks together
+
+    def frames(self) -> Iterator[Any]:
+        """Yield the blocks as pandas data frames."""
+        return (pd.DataFrame(block, columns=list(self.columns)) for block in self.blocks)
+
+
+def write_sheet(prefix: Path, sheet: Sheet | StreamedSheet, kind: str) -> Path:
+    r"""Write a sheet to a file that `read_table` can read, and return the path of the file.
+
+    The format depends on the suffix `kind` of the input file. Text files give CSV and Parquet gives
+    Parquet. NPY and NPZ give NPZ, with the numbers under ``X`` and the names under ``columns`` and
+    ``rows``. The file is written completely or not at all.
+    """
+    path = sheet_path(prefix, kind)
+    _, write = WRITERS.get(kind.lower(), TEXT)
+    write(path, sheet)
+    return path
+
+
+def sheet_path(prefix: Path, kind: str) -> Path:
+    """Return the path `prefix` with the suffix of the format that `write_sheet` writes.
+
+    `kind` is the suffix of the input file, such as ``".csv"``.
+    """
+    suffix, _ = WRITERS.get(kind.lower(), TEXT)
+    return prefix.with_name(prefix.name + suffix)
+
+
+def as_text(cell: Any) -> Any:
+    """Return a cell of a CSV file, with an apostrophe in front of text that looks like a formula.
+
+    Spreadsheets would evaluate such text. Numbers and other text are returned unchanged.
+    """
+    is_formula = isinstance(cell, str) and FORMULA.match(cell) and not NUMBER.fullmatch(cell)
+    return f"'{cell}" if is_formula else cell
+
+
+def _write_text(path: Path, sheet: Sheet | StreamedSheet) -> None:
+    """Write a sheet as CSV."""
+    with (
+        atomic_path(path) as temporary,
+        temporary.open("w", encoding="utf-8", newline="") as stream,
+    ):
+        for number, frame in enumerate(sheet.frames()):
+            frame.columns = [as_text(name) for name in frame.columns]
+            if isinstance(sheet, Sheet) and sheet.rows:
+                frame.isetitem(0, [as_text(name) for name in sheet.rows])
+            # pandas writes the shortest text that is read back as the same number.
+            frame.to_csv(stream, index=False, header=number == 0, lineterminator="\n")
+
+
+def _write_parquet(path: Path, sheet: Sheet | StreamedSheet) -> None:
+    """Write a sheet as Parquet, each block as a row group."""
+    import pyarrow as pa
+    import pyarrow.parquet as parquet
+
+    tables = (pa.Table.from_pandas(frame, preserve_index=False) for frame in sheet.frames())
+    with atomic_path(path) as temporary:
+        first = next(tables)
+        with parquet.ParquetWriter(temporary, first.schema) as writer:
+            for table in chain([first], tables):
+                writer.write_table(table)
+
+
+def _write_arrays(path: Path, sheet: Sheet | StreamedSheet) -> None:
+    """Write a sheet as an NPZ archive with the arrays ``X``, ``columns`` and, if any, ``rows``."""
+    if isinstance(sheet, Sheet):
+        names = {"rows": np.array(sheet.rows)} if sheet.rows else {}
+        save_arrays(path, {"X": sheet.values, "columns": np.array(sheet.columns), **names})
+        return
+    with atomic_path(path) as temporary, zipfile.ZipFile(temporary, "w") as archive:
+        with archive.open("X.npy", "w", force_zip64=True) as member:
+            for number, block in enumerate(sheet.blocks):
+                if number == 0:
+                    header = np.lib.format.header_data_from_array_1_0(block)
+                    header |= {"shape": (sheet.n_rows, block.shape[1]), "fortran_order": False}
+                    np.lib.format.write_array_header_1_0(member, header)
+                member.write(np.ascontiguousarray(block).data)
+        with archive.open("columns.npy", "w") as member:
+            np.lib.format.write_array(member, np.array(sheet.columns), allow_pickle=False)
+
+
+Writer = Callable[[Path, Sheet | StreamedSheet], None]
+TEXT: tuple[str, Writer] = (".csv", _write_text)
+WRITERS: dict[str, tuple[str, Writer]] = {
+    ".npy": (".npz", _write_arrays),
+    ".npz": (".npz", _write_arrays),
+    ".parquet": (".parquet", _write_parquet),
+}
+"""Suffix of the output file and function that writes it, by the suffix of the input file.
+
+All other input files give CSV."""

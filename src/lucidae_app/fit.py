@@ -38,11 +38,14 @@ from lucidae_app.files import (
     Decimal,
     Force,
     Header,
+    Sheet,
+    StreamedSheet,
     check_results,
     read_noted,
     reading_options,
+    sheet_path,
+    write_sheet,
 )
-from lucidae_app.sheets import Sheet, StreamedSheet, sheet_path, write_sheet
 from lucidae_app.streams import (
     Scheduler,
     SplitRows,

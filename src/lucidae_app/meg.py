@@ -129,8 +129,8 @@ def meg(
         _check_estimate(stc)
     mne, sparse_vae = _packages()
     with spinner(f"Localising the sources of {evoked.name}"), printed_warnings():
-        from lucidae_app.report.blocks import Clock
-        from lucidae_app.report.sources import write_sources
+        from lucidae_app.report.page import Clock, write_page
+        from lucidae_app.report.sources import sources_page
 
         clock = Clock()
         with clock("fit"):
@@ -140,7 +140,7 @@ def meg(
                 _check_hdf5(problem[1]["src"])
             result = sparse_vae(*problem, return_result=True, verbose="ERROR", **settings)
         name = f"{evoked.name}, {response.comment}" if response.comment else evoked.name
-        write_sources(result, page, name=name, clock=clock, with_path=path)
+        write_page(page, sources_page(result, name=name, clock=clock, with_path=path))
     print_certificate(result.certificate)
     for line in _lines(result):
         print_line(line)

@@ -10,8 +10,7 @@ from pathlib import Path
 
 from lucidae.certificate import Claim
 from lucidae.io.atomic import atomic_path
-from lucidae_app.report.blocks import Block, Card, Facts, Grid, Note, Plot, Prose
-from lucidae_app.report.page import Chapter, fill_page
+from lucidae_app.report.page import Block, Card, Chapter, Facts, Grid, Note, Plot, Prose, fill_page
 from lucidae_app.report.style import LIGHT
 from lucidae_papers.declaration import VerdictKind
 from lucidae_papers.engine import count, duration

@@ -2,6 +2,7 @@
 
 import pytest
 
+from extras import require
 from lucidae_app import main
 
 
@@ -16,3 +17,13 @@ def call_main(capsys):
         return end.value.code, captured.out, captured.err
 
     return call
+
+
+@pytest.fixture
+def short_page(monkeypatch):
+    """Restrict the report to its first and last section; the others have tests of their own."""
+    require("jinja2")
+    require("matplotlib")
+    from lucidae_app.report import sections
+
+    monkeypatch.setattr(sections, "SECTIONS", (sections.SECTIONS[0], sections.SECTIONS[-1]))

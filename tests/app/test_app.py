@@ -3,6 +3,8 @@
 import re
 import subprocess
 import sys
+import tomllib
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,7 +13,7 @@ import lucidae
 from extras import require
 from interpreters import results_of
 from lucidae import datasets
-from lucidae_app import MISSING, main
+from lucidae_app import MISSING, PACKAGES
 
 require("typer")
 require("rich")
@@ -19,28 +21,11 @@ require("pandas")
 
 
 @pytest.fixture
-def run(capsys, monkeypatch, tmp_path):
-    """Return a function from arguments to (exit code, standard output, standard error)."""
+def run(call_main, monkeypatch, tmp_path):
+    """Return `call_main`, in an empty folder and with an empty cache of data sets."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("LUCIDAE_DATA", str(tmp_path / "cache"))
-
-    def call(*arguments):
-        with pytest.raises(SystemExit) as end:
-            main([str(argument) for argument in arguments])
-        captured = capsys.readouterr()
-        return end.value.code, captured.out, captured.err
-
-    return call
-
-
-@pytest.fixture
-def short_page(monkeypatch):
-    """Restrict the report to its first and last section; the others have tests of their own."""
-    require("jinja2")
-    require("matplotlib")
-    from lucidae_app.report import page
-
-    monkeypatch.setattr(page, "SECTIONS", (page.SECTIONS[0], page.SECTIONS[-1]))
+    return call_main
 
 
 def assert_one_sentence(result, *words):
@@ -64,13 +49,15 @@ def test_without_a_command_the_help_is_shown(run):
         assert command in out
 
 
-def test_list_has_one_entry_a_line(run):
+def test_list_has_one_entry_a_line_each_with_a_summary_of_its_own(run):
     code, out, _ = run("list")
     lines = out.splitlines()
     assert code == 0
-    for name in ("load_digits", "make_sparse_regression"):
+    for name in ("load_digits", "make_sparse_regression", "SparseVAE", "gha", "lae-dynamics"):
         assert sum(name in line.split() for line in lines) == 1
-    assert all(len(line.split()) > 2 for line in lines)
+    summaries = [line[37:] for line in lines]
+    assert all(summaries)
+    assert len(set(summaries)) == len(summaries)
 
 
 def test_data_where_honours_the_environment(run, tmp_path):
@@ -150,15 +137,48 @@ def test_report_on_a_file_goes_where_it_is_told(run, tmp_path, short_page):
     assert "<!DOCTYPE html>" in (tmp_path / "deep" / "page.html").read_text(encoding="utf-8")
 
 
-def test_without_the_extra_one_sentence_says_what_to_install():
-    commands = {"typer": [], "rich": [], "pandas": []}
-    commands |= {"jinja2": ["report"], "matplotlib": ["report"]}
-    programs = [
-        f"import sys; sys.modules[{absent!r}] = None; from lucidae_app import main; main({command})"
-        for absent, command in commands.items()
-    ]
-    for absent, result in zip(commands, results_of(programs), strict=True):
-        assert result == (2, "", MISSING + "\n"), absent
+ABSENT = {"typer": [], "pandas": [], "matplotlib": ["report"]}
+
+INTERRUPTED = """
+import os, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # shells ignore it in background jobs
+import lucidae_app, lucidae_app.app as app
+def interrupt(*text, **style):
+    os.kill(os.getpid(), signal.SIGINT)
+app.errors.print = interrupt  # the second one, while the first is handled
+app._sentence = lambda error: "unused"
+sys.argv = ["lucidae", "list"]
+import lucidae_papers.commands as listing
+listing.catalogue = interrupt
+lucidae_app.main()
+"""
+
+
+@pytest.fixture(scope="module")
+def processes():
+    """Return what the command does in new interpreters: interrupted, and without some packages."""
+    programs = {
+        absent: f"import sys; sys.modules[{absent!r}] = None; "
+        f"from lucidae_app import main; main({command})"
+        for absent, command in ABSENT.items()
+    }
+    programs["interrupted"] = INTERRUPTED
+    return dict(zip(programs, results_of(programs.values()), strict=True))
+
+
+def test_a_second_interruption_prints_no_traceback(processes):
+    assert processes["interrupted"] == (130, "", "Interrupted.\n")
+
+
+def test_without_the_extra_one_sentence_says_what_to_install(processes):
+    for absent in ABSENT:
+        assert processes[absent] == (2, "", MISSING + "\n"), absent
+
+
+def test_the_packages_of_the_extra_are_those_of_the_project():
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text("utf-8"))
+    extra = project["project"]["optional-dependencies"]["cli"]
+    assert {re.match(r"\w+", line)[0] for line in extra} == set(PACKAGES)
 
 
 def test_report_standardizes_columns_when_asked(run, tmp_path, short_page):
@@ -167,12 +187,6 @@ def test_report_standardizes_columns_when_asked(run, tmp_path, short_page):
     run("report", "a.npy", "--out", "even.html", "--standardize")
     assert "units are arbitrary" in (tmp_path / "raw.html").read_text(encoding="utf-8")
     assert "units are arbitrary" not in (tmp_path / "even.html").read_text(encoding="utf-8")
-
-
-def test_every_entry_of_the_list_has_a_line_of_its_own(run):
-    _, out, _ = run("list")
-    summaries = [line[37:] for line in out.splitlines()]
-    assert len(set(summaries)) == len(summaries)
 
 
 def test_report_never_replaces_its_input_or_a_foreign_file(run, tmp_path, short_page):
@@ -227,26 +241,6 @@ lucidae_app.main()
 def test_interruptions_during_the_import_print_no_traceback(name, times):
     program = [sys.executable, "-c", INTERRUPTED_IMPORT.format(name=name, times=times)]
     result = subprocess.run(program, capture_output=True, text=True)
-    assert (result.returncode, result.stdout, result.stderr) == (130, "", "Interrupted.\n")
-
-
-INTERRUPTED = """
-import os, signal, sys
-signal.signal(signal.SIGINT, signal.default_int_handler)  # shells ignore it in background jobs
-import lucidae_app, lucidae_app.app as app
-def interrupt(*text, **style):
-    os.kill(os.getpid(), signal.SIGINT)
-app.errors.print = interrupt  # the second one, while the first is handled
-app._sentence = lambda error: "unused"
-sys.argv = ["lucidae", "list"]
-import lucidae_papers.commands as listing
-listing.catalogue = interrupt
-lucidae_app.main()
-"""
-
-
-def test_a_second_interruption_prints_no_traceback():
-    result = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, text=True)
     assert (result.returncode, result.stdout, result.stderr) == (130, "", "Interrupted.\n")
 
 

@@ -16,7 +16,7 @@ require("typer")
 require("rich")
 require("pandas")
 from lucidae.data.files import read_table
-from lucidae_app.sheets import Sheet, write_sheet
+from lucidae_app.files import Sheet, write_sheet
 
 COLUMNS = ("a", "b", "c", "d", "e", "f")
 

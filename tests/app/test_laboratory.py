@@ -22,7 +22,7 @@ require("rich")
 from browser import dumped, need_browser, results_in
 from laboratory_formulas import all_comparisons
 from lucidae_app import main
-from lucidae_app.report.laboratory import SCRIPTS, laboratory_page
+from lucidae_app.report.page import SCRIPTS, laboratory_page
 from lucidae_app.report.sections import SECTIONS
 
 FOLDER = files("lucidae_app.report").joinpath("templates", "laboratory")

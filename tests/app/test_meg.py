@@ -21,7 +21,7 @@ from evoked_recordings import localised, simulated, surface_space
 from lucidae.mne import sparse_vae
 from lucidae.mne.inverse import neighbourhoods
 from lucidae.validation import install_command
-from lucidae_app.report.blocks import Clock
+from lucidae_app.report.page import Clock
 from lucidae_app.report.sources import sources_page
 
 FILES = ("a-ave.fif", "a-fwd.fif", "a-cov.fif")

@@ -87,15 +87,6 @@ IN_BLOCKS = "Or set handle_missing='em', if all rows fit into memory."
 """Advice for missing entries of rows that are read in blocks."""
 
 
-def without_setting(message: str) -> str:
-    """Return an error message without the advice to set ``handle_missing``.
-
-    The command line has no such option.
-    """
-    remedy = "Remove or impute the missing entries first."
-    return message.replace(IN_MEMORY, remedy).replace(f" {IN_BLOCKS}", "")
-
-
 def suggesting_em(method: AnyMethod) -> AnyMethod:
     """Decorate an estimator's method so that its errors about NaN name ``handle_missing="em"``."""
 

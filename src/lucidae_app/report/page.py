@@ -1,139 +1,242 @@
-"""Building of the report's sections, and of the HTML page from them and a template."""
+"""Self-contained HTML pages: the parts of a chapter, the page made of chapters, the laboratory.
+
+The formulas of the laboratory are JavaScript functions in ``templates/laboratory/formulas.js``,
+because they are evaluated in the browser; `tests/app/test_laboratory.py` compares them with the
+functions of the library.
+"""
 
 from __future__ import annotations
 
+import base64
+import csv
+import io
 import os
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Protocol
+from urllib.parse import quote
 
 import jinja2
+import numpy as np
+from matplotlib.figure import Figure
 
 from lucidae._version import __version__
-from lucidae.data.tables import Table
 from lucidae.io.atomic import atomic_path
-from lucidae_app.report.blocks import Block, Clock, Grid, Prose, Section
-from lucidae_app.report.sections import SECTIONS
-from lucidae_app.report.style import css_variables
+from lucidae_app.files import as_text
+from lucidae_app.report.style import css_variables, to_svg
 
-Progress = Callable[[str, int, int], None]
-"""Function that is called before each section is built.
+LABORATORY_NAME = "lucidae-laboratory.html"
+SCRIPTS = ("formulas.js", "drawing.js", "views.js", "controls.js")  # each uses those before it
 
-Its arguments are the section's title, its number from 0, and the number of sections."""
 
-LEAD = (
-    "Autoencoders whose optimum is known: the optimal representation of these data, the distance "
-    "of trained models to it, and the theorems that apply."
-)
+class Block(Protocol):
+    """Part of a chapter; `kind` is the macro of the HTML template that renders it."""
+
+    kind: ClassVar[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Prose:
+    """A paragraph of text."""
+
+    kind: ClassVar[str] = "prose"
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """A highlighted paragraph with something that the reader should do or know."""
+
+    kind: ClassVar[str] = "note"
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """Lines of code, shown in a fixed-width font."""
+
+    kind: ClassVar[str] = "code"
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Download:
+    """A link to an HTML file that is part of the page, so that the page needs no second file."""
+
+    kind: ClassVar[str] = "download"
+    text: str  # the text of the link
+    name: str  # name under which browsers save the file
+    content: str  # the text of the file
+
+    @property
+    def link(self) -> str:
+        """The file as a data URL."""
+        encoded = base64.b64encode(self.content.encode()).decode("ascii")
+        return f"data:text/html;base64,{encoded}"
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """Key numbers with their descriptions; `items` are pairs (number, description)."""
+
+    kind: ClassVar[str] = "facts"
+    items: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """A small table with a header and rows of text."""
+
+    kind: ClassVar[str] = "grid"
+    header: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """A certificate, or another object with an HTML representation, below a label."""
+
+    kind: ClassVar[str] = "card"
+    label: str
+    subject: Any
+    unfolded: bool = True  # if False, the reader must click on the label to see it
+
+    @property
+    def headline(self) -> str:
+        """First line of the text of the shown object, from its last colon on if it has one."""
+        return str(self.subject).partition("\n")[0].rpartition(": ")[2]
+
+    @property
+    def html(self) -> str:
+        """The HTML representation of the object that the card shows."""
+        return str(self.subject._repr_html_())
+
+
+@dataclass(frozen=True, slots=True)
+class Plot:
+    """A figure with its caption and the numbers that it shows."""
+
+    kind: ClassVar[str] = "plot"
+    name: str  # name of the downloadable CSV file, without its suffix
+    svg: str  # the figure as inline SVG
+    caption: str  # what the figure shows and how to read it
+    numbers: Mapping[str, Sequence[Any]]  # columns of the CSV file by name, all of equal length
+    # whether images keep their colours in the dark theme, because the caption names the colours
+    keeps_colours: bool = False
+
+    @classmethod
+    def of(
+        cls,
+        name: str,
+        figure: Figure,
+        caption: str,
+        numbers: Mapping[str, Any],
+        *,
+        keeps_colours: bool = False,
+    ) -> Plot:
+        """Return a plot of a figure, with the caption as its text for screen readers."""
+        lists = {
+            key: values.tolist() if isinstance(values, np.ndarray) else list(values)
+            for key, values in numbers.items()
+        }
+        return cls(name, to_svg(figure, name, caption), caption, lists, keeps_colours)
+
+    @property
+    def rows(self) -> list[tuple[Any, ...]]:
+        """The numbers of the plot as a list of rows."""
+        return list(zip(*self.numbers.values(), strict=True))
+
+    @property
+    def link(self) -> str:
+        """The numbers of the plot as a data URL of a CSV file; floats have ten digits."""
+        stream = io.StringIO()
+        writer = csv.writer(stream, lineterminator="\n")
+        writer.writerow([as_text(name) for name in self.numbers])
+        for row in self.rows:
+            writer.writerow([f"{x:.10g}" if isinstance(x, float) else as_text(x) for x in row])
+        return "data:text/csv;charset=utf-8," + quote(stream.getvalue())
+
+
+@dataclass(slots=True)
+class Clock:
+    """Wall-clock times of named tasks in seconds, in the order in which they first started."""
+
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @contextmanager
+    def __call__(self, task: str) -> Iterator[None]:
+        """Add the time that the ``with`` block takes to the time of `task`."""
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[task] = self.seconds.get(task, 0.0) + time.perf_counter() - start
 
 
 @dataclass(frozen=True, slots=True)
 class Chapter:
-    """A section of the report with its finished parts."""
+    """A chapter of a page with its finished parts; `name` is its HTML anchor."""
 
     name: str
     title: str
     blocks: Sequence[Block]
 
 
-def write_report(
-    table: Table, path: str | os.PathLike[str], *, progress: Progress | None = None
-) -> Path:
-    """Write the report on `table` to `path`, completely or not at all.
-
-    Parameters
-    ----------
-    table : Table
-        The data, with names of columns and, optionally, targets.
-    path : path-like
-        Path of the page; an existing file is replaced.
-    progress : callable, optional
-        Called before each section with its title, its number from 0, and the number of sections.
-
-    Returns
-    -------
-    Path
-        The path of the page.
-    """
-    text = render(table, SECTIONS, progress=progress)
-    content = text.encode()
-    with atomic_path(path, len(content)) as temporary:
-        temporary.write_bytes(content)
-    return Path(path)
-
-
-def render(table: Table, sections: Sequence[Section], *, progress: Progress | None = None) -> str:
-    """Return the report on `table` as the text of an HTML page.
-
-    `sections` that do not apply to the table are left out. `progress` is called before each section
-    with its title, its number from 0, and the number of sections.
-    """
-    clock = Clock()
-    chosen = [section for section in sections if section.applies(table)]
-    chapters = []
-    with clock(_TOTAL):
-        for number, section in enumerate(chosen):
-            if progress is not None:
-                progress(section.title, number, len(chosen))
-            blocks = section.build(table, clock)
-            chapters.append(Chapter(section.name, section.title, blocks))
-    chapters.insert(-1, _timings(clock))
-    return fill_page(f"A report on {table.name}", LEAD, chapters, clock.seconds[_TOTAL])
-
-
 def fill_page(title: str, lead: str, chapters: Sequence[Chapter], seconds: float) -> str:
-    """Return the text of one self-contained HTML page with finished chapters.
+    """Return the text of one self-contained HTML page.
 
-    `lead` is the paragraph below the title, and `seconds` the time that the report took.
+    `lead` is the paragraph below the title, and `seconds` the time that the page took.
     """
-    return _template().render(
+    environment = jinja2.Environment(
+        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True
+    )
+    environment.filters["figure"] = lambda x: f"{x:.4g}" if isinstance(x, float) else x
+    return environment.from_string(_resource("page.html")).render(
         title=title,
         lead=lead,
         chapters=chapters,
         version=__version__,
-        seconds=_duration(seconds),
+        seconds=duration(seconds),
         variables=css_variables(),
         css=_resource("style.css"),
     )
 
 
-_TOTAL = "the whole page, including figures"
+def laboratory_page() -> str:
+    """Return the laboratory, loss landscapes that the reader can change, as the text of a page."""
+    parts = {
+        "@STYLE@": css_variables() + "\n" + _resource("laboratory", "style.css"),
+        "@SCRIPT@": "\n".join(_resource("laboratory", script) for script in SCRIPTS),
+        "@VERSION@": __version__,
+    }
+    page = _resource("laboratory", "page.html")
+    for mark, text in parts.items():
+        page = page.replace(mark, text)
+    return page
 
 
-def _timings(clock: Clock) -> Chapter:
-    """Return the chapter with a table of the time that each task took."""
-    rows = tuple((task, _duration(seconds)) for task, seconds in clock.seconds.items())
-    blocks: list[Block] = [
-        Prose(
-            "Wall-clock time of each task of this report. The time of the first task includes "
-            "loading the libraries."
-        ),
-        Grid(("task", "time"), rows),
-    ]
-    return Chapter("timings", "Timings", blocks)
+def write_page(path: str | os.PathLike[str], page: str) -> Path:
+    """Write the text of a page to `path`, completely or not at all, and return the path."""
+    content = page.encode()
+    with atomic_path(path, len(content)) as temporary:
+        temporary.write_bytes(content)
+    return Path(path)
 
 
-def _duration(seconds: float) -> str:
+def duration(seconds: float) -> str:
     """Return a time as text in seconds, or in milliseconds if it is below one second."""
     return f"{seconds:.1f} s" if seconds >= 1 else f"{1000 * seconds:.3g} ms"
 
 
-def _template() -> jinja2.Template:
-    """Return the template of the HTML page."""
-    environment = jinja2.Environment(
-        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True
-    )
-    environment.filters["figure"] = _figure
-    return environment.from_string(_resource("page.html"))
+def count(number: int, noun: str) -> str:
+    """Return a number with its noun as text, such as "one component" or "3 components"."""
+    return f"one {noun}" if number == 1 else f"{number} {noun}s"
 
 
-def _figure(value: Any) -> Any:
-    """Return a float as text with four digits, and other values unchanged."""
-    return f"{value:.4g}" if isinstance(value, float) else value
-
-
-def _resource(name: str) -> str:
+def _resource(*names: str) -> str:
     """Return the text of a file in the folder ``templates`` of this package."""
-    return files("lucidae_app.report").joinpath("templates", name).read_text(encoding="utf-8")
+    return files("lucidae_app.report").joinpath("templates", *names).read_text(encoding="utf-8")

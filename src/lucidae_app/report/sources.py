@@ -2,43 +2,46 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
 
 from lucidae.displays import SourceDisplay
-from lucidae.io.atomic import atomic_path
-from lucidae_app.report.blocks import Block, Card, Clock, Facts, Grid, Note, Plot, Prose, count
-from lucidae_app.report.page import Chapter, fill_page
+from lucidae_app.report.page import (
+    Block,
+    Card,
+    Chapter,
+    Clock,
+    Facts,
+    Grid,
+    Note,
+    Plot,
+    Prose,
+    count,
+    fill_page,
+)
 from lucidae_app.report.style import drawing, new_figure
-
-__all__ = ["sources_page", "write_sources"]
 
 LEAD = (
     "The few current sources that explain an evoked response, found by the variational autoencoder "
     "with full posterior covariance (Wipf 2023): where they are, how strong they are, at which "
     "noise variances they are found, and the theorems that apply."
 )
+ABOUT_CERTIFICATE = (
+    "Each claim is tied to a theorem and was measured on the whitened data. The first four "
+    "claims are about the sources shown here; the others are about the fit to all sources, "
+    "from which those that are not significant were removed. They say how near the fit is to "
+    "the optimum of its model, and whether other sources could explain the data as well; they "
+    "do not include errors of the forward model."
+)
 LARGEST_LEGEND = 12
-
-
-def write_sources(
-    result: Any, path: str | os.PathLike[str], *, name: str, clock: Clock, with_path: bool = True
-) -> Path:
-    """Write the page on a `SourceResult` to `path`, completely or not at all."""
-    content = sources_page(result, name=name, clock=clock, with_path=with_path).encode()
-    with atomic_path(path, len(content)) as temporary:
-        temporary.write_bytes(content)
-    return Path(path)
 
 
 def sources_page(result: Any, *, name: str, clock: Clock, with_path: bool = True) -> str:
     """Return the text of the HTML page on a `SourceResult`.
 
-    The arguments are those of `write_sources`.
+    `clock` has the time of the fit; `with_path` adds the sources at many noise variances.
     """
     with clock("path of noise variances"):
         path = result.noise_path() if with_path else None
@@ -47,7 +50,7 @@ def sources_page(result: Any, *, name: str, clock: Clock, with_path: bool = True
     chapters = [
         Chapter("sources", "Sources", _sources(result, path)),
         Chapter("amplitudes", "Amplitudes", _amplitudes(result)),
-        Chapter("certificate", "Certificate", [_about_certificate(), card]),
+        Chapter("certificate", "Certificate", [Prose(ABOUT_CERTIFICATE), card]),
     ]
     return fill_page(f"Sources of {name}", LEAD, chapters, sum(clock.seconds.values()))
 
@@ -191,14 +194,3 @@ def _amplitudes(result: Any) -> list[Block]:
     if any(one.size > 1 for one in found):
         caption += " The curve of a patch is the amplitude of each of its sources."
     return [Plot.of("amplitudes", figure, caption, numbers)]
-
-
-def _about_certificate() -> Prose:
-    """Return a paragraph that says what the claims of the certificate mean."""
-    return Prose(
-        "Each claim is tied to a theorem and was measured on the whitened data. The first four "
-        "claims are about the sources shown here; the others are about the fit to all sources, "
-        "from which those that are not significant were removed. They say how near the fit is to "
-        "the optimum of its model, and whether other sources could explain the data as well; they "
-        "do not include errors of the forward model."
-    )

@@ -13,7 +13,7 @@ import numpy as np
 from scipy.interpolate import RegularGridInterpolator
 
 from lucidae.dropout.landscape import scalar_surface
-from lucidae_app.report.blocks import Block, Card, Plot
+from lucidae_app.report.page import Block, Card, Plot
 from lucidae_app.report.style import LIGHT, drawing, new_figure
 from lucidae_papers.drawings.common import numbers
 from lucidae_papers.outcomes import Outcome

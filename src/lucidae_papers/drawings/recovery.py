@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from lucidae_app.report.blocks import Block, Plot
 from lucidae_app.report.figures import image_rows
+from lucidae_app.report.page import Block, Plot
 from lucidae_app.report.style import LIGHT, drawing, new_figure
 from lucidae_papers.drawings.common import look, numbers, shared_legend
 from lucidae_papers.linear.counts import COUNTERS

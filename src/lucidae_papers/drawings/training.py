@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from lucidae_app.report.blocks import Block, Plot
+from lucidae_app.report.page import Block, Plot
 from lucidae_app.report.style import LIGHT, drawing, new_figure
 from lucidae_papers.data import DATA
 from lucidae_papers.drawings.common import look, numbers, positive, shared_legend
