@@ -9,6 +9,7 @@ of the minimum; the best price is the slope of the joint lower convex envelope a
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -33,10 +34,10 @@ class Allocation(NamedTuple):
 
 
 def allocate(values: Sequence[Vector], costs: Sequence[Vector], budget: float) -> Allocation:
-    """Return the best choice of each layer within the budget, which the cheapest ones must meet.
-
-    Costs of a layer ascend strictly and its values do not ascend.
-    """
+    """Return the best choice of each layer within the budget, which the cheapest ones must meet."""
+    fronts = [_undominated(value, cost) for value, cost in zip(values, costs, strict=True)]
+    values = [value[front] for value, front in zip(values, fronts, strict=True)]
+    costs = [cost[front] for cost, front in zip(costs, fronts, strict=True)]
     limit = budget * (1 + ROUNDING)
     # 1) Walk down the convex envelopes, steepest step first. This is optimal where it ends exactly
     #    at the budget, and the first step that does not fit has the price of the Lagrangian.
@@ -66,7 +67,9 @@ def allocate(values: Sequence[Vector], costs: Sequence[Vector], budget: float) -
     #    branch and bound finds the best of them.
     if found - bound > ROUNDING * abs(found):
         at, bound = _branch_and_bound(values, costs, budget, price, at, bound)
-    return Allocation(at, _value(values, at), min(bound, _value(values, at)), price)
+    total = _value(values, at)
+    chosen = [int(front[i]) for front, i in zip(fronts, at, strict=True)]
+    return Allocation(chosen, total, min(bound, total), price)
 
 
 def lagrangian_bound(
@@ -81,6 +84,13 @@ def _value(values: Sequence[Vector], chosen: Sequence[int]) -> float:
     return float(sum(value[i] for value, i in zip(values, chosen, strict=True)))
 
 
+def _undominated(value: Vector, cost: Vector) -> Vector:
+    """Return the choices, by ascending cost, that no cheaper or equally dear one matches."""
+    order = np.lexsort((value, cost))
+    best = np.minimum.accumulate(value[order])
+    return np.asarray(order[np.concatenate([[True], best[1:] < best[:-1]])])
+
+
 def _envelope_steps(
     values: Sequence[Vector], costs: Sequence[Vector]
 ) -> list[tuple[float, int, int]]:
@@ -89,7 +99,8 @@ def _envelope_steps(
     Gains per cost fall along an envelope, so that its steps stay in order (the sort is stable).
     """
     steps = []
-    for layer, (value, cost) in enumerate(zip(values, costs, strict=True)):
+    for layer in range(len(values)):
+        value, cost = values[layer].tolist(), costs[layer].tolist()
         hull: list[int] = []
         for i in range(len(value)):
             while len(hull) > 1 and _slope(value, cost, hull[-2], hull[-1]) <= _slope(
@@ -97,13 +108,13 @@ def _envelope_steps(
             ):
                 hull.pop()
             hull.append(i)
-        steps += [(_slope(value, cost, a, b), layer, b) for a, b in zip(hull, hull[1:])]  # noqa: B905, RUF007
+        steps += [(_slope(value, cost, a, b), layer, b) for a, b in pairwise(hull)]
     return sorted(steps, key=lambda step: -step[0])
 
 
-def _slope(value: Vector, cost: Vector, a: int, b: int) -> float:
+def _slope(value: list[float], cost: list[float], a: int, b: int) -> float:
     """Return the decrease of the value per unit of cost from choice a to the dearer choice b."""
-    return float((value[a] - value[b]) / (cost[b] - cost[a]))
+    return (value[a] - value[b]) / (cost[b] - cost[a])
 
 
 def _branch_and_bound(

@@ -1,0 +1,326 @@
+"""Linear layers of low rank: the best factors for given rows, and modules that contain them.
+
+A layer is y = Wx + b with a weight W of shape (n, m); a convolution is such a layer too, with the
+unfolded patches as rows x. Over the calibration rows, x has the mean μ and the covariance C, and y
+the mean ȳ and the covariance S = WCWᵀ. The error of a layer ŷ is E‖y − ŷ‖² over these rows.
+
+**The best layer of rank r is the principal component analysis of the outputs**: ŷ = BAx + c with
+B = U_r, A = U_rᵀW, c = ȳ − U_rU_rᵀWμ and the r leading eigenvectors U_r of S; its error is the sum
+of the other eigenvalues. *Proof.* With any R for which RRᵀ = C, the error for the best c is
+‖(W − BA)R‖². By Eckart and Young (1936) it is smallest for BAR = U_rU_rᵀWR with the left singular
+vectors of WR, which are the eigenvectors of S, and BA = U_rU_rᵀW has this property. ∎
+Nothing is inverted, so that C may be singular, and one decomposition serves every rank.
+
+With dropout of the r hidden units the singular values s = √λ(S) of WR are shrunk to ŝ (Mianjy et
+al. 2018, Theorem 3.6), BA = U diag(ŝ/s) UᵀW, and the error is the expected one over masks.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import nn
+
+from lucidae.arrays import to_numpy
+from lucidae.dropout.equalize import equalize
+from lucidae.dropout.theory import optimal_value, shrink
+from lucidae.nn.calibration import Moment
+from lucidae.nn.layers import Tensor
+
+__all__ = [
+    "CONVOLUTIONS",
+    "Factors",
+    "Spectrum",
+    "input_rows",
+    "matrix_of",
+    "output_variance",
+    "reduced_rank_regression",
+    "replacement",
+    "row_side",
+    "rows_of",
+    "spectrum_of",
+    "with_factors",
+]
+
+Vector = np.ndarray[Any, Any]
+
+CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+
+
+# --- linear layers of all kinds -----------------------------------------------------------------
+
+
+def matrix_of(layer: Any) -> Any:
+    """Return the weight of a layer as a matrix (n, m); None if it is not a linear layer."""
+    if isinstance(layer, nn.Linear):
+        return layer.weight.detach()
+    if isinstance(layer, CONVOLUTIONS):
+        return layer.weight.detach().flatten(1)
+    if type(layer).__name__ == "Conv1D" and hasattr(layer, "weight"):  # of transformers
+        return layer.weight.detach().mT
+    return None
+
+
+def rows_of(layer: Any, values: Tensor) -> Tensor:
+    """Return outputs of a layer, or inputs of one that is no convolution, as rows (N, …)."""
+    if isinstance(layer, CONVOLUTIONS):
+        values = values.movedim(-1 - len(layer.kernel_size), -1)
+    return values.reshape(-1, values.shape[-1])
+
+
+def input_rows(layer: Any, x: Tensor) -> Tensor:
+    """Return inputs of a layer as rows (N, m); patches are unfolded by a convolution with I."""
+    if isinstance(layer, CONVOLUTIONS):
+        m = layer.weight[0].numel()
+        unit = torch.eye(m, dtype=x.dtype, device=x.device).reshape(m, *layer.weight.shape[1:])
+        x = layer._conv_forward(x, unit, None)
+    return rows_of(layer, x)
+
+
+def row_side(layer: Any, shape: tuple[int, int]) -> str:
+    """Return "outputs" or "inputs": of which rows the moment is collected.
+
+    They are the shorter ones, except that patches of convolutions are never unfolded for it.
+    """
+    return "outputs" if shape[0] <= shape[1] or isinstance(layer, CONVOLUTIONS) else "inputs"
+
+
+def output_variance(layer: Any, moment: Moment) -> float:
+    """Return the total variance tr S of the outputs, from the moment of the `row_side`."""
+    weight = matrix_of(layer).to(moment.mean)
+    if row_side(layer, tuple(weight.shape)) == "outputs":
+        return float(torch.diagonal(moment.covariance).sum())
+    return float(torch.sum((weight @ moment.covariance) * weight))
+
+
+# --- factors ------------------------------------------------------------------------------------
+
+
+class Factors(NamedTuple):
+    """A layer of rank r: x ↦ B(Ax + hidden) + bias, in float32 or float64."""
+
+    second: Tensor  # (n, r): B
+    first: Tensor  # (r, m): A
+    bias: Tensor  # (n,)
+    hidden: Tensor | None = None  # (r,): bias of hidden units that are dropped in training
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Spectrum:
+    """Principal components of the outputs of the layers that share one weight: all ranks at once.
+
+    The covariances of several layers are added as Σ h S with the importance h of each layer.
+    """
+
+    names: tuple[str, ...]
+    shape: tuple[int, int]  # (n, m)
+    biases: int  # number of these layers that have a bias
+    left: Tensor  # (n, k): leading eigenvectors U
+    right: Tensor  # (k, m): UᵀW
+    variances: Vector  # (layers, p): diagonals of UᵀSU, p ≥ k
+    means: list[Tensor]  # (n,) each: ȳ
+    hidden_means: list[Tensor]  # (k,) each: UᵀWμ
+    importance: Vector  # (layers,): h
+    rows: int  # calibration rows of all layers together
+    first_call: int  # position in the order of execution
+
+    @property
+    def totals(self) -> Vector:
+        """Total variances tr S of the layers."""
+        return np.asarray(self.variances.sum(1))
+
+    def parameters(self, dropout: bool) -> Vector:
+        """Return the number of parameters for the ranks 1, …, k and, last, of dense layers."""
+        (n, m), ranks, layers = self.shape, self._ranks(), len(self.names)
+        low = ranks * (m + n) + layers * (n + dropout * ranks)
+        return np.append(low, n * m + self.biases * n)
+
+    def operations(self) -> Vector:
+        """Return the multiplications for the ranks 1, …, k and, last, of dense layers."""
+        n, m = self.shape
+        return self.rows * np.append(self._ranks() * (m + n), n * m)
+
+    def errors(self, strength: float) -> Vector:
+        """Return the error of each layer (rows) for the ranks 1, …, k and, last, 0 for dense."""
+        k = self.left.shape[1]
+        found = np.zeros((len(self.names), k + 1))
+        if strength:
+            s = np.sqrt(self.variances[0])
+            found[0, :k] = [optimal_value(s, strength, rank + 1) for rank in range(k)]
+        else:
+            tails = np.cumsum(self.variances[:, :0:-1], axis=1)[:, ::-1]
+            found[:, : min(k, tails.shape[1])] = tails[:, :k]
+        return found
+
+    def factors(self, layer: int, rank: int, strength: float) -> Factors:
+        """Return the best factors of one of the layers."""
+        B, A = self.left[:, :rank], self.right[:rank]
+        mean, hidden = self.means[layer], self.hidden_means[layer][:rank]
+        if not strength:
+            return Factors(B, A, mean - B @ hidden)
+        # B = U√ŝ T and A = Tᵀ√ŝ s⁻¹ UᵀW, with the rotation T that equalizes the hidden units
+        # in the metric of the inputs: AR = Tᵀ√ŝ Qᵀ for WR = U diag(s) Qᵀ.
+        s = np.sqrt(self.variances[0])
+        root = np.sqrt(shrink(s, strength, rank).values[:rank])
+        turn = B.new_tensor(equalize(np.diag(root)))
+        gain = B.new_tensor(np.divide(root, s[:rank], out=np.zeros(rank), where=root > 0))
+        B = B * B.new_tensor(root) @ turn
+        return Factors(B, turn.mT @ (gain[:, None] * A), mean, -(turn.mT @ (gain * hidden)))
+
+    def _ranks(self) -> Vector:
+        return np.arange(1.0, self.left.shape[1] + 1)
+
+
+def spectrum_of(
+    layers: Mapping[str, Any], moments: Sequence[Moment], importance: Vector, first_call: int
+) -> Spectrum:
+    """Decompose the outputs of layers that share one weight, from moments of their `row_side`."""
+    parts = list(layers.values())
+    weight = matrix_of(parts[0]).to(moments[0].mean)
+    n, m = weight.shape
+    biases = [0.0 if part.bias is None else part.bias.detach().to(weight) for part in parts]
+    values, vectors = torch.linalg.eigh(_pooled(moments, importance))
+    if row_side(parts[0], (n, m)) == "outputs":
+        U, means = vectors.flip(1), [moment.mean for moment in moments]
+        right = U.mT @ weight
+        spreads = [((U.mT @ moment.covariance) * U.mT).sum(1) for moment in moments]
+    else:
+        root = vectors * values.clamp_min(0.0).sqrt()
+        U, _, _ = torch.linalg.svd(weight @ root, full_matrices=False)
+        right = U.mT @ weight
+        means = [weight @ moment.mean + b for moment, b in zip(moments, biases, strict=True)]
+        spreads = [((right @ moment.covariance) * right).sum(1) for moment in moments]
+    variances = np.stack([to_numpy(spread.clamp_min(0.0)) for spread in spreads])
+    if len(parts) == 1:
+        variances = -np.sort(-variances)  # rounding may have exchanged equal ones
+    k = min(n, m, -(-n * (m + len(parts)) // (m + n)))  # larger ranks save nothing
+    dtype = torch.float64 if parts[0].weight.dtype == torch.float64 else torch.float32
+    hidden = [U[:, :k].mT @ (mean - b) for mean, b in zip(means, biases, strict=True)]
+    return Spectrum(
+        names=tuple(layers),
+        shape=(n, m),
+        biases=sum(part.bias is not None for part in parts),
+        left=U[:, :k].to(dtype, copy=True),
+        right=right[:k].to(dtype, copy=True),
+        variances=variances,
+        means=[mean.to(dtype) for mean in means],
+        hidden_means=[mean.to(dtype) for mean in hidden],
+        importance=importance,
+        rows=sum(moment.rows for moment in moments),
+        first_call=first_call,
+    )
+
+
+def reduced_rank_regression(
+    spectrum: Spectrum, weight: Tensor, moments: Sequence[Moment], rank: int, strength: float
+) -> tuple[list[Factors], list[float]]:
+    """Return factors and errors of layers that get other inputs x̃, from moments of [x̃ | y].
+
+    The regression of y on x̃ is Θ = W + cov(y − Wx̃, x̃) C̃⁺: where the inputs do not vary, the
+    original weight stays. The best layer of rank r is U_rU_rᵀΘ with the left singular vectors U of
+    ΘR̃ for R̃R̃ᵀ = C̃ (Izenman 1975).
+    """
+    dtype, (_, m) = spectrum.left.dtype, spectrum.shape
+    weight = weight.to(moments[0].mean)
+    pooled = _pooled(moments, spectrum.importance)
+    inputs, cross = pooled[:m, :m], pooled[m:, :m]
+    values, vectors = torch.linalg.eigh(inputs)
+    # Eigenvalues below the rounding error of the products are noise.
+    noise = 8 * m**0.5 * torch.finfo(dtype).eps * values[-1]
+    inverse = torch.where(values > noise, 1.0 / values.clamp_min(noise), 0.0)
+    full = weight + (cross - weight @ inputs) @ (vectors * inverse) @ vectors.mT
+    root = vectors * values.clamp_min(0.0).sqrt()
+    U, s, _ = torch.linalg.svd(full @ root, full_matrices=False)
+    right = U[:, :rank].mT @ full
+    regressed = replace(
+        spectrum,
+        left=U[:, :rank].to(dtype),
+        right=right.to(dtype),
+        variances=to_numpy(s.square())[None],
+        means=[moment.mean[m:].to(dtype) for moment in moments],
+        hidden_means=[(right @ moment.mean[:m]).to(dtype) for moment in moments],
+    )
+    factors = [regressed.factors(at, rank, strength) for at in range(len(moments))]
+    errors = []
+    for (B, A, _, _), (_, _, covariance) in zip(factors, moments, strict=True):
+        B, A = B.to(weight), A.to(weight)
+        codes = A @ covariance[:m, :m] @ A.mT
+        explained = 2 * torch.sum((covariance[m:, :m] @ A.mT) * B) - torch.sum((B @ codes) * B)
+        masks = strength * torch.sum(B.square().sum(0) * torch.diagonal(codes))
+        errors.append(float(torch.diagonal(covariance)[m:].sum() - explained + masks))
+    return factors, errors
+
+
+def _pooled(moments: Sequence[Moment], importance: Vector) -> Tensor:
+    """Return the mean of covariances, weighted by importance (equally, if all are zero)."""
+    total = importance.sum()
+    gains = importance / total if total > 0 else np.full(len(moments), 1.0 / len(moments))
+    return sum(float(g) * moment.covariance for g, moment in zip(gains, moments, strict=True))
+
+
+# --- modules ------------------------------------------------------------------------------------
+
+
+def replacement(layer: Any, factors: Factors, dropout: float) -> Any:
+    """Return two layers, with dropout between them if there is any, in place of a layer."""
+    matrix, rank = matrix_of(layer), len(factors.first)
+    expected = (len(factors.second), factors.first.shape[1])
+    if matrix is None or tuple(matrix.shape) != expected:
+        found = "" if matrix is None else f" of shape {tuple(matrix.shape)}"
+        raise ValueError(
+            f"the model has a {type(layer).__name__}{found} where the plan has a layer of shape "
+            f"{expected}: apply the plan to the model for which it was made."
+        )
+    (n, m), place = matrix.shape, {"device": matrix.device, "dtype": matrix.dtype}
+    hidden = factors.hidden is not None
+    if isinstance(layer, CONVOLUTIONS):
+        kind = CONVOLUTIONS[len(layer.kernel_size) - 1]
+        names = ("kernel_size", "stride", "padding", "dilation", "padding_mode")
+        place |= {"kernel_size": 1}
+        options = place | {name: getattr(layer, name) for name in names}
+        first = nn.utils.skip_init(kind, layer.in_channels, rank, bias=hidden, **options)
+        second = nn.utils.skip_init(kind, rank, n, **place)
+    else:
+        first = nn.utils.skip_init(nn.Linear, m, rank, bias=hidden, **place)
+        second = nn.utils.skip_init(nn.Linear, rank, n, **place)
+    values = {first.weight: factors.first, second.weight: factors.second, second.bias: factors.bias}
+    if hidden:
+        values[first.bias] = factors.hidden
+    for parameter, value in values.items():
+        parameter.data.copy_(value.reshape(parameter.shape))
+    pair = nn.Sequential(first, *[nn.Dropout(dropout)] * hidden, second)
+    return pair.train(layer.training).requires_grad_(layer.weight.requires_grad)
+
+
+def with_factors(
+    model: Any, factors: Mapping[str, Factors], dropout: float, *, share: bool = False
+) -> Any:
+    """Return a deep copy of a model with factorised layers; `share` keeps all other tensors."""
+    # `copy.deepcopy` takes the copies that its memo already has: the pairs in place of layers.
+    memo: dict[int, Any] = {}
+    if share:
+        memo |= {id(kept): kept for kept in (*model.parameters(), *model.buffers())}
+    pairs = set()
+    for name, pair in factors.items():
+        try:
+            layer = model.get_submodule(name)
+        except AttributeError as error:
+            raise ValueError(
+                f"the model has no layer {name!r}: apply the plan to the model for which it was "
+                "made."
+            ) from error
+        memo[id(layer)] = replacement(layer, pair, dropout)
+        pairs.add(memo[id(layer)])
+    small = copy.deepcopy(model, memo)
+    # The fast path of these two modules reads weights of their layers instead of calling them.
+    for part in small.modules():
+        if isinstance(part, nn.TransformerEncoderLayer) and pairs & set(part.modules()):
+            part.activation_relu_or_gelu = 0
+        elif isinstance(part, nn.TransformerEncoder) and pairs & set(part.modules()):
+            part.use_nested_tensor = False
+    return small
