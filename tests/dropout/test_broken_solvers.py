@@ -27,6 +27,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
+import scipy.sparse
 
 from lucidae import DropoutAutoencoder, DropoutFactorization, DropoutRegressor, certify
 from lucidae.dropout import (
@@ -49,6 +50,7 @@ from lucidae.dropout.equalize import (
 from lucidae.dropout.estimators.network import NetworkState
 from lucidae.dropout.estimators.regressor import RegressionState
 from lucidae.dropout.figures import ReportedAttributes
+from lucidae.dropout.row_space import WideRows
 from lucidae.rows import sources as data
 from mutants import broken, calls_of, is_among, mutants
 
@@ -84,6 +86,9 @@ FITS = {
     "gram": lambda: fitted_by_gram(),
     "many features": lambda: with_many_features(DropoutAutoencoder(3, dropout=0.2), X),
     "few rows": lambda: with_many_features(DropoutRegressor(2, dropout=0.1), FEW, FEW_Y, FEW_W),
+    "products": lambda: with_many_features(
+        DropoutRegressor(2, dropout=0.1), scipy.sparse.csr_array(FEW), FEW_Y, FEW_W, products=True
+    ),
     "one target": lambda: DropoutRegressor(1, dropout=0.5).fit(X, Y[:, 0]),
     "tied": lambda: TiedFit(np.diag([4.0, 3.0, 1.0, -2.0]) + np.triu(X[:4, :4]) / 5, 0.3, 3),
 }
@@ -132,10 +137,11 @@ def fitted_by_gram():
         solvers.SMALLEST_FAST, solvers.FEW = before
 
 
-def with_many_features(model, X, y=None, weights=None):
+def with_many_features(model, X, y=None, weights=None, products=False):
     """Fit without the second moment of all features, which is used for many features only."""
     places = ((wide, "STORED_FEATURES"), (data, "STORED_FEATURES"), (projection, "SMALL"))
     places += ((moments, "FEWEST_GRAM_ROWS"),)
+    places += ((wide, "WIDE_FEATURES"),) if products else ()
     before, cheapest = [getattr(*place) for place in places], data._moment_is_cheapest
     try:
         for place in places:
@@ -253,6 +259,13 @@ FUNCTIONS = {
         moments._gram_svd,
         moments.principal_map,
         objectives.LinearProblem.from_root.__func__,
+    ),
+    "products with rows": (
+        moments._whiten_wide,
+        WideRows.times,
+        WideRows.back,
+        WideRows.gram,
+        WideRows.decomposed,
     ),
     "equalizer": (equalized_factors, level_diagonal, _plane_rotation, _rotated),
     "moments": (

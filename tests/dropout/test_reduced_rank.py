@@ -8,11 +8,6 @@ from sklearn.linear_model import LinearRegression, Ridge
 
 from extras import require
 from lucidae import DropoutRegressor, certify, load, save
-from lucidae.dropout import LinearProblem
-from lucidae.dropout.held_out import cross_validate, cross_validate_rows, fold_moments
-from lucidae.dropout.moments import joint_moment, ridged, row_problem
-from lucidae.dropout.reduced_rank import solve_reduced_rank
-from lucidae.dropout.wide import row_factor
 
 
 def correlated(seed=0, n=60, features=5, targets=4, noise=0.5):
@@ -33,7 +28,7 @@ def penalised_error(coef, X, Y, alpha=0.0, weights=None):
     return (weights @ residual + alpha * np.sum(coef**2)) / weights.sum()
 
 
-def best_factors(X, Y, rank, alpha, rng, starts=6):
+def best_factors(X, Y, rank, alpha, rng, starts=3):
     """Return the smallest penalised error that L-BFGS finds for factors of the coefficients."""
     centred, outputs = X - X.mean(0), Y - Y.mean(0)
     shapes = (Y.shape[1], X.shape[1])
@@ -55,19 +50,8 @@ def best_factors(X, Y, rank, alpha, rng, starts=6):
     return min(runs)
 
 
-def alternating(X, Y, rank, rng, rounds=3000):
-    """Return the mean squared error of alternating least squares from a random start."""
-    centred, outputs = X - X.mean(0), Y - Y.mean(0)
-    left = rng.standard_normal((Y.shape[1], rank))
-    for _ in range(rounds):
-        targets = outputs @ left @ np.linalg.inv(left.T @ left)
-        right = np.linalg.lstsq(centred, targets, rcond=None)[0]
-        left = np.linalg.lstsq(centred @ right, outputs, rcond=None)[0].T
-    return np.sum((outputs - centred @ right @ left.T) ** 2) / len(X)
-
-
 @pytest.mark.parametrize("alpha", [0.0, 2.0])
-@pytest.mark.parametrize("rank", [1, 2, 3])
+@pytest.mark.parametrize("rank", [1, 3])
 def test_no_factors_found_by_descent_are_better(rank, alpha):
     X, Y = correlated(rank)
     model = DropoutRegressor(rank, shrink=False, alpha=alpha).fit(X, Y)
@@ -77,16 +61,6 @@ def test_no_factors_found_by_descent_are_better(rank, alpha):
     assert model.objective_ <= found * (1 + 1e-12)
     assert model.objective_ == pytest.approx(found, rel=1e-6)
     assert model.certificate_.holds
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_alternating_least_squares_reaches_the_same_error(seed):
-    X, Y = correlated(seed)
-    model = DropoutRegressor(2, shrink=False).fit(X, Y)
-    rng = np.random.default_rng(seed)
-    errors = [alternating(X, Y, 2, rng, 400) for _ in range(5)]
-    assert min(errors) >= model.objective_ * (1 - 1e-12)
-    assert min(errors) == pytest.approx(model.objective_, rel=1e-8)
 
 
 def test_cutting_the_coefficients_themselves_is_worse_for_correlated_inputs():
@@ -119,7 +93,7 @@ def test_factors_are_ordered_orthonormal_and_uncorrelated():
     assert np.all(np.diff(model.singular_values_) < 0)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_predictions_do_not_depend_on_invertible_maps_of_inputs_or_rotations_of_outputs(seed):
     X, Y = correlated(seed)
     rng = np.random.default_rng(seed)
@@ -224,34 +198,6 @@ def test_collinear_and_constant_inputs(rank):
         assert_allclose(full.coef_, Ridge(1.0).fit(data, Y).coef_, atol=1e-7)
 
 
-def test_the_triangular_factor_of_the_rows_has_the_penalty_of_the_moment():
-    X, Y = correlated()
-    nearly = np.column_stack([X, X[:, 0] + 1e-6 * X[:, 1]])
-    moment = joint_moment(nearly, Y)
-    problem = ridged(row_problem(nearly, Y, None, moment, centered=True), 0.2)
-    assert_allclose(problem.root.T @ problem.root, np.block([
-        [problem.inputs, problem.cross.T], [problem.cross, problem.outputs]
-    ]), atol=1e-10)  # fmt: skip
-    assert ridged(problem, 0.0) is problem
-
-
-def test_few_rows_have_the_ridge_penalty_of_all_features():
-    rng = np.random.default_rng(0)
-    X, Y = rng.standard_normal((8, 20)) + 1.0, rng.standard_normal((8, 3))
-    mean, factor = row_factor(X, Y, None, centered=True)
-    wide = ridged(LinearProblem.from_root(factor, 20, 7.0), 0.5)
-    dense = ridged(LinearProblem.from_moment(joint_moment(X, Y), 20), 0.5)
-    found, expected = (solve_reduced_rank(problem, 2) for problem in (wide, dense))
-    product = [part.weights.left @ part.weights.right.T for part in (found, expected)]
-    assert_allclose(product[0], product[1], atol=1e-10)
-    assert found.value == pytest.approx(expected.value)
-    assert mean.weight == 8
-    rows = cross_validate_rows(X, Y, None, 4, 2, strengths=None, alpha=4.0)
-    folds = fold_moments(X, Y, None, 4).folds
-    moments = cross_validate(folds, 20, 2, strengths=None, alpha=4.0)
-    assert_allclose(rows.errors, moments.errors, rtol=1e-8)
-
-
 def test_errors_of_every_rank_equal_refitting():
     X, Y = correlated()
     model = DropoutRegressor("cv", shrink=False, alpha=0.3, cv=3).fit(X, Y)
@@ -338,14 +284,6 @@ def test_contradictory_settings_are_refused(settings, match):
     model = DropoutRegressor(2).set_params(**{"shrink": False} | settings)
     with pytest.raises(ValueError, match=match):
         model.fit(X, Y)
-
-
-def test_a_rank_to_be_chosen_needs_all_rows():
-    X, Y = correlated()
-    model = DropoutRegressor("cv", shrink=False)
-    assert not hasattr(model, "partial_fit")
-    with pytest.raises(ValueError, match="n_components='cv' divides the rows into folds"):
-        model.fit_batches((part for part in [(X, Y)]), start=joint_moment(X, Y))
 
 
 def test_no_claim_cites_a_theorem_on_dropout():
