@@ -25,8 +25,10 @@ def of_each_network(test):
     return pytest.mark.parametrize("model", NETWORKS, ids=lambda model: type(model).__name__)(test)
 
 
-@of_each_network
-@pytest.mark.parametrize(("size", "sparse"), [(1, True), (7, False), (1000, True)])
+@pytest.mark.parametrize(
+    "model", [*NETWORKS, DropoutRegressor(2, shrink=False, alpha=2.0)], ids=str
+)
+@pytest.mark.parametrize(("size", "sparse"), [(1, True), (7, False)])
 def test_partial_fit_equals_fit(model, size, sparse):
     X, Y = regression_data(n=60)
     X[np.abs(X) < 1.5] = 0.0
