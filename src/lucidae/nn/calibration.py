@@ -14,9 +14,9 @@ from torch import nn
 from lucidae.nn.layers import Tensor, device_of, full_precision, without_autocast
 
 __all__ = [
+    "CalibrationSource",
     "Moment",
     "RowMoment",
-    "Source",
     "batches_of",
     "call",
     "meet",
@@ -199,7 +199,7 @@ def unwrapped(model: Any) -> Any:
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class CalibrationSource:
     """The model of a plan, and how its batches are read."""
 
     model: Any
@@ -229,7 +229,10 @@ def observer(use: Callable[[str, Tensor, Tensor], Any], name: str) -> Observer:
 
 
 def meet(
-    source: Source, small: Any, names: Iterable[str], use: Callable[[str, Tensor, Tensor], None]
+    source: CalibrationSource,
+    small: Any,
+    names: Iterable[str],
+    use: Callable[[str, Tensor, Tensor], None],
 ) -> None:
     """Call ``use(name, x, y)`` for each call of a layer: x its input in `small`, y in the model."""
     waiting: dict[str, deque[Tensor]] = {name: deque() for name in names}

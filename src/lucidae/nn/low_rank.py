@@ -34,8 +34,8 @@ from lucidae.nn.layers import Tensor
 
 __all__ = [
     "CONVOLUTIONS",
-    "Factors",
-    "Spectrum",
+    "LowRankFactors",
+    "OutputSpectrum",
     "input_rows",
     "matrix_of",
     "output_variance",
@@ -101,7 +101,7 @@ def output_variance(layer: Any, moment: Moment) -> float:
 # --- factors ------------------------------------------------------------------------------------
 
 
-class Factors(NamedTuple):
+class LowRankFactors(NamedTuple):
     """A layer of rank r: x ↦ B(Ax + hidden) + bias, in float32 or float64."""
 
     second: Tensor  # (n, r): B
@@ -111,7 +111,7 @@ class Factors(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Spectrum:
+class OutputSpectrum:
     """Principal components of the outputs of the layers that share one weight: all ranks at once.
 
     The covariances of several layers are added as Σ h S with the importance h of each layer.
@@ -157,12 +157,12 @@ class Spectrum:
             found[:, : min(k, tails.shape[1])] = tails[:, :k]
         return found
 
-    def factors(self, layer: int, rank: int, strength: float) -> Factors:
+    def factors(self, layer: int, rank: int, strength: float) -> LowRankFactors:
         """Return the best factors of one of the layers."""
         B, A = self.left[:, :rank], self.right[:rank]
         mean, hidden = self.means[layer], self.hidden_means[layer][:rank]
         if not strength:
-            return Factors(B, A, mean - B @ hidden)
+            return LowRankFactors(B, A, mean - B @ hidden)
         # B = U√ŝ T and A = Tᵀ√ŝ s⁻¹ UᵀW, with the rotation T that equalizes the hidden units
         # in the metric of the inputs: AR = Tᵀ√ŝ Qᵀ for WR = U diag(s) Qᵀ.
         s = np.sqrt(self.variances[0])
@@ -170,7 +170,7 @@ class Spectrum:
         turn = B.new_tensor(equalize(np.diag(root)))
         gain = B.new_tensor(np.divide(root, s[:rank], out=np.zeros(rank), where=root > 0))
         B = B * B.new_tensor(root) @ turn
-        return Factors(B, turn.mT @ (gain[:, None] * A), mean, -(turn.mT @ (gain * hidden)))
+        return LowRankFactors(B, turn.mT @ (gain[:, None] * A), mean, -(turn.mT @ (gain * hidden)))
 
     def _ranks(self) -> Vector:
         return np.arange(1.0, self.left.shape[1] + 1)
@@ -178,7 +178,7 @@ class Spectrum:
 
 def spectrum_of(
     layers: Mapping[str, Any], moments: Sequence[Moment], importance: Vector, first_call: int
-) -> Spectrum:
+) -> OutputSpectrum:
     """Decompose the outputs of layers that share one weight, from moments of their `row_side`."""
     parts = list(layers.values())
     weight = matrix_of(parts[0]).to(moments[0].mean)
@@ -201,7 +201,7 @@ def spectrum_of(
     k = min(n, m, -(-n * (m + len(parts)) // (m + n)))  # larger ranks save nothing
     dtype = torch.float64 if parts[0].weight.dtype == torch.float64 else torch.float32
     hidden = [U[:, :k].mT @ (mean - b) for mean, b in zip(means, biases, strict=True)]
-    return Spectrum(
+    return OutputSpectrum(
         names=tuple(layers),
         shape=(n, m),
         biases=sum(part.bias is not None for part in parts),
@@ -217,8 +217,8 @@ def spectrum_of(
 
 
 def reduced_rank_regression(
-    spectrum: Spectrum, weight: Tensor, moments: Sequence[Moment], rank: int, strength: float
-) -> tuple[list[Factors], list[float]]:
+    spectrum: OutputSpectrum, weight: Tensor, moments: Sequence[Moment], rank: int, strength: float
+) -> tuple[list[LowRankFactors], list[float]]:
     """Return factors and errors of layers that get other inputs x̃, from moments of [x̃ | y].
 
     The regression of y on x̃ is Θ = W + cov(y − Wx̃, x̃) C̃⁺: where the inputs do not vary, the
@@ -266,7 +266,7 @@ def _pooled(moments: Sequence[Moment], importance: Vector) -> Tensor:
 # --- modules ------------------------------------------------------------------------------------
 
 
-def replacement(layer: Any, factors: Factors, dropout: float) -> Any:
+def replacement(layer: Any, factors: LowRankFactors, dropout: float) -> Any:
     """Return two layers, with dropout between them if there is any, in place of a layer."""
     matrix, rank = matrix_of(layer), len(factors.first)
     expected = (len(factors.second), factors.first.shape[1])
@@ -298,7 +298,7 @@ def replacement(layer: Any, factors: Factors, dropout: float) -> Any:
 
 
 def with_factors(
-    model: Any, factors: Mapping[str, Factors], dropout: float, *, share: bool = False
+    model: Any, factors: Mapping[str, LowRankFactors], dropout: float, *, share: bool = False
 ) -> Any:
     """Return a deep copy of a model with factorised layers; `share` keeps all other tensors."""
     # `copy.deepcopy` takes the copies that its memo already has: the pairs in place of layers.

@@ -10,17 +10,17 @@ import torch
 
 from lucidae.certificate import Certificate, Claim, at_most, does_not_apply, reported, undecided
 from lucidae.dropout.theory import strength_of
-from lucidae.nn.calibration import Source, meet, observed, observer, samples_of, summed
+from lucidae.nn.calibration import CalibrationSource, meet, observed, observer, samples_of, summed
 from lucidae.nn.layers import Tensor, device_of
 from lucidae.nn.low_rank import CONVOLUTIONS, replacement, rows_of
 
 if TYPE_CHECKING:
-    from lucidae.nn.compress import Plan
+    from lucidae.nn.compress import CompressionPlan
 
 __all__ = ["certify_plan"]
 
 
-def certify_plan(plan: Plan) -> Certificate:
+def certify_plan(plan: CompressionPlan) -> Certificate:
     """Return the certificate of a plan, from rows that are measured one by one in float64."""
     settings, strength = plan._settings, strength_of(plan._settings["dropout"])
     measured, errors_claim = _error_claim(plan, strength)
@@ -60,7 +60,7 @@ def certify_plan(plan: Plan) -> Certificate:
     return Certificate("compression plan", claims, evidence)
 
 
-def _error_claim(plan: Plan, strength: float) -> tuple[dict[str, float], Claim]:
+def _error_claim(plan: CompressionPlan, strength: float) -> tuple[dict[str, float], Claim]:
     """Return the measured errors by layer, and the claim that they are those of the plan."""
     source, sequential = plan._source, plan._settings["sequential"]
     name, statement = "errors", "the error of each layer, measured on its rows, is the smallest one"
@@ -107,7 +107,9 @@ def _error_claim(plan: Plan, strength: float) -> tuple[dict[str, float], Claim]:
     )
 
 
-def _measured(plan: Plan, source: Source, strength: float) -> dict[str, tuple[float, float, float]]:
+def _measured(
+    plan: CompressionPlan, source: CalibrationSource, strength: float
+) -> dict[str, tuple[float, float, float]]:
     """Return error and variance of each factorised layer, and the rounding unit of its outputs."""
     model, dropout = source.model, plan._settings["dropout"]
     layers = {name: model.get_submodule(name) for name in plan.factors}
@@ -156,7 +158,7 @@ def _rounding(layer: Any, y: Tensor) -> float:
     return max(unit, 2.0**-10) if short and y.dtype == torch.float32 else unit
 
 
-def _loss_claim(plan: Plan) -> Claim:
+def _loss_claim(plan: CompressionPlan) -> Claim:
     """Return the loss of both networks, which is not judged."""
     name, source = "loss", plan._source
     statement = "the loss of the network is not certified, only the errors of its layers"
