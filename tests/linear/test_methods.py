@@ -38,10 +38,8 @@ def missing_places(name):
 
 @pytest.mark.parametrize("name", family.METHODS)
 def test_a_method_is_in_all_places_that_contributing_names(name):
-    missing = [sentence for sentence, known in places(name) if not known]
-    assert not missing, "\n".join(
-        [f"method {name!r} is incomplete (see CONTRIBUTING.md):", *missing]
-    )
+    missing = list(missing_places(name))
+    assert not missing, "\n".join([f"method {name!r} lacks (see CONTRIBUTING.md)", *missing])
 
 
 def test_no_case_is_left_of_a_method_that_is_gone():
