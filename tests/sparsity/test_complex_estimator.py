@@ -17,6 +17,8 @@ from lucidae.metrics import exact_recovery, support_recovery
 from lucidae.sparsity import solve_batch
 
 NOISE = 0.01
+
+
 TRUE = [3, 17]
 
 
@@ -313,60 +315,6 @@ def test_data_frames_of_complex_numbers():
         model.predict(frame.rename(columns={"c0": "other"}))
     listed = SparseVAE(noise_variance=NOISE).fit(X.tolist(), y.tolist())
     assert_allclose(listed.coef_, model.coef_)
-
-
-BAD = {
-    "NaN": (lambda X, y: (X + np.nan, y), "X contains NaN or infinity"),
-    "infinite response": (
-        lambda X, y: (X, y + complex(0, np.inf)),
-        "y contains NaN or infinity",
-    ),
-    "one axis": (lambda X, y: (X[:, 0], y), "must have two dimensions"),
-    "no rows": (lambda X, y: (X[:0], y[:0]), "is empty"),
-    "other number of rows": (lambda X, y: (X[:5], y), "X has 5 rows and y has 20"),
-    "huge": (lambda X, y: (X, 1e80j * y), "too large or too small for float64"),
-}
-
-
-@pytest.mark.parametrize("case", BAD)
-def test_bad_complex_data_are_refused_in_one_sentence(case):
-    X, y, _ = draw(18)
-    change, words = BAD[case]
-    model = SparseVAE()
-    with pytest.raises(ValueError, match=words):
-        model.fit(*change(X, y))
-    assert "n_features_in_" not in vars(model)
-
-
-def test_complex_numbers_where_only_real_ones_make_sense():
-    X, y, _ = draw(19)
-    model = SparseVAE(noise_variance=NOISE).fit(X.real, y.real)
-    with pytest.raises(ValueError, match="X is complex, but the estimator was fitted to real data"):
-        model.predict(X)
-    with pytest.raises(ValueError, match="sample_weight"):
-        model.fit(X, y, sample_weight=np.ones(20, dtype=complex))
-    with pytest.raises(ValueError, match="groups has dtype complex128, expected integers"):
-        SparseVAE(groups=np.ones(40, dtype=complex)).fit(X, y)
-    with pytest.raises(ValueError, match="noise_variance"):
-        SparseVAE(noise_variance=0.1 + 1j).fit(X, y)
-    with pytest.raises(ValueError, match="noise_variance"):
-        SparseVAE(noise_variance=-1.0).fit(X, y)
-
-
-def test_responses_that_are_zero_are_refused():
-    X, _, _ = draw(20)
-    model = SparseVAE(noise_variance=NOISE)
-    with pytest.raises(ValueError, match="y is zero"):
-        model.fit(X, np.zeros((20, 3), dtype=complex))
-    assert not hasattr(model, "coef_")
-
-
-def test_a_warm_start_begins_at_the_last_relevances():
-    X, y, _ = draw(21)
-    model = SparseVAE(noise_variance=NOISE, warm_start=True).fit(X, y)
-    first = model.relevance_
-    assert model.fit(X, y).n_iter_ == 1
-    assert_allclose(model.relevance_, first, rtol=1e-5, atol=1e-9)
 
 
 def test_real_numbers_in_complex_arrays_have_the_support_of_real_data():
