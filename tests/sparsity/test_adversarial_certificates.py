@@ -8,15 +8,9 @@ import pytest
 
 from lucidae import SparseVAE, certify
 from lucidae.datasets import make_sparse_regression
-from lucidae.sparsity.evaluation import Sample
-from lucidae.sparsity.uniqueness import refit
-from lucidae.sparsity.verifier import EnergyKind, Fit, measure
-from sparsity.brute_force import centred, in_digits, parts, representations, violation
+from sparsity.brute_force import centred, representations, violation
 
 GENERAL, COHERENT = "unique_in_general_position", "unique_by_coherence"
-
-
-# --- uniqueness: dictionaries that are not in general position -----------------------------------
 
 
 def gaussian(rng, d, kappa):
@@ -86,9 +80,11 @@ def exact_problem(draw, shape, count, rank, seed):
     return Phi, U, Phi @ U
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(("count", "rank"), [(1, 1), (2, 1), (2, 2), (3, 1), (3, 3)])
-@pytest.mark.parametrize("shape", [(5, 9), (4, 16), (9, 6)])
+@pytest.mark.parametrize(
+    "shape", [(5, 9), *(pytest.param(shape, marks=pytest.mark.slow) for shape in ((4, 16), (9, 6)))]
+)
 @pytest.mark.parametrize("draw", DICTIONARIES)
 def test_certified_uniqueness_is_never_contradicted(draw, shape, count, rank, seed):
     Phi, U, X = exact_problem(draw, shape, count, rank, seed)
@@ -107,15 +103,18 @@ def test_certified_uniqueness_is_never_contradicted(draw, shape, count, rank, se
 
 @pytest.mark.parametrize("fit_intercept", [False, True])
 @pytest.mark.parametrize("posterior", ["full", "diagonal", "point"])
-def test_certified_uniqueness_of_grouped_fits_is_never_contradicted(posterior, fit_intercept):
+@pytest.mark.parametrize("count", [8, pytest.param(80, marks=pytest.mark.slow)])
+def test_certified_uniqueness_of_grouped_fits_is_never_contradicted(
+    posterior, fit_intercept, count
+):
     certified = superfluous = 0
-    for seed in range(40):
+    for seed in range(count):
         rng = np.random.default_rng(seed)
         Phi = gaussian(rng, 10 if seed % 2 else 6, 6)
         labels = np.sort(rng.integers(0, 3, 6))
         inside = np.flatnonzero(labels == rng.choice(labels))
-        count = inside.size if seed % 4 < 2 else rng.integers(1, inside.size + 1)
-        X = Phi[:, inside[:count]] @ rng.standard_normal((count, 1 + seed % 3))
+        size = inside.size if seed % 4 < 2 else rng.integers(1, inside.size + 1)
+        X = Phi[:, inside[:size]] @ rng.standard_normal((size, 1 + seed % 3))
         options = {"groups": labels, "noise_variance": 1e-3, "fit_intercept": fit_intercept}
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)
@@ -130,8 +129,8 @@ def test_certified_uniqueness_of_grouped_fits_is_never_contradicted(posterior, f
             elif any(set(chosen) < set(used) for chosen in found):
                 assert "Fewer columns" in certificate[GENERAL].advice or used.size >= len(Phi)
                 superfluous += 1
-    assert certified >= 10
-    assert superfluous >= 10
+    assert certified >= count // 4
+    assert superfluous >= count // 8
 
 
 @pytest.mark.parametrize("share", [0.05, 1e-3, 2e-6, -1.0, 1e6])
@@ -148,23 +147,12 @@ def test_a_column_that_an_exact_fit_does_not_need_is_named(share):
 
 
 @pytest.mark.parametrize("size", [0.0, 1e-9, 1e-7, 1e-5, 1e-3, 1.0])
-def test_what_is_left_without_a_column_is_that_of_another_fit(size):
+def test_a_column_nearly_in_the_span_of_the_others_proves_nothing(size):
     rng = np.random.default_rng(0)
     Phi, U = gaussian(rng, 12, 5), np.zeros((5, 3))
     U[:4] = rng.standard_normal((4, 3))
     Phi[:, 2] = Phi[:, :2].sum(axis=1) + size * Phi[:, 2]  # nearly in the span of the others
     X = Phi @ U
-    expected = []
-    for column in range(5):
-        rest = np.linalg.qr(np.delete(Phi, column, axis=1))[0]
-        left = X - rest @ (rest.T @ X)
-        expected.append(np.linalg.norm(left - rest @ (rest.T @ left)) / np.linalg.norm(X))
-    found = refit(Phi, X)
-    assert found.error < 1e-14
-    if size:
-        np.testing.assert_allclose(found.needed, expected, rtol=1e-5, atol=1e-14)
-    else:
-        assert not found.needed.any()
     certificate = certify(U.T, Phi, X)
     if certificate[GENERAL].holds:
         assert representations(Phi, X, 4) == [(0, 1, 2, 3)]
@@ -197,7 +185,7 @@ def test_general_position_that_was_not_checked_is_not_claimed():
     assert "the only possible choice, because 4 is smaller than 6.5" in claim.advice
 
 
-@pytest.mark.parametrize("kappa", [24, 40, 60])
+@pytest.mark.parametrize("kappa", [24, 60])
 def test_three_other_columns_with_the_same_sum_are_another_answer(kappa):
     # columns 10 + 11 + 20 = 3 + 4 + 5: no pair of them depends on the active columns
     rng = np.random.default_rng(0)
@@ -246,9 +234,6 @@ def test_repeated_rows_do_not_raise_the_rank():
     model = SparseVAE(noise_variance=1e-8, fit_intercept=False).fit(Phi, y, sample_weight=weights)
     claim = model.certificate_[GENERAL]
     assert claim.threshold is None or claim.threshold <= (3 + 2) / 2
-
-
-# --- the energy: numbers that do not belong together ---------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -308,12 +293,16 @@ COEF = {
     "noise": lambda c: c + 1e-3 * np.random.default_rng(0).standard_normal(c.shape),
     "nan": lambda c: c * np.nan, "infinite": lambda c: one_entry(c, np.inf),
 }  # fmt: skip
+
+
 RELEVANCE = {
     "twice": lambda w: 2 * w, "a little larger": lambda w: w * (1 + 1e-4),
     "zero": lambda w: 0 * w, "permuted": permuted, "one entry": lambda w: one_entry(w, 1.01),
     "negative": lambda w: -w, "one more": lambda w: activated(w, 0.1), "one less": removed,
     "nan": lambda w: w * np.nan, "flat": lambda w: 0 * w + w.max(),
 }  # fmt: skip
+
+
 OTHER = {
     "noise_variance_": [0.5, 1.01, 2.0, 1e3, 1e-3, -1.0, np.nan, np.inf],
     "energy_": [0.5, 1.001, -1.0, np.nan],
@@ -339,19 +328,6 @@ def test_other_relevances_fail(model, problem, change):
 def test_other_numbers_fail(model, problem, name, factor):
     other = changed(model, **{name: getattr(model, name) * factor})
     assert certify(other, *problem[:2]).holds is False
-
-
-WRONG_DATA = {
-    "rows permuted": lambda X, y: (X, y[::-1]), "columns permuted": lambda X, y: (X[:, ::-1], y),
-    "scaled": lambda X, y: (X * 1.01, y), "responses scaled": lambda X, y: (X, y * 1.01),
-    "one entry": lambda X, y: (X, one_entry(y, 1.1)), "fewer rows": lambda X, y: (X[:-1], y[:-1]),
-    "shifted response": lambda X, y: (X, y + 0.1), "negative": lambda X, y: (-X, y),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("change", WRONG_DATA)
-def test_other_data_fail(model, problem, change):
-    assert certify(model, *WRONG_DATA[change](*problem[:2])).holds is False
 
 
 def test_changes_that_change_nothing_hold(model, problem):
@@ -441,7 +417,7 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("change", CHANGES)
-@pytest.mark.parametrize("name", ["n < m", "tall", "mackay", "diagonal", "point", "groups"])
+@pytest.mark.parametrize("name", ["n < m", "tall", "diagonal", "groups"])
 def test_unusual_data_have_no_false_failure(name, change):
     model, X, y = fit_of(name, change=CHANGES[change])
     certificate = same_verdicts(model, X, y)
@@ -450,7 +426,7 @@ def test_unusual_data_have_no_false_failure(name, change):
             assert claim.holds is not False or claim.name == "posterior_collapse", str(certificate)
 
 
-@pytest.mark.parametrize("noise", [1e-6, 1e-8, 1e-10, 1e-11, 1e-12, 1e-13, 1e-14, 1e-16, 1e-30])
+@pytest.mark.parametrize("noise", [1e-6, 1e-10, 1e-12, 1e-14, 1e-30])
 @pytest.mark.parametrize("snr", [None, 20])
 def test_tiny_noise_gets_the_same_verdicts_both_ways(noise, snr):
     p = make_sparse_regression(20, 40, 4, 6, 3, snr_db=snr, random_state=1)
@@ -479,26 +455,6 @@ def test_weights_are_repetitions():
     assert certify(model, p.dictionary[index], p.responses[index]).holds
 
 
-def test_saddles_and_other_minima():
-    # two equal columns: all of the relevance on one, or shared, is stationary alike
-    x = np.array([[1.0], [0.0]])
-    Phi = np.array([[1.0, 1.0], [0.0, 0.0]])
-    for share in (0.0, 0.3, 0.5, 1.0):
-        w = np.array([share, 1 - share]) * 0.9  # w₁ + w₂ + γ = ‖x‖²
-        mean = parts(Phi, x, w, 0.1)[2]
-        figures = measure(Sample(Phi, x), Fit(mean, w, 0.1))
-        assert figures.violation == pytest.approx(violation(Phi, x, w, 0.1), abs=1e-12)
-        assert figures.violation < 1e-12
-        assert figures.mean_distance < 1e-12
-    # w = 0 is stationary along every update, and is not a minimum
-    nothing = measure(Sample(Phi, x), Fit(np.zeros((2, 1)), np.zeros(2), 0.1))
-    assert nothing.violation == pytest.approx(9.0)
-    assert nothing.unjustified == 2
-
-
-# --- coefficients from elsewhere -----------------------------------------------------------------
-
-
 @pytest.mark.parametrize("root", [np.sqrt(0.3), 1.0, 3.0])
 @pytest.mark.parametrize("factor", [2.0, -1.0, 0.5, 1.5, 10.0])
 def test_scaled_coefficients_from_elsewhere_fail(root, factor):
@@ -510,15 +466,6 @@ def test_scaled_coefficients_from_elsewhere_fail(root, factor):
     ]
     assert judged[0].holds
     assert judged[1].holds is (None if interpolates else False)
-
-
-def test_the_three_times_optimum_of_the_issue_fails():
-    q = np.sqrt(0.3)
-    certificate = certify(
-        np.array([[2 * q]]), np.array([[1.0]]), np.array([[q]]), noise_variance=0.1
-    )
-    assert certificate["posterior_mean"].holds is False
-    assert certificate["stationarity"].holds is False
 
 
 def test_interpolation_has_no_finite_relevances():
@@ -547,25 +494,3 @@ def test_fitted_coefficients_from_elsewhere(change):
         assert judged["posterior_mean"].holds is not False, str(judged)
     else:
         assert judged.holds is False, str(judged)
-
-
-# --- rounding errors -----------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("noise", [1e-1, 1e-3, 1e-5, 1e-8, 1e-11, 1e-14])
-@pytest.mark.parametrize("shape", [(8, 14, 3), (14, 5, 3), (6, 6, 12)])
-def test_figures_are_as_accurate_as_their_error_says(shape, noise):
-    d, kappa, n = shape
-    for seed in range(3):
-        rng = np.random.default_rng(seed)
-        Phi, w = rng.standard_normal((d, kappa)), rng.gamma(1.0, 1.0, kappa)
-        w[rng.random(kappa) < 0.5] = 0.0
-        X = Phi @ (np.sqrt(w)[:, None] * rng.standard_normal((kappa, n)))
-        X += np.sqrt(noise) * rng.standard_normal((d, n))
-        with in_digits(50):
-            exact, mean = violation(Phi, X, w, noise), parts(Phi, X, w, noise)[2]
-        figures = measure(Sample(Phi, X), Fit(mean, w, noise), EnergyKind())
-        difference = abs(figures.violation - exact)
-        assert difference <= figures.violation_error
-        assert figures.mean_distance <= figures.mean_error + 1e-15
-        assert figures.violation_error < 1e-11 / np.sqrt(noise)

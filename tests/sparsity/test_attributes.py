@@ -64,7 +64,7 @@ def test_another_support_fails(name):
 
 @pytest.mark.parametrize("name", OPTIONS)
 @pytest.mark.parametrize("attribute", ["coef_", "intercept_", "relevance_", "noise_variance_"])
-@pytest.mark.parametrize("factor", [1.001, 0.5, 5.0])
+@pytest.mark.parametrize("factor", [1.001, 5.0])
 def test_other_values_fail(name, attribute, factor):
     model, X, y = fitted(name)
     if attribute == "intercept_" and not model.fit_intercept:
@@ -108,16 +108,18 @@ WRONG_ROWS = {
     "both scaled": lambda X, y: (X * 2.0, y * 2.0), "both shifted": lambda X, y: (X + 1, y + 1),
     "one row": lambda X, y: (X[:1], y[:1]), "constant X": lambda X, y: (0 * X + 1.0, y),
     "y = 0": lambda X, y: (X, 0.0 * y), "rows reversed": lambda X, y: (X, y[::-1]),
+    "columns reversed": lambda X, y: (X[:, ::-1], y), "negative": lambda X, y: (-X, y),
+    "one entry": lambda X, y: (X, y * np.where(np.arange(y.size).reshape(y.shape) == 4, 1.1, 1.0)),
+    "fewer rows": lambda X, y: (X[:-1], y[:-1]), "y + 0.1": lambda X, y: (X, y + 0.1),
     "huge": lambda X, y: (X * 1e60, y), "tiny": lambda X, y: (X, y * 1e-60),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("change", WRONG_ROWS)
-@pytest.mark.parametrize("dtype", [np.float64, np.float32])
 @pytest.mark.parametrize("name", OPTIONS)
-def test_other_rows_fail(name, dtype, change):
-    model, X, y = fitted(name, dtype)
-    assert certify(model, *WRONG_ROWS[change](X.astype(float), y)).holds is False
+def test_other_rows_fail(name, change):
+    model, X, y = fitted(name)
+    assert certify(model, *WRONG_ROWS[change](X, y)).holds is False
 
 
 @pytest.mark.parametrize("change", WRONG_ROWS)
@@ -208,13 +210,13 @@ GRID = [
     (posterior, groups, noise)
     for posterior in ("full", "diagonal", "point")
     for groups in (None, 3)
-    for noise in (1e-30, 1e-16, 1e-12, 1e-8, 1e-4, 1e-2, 1.0)
+    for noise in (1e-30, 1e-12, 1e-4, 1.0)
 ]
 
 
-@pytest.mark.parametrize("dtype", [np.float64, np.float32])
 @pytest.mark.parametrize(("posterior", "groups", "noise"), GRID)
-def test_both_ways_give_the_same_verdicts(posterior, groups, noise, dtype):
+def test_both_ways_give_the_same_verdicts(posterior, groups, noise):
+    dtype = np.float32 if noise == 1e-4 else np.float64
     p = make_sparse_regression(10, 14, 2, 3, 2, snr_db=15, random_state=3)
     X, y = (p.dictionary + 0.3).astype(dtype), p.responses - 1.0
     labels = None if groups is None else np.arange(14) // groups
@@ -268,7 +270,7 @@ CHANGED_PARAMETERS = {
 
 
 @pytest.mark.parametrize("parameter", CHANGED_PARAMETERS)
-@pytest.mark.parametrize("name", OPTIONS)
+@pytest.mark.parametrize("name", ["full", "groups", "learned"])
 def test_the_parameters_are_those_of_the_fit(name, parameter, tmp_path):
     model, X, y = fitted(name)
     expected = [claim.verdict for claim in certify(model, X, y)]
@@ -305,18 +307,19 @@ def test_a_tolerance_that_is_loosened_after_the_fit_changes_no_verdict():
     assert loosened
 
 
-@pytest.mark.parametrize("size", [1e300, 1e200, 1e-200, 1e-300])
-def test_weights_whose_squares_leave_the_range_of_doubles_are_refused(size):
-    model, X, y = fitted()
-    words = "X times the square roots of sample_weight has a column whose largest absolute value"
-    with pytest.raises(ValueError, match=words):
-        certify(model, X, y, sample_weight=np.full(len(X), size))
-    with pytest.raises(ValueError, match=words):
-        SparseVAE().fit(X, y, sample_weight=np.full(len(X), size))
-
-
 @pytest.mark.parametrize("wrong", ["nonsense", None, np.ones((3, 2))])
 def test_rows_without_responses_are_refused(wrong):
     model, X, _ = fitted()
     with pytest.raises(ValueError, match="give X and y"):
         certify(model, X if wrong is None else wrong)
+
+
+@pytest.mark.parametrize("rule", [0.1, "learn_diagonal"])
+def test_changed_noise_variances_of_the_rows_fail(rule):
+    p = make_sparse_regression(20, 6, 1, 30, snr_db=10, random_state=0)
+    X, y = p.dictionary, p.responses
+    cov = np.linspace(1.0, 2.0, 20) if rule != "learn_diagonal" else None
+    model = SparseVAE(noise_variance=rule).fit(X, y, noise_cov=cov)
+    assert certify(model, X, y, noise_cov=cov).holds is not False
+    model.noise_variances_ = model.noise_variances_ * 100
+    assert certify(model, X, y, noise_cov=cov).holds is False

@@ -1,6 +1,5 @@
 """Certificates: true claims hold, false ones do not, and what cannot be judged says why."""
 
-from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 
@@ -14,8 +13,6 @@ from numpy.testing import assert_allclose
 from lucidae import SparseVAE, certify
 from lucidae.datasets import make_sparse_regression
 from lucidae.sparsity import certify_coefficients
-from lucidae.sparsity.certificate import claims
-from lucidae.sparsity.theory import coherence, implied_relevance
 
 GENERAL, COHERENT = "unique_in_general_position", "unique_by_coherence"
 
@@ -33,14 +30,14 @@ def test_an_exact_sparse_fit_is_certified_as_the_sparsest(exact):
     assert certificate["stationarity"].holds
     assert certificate["active_dimensions"].value == 4
     assert certificate[GENERAL].holds
-    assert (
-        "All sets of 2 columns were checked: no other" in certificate[GENERAL].advice
-    )  # 4 columns, rank 3
+    # 4 columns, rank 3
+    assert "All sets of 2 columns were checked: no other" in certificate[GENERAL].advice
     assert_allclose(certificate.evidence["bound"], (20 + 3) / 2)
     assert certificate[COHERENT].verdict == "does not apply"
     assert "sufficient but not necessary" in certificate[COHERENT].advice
     full = certify(model, p.dictionary, p.responses)
-    bound = (1 / coherence(p.dictionary) + 3) / 2
+    unit = p.dictionary / np.linalg.norm(p.dictionary, axis=0)
+    bound = (1 / np.abs(unit.T @ unit - np.eye(40)).max() + 3) / 2
     assert f"so fewer than {bound:.3g} columns" in full[COHERENT].advice
     assert full["reconstruction"].value < 1e-6
     assert full["posterior_collapse"].holds
@@ -94,18 +91,10 @@ def test_too_many_columns_are_not_certified_which_is_no_failure():
     assert certificate.holds is None
 
 
-def test_independent_columns_are_always_unique():
-    rng = np.random.default_rng(4)
-    Phi, U = rng.standard_normal((10, 6)), rng.standard_normal((6, 3))
-    assert certify_coefficients(U.T, Phi, Phi @ U)[GENERAL].holds
-
-
 def test_coefficients_with_a_noise_variance_are_judged_on_their_energy():
     p = make_sparse_regression(20, 40, 3, 8, snr_db=20, random_state=5)
     model = SparseVAE(noise_variance=p.noise_variance, fit_intercept=False, tol=1e-8)
     coef = model.fit(p.dictionary, p.responses).coef_
-    relevance = implied_relevance(p.dictionary, p.responses, coef.T, p.noise_variance)
-    assert_allclose(relevance, model.relevance_, rtol=1e-6, atol=1e-12)
     judge = {"noise_variance": p.noise_variance, "tol": 1e-5}
     good = certify_coefficients(coef, p.dictionary, p.responses, **judge)
     assert good["stationarity"].holds
@@ -137,27 +126,13 @@ def test_one_response_and_other_data():
 
 def test_the_card_and_the_table_show_every_claim(exact):
     certificate = exact[0].certificate_
-    assert len(certificate) == 13
+    assert [claim.name for claim in certificate] == [
+        "stationarity", "posterior_mean", "noise_variance", "energy", "predictive_variance",
+        "support", "reconstruction", "active_dimensions", "unique_in_general_position",
+        "unique_by_coherence", "row_scales", "posterior_collapse", "path_stability",
+    ]  # fmt: skip
     assert all(claim.name in str(certificate) for claim in certificate)
     assert "Chen &amp; Huo 2006" in certificate._repr_html_()
-
-
-def test_claim_names_are_identifiers(exact):
-    assert [claim.name for claim in exact[0].certificate_] == [
-        "stationarity",
-        "posterior_mean",
-        "noise_variance",
-        "energy",
-        "predictive_variance",
-        "support",
-        "reconstruction",
-        "active_dimensions",
-        "unique_in_general_position",
-        "unique_by_coherence",
-        "row_scales",
-        "posterior_collapse",
-        "path_stability",
-    ]
 
 
 def test_a_fit_and_its_data_are_certified_alike(exact):
@@ -191,49 +166,6 @@ def test_a_fit_is_not_certified_on_rows_without_responses(exact):
     with pytest.raises(ValueError, match=r"y is missing: .* give X and y"):
         certify(model, p.dictionary)
     assert certify(model).to_dict() == model.certificate_.to_dict()
-
-
-@pytest.mark.parametrize(("rule", "threshold"), [("given", 1e-9), ("learn", 1e-8)])
-def test_the_thresholds_of_the_covariance_of_the_responses(rule, threshold):
-    figures = SparseVAE(noise_variance=0.1).fit(*pinned_data())._state.figures
-    for factor, holds in ((0.9, True), (1.1, False)):
-        evidence = figures.evidence | {
-            "response_covariance_rule": rule,
-            "response_covariance": factor * threshold,
-        }
-        (claim,) = [
-            claim
-            for claim in claims(replace(figures, evidence=evidence))
-            if claim.name == "response_covariance"
-        ]
-        assert claim.holds is holds
-
-
-def test_the_threshold_of_the_covariances_of_groups():
-    model = SparseVAE(noise_variance=0.1, groups=2, group_covariance="full").fit(*pinned_data())
-    figures = model._state.figures
-    for factor, holds in ((0.9, True), (1.1, False)):
-        judged = claims(replace(figures, covariance_distance=factor * 1e-6))
-        (claim,) = [claim for claim in judged if claim.name == "group_covariances"]
-        assert claim.holds is holds
-
-
-@pytest.mark.parametrize(("overlap", "warns"), [(0.49, True), (0.51, False)])
-def test_the_threshold_of_the_warning_of_an_unstable_path(overlap, warns):
-    figures = SparseVAE(noise_variance="cv").fit(*pinned_data())._state.figures
-    path = {
-        "column": 0, "strongest": np.zeros(2, int), "changed": np.zeros(2, bool),
-        "noise": np.ones(2), "overlap": overlap,
-    }  # fmt: skip
-    (claim,) = [
-        claim for claim in claims(replace(figures, path=path)) if claim.name == "path_stability"
-    ]
-    assert claim.advice.startswith("Warning") is warns
-    path |= {"overlap": 1.0, "strongest": np.array([0, 1])}
-    for real in (True, False):  # columns of nearly equal strength may change places
-        other = replace(figures, path=path | {"changed": np.array([False, real])})
-        (claim,) = [claim for claim in claims(other) if claim.name == "path_stability"]
-        assert ("the strongest column changes" in claim.advice) is real
 
 
 def pinned_data():

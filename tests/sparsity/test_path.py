@@ -8,15 +8,8 @@ from sklearn.model_selection import KFold
 import extras
 from lucidae import SparseVAE
 from lucidae.datasets import make_sparse_regression
-from lucidae.sparsity import group_covariance, noise_path
-from lucidae.sparsity.group_covariance import GroupCovariance
-from lucidae.sparsity.groups import Groups
-from lucidae.sparsity.held_out import HeldOut, PathTrace, held_out_errors
-from lucidae.sparsity.objectives import FullCovariance
-from lucidae.sparsity.problem import normalise
-from lucidae.sparsity.screening import Screening
-from lucidae.sparsity.sparse_rows import rows_of
-from lucidae.sparsity.state import evaluate
+from lucidae.sparsity import noise_path
+from lucidae.sparsity.held_out import HeldOut, PathTrace, default_path
 
 
 @pytest.fixture(scope="module")
@@ -130,30 +123,6 @@ def test_groups_covariances_and_weights_go_along_the_path(kind):
     assert chosen.certificate_["stationarity"].holds
 
 
-def test_folds_with_covariances_of_groups_evaluate_all_columns_once(monkeypatch):
-    p = make_sparse_regression(40, 60, 2, 8, 2, snr_db=15, random_state=1)
-    X, y = p.dictionary, p.responses
-    full = {"groups": 3, "group_covariance": "full"}
-    rows = rows_of(X, y, None, False)
-    parts = list(KFold(3).split(X))
-    noise = np.mean(y**2) * 10.0 ** np.array([0.0, -0.5, -1.0, -1.5])
-    calls, counted = [], group_covariance.rank_covariances
-    with monkeypatch.context() as patch:
-        patch.setattr(
-            group_covariance, "rank_covariances", lambda *a: calls.append(1) or counted(*a)
-        )
-        objective = GroupCovariance(Groups.of(3, 60))
-        found = held_out_errors(rows, parts, objective, noise=noise, patience=9)
-    assert len(calls) <= found.errors.size + 2 * len(parts)  # up to 3 for the first noise variance
-    for errors, level in zip(found.errors, noise, strict=True):
-        model = SparseVAE(noise_variance=level, fit_intercept=False, **full)
-        accurate = [
-            np.mean((y[test] - model.fit(X[train], y[train]).predict(X[test])) ** 2)
-            for train, test in parts
-        ]
-        assert_allclose(np.mean(errors), np.mean(accurate), rtol=0.05)
-
-
 def test_one_standard_error_chooses_fewer_columns():
     for seed in range(3):
         p = make_sparse_regression(50, 200, 4, 10, 4, snr_db=10, random_state=seed)
@@ -174,17 +143,6 @@ def test_the_one_standard_error_rule_interpolates_in_the_logarithm():
     assert_allclose(found.standard_error[2], 0.2)
     share = (1.4 - 1.2) / (3.0 - 1.2)
     assert_allclose(found.one_standard_error(), 10.0**share)
-
-
-def test_columns_evaluated_through_the_active_ones_are_those_of_the_factor():
-    rng = np.random.default_rng(3)
-    problem, _ = normalise(rng.standard_normal((20, 50)), rng.standard_normal((20, 6)))
-    problem = problem.with_noise(0.05)
-    relevance = np.where(rng.random(50) < 0.2, rng.uniform(0.1, 5.0, 50), 0.0)
-    fast, exact = Screening.of(problem, relevance).state, evaluate(problem, relevance)
-    assert_allclose(fast.curvature, exact.curvature, rtol=1e-9)
-    assert_allclose(fast.alignment, exact.alignment, rtol=1e-9)
-    assert FullCovariance().exact_coordinates
 
 
 def test_the_certificate_warns_where_the_strongest_column_changes():
@@ -277,38 +235,11 @@ def test_covariances_of_groups_enter_at_the_largest_eigenvalue():
         assert fitted.relevance_.any() == active
 
 
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        ({"noise_variances": [0.1, -1.0]}, "above 0"),
-        ({"noise_variances": [0.0]}, "above 0"),
-        ({"noise_variances": []}, "above 0"),
-        ({"noise_variances": [np.nan]}, "above 0"),
-        ({"noise_variances": "cv"}, "above 0"),
-        ({"noise_variance": 0.1}, "varies along the path"),
-        ({"groups": [1]}, "groups has shape"),
-        ({"cv": 1}, "cv"),
-        ({"noise_cov": -np.ones(20)}, "negative variance"),
-    ],
-)
-def test_bad_input_is_refused_in_one_sentence(arguments, sentence):
-    rng = np.random.default_rng(5)
-    with pytest.raises(ValueError, match=sentence):
-        noise_path(rng.standard_normal((20, 5)), rng.standard_normal((20, 2)), **arguments)
-
-
 def test_a_share_that_is_not_reached_is_quoted_with_all_digits():
     rng = np.random.default_rng(5)
     path = noise_path(rng.standard_normal((20, 5)), rng.standard_normal((20, 2)), [0.5], cv=False)
     with pytest.raises(ValueError, match=r"explained=0\.9999999 was given"):
         path.select(explained=0.9999999)
-
-
-def test_responses_without_variation_are_refused():
-    X = np.random.default_rng(6).standard_normal((20, 5))
-    for y, intercept in ((np.zeros(20), False), (np.ones(20), True)):
-        with pytest.raises(ValueError, match="y is zero"):
-            noise_path(X, y, fit_intercept=intercept)
 
 
 @pytest.mark.parametrize(
@@ -334,3 +265,26 @@ def test_rules_of_held_out_rows_need_folds(drawn):
     assert path.explained[-1] > 0.9
     with pytest.raises(ValueError, match="without folds"):
         path.select(rule="min")
+
+
+def test_held_out_errors_are_those_of_accurate_fits():
+    data = make_sparse_regression(40, 60, 2, 8, 2, snr_db=15, random_state=1)
+    X, y = data.dictionary, data.responses
+    noise = np.mean(y**2) * 10.0 ** np.array([0.0, -0.5, -1.0, -1.5])
+    for options in ({}, {"groups": 3}, {"groups": 3, "group_covariance": "full"}):
+        path = noise_path(X, y, noise, cv=KFold(3), fit_intercept=False, **options)
+        for error, level in zip(path.held_out_error, noise, strict=True):
+            model = SparseVAE(noise_variance=level, fit_intercept=False, **options)
+            accurate = [
+                np.mean((y[test] - model.fit(X[train], y[train]).predict(X[test])) ** 2)
+                for train, test in KFold(3).split(X)
+            ]
+            assert_allclose(error, np.mean(accurate), rtol=0.05)
+
+
+def test_held_out_rows_are_tried_at_two_noise_variances_per_decade():
+    path = np.array(default_path(4.0))
+    assert path[0] == 4.0
+    assert_allclose(path[1:] / path[:-1], 10.0**-0.5)
+    assert path.size in (20, 21)  # ten decades; rounding decides about the last point
+    assert 0.99e-10 < path[-1] / 4.0 < 1e-9

@@ -12,7 +12,6 @@ from extras import require
 from lucidae import SparseVAE, certify
 from lucidae.datasets import make_sparse_regression
 from lucidae.sparsity import solve_batch
-from lucidae.sparsity.prediction import check_kept, level_at_center, narrowed
 
 ATTRIBUTES = ("coef_", "intercept_", "relevance_", "noise_variance_", "energy_")
 
@@ -99,11 +98,10 @@ OFFSETS = [
 
 
 @pytest.mark.parametrize("options", OFFSETS)
-@pytest.mark.parametrize("outputs", [slice(None), 0])
-def test_offsets_without_an_intercept_do_not_make_a_fit_diverge(options, outputs):
+def test_offsets_without_an_intercept_do_not_make_a_fit_diverge(options):
     # columns are equal to 1e-6 and γ is 1e-10: rounding makes Σ indefinite
     p = make_sparse_regression(20, 40, 4, 6, 3, snr_db=20, random_state=0)
-    X, y = p.dictionary + 1e6, p.responses[:, outputs]
+    X, y = p.dictionary + 1e6, p.responses[:, 0 if "solver" in options else slice(None)]
     model = SparseVAE(fit_intercept=False, noise_variance=1e-10, max_iter=200, **options)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
@@ -135,9 +133,9 @@ def test_offsets_do_not_spoil_the_coefficients_of_a_stack(kappa, solver):
 
 
 @pytest.mark.parametrize(
-    ("posterior", "noise"), [("full", 1e-3), ("full", "cv"), ("diagonal", "cv"), ("point", 1e-3)]
+    ("posterior", "noise"), [("full", "cv"), ("diagonal", 1e-3), ("point", 1e-3)]
 )
-@pytest.mark.parametrize("scale", [1e-300, 1e-160, 1e-30, 1e-20, 1e20, 1e30, 1e160, 1e300])
+@pytest.mark.parametrize("scale", [1e-300, 1e-160, 1e-30, 1e20, 1e300])
 @pytest.mark.parametrize("scaled", ["X", "y"])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_extreme_magnitudes_give_finite_numbers_or_an_error(dtype, scaled, scale, noise, posterior):
@@ -156,7 +154,7 @@ def test_extreme_magnitudes_give_finite_numbers_or_an_error(dtype, scaled, scale
     model = SparseVAE(posterior=posterior, noise_variance=noise, penalty="arctan", max_iter=5000)
     with contextlib.suppress(ValueError):
         model.fit(X.astype(dtype), y)
-    if "_state" not in vars(model):
+    if not model.__sklearn_is_fitted__():
         with pytest.raises(ValueError, match="escale"):  # the message says what to do
             model.fit(X.astype(dtype), y)
         assert dtype == np.float32 or not 1e-75 < scale < 1e75
@@ -199,29 +197,6 @@ def test_predictions_that_leave_the_range_are_refused():
         model.predict(X, return_std=True)
 
 
-def test_the_level_of_the_fit_is_used_where_the_intercept_agrees():
-    coef, center = np.array([[1.0, -2.0]]), np.array([1e12, 3e12])
-    level = np.array([0.123456789])
-    intercept = level - coef @ center
-    assert level_at_center(coef, intercept, center, level) == level
-    assert level_at_center(coef, intercept + 1.0, center, level) != level
-    assert level_at_center(2.0 * coef, intercept, center, level)[0] == (coef @ center + level)[0]
-    assert level_at_center(coef, intercept, center, None)[0] == pytest.approx(level[0], abs=1e-3)
-    assert level_at_center(coef, float(intercept[0]), center, level) == level
-
-
-def test_numbers_that_single_precision_loses_are_refused():
-    single = np.zeros(1, dtype=np.float32)
-    with pytest.raises(ValueError, match=r"an entry of magnitude 1e\+40, .* range of float32"):
-        narrowed(np.array([1e40]), single, "w")
-    with pytest.raises(ValueError, match="w is not finite"):
-        narrowed(np.array([np.nan]), np.zeros(1), "w")
-    exact = np.array([1e-50, 1.0])
-    check_kept(exact, np.array([0.0, 1.0]), exact, "w")  # beside 1 it does not matter
-    with pytest.raises(ValueError, match="w has entries of magnitude 1e-50"):
-        check_kept(exact, np.array([0.0, 1.0]), np.ones(2), "w")
-
-
 @pytest.mark.parametrize("route", ["numpy", "torch", "batch", "torch batch"])
 @pytest.mark.parametrize("posterior", ["full", "diagonal", "point"])
 @pytest.mark.parametrize("noise", ["learn", "cv", 0.1])
@@ -229,7 +204,7 @@ def test_a_fit_without_columns_writes_nothing_to_stderr(capfd, route, posterior,
     if posterior == "point" and noise == "learn":
         return
     rng = np.random.default_rng(0)
-    X, y = rng.standard_normal((30, 5)), rng.standard_normal((30, 2))
+    y = rng.standard_normal((30, 2))
     ones, zeros = np.ones((30, 5)), np.zeros((30, 5))
     pairs = [(ones, y), (zeros, y)]
     as_array = require("torch").asarray if "torch" in route else np.asarray
@@ -249,9 +224,13 @@ def test_a_fit_without_columns_writes_nothing_to_stderr(capfd, route, posterior,
     assert capfd.readouterr().err == ""
 
 
-@pytest.mark.parametrize("posterior", ["full", "diagonal", "point"])
-@pytest.mark.parametrize("groups", [None, 4])
-@pytest.mark.parametrize("noise", ["cv", "given"])
+@pytest.mark.parametrize(
+    ("posterior", "groups", "noise"),
+    [
+        ("full", None, "cv"), ("full", 4, "given"), ("diagonal", None, "given"),
+        ("diagonal", 4, "given"), ("point", 4, "given"), ("point", None, "cv"),
+    ],
+)  # fmt: skip
 def test_scaling_changes_neither_support_nor_iterations(posterior, groups, noise):
     p = make_sparse_regression(20, 24, 3, 4, 3, snr_db=20, random_state=0)
     labels = None if groups is None else np.arange(24) // groups

@@ -31,7 +31,8 @@ from lucidae.sparsity import (
 from lucidae.sparsity.certificate import claims
 from lucidae.sparsity.evaluation import Sample
 from lucidae.sparsity.verifier import EnergyKind, Fit, measure
-from sparsity.brute_force import centred
+from sparsity.brute_force import centred, in_digits, parts, violation
+from sparsity.test_groups import FULL, nearly_dependent
 
 BELOW, ABOVE = 1 / 3, 3.0
 SIDES = pytest.mark.parametrize("factor", [BELOW, ABOVE])
@@ -365,3 +366,121 @@ def test_diverged_numbers_fail_and_do_not_raise():
     for noise in (0.0, -1.0, np.nan, np.inf):
         found = measure(Sample(X, y), Fit(np.zeros((3, 1)), np.zeros(3), noise))
         assert claim(found, "stationarity").holds is False
+
+
+@pytest.mark.parametrize(("rule", "threshold"), [("given", 1e-9), ("learn", 1e-8)])
+def test_the_thresholds_of_the_covariance_of_the_responses(rule, threshold):
+    figures = SparseVAE(noise_variance=0.1).fit(*pinned_data())._state.figures
+    for factor, holds in ((0.9, True), (1.1, False)):
+        evidence = figures.evidence | {
+            "response_covariance_rule": rule,
+            "response_covariance": factor * threshold,
+        }
+        (claim,) = [
+            claim
+            for claim in claims(replace(figures, evidence=evidence))
+            if claim.name == "response_covariance"
+        ]
+        assert claim.holds is holds
+
+
+def test_the_threshold_of_the_covariances_of_groups():
+    model = SparseVAE(noise_variance=0.1, groups=2, group_covariance="full").fit(*pinned_data())
+    figures = model._state.figures
+    for factor, holds in ((0.9, True), (1.1, False)):
+        judged = claims(replace(figures, covariance_distance=factor * 1e-6))
+        (claim,) = [claim for claim in judged if claim.name == "group_covariances"]
+        assert claim.holds is holds
+
+
+@pytest.mark.parametrize(("overlap", "warns"), [(0.49, True), (0.51, False)])
+def test_the_threshold_of_the_warning_of_an_unstable_path(overlap, warns):
+    figures = SparseVAE(noise_variance="cv").fit(*pinned_data())._state.figures
+    path = {
+        "column": 0, "strongest": np.zeros(2, int), "changed": np.zeros(2, bool),
+        "noise": np.ones(2), "overlap": overlap,
+    }  # fmt: skip
+    (claim,) = [
+        claim for claim in claims(replace(figures, path=path)) if claim.name == "path_stability"
+    ]
+    assert claim.advice.startswith("Warning") is warns
+    path |= {"overlap": 1.0, "strongest": np.array([0, 1])}
+    for real in (True, False):  # columns of nearly equal strength may change places
+        other = replace(figures, path=path | {"changed": np.array([False, real])})
+        (claim,) = [claim for claim in claims(other) if claim.name == "path_stability"]
+        assert ("the strongest column changes" in claim.advice) is real
+
+
+def pinned_data():
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((20, 10))
+    return X, X[:, :2] @ rng.standard_normal((2, 4)) + 0.3 * rng.standard_normal((20, 4))
+
+
+def test_saddles_and_other_minima():
+    # two equal columns: all of the relevance on one, or shared, is stationary alike
+    x = np.array([[1.0], [0.0]])
+    Phi = np.array([[1.0, 1.0], [0.0, 0.0]])
+    for share in (0.0, 0.3, 0.5, 1.0):
+        w = np.array([share, 1 - share]) * 0.9  # w₁ + w₂ + γ = ‖x‖²
+        mean = parts(Phi, x, w, 0.1)[2]
+        figures = measure(Sample(Phi, x), Fit(mean, w, 0.1))
+        assert figures.violation == pytest.approx(violation(Phi, x, w, 0.1), abs=1e-12)
+        assert figures.violation < 1e-12
+        assert figures.mean_distance < 1e-12
+    # w = 0 is stationary along every update, and is not a minimum
+    nothing = measure(Sample(Phi, x), Fit(np.zeros((2, 1)), np.zeros(2), 0.1))
+    assert nothing.violation == pytest.approx(9.0)
+    assert nothing.unjustified == 2
+
+
+@pytest.mark.parametrize("size", [0.0, 1e-9, 1e-7, 1e-5, 1e-3, 1.0])
+def test_what_is_left_without_a_column_is_that_of_another_fit(size):
+    rng = np.random.default_rng(0)
+    Phi = rng.standard_normal((12, 5))
+    Phi[:, 2] = Phi[:, :2].sum(axis=1) + size * Phi[:, 2]  # nearly in the span of the others
+    X = Phi[:, :4] @ rng.standard_normal((4, 3))
+    expected = []
+    for column in range(5):
+        rest = np.linalg.qr(np.delete(Phi, column, axis=1))[0]
+        left = X - rest @ (rest.T @ X)
+        expected.append(np.linalg.norm(left - rest @ (rest.T @ left)) / np.linalg.norm(X))
+    found = uniqueness.refit(Phi, X)
+    assert found.error < 1e-14
+    if size:
+        assert_allclose(found.needed, expected, rtol=1e-5, atol=1e-14)
+    else:
+        assert not found.needed.any()
+
+
+@pytest.mark.parametrize("noise", [1e-1, 1e-3, 1e-5, 1e-8, 1e-11, 1e-14])
+@pytest.mark.parametrize("shape", [(8, 14, 3), (14, 5, 3), (6, 6, 12)])
+def test_figures_are_as_accurate_as_their_error_says(shape, noise):
+    d, kappa, n = shape
+    for seed in range(1):
+        rng = np.random.default_rng(seed)
+        Phi, w = rng.standard_normal((d, kappa)), rng.gamma(1.0, 1.0, kappa)
+        w[rng.random(kappa) < 0.5] = 0.0
+        X = Phi @ (np.sqrt(w)[:, None] * rng.standard_normal((kappa, n)))
+        X += np.sqrt(noise) * rng.standard_normal((d, n))
+        with in_digits(50):
+            exact, mean = violation(Phi, X, w, noise), parts(Phi, X, w, noise)[2]
+        figures = measure(Sample(Phi, X), Fit(mean, w, noise), EnergyKind())
+        difference = abs(figures.violation - exact)
+        assert difference <= figures.violation_error
+        assert figures.mean_distance <= figures.mean_error + 1e-15
+        assert figures.violation_error < 1e-11 / np.sqrt(noise)
+
+
+@pytest.mark.parametrize("noise", [0.0, 1e-9, 1e-5])
+@pytest.mark.parametrize("factor", [0.99, 2.0])
+def test_wrong_covariances_of_nearly_dependent_columns_are_refused(noise, factor):
+    X, y = nearly_dependent(noise, seed=3)
+    model = SparseVAE(**FULL, fit_intercept=False).fit(X, y)
+    assert certify(model, X, y).holds
+    # The roots that the verifier reads agree with the wrong covariances.
+    posterior = replace(model._state.posterior, roots=model._state.posterior.roots * factor**0.5)
+    model._state = replace(model._state, posterior=posterior)
+    model.group_covariances_ = model.group_covariances_ * factor
+    model.relevance_ = model.relevance_ * factor
+    assert certify(model, X, y)["stationarity"].holds is False
