@@ -180,7 +180,7 @@ def test_one_sample_and_constant_columns(model):
         assert_allclose(constant.predict(np.ones((2, 3))), np.tile(Y[:10].mean(0), (2, 1)))
 
 
-# The values of every parameter that are wrong by their kind are in tests/test_junk_parameters.py.
+# The values of every parameter that are wrong by their kind are in tests/test_junk.py.
 SETTINGS = [
     ({"n_components": 0}, r"n_components=0 .*integer of at least 1"),
     ({"n_components": 10**6}, r"n_components=1000000 was given, expected an integer"),

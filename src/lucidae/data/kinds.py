@@ -240,6 +240,10 @@ def _opened(
     if isinstance(X, RowBlocks):
         return X
     if isinstance(X, str | os.PathLike):
+        if name != "X" and not os.path.exists(X):
+            raise ValueError(
+                f"There is no file {os.fspath(X)!r}, which was given as {name}: check the path."
+            )
         return blocks_of_file(X, flat=flat, first_row=first_row)
     if isinstance(X, np.memmap):
         return blocks_of_map(X, name, flat=flat, first_row=first_row)
