@@ -1,0 +1,392 @@
+"""Dask on a cluster of two worker processes: what the workers compute, lose and report."""
+
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import time
+import warnings
+from contextlib import suppress
+from pathlib import Path
+
+import joblib
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+from sklearn.base import clone
+
+from extras import require
+from lucidae import DropoutRegressor, LinearAutoencoder, SecondMoment, SparseVAE, certify
+from lucidae.data import ReadInterrupted, blocks, dask_blocks, row_blocks
+from lucidae.data.dask_collections import dask_of_file
+from lucidae.sparsity import solve_batch
+
+da, dask = require("dask.array"), require("dask")
+
+pytestmark = pytest.mark.usefixtures("small_blocks")
+
+
+@pytest.fixture(scope="module")
+def client():
+    """Return the client of two worker processes of one thread each."""
+    distributed = require("distributed")
+    with warnings.catch_warnings():
+        # distributed and tornado leave sockets to the garbage collector when a worker is killed.
+        warnings.simplefilter("ignore")
+        settings = {"distributed.worker.daemon": True, "distributed.comm.retry.count": 2}
+        options = {"n_workers": 2, "threads_per_worker": 1, "processes": True, "memory_limit": 0}
+        with (
+            dask.config.set(settings),
+            distributed.LocalCluster(dashboard_address=None, **options) as cluster,
+            distributed.Client(cluster) as client,
+        ):
+            client.run(warnings.simplefilter, "ignore", ResourceWarning)
+            yield client
+
+
+@pytest.fixture(params=["threads", "cluster"])
+def scheduler(request):
+    """Compute on the threads of this process, or on the cluster."""
+    if request.param == "cluster":
+        request.getfixturevalue("client")
+        yield request.param
+        return
+    with dask.config.set(scheduler="threads"):
+        yield request.param
+
+
+def spread_rows(n=3000):
+    """Return rows with separated variances, half of the entries zero."""
+    rng = np.random.default_rng(0)
+    rows = rng.standard_normal((n, 20)) * np.linspace(6, 1, 20) + 1
+    return rows * (rng.random((n, 20)) < 0.5)
+
+
+def marked_by_process(block, folder):
+    """Leave a file with the number of the process that has the block."""
+    Path(folder, str(os.getpid())).touch()
+    return block
+
+
+def test_rows_are_read_by_the_workers_also_after_those_that_are_left_out(client, tmp_path):
+    X = spread_rows()
+    chunks = da.from_array(X, chunks=(100, 20))
+    marked = chunks.map_blocks(marked_by_process, str(tmp_path), meta=chunks._meta)
+    moment = SecondMoment.of(marked)
+    assert_allclose(moment.mean, X.mean(axis=0))
+    model = LinearAutoencoder(2).fit_batches(row_blocks(marked, first_row=1250))
+    assert_allclose(model.mean_, X[1250:].mean(axis=0))
+    processes = {int(path.name) for path in tmp_path.iterdir()}
+    assert processes <= set(client.run(os.getpid).values())
+    X[1733, 4] = np.nan
+    rest = row_blocks(da.from_array(X, chunks=(100, 20)), first_row=1250)
+    assert rest.n_rows_to_read == 1750
+    with pytest.raises(ValueError, match="X contains NaN in block 5, row 1733, column 4"):
+        LinearAutoencoder(2).fit_batches(rest)
+    assert len(pickle.dumps(moment)) < 8 * 20 * 20 + 2000  # it travels between processes
+    assert_array_equal(pickle.loads(pickle.dumps(moment)).covariance, moment.covariance)
+
+
+def test_reading_a_file_needs_no_dask_array_on_a_worker(tmp_path):
+    """Every worker would import it during its first task."""
+    X = np.arange(12.0).reshape(4, 3)
+    np.save(tmp_path / "rows.npy", X)
+    (chunk,) = dask_blocks.DaskBlocks(dask_of_file(tmp_path / "rows.npy"), "X").parts()
+    (chunk,) = dask.optimize(chunk)
+    (tmp_path / "graph").write_bytes(pickle.dumps((dict(chunk.dask), chunk.key)))
+    worker = (
+        "import pickle, sys, dask\n"
+        "graph, key = pickle.load(open(sys.argv[1], 'rb'))\n"
+        "print(dask.get(graph, key).sum(), 'dask.array' in sys.modules)\n"
+    )
+    command = [sys.executable, "-c", worker, str(tmp_path / "graph")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == [str(X.sum()), "False"]
+
+
+def once_and_killed(block, folder, block_id=None):
+    """Kill the worker in the middle of the data, once; afterwards return the block."""
+    mark = Path(folder, "killed")
+    if block_id is not None and block_id[0] == 12 and not mark.exists():
+        mark.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return block
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_worker_killed_in_mid_fit_costs_time_and_not_the_result(client, tmp_path):
+    X = spread_rows()
+    chunks = da.from_array(X, chunks=(100, 20)).map_blocks(
+        once_and_killed, str(tmp_path), dtype=X.dtype
+    )
+    model = LinearAutoencoder(4).fit(chunks)
+    assert (tmp_path / "killed").exists()
+    assert_allclose(model.components_, LinearAutoencoder(4).fit(X).components_, atol=1e-10)
+    client.wait_for_workers(2, timeout=60)
+
+
+@pytest.mark.parametrize("columns", [2500, 10_000])
+def test_many_features_on_a_cluster_that_shows_its_progress(client, monkeypatch, capsys, columns):
+    monkeypatch.setattr("lucidae.linear.batches.LOADED_BYTES", 2**16)
+    monkeypatch.setattr("lucidae.iteration.progress.DELAY", 0.0)
+    rng = np.random.default_rng(0)
+    rows = rng.standard_normal((200, 20)) * 2.0 ** -np.arange(20) + 1
+    X, places = np.zeros((200, 10_000)), np.arange(20) * 497
+    X[:, places] = rows
+    model = LinearAutoencoder(3, verbose=True).fit(da.from_array(X, chunks=(50, columns)))
+    expected = LinearAutoencoder(3).fit(rows)
+    assert_allclose(model.components_[:, places], expected.components_, atol=1e-10)
+    assert model.certificate_.holds
+    assert "/200 [" in capsys.readouterr().err
+
+
+def test_regression_with_targets_and_weights_in_other_chunks(scheduler):
+    X, rng = spread_rows(), np.random.default_rng(1)
+    Y = X @ rng.standard_normal((20, 3)) + rng.standard_normal((3000, 3))
+    w = rng.integers(0, 3, 3000).astype(float)
+    w[:411] = 0.0  # the first chunk has no weight
+    expected = DropoutRegressor(dropout=0.2).fit(X, Y, w)
+    chunks = da.from_array(X, chunks=(411, 7))
+    targets, weights = da.from_array(Y, chunks=(100, 2)), da.from_array(w, chunks=333)
+    pairs = [(targets, weights), (Y, w), (targets, w), (Y, weights)]
+    for y, sample_weight in pairs[:1] if scheduler == "cluster" else pairs:
+        model = DropoutRegressor(dropout=0.2).fit(chunks, y, sample_weight)
+        assert_allclose(model.coef_, expected.coef_, atol=1e-10)
+    predicted = model.predict(chunks)
+    assert predicted.chunks == (chunks.chunks[0], (3,))
+    assert_allclose(predicted, expected.predict(X), atol=1e-10)
+    assert certify(model, chunks, targets, sample_weight=weights).holds
+    assert_allclose(model.score(chunks, targets), expected.score(X, Y))
+    X[1733, 4] = np.nan
+    with pytest.raises(ValueError, match="X contains NaN in block 17, row 1733, column 4"):
+        LinearAutoencoder(2).fit(da.from_array(X, chunks=(100, 20)))
+
+
+def _transitions(dask_scheduler):
+    return dask_scheduler.transition_counter
+
+
+@pytest.mark.parametrize(
+    "model",
+    [DropoutRegressor(2, dropout="cv", cv=3), SparseVAE(noise_variance="cv", cv=3), None],
+    ids=lambda model: type(model).__name__,
+)
+def test_folds_and_stacks_of_problems_are_computed_by_the_workers(model, client):
+    X, rng = spread_rows(90), np.random.default_rng(1)
+    y = X[:, :3] @ np.ones((3, 2)) + rng.standard_normal((90, 2))
+    Phi = rng.standard_normal((4, 12, 20))
+    stack = Phi[:, :, :2] @ rng.standard_normal((4, 2, 5))
+
+    def coefficients():
+        if model is None:
+            return solve_batch(Phi, stack, noise_variance=0.01).value.coef
+        return clone(model).fit(X, y).coef_
+
+    expected, before = coefficients(), client.run_on_scheduler(_transitions)
+    with joblib.parallel_config("dask"):
+        found = coefficients()
+    assert client.run_on_scheduler(_transitions) > before
+    assert_array_equal(found, expected)
+
+
+# Ctrl-C. Files in a folder tell the processes how far the others are.
+
+
+def wait_for_file(path, seconds=60):
+    """Wait until a file exists; the limit only ends a test that has failed already."""
+    end = time.monotonic() + seconds
+    while not path.exists() and time.monotonic() < end:
+        time.sleep(0.01)
+
+
+def interrupting(block, process, folder, block_id=None):
+    """In chunk 12, send Ctrl-C to a process that knows all that it can know without this chunk."""
+    if block_id is not None and block_id[0] == 12:
+        wait_for_file(Path(folder, "summarised"))
+        os.kill(process, signal.SIGINT)
+        wait_for_file(Path(folder, "caught"))
+    return block
+
+
+def interrupting_in_the_middle(block, process, folder, block_id=None):
+    """Return the chunk, if it is one of the first 20 to be computed; otherwise send Ctrl-C."""
+    if block_id is not None:
+        Path(folder, f"begun-{block_id[0]}").touch()
+        if len(list(Path(folder).glob("begun-*"))) > 20:
+            wait_for_file(Path(folder, "summarised"))
+            with suppress(FileExistsError):
+                Path(folder, "sent").touch(exist_ok=False)
+                os.kill(process, signal.SIGINT)
+            wait_for_file(Path(folder, "caught"))
+    return block
+
+
+def interrupted_fit(X, folder, interrupt, chunks=None, words="interrupted"):
+    """Fit to chunks that send Ctrl-C; return what was kept, and the estimator."""
+    rows = da.from_array(X, chunks=(100, 20))
+    rows = rows.map_blocks(interrupt, os.getpid(), str(folder), dtype=X.dtype)
+    estimator = LinearAutoencoder(4)
+    with pytest.raises(ReadInterrupted, match=words) as caught:
+        estimator.fit(rows if chunks is None else chunks(rows))
+    (folder / "caught").touch()
+    return caught.value, estimator
+
+
+def check_that_the_fit_goes_on(stop, estimator, X):
+    """Make sure that the moment is that of the first rows, and that the others can be added."""
+    assert_allclose(stop.moment.mean, X[: stop.n_rows].mean(axis=0))
+    rest = row_blocks(da.from_array(X, chunks=(100, 20)), first_row=stop.n_rows)
+    estimator.fit_batches(rest, start=stop.moment)
+    assert estimator.n_samples_seen_ == len(X)
+    assert_allclose(estimator.components_, LinearAutoencoder(4).fit(X).components_, atol=1e-10)
+
+
+def tell_when_summarised(path, monkeypatch):
+    """Let this process write a file when it has received every summary without chunk 12.
+
+    Of 30 chunks and their 4 joins, which are 8, 8, 8 and 6 chunks, only the last summary, the join
+    of chunks 8 to 15, and chunk 12 itself are pending then.
+    """
+    distributed = require("distributed")
+    whole, stored = distributed.Future.result, dask_blocks._after_task
+    others = {(1, 0), (1, 2), (1, 3)} | {(0, chunk) for chunk in range(8, 16) if chunk != 12}
+
+    def result(future, *arguments):
+        states, end = future.client.futures, time.monotonic() + 5.0
+        # Tasks may wait behind chunk 12 for the same worker; then less is known.
+        while sum(state.status == "pending" for state in list(states.values())) > 3:
+            if time.monotonic() > end:
+                break
+            time.sleep(0.01)
+        path.touch()
+        return whole(future, *arguments)
+
+    def after_task(places, found, *task):
+        stored(places, found, *task)
+        if others <= set(found):
+            path.touch()
+
+    monkeypatch.setattr(distributed.Future, "result", result)
+    monkeypatch.setattr(dask_blocks, "_after_task", after_task)
+
+
+@pytest.mark.usefixtures("ctrl_c")
+def test_an_interruption_leaves_the_moment_of_the_first_chunks(scheduler, tmp_path, monkeypatch):
+    X = spread_rows()
+    tell_when_summarised(tmp_path / "summarised", monkeypatch)
+    with dask.config.set(num_workers=2):
+        stop, estimator = interrupted_fit(X, tmp_path, interrupting)
+    assert stop.n_rows == 1200 if scheduler == "threads" else stop.n_rows in range(100, 1300, 100)
+    check_that_the_fit_goes_on(stop, estimator, X)
+
+
+@pytest.mark.usefixtures("ctrl_c")
+def test_the_first_chunks_are_computed_first(tmp_path, monkeypatch):
+    stored, seen = dask_blocks._after_task, set()
+
+    def after_task(places, found, key, *task):
+        stored(places, found, key, *task)
+        if places.get(key, (1, 0))[0] == 0:
+            seen.add(key)
+        if len(seen) > 15:
+            (tmp_path / "summarised").touch()
+
+    monkeypatch.setattr(dask_blocks, "_after_task", after_task)
+    X = spread_rows(6000)
+    with dask.config.set(num_workers=2, scheduler="threads"):
+        stop, _ = interrupted_fit(X, tmp_path, interrupting_in_the_middle)
+    # Of 1600 rows or a few more. A thread that is late by some chunks makes them fewer; in any
+    # other order of the chunks there would be almost always none.
+    assert stop.n_rows >= 300
+    assert_allclose(stop.moment.mean, X[: stop.n_rows].mean(axis=0))
+
+
+@pytest.mark.usefixtures("ctrl_c")
+def test_an_interruption_of_few_rows_leaves_their_moment(scheduler, tmp_path, monkeypatch):
+    monkeypatch.setattr(blocks, "BLOCK_BYTES", 2**25)
+    gathered, wait = [], dask_blocks._wait_for
+
+    def wait_for(futures):
+        end = time.monotonic() + 60.0  # it only ends a test that has failed already
+        while sum(future.status == "finished" for future in futures) < 18:
+            assert time.monotonic() < end
+            time.sleep(0.01)
+        gathered.append(len(futures))
+        (tmp_path / "summarised").touch()
+        wait(futures)
+
+    if scheduler == "cluster":
+        monkeypatch.setattr(dask_blocks, "_wait_for", wait_for)
+    else:
+        (tmp_path / "summarised").touch()
+    X = spread_rows(6000)
+    with dask.config.set(num_workers=1):
+        stop, estimator = interrupted_fit(X, tmp_path, interrupting_in_the_middle)
+    if scheduler == "cluster":  # two workers may change the order of chunks
+        assert gathered == [60]
+        assert stop.n_rows in range(100, 2200, 100)
+    else:
+        assert stop.n_rows == 2000
+    check_that_the_fit_goes_on(stop, estimator, X)
+
+
+@pytest.mark.usefixtures("ctrl_c", "client")
+def test_an_interruption_while_chunks_are_counted_says_that_nothing_is_kept(tmp_path, monkeypatch):
+    monkeypatch.setattr(blocks, "BLOCK_BYTES", 2**25)
+    (tmp_path / "summarised").touch()
+    words = r"after 0 rows were read; no moment .* begin anew"
+    unknown = lambda rows: rows[rows[:, 0] > -np.inf]  # noqa: E731
+    interrupted_fit(spread_rows(6000), tmp_path, interrupting, unknown, words)
+
+
+def _slow_reading(folder, slow):
+    """Let a worker wait before it returns rows of a Parquet file, or read as before."""
+    from lucidae.data.files import ParquetBlocks
+
+    original = vars(ParquetBlocks)["rows_of_groups"]
+    original = getattr(original, "original", original)
+
+    def waiting(*arguments):
+        Path(folder, "begun").touch()
+        wait_for_file(Path(folder, "caught"))
+        return original(*arguments)
+
+    waiting.original = original
+    ParquetBlocks.rows_of_groups = waiting if slow else original
+
+
+COMMAND = """
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from lucidae.data import blocks
+blocks.BLOCK_BYTES = 2**16
+from lucidae_app import main
+main(sys.argv[1:])
+"""
+
+
+def test_ctrl_c_of_a_command_on_a_cluster_is_two_sentences(client, tmp_path):
+    require("typer")
+    require("pyarrow")
+    frame = require("pandas").DataFrame(spread_rows()).add_prefix("c")
+    frame.to_parquet(tmp_path / "rows.parquet", row_group_size=100)
+    client.run(_slow_reading, str(tmp_path), True)
+    words = ["fit", "linear", "rows.parquet", "--scheduler", client.scheduler.address]
+    pipes = {"stderr": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    command = [sys.executable, "-c", COMMAND, *words]
+    try:
+        with subprocess.Popen(command, cwd=tmp_path, **pipes) as process:
+            wait_for_file(tmp_path / "begun")
+            time.sleep(0.5)  # the command waits for the workers
+            process.send_signal(signal.SIGINT)
+            _, said = process.communicate(timeout=60)
+    finally:
+        (tmp_path / "caught").touch()
+        client.run(_slow_reading, str(tmp_path), False)
+    assert process.returncode == 130
+    assert said.split(". ")[0] == "Reading was interrupted after 0 rows"
+    assert said.splitlines()[-1] == "Interrupted."
+    assert len(said.splitlines()) == 2, said
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["begun", "caught", "rows.parquet"]
