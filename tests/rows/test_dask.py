@@ -395,7 +395,7 @@ def test_the_row_of_a_bad_entry_is_named(kind, small, tmp_path, monkeypatch):
                 np.asarray(call(bad_at_first))  # no row is before this block
 
 
-def test_bad_rows_targets_and_weights_are_one_sentence():
+def test_bad_rows_targets_and_weights_are_one_sentence(monkeypatch):
     X = spread_rows(400, 6)
     model = LinearAutoencoder(2).fit(X)
     before, array = dict(vars(model)), collections(X)[0]
@@ -440,6 +440,7 @@ def test_bad_rows_targets_and_weights_are_one_sentence():
             call()
         assert "\n" not in str(caught.value)
     assert vars(model) == before
+    monkeypatch.setattr(blocks, "BLOCK_BYTES", 2**10)
     for words, given in list(weights.items())[2:]:
         for w in (given, da.from_array(given, chunks=100)):
             with pytest.raises(ValueError, match=words):

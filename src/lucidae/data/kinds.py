@@ -11,6 +11,7 @@ from functools import partial, wraps
 from inspect import isroutine
 from itertools import chain
 from numbers import Real
+from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -240,7 +241,7 @@ def _opened(
     if isinstance(X, RowBlocks):
         return X
     if isinstance(X, str | os.PathLike):
-        if name != "X" and not os.path.exists(X):
+        if name != "X" and not Path(X).exists():
             raise ValueError(
                 f"There is no file {os.fspath(X)!r}, which was given as {name}: check the path."
             )
