@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import mmap
 import os
 import sys
 import warnings
@@ -31,7 +32,6 @@ from lucidae.arrays import (
     scalar,
     to_numpy,
 )
-from lucidae.arrays.maps import missing_bytes
 
 COPIED_BYTES = 2**25
 """Memory maps of at most this many bytes are copied before they are used."""
@@ -56,10 +56,9 @@ def check_rows(
 
     NumPy arrays, lists, data frames and sparse matrices are validated by scikit-learn's
     `check_array`. Arrays of other libraries stay in their library and on their device and are
-    detached from automatic differentiation. `name` is the name of the argument in errors. If
-    `finite` is false, NaN and infinity are not searched for, and with ``"allow-nan"`` infinity
-    alone is refused. Complex numbers are refused unless `accept_complex`; as scikit-learn never
-    accepts them, lucidae then makes these checks itself.
+    detached from automatic differentiation. If `finite` is false, NaN and infinity are not searched
+    for, and with ``"allow-nan"`` infinity alone is refused. As scikit-learn never accepts complex
+    numbers, lucidae makes these checks itself if `accept_complex`.
     """
     X = check_kind(X, name)
     if isinstance(X, list | tuple):
@@ -105,8 +104,8 @@ def check_rows(
 def in_given_precision(rows: Any, X: Any) -> Any:
     """Return `rows`, which scikit-learn validated, as float32 if all columns of X are float32.
 
-    X is what was given. scikit-learn reads the dtypes of pandas only, and returns frames of polars
-    and tables of Arrow as float64.
+    scikit-learn reads the dtypes of pandas only, and returns frames of polars and tables of Arrow
+    as float64.
     """
     if isinstance(X, np.ndarray):
         return rows
@@ -117,10 +116,9 @@ def in_given_precision(rows: Any, X: Any) -> Any:
 
 
 def install_command(extras: str) -> str:
-    """Return the commands that install optional packages, for messages about missing ones.
+    """Return the commands that install extras, given with commas between them.
 
-    `extras` are names of lucidae's extras, separated by commas. The second command is the one that
-    works while lucidae is not on a package index.
+    The second command is the one that works while lucidae is not on a package index.
     """
     return f'pip install "lucidae[{extras}]", or in a clone of lucidae pip install ".[{extras}]"'
 
@@ -129,16 +127,14 @@ def install_command(extras: str) -> str:
 def explained_refusals(**tables: Any) -> Iterator[None]:
     """Add column names and a remedy to errors about text or NaN that scikit-learn raises.
 
-    This is a context manager. `tables` are the data that are validated in the ``with`` block, by
-    the name of their argument. The first line of an error is that of scikit-learn with the names of
-    the columns, if the data are a data frame; the second line says what to do.
+    `tables` are the data that are validated in the ``with`` block, by the name of their argument.
     """
     try:
         yield
-    except ValueError as error:
+    except (TypeError, ValueError) as error:
         first = str(error).partition("\n")[0].rstrip(".")
         given = {name: table for name, table in tables.items() if f"Input {name} " in first}
-        if first.startswith("Complex data not supported"):
+        if first.startswith("Complex data not supported") or first.endswith("'complex'"):
             raise ValueError(
                 "Complex data not supported: give the real and the imaginary parts as separate "
                 "columns."
@@ -164,20 +160,12 @@ def explained_refusals(**tables: Any) -> Iterator[None]:
 
 
 def columns_with_gaps(**tables: Any) -> str:
-    """Return the names of the columns with NaN or infinity, such as " (column 'age' of X)".
-
-    `tables` are data by the name of their argument. The text is empty if none is a data frame with
-    such a column.
-    """
+    """Return the names of columns with NaN or infinity, such as " (column 'age' of X)", or ""."""
     return _columns_with(_has_gaps, tables)
 
 
 def _columns_with(has_fault: Callable[[Any], bool], tables: Mapping[str, Any]) -> str:
-    """Return the names of faulty columns, such as " (column 'age' of X)"; '' if there are none.
-
-    `has_fault` decides for each column of a data frame. `tables` are data by the name of their
-    argument; the columns are those of the first data frame with a faulty column.
-    """
+    """Return the names of the faulty columns of the first data frame that has some, or ""."""
     for name, table in tables.items():
         if not (hasattr(table, "columns") and hasattr(table, "dtypes")):
             continue
@@ -205,10 +193,7 @@ def _has_text(column: Any) -> bool:
 
 
 def refuse_text(values: Any, name: str) -> None:
-    """Raise an error if a table contains text or categories, also if they could be read as numbers.
-
-    The table is an array, a data frame or a list of rows, and `name` is its name in the error.
-    """
+    """Raise an error if a table contains text or categories, also readable as numbers."""
     values = _as_array(values) if isinstance(values, list | tuple) else values
     if scipy.sparse.issparse(values) or (is_array(values) and not is_numpy(values)):
         return
@@ -264,13 +249,10 @@ def has_complex(values: Any) -> bool:
 
 
 def check_kind(values: Any, name: str) -> Any:
-    """Return `values`, or raise a ValueError if they have masked entries, dates or durations.
+    """Return `values`, or raise a ValueError for what NumPy would silently misread, or cannot read.
 
-    NumPy would ignore the mask, and would convert dates to numbers of days or nanoseconds. A masked
-    array without masked entries becomes a plain array. Sparse CuPy matrices, and complex numbers
-    as Python objects or as text, raise a ValueError as well, and so do iterators, functions and
-    paths, which only some methods read. A small memory map is copied. `name` is the argument's name
-    in errors.
+    NumPy would ignore a mask, and would convert dates to numbers of days or nanoseconds. A masked
+    array without masked entries becomes a plain array, and a small memory map is copied.
     """
     if type(values) is np.ndarray and values.dtype in _FLOATS:
         owner = values if values.base is None else values.base
@@ -302,7 +284,7 @@ def check_kind(values: Any, name: str) -> Any:
             f"{name} is a list of {len(values)} arrays of rows, expected one array: join them by "
             "np.concatenate, or give the list to fit_batches, if the estimator has it."
         )
-    if _is_lazy_frame(values):
+    if isinstance(values, getattr(sys.modules.get("polars"), "LazyFrame", ())):
         raise ValueError(
             f"{name} is a LazyFrame of polars, expected a data frame: give {name}.collect(), or "
             "write it by sink_parquet and give the path of the file."
@@ -313,16 +295,12 @@ def check_kind(values: Any, name: str) -> Any:
             f"{name} has masked entries ({masked}), expected a value in every entry. Impute or "
             "remove the masked entries first."
         )
-    array = _as_array(values) if listed else values
-    dtypes = _dtypes(array)
-    for dtype in dtypes:
+    for dtype in _dtypes(_as_array(values) if listed else values):
         if getattr(dtype, "kind", "") in ("m", "M") or _is_temporal(dtype):
             raise ValueError(
                 f"{name} contains values of dtype {dtype}, expected real numbers. Convert dates "
                 "and durations to numbers first."
             )
-    if any(getattr(dtype, "kind", "") in ("O", "U", "S") for dtype in dtypes):
-        _refuse_boxed_complex(array, name)
     return values.data if isinstance(values, np.ma.MaskedArray) else values
 
 
@@ -337,10 +315,7 @@ def refuse_closed(values: Any) -> None:
 
 
 def _unmapped(values: np.ndarray[Any, Any], name: str) -> np.ndarray[Any, Any]:
-    """Return an array, or a copy if it is a small memory map; `name` is its name in the error.
-
-    Reading a mapped file that has become shorter would end the process without an error.
-    """
+    """Return an array, or a copy of a small memory map; a map of a shortened file is refused."""
     missing = missing_bytes(values)
     if missing:
         raise ValueError(
@@ -351,51 +326,47 @@ def _unmapped(values: np.ndarray[Any, Any], name: str) -> np.ndarray[Any, Any]:
     return np.array(values, subok=False) if copied else values
 
 
-def _refuse_boxed_complex(values: Any, name: str) -> None:
-    """Raise a ValueError if Python objects or text in an array or a data frame are complex numbers.
-
-    They would have to be converted one by one, and scikit-learn's error about them is a TypeError.
-    """
-    columns = [values[key] for key in values.columns] if hasattr(values, "columns") else [values]
-    for column in columns:
-        entries = np.asarray(column)
-        if entries.dtype.kind not in "OUS":
-            continue
-        for entry in entries.flat:
-            if isinstance(entry, complex | np.complexfloating) or _is_complex_text(entry):
-                raise ValueError(
-                    f"{name} contains complex numbers as Python objects or as text, such as "
-                    f"{_shown(entry)}, expected an array of numbers: convert them first, by "
-                    f"np.asarray({name}).astype(complex)."
-                )
-
-
-def _shown(entry: Any) -> str:
-    """Return a complex number or a text as it is shown in errors."""
-    return repr(str(entry)) if isinstance(entry, str) else str(entry)
-
-
-def _is_complex_text(entry: Any) -> bool:
-    """Tell whether a text, such as "1+2j", is a complex number with an imaginary part."""
-    if not isinstance(entry, str | bytes):
-        return False
-    text = entry if isinstance(entry, str) else entry.decode(errors="replace")
-    try:
-        complex(text)
-    except ValueError:
-        return False
-    return text.strip(" ()").lower().endswith("j")
-
-
-def _is_lazy_frame(values: Any) -> bool:
-    """Tell whether `values` is a lazy data frame of polars; polars is not imported for this."""
-    return isinstance(values, getattr(sys.modules.get("polars"), "LazyFrame", ()))
-
-
 def is_sparse_cupy(values: Any) -> bool:
     """Tell whether `values` is a sparse matrix of CuPy; CuPy is not imported for this."""
     sparse = sys.modules.get("cupyx.scipy.sparse")
     return sparse is not None and bool(sparse.issparse(values))
+
+
+def missing_bytes(array: Any) -> int:
+    """Return how many bytes of a mapped array are behind the present end of its file.
+
+    The operating system ends a process that reads a page behind the end of a mapped file, without
+    an error that Python could handle: the size of the file is compared before pages are read.
+    """
+    part = _mapped_part(array)
+    return 0 if part is None else max(0, part[1] - part[0].size())
+
+
+def forget_pages(array: np.memmap[Any, Any]) -> None:
+    """Release the pages of a memory map that are in memory; they are read again when needed.
+
+    The changes of a copy-on-write map (mode ``"c"``) are in memory only, so its pages stay.
+    """
+    part = _mapped_part(array)
+    advice = getattr(mmap, "MADV_DONTNEED", None)
+    if part is not None and advice is not None and array.mode != "c":
+        part[0].madvise(advice)
+
+
+def _mapped_part(array: Any) -> tuple[mmap.mmap, int] | None:
+    """Return the mapping in which an array lies, and where the array ends in the file."""
+    owner, found = array, None
+    while isinstance(owner, np.ndarray):
+        if isinstance(owner, np.memmap):
+            found = owner
+        owner = owner.base
+    if found is None or not isinstance(owner, mmap.mmap) or not array.size:
+        return None
+    # A mapping begins at the last page boundary before the offset that was asked for.
+    begin = found.offset - found.offset % mmap.ALLOCATIONGRANULARITY
+    inside = np.lib.array_utils.byte_bounds(array)[1]
+    inside -= np.frombuffer(owner, dtype=np.uint8).ctypes.data
+    return owner, begin + inside
 
 
 def _as_array(values: Any) -> Any:
@@ -419,11 +390,7 @@ def _is_temporal(dtype: Any) -> bool:
 
 
 def real_array(values: Any, name: str, *, accept_complex: bool = False) -> Array:
-    """Return `values` as an array of real numbers of any shape, in their own array library.
-
-    Text, dates, complex numbers and masked entries raise a ValueError, in which the argument is
-    called `name`. Complex numbers are returned if `accept_complex`.
-    """
+    """Return `values` as an array of real (or complex) numbers of any shape, in their library."""
     values = values if isinstance(values, str) else check_kind(values, name)
     try:
         array = as_plain(values) if is_array(values) else np.asarray(values)
@@ -446,8 +413,8 @@ def check_vector(
 ) -> np.ndarray[Any, Any]:
     """Return `value` as a NumPy vector of finite numbers of at least 0; otherwise raise an error.
 
-    A single number becomes a zero-dimensional array. The error message contains `name`, the name of
-    the argument, and `expected`, a description of all values that the caller accepts.
+    A single number becomes a zero-dimensional array. `expected` describes in the error all values
+    that the caller accepts.
     """
     try:
         vector = to_numpy(real_array(value, name))
@@ -460,11 +427,7 @@ def check_vector(
 
 
 def check_weights(sample_weight: Any, X: Array) -> Array | None:
-    """Return sample weights as a float64 vector with one entry per row of `X`.
-
-    A number becomes a vector of equal weights, and None stays None. Weights that are negative, not
-    finite or all zero raise a ValueError.
-    """
+    """Return sample weights as a float64 vector with one entry per row of `X`; None stays None."""
     if sample_weight is None:
         return None
     n_rows = X.shape[0]
@@ -500,9 +463,7 @@ def check_integer(
 ) -> int:
     """Return `value` as an int if it is an integer from `low` to `high`; otherwise raise an error.
 
-    If `high` is None, there is no upper bound. The error message contains `name`, the name of the
-    argument, and `others`, the values besides integers that the caller accepts, such as
-    ``" or None"``.
+    `others` names in the error what the caller accepts besides integers, such as ``" or None"``.
     """
     whole = isinstance(value, Integral) and not isinstance(value, _NO_NUMBERS)
     if not whole or value < low or (high is not None and value > high):
@@ -525,9 +486,8 @@ def check_number(
 ) -> float:
     """Return `value` as a float if it is finite and from `low` to `high`; otherwise raise an error.
 
-    `low` itself is accepted unless `open_low`, and `high` unless `open_high`. The error message
-    contains `name`, the name of the argument, and `others`, the values besides numbers that the
-    caller accepts, such as ``" or 'auto'"``.
+    `low` itself is accepted unless `open_low`, and `high` unless `open_high`. `others` names in the
+    error what the caller accepts besides numbers.
     """
     number = float(value) if _is_real(value) else math.nan
     inside = low <= number <= high and math.isfinite(number)
@@ -576,10 +536,7 @@ def check_flag(value: Any, name: str) -> bool:
 
 
 def check_verbose(value: Any) -> bool | str:
-    """Return the argument `verbose`: a bool, whether progress is shown, or ``"auto"``.
-
-    As in scikit-learn, an integer of at least 0 is accepted; 0 means False.
-    """
+    """Return the argument `verbose`: a bool, an integer as in scikit-learn, or ``"auto"``."""
     if isinstance(value, str) and value == "auto":
         return value
     if isinstance(value, bool | np.bool_):
@@ -596,10 +553,9 @@ def check_jobs(value: Any) -> int | None:
 
 
 def check_seed(value: Any) -> Any:
-    """Return the argument `random_state` unchanged, or raise a ValueError if it is not valid.
+    """Return the argument `random_state`; raise an error unless scikit-learn accepts it.
 
-    It is valid if scikit-learn's `check_random_state` accepts it. Estimators also call this
-    function if they draw no random numbers, so that a wrong value always raises an error.
+    Estimators that draw no random numbers call this too: a wrong value always raises an error.
     """
     if value is None or value is np.random or isinstance(value, np.random.RandomState):
         return value
@@ -609,11 +565,7 @@ def check_seed(value: Any) -> Any:
 
 
 def check_choice(value: Any, name: str, choices: Any, *, others: str = "") -> str:
-    """Return `value` if it is one of the strings `choices`; otherwise raise a ValueError.
-
-    The error message contains `name`, the name of the argument, and `others`, the values besides
-    the choices that the caller accepts, such as ``" or a number"``.
-    """
+    """Return `value` if it is one of the strings `choices`; otherwise raise a ValueError."""
     options = tuple(choices)
     if not isinstance(value, str) or value not in options:
         named = ", ".join(repr(option) for option in options)
@@ -625,11 +577,10 @@ _PACKAGES = tuple(f"{Path(file).parent}{os.sep}" for file in (__file__, str(skle
 
 
 def warn_user(message: str, category: type[Warning] = UserWarning) -> None:
-    """Issue a warning that points to the user's line of code.
+    """Issue a warning that points to the innermost line outside lucidae and scikit-learn.
 
-    This is the innermost line of the call stack outside lucidae and scikit-learn. A fixed
-    ``stacklevel`` would point into a package if a value is computed when it is first read, or if
-    scikit-learn calls `fit`.
+    A fixed ``stacklevel`` would point into a package if a value is computed when it is first read,
+    or if scikit-learn calls `fit`.
     """
     level, frame = 1, sys._getframe()
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGES):

@@ -26,7 +26,8 @@ from typing import Any
 import joblib
 from threadpoolctl import threadpool_limits
 
-from lucidae.arrays import own_stream, to_numpy
+from lucidae.arrays import to_numpy
+from lucidae.arrays.graphs import own_stream
 from lucidae.validation import check_integer, check_number
 from lucidae_papers.declaration import Cell, canonical
 from lucidae_papers.device import cores, is_accelerator, machine, reference, versions

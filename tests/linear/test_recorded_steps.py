@@ -10,8 +10,8 @@ from sklearn.exceptions import ConvergenceWarning
 
 from extras import require
 from lucidae import DropoutAutoencoder, LinearAutoencoder
-from lucidae.arrays import Steps, graphs, is_numpy
-from lucidae.arrays.graphs import Replay, copied, keeper, replayable
+from lucidae.arrays import graphs, is_numpy
+from lucidae.arrays.graphs import Replay, Steps, copied, keeper, replayable
 from lucidae.iteration import Below, Status, iterate
 from lucidae.linear import (
     NestedDropoutRule,

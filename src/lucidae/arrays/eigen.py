@@ -163,11 +163,9 @@ def arpack_eigenpairs(
 
 
 def _outside(apply: Callable[[Array], Array], vectors: Array) -> tuple[float, Array]:
-    """Estimate the largest eigenvalue of a symmetric matrix on the complement of a subspace.
+    """Estimate the largest eigenvalue of a matrix on the complement of orthonormal columns.
 
-    A few Lanczos steps from a random vector are made in the orthogonal complement of the
-    orthonormal columns `vectors`. The largest Ritz value, which is a lower bound on that
-    eigenvalue, and its Ritz vector are returned. `apply` multiplies a vector with the matrix.
+    A few Lanczos steps from a random vector give a Ritz value, a lower bound, and its vector.
     """
     size = vectors.shape[0]
     basis, images = np.empty((0, size)), np.empty((0, size))
@@ -195,11 +193,10 @@ def are_orthonormal(vectors: Array) -> bool:
 
 
 def subset_eigenpairs(matrix: Array, k: int) -> tuple[Array, Array] | None:
-    """Return the `k` leading eigenvalues and eigenvectors of a NumPy matrix by LAPACK's ``syevr``.
+    """Return the `k` leading eigenpairs of a NumPy matrix by LAPACK's ``syevr``, or None.
 
-    Only the `k` eigenvectors are computed. If the eigenvalues span more decades than the
-    floating-point numbers have digits, the eigenvectors may not be orthogonal; the caller has to
-    test them. The result is None if the routine fails or returns fewer pairs, which happens if many
+    If the eigenvalues span more decades than the floating-point numbers have digits, the
+    eigenvectors may not be orthogonal. The routine may fail or return fewer pairs if many
     eigenvalues are equal.
     """
     last = matrix.shape[0] - 1
@@ -214,7 +211,7 @@ def subset_eigenpairs(matrix: Array, k: int) -> tuple[Array, Array] | None:
 
 
 def all_eigenpairs(matrix: Array, k: int) -> tuple[Array, Array]:
-    """Return the `k` leading eigenvalues and eigenvectors from a full decomposition on the CPU.
+    """Return the `k` leading eigenpairs from a full decomposition on the CPU.
 
     LAPACK's ``syevd`` computes the eigenvectors as a product of orthogonal matrices, so that they
     are orthonormal for every matrix.

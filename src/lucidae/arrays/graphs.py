@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import array_api_compat as compat
 
-from lucidae.arrays.helpers import ONE_BLOCK, namespace
+from lucidae.arrays import ONE_BLOCK, namespace
 from lucidae.arrays.threads import fork_safe
 
 Work = Callable[[], Any]
@@ -36,10 +36,7 @@ def leaves(state: Any) -> list[Any]:
 
 
 def copied(state: Any) -> Any:
-    """Return the nested tuples `state` with every array replaced by a copy.
-
-    The copies of small CUDA arrays are views of one block of memory, made by one kernel.
-    """
+    """Return nested tuples with copies of the arrays: of small CUDA arrays, views of one block."""
     arrays = leaves(state)
     if len({x.dtype for x in arrays}) == 1 and all(map(_on_cuda, arrays)):
         sizes = [x.numel() for x in arrays]
@@ -56,18 +53,12 @@ def replayable(step: Callable[..., Any], example: Any) -> Callable[..., Any]:
 
 
 def keeper(step: Callable[..., Any]) -> Callable[[Any], Any] | None:
-    """Return the function that copies a state returned by `step` before a later step overwrites it.
-
-    The result is None if `step` is not recorded as a CUDA graph and overwrites nothing.
-    """
+    """Return the function that copies a state before `step` overwrites it; None if it does not."""
     return step.keep if isinstance(step, Replay) else None
 
 
 class Replay:
-    """A step that is recorded as a CUDA graph, for each of its settings, and then replayed.
-
-    Every replay reads and writes the same arrays (fixed arrays).
-    """
+    """A step that is recorded as a CUDA graph, for each of its settings, and then replayed."""
 
     def __init__(self, step: Callable[..., Any], record: Recorder) -> None:
         self.step, self.record = step, record
@@ -78,11 +69,7 @@ class Replay:
         self.recorded: dict[tuple[Any, ...], Work] = {}
 
     def __call__(self, state: Any, *given: Any, **settings: Any) -> Any:
-        """Return the state after one step, computed by replaying the recorded CUDA graph.
-
-        A graph reads and writes fixed arrays, into which `state` and `given` are copied first. The
-        step is recorded now if it was not yet recorded with these keyword arguments (`settings`).
-        """
+        """Return the state after one step, recorded now if it was not with these `settings`."""
         if state is not self.own or given:  # most states are the last result, which is in place
             if not self._fits(state, given):
                 self.own, self.given, self.recorded = copied(state), copied(given), {}
@@ -98,8 +85,8 @@ class Replay:
     def _fits(self, state: Any, given: Any) -> bool:
         """Tell whether a state and further inputs may be copied to the fixed arrays.
 
-        The result is False if their shapes differ, or if the copy would overwrite an array that a
-        state returned by `keep` shares. In these cases new fixed arrays are made.
+        They may not if shapes differ, or if the copy would overwrite an array that a state returned
+        by `keep` shares; then new fixed arrays are made.
         """
         if self.own is None or _shapes((state, given)) != _shapes((self.own, self.given)):
             return False
@@ -115,10 +102,7 @@ class Replay:
         return self.record(rehearsal, work)
 
     def keep(self, state: Any) -> Any:
-        """Return a copy of `state` that no replay overwrites.
-
-        Only the arrays that a replay overwrites are copied; the others are shared.
-        """
+        """Return `state` with copies of those arrays that a replay overwrites."""
         if state is not self.own:
             return state
         self.lent = True
@@ -131,8 +115,8 @@ class Replay:
 def recorder(example: Any) -> Recorder | None:
     """Return the function that records CUDA graphs of work on arrays such as `example`, or None.
 
-    The result is None unless `example` is a torch array on CUDA. CuPy cannot record matrix
-    products: it raises an error if a function of cuBLAS is called during a recording.
+    CuPy cannot record matrix products: it raises an error if a function of cuBLAS is called during
+    a recording.
     """
     return _cuda_graph if _on_cuda(example) else None
 
@@ -225,10 +209,7 @@ def _different(mine: Any, given: Any) -> set[int]:
 
 
 def _overwrite(mine: Any, given: Any) -> set[int]:
-    """Copy the contents of the arrays of `given` into the arrays of `mine`.
-
-    Arrays that are the same object in both are skipped. Return the positions of the copied arrays.
-    """
+    """Copy the arrays of `given` into those of `mine`; return the positions of different arrays."""
     targets, sources, positions = leaves(mine), leaves(given), _different(mine, given)
     for i in positions:
         targets[i][...] = sources[i]
@@ -246,11 +227,7 @@ streams is small."""
 
 @contextmanager
 def own_stream(example: Any) -> Iterator[None]:
-    """Run a ``with`` block on a CUDA stream that belongs to the current Python thread.
-
-    The work of several threads can then overlap on the device. Nothing happens unless `example` is
-    a torch array on CUDA.
-    """
+    """Run a ``with`` block on a CUDA stream of this Python thread, beside those of others."""
     if not _on_cuda(example):
         yield
         return

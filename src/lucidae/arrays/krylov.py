@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from lucidae.arrays.helpers import (
+from lucidae.arrays import (
     Array,
     diagonal,
     largest,
@@ -108,10 +108,7 @@ class _Search:
     total: float = -math.inf
 
     def update(self, settled: bool, total: float, k: int) -> None:
-        """Decide after one more step of the iteration how the search goes on.
-
-        `settled` tells whether the k wanted eigenvalues change no more, and `total` is their sum.
-        """
+        """Decide after one more step how the search goes on; k eigenvalues have the sum `total`."""
         self.begins = False
         if self.left < 0:
             self.left = self.steps
@@ -179,12 +176,7 @@ def _with_random_rows(block: Array, basis: Array, rng: np.random.Generator, coun
 
 
 def _extend(space: _Space, apply: Callable[[Array], Array]) -> Array:
-    """Multiply the newest block of a Krylov space's basis with the matrix.
-
-    Return the part of the product outside the space. `apply` multiplies rows with the matrix.
-    `space.restricted`, the matrix restricted to the space, is extended by the rows and columns of
-    the newest block.
-    """
+    """Multiply the newest block with the matrix; return the part outside of the space."""
     image = apply(space.block)
     across = image @ space.basis.mT  # the new rows of T = QΣQᵀ
     size, old = space.basis.shape[0], space.restricted.shape[0]
@@ -201,8 +193,8 @@ def _extend(space: _Space, apply: Callable[[Array], Array]) -> Array:
 def _orthonormal(rows: Array, basis: Array | None) -> tuple[Array, Vector]:
     """Return orthonormal rows N for the part of `rows` orthogonal to `basis`, and coefficients β.
 
-    `rows` equal βN plus a part in the span of the orthonormal rows `basis`. A direction whose part
-    outside this span consists of rounding errors is not included in N.
+    `rows` equal βN plus a part in the span of `basis`. A direction whose part outside this span
+    consists of rounding errors is not included in N.
     """
     xp, scale = namespace(rows), largest(rows)
     if basis is not None:
@@ -224,11 +216,7 @@ def _orthonormal(rows: Array, basis: Array | None) -> tuple[Array, Vector]:
 def _excess(
     values: Vector, turn: Vector, coupling: Vector, k: int, last: float, residual: float
 ) -> float:
-    """Return the largest ratio of the residual of an eigenpair to its tolerance.
-
-    The eigenpairs are those of the matrix restricted to the Krylov space (Ritz pairs). A residual
-    is computed from the entries of the eigenvector that belong to the newest block.
-    """
+    """Return the largest ratio of the residual of a Ritz pair to its tolerance."""
     if not coupling.shape[1] or not values[0] > 0.0:
         return 0.0
     rows = coupling.shape[0]
@@ -241,11 +229,11 @@ def _excess(
 
 
 def steps_left(seen: list[tuple[int, float]]) -> float:
-    """Return a prediction of the number of steps until convergence.
+    """Return a prediction of the number of steps until convergence; 0 for fewer than four steps.
 
     `seen` has, for each step, its number and the largest ratio of a residual to its tolerance. The
     decay rate over the second half of the steps is extrapolated, and half of the result is
-    returned, because convergence gets faster. The result is 0 for fewer than four steps.
+    returned, because convergence gets faster.
     """
     if len(seen) < 4 or seen[-1][1] <= 1.0:
         return 0.0
@@ -255,12 +243,7 @@ def steps_left(seen: list[tuple[int, float]]) -> float:
 
 
 def _grown(space: _Space, values: Vector, turn: Vector, block: Array, k: int) -> _Space:
-    """Return the Krylov space with the rows `block` added to its basis.
-
-    If the basis would become too large, it is first replaced by its leading Ritz vectors, the
-    eigenvectors of the matrix restricted to the space. Their eigenvalues are `values`, and their
-    coefficients in the basis are the columns of `turn`. `k` is the number of wanted eigenpairs.
-    """
+    """Return the Krylov space with `block` added to its basis, if need be after a restart."""
     (size, m), width = space.basis.shape, block.shape[0]
     kept = k + max(2 * width, KEPT)
     most, storage, restricted = 2 * kept + 4 * width, space.storage, space.restricted

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from lucidae.arrays.helpers import is_numpy
+from lucidae.arrays import is_numpy
 from lucidae.arrays.threads import blas_threads, in_threads
 
 __all__ = ["has_fast_products", "moment_product"]
@@ -130,9 +130,6 @@ def _wide_product(
 
 
 def _piece(m: int, width: int, itemsize: int) -> int:
-    """Return the number of rows of m features that are multiplied with `width` vectors at once.
-
-    `itemsize` is the number of bytes of an entry.
-    """
+    """Return the number of rows of m features that are multiplied with `width` vectors at once."""
     cached = max(CACHED_BYTES // (m * itemsize), FEWEST_ROWS)
     return min(SMALL_PRODUCT // (m * width), cached)

@@ -87,11 +87,10 @@ def one_thread() -> Iterator[None]:
 
 
 def threads_for(shape: tuple[int, ...]) -> AbstractContextManager[None]:
-    """Return a context manager in which BLAS uses one thread if rows of this shape are few.
+    """Return a context manager in which BLAS uses one thread if rows of shape (n, m) are few.
 
-    `shape` is (n, m) for n rows of m features. BLAS would start several threads for products of
-    rows that take less time than waking up a thread, which may have to wait for a processor. For
-    tiny rows nothing is changed: BLAS uses one thread for them anyway.
+    BLAS would start several threads for products of rows that take less time than waking up a
+    thread. For tiny rows nothing is changed: BLAS uses one thread for them anyway.
     """
     n, m = shape
     few = FEWEST_PRODUCTS < n * m * min(n, m) <= FEW_PRODUCTS
@@ -100,11 +99,7 @@ def threads_for(shape: tuple[int, ...]) -> AbstractContextManager[None]:
 
 @contextmanager
 def one_scipy_thread(wanted: bool = True) -> Iterator[None]:
-    """Run a ``with`` block in which the BLAS library of SciPy uses one thread.
-
-    That of NumPy uses as many threads as before. Nothing is changed if both packages use the same
-    library, or if `wanted` is false.
-    """
+    """Run a ``with`` block in which SciPy's BLAS library, if it is not NumPy's, uses one thread."""
     controller = _scipy_alone() if wanted else None
     if controller is None:
         yield
@@ -137,10 +132,7 @@ def blas_threads() -> int:
 
 
 def in_threads(part: Callable[[int, int], Result], n_rows: int, threads: int) -> list[Result]:
-    """Return ``part(first, last)`` for consecutive ranges of rows, each in another thread.
-
-    The first range is computed by the calling thread.
-    """
+    """Return ``part(first, last)`` for consecutive ranges of rows, each in another thread."""
     threads = max(1, min(threads, n_rows))
     if threads == 1:
         return [part(0, n_rows)]

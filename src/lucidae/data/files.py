@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from lucidae.arrays.maps import forget_pages, missing_bytes
 from lucidae.data.blocks import (
     PARTS,
     ArrayBlocks,
@@ -44,6 +43,7 @@ from lucidae.io.atomic import (
     reason_of,
     require_size,
 )
+from lucidae.validation import forget_pages, missing_bytes
 
 __all__ = ["FILES", "STREAMED", "blocks_of_file", "blocks_of_map", "read_table", "rows_of_file"]
 

@@ -16,7 +16,8 @@ from typing import Any, TypeVar
 import numpy as np
 from sklearn.utils.parallel import Parallel, delayed
 
-from lucidae.arrays import Array, Steps, device, namespace, scalar, to_numpy
+from lucidae.arrays import Array, device, namespace, scalar, to_numpy
+from lucidae.arrays.graphs import Steps
 from lucidae.arrays.threads import one_thread
 from lucidae.iteration.history import Recorder, Schedule
 from lucidae.iteration.status import BatchSolution, Solution, Status

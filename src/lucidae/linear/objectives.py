@@ -17,7 +17,6 @@ from lucidae.arrays import (
     Array,
     add_diagonal,
     clamped,
-    concurrently,
     diagonal,
     eye_like,
     largest,
@@ -32,6 +31,7 @@ from lucidae.arrays import (
     where_set,
     zeros_like_shape,
 )
+from lucidae.arrays.graphs import concurrently
 from lucidae.io.models import reads, saved_as
 from lucidae.linear.prefixes import keep_probabilities
 from lucidae.linear.rules import Rule, reconstruction_gradient

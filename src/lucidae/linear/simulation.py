@@ -16,17 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from lucidae.arrays import (
-    Array,
-    eye_like,
-    keeper,
-    leaves,
-    like,
-    namespace,
-    replayable,
-    to_numpy,
-    where_set,
-)
+from lucidae.arrays import Array, eye_like, like, namespace, to_numpy, where_set
+from lucidae.arrays.graphs import keeper, leaves, replayable
 from lucidae.iteration import Below, Callback, iterate, iterate_batch, log_grid
 from lucidae.linear.methods import Method, MethodSettings, check_optimizer, make_method
 from lucidae.linear.optimizers import OPTIMIZERS

@@ -12,18 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 
-from lucidae.arrays import (
-    Array,
-    Steps,
-    fields_beside,
-    is_numpy,
-    like,
-    normal,
-    on_host,
-    records,
-    scalar,
-    to_numpy,
-)
+from lucidae.arrays import Array, fields_beside, is_numpy, like, normal, on_host, scalar, to_numpy
+from lucidae.arrays.graphs import Steps, records
 from lucidae.counting import ComponentCount, count_wanted, is_criterion
 from lucidae.io.models import saved_as
 from lucidae.iteration import Below, History, Solution, Status, iterate, log_grid

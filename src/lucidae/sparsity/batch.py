@@ -22,17 +22,16 @@ from lucidae.arrays import (
     is_array,
     is_complex,
     is_numpy,
-    keeper,
     like,
     matched,
     namespace,
     on_host,
     real_part,
-    replayable,
     scalar,
     solve_lower,
     to_numpy,
 )
+from lucidae.arrays.graphs import keeper, replayable
 from lucidae.iteration import (
     BatchSolution,
     Below,
