@@ -17,7 +17,7 @@ from lucidae.certificate import Certificate, at_most
 from lucidae.datasets import load_digits
 from lucidae.dropout import LinearProblem, completion_path, rank_path, regularization_path
 from lucidae.iteration import Below, History, Status, iterate
-from lucidae.iteration.status import BatchSolution
+from lucidae.iteration.solution import BatchSolution
 from lucidae.linear import count_components
 from lucidae.sparsity import noise_path
 

@@ -1,7 +1,7 @@
 """The iteration loop of all solvers, with stopping rules, history, status and callbacks."""
 
-from lucidae.iteration.history import History
 from lucidae.iteration.loop import (
+    Below,
     Callback,
     Progress,
     iterate,
@@ -11,8 +11,7 @@ from lucidae.iteration.loop import (
     of_each,
 )
 from lucidae.iteration.progress import ProgressBar, progress_bars
-from lucidae.iteration.status import BatchSolution, Solution, Status
-from lucidae.iteration.stopping import Below
+from lucidae.iteration.solution import BatchSolution, History, Solution, Status
 
 __all__ = [
     "BatchSolution",

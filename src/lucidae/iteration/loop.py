@@ -8,6 +8,8 @@ items, such as folds, in this process, in other processes or on a cluster.
 
 from __future__ import annotations
 
+import math
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -19,17 +21,50 @@ from sklearn.utils.parallel import Parallel, delayed
 from lucidae.arrays import Array, device, namespace, scalar, to_numpy
 from lucidae.arrays.graphs import Steps
 from lucidae.arrays.threads import one_thread
-from lucidae.iteration.history import Recorder, Schedule
-from lucidae.iteration.status import BatchSolution, Solution, Status
-from lucidae.iteration.stopping import Below, Judge
-
-__all__ = ["Below", "Progress", "iterate", "iterate_batch", "limited_blas", "log_grid", "of_each"]
+from lucidae.iteration.solution import BatchSolution, History, Solution, Status
+from lucidae.validation import check_integer
 
 State = TypeVar("State")
 Callback = Callable[["Progress"], Any]
 
 SMALL_PROBLEM = 500
 """Number of rows of the largest matrix below which one BLAS thread is faster than several."""
+
+DIVERGENCE_FACTOR = 1e10
+"""An iteration has diverged when its distance to optimality exceeds this number times the larger
+one of 1 and the first distance."""
+
+
+@dataclass(frozen=True, slots=True)
+class Below:
+    """Stopping rule: the distance to optimality is at most `tolerance`.
+
+    Parameters
+    ----------
+    distance : callable
+        Takes a state and returns its distance to optimality, which has no unit: a number for one
+        problem, an array with one entry per problem for many.
+    tolerance : float
+        The distance to optimality at which the problem counts as solved.
+    patience : int, optional
+        Number of evaluations without a new smallest distance after which the iteration ends as
+        stalled. By default it never does.
+
+    Examples
+    --------
+    >>> Below(abs, 1e-3).tolerance
+    0.001
+    """
+
+    distance: Callable[[Any], Any]
+    tolerance: float
+    patience: int | None = None
+
+    def __post_init__(self) -> None:
+        if math.isnan(self.tolerance):
+            raise ValueError("tolerance=nan was given, expected a number that is not NaN.")
+        if self.patience is not None:
+            check_integer(self.patience, "patience", low=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,10 +262,7 @@ def _advance(step: Callable[[State], State] | Steps, state: Any, steps: int) -> 
 
 @contextmanager
 def _running(callbacks: Sequence[Callback], size: int | None) -> Iterator[None]:
-    """Run a ``with`` block that contains an iteration, and close the callbacks after it.
-
-    BLAS uses one thread if matrices have few rows (`size`), and NumPy does not warn of overflow.
-    """
+    """Run a ``with`` block that contains an iteration, and close the callbacks after it."""
     with ExitStack() as stack:
         for callback in callbacks:
             stack.callback(getattr(callback, "close", lambda: None))
@@ -242,6 +274,117 @@ def _running(callbacks: Sequence[Callback], size: int | None) -> Iterator[None]:
 def _stop_requested(callbacks: Sequence[Callback], progress: Progress) -> bool:
     answers = [bool(callback(progress)) for callback in callbacks]  # `any` alone would skip some
     return any(answers)
+
+
+class Judge:
+    """Judge of running problems: after each check it tells which of them have ended, and how."""
+
+    def __init__(self, stop: Below, count: int) -> None:
+        self.stop = stop
+        self.best = np.full(count, np.inf)
+        self.waited = np.zeros(count, dtype=int)
+        self.latest = np.full(count, np.nan)
+        self.ceiling: Array | None = None
+
+    def __call__(self, distances: Array, exhausted: bool) -> Array:
+        """Return for each running problem the `Status` with which it ended; None if it continues.
+
+        `exhausted` tells whether the largest number of steps has been made. If several statuses
+        apply, divergence has precedence over convergence, convergence over the limit of steps, and
+        this limit over stalling.
+        """
+        if distances.shape != self.latest.shape:
+            raise ValueError(
+                f"the distance function of the stopping rule returned shape {distances.shape}, "
+                f"expected {self.latest.shape}: one entry per problem."
+            )
+        if self.ceiling is None:
+            self.ceiling = DIVERGENCE_FACTOR * np.maximum(distances, 1.0)
+        self.latest = distances
+        improved = distances < self.best
+        self.best = np.where(improved, distances, self.best)
+        self.waited = np.where(improved, 0, self.waited + 1)
+        verdicts = np.full(self.latest.shape, None, dtype=object)
+        if self.stop.patience is not None:
+            verdicts[self.waited >= self.stop.patience] = Status.STALLED
+        if exhausted:
+            verdicts[:] = Status.ITERATION_LIMIT
+        verdicts[self.latest <= self.stop.tolerance] = Status.CONVERGED
+        # The negated comparison is true for NaN as well.
+        verdicts[~(self.latest <= self.ceiling) | np.isinf(self.latest)] = Status.DIVERGED
+        return verdicts
+
+    def drop(self, finished: Array) -> None:
+        """Remove the problems where the mask `finished` is true from the running problems."""
+        for name in ("best", "waited", "latest", "ceiling"):
+            setattr(self, name, getattr(self, name)[~finished])
+
+
+class Schedule:
+    """The steps after which the stopping rule is evaluated, and those that are recorded."""
+
+    def __init__(
+        self,
+        limit: int,
+        check_every: int,
+        record_at: int | Iterable[int] | None = None,
+        first: int = 0,
+    ) -> None:
+        self.limit = check_integer(limit, "limit", low=0)
+        self.check_every = check_integer(check_every, "check_every", low=1)
+        check_integer(first, "first", low=0, high=limit)
+        self.record_every: int | None = None
+        self.fixed: list[int] | None = None
+        if isinstance(record_at, int | np.integer):
+            self.record_every = check_integer(record_at, "record_at", low=1)
+        elif record_at is not None:
+            self.fixed = sorted({check_integer(i, "record_at", low=0) for i in record_at})
+
+    def after(self, n_iter: int) -> int:
+        """Return the number of the next step that is checked or recorded, after step `n_iter`."""
+        following = [self.limit, _next_multiple(n_iter, self.check_every)]
+        if self.record_every is not None:
+            following.append(_next_multiple(n_iter, self.record_every))
+        if self.fixed is not None:
+            position = bisect_right(self.fixed, n_iter)
+            following.extend(self.fixed[position : position + 1])
+        return min(following)
+
+    def records(self, n_iter: int) -> bool:
+        """Tell whether the state after `n_iter` steps is recorded."""
+        if self.record_every is not None:
+            return n_iter % self.record_every == 0 or n_iter == self.limit
+        if self.fixed is not None:
+            position = bisect_right(self.fixed, n_iter)
+            return position > 0 and self.fixed[position - 1] == n_iter
+        return True
+
+
+def _next_multiple(n_iter: int, stride: int) -> int:
+    return (n_iter // stride + 1) * stride
+
+
+class Recorder:
+    """Recorder of the distance to optimality and of `quantities`, functions of the state."""
+
+    def __init__(self, quantities: Mapping[str, Callable[[Any], Any]]) -> None:
+        self.quantities = quantities
+        self.iterations: list[int] = []
+        self.values: dict[str, list[Any]] = {name: [] for name in ("distance", *quantities)}
+
+    def take(self, n_iter: int, state: Any, distance: float) -> None:
+        """Record the distance and all quantities of the state after `n_iter` steps."""
+        self.iterations.append(n_iter)
+        self.values["distance"].append(distance)
+        for name, quantity in self.quantities.items():
+            self.values[name].append(to_numpy(quantity(state)))
+
+    def history(self) -> History:
+        """Return everything recorded so far."""
+        return History(
+            np.array(self.iterations, dtype=int),
+            {name: np.array(series) for name, series in self.values.items()},
+        )
 
 
 class Ledger:
@@ -257,10 +400,7 @@ class Ledger:
     def close(
         self, mask: Array, n_iter: int, state: Any, distances: Array, verdicts: Array
     ) -> None:
-        """Store the results of some of the running problems: those where `mask` is true.
-
-        `state`, `distances` and `verdicts` have one entry per running problem.
-        """
+        """Store the results of those running problems where `mask` is true."""
         if not mask.any():
             return
         problems = self.running[mask]
@@ -270,10 +410,7 @@ class Ledger:
         self.status[problems] = verdicts[mask]
 
     def close_all(self, n_iter: int, state: Any, distances: Array, verdict: Status) -> None:
-        """Store the results of all running problems, which ended as `verdict` after `n_iter` steps.
-
-        `state` and `distances` have one entry per running problem.
-        """
+        """Store the results of all running problems, which ended as `verdict`."""
         everything = np.ones(self.running.size, dtype=bool)
         self.close(
             everything, n_iter, state, distances, np.full(everything.shape, verdict, dtype=object)
@@ -285,10 +422,7 @@ class Ledger:
         self.running = self.running[~finished]
 
     def solution(self, start: Any, tolerance: float) -> BatchSolution[Any]:
-        """Return the results of all problems in their original order.
-
-        `start` are the initial states; they are returned if the number of problems is zero.
-        """
+        """Return the results of all problems in their original order."""
         if not self.pieces:
             return BatchSolution(start, (), self.n_iter, self.distance, tolerance)
         order = np.argsort(np.concatenate([problems for problems, _ in self.pieces]))
@@ -301,10 +435,7 @@ class Ledger:
 
 
 def take_problems(state: Any, mask: Array) -> Any:
-    """Return the states of the problems where `mask` is true.
-
-    `state` is a NamedTuple of arrays whose leading axis has one entry per problem.
-    """
+    """Return the states of the problems where `mask` is true; `state` is a NamedTuple of arrays."""
     if mask.all():
         return state
     index = _index(np.flatnonzero(mask), state[0])

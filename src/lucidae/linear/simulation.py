@@ -22,8 +22,7 @@ from lucidae.iteration import Below, Callback, iterate, iterate_batch, log_grid
 from lucidae.linear.methods import Method, MethodSettings, check_optimizer, make_method
 from lucidae.linear.optimizers import OPTIMIZERS
 from lucidae.linear.prefixes import PrefixNumbers, geometric_prior
-from lucidae.metrics import imbalance, subspace_distance
-from lucidae.metrics._linear import alignment_of
+from lucidae.metrics import alignment_of, imbalance, subspace_distance
 from lucidae.rows.covariances import (
     Covariance,
     DenseCovariance,

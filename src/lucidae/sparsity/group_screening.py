@@ -32,7 +32,7 @@ from lucidae.arrays import (
     to_numpy,
     zeros_like_shape,
 )
-from lucidae.iteration.status import Solution, Status, joined
+from lucidae.iteration.solution import Solution, Status, joined
 from lucidae.sparsity.dictionary import is_sparse
 from lucidae.sparsity.group_blocks import Blocks, Matrices, ScreenedState, group_grams
 from lucidae.sparsity.groups import Groups

@@ -41,7 +41,7 @@ from lucidae.cards import Html, card, facts
 from lucidae.certificate import Certificate
 from lucidae.iteration import Below, Solution, Status, iterate, limited_blas
 from lucidae.iteration.progress import elapsed
-from lucidae.iteration.status import joined
+from lucidae.iteration.solution import joined
 from lucidae.sparsity.certificate import joint_certificate
 from lucidae.sparsity.evaluation import Sample
 from lucidae.sparsity.inputs import check_row_count, refuse_extremes, refuse_zero_problem

@@ -15,7 +15,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 from lucidae.arrays import Array, scalar
 from lucidae.iteration import Below, Callback, Solution, Status, iterate
-from lucidae.iteration.status import joined
+from lucidae.iteration.solution import joined
 from lucidae.sparsity.held_out import RULES
 from lucidae.sparsity.objectives import Energy
 from lucidae.sparsity.problem import Problem

@@ -27,7 +27,7 @@ import scipy.optimize
 
 from lucidae.arrays import Array, as_double, is_numpy, scalar, to_numpy
 from lucidae.iteration import Below, Callback, Solution, iterate
-from lucidae.iteration.status import joined
+from lucidae.iteration.solution import joined
 from lucidae.sparsity.correlated_posterior import CorrelatedPosterior
 from lucidae.sparsity.dictionary import (
     adjoint_times,

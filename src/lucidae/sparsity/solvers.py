@@ -35,7 +35,7 @@ import numpy as np
 
 from lucidae.arrays import Array, device, namespace, put, scalar, to_numpy, zeros_like_shape
 from lucidae.iteration import Below, Callback, Solution, Status, iterate
-from lucidae.iteration.status import joined
+from lucidae.iteration.solution import joined
 from lucidae.sparsity.dictionary import selected_columns
 from lucidae.sparsity.group_covariance import GroupCovariance
 from lucidae.sparsity.group_moves import rank_groups

@@ -2,17 +2,131 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from lucidae.cards import card, facts, table
+from lucidae.cards import Html, card, facts, sparkline, table
+from lucidae.io.atomic import json_safe
 from lucidae.io.models import saved_as
-from lucidae.iteration.history import History
 
 State = TypeVar("State")
+
+
+@saved_as("lucidae.history/1", formerly="lucidae.solution:History")
+@dataclass(frozen=True, slots=True)
+class History:
+    """Quantities recorded during an iteration, such as the loss.
+
+    Parameters
+    ----------
+    iterations : ndarray of shape (n_records,)
+        Number of steps before each record; 0 is the start.
+    values : mapping of str to ndarray
+        One array per recorded quantity, by name. The first axis has one entry per record.
+
+    Notes
+    -----
+    Notebooks show the first and the last value and a small curve of each quantity; `plot` draws
+    one of them.
+
+    Examples
+    --------
+    >>> history = History(np.array([0, 10]), {"energy": np.array([3.0, 1.0])})
+    >>> history["energy"][-1], history.names
+    (np.float64(1.0), ('energy',))
+    """
+
+    iterations: np.ndarray[Any, Any]
+    values: Mapping[str, np.ndarray[Any, Any]] = field(default_factory=dict)
+
+    def __getitem__(self, name: str) -> np.ndarray[Any, Any]:
+        return self.values[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.values
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.values)
+
+    def __len__(self) -> int:
+        return len(self.iterations)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the recorded quantities."""
+        return tuple(self.values)
+
+    def to_dict(self) -> dict[str, list[Any]]:
+        """Return the history as a dict of lists that JSON can store.
+
+        Returns
+        -------
+        dict of str to list
+            The iterations under ``"iteration"``, and each quantity under its name. Infinities and
+            NaN become strings.
+        """
+        recorded = {name: json_safe(series.tolist()) for name, series in self.values.items()}
+        return {"iteration": self.iterations.tolist()} | recorded
+
+    def plot(self, *, quantity: str | None = None, ax: Any = None, **line: Any) -> Any:
+        """Draw a recorded quantity against the iterations; see `lucidae.displays.HistoryDisplay`.
+
+        Parameters
+        ----------
+        quantity : str, optional
+            Name of the quantity. By default it is the loss, the energy or the objective if one of
+            them was recorded, otherwise the distance to optimality.
+        ax : matplotlib axes, optional
+            Axes to draw on; by default a new figure is made.
+        **line
+            Keyword arguments of ``ax.plot``.
+
+        Returns
+        -------
+        HistoryDisplay
+            The display, already drawn; its axes are ``ax_``.
+        """
+        from lucidae.displays import HistoryDisplay
+
+        return HistoryDisplay(self, quantity=quantity).plot(ax=ax, **line)
+
+    def _repr_html_(self) -> str:
+        return card(self._headline, self._html_table())
+
+    @property
+    def _headline(self) -> str:
+        if not len(self):
+            return "History without records"
+        count, last = len(self), self.iterations[-1]
+        return f"History: {count} record{'s' * (count != 1)} up to iteration {last}"
+
+    def _html_table(self) -> Html:
+        """Return a table of the recorded quantities; empty if there are no records."""
+        if not len(self) or not self.values:
+            return Html("")
+        series = [np.asarray(values) for values in self.values.values()]
+        return table(
+            {
+                "quantity": self.names,
+                "first": [values[0] for values in series],
+                "last": [values[-1] for values in series],
+                "smallest": [_smallest(values) for values in series],
+                "course": [
+                    sparkline(values, f"{name}, first {values[0]}, last {values[-1]}")
+                    for name, values in zip(self.names, series, strict=True)
+                ],
+            }
+        )
+
+
+def _smallest(values: np.ndarray[Any, Any]) -> float | None:
+    """Return the smallest finite value of a vector; None for other arrays, or if none is finite."""
+    finite = values[np.isfinite(values)] if values.ndim == 1 else values[:0]
+    return float(finite.min()) if finite.size else None
 
 
 @saved_as("lucidae.status/1", formerly="lucidae.solution:Status")
@@ -229,10 +343,7 @@ class BatchSolution(Generic[State]):
 
 
 def joined(first: Solution[Any], second: Solution[Any]) -> Solution[Any]:
-    """Return two solutions as one; the second must have started where the first ended.
-
-    Numbers of iterations are added and histories are concatenated.
-    """
+    """Return two solutions as one; the second must have started where the first ended."""
     iterations = np.concatenate(
         [first.history.iterations, second.history.iterations[1:] + first.n_iter]
     )
