@@ -23,7 +23,7 @@ import scipy.sparse
 
 from benchmarks._tables import duration, markdown, write_section
 from lucidae import DropoutFactorization
-from lucidae.dropout.observed import ObservedEntries, observed_codes
+from lucidae.dropout.completion import ObservedEntries, observed_codes
 
 Matrix = np.ndarray[Any, Any]
 

@@ -7,7 +7,7 @@ Mianjy et al. 2018, but allow inputs of any covariance.
 """
 
 from lucidae.dropout.certificate import certify_weights
-from lucidae.dropout.completion_path import CompletionPath, completion_path
+from lucidae.dropout.completion import CompletionPath, completion_path
 from lucidae.dropout.equalize import equalize, equalize_pair
 from lucidae.dropout.estimators import (
     DropoutAutoencoder,

@@ -24,8 +24,8 @@ from lucidae.dropout.batches import check_problem, data_problem, matrix_problem
 from lucidae.dropout.figures import ATTRIBUTES, DropoutFigures, ReportedAttributes
 from lucidae.dropout.landscape import classify
 from lucidae.dropout.objectives import SINGLE, LinearProblem, Weights, check_hidden_units
+from lucidae.dropout.reduction import LARGEST_ROWS
 from lucidae.dropout.theory import strength_of
-from lucidae.dropout.verified_rows import LARGEST_ROWS
 from lucidae.dropout.verifier import CERTIFIED, measure
 from lucidae.validation import check_flag, check_number, check_rows
 

@@ -40,18 +40,307 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
+from numbers import Integral
 from typing import Any, NamedTuple
 
 import numpy as np
+import scipy.sparse
 import scipy.sparse.linalg
+from sklearn.model_selection import KFold
 
+from lucidae.arrays import to_numpy
 from lucidae.arrays.eigen import column_signs
-from lucidae.dropout.observed import CompletionObjective, Factors, ObservedEntries
-from lucidae.iteration import Below, Solution, Status, iterate
-
-__all__ = ["Completion", "complete"]
+from lucidae.dropout.equalize import check_width
+from lucidae.dropout.held_out import CrossValidation, checked_splits
+from lucidae.dropout.path import PathOfRates
+from lucidae.dropout.theory import code_map, dropout_of, strength_of
+from lucidae.dropout.verified_completion import ZERO
+from lucidae.iteration import Below, Solution, Status, iterate, limited_blas
+from lucidae.validation import check_integer, check_number, check_rows
 
 Matrix = np.ndarray[Any, Any]
+
+ABSENT = "absent"
+"""Value of `missing_values` for which entries that a sparse matrix does not store are missing."""
+
+LARGEST_DENSE = 2**27
+"""Largest size n · m of a sparse matrix that is converted to a dense one, with zeros for the
+entries that it does not store."""
+
+DENSE_SHARE = 1 / 16
+"""Share of observed entries above which products UVᵀ are formed as dense blocks of rows."""
+
+BLOCK = 2**22
+"""Largest number of entries of temporary arrays in the computation of entries of products."""
+
+
+VANISHED = 1e-11
+"""Singular values of the completed matrix below this multiple of the largest are set to zero."""
+
+
+def check_missing_values(value: Any) -> bool:
+    """Return whether `missing_values` is "absent", not NaN; anything else is an error."""
+    if isinstance(value, str) and value == ABSENT:
+        return True
+    if isinstance(value, float | np.floating) and np.isnan(value):
+        return False
+    raise ValueError(
+        f"missing_values={value!r} was given, expected numpy.nan (entries that are NaN are "
+        "missing, and entries that a sparse matrix does not store are zeros) or 'absent' (entries "
+        "that a sparse matrix does not store are missing)."
+    )
+
+
+def marked(X: Any, *, absent: bool) -> Any:
+    """Return a matrix in which missing entries are NaN, or not stored in a sparse matrix."""
+    if not scipy.sparse.issparse(X):
+        X = to_numpy(X)
+        if np.isinf(X).any():
+            raise ValueError(_INFINITE)
+        if absent and np.isnan(X).any():
+            raise ValueError(
+                "X is dense and contains NaN, but missing_values='absent' was given: give "
+                "missing_values=numpy.nan, or a sparse matrix of the observed entries."
+            )
+        return X
+    if np.isinf(X.data).any():
+        raise ValueError(_INFINITE)
+    if absent:
+        return X.tocsr()
+    if X.shape[0] * X.shape[1] > LARGEST_DENSE:
+        raise ValueError(
+            f"X is a sparse matrix of shape {X.shape}, whose absent entries are zeros for "
+            "missing_values=nan; that many zeros cannot be stored. If absent entries are missing, "
+            "give missing_values='absent'."
+        )
+    return X.toarray()
+
+
+_INFINITE = "Input X contains infinity. Mark missing entries by NaN, and remove infinite ones."
+
+
+@dataclass(frozen=True)
+class ObservedEntries:
+    """The observed entries of a matrix M, row by row."""
+
+    shape: tuple[int, int]  # numbers n and m of rows and columns of M
+    starts: Matrix  # (n + 1,): row i has the entries starts[i], …, starts[i + 1] − 1
+    columns: Matrix  # column of each observed entry
+    values: Matrix  # value of each observed entry
+
+    @classmethod
+    def of(cls, X: Any) -> ObservedEntries:
+        """Return the entries that are not NaN and, of a sparse matrix, stored (also zeros)."""
+        if scipy.sparse.issparse(X):
+            rows = X.tocsr()
+            seen = ~np.isnan(rows.data)
+            counts = np.concatenate([[0], np.cumsum(seen)])
+            return cls(
+                (int(X.shape[0]), int(X.shape[1])),
+                counts[rows.indptr],
+                rows.indices[seen],
+                np.asarray(rows.data[seen], dtype=np.float64),
+            )
+        seen = ~np.isnan(X)
+        starts = np.concatenate([[0], np.cumsum(np.count_nonzero(seen, axis=1))])
+        values = np.asarray(X[seen], dtype=np.float64)
+        return cls((int(X.shape[0]), int(X.shape[1])), starts, np.nonzero(seen)[1], values)
+
+    @cached_property
+    def rows(self) -> Matrix:
+        """Row of each observed entry."""
+        return np.repeat(np.arange(self.shape[0]), np.diff(self.starts))
+
+    @property
+    def count(self) -> int:
+        """Number of observed entries."""
+        return len(self.values)
+
+    @property
+    def energy(self) -> float:
+        """Sum of squares of the observed entries."""
+        return float(self.values @ self.values)
+
+    @property
+    def complete(self) -> bool:
+        """Whether no entry is missing."""
+        return self.count == self.shape[0] * self.shape[1]
+
+    def with_values(self, values: Matrix) -> ObservedEntries:
+        """Return the same observed positions of the matrix with other values."""
+        return replace(self, values=values)
+
+    def taken(self, chosen: Matrix) -> ObservedEntries:
+        """Return the observed entries with the given indices."""
+        kept = np.zeros(self.count, dtype=bool)
+        kept[chosen] = True
+        counts = np.concatenate([[0], np.cumsum(kept)])
+        return ObservedEntries(
+            self.shape, counts[self.starts], self.columns[kept], self.values[kept]
+        )
+
+    def weighted(self, roots: Matrix) -> ObservedEntries:
+        """Return the observed entries after multiplying row i of the matrix by ``roots[i]``."""
+        return self.with_values(self.values * roots[self.rows])
+
+    def sparse(self, values: Matrix | None = None) -> Any:
+        """Return a sparse matrix with the observed entries, or with given values in their place."""
+        data = self.values if values is None else values
+        return scipy.sparse.csr_array((data, self.columns, self.starts), shape=self.shape)
+
+    def product(self, left: Matrix, right: Matrix) -> Matrix:
+        """Return the entries of left · rightᵀ at the positions of the observed entries."""
+        n, m = self.shape
+        if self.count > DENSE_SHARE * n * m:
+            step = max(1, BLOCK // m)
+            parts = []
+            for start in range(0, n, step):
+                block = left[start : start + step] @ right.T
+                part = slice(self.starts[start], self.starts[min(start + step, n)])
+                parts.append(block[self.rows[part] - start, self.columns[part]])
+            return np.concatenate(parts) if parts else np.empty(0)
+        found = np.empty(self.count)
+        step = max(1, BLOCK // max(left.shape[1], 1))
+        for start in range(0, self.count, step):
+            part = slice(start, start + step)
+            found[part] = np.einsum("ij,ij->i", left[self.rows[part]], right[self.columns[part]])
+        return found
+
+
+def observed_codes(entries: ObservedEntries, right: Matrix, strength: float) -> Matrix:
+    """Return the codes of incomplete rows that minimise their loss for a fixed factor V.
+
+    The code of a row m with the observed entries o is (V_oᵀV_o + λ diag‖vₖ‖²)⁻¹V_oᵀm_o, and 0
+    without any. At a minimum of F it is the row of U, so that training rows get the codes that they
+    have in U.
+    """
+    n, m = entries.shape
+    codes = np.zeros((n, right.shape[1]))
+    counts = np.diff(entries.starts)
+    whole = counts == m
+    if whole.any():
+        rows = entries.values[np.repeat(whole, counts)].reshape(-1, m)
+        codes[whole] = rows @ code_map(right, strength)
+    # V has the rank ρ ≤ r of X: with V diag‖vₖ‖⁻¹ = W diag(w) Tᵀ (singular value decomposition) and
+    # B = W diag(w) the code is diag‖vₖ‖⁻¹ T z for z = (B_oᵀB_o + λI)⁻¹B_oᵀm_o, a system of size ρ.
+    lengths = np.sqrt(np.sum(right * right, axis=0))
+    reciprocal = np.divide(1.0, lengths, out=np.zeros_like(lengths), where=lengths > 0)
+    W, w, Tt = np.linalg.svd(right * reciprocal, full_matrices=False)
+    kept = w > max(right.shape) * np.finfo(float).eps * w.max(initial=0.0)
+    basis, back = W[:, kept] * w[kept], Tt[kept] * reciprocal
+    chosen = np.flatnonzero(~whole & (counts > 0))
+    step = max(1, BLOCK // max(basis.shape[1] ** 2, 1))
+    for start in range(0, len(chosen), step):
+        part = chosen[start : start + step]
+        grams = np.empty((len(part), basis.shape[1], basis.shape[1]))
+        images = np.empty((len(part), basis.shape[1], 1))
+        for place, row in enumerate(part):
+            seen = slice(entries.starts[row], entries.starts[row + 1])
+            block = basis[entries.columns[seen]]
+            grams[place] = block.T @ block
+            images[place, :, 0] = entries.values[seen] @ block
+        grams += strength * np.eye(basis.shape[1])
+        codes[part] = np.linalg.solve(grams, images)[:, :, 0] @ back
+    return codes
+
+
+class Factors(NamedTuple):
+    """Factors A (n × ρ) and B (m × ρ) of a matrix X = ABᵀ."""
+
+    left: Matrix
+    right: Matrix
+
+    def dot(self, other: Factors) -> float:
+        """Return the inner product with other factors."""
+        return float(np.vdot(self.left, other.left) + np.vdot(self.right, other.right))
+
+    def plus(self, other: Factors, scale: float) -> Factors:
+        """Return these factors plus `scale` times others."""
+        return Factors(self.left + scale * other.left, self.right + scale * other.right)
+
+    def times(self, scale: float) -> Factors:
+        """Return the factors, each multiplied by `scale`."""
+        return Factors(scale * self.left, scale * self.right)
+
+    def balanced(self) -> tuple[Factors, Matrix]:
+        """Return balanced factors of the product ABᵀ, and its singular values without zeros."""
+        Q1, R1 = np.linalg.qr(self.left)
+        Q2, R2 = np.linalg.qr(self.right)
+        P, values, Qt = np.linalg.svd(R1 @ R2.T)
+        kept = values > VANISHED * values.max(initial=0.0)
+        roots = np.sqrt(values[kept])
+        found = Factors(Q1 @ (P[:, kept] * roots), Q2 @ (Qt[kept].T * roots))
+        return found, values[kept]
+
+
+@dataclass(frozen=True)
+class CompletionObjective:
+    """The loss ‖P_Ω(M − ABᵀ)‖² + μ((‖A‖² + ‖B‖²)/2)² of factors; F(ABᵀ) if they are balanced."""
+
+    entries: ObservedEntries  # the observed entries of M
+    penalty: float  # μ = λ/r
+
+    def residual(self, factors: Factors) -> Matrix:
+        """Return the observed entries of M − ABᵀ."""
+        return self.entries.values - self.entries.product(*factors)
+
+    def value(self, residual: Matrix, norm: float) -> float:
+        """Return the loss from observed residuals and a nuclear norm."""
+        return float(residual @ residual) + self.penalty * norm * norm
+
+    def gradient(self, factors: Factors, residual: Any, norm: float) -> Factors:
+        """Return half of the gradient; `norm` is (‖A‖² + ‖B‖²)/2."""
+        level = self.penalty * norm
+        return Factors(
+            level * factors.left - residual @ factors.right,
+            level * factors.right - residual.T @ factors.left,
+        )
+
+    def hessian(self, factors: Factors, residual: Any, norm: float) -> Callable[[Factors], Factors]:
+        """Return a function that multiplies a direction (A', B') by half of the Hessian.
+
+        The residual changes by −P_Ω(A'Bᵀ + AB'ᵀ), and the nuclear norm by ⟨A, A'⟩ + ⟨B, B'⟩.
+        """
+        level, entries = self.penalty * norm, self.entries
+
+        def apply(direction: Factors) -> Factors:
+            change = entries.product(
+                np.hstack([direction.left, factors.left]),
+                np.hstack([factors.right, direction.right]),
+            )
+            moved = entries.sparse(change)
+            turned = self.penalty * factors.dot(direction)
+            return Factors(
+                level * direction.left
+                + turned * factors.left
+                + moved @ factors.right
+                - residual @ direction.right,
+                level * direction.right
+                + turned * factors.right
+                + moved.T @ factors.left
+                - residual.T @ direction.left,
+            )
+
+        return apply
+
+    def curvatures(self, factors: Factors, norm: float) -> Factors:
+        """Return a positive approximation to the diagonal of half of the Hessian."""
+        mask = self.entries.sparse(np.ones(self.entries.count))
+        level = self.penalty * norm
+        return Factors(
+            mask @ (factors.right * factors.right) + level,
+            mask.T @ (factors.left * factors.left) + level,
+        )
+
+    def lower_bound(self, residual: Matrix, spectral: float) -> float:
+        """Return D(tG) for the best t, from the residual G and its norm ‖G‖₂."""
+        along = float(residual @ self.entries.values)
+        if along <= 0.0:
+            return 0.0
+        curvature = float(residual @ residual) + spectral * spectral / self.penalty
+        return along * along / curvature
+
 
 DENSE_SPECTRUM = 2**18
 """Largest number of entries n · m of a residual whose singular values are all computed."""
@@ -69,8 +358,7 @@ CONJUGATE_STEPS = 60
 
 LOOSE = 0.2
 """New columns are searched for when the relative norm of the gradient is below LOOSE ·
-(‖G‖₂/(μ‖X‖*) − 1), with the symbols of the docstring of this module: X is the current matrix, G its
-residual on the observed entries, and μ the factor of the penalty."""
+(‖G‖₂/(μ‖X‖*) − 1)."""
 
 GAIN = 1e-9
 """Smallest decrease of the loss, relative to the sum of squares of the observed entries, for which
@@ -86,12 +374,9 @@ class _Triples(NamedTuple):
 
 
 def _outside(residual: Any, span: Factors, count: int) -> _Triples:
-    """Return leading singular triples of (I − PPᵀ)G(I − QQᵀ), for orthonormal P and Q.
+    """Return leading singular triples of (I − PPᵀ)G(I − QQᵀ), with the singular vectors P, Q of X.
 
-    `residual` is the sparse matrix G of the residuals on the observed entries, `span` contains P
-    and Q, the left and right singular vectors of the current matrix X, and `count` is the number of
-    triples. At the optimum, PPᵀGQQᵀ = μ‖X‖* PQᵀ, with the factor μ of the penalty and the nuclear
-    norm ‖X‖*: all singular values of this part of G are equal.
+    At the optimum PPᵀGQQᵀ = μ‖X‖* PQᵀ: all singular values of that part of G are equal.
     """
     P, Q = span
     n, m = residual.shape
@@ -122,12 +407,9 @@ def _outside(residual: Any, span: Factors, count: int) -> _Triples:
 
 
 def _spectral_norm(residual: Any, span: Factors, outside: float) -> float:
-    """Return an upper bound on the largest singular value ‖G‖₂ of the residual from its blocks.
+    """Return an upper bound on ‖G‖₂: the norm of the 2 × 2 matrix of the norms of its blocks.
 
-    `span` contains the left and right singular vectors P and Q of the current matrix. The
-    projections PPᵀ and QQᵀ divide G (`residual`) into four blocks, and `outside` is the norm of the
-    block (I − PPᵀ)G(I − QQᵀ). The norm of G is at most that of the 2 × 2 matrix of the norms of the
-    blocks.
+    PPᵀ and QQᵀ divide G into four blocks; `outside` is the norm of (I − PPᵀ)G(I − QQᵀ).
     """
     P, Q = span
     right, left = residual @ Q, residual.T @ P
@@ -143,24 +425,16 @@ def _spectral_norm(residual: Any, span: Factors, outside: float) -> float:
 
 @dataclass(frozen=True)
 class _Iterate:
-    """State of the iteration: balanced factors A and B of X, their loss, and a lower bound.
-
-    X = ABᵀ is the current matrix with the singular values `values`, G (`residual`) contains its
-    residuals on the observed entries, and μ is the factor of the penalty μ‖X‖*² with the nuclear
-    norm ‖X‖*. `slope` is the norm of the gradient relative to μ‖X‖*‖(A, B)‖, `excess` the last
-    measured ‖G‖₂/(μ‖X‖*) − 1, and `bound` the largest lower bound so far. `limited` says whether
-    the factors are stationary although the optimum of the convex problem has a larger rank than is
-    allowed.
-    """
+    """State of the iteration: balanced factors A and B of X, their loss, and a lower bound."""
 
     factors: Factors
-    values: Matrix
-    residual: Matrix
-    value: float
-    slope: float
-    excess: float
-    bound: float
-    limited: bool = False
+    values: Matrix  # singular values of X
+    residual: Matrix  # observed entries of M − X
+    value: float  # F(X)
+    slope: float  # norm of the gradient, relative to μ‖X‖*‖(A, B)‖
+    excess: float  # the last measured ‖G‖₂/(μ‖X‖*) − 1
+    bound: float  # the largest lower bound so far
+    limited: bool = False  # stationary, although the convex problem has an optimum of larger rank
 
     @property
     def rank(self) -> int:
@@ -174,10 +448,7 @@ class _Iterate:
 
 
 class _Solver:
-    """Steps of the solver: Newton steps for factors A and B, whose number of columns may change.
-
-    The loop over the steps is `lucidae.iteration.iterate`.
-    """
+    """Newton steps for factors A and B, whose number of columns may change."""
 
     def __init__(self, objective: CompletionObjective, width: int) -> None:
         self.objective, self.entries = objective, objective.entries
@@ -185,11 +456,7 @@ class _Solver:
         self.energy = self.entries.energy
 
     def measured(self, factors: Factors, before: _Iterate | None = None) -> _Iterate:
-        """Return the state of balanced `factors`, with its loss and the norm of its gradient.
-
-        The lower bound on the loss (`bound`) and `excess` are copied from the state `before`, if it
-        is given.
-        """
+        """Return the state of `factors`, with `bound` and `excess` of the state `before`."""
         factors, values = factors.balanced()
         norm, residual = float(values.sum()), self.objective.residual(factors)
         gradient = self.objective.gradient(factors, self.entries.sparse(residual), norm)
@@ -200,18 +467,11 @@ class _Solver:
         return _Iterate(factors, values, residual, value, slope, excess, bound)
 
     def gap(self, state: _Iterate) -> float:
-        """Return the loss minus its largest known lower bound (duality gap).
-
-        It is divided by the sum of squares of the observed entries.
-        """
+        """Return the duality gap, relative to the sum of squares of the observed entries."""
         return (state.value - state.bound) / self.energy
 
     def step(self, state: _Iterate, tolerance: float) -> _Iterate:
-        """Return the state after one Newton step, with further columns if these reduce the loss.
-
-        Further columns are searched for only when the gradient is small. `tolerance` is the
-        relative duality gap at which the iteration ends.
-        """
+        """Return the state after a Newton step and, if the gradient is small, with new columns."""
         state = self.measured(self.newton(state), state)
         due = min(LOOSE * max(state.excess, tolerance), 0.1)
         if state.rank >= self.width and state.excess > tolerance:
@@ -219,10 +479,7 @@ class _Solver:
         return self.searched(state) if state.slope <= due else state
 
     def newton(self, state: _Iterate) -> Factors:
-        """Return factors after one damped Newton step from `state`.
-
-        The numbers of their columns do not change.
-        """
+        """Return factors after one damped Newton step; their number of columns stays."""
         objective, factors = self.objective, state.factors
         norm, residual = float(state.values.sum()), self.entries.sparse(state.residual)
         gradient = objective.gradient(factors, residual, norm)
@@ -236,12 +493,10 @@ class _Solver:
         return factors.plus(direction, self.best_length(state, direction))
 
     def best_length(self, state: _Iterate, direction: Factors) -> float:
-        """Return the step length t with the smallest loss along a direction, by a cubic equation.
+        """Return the step t with the smallest loss along a direction (A', B'), by a cubic equation.
 
-        After a step t from the factors (A, B) along the direction (A', B'), the residual R on the
-        observed entries Ω becomes R − tE − t²E', where E = P_Ω(A'Bᵀ + AB'ᵀ) and E' = P_Ω(A'B'ᵀ).
-        The nuclear norm N becomes at most N + tS + t²S', where S = ⟨A, A'⟩ + ⟨B, B'⟩ and S' =
-        (‖A'‖² + ‖B'‖²)/2.
+        The residual R becomes R − tE − t²E' with E = P_Ω(A'Bᵀ + AB'ᵀ) and E' = P_Ω(A'B'ᵀ), the
+        nuclear norm N at most N + tS + t²S' with S = ⟨A, A'⟩ + ⟨B, B'⟩ and S' = (‖A'‖² + ‖B'‖²)/2.
         """
         factors, entries, R = state.factors, self.entries, state.residual
         E = entries.product(
@@ -257,10 +512,7 @@ class _Solver:
         return float(real[np.argmin(np.polyval(polynomial, real))])
 
     def searched(self, state: _Iterate) -> _Iterate:
-        """Return the state with a new lower bound, and with new columns if they reduce the loss.
-
-        New columns of the factors are searched for along leading singular vectors of the residual.
-        """
+        """Return the state with a new lower bound, and with new columns if they reduce the loss."""
         residual, span = self.entries.sparse(state.residual), state.span
         level = self.objective.penalty * float(state.values.sum())
         count = max(NEW_COLUMNS, state.rank)
@@ -280,12 +532,9 @@ class _Solver:
     def extended(self, state: _Iterate, found: _Triples, new: int) -> Factors:
         """Return factors with `new` further columns along singular vectors of the residual.
 
-        X is the current matrix with the nuclear norm ‖X‖*, M the matrix to be completed, P_Ω
-        selects its observed entries, and the loss is ‖P_Ω(M − X)‖² + μ‖X‖*². With the singular
-        values σᵢ and vectors pᵢ, qᵢ of the residual (`found`) and α = μ‖X‖*, the matrix X changes
-        by t Σᵢ (σᵢ − α) pᵢqᵢᵀ. Along this line the loss has an upper bound that is quadratic in t,
-        since the nuclear norm is at most ‖X‖* + tS with the sum S of all σᵢ − α; its minimum gives
-        t.
+        With its singular triples σᵢ, pᵢ, qᵢ and α = μ‖X‖* the matrix X changes by t Σᵢ (σᵢ − α)
+        pᵢqᵢᵀ. The nuclear norm is at most ‖X‖* + t Σᵢ (σᵢ − α), so that the loss has a bound
+        quadratic in t.
         """
         P, values, Q = found.left[:, :new], found.values[:new], found.right[:, :new]
         level = self.objective.penalty * float(state.values.sum())
@@ -300,11 +549,9 @@ class _Solver:
         )
 
     def exchanged(self, state: _Iterate, found: _Triples, new: int) -> _Iterate:
-        """Return a state of the largest allowed rank with a smaller loss.
+        """Return a state of the largest allowed rank with a smaller loss, or one that is `limited`.
 
-        `new` columns along the singular triples `found` of the residual are added and optimised,
-        and then the smallest singular values are removed. If this does not reduce the loss, the
-        given state is returned with `limited` set to True.
+        New columns are added and optimised; then the smallest singular values are removed.
         """
         wider = self.measured(self.extended(state, found, min(new, NEW_COLUMNS)), state)
         for _ in range(5):
@@ -320,10 +567,10 @@ class _Solver:
 def conjugate_gradients(
     hessian: Callable[[Factors], Factors], gradient: Factors, diagonal: Factors, forcing: float
 ) -> Factors:
-    """Return an approximate Newton direction, a direction of descent.
+    """Return an approximate solution of H d = −g, a direction of descent.
 
-    Conjugate gradients for H d = −g, preconditioned by a positive diagonal, end when the residual
-    is at most `forcing` times that of d = 0, or at a direction of negative curvature.
+    The iteration, preconditioned by a positive diagonal, ends when the residual is at most
+    `forcing` times that of d = 0, or at a direction of negative curvature.
     """
     residual = gradient.times(-1.0)
     scaled = Factors(residual.left / diagonal.left, residual.right / diagonal.right)
@@ -348,21 +595,14 @@ def conjugate_gradients(
 
 @dataclass(frozen=True, eq=False)
 class Completion:
-    """Solution of a completion problem: singular value decomposition and loss of the matrix X.
+    """Singular value decomposition of the completed matrix X, and its loss F(X)."""
 
-    The loss is F(X) = ‖P_Ω(M − X)‖² + μ‖X‖*², where P_Ω selects the observed entries of the given
-    matrix M, ‖X‖* is the nuclear norm and μ the factor of the penalty. ρ is the rank of X (n × m).
-    """
-
-    # singular vectors and singular values of X; of each right singular vector the entry of largest
-    # magnitude is positive
     left: Matrix
     values: Matrix
-    right: Matrix
+    right: Matrix  # the largest entry of each column is positive
     value: float  # the loss F(X)
     gap: float  # upper bound on F(X) minus its minimum over all matrices, relative to ‖P_Ω M‖²
-    # whether the minimum over all matrices has a larger rank than the factors have columns
-    limited: bool
+    limited: bool  # whether the minimum over all matrices has a larger rank than the width
 
     @property
     def rank(self) -> int:
@@ -423,12 +663,7 @@ def complete(
 
 
 def _started(solver: _Solver, start: Completion | None, unit: float) -> _Iterate:
-    """Return the first state: that of a given solution, or the best multiple of a rank-one matrix.
-
-    If `start` is None, the first matrix is a multiple of the product of the leading left and right
-    singular vectors of the matrix in which missing entries are zero. `unit` is the number by which
-    its entries have been divided.
-    """
+    """Return the first state: a given one, or the best multiple of leading singular vectors."""
     if start is not None and start.rank:
         count = min(start.rank, solver.width)
         roots = np.sqrt(start.values[:count] / unit)
@@ -441,3 +676,188 @@ def _started(solver: _Solver, start: Completion | None, unit: float) -> _Iterate
     found = _outside(solver.entries.sparse(), none, min(NEW_COLUMNS, n, m))
     new = min(solver.width, int(np.count_nonzero(found.values > 0.1 * found.values[0])))
     return solver.measured(solver.extended(empty, found, new))
+
+
+Vector = np.ndarray[Any, Any]
+
+STRENGTHS = np.geomspace(1e3, 1e-4, 29)
+"""Strengths dropout/(1 − dropout) that are compared, descending: four per decade."""
+
+PATIENCE = 3
+"""Number of successive rates without a smaller held-out error after which smaller rates are not
+tried: with less and less dropout the factors only follow the noise more closely."""
+
+FOLD_TOLERANCE = 1e-4
+"""Relative duality gap of the solutions that are compared on held-out entries."""
+
+FOLD_STEPS = 100
+"""Largest number of Newton steps for one solution that is compared on held-out entries."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CompletionPath(PathOfRates):
+    """Completed matrices for several dropout rates, for a fixed number r of columns of the factors.
+
+    Parameters
+    ----------
+    dropout : ndarray of shape (n,)
+        Dropout rates, ascending.
+    rank : ndarray of int, shape (n,)
+        Rank of the completed matrix X.
+    threshold : ndarray of shape (n,)
+        (λ/r)‖X‖∗, with the strength λ = dropout/(1 − dropout) and the nuclear norm of X. If the
+        missing entries are replaced by those of X, X results from reducing all singular values
+        by this threshold.
+    error : ndarray of shape (n,)
+        Mean squared error on the observed entries.
+    objective : ndarray of shape (n,)
+        The loss ‖P_Ω(M − X)‖² + (λ/r)‖X‖∗², where P_Ω selects the observed entries of M.
+    gap : ndarray of shape (n,)
+        Upper bound on the loss minus its minimum over all matrices, relative to ‖P_Ω M‖².
+
+    Notes
+    -----
+    Notebooks show the path as a table, and `plot` draws it.
+    """
+
+    dropout: Vector
+    rank: Vector
+    threshold: Vector
+    error: Vector
+    objective: Vector
+    gap: Vector
+
+    def _repr_html_(self) -> str:
+        title = f"Completed matrices for {len(self.dropout)} dropout rates"
+        return self._table(title, **{"duality gap": self.gap})
+
+
+def completion_path(
+    X: Any,
+    n_components: int | None = None,
+    dropouts: Sequence[float] | Vector | None = None,
+    *,
+    missing_values: Any = np.nan,
+    tol: float = 1e-6,
+    max_iter: int = 500,
+) -> CompletionPath:
+    """Return rank, error and loss of the completed matrix for several dropout rates.
+
+    The problem of the largest rate is solved first; the others start from the solution for the next
+    larger rate.
+
+    Parameters
+    ----------
+    X : array-like of shape (n_samples, n_features) or sparse matrix
+        The matrix with missing entries.
+    n_components : int or None, default=None
+        Number r of columns of the factors; None means the number of features.
+    dropouts : sequence of float, optional
+        Rates in (0, 1); by default 29 rates for which log(dropout/(1 − dropout)) is equally spaced.
+    missing_values : nan or "absent", default=nan
+        What marks a missing entry, as in `DropoutFactorization`.
+    tol : float, default=1e-6
+        Duality gap, relative to the sum of squares of the observed entries, at which an iteration
+        ends.
+    max_iter : int, default=500
+        Largest number of Newton steps for each rate.
+
+    Returns
+    -------
+    CompletionPath
+        Rank, error and loss of the completed matrix at each dropout rate.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> M = np.diag([3.0, 2.0, 1.0])
+    >>> M[0, 1] = np.nan
+    >>> path = completion_path(M, 3, [0.1, 0.9])
+    >>> path.rank
+    array([3, 1])
+    """
+    absent = check_missing_values(missing_values)
+    tol = check_number(tol, "tol", low=0.0, open_low=True)
+    max_iter = check_integer(max_iter, "max_iter", low=1)
+    entries = ObservedEntries.of(marked(check_rows(X, finite=False), absent=absent))
+    features = entries.shape[1]
+    width = features
+    if n_components is not None:
+        width = check_width(n_components, "n_components", features, others=" or None")
+    strengths = STRENGTHS
+    if dropouts is not None:
+        strengths = np.sort([strength_of(rate) for rate in dropouts])[::-1]
+    if np.any(strengths <= 0.0):
+        raise ValueError("a dropout rate of 0 was given, expected rates in (0, 1): leave it out.")
+    found: list[Completion] = []
+    with limited_blas(max(entries.shape)):
+        for strength in strengths:
+            start = found[-1] if found else None
+            solution = complete(
+                entries, float(strength), width, start=start, tolerance=tol, limit=max_iter
+            )
+            found.append(solution.value)
+    penalties = strengths / width * np.array([part.norm for part in found]) ** 2
+    objective = np.array([part.value for part in found])
+    return CompletionPath(
+        np.array([dropout_of(float(strength)) for strength in strengths])[::-1],
+        np.array([_rank(part.values) for part in found])[::-1],
+        np.array([s / width * part.norm for s, part in zip(strengths, found, strict=True)])[::-1],
+        ((objective - penalties) / max(entries.count, 1))[::-1],
+        objective[::-1],
+        np.array([part.gap for part in found])[::-1],
+    )
+
+
+def _rank(values: Vector) -> int:
+    """Return the number of singular values that are not zero, up to rounding (`ZERO`)."""
+    return int(np.count_nonzero(values > ZERO * values.max(initial=0.0)))
+
+
+def cross_validate_entries(
+    entries: ObservedEntries,
+    width: int,
+    cv: Any,
+    *,
+    roots: Vector | None = None,
+    strengths: Vector = STRENGTHS,
+    callbacks: Sequence[Callable[..., Any]] = (),
+) -> CrossValidation:
+    """Return the mean squared error on held-out entries for every strength of dropout.
+
+    The strengths descend; `PATIENCE` of them without a smaller mean error end the search.
+    """
+    cv = 5 if cv is None else cv
+    if isinstance(cv, Integral):
+        folds = check_integer(cv, "cv", low=2, high=entries.count)
+        cv = KFold(folds, shuffle=True, random_state=0)
+    splits = checked_splits(cv, entries.count, None)
+    scale = np.ones(entries.count) if roots is None else roots[entries.rows]
+    scaled = entries if roots is None else entries.weighted(roots)
+    parts = [(scaled.taken(train), scaled.taken(np.sort(test))) for train, test in splits]
+    weights = np.array([float(np.sum(scale[test] ** 2)) for _, test in splits])
+    starts: list[Completion | None] = [None] * len(parts)
+    errors: list[list[float]] = []
+    means: list[float] = []
+    for strength in strengths:
+        row = []
+        for number, (training, held_out) in enumerate(parts):
+            found = complete(
+                training,
+                float(strength),
+                width,
+                start=starts[number],
+                tolerance=FOLD_TOLERANCE,
+                limit=FOLD_STEPS,
+                callbacks=callbacks,
+            ).value
+            starts[number] = found
+            missed = held_out.values - held_out.product(found.left * found.values, found.right)
+            row.append(float(missed @ missed) / max(weights[number], np.finfo(float).tiny))
+        errors.append(row)
+        means.append(float(np.average(row, weights=weights)))
+        if len(means) - 1 - int(np.argmin(means)) >= PATIENCE:
+            break
+    tried = strengths[: len(errors)]
+    rates = np.array([dropout_of(float(strength)) for strength in tried])[::-1]
+    return CrossValidation(rates, np.array(errors)[::-1].T, weights)

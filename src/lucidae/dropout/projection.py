@@ -1,19 +1,26 @@
 """Projection of large problems on the few directions that a certificate of dropout weights needs.
 
-Let A be the matrix of n centred and weighted rows with m features, divided by the square root of
-the total weight, and let C = AᵀA. The loss of an autoencoder with weights U and V depends on C
-through UᵀCV, VᵀCV and tr C, and its gradient lies in the span of U, V, CU and CV. The global
-minimum depends on tr C and on the leading singular values of A, as many as there are hidden units.
-So nothing changes if the problem is projected on an orthonormal basis W of these vectors and of the
-leading right singular vectors, except that the variance outside of W, tr C − ‖AW‖², becomes a
-constant (`LinearProblem.rest`). Singular values that were not found would change the minimum: they
-are bounded (`lucidae.dropout.spectrum_bounds`), and the bounds are part of the problem
-(`LinearProblem.largest_values`). The same holds for a matrix M that is factorised: its rows are
-projected on V, MᵀU and the leading right singular vectors, its columns on U, MV and the leading
-left singular vectors.
+Let A be the n centred rows of m features, each multiplied by the square root of its share of the
+total weight, and C = AᵀA. The loss of an autoencoder with weights U and V depends on UᵀCV, VᵀCV and
+tr C, and its gradient lies in the span of U, V, CU and CV. The global minimum depends on tr C and
+on the r leading singular values of A, for r hidden units. So nothing changes if the problem is
+projected on an orthonormal basis W of these vectors and of the leading right singular vectors,
+except that the variance outside of W, tr C − ‖AW‖², becomes a constant (`LinearProblem.rest`). Of a
+matrix M that is factorised, the rows are projected on V, MᵀU and the leading right singular
+vectors, the columns on U, MV and the leading left singular vectors.
 
-The verifier shares no code with the solvers: it computes singular vectors by ARPACK's implicitly
-restarted Lanczos iteration, or from a Gram matrix by LAPACK's driver "evr".
+The verifier computes singular vectors by ARPACK's Lanczos iteration, or from a Gram matrix by
+LAPACK's driver "evr". Lanczos iteration may miss some, so that the singular values are bounded
+(`LinearProblem.largest_values`). Let G (q × q) be the Gram matrix of the data, S the eigenvectors
+that were found with the eigenvalues Θ, and R = GS − SΘ. If no eigenvalue of G outside of the span
+of S exceeds β, the i-th largest eigenvalue of G exceeds the i-th largest of Θ and β, β, … by at
+most ‖R‖ (Weyl). β does not rely on S being complete. It comes
+
+* from the bound of `lucidae.eigenvalue_bounds` from a block Krylov space with random starts, which
+  is wrong with a probability of at most 10⁻⁹;
+* or, if the spectrum is too flat for that, from a Cholesky factorisation of βI − PGP, with the
+  projection P onto the complement of S: it exists only if all eigenvalues of PGP are below β, up to
+  rounding errors (Rump 2006, "Verification of positive definiteness").
 """
 
 from __future__ import annotations
@@ -30,8 +37,7 @@ from scipy.sparse.linalg import ArpackError, LinearOperator, eigsh
 from lucidae.arrays import Array, to_numpy
 from lucidae.dropout.figures import EPSILON
 from lucidae.dropout.objectives import LinearProblem, Weights
-from lucidae.dropout.spectrum_bounds import Found, Gram, with_bounds
-from lucidae.eigenvalue_bounds import digest_of, drawn_after
+from lucidae.eigenvalue_bounds import STARTS, STEPS, Complement, digest_of, drawn_after
 
 Matrix = np.ndarray[Any, Any]
 
@@ -75,32 +81,25 @@ class UnprojectedError(ValueError):
 
 
 class Projection(NamedTuple):
-    """Second moments of data and weights of a network, in the coordinates of a few directions.
-
-    `deviations` are the standard deviations of all features; None if a matrix is factorised.
-    """
+    """Second moments of data and weights of a network, in the coordinates of a few directions."""
 
     problem: LinearProblem
     weights: Weights
-    deviations: Matrix | None = None
+    deviations: Matrix | None = None  # (m,): of all features; None if a matrix is factorised
 
 
 class _Operator(NamedTuple):
-    """A matrix A (n × m) by its products Av (`times`) and Aᵀu (`back`) with blocks of columns.
-
-    `total` is the sum of squares of its entries, `digest` a hash of them, and `dense` is A itself
-    if it is stored as a dense array, otherwise None.
-    """
+    """A matrix A (n × m) by its products Av and Aᵀu with blocks of columns."""
 
     shape: tuple[int, int]
     times: Callable[[Matrix], Matrix]
     back: Callable[[Matrix], Matrix]
-    total: float
-    digest: bytes
-    dense: Matrix | None = None
+    total: float  # sum of squares of the entries
+    digest: bytes  # hash of the entries
+    dense: Matrix | None = None  # A itself, if it is stored
 
     def gram(self, unit: float) -> Gram:
-        """Return the smaller one of the Gram matrices AAᵀ and AᵀA, after dividing A by `unit`."""
+        """Return the smaller one of AAᵀ and AᵀA, after dividing A by `unit`."""
         n, m = self.shape
         first, second = (self.times, self.back) if n > m else (self.back, self.times)
         dense = self.dense
@@ -121,31 +120,18 @@ class _Operator(NamedTuple):
 
 
 def is_large(shape: tuple[int, ...], width: int) -> bool:
-    """Tell whether a matrix of this shape is projected before its factors are judged.
-
-    `width` is the number of columns of the factors.
-    """
+    """Tell whether a matrix of this shape is projected before its factors are judged."""
     return min(shape) > SMALL and FEW * (width + 1) <= min(shape)
 
 
 def has_many_features(shape: tuple[int, ...], width: int) -> bool:
-    """Tell whether rows of this shape are projected to judge an autoencoder of the given width.
-
-    They are projected if they have more than `SMALL` features, and either fewer rows than features
-    or many more features than there are hidden units (`width`). Otherwise the second moment of all
-    features is used.
-    """
+    """Tell whether rows of this shape are projected to judge an autoencoder."""
     n, m = shape
     return m > SMALL and (n < m or FEW * (width + 1) <= m)
 
 
 def projected_matrix(matrix: Any, weights: Weights, strength: float) -> Projection:
-    """Return the problem of factorising a matrix, projected on a few directions.
-
-    The directions are the leading singular vectors of the matrix, the columns of the factors
-    (`weights`), and the products of the matrix with these columns. `strength` is the strength λ of
-    dropout.
-    """
+    """Return the problem of factorising a matrix, projected on a few directions."""
     given = np.asarray(to_numpy(matrix), dtype=np.float64)
     left, right = (np.asarray(to_numpy(part), dtype=np.float64) for part in weights)
     energy = float((given**2).sum())
@@ -177,7 +163,7 @@ def projected_rows(
     *,
     centered: bool = True,
 ) -> Projection:
-    """Return problem of an autoencoder, projected on the directions that its loss depends on."""
+    """Return the problem of an autoencoder, projected on a few directions."""
     left, right = (np.asarray(to_numpy(part), dtype=np.float64) for part in weights)
     with np.errstate(over="ignore", invalid="ignore"):
         operator, variances, total = _rows(X, sample_weight, centered)
@@ -208,10 +194,9 @@ def projected_rows(
 
 
 def _rows(X: Any, sample_weight: Array | None, centered: bool) -> tuple[_Operator, Matrix, float]:
-    """Return the weighted and centred rows A, the diagonal of AᵀA, and the sum of the weights.
+    """Return the rows A as an operator, the diagonal of AᵀA, and the sum of the weights.
 
-    X are the rows and `sample_weight` their weights; the mean is subtracted only if `centered`. A
-    is an operator. Sparse rows stay sparse: the mean is subtracted from the products.
+    The mean is subtracted from products with sparse rows.
     """
     n, m = X.shape
     given = np.ones(n) if sample_weight is None else to_numpy(sample_weight)
@@ -265,10 +250,8 @@ def _leading(
 ) -> tuple[Matrix, Matrix, Found]:
     """Return leading left and right singular vectors of a matrix A, and bounds on singular values.
 
-    The vectors are orthonormal columns: eigenvectors of AAᵀ or AᵀA, whichever is smaller, and the
-    normalised products of Aᵀ or A with them. Their number is one more than that of the hidden units
-    (`width`), less those of singular values that are zero up to rounding errors. A is divided by
-    `unit`, and `strength` is the strength of dropout.
+    They are eigenvectors of the smaller Gram matrix and the normalised products of A or Aᵀ with
+    them, one more than hidden units, less those of singular values that are zero.
     """
     n, m = operator.shape
     gram = operator.gram(unit)
@@ -280,11 +263,7 @@ def _leading(
 
 
 def _eigenvectors(gram: Gram, strength: float, width: int) -> Found:
-    """Return leading eigenvectors of a Gram matrix, one more than hidden units (`width`).
-
-    If few are needed, they are computed by Lanczos iteration, which may miss some of them. Whether
-    the missed ones can change the minimal loss depends on `strength`, the strength of dropout.
-    """
+    """Return leading eigenvectors of a Gram matrix, one more than hidden units."""
     size, count = gram.size, min(width + 1, gram.size)
     if not gram.total > 0:
         return Found(np.zeros((size, 0)), None, np.zeros((size, 0)))
@@ -316,8 +295,7 @@ def _by_lanczos(gram: Gram, count: int, strength: float, width: int) -> Found:
     """Return the `count` leading eigenvectors of a Gram matrix by Lanczos iteration, with bounds.
 
     If the bounds show that eigenvectors were missed, such as those of equal eigenvalues, the
-    iteration starts again from a vector that contains them. Which of them matter depends on the
-    strength of dropout (`strength`) and on the number of hidden units (`width`).
+    iteration starts again from a vector that contains them.
     """
     size = gram.size
     operator = LinearOperator(
@@ -342,10 +320,7 @@ def _by_lanczos(gram: Gram, count: int, strength: float, width: int) -> Found:
 
 
 def _nonzero(gram: Gram, values: Matrix, vectors: Matrix) -> tuple[Matrix, Matrix]:
-    """Return eigenvalues in descending order and their eigenvectors, without those that are zero.
-
-    An eigenvalue counts as zero if it is at most the rounding error of the largest one.
-    """
+    """Return eigenvalues, descending, and their eigenvectors, without those that are zero."""
     values, vectors = values[::-1], vectors[:, ::-1]
     largest = max(float(values.max(initial=0.0)), 1e-300)
     present = values > max(gram.size, gram.other) * EPSILON * largest
@@ -353,10 +328,7 @@ def _nonzero(gram: Gram, values: Matrix, vectors: Matrix) -> tuple[Matrix, Matri
 
 
 def _basis(first: Matrix, others: list[Matrix]) -> Matrix:
-    """Return an orthonormal basis of the span of the columns of `first` and of all `others`.
-
-    The columns of `first` are orthonormal and are the first columns of the basis.
-    """
+    """Return an orthonormal basis of all columns, which begins with those of `first`."""
     columns = np.concatenate([_unit_columns(other) for other in others], axis=1)
     if not first.size and not columns.size:
         return np.eye(len(first), 1)  # zero data, where every direction is as good
@@ -383,10 +355,143 @@ def _unit(energy: float) -> float:
 
 
 def _remainder(energy: float, inside: float) -> float:
-    """Return the sum of squares of a matrix outside of a basis: `energy` minus `inside`.
-
-    `energy` is the sum of squares of the whole matrix, and `inside` that of its coordinates in the
-    basis. The result is 0 if the difference is as small as rounding errors.
-    """
+    """Return the sum of squares outside of a basis; 0 if it is as small as rounding errors."""
     rest = energy - inside
     return rest if math.isfinite(rest) and rest > 1e3 * EPSILON * energy else 0.0
+
+
+NEGLIGIBLE = 1e-7
+"""Singular values may be larger than the computed ones as long as this changes the minimum by at
+most NEGLIGIBLE times the sum of squares of all: a tenth of the gap that certificates allow."""
+
+LARGEST_CHOLESKY = 2**36
+"""The Gram matrix is formed and factorised only if forming it takes at most this many
+multiplications."""
+
+
+class Found(NamedTuple):
+    """Leading eigenvectors of a Gram matrix G, and bounds on the singular values of the data."""
+
+    vectors: Matrix  # (q, c): leading eigenvectors as columns, orthonormal
+    # (r,): upper bounds on the r largest singular values of the data, the square roots of the
+    # eigenvalues of G; None if the computed ones are the largest
+    upper: Matrix | None
+    # (q, b): further vectors, in whose span G has eigenvalues that exceed some of the leading ones:
+    # those that the search for the leading eigenvectors has missed
+    missed: Matrix
+
+
+class Gram(NamedTuple):
+    """The Gram matrix G (q × q) of data, by its products."""
+
+    size: int  # the dimension q of G, and the other dimension of the data
+    other: int
+    # function that returns the product of G with a block of columns
+    apply: Callable[[Matrix], Matrix]
+    dense: Callable[[], Matrix]  # function that returns G itself
+    total: float  # trace of G, the sum of squares of the data
+    digest: bytes  # A hash of the data, with which random starts are seeded
+
+    @property
+    def rounding(self) -> float:
+        """Bound on the rounding error of a product of G with a unit vector."""
+        return (self.size + self.other) * EPSILON * self.total
+
+
+def threshold(leading: Matrix, strength: float, width: int) -> float:
+    """Return the solution α of α = (λ/r) Σ (sᵢ − α)₊ by bisection; the right side decreases."""
+    low, high = 0.0, float(leading.max(initial=0.0))
+    for _ in range(200):
+        middle = (low + high) / 2
+        if strength / width * float(np.clip(leading - middle, 0.0, None).sum()) > middle:
+            low = middle
+        else:
+            high = middle
+    return low if strength > 0 else 0.0
+
+
+def smallest_loss(leading: Matrix, tail: float, strength: float, width: int) -> float:
+    """Return the minimum of the dropout loss, without the loss of least squares.
+
+    It is Σ min(sᵢ, α)² + rα²/λ + Σ_{i>r} sᵢ², with the threshold α.
+    """
+    level = threshold(leading, strength, width)
+    penalty = width * level**2 / strength if strength > 0 else 0.0
+    return float((np.minimum(leading, level) ** 2).sum()) + tail + penalty
+
+
+def possible_saving(
+    leading: Matrix, tail: float, upper: Matrix, strength: float, width: int
+) -> float:
+    """Return how much smaller the minimal loss can be if singular values are up to `upper`.
+
+    The sum of squares of all is known. The minimum decreases in sᵢ: its derivative is −2(sᵢ − α)₊.
+    """
+    computed = np.zeros(len(upper))
+    computed[: len(leading)] = leading[: len(upper)]
+    largest = np.maximum(computed, upper)
+    left = tail + float((computed**2).sum() - (largest**2).sum())
+    saving = smallest_loss(computed, tail, strength, width) - smallest_loss(
+        largest, left, strength, width
+    )
+    return max(saving, 0.0)
+
+
+def with_bounds(gram: Gram, values: Matrix, vectors: Matrix, strength: float, width: int) -> Found:
+    """Return eigenvectors of a Gram matrix, and upper bounds on the r largest singular values."""
+    residual = float(np.linalg.norm(gram.apply(vectors) - vectors * values)) + gram.rounding
+    leading = np.sqrt(np.clip(values[:width], 0.0, None))
+    last = float(values[width - 1]) if len(values) >= width else 0.0
+    # An eigenvalue up to this level would not be among the r largest, or dropout would remove it.
+    level = max(last, threshold(leading, strength, width) ** 2)
+    level += NEGLIGIBLE * gram.total / width
+    bound, space = complement_bound(gram, vectors, level)
+    missed = space.above(level) if space.found > level else space.basis[:0]
+    others = np.full(width, max(bound, 0.0))
+    upper = np.sort(np.concatenate([np.clip(values, 0.0, None), others]) + residual)[::-1]
+    return Found(vectors, np.sqrt(upper[:width]), missed.T)
+
+
+def complement_bound(gram: Gram, vectors: Matrix, level: float) -> tuple[float, Complement]:
+    """Return a bound on the eigenvalues outside of the span of `vectors`, and its Krylov space.
+
+    The search ends when the bound is at most `level`.
+    """
+    space = _searched(gram, vectors, level)
+    bound = space.bound
+    if bound > level >= space.found and gram.size**2 * gram.other <= LARGEST_CHOLESKY:
+        bound = min(bound, _factorised_bound(gram, vectors, level))
+    return bound, space
+
+
+def _searched(gram: Gram, vectors: Matrix, level: float) -> Complement:
+    """Return a Krylov space outside of the span of `vectors`, with its bound on eigenvalues.
+
+    It is extended until its bound is at most `level`, until it contains an eigenvalue above
+    `level`, or until further steps cannot decide which of the two is the case.
+    """
+    count = min(STARTS, gram.size - vectors.shape[1])
+    starts = drawn_after((count, gram.size), gram.digest, vectors)
+    space = Complement(lambda rows: gram.apply(rows.T).T, vectors, gram.rounding, starts)
+    space.bound = max(gram.total, 0.0)
+    for steps in STEPS:
+        hopeless = space.found + space.final_slack() > level
+        if space.bound <= level or hopeless or not space.extend(steps):
+            break
+    return space
+
+
+def _factorised_bound(gram: Gram, vectors: Matrix, level: float) -> float:
+    """Return a bound near `level` if the Cholesky factor of level · I − PGP exists, else ∞.
+
+    Its rounding errors change no eigenvalue by more than (q + 1) · ε times the trace.
+    """
+    size = gram.size
+    matrix = gram.dense()
+    images = matrix @ vectors
+    inside = vectors.T @ images
+    matrix = images @ vectors.T + vectors @ images.T - vectors @ inside @ vectors.T - matrix
+    matrix.flat[:: size + 1] += level
+    _, failed = scipy.linalg.lapack.dpotrf(matrix, lower=1, clean=0, overwrite_a=1)
+    rounding = (size + 1) * EPSILON * size * level + 4 * gram.rounding
+    return math.inf if failed else level + rounding

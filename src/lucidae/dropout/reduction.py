@@ -1,13 +1,20 @@
 """The verifier's transformation to white inputs, by pivoted triangular factorisations.
 
-The verifier checks the results of the solver and shares no code with it. The solver transforms the
-inputs to white ones (second moment I) by an eigendecomposition or a singular value decomposition
-(`lucidae.dropout.moments`); here Cholesky and QR factorisations are used instead.
+The solver transforms the inputs to white ones (second moment I) by an eigendecomposition or a
+singular value decomposition; here Cholesky and QR factorisations are used instead, so that no code
+is shared.
+
+Few rows with very many features (`white_rows`): let A be the n centred and weighted rows of m > n
+features, and Y their outputs. The dropout loss depends on the incoming weights V through AV alone,
+and the least-squares map depends on the range of A, a subspace of the n-dimensional space. So n × n
+matrices and products with A suffice: AAᵀ is computed by products of A with blocks of columns of Aᵀ,
+and factorised by Cholesky's method with pivoting.
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,6 +24,7 @@ import scipy.sparse
 from lucidae.arrays import Array, like, namespace, scalar, squared_norm, to_numpy
 from lucidae.dropout.figures import EPSILON, ReportedAttributes
 from lucidae.dropout.objectives import LinearProblem, RowReduction, Weights
+from lucidae.dropout.row_space import WideRows
 
 Matrix = np.ndarray[Any, Any]
 
@@ -40,11 +48,9 @@ SPARSE_ROWS = 128
 
 
 class DataUnits(NamedTuple):
-    """Units of inputs and outputs, which are powers of four.
+    """Units of inputs and outputs, powers of four, in which second moments are of the order of one.
 
-    The data are divided by them, so that their second moments are of the order of one and no
-    product of them overflows. Division by a power of four is exact, and so is that by its square
-    root.
+    Division by a power of four, and by its square root, is exact.
     """
 
     inputs: float
@@ -52,18 +58,12 @@ class DataUnits(NamedTuple):
 
     @classmethod
     def of(cls, data: Moments) -> DataUnits:
-        """Return units for second moments: near the largest standard deviation of x, and √E‖y‖².
-
-        x are the inputs and y the outputs. Both units are rounded to powers of four.
-        """
+        """Return units near the largest standard deviation of x and √E‖y‖²."""
         deviation = float(data.deviations.max(initial=0.0))
         return cls(_power_of_four(deviation), _power_of_four(math.sqrt(data.energy)))
 
     def weights(self, left: Matrix, right: Matrix, *, tied: bool) -> tuple[Matrix, Matrix]:
-        """Return the weights U (`left`) and V (`right`), rescaled for data divided by these units.
-
-        If `tied`, both are multiplied by the same factor, so that equal layers stay equal.
-        """
+        """Return the weights for data divided by these units; tied layers stay equal."""
         if tied:
             factor = math.sqrt(self.inputs) / math.sqrt(self.outputs)
             left, right = left * factor, right * factor
@@ -174,8 +174,7 @@ def _scaled(given: RowReduction, unit: float) -> RowReduction:
 class Reduced(NamedTuple):
     """The problem for white inputs x', with bounds on its rounding errors.
 
-    The second moment of the original inputs x is C = E[xxᵀ] = RᵀR; incoming weights V for x are V'
-    = RV for x', and x' has the identity as second moment.
+    With C = E[xxᵀ] = RᵀR, incoming weights V for x are V' = RV for x'.
     """
 
     matrix: Matrix  # (d1, q): the least-squares map M = E[yx'ᵀ] from x' to the outputs y
@@ -194,10 +193,7 @@ class Reduced(NamedTuple):
 
 
 class Product(NamedTuple):
-    """Singular value decomposition U V'ᵀ = left · diag(values) · rightᵀ of the weights' product.
-
-    U are the outgoing weights and V' the incoming weights for white inputs.
-    """
+    """Singular value decomposition U V'ᵀ = left · diag(values) · rightᵀ of the weights' product."""
 
     left: Matrix
     values: Matrix
@@ -205,45 +201,31 @@ class Product(NamedTuple):
 
 
 class Optimum(NamedTuple):
-    """The minimum of the dropout loss over all products of rank at most r, and the optimal product.
+    """The minimum of the dropout loss over all products of rank at most r, and its product."""
 
-    r is the number of hidden units, M the least-squares map for white inputs.
-    """
-
-    # the minimum of the loss
-    value: float
-    reducible: float
+    value: float  # the minimum of the loss
+    reducible: float  # the minimum without the loss of least squares
     threshold: float
     rank: int
-    # the first r + 1 singular values of M; the sum of the squares of all after the first r; all
-    # singular values of M
-    singular_values: Matrix
-    tail: float
-    # the optimal product UV'ᵀ of outgoing weights U and incoming weights V' for white inputs
-    product: Matrix
-    spectrum: Matrix
+    singular_values: Matrix  # (r + 1,): the first ones of M
+    tail: float  # sum of the squares of all after the first r
+    product: Matrix  # the optimal product UV'ᵀ
+    spectrum: Matrix  # all singular values of M
 
 
 class Case(NamedTuple):
-    """The weights of one network and the data on which they are judged, in units of order one.
-
-    `left` are the outgoing weights U, `right` the incoming weights V, and `inner` the incoming
-    weights V' for white inputs. `product` is the singular value decomposition of U V'ᵀ, and
-    `target` the matrix that this product approximates. `optimum` is the minimum of the dropout
-    loss; None if it is not known. `bound` is the minimum for separate layers, which bounds the loss
-    from below.
-    """
+    """The weights of one network and the data on which they are judged, in units of order one."""
 
     units: DataUnits
     data: Moments
     reduced: Reduced
-    left: Matrix
-    right: Matrix
-    inner: Matrix
+    left: Matrix  # U
+    right: Matrix  # V
+    inner: Matrix  # V', the incoming weights for white inputs
     product: Product
-    target: Matrix
-    optimum: Optimum | None
-    bound: Optimum
+    target: Matrix  # what UV'ᵀ approximates
+    optimum: Optimum | None  # None if it is not known
+    bound: Optimum  # of separate layers, which bounds the loss from below
     strength: float
     tied: bool
     white: bool
@@ -255,18 +237,15 @@ class Case(NamedTuple):
 
     @property
     def scale(self) -> float:
-        """E‖y‖², the mean squared norm of the outputs y, or 1 if it is zero.
-
-        Differences of fitted attributes are relative to it.
-        """
+        """E‖y‖², or 1 if it is zero; differences of fitted attributes are relative to it."""
         return self.data.energy if self.data.energy > 0 else 1.0
 
     @property
     def explainable(self) -> float:
-        """The part of E‖y‖² that least squares explains, for outputs y; E‖y‖² if this part is zero.
+        """The part of E‖y‖² that least squares explains, or all of it if that is zero.
 
-        Losses minus their minimum are divided by it. The other part of E‖y‖² is the same for all
-        weights and may be much larger.
+        Losses minus their minimum are divided by it: the other part is the same for all weights and
+        may be much larger.
         """
         return float((self.reduced.matrix**2).sum()) + self.reduced.rest or self.scale
 
@@ -283,11 +262,7 @@ def host(values: Any) -> Matrix:
 
 
 def reduce_inputs(data: Moments) -> Reduced:
-    """Return the problem for white inputs, from the triangular factor of the rows if it is given.
-
-    The triangular factor of the rows is `data.root`; without it, the second moment of the inputs is
-    factorised.
-    """
+    """Return the problem for white inputs, from the factor of the rows if there is one."""
     if data.root is not None:
         return _reduce_rows(data, data.root)
     if data.reduction is not None:
@@ -299,10 +274,7 @@ def reduce_inputs(data: Moments) -> Reduced:
 
 
 def _reduced_before(data: Moments, given: RowReduction) -> Reduced:
-    """Return a problem that was transformed to white inputs before, with its rounding errors.
-
-    White inputs have the identity as second moment (see `lucidae.dropout.verified_rows`).
-    """
+    """Return a problem that `white_rows` has transformed, with its rounding errors."""
     size = float(np.linalg.norm(data.cross))
     undecided = 2 * size * given.blur + given.blur**2 + given.doubt
     return Reduced(
@@ -319,14 +291,13 @@ def _reduced_before(data: Moments, given: RowReduction) -> Reduced:
 
 
 def _reduce_moment(data: Moments, inputs: Matrix) -> Reduced:
-    """Return the problem for white inputs, from the second moment of the inputs x.
+    """Return the problem for white inputs, from their second moment.
 
     The moment of the standardised inputs is factorised by Cholesky's method with diagonal pivoting.
-    It has errors of relative size η of the order of the rounding unit, which the pivot pⱼ of a
-    column magnifies by 1/pⱼ: relative to its length, a column of the least-squares map is wrong by
-    η/(2pⱼ), and by the error of E[yxᵀ], with outputs y, by a further η√E‖y‖²/√pⱼ. Directions that
-    were dropped because their pivot is too small can reduce the loss at most by the loss of least
-    squares (`floor`).
+    Its relative errors η are magnified by the pivot pⱼ of a column: relative to its length, a
+    column of the least-squares map is wrong by η/(2pⱼ), and by the error of E[yxᵀ] by a further
+    η√E‖y‖²/√pⱼ. Directions dropped because of a small pivot can reduce the loss at most by that of
+    least squares.
     """
     size = len(inputs)
     deviations = np.sqrt(np.clip(np.diag(inputs), 0.0, None))
@@ -365,17 +336,13 @@ def _reduce_moment(data: Moments, inputs: Matrix) -> Reduced:
 
 
 def _reduce_rows(data: Moments, root: Matrix) -> Reduced:
-    """Return the problem for white inputs, from the triangular factor F (`root`) of the rows.
+    """Return the problem for white inputs, from the triangular factor F of the rows.
 
-    The standardised columns of F that belong to the inputs are factorised by QR with pivoting, with
-    a triangular factor R. F has errors of relative size η, of the order of the rounding unit, which
-    turn column j of the orthonormal factor by η/Rⱼⱼ. The errors are proportional to the condition
-    number, and not to its square as for the second moment.
-
-    Directions whose pivot is too small are dropped. Along them the rows contain only rounding
-    errors, so that the minimum does not change. Directions that are dropped because the rows were
-    rounded to single precision (`Moments.resolution`) explain a known part of the outputs, by which
-    the minimum may be smaller.
+    The standardised columns of F that belong to the inputs are factorised by pivoted QR. Relative
+    errors η of F turn column j of the orthonormal factor by η/Rⱼⱼ: they are proportional to the
+    condition number, not to its square. Along directions with a small pivot the rows contain
+    rounding errors only. Those that single precision does not resolve explain a known part of the
+    outputs, by which the minimum may be smaller.
     """
     size = data.cross.shape[1]
     inward, outward = root[:, :size], root[:, size:]
@@ -408,10 +375,9 @@ def _reduce_rows(data: Moments, root: Matrix) -> Reduced:
 
 
 def _pivoted(rows: Matrix) -> tuple[Matrix, Matrix, Matrix]:
-    """Return the factors Q and T of a pivoted QR factorisation A = QT, and its pivots.
+    """Return Q and T of a pivoted QR factorisation A = QT, T in the order of A, and its pivots.
 
-    The columns of T are in the order of those of A (`rows`). If A has fewer rows than columns, Aᵀ
-    is first factorised without pivoting, which is faster, and then the square factor.
+    If A has fewer rows than columns, Aᵀ is first factorised without pivoting, which is faster.
     """
     if rows.shape[0] >= rows.shape[1]:
         basis, triangle, order = scipy.linalg.qr(rows, mode="economic", pivoting=True)
@@ -434,12 +400,7 @@ def _condition(triangle: Matrix) -> float:
 
 
 def _inconsistency(data: Moments, inward: Matrix, outward: Matrix, deviations: Matrix) -> float:
-    """Return the largest difference between the two given second moments of the rows.
-
-    One is `data`, the other FᵀF for the triangular factor F of a QR factorisation of the rows, with
-    the columns `inward` of the inputs and `outward` of the outputs. Differences are in units of
-    standard deviations.
-    """
+    """Return the largest difference of the given second moments and FᵀF, in standard deviations."""
     size = math.sqrt(data.energy) if data.energy > 0 else 1.0
     differences = [(outward.T @ inward - data.cross) / deviations / size]
     if data.inputs is not None:
@@ -450,10 +411,7 @@ def _inconsistency(data: Moments, inward: Matrix, outward: Matrix, deviations: M
 
 
 def relative_distance(given: Matrix, expected: Matrix) -> float:
-    """Return ‖given − expected‖ / ‖expected‖; infinity if the shapes differ.
-
-    If `expected` is zero, the distance is not divided.
-    """
+    """Return ‖given − expected‖ / ‖expected‖ (undivided if zero); ∞ if the shapes differ."""
     if given.shape != expected.shape:
         return math.inf
     size = float(np.linalg.norm(expected)) or 1.0
@@ -472,8 +430,7 @@ def row_objective(
 ) -> tuple[float, float]:
     """Return the expected dropout loss measured on the rows, and a bound on its rounding error.
 
-    One pass finds the means, another the residuals and the hidden units of every row. Moments are
-    not used, so that a wrong second moment is noticed.
+    Moments are not used, so that a wrong second moment is noticed.
     """
     ref = weights.left
     total = float(X.shape[0])
@@ -488,12 +445,7 @@ def row_objective(
 
 
 def _penalty(left: Matrix, right: Matrix, strength: float) -> tuple[float, float]:
-    """Return ‖UVᵀ‖² + λΣ‖uᵢ‖²‖vᵢ‖² and a bound on its rounding error.
-
-    It is the expectation of the squared norm of the coefficients of a network whose hidden units
-    are dropped, with outgoing weights U (`left`), incoming weights V (`right`), their columns uᵢ
-    and vᵢ, and the strength λ of dropout.
-    """
+    """Return E‖U diag(b/θ) Vᵀ‖² = ‖UVᵀ‖² + λΣ‖uᵢ‖²‖vᵢ‖², and a bound on its rounding error."""
     noise = (len(left) + len(right) + left.shape[1] + 10) * EPSILON
     dropped = strength * float((left**2).sum(axis=0) @ (right**2).sum(axis=0))
     value = float(((left.T @ left) * (right.T @ right)).sum()) + dropped
@@ -511,10 +463,7 @@ def _summed(
     centered: bool,
     total: float,
 ) -> tuple[float, float]:
-    """Return the dropout loss and a bound on its rounding error, from two passes over the rows.
-
-    The arguments are those of `row_objective`; `total` is the sum of the weights of the rows.
-    """
+    """Return the dropout loss and a bound on its rounding error, from two passes over the rows."""
     left, right = weights
     xp = namespace(left)
     first, means = _centers(X, Y, sample_weight, weights, total, centered)
@@ -532,11 +481,9 @@ def _summed(
 def _centers(
     X: Any, Y: Any, sample_weight: Array | None, weights: Weights, total: float, centered: bool
 ) -> tuple[list[Array], list[Array]]:
-    """Return the first row (inputs x, outputs y), and the mean of all rows minus the first row.
+    """Return the first row, and the mean of all rows minus the first; zeros unless `centered`.
 
-    Both are zero unless `centered`. To centre the rows, both are subtracted, one after the other:
-    their sum would be a rounded mean, which matters if the mean is much larger than the standard
-    deviation.
+    They are subtracted one after the other, because their sum would be a rounded mean.
     """
     left, right = weights
     xp, first = namespace(left), [0.0 * right[:, 0], 0.0 * left[:, 0]]
@@ -552,10 +499,7 @@ def _centers(
 
 
 def _row_blocks(X: Any, Y: Any, sample_weight: Array | None, ref: Array) -> Any:
-    """Yield inputs, outputs and weights (a column) of successive rows, as dense float64 arrays.
-
-    `ref` is an array of the library and device in which they are returned.
-    """
+    """Yield inputs, outputs and weights (a column) of successive rows, dense in float64."""
     step = SPARSE_ROWS if scipy.sparse.issparse(X) else ROWS
     for start in range(0, X.shape[0], step):
         rows = slice(start, start + step)
@@ -580,10 +524,7 @@ def _with_error(
 ) -> tuple[float, float]:
     """Return the dropout loss and a bound on its rounding error, from sums over the rows.
 
-    `loss` is the mean squared error without dropout, `outputs` is the mean squared norm E‖y‖² of
-    the outputs y, `inputs` are the root mean squares of the inputs xⱼ, and `incoming` are the mean
-    squares of the hidden units. The value of a hidden unit, Σⱼ vⱼᵢxⱼ with its incoming weights vⱼᵢ
-    and d₂ terms, is wrong by at most d₂ · ε · Σⱼ |vⱼᵢ||xⱼ|, with the rounding unit ε.
+    A hidden unit Σⱼ vⱼᵢxⱼ of d₂ terms is wrong by at most d₂ · ε · Σⱼ |vⱼᵢ||xⱼ|.
     """
     noise = (len(left) + len(right) + left.shape[1] + 10) * EPSILON
     outgoing = (left**2).sum(axis=0)
@@ -594,3 +535,236 @@ def _with_error(
     error += 2 * strength * float(outgoing @ (np.sqrt(incoming) * hidden))
     error += noise * strength * float(outgoing @ hidden**2) + value
     return value, noise * error
+
+
+LARGEST_ROWS = 16_384
+"""Largest number of rows whose Gram matrix the verifier factorises: two gibibytes. Weights for more
+rows are not judged."""
+
+COLUMNS = 64
+"""Number of columns of Aᵀ that are multiplied with A at a time, for rows A."""
+
+FEATURES = 4096
+"""Number of features whose coefficients are compared at a time."""
+
+
+class WhiteRows(NamedTuple):
+    """A problem for white inputs, with the weights and reported attributes that belong to it."""
+
+    problem: LinearProblem
+    weights: Weights
+    reported: ReportedAttributes | None
+
+
+class _Products(NamedTuple):
+    """The centred and weighted rows A, by products with them.
+
+    The weighted mean of the stored rows S is Sᵀs with the unit vector s of `shares`, so that A = (I
+    − ssᵀ)S: the mean that the solver computed is not used.
+    """
+
+    stored: Any  # S, dense or sparse
+    shares: Matrix | None  # square roots of the shares of the rows; None if S is A itself
+
+    @classmethod
+    def of(cls, rows: WideRows) -> _Products:
+        """Return the products with the given rows."""
+        if rows.entries is None:
+            return cls(host(rows.dense), None)
+        entries = tuple(np.asarray(part) for part in rows.entries)
+        stored = scipy.sparse.csr_array(entries, shape=rows.shape)
+        return cls(stored, host(rows.shares) if rows.centered else None)
+
+    def _centred(self, codes: Matrix) -> Matrix:
+        if self.shares is None:
+            return codes
+        return np.asarray(codes - np.multiply.outer(self.shares, self.shares @ codes))
+
+    def times(self, right: Matrix) -> Matrix:
+        """Return AV for a matrix V (`right`)."""
+        return self._centred(np.asarray(self.stored @ right))
+
+    def back(self, codes: Matrix) -> Matrix:
+        """Return AᵀZ for a matrix Z (`codes`)."""
+        return np.asarray(self.stored.T @ self._centred(codes))
+
+
+class _Factor(NamedTuple):
+    """Pivoted Cholesky factorisation AAᵀ = unit² · TTᵀ of the Gram matrix of rows A of rank k."""
+
+    lower: Matrix  # (n, k): rows of T in the order of the pivots; the first k are triangular
+    order: Matrix
+    unit: float
+    condition: float  # of the triangular part
+    blur: float  # errors of the Gram matrix in units of ε · unit²: 1, or more after centring
+
+    @property
+    def rank(self) -> int:
+        """The rank k of the rows."""
+        return int(self.lower.shape[1])
+
+    @property
+    def placed(self) -> Matrix:
+        """T, with its rows in the order of the rows of A."""
+        found = np.empty_like(self.lower)
+        found[self.order] = self.lower
+        return found
+
+    def solved(self, hidden: Matrix, trans: int = 0) -> Matrix:
+        """Return the solution of a triangular system with the first k rows of `lower`."""
+        triangle = self.lower[: self.rank]
+        return np.asarray(scipy.linalg.solve_triangular(triangle, hidden, lower=True, trans=trans))
+
+
+def white_rows(
+    problem: LinearProblem,
+    weights: Weights,
+    strength: float,
+    reported: ReportedAttributes | None,
+) -> WhiteRows:
+    """Return the problem of few rows with very many features for white inputs."""
+    rows = problem.rows
+    assert rows is not None
+    left, right = host(weights.left), host(weights.right)
+    products = _Products.of(rows)
+    hidden = products.times(right)
+    factor = _factorised(rows, products)
+    outputs = host(rows.outputs)
+    matrix, inner, floor, lost = _whitened(factor, outputs, hidden, rows)
+    n, m = rows.shape
+    deviations = np.sqrt(host(rows.squares))
+    noise = (n + len(left) + 10) * EPSILON
+    # ‖δ(Avᵢ)‖ ≤ (m + 10) ε Σⱼ ‖aⱼ‖ |vⱼᵢ|, with the columns aⱼ of A, before centring if sparse.
+    sizes = deviations if rows.mean is None else np.hypot(deviations, np.abs(host(rows.mean)))
+    wrong = (m + 10) * EPSILON * (sizes @ np.abs(right))
+    lengths, outgoing = np.sqrt((inner**2).sum(axis=0)), (left**2).sum(axis=0)
+    wrong = wrong + noise * (factor.blur * factor.condition**2 if rows.ridge > 0 else 1.0) * lengths
+    through = float(np.sqrt(outgoing) @ wrong)
+    rest = float(np.linalg.norm(matrix - left @ inner.T))
+    doubt = 2 * rest * through + through**2
+    doubt += 2 * strength * float(outgoing @ (lengths * wrong)) + strength * float(
+        outgoing @ wrong**2
+    )
+    ratios = np.divide(wrong, lengths, out=np.zeros_like(wrong), where=lengths > 0)
+    constant = int((deviations == 0).sum())
+    reduction = RowReduction(
+        floor,
+        doubt,
+        noise * lost * math.sqrt(problem.energy),
+        float(ratios.max(initial=0.0)),
+        factor.condition**2,
+        m - factor.rank - constant,
+    )
+    found = replace(
+        problem, cross=matrix, inputs=None, rows=None, resolution=0.0, reduction=reduction
+    )
+    if reported is not None:
+        outside = _outside_span(products, factor, hidden, right)
+        reported = _compared(reported, left, right, deviations, problem.energy, outside)
+    return WhiteRows(found, Weights(left, inner), reported)
+
+
+def _factorised(rows: WideRows, products: _Products) -> _Factor:
+    """Return the pivoted Cholesky factorisation of the Gram matrix AAᵀ of the rows A."""
+    n = rows.shape[0]
+    gram = np.empty((n, n))
+    for start in range(0, n, COLUMNS):
+        columns = np.zeros((n, min(COLUMNS, n - start)))
+        np.fill_diagonal(columns[start:], 1.0)
+        gram[:, start : start + COLUMNS] = products.times(products.back(columns))
+    top = float(np.diag(gram).max(initial=0.0))
+    unit = math.sqrt(top) if top > 0 else 1.0
+    gram /= unit
+    gram /= unit
+    blur = 1.0 + rows.cancelled / unit / unit
+    factor, order, rank, _ = scipy.linalg.lapack.dpstrf(
+        gram, tol=RANGE_FACTOR * n * EPSILON * blur, lower=1, overwrite_a=1
+    )
+    # A zero matrix has rank 0; LAPACK then leaves the order unset.
+    rank = int(rank) if top > 0 else 0
+    order = np.arange(n) if rank == 0 else order - 1
+    lower = np.tril(factor[:, :rank])
+    condition = 1.0
+    if rank > 0:
+        inverse, _ = scipy.linalg.lapack.dtrcon(lower[:rank], norm="1", uplo="L")
+        condition = 1.0 / inverse if inverse > 0 else math.inf
+    return _Factor(lower, order, unit, condition, blur)
+
+
+def _whitened(
+    factor: _Factor, outputs: Matrix, hidden: Matrix, rows: WideRows
+) -> tuple[Matrix, Matrix, float, float]:
+    """Return M and V' for white inputs, the least-squares loss, and how much errors are magnified.
+
+    Without a ridge penalty, T = QR gives M = YᵀQ and V' = QᵀAV. If A has full row rank, Q spans the
+    whole space (less the direction removed by centring), whatever the condition number is. With a
+    ridge penalty ρ, unit² TᵀT + ρI = unit² RᵀR gives M = YᵀTR⁻¹, and V' = unit RZ with unit TZ =
+    AV.
+    """
+    triangle = factor.placed
+    if factor.rank == 0:
+        width = hidden.shape[1]
+        empty = np.zeros((outputs.shape[1], 1)), np.zeros((1, width))
+        return *empty, float((outputs**2).sum()), 1.0
+    if rows.ridge == 0.0:
+        basis, _ = scipy.linalg.qr(triangle, mode="economic", overwrite_a=True, check_finite=False)
+        matrix = outputs.T @ basis
+        rest = outputs - basis @ matrix.T
+        full = factor.rank == rows.shape[0] - rows.centered
+        lost = 1.0 if full else factor.blur * factor.condition**2
+        return matrix, basis.T @ hidden, float((rest**2).sum()), lost
+    loaded = triangle.T @ triangle
+    loaded[np.diag_indices_from(loaded)] += rows.ridge / factor.unit / factor.unit
+    upper = scipy.linalg.cholesky(loaded)
+    matrix = scipy.linalg.solve_triangular(upper, triangle.T @ outputs, trans="T").T
+    inner = upper @ factor.solved(hidden[factor.order[: factor.rank]])
+    inverse, _ = scipy.linalg.lapack.dtrcon(upper, norm="1", uplo="U")
+    floor = float((outputs**2).sum() - (matrix**2).sum())
+    return matrix, inner, floor, factor.blur / inverse**2 if inverse > 0 else math.inf
+
+
+def _outside_span(products: _Products, factor: _Factor, hidden: Matrix, right: Matrix) -> float:
+    """Return the relative norm of the part of V outside of the span of the rows, less its error.
+
+    The loss does not depend on it; the weights of smallest norm, which estimators return, have
+    none.
+    """
+    if factor.rank == 0:
+        return 1.0 if np.any(right) else 0.0
+    pivots = factor.order[: factor.rank]
+    first = factor.solved(hidden[pivots] / factor.unit)
+    codes = np.zeros_like(hidden)
+    codes[pivots] = factor.solved(first, trans=1) / factor.unit
+    inside = products.back(codes)
+    error = (len(hidden) + 10) * EPSILON * factor.blur * factor.condition**2
+    return max(relative_distance(inside, right) - error, 0.0)
+
+
+def _compared(
+    reported: ReportedAttributes,
+    left: Matrix,
+    right: Matrix,
+    deviations: Matrix,
+    energy: float,
+    outside: float,
+) -> ReportedAttributes:
+    """Return the attributes with errors of coefficients as entries of ``settings``.
+
+    They are relative to ‖UVᵀ‖ and, weighted by the standard deviations of the features, to √E‖y‖².
+    """
+    found = [max(outside - reported.precision, 0.0)]
+    if reported.coef is not None:
+        coef = host(reported.coef).reshape(len(left), len(right))
+        sums = np.zeros(3)
+        for start in range(0, len(right), FEATURES):
+            part = slice(start, start + FEATURES)
+            product = left @ right[part].T
+            allowed = reported.precision * np.abs(product)
+            allowed += left.shape[1] * EPSILON * (np.abs(left) @ np.abs(right[part]).T)
+            wrong = np.clip(np.abs(coef[:, part] - product) - allowed, 0.0, None)
+            effect = (wrong * deviations[part]) ** 2
+            sums += [(wrong**2).sum(), (product**2).sum(), effect.sum()]
+        plain, size = math.sqrt(sums[1]) or 1.0, math.sqrt(energy) or 1.0
+        found += [math.sqrt(sums[0]) / plain, math.sqrt(sums[2]) / size]
+    pairs = tuple((1.0 + error, 1.0) for error in found)
+    return reported._replace(coef=None, settings=(*reported.settings, *pairs))

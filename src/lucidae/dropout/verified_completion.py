@@ -17,7 +17,7 @@ import scipy.sparse
 
 from lucidae.certificate import Certificate, Claim, at_most, reported, undecided
 from lucidae.dropout.figures import ATTRIBUTES, EPSILON, ReportedAttributes
-from lucidae.dropout.spectrum_bounds import Gram, complement_bound
+from lucidae.dropout.projection import Gram, complement_bound
 from lucidae.eigenvalue_bounds import digest_of
 from lucidae.io.models import saved_as
 

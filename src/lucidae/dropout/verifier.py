@@ -1,11 +1,9 @@
 """Measured values for certificates of dropout weights, from the weights and the data alone.
 
 Nothing here calls the solver, its closed forms or its whitening: every formula that both need is
-implemented a second time, in another way. The solver whitens the inputs (transforms them so that
-their second moment is the identity) by an eigendecomposition and decomposes the least-squares map M
-by singular values; here the inputs are reduced by a pivoted Cholesky or QR factorisation, the
-singular values come from the eigenvectors of a Gram matrix, the threshold from bisection, and
-derivatives from finite differences that are exact for polynomials of degree four.
+implemented a second time, in another way. The inputs are whitened by a pivoted Cholesky or QR
+factorisation, the singular values come from the eigenvectors of a Gram matrix, the threshold from
+bisection, and derivatives from finite differences that are exact for polynomials of degree four.
 
 Notation: U and V are the outgoing and incoming weights of the r hidden units, λ is the strength of
 dropout, x are the inputs, y the outputs, and C = E[xxᵀ] = RᵀR with a triangular factor R. With V' =
@@ -18,18 +16,30 @@ one (`lucidae.dropout.reduction.DataUnits`).
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.linalg
+from scipy.stats import chi2
 
-from lucidae.dropout.attributes import worst_attribute
 from lucidae.dropout.differences import Slope, decrease, smallest_curvature
-from lucidae.dropout.figures import EPSILON, DropoutFigures, ReportedAttributes
-from lucidae.dropout.noise import Separation, separated_from_noise
+from lucidae.dropout.figures import (
+    ATTRIBUTES,
+    EPSILON,
+    MEAN_ERROR,
+    DropoutFigures,
+    ReportedAttributes,
+)
 from lucidae.dropout.objectives import LinearProblem, Weights
-from lucidae.dropout.projection import is_large, projected_matrix
+from lucidae.dropout.projection import (
+    is_large,
+    possible_saving,
+    projected_matrix,
+    smallest_loss,
+    threshold,
+)
 from lucidae.dropout.reduction import (
+    RANGE_FACTOR,
     Case,
     DataUnits,
     Moments,
@@ -39,11 +49,195 @@ from lucidae.dropout.reduction import (
     host,
     reduce_inputs,
     relative_distance,
+    white_rows,
 )
-from lucidae.dropout.spectrum_bounds import possible_saving, smallest_loss, threshold
-from lucidae.dropout.verified_rows import white_rows
+from lucidae.sampling import separated_components
 
 Matrix = np.ndarray[Any, Any]
+
+EXCEEDED = 1e-3
+"""Largest probability with which a singular value of pure noise exceeds `noise_level`."""
+
+UNDERESTIMATED = 1e-2
+"""Largest probability with which the noise variance exceeds the one that `noise_level` uses."""
+
+NOT_A_SAMPLE = (
+    "The matrix itself is given, not rows that were drawn from a population, so there is no "
+    "sampling noise to compare with."
+)
+
+
+class Separation(NamedTuple):
+    """How many leading components of a network exceed sampling noise, and a sentence on it."""
+
+    # number of leading singular values that exceed sampling noise; None if this is not known
+    number: int | None
+    sentence: str  # the number in words, or why it is not known
+
+
+def separated_from_noise(
+    spectrum: Matrix, residual: Matrix | None, n_inputs: int, n_rows: float | None, width: int
+) -> Separation:
+    """Return how many leading singular values of the data exceed sampling noise."""
+    judged = min(width, len(spectrum))
+    if n_rows is None:
+        return Separation(None, NOT_A_SAMPLE)
+    if residual is None:
+        count = int(separated_components(spectrum**2, n_rows, judged).sum())
+    elif n_rows > n_inputs:
+        count = int((spectrum[:judged] > noise_level(residual, n_inputs, n_rows)).sum())
+    else:
+        why = (
+            f"The number of rows (less one, if the mean was estimated) is {n_rows:g}, too few to "
+            f"estimate the effects of {n_inputs} inputs and the variance of the noise."
+        )
+        return Separation(None, why)
+    return Separation(
+        count,
+        f"{count} of the {judged} leading components exceed the sampling noise of {n_rows:g} rows.",
+    )
+
+
+def noise_level(residual: Matrix, n_inputs: int, n_rows: float) -> float:
+    """Return the size that singular values of the least-squares map M reach by noise alone.
+
+    If the m targets of the n rows do not depend on the q whitened inputs, M consists of q
+    independent columns of noise with covariance S/n, where S is the covariance of the residuals and
+    s its largest eigenvalue. The probability that the largest singular value of M exceeds (√s (√q +
+    t) + √tr S)/√n is at most exp(−t²/2) (Davidson & Szarek 2001, Theorem II.13; for S = σ²I and t =
+    0 this is the noise level σ(√q + √m)/√n of reduced-rank regression, Bunea, She & Wegkamp 2011).
+    S is estimated with n − q degrees of freedom for each independent target, and enlarged to an
+    upper confidence limit (χ² distribution).
+    """
+    variances = np.clip(scipy.linalg.eigvalsh(residual), 0.0, None)
+    top, total = float(variances[-1]), float(variances.sum())
+    if top == 0:
+        return 0.0
+    freedom = (n_rows - n_inputs) * total / top
+    enlarged = n_rows / (n_rows - n_inputs) * freedom / float(chi2.ppf(UNDERESTIMATED, freedom))
+    margin = math.sqrt(-2.0 * math.log(EXCEEDED))
+    level = math.sqrt(top) * (math.sqrt(n_inputs) + margin) + math.sqrt(total)
+    return level * math.sqrt(enlarged / n_rows)
+
+
+CLEAR = 1e3
+"""The range of the inputs (the directions in which they vary) counts as known if the smallest pivot
+of their triangular factorisation exceeds the rounding errors by this factor."""
+
+
+def worst_attribute(
+    reported: ReportedAttributes | None, value: float, value_error: float, case: Case
+) -> tuple[float, float] | None:
+    """Return the relative error of the least accurate fitted attribute, and its rounding error.
+
+    A difference that certainly exceeds its rounding error takes precedence over one that may not.
+    """
+    if reported is None:
+        return None
+    given = case.units.reported(reported)
+    pairs = [
+        *_solution_differences(given, case),
+        *_function_differences(given, case),
+        *((abs(a - b) / max(abs(b), EPSILON), 0.0) for a, b in given.settings),
+        (abs(given.objective - value) / case.scale, value_error / case.scale),
+        _outside_range(case, given.precision),
+    ]
+    if given.rows is not None:
+        error = (given.rows[1] + value_error) / case.scale
+        pairs.append((abs(given.rows[0] - value) / case.scale, error))
+    pairs = [(math.inf if math.isnan(difference) else difference, e) for difference, e in pairs]
+    certain = max(pairs, key=lambda pair: pair[0] - pair[1])
+    return certain if certain[0] - certain[1] > ATTRIBUTES else max(pairs, key=sum)
+
+
+def _solution_differences(given: ReportedAttributes, case: Case) -> list[tuple[float, float]]:
+    """Return relative errors of ``singular_values_``, ``threshold_`` and ``rank_``, with bounds.
+
+    Threshold α and rank ρ must also fit: α < s_ρ and, unless ρ = r, s_{ρ+1} ≤ α.
+    """
+    optimum, width = case.bound, case.width
+    values, reported = optimum.singular_values, host(given.singular_values)
+    top = float(values.max(initial=0.0)) or 1.0
+    count = min(len(reported), len(values))
+    # Singular values outside the range of the inputs may be given as zeros or left out.
+    others = [float(part.max(initial=0.0)) for part in (reported[count:], values[count:width])]
+    rank, threshold = given.rank, float(given.threshold)
+    following = float(values[rank]) if rank < min(len(values), width) else 0.0
+    last = float(values[rank - 1]) if 0 < rank <= len(values) else math.inf
+    last = -math.inf if rank > min(len(values), width) else last
+    rounding = given.precision * np.abs(values[:count])
+    distances = np.abs(reported[:count] - values[:count]) - rounding
+    differences = [
+        abs(threshold - optimum.threshold) / top,
+        float(distances.max(initial=0.0)) / top,
+        float(np.max(others)) / top,
+        (following - threshold) / top if rank < width else 0.0,
+        (threshold - last) / top,
+        math.inf if len(reported) > width else 0.0,
+    ]
+    error = case.uncertainty / top
+    return [(difference, error) for difference in differences]
+
+
+def _function_differences(given: ReportedAttributes, case: Case) -> list[tuple[float, float]]:
+    """Return relative errors of ``coef_``, mean prediction and ``mean_``, with bounds."""
+    deviations, size = case.data.deviations, math.sqrt(case.scale)
+    pairs = [] if given.coef is None else _coefficient_differences(given, case, deviations)
+    if given.output_bias is not None:
+        biases = zip(given.output_bias, given.output_bias_error, strict=True)
+        pairs += [(float(bias) / size, float(error) / size) for bias, error in biases]
+    if given.mean_shift is not None:
+        pairs.append((deviations_away(np.abs(host(given.mean_shift)), deviations), MEAN_ERROR))
+    return pairs
+
+
+def deviations_away(shift: Matrix, deviations: Matrix) -> float:
+    """Return the largest shift of a mean in standard deviations; ∞ for a constant feature."""
+    unit = np.where(deviations > 0, deviations, 1.0)
+    away = np.where(deviations > 0, shift / unit, np.where(shift > 0, math.inf, 0.0))
+    return float(away.max())
+
+
+def _coefficient_differences(
+    given: ReportedAttributes, case: Case, deviations: Matrix
+) -> list[tuple[float, float]]:
+    """Return relative errors of ``coef_``, each with a bound on its rounding error.
+
+    The first is relative to ‖UVᵀ‖. The second weights coefficients by the standard deviations of
+    their features, and so measures the effect on the predictions.
+    """
+    product = case.left @ case.right.T
+    wrong = np.abs(host(given.coef).reshape(product.shape) - product)
+    wrong = np.clip(wrong - given.precision * np.abs(product), 0.0, None)
+    noise = case.width * EPSILON * (np.abs(case.left) @ np.abs(case.right).T)
+    plain, effect = float(np.linalg.norm(product)) or 1.0, math.sqrt(case.scale)
+    norm = np.linalg.norm
+    return [
+        (float(norm(wrong)) / plain, float(norm(noise)) / plain),
+        (float(norm(wrong * deviations)) / effect, float(norm(noise * deviations)) / effect),
+    ]
+
+
+def _outside_range(case: Case, precision: float) -> tuple[float, float]:
+    """Return the relative norm of the part of V outside the inputs' range, and an error bound.
+
+    The loss does not depend on it; the weights of smallest norm, which estimators return, have
+    none. The error is infinite if directions of small variance cannot be distinguished from
+    rounding errors.
+    """
+    lower, right = case.reduced.lower, case.right
+    if lower is None or lower.shape[0] in (0, lower.shape[1]):
+        return 0.0, 0.0
+    condition, variances = case.reduced.condition, case.data.deviations**2
+    variances = variances[variances > 0]
+    # In features of very different scales the range is known to the precision of the largest.
+    grading = math.sqrt(float(variances.max() / variances.min()))
+    spread = (condition if case.data.root is None else math.sqrt(condition)) * grading
+    if spread * CLEAR * RANGE_FACTOR * lower.shape[1] * EPSILON > 1.0:
+        return 0.0, math.inf
+    basis, _ = scipy.linalg.qr(lower.T, mode="economic")
+    return max(relative_distance(basis @ (basis.T @ right), right) - precision, 0.0), 0.0
+
 
 CERTIFIED = 1e-6
 """Weights count as optimal if their loss minus the global minimum is at most this times ‖M‖², the
@@ -133,12 +327,7 @@ def _of_data(case: Case) -> dict[str, Any]:
 
 
 def _against_optimum(case: Case, tolerance: float, negligible: float, rank: int) -> dict[str, Any]:
-    """Return the values that compare the weights with the optimum, by field of `DropoutFigures`.
-
-    `rank` is the rank of the product of the weights, and a singular value below `negligible` does
-    not count for the rank of the optimal product. The optimum is not known for tied weights of
-    correlated inputs.
-    """
+    """Return the values that compare the weights with the optimum, by field."""
     optimum, level, squared = case.optimum, math.sqrt(tolerance), case.units.outputs**2
     known = optimum is not None
     return {
@@ -154,10 +343,7 @@ def _against_optimum(case: Case, tolerance: float, negligible: float, rank: int)
 
 
 def _case(problem: LinearProblem, weights: Weights, strength: float, tied: bool) -> Case:
-    """Return a `Case`: weights and second moments as NumPy arrays, and the minimal loss.
-
-    The inputs are whitened: transformed so that their second moment is the identity.
-    """
+    """Return weights and second moments in units of order one, white inputs, and the minimum."""
     given = Moments.of(problem)
     units = DataUnits.of(given)
     data, white = given.in_units(units), given.white
@@ -203,10 +389,7 @@ def _separation(case: Case) -> Separation:
 
 
 def _residual(case: Case) -> Matrix | None:
-    """Return the second moment of the residuals of least squares; None for an autoencoder.
-
-    It is also None if a matrix was given instead of data.
-    """
+    """Return the second moment of the residuals; None for an autoencoder or a given matrix."""
     matrix, outputs = case.reduced.matrix, case.data.outputs
     return None if outputs is None else outputs - matrix @ matrix.T
 
@@ -214,13 +397,10 @@ def _residual(case: Case) -> Matrix | None:
 def _excess(case: Case) -> tuple[float, float]:
     """Return the loss minus its lower bound, and a bound on the rounding error of the loss.
 
-    Both losses are computed without the loss of least squares, which may be much larger than both
-    and would hide their difference: ‖M − UV'ᵀ‖² + λΣ‖uᵢ‖²‖v'ᵢ‖², with the least-squares map M for
-    white inputs, the outgoing weights U with columns uᵢ, the incoming weights V' for white inputs
-    with columns v'ᵢ, and the strength λ of dropout. If the white inputs come from a QR
-    factorisation of the rows, the errors are as small as those of the rows. If they come from the
-    second moment of the rows, every product in a squared norm has the error of that moment, however
-    small the norm is.
+    Both are taken without the loss of least squares, which may be much larger and would hide the
+    difference. From a QR factorisation of the rows the errors are as small as those of the rows;
+    from their second moment every product has the error of that moment, however small the squared
+    norm is.
     """
     left, inner, matrix = case.left, case.inner, case.reduced.matrix
     lower, sizes = case.reduced.lower, np.abs(case.right)
@@ -244,11 +424,9 @@ def _excess(case: Case) -> tuple[float, float]:
 def _value(
     data: Moments, left: Matrix, right: Matrix, strength: float
 ) -> tuple[float, float, Matrix]:
-    """Return the dropout loss, a bound on its rounding error, and the score of every hidden unit.
+    """Return the dropout loss, its rounding error, and the scores ‖uᵢ‖ √(vᵢᵀC vᵢ) of the units.
 
-    The score is the importance ‖uᵢ‖ √(vᵢᵀC vᵢ), with the outgoing and incoming weights uᵢ and vᵢ of
-    the unit, columns of `left` and `right`, and the second moment C of the inputs. The error bound
-    is the sum of the absolute values of all terms, times the rounding unit and the number of terms.
+    The error is the sum of the absolute values of all terms, times ε and the number of terms.
     """
     noise = (sum(data.cross.shape) + left.shape[1] + 10) * EPSILON
     outgoing = (left**2).sum(axis=0)
@@ -280,10 +458,7 @@ def _value(
 
 
 def _decomposed(left: Matrix, inner: Matrix) -> Product:
-    """Return the singular value decomposition of UV'ᵀ from QR factorisations of U and V'.
-
-    U (`left`) are the outgoing weights, V' (`inner`) the incoming weights for white inputs.
-    """
+    """Return the singular value decomposition of UV'ᵀ from QR factorisations of U and V'."""
     first, upper = scipy.linalg.qr(left, mode="economic")
     second, lower = scipy.linalg.qr(inner, mode="economic")
     P, values, Qt = scipy.linalg.svd(upper @ lower.T, full_matrices=False, lapack_driver="gesvd")
@@ -291,7 +466,7 @@ def _decomposed(left: Matrix, inner: Matrix) -> Product:
 
 
 def _descending(symmetric: Matrix) -> tuple[Matrix, Matrix]:
-    """Return the eigenvalues of a symmetric matrix, largest first, and their eigenvectors.
+    """Return eigenvalues of a symmetric matrix, largest first, and eigenvectors.
 
     LAPACK's driver "evd" is used; the solver uses "evr" or a Krylov iteration.
     """
@@ -302,20 +477,11 @@ def _descending(symmetric: Matrix) -> tuple[Matrix, Matrix]:
 def _minimum(target: Matrix, reduced: Reduced, strength: float, width: int, tied: bool) -> Optimum:
     """Return the minimum of the dropout loss and the optimal product X of rank at most r.
 
-    Let the inputs be whitened, so that their second moment is the identity, and let M (`target`) be
-    the least-squares map, λ the strength of dropout, and r the number of hidden units. The product
-    is X = UV'ᵀ, for the outgoing weights U with columns uᵢ and the incoming weights V' of whitened
-    inputs with columns v'ᵢ. Up to a constant, the loss of least squares (`reduced.floor`), the
-    dropout loss is ‖M − X‖² + λΣ‖uᵢ‖²‖v'ᵢ‖².
-
-    For a given X the smallest Σ‖uᵢ‖²‖v'ᵢ‖² is ‖X‖_*²/r, with the nuclear norm ‖·‖_*; it is attained
-    by weights whose hidden units have equal norms. So the optimal X minimises
-    ‖M − X‖² + (λ/r)‖X‖_*². Let s be the singular values of M in descending order, and let α be the
-    solution of α = (λ/r)Σ_{i≤r} (sᵢ − α)₊. The optimal X has the singular values (sᵢ − α)₊ for
-    i ≤ r, and the minimum is Σ_{i≤r} min(sᵢ, α)² + Σ_{i>r} sᵢ² + rα²/λ, without the constant.
-
-    For tied weights M is symmetric and s are its positive eigenvalues, because UUᵀ is positive
-    semidefinite.
+    For a given X = UV'ᵀ the smallest Σ‖uᵢ‖²‖v'ᵢ‖² is ‖X‖_*²/r, attained by hidden units of equal
+    norms. So the optimal X minimises ‖M − X‖² + (λ/r)‖X‖_*²: with the solution α of α =
+    (λ/r)Σ_{i≤r} (sᵢ − α)₊ it has the singular values (sᵢ − α)₊, i ≤ r, and the minimum is Σ_{i≤r}
+    min(sᵢ, α)² + Σ_{i>r} sᵢ² + rα²/λ, without `floor`. For tied weights M is symmetric and s are
+    its positive eigenvalues.
     """
     if tied:
         values, vectors = _descending(target)
@@ -346,10 +512,7 @@ def _minimum(target: Matrix, reduced: Reduced, strength: float, width: int, tied
 
 
 def _missed(case: Case) -> float:
-    """Return by how much singular values that were not computed may reduce the minimum.
-
-    It is relative to the part of E‖y‖² that least squares explains, for outputs y.
-    """
+    """Return by how much singular values that were not computed may reduce the minimum."""
     upper, found = case.data.largest_values, case.bound
     if upper is None:
         return 0.0
@@ -372,8 +535,7 @@ def _count(values: Matrix, level: float, negligible: float) -> int:
 def _is_learned(case: Case) -> bool:
     """Tell whether the optimal product of the weights is not zero, up to rounding errors.
 
-    If it is zero (tied weights, and a target without positive eigenvalues), small weights are
-    compared with the target instead of with their own size.
+    Otherwise small weights are compared with the target instead of with their own size.
     """
     noise = (sum(case.target.shape) + 10) * EPSILON * float(np.linalg.norm(case.target))
     top = float((case.bound.singular_values - case.bound.threshold).max(initial=0.0))
@@ -381,20 +543,16 @@ def _is_learned(case: Case) -> bool:
 
 
 def _optimum_error(case: Case) -> float:
-    """Return a bound on the rounding error of the optimal product of the weights.
-
-    The bound is relative to the norm of this product.
-    """
+    """Return a bound on the relative rounding error of the optimal product."""
     top = float(_shrunk(case.bound).max(initial=0.0))
     return math.sqrt(case.bound.rank) * case.uncertainty / top if top > 0 else 0.0
 
 
 def _rank_band(case: Case, level: float) -> tuple[int, int] | tuple[None, None]:
-    """Return the smallest and the largest rank that the optimal product of the weights may have.
+    """Return the smallest and the largest rank that the optimal product may have.
 
-    A singular value of the optimal product counts as nonzero if it exceeds `level` times the
-    largest one. This is doubtful if it lies within the factor `BAND` of this limit, or closer to it
-    than its rounding error. The result is (None, None) if the optimum is not known.
+    A singular value is doubtful within the factor `BAND` of the limit, or within its rounding
+    error.
     """
     optimum = case.optimum
     if optimum is None:
@@ -411,10 +569,8 @@ def _rank_band(case: Case, level: float) -> tuple[int, int] | tuple[None, None]:
 def _distance(case: Case, allowed: float) -> float | None:
     """Return ‖X − X*‖ / ‖X*‖ for the product X of the weights and the optimal product X*.
 
-    If X* is zero, the distance is divided by ‖M‖, with the least-squares map M for white inputs.
-    The result is None if the optimum is not known, or if it is not unique: if the r-th and the next
-    singular value of M, with r hidden units, are so close that another product has the minimal loss
-    up to `allowed`.
+    It is divided by ‖M‖ if X* is zero, and None if X* is unknown or not unique: if s_r and s_{r+1}
+    are so close that another product has the minimal loss up to `allowed`.
     """
     optimum, width = case.optimum, case.width
     if optimum is None:
@@ -430,14 +586,11 @@ def _distance(case: Case, allowed: float) -> float | None:
 
 
 def _subgradient(case: Case, rank: int) -> float:
-    """Return by how much the product of the weights violates its optimality conditions.
+    """Return by how much the product X = PΣQᵀ of the weights violates its optimality conditions.
 
-    The product is X = PΣQᵀ (singular value decomposition, σᵢ on the diagonal of Σ, rank `rank`).
-    With the least-squares map M for white inputs, the strength λ of dropout, r hidden units, the
-    nuclear norm ‖·‖_*, α = λ‖X‖_*/r and N = M − X − αPQᵀ, X is optimal if and only if PᵀN = 0, NQ =
-    0 and no singular value of N exceeds a limit: α or, if X has the full rank r, α + σᵣ, the
-    smallest singular value of M that X contains. For tied weights only the largest eigenvalue of N
-    counts. The violation is divided by ‖M‖.
+    With α = λ‖X‖_*/r and N = M − X − αPQᵀ, X is optimal if and only if PᵀN = 0, NQ = 0 and no
+    singular value of N exceeds α or, if X has the full rank r, α + σᵣ. For tied weights only the
+    largest eigenvalue of N counts. The violation is divided by ‖M‖.
     """
     target, product, width = case.target, case.product, case.width
     P, Q = product.left[:, :rank], product.right[:, :rank]
@@ -467,10 +620,8 @@ def _largest_eigenvalue(symmetric: Matrix) -> float:
 def _stationarity(case: Case) -> tuple[float, Slope]:
     """Return the relative norm of the gradient of the dropout loss, and the loss as a `Slope`.
 
-    For separate layers the inputs are whitened, and each hidden unit is scaled so that its outgoing
-    and incoming weights have equal norms, if both are nonzero. Neither changes the loss; they make
-    the result independent of the units of the inputs. The matrix that the product of the weights
-    approximates is divided by its norm, and the weights by the square root of that norm.
+    For separate layers the inputs are whitened and both weight vectors of a hidden unit get equal
+    norms. Neither changes the loss; they make the result independent of the units of the inputs.
     """
     data, left, right, inner, width = case.data, case.left, case.right, case.inner, case.width
     strength, tied = case.strength, case.tied
@@ -495,11 +646,7 @@ def _stationarity(case: Case) -> tuple[float, Slope]:
 
 
 def _relative_variance(scores: Matrix, negligible: float) -> float:
-    """Return the variance of the hidden units' importance scores divided by their squared mean.
-
-    The score of a unit is the product of the norms of its outgoing and incoming weights. The result
-    is 0 if no score exceeds `negligible`.
-    """
+    """Return the variance of the scores divided by their squared mean; 0 if all are negligible."""
     mean = float(scores.mean())
     return float(((scores / mean - 1.0) ** 2).mean()) if (scores > negligible).any() else 0.0
 
@@ -507,11 +654,8 @@ def _relative_variance(scores: Matrix, negligible: float) -> float:
 def _path_excess(scores: Matrix, values: Matrix, negligible: float) -> float:
     """Return the squared path norm divided by its minimum for the same product, minus 1.
 
-    The squared path norm is ψ² = Σ scoresᵢ², with the importance scores ‖uᵢ‖‖v'ᵢ‖ of the r hidden
-    units, whose outgoing and incoming weights are the columns uᵢ of U and v'ᵢ of V'. By
-    Cauchy–Schwarz ψ² ≥ (Σ scoresᵢ)²/r, and Σ ‖uᵢ‖‖v'ᵢ‖ is at least the nuclear norm of the product
-    UV'ᵀ, the sum of its singular values (`values`). The minimum is therefore its square divided by
-    r. The result is 0 if no score exceeds `negligible`.
+    ψ² = Σ scoresᵢ² ≥ (Σ scoresᵢ)²/r by Cauchy–Schwarz, and Σ ‖uᵢ‖‖v'ᵢ‖ is at least the nuclear norm
+    of UV'ᵀ, whose square divided by r is therefore the minimum.
     """
     nuclear = float(values.sum())
     if not (scores > negligible).any():
@@ -522,11 +666,7 @@ def _path_excess(scores: Matrix, values: Matrix, negligible: float) -> float:
 
 
 def _inner_error(case: Case) -> float:
-    """Return a bound on the relative rounding errors of weights and map for whitened inputs.
-
-    Whitened inputs have the identity as second moment. The bound holds for the incoming weights and
-    for the least-squares map, and for all values that are computed from them.
-    """
+    """Return a bound on the relative rounding errors of V' and M, and of what follows from them."""
     reduced, right, inner = case.reduced, case.right, case.inner
     noise = (sum(reduced.matrix.shape) + right.shape[1] + 10) * EPSILON
     if reduced.lower is None:
@@ -542,11 +682,9 @@ def _inner_error(case: Case) -> float:
 
 
 def _paper_bound(target: Matrix, width: int) -> float:
-    """Return the strength of dropout at which the optimal tied weights have rank below r.
+    """Return r s_r / Σ_{i≤r} (sᵢ − s_r), where optimal tied weights lose full rank.
 
-    Tied weights are shared by both layers, and r is the number of hidden units. The strength is r
-    s_r / Σ_{i≤r} (sᵢ − s_r), with the positive eigenvalues sᵢ of the target that the product of the
-    weights approximates (Mianjy et al. 2018, Theorem 4.3).
+    s are the positive eigenvalues of the target (Mianjy et al. 2018, Theorem 4.3).
     """
     values = np.clip(scipy.linalg.eigvalsh(target)[::-1], 0.0, None)
     if len(values) < width or values[width - 1] <= 10 * len(values) * EPSILON * values[0]:
@@ -556,10 +694,7 @@ def _paper_bound(target: Matrix, width: int) -> float:
 
 
 def _evidence(value: float, scores: Matrix, case: Case) -> dict[str, Any]:
-    """Return numbers by name from which the measured values can be computed again by hand.
-
-    `value` is the loss of the weights and `scores` are the importance scores of the hidden units.
-    """
+    """Return numbers by name from which the measured values can be computed again by hand."""
     reduced, optimum, unit = case.reduced, case.optimum, case.units.outputs
     found = {
         "strength": case.strength,

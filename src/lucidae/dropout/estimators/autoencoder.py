@@ -28,7 +28,6 @@ from lucidae.base import (
 from lucidae.certificate import Certificate, undecided
 from lucidae.data import LazyOutputMixin, by_blocks, in_memory
 from lucidae.data.kinds import by_chunks, check_batch
-from lucidae.dropout.attributes import deviations_away
 from lucidae.dropout.batches import BlockProblem, check_features, check_problem, loaded_or_problem
 from lucidae.dropout.certificate import claims
 from lucidae.dropout.estimators.blocks import AutoencoderBatchesMixin, merges_moments
@@ -55,7 +54,7 @@ from lucidae.dropout.projection import UnprojectedError, has_many_features, proj
 from lucidae.dropout.reduction import host
 from lucidae.dropout.solvers import assemble
 from lucidae.dropout.theory import strength_of
-from lucidae.dropout.verifier import measure
+from lucidae.dropout.verifier import deviations_away, measure
 from lucidae.dropout.wide import (
     RowMean,
     autoencoder_loss,

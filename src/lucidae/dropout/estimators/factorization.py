@@ -31,8 +31,15 @@ from lucidae.dropout.certificate import (
     LARGEST_GAP,
     certificate_of,
 )
-from lucidae.dropout.completion import complete
-from lucidae.dropout.completion_path import cross_validate_entries
+from lucidae.dropout.completion import (
+    ABSENT,
+    ObservedEntries,
+    check_missing_values,
+    complete,
+    cross_validate_entries,
+    marked,
+    observed_codes,
+)
 from lucidae.dropout.estimators.factors import (
     CompletionState,
     factorised_state,
@@ -46,13 +53,6 @@ from lucidae.dropout.estimators.network import (
 from lucidae.dropout.figures import ATTRIBUTES
 from lucidae.dropout.held_out import SELECTIONS, CrossValidation
 from lucidae.dropout.objectives import LinearProblem
-from lucidae.dropout.observed import (
-    ABSENT,
-    ObservedEntries,
-    check_missing_values,
-    marked,
-    observed_codes,
-)
 from lucidae.dropout.reduction import host, relative_distance
 from lucidae.dropout.theory import checked_dropout, code_map, strength_of
 from lucidae.dropout.verified_completion import (

@@ -16,13 +16,12 @@ from lucidae.arrays import Array, as_double, like, machine_epsilon, namespace
 from lucidae.base import FittedState, reference_array
 from lucidae.certificate import Certificate
 from lucidae.dropout.certificate import CERTIFIED, claims
-from lucidae.dropout.completion import Completion
+from lucidae.dropout.completion import Completion, ObservedEntries, observed_codes
 from lucidae.dropout.equalize import equalized_factors, product_svd
 from lucidae.dropout.estimators.fitted_arrays import representable, shown, weights_of
 from lucidae.dropout.figures import DropoutFigures, ReportedAttributes
 from lucidae.dropout.held_out import CrossValidation
 from lucidae.dropout.objectives import DropoutObjective, LinearProblem, Weights
-from lucidae.dropout.observed import ObservedEntries, observed_codes
 from lucidae.dropout.projection import UnprojectedError
 from lucidae.dropout.reduction import host
 from lucidae.dropout.solvers import ExactSolution, solve
