@@ -16,7 +16,7 @@ NEEDS = {
     APP: ("jinja2", "matplotlib", "pandas", "rich", "typer"),
     PAPERS / "commands.py": ("rich", "typer"),
     PAPERS / "drawings": ("jinja2", "matplotlib"),
-    PAPERS / "embeddings": ("torch",),
+    PAPERS / "embedding_runs.py": ("torch",),
     PAPERS / "pages.py": ("jinja2", "matplotlib"),
     PAPERS / "vae": ("torch",),
 }

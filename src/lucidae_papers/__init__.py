@@ -3,7 +3,6 @@
 The papers are Bao et al. 2020, Mianjy et al. 2018 and Wipf 2023.
 """
 
-from lucidae_papers.catalogue import NAMES, experiment, experiments
 from lucidae_papers.declaration import (
     Cell,
     Curve,
@@ -15,8 +14,7 @@ from lucidae_papers.declaration import (
     own,
     work,
 )
-from lucidae_papers.engine import run
-from lucidae_papers.reproduction import reproduce
+from lucidae_papers.engine import NAMES, experiment, experiments, reproduce, run
 from lucidae_papers.store import Store
 
 __all__ = [

@@ -18,10 +18,8 @@ from lucidae import datasets
 from lucidae.linear.methods import METHODS, MethodSettings, make_method
 from lucidae_app.console import output, print_line, print_written, progress_bar, spinner
 from lucidae_app.streams import mapped_over
-from lucidae_papers.catalogue import NAMES, experiments
-from lucidae_papers.engine import Tick, duration
-from lucidae_papers.outcomes import Counts, Outcome
-from lucidae_papers.reproduction import Reproduction, reproduce
+from lucidae_papers.engine import NAMES, Reproduction, Tick, duration, experiments, reproduce
+from lucidae_papers.verdicts import Counts, Outcome
 
 __all__ = ["catalogue", "data", "list_everything", "reproduce_experiments"]
 

@@ -1,24 +1,29 @@
-"""Do the runs of experiments that have no stored result, on all cores or on an accelerator.
+"""Experiments by name, their runs, and `reproduce`, which runs and judges them.
 
-A run is a `Cell` of `lucidae_papers.declaration`. Every finished cell is stored immediately,
-so that a command that is killed at any moment can be continued. On the processor each cell is
-measured by itself with one BLAS thread, in as many processes as there are cores, and its numbers do
-not depend on which other cells were missing. On an accelerator the cells that belong together are
-measured at once. Inside of ``joblib.parallel_config("dask")`` the cells are measured by the workers
-of a Dask cluster, which must see the folder of the results under the same path.
+Every finished run (a `Cell`) is stored immediately, so that a command that is killed at any moment
+can be continued. On the processor each cell is measured by itself with one BLAS thread, in as many
+processes as there are cores, and its numbers do not depend on which other cells were missing. On an
+accelerator the cells that belong together are measured at once. Inside of
+``joblib.parallel_config("dask")`` the cells are measured by the workers of a Dask cluster, which
+must see the folder of the results under the same path.
 """
 
 from __future__ import annotations
 
+import csv
 import functools
+import io
+import json
 import os
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from importlib import import_module
+from importlib.util import find_spec
 from itertools import groupby, islice
 from pathlib import Path
 from typing import Any
@@ -26,23 +31,80 @@ from typing import Any
 import joblib
 from threadpoolctl import threadpool_limits
 
+from lucidae._version import __version__
 from lucidae.arrays import to_numpy
 from lucidae.arrays.graphs import own_stream
-from lucidae.validation import check_integer, check_number
-from lucidae_papers.declaration import Cell, canonical
+from lucidae.io.atomic import atomic_path
+from lucidae.iteration.progress import CountedBar, elapsed, is_shown
+from lucidae.validation import check_choice, check_integer, check_number, check_verbose
+from lucidae_papers.declaration import SCALES, Cell, Experiment, canonical
 from lucidae_papers.device import cores, is_accelerator, machine, reference, versions
 from lucidae_papers.store import Store
+from lucidae_papers.verdicts import Outcome, judge
 
-__all__ = ["Tally", "Tick", "count", "duration", "run"]
+MODULES = {
+    "lae-landscape": "linear.landscape",
+    "lae-dynamics": "linear.dynamics",
+    "lae-weights": "linear.dynamics:WEIGHTS",
+    "lae-scaling": "linear.scaling",
+    "lae-penalties": "linear.penalties",
+    "lae-minibatch": "linear.dynamics:MINIBATCH",
+    "lae-learning-rates": "linear.dynamics:LEARNING_RATES",
+    "lae-conditioning": "linear.penalties:CONDITIONING",
+    "component-counts": "linear.counts",
+    "dropout-landscape": "dropout:LANDSCAPE",
+    "dropout-paths": "dropout:PATHS",
+    "dropout-convergence": "dropout:CONVERGENCE",
+    "sparse-unit": "sparsity.recovery:UNIT_ROWS",
+    "sparse-scaled": "sparsity.recovery:SCALED_ROWS",
+    "sparse-leadfield": "sparsity.recovery:LEADFIELD",
+    "sparse-noise": "sparsity.recovery:NOISY",
+    "sparse-slices": "sparsity.slices",
+    "sparse-arrays": "sparsity.arrays",
+    "vae-mnist": "vae.mnist",
+    "vae-mnist-fixed": "vae.mnist:FIXED_NOISE",
+    "embeddings-truncation": "embeddings",
+    "vae-manifold": "vae.manifold",
+}
+"""Module of each experiment, in the order of the papers; its declaration is called ``EXPERIMENT``
+unless another name follows the colon."""
 
+NAMES = tuple(MODULES)
+
+NEEDS_TORCH = ("vae-mnist", "vae-mnist-fixed", "vae-manifold", "embeddings-truncation")
+
+
+def available() -> tuple[str, ...]:
+    """Return the names of all experiments; without those that need torch if it is not installed."""
+    torch = find_spec("torch") is not None
+    return tuple(name for name in NAMES if torch or name not in NEEDS_TORCH)
+
+
+@functools.cache
+def experiment(name: str) -> Experiment:
+    """Return the `Experiment` called `name`; raise ValueError if no experiment has this name.
+
+    Examples
+    --------
+    >>> experiment("lae-dynamics").reference
+    'Bao et al. 2020, Figure 2'
+    """
+    if name not in NAMES:
+        raise ValueError(f"no experiment is called {name!r}; expected one of {', '.join(NAMES)}.")
+    module, _, declared = MODULES[name].partition(":")
+    found: Experiment = getattr(import_module(f"lucidae_papers.{module}"), declared or "EXPERIMENT")
+    return found
+
+
+def experiments(names: Iterable[str] = ()) -> list[Experiment]:
+    """Return the experiments with these names; if none is given, all that `available` names."""
+    return [experiment(name) for name in (tuple(names) or available())]
+
+
+# Guess of an accelerator's time for a run relative to the declared cost (seconds of one core).
 ACCELERATED = 0.01
-"""Ratio of an accelerator's time for a run to the declared cost (seconds of one core).
-
-This guess is used until the first runs have been timed.
-"""
-
-WATCH_SECONDS = 0.5
-"""Seconds between two checks of a worker process that its parent process still exists."""
+WATCH_SECONDS = 0.5  # between two checks of a worker process that its parent process still exists
+UNFINISHED = 3  # exit code of a command that reached its time limit before all runs were done
 
 Group = tuple[Cell, ...]
 Report = Callable[["Tick"], None]
@@ -52,27 +114,20 @@ Report = Callable[["Tick"], None]
 class Tick:
     """Progress of `run`: how many runs are done, and the time left."""
 
-    # number of cells that this call has measured, and number of cells that had no stored result
-    # when it started
-    done: int
-    total: int
-    # estimated time for the remaining cells; None before the first cell is done
-    seconds_left: float | None
+    done: int  # cells that this call has measured
+    total: int  # cells that had no stored result when it started
+    seconds_left: float | None  # estimated; None before the first cell is done
 
 
 @dataclass(frozen=True, slots=True)
 class Tally:
     """Numbers of runs that one call of `run` measured, reused and did not start."""
 
-    # numbers of cells that were measured by this call, whose result was already stored, and that
-    # were not measured because the time limit was reached
     measured: int
-    reused: int
-    left: int
+    reused: int  # whose result was already stored
+    left: int  # not measured because the time limit was reached
     seconds: float  # duration of the call
-    # number of cells whose only stored result is that of an earlier version of the computation; it
-    # is not used, and they are measured again
-    outdated: int = 0
+    outdated: int = 0  # measured again: the stored result is that of an earlier version
 
     def __str__(self) -> str:
         """Return the numbers as one line, followed by `note` if there are outdated results."""
@@ -176,10 +231,9 @@ def _groups(cells: Sequence[Cell], batched: bool) -> list[Group]:
 class _Clock:
     """Counter of finished runs, with an estimate of the time left and a time limit.
 
-    A `Work` is the function that does the runs. The costs that its cells declare are proportional
-    to their run times, but the factor depends on the machine and differs between functions. The
-    clock therefore estimates one pace (seconds per unit of cost) for each function from its
-    finished cells, and predicts the sum of pace × cost over the unfinished cells.
+    The costs that the cells of one `Work` declare are proportional to their run times, by a factor
+    that depends on the machine. The clock estimates this pace (seconds per unit of cost) for each
+    function from its finished cells, and predicts the sum of pace × cost over the other cells.
     """
 
     def __init__(
@@ -200,10 +254,7 @@ class _Clock:
         return time.perf_counter() - self.start
 
     def pace(self, work: str) -> float:
-        """Return the seconds per unit of cost of a function that does runs.
-
-        The value is measured; before the first run of the function it is a guess.
-        """
+        """Return the seconds per unit of cost of a function, as measured or guessed."""
         return self.spent[work] / self.paid[work] if self.paid[work] else self.guess
 
     def allows(self, group: Group) -> bool:
@@ -237,11 +288,15 @@ def _at_once(
 ) -> Iterator[tuple[Group, float]]:
     """Do groups of runs in several workers; yield each group with its time in seconds."""
     tasks = (
-        joblib.delayed(_numbered)(number, group, folder, device, os.getpid())
+        joblib.delayed(_numbered)(number, group, folder, device, parent=os.getpid())
         for number, group in enumerate(groups)
         if clock.allows(group)
     )
-    with _threads(clock.workers) if clock.threads else _processes(clock.workers):
+    with (
+        joblib.parallel_config("threading", n_jobs=clock.workers)
+        if clock.threads
+        else _processes(clock.workers)
+    ):
         # A task is taken only when a worker is free, so that the budget is tested at that moment.
         pool = joblib.Parallel(return_as="generator_unordered", pre_dispatch="n_jobs", batch_size=1)
         for number, seconds in pool(tasks):
@@ -261,7 +316,7 @@ def _on_cluster(
     from distributed import as_completed
 
     tasks = (
-        client.submit(_on_worker, number, group, folder.resolve(), device, pure=False)
+        client.submit(_numbered, number, group, folder.resolve(), device, pure=False)
         for number, group in enumerate(groups)
         if clock.allows(group)
     )
@@ -270,15 +325,6 @@ def _on_cluster(
         number, seconds = future.result()
         yield groups[number], seconds
         running.update(islice(tasks, 1))  # so that the budget is tested when a worker is free
-
-
-def _on_worker(number: int, group: Group, folder: Path, device: str) -> tuple[int, float]:
-    return number, measure_and_store(group, folder, device)
-
-
-def _threads(workers: int) -> AbstractContextManager[Any]:
-    context: AbstractContextManager[Any] = joblib.parallel_config("threading", n_jobs=workers)
-    return context
 
 
 def _processes(workers: int) -> AbstractContextManager[Any]:
@@ -311,16 +357,19 @@ def _watch(parent: int) -> None:
 
 
 def _numbered(
-    number: int, group: Group, folder: Path, device: str, parent: int
+    number: int, group: Group, folder: Path, device: str, parent: int | None = None
 ) -> tuple[int, float]:
-    end_with(parent)
+    if parent is not None:
+        end_with(parent)
     return number, measure_and_store(group, folder, device)
 
 
 def measure_and_store(group: Group, folder: Path, device: str) -> float:
     """Do a group of runs, store each result in `folder`, and return how many seconds this took."""
     start, busy = time.perf_counter(), time.process_time()
-    with _one_thread(device), own_stream(reference(device)):
+    # With one BLAS thread the numbers do not depend on the number of processes.
+    limit = nullcontext() if is_accelerator(device) else threadpool_limits(1, user_api="blas")
+    with limit, own_stream(reference(device)):
         try:
             measured = group[0].work([cell.settings for cell in group], device)
         except Exception as error:
@@ -343,17 +392,6 @@ def measure_and_store(group: Group, folder: Path, device: str) -> float:
     return seconds
 
 
-def _one_thread(device: str) -> AbstractContextManager[Any]:
-    """Return a context that limits NumPy to one BLAS thread; on an accelerator it does nothing.
-
-    With one thread the numbers do not depend on the number of processes.
-    """
-    if is_accelerator(device):
-        return nullcontext()
-    limited: AbstractContextManager[Any] = threadpool_limits(1, user_api="blas")
-    return limited
-
-
 def duration(seconds: float) -> str:
     """Return a duration in seconds as text with two units at most."""
     if seconds < 60:
@@ -367,3 +405,146 @@ def duration(seconds: float) -> str:
 def count(cells: int) -> str:
     """Return a number of runs as text."""
     return f"{cells} run{'' if cells == 1 else 's'}"
+
+
+@dataclass(frozen=True, slots=True)
+class Reproduction:
+    """Result of `reproduce`: outcomes, names of unfinished experiments, and the HTML page."""
+
+    outcomes: tuple[Outcome, ...]  # of the experiments whose runs are all done
+    waiting: tuple[str, ...]  # names of the others: the time limit was reached
+    tally: Tally
+    page: Path | None  # None if it was not requested, or no experiment is complete
+
+    @property
+    def holds(self) -> bool:
+        """True if every experiment is complete and confirms every statement that it judges."""
+        return not self.waiting and all(outcome.holds for outcome in self.outcomes)
+
+    @property
+    def exit_code(self) -> int:
+        """Exit code: 3 if a run is missing, 1 if a statement is refuted, otherwise 0."""
+        if self.waiting:
+            return UNFINISHED
+        return 0 if self.holds else 1
+
+
+def reproduce(
+    names: Iterable[str] = (),
+    *,
+    scale: str = "smoke",
+    device: str = "cpu",
+    out: str | os.PathLike[str] = "results",
+    jobs: int | None = None,
+    threads: bool = False,
+    seconds: float | None = None,
+    report: Callable[[Tick], None] | None = None,
+    page: bool = True,
+    notes: str | os.PathLike[str] | None = None,
+    verbose: bool | str = "auto",
+) -> Reproduction:
+    """Run experiments, judge their statements, and write an HTML page, CSV files and verdicts.
+
+    Runs whose results are stored in the folder are not repeated, so that an interrupted call can be
+    continued. It does what the command ``lucidae reproduce`` does; without a page (``page=False``)
+    it needs no optional package.
+
+    Parameters
+    ----------
+    names : iterable of str, default=()
+        Names of experiments; by default all, without those that need torch if it is missing.
+    scale : {"smoke", "paper"}, default="smoke"
+        Small data, or the sizes of the papers.
+    device, jobs, threads, seconds, report
+        As in `run`.
+    out : path-like, default="results"
+        Folder of the results.
+    page : bool, default=True
+        Whether the HTML page is written (extra `cli`).
+    notes : path-like, optional
+        Folder for a summary of each experiment in Markdown, with its figures.
+    verbose : bool or "auto", default="auto"
+        Whether the progress is shown, if `report` is not given.
+
+    Returns
+    -------
+    Reproduction
+        With `outcomes`, `holds`, the names `waiting` of experiments that are not complete, the
+        `tally` of runs, the path of the `page`, and the `exit_code` of the command.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> done = reproduce(["dropout-landscape"], out=tempfile.mkdtemp(), page=False, jobs=1)
+    >>> done.holds
+    True
+    """
+    start = time.perf_counter()
+    check_choice(scale, "scale", SCALES)
+    chosen, folder = experiments(names), Path(out)
+    store = Store(folder / "cells")
+    cells = [cell for one in chosen for cell in one.at(scale).setting.cells()]
+    with _counted(check_verbose(verbose) if report is None else False) as show:
+        tally = run(
+            cells,
+            store,
+            device=device,
+            jobs=jobs,
+            threads=threads,
+            seconds=seconds,
+            report=report or show,
+        )
+    judged = {experiment.name: judge(experiment, scale, store) for experiment in chosen}
+    outcomes = tuple(outcome for outcome in judged.values() if outcome is not None)
+    waiting = tuple(name for name, outcome in judged.items() if outcome is None)
+    for outcome in outcomes:
+        _write(folder / scale / f"{outcome.experiment.name}.csv", _numbers(outcome))
+    verdicts = {
+        "lucidae": __version__,
+        "holds": all(outcome.holds for outcome in outcomes),
+        "experiments": [outcome.to_dict() for outcome in outcomes],
+    }
+    text = json.dumps(verdicts, indent=1, ensure_ascii=False) + "\n"
+    _write(folder / scale / "verdicts.json", text)
+    written = None
+    if page and outcomes:
+        from lucidae_papers.pages import write_page
+
+        target = folder / scale / "index.html"
+        written = write_page(outcomes, target, time.perf_counter() - start, tally.note)
+    if notes is not None:
+        from lucidae_papers.pages import write_notes
+
+        write_notes(outcomes, Path(notes))
+    return Reproduction(outcomes, waiting, tally, written)
+
+
+def _numbers(outcome: Outcome) -> str:
+    """Return the curves of an outcome as the text of a CSV file with columns series, x and y."""
+    stream = io.StringIO()
+    writer = csv.writer(stream, lineterminator="\n")
+    writer.writerow(("series", "x", "y"))
+    for name, curve in outcome.curves.items():
+        writer.writerows(
+            (name, f"{x:.10g}", f"{y:.10g}") for x, y in zip(curve.x, curve.y, strict=True)
+        )
+    return stream.getvalue()
+
+
+def _write(target: Path, text: str) -> None:
+    with atomic_path(target) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+@contextmanager
+def _counted(verbose: bool | str) -> Iterator[Callable[[Tick], None] | None]:
+    """Yield a function that shows the number of finished runs, or None if nothing is shown."""
+    if not is_shown(verbose):
+        yield None
+        return
+    bar = CountedBar("measuring", "runs")
+    try:
+        with elapsed("measuring", verbose):
+            yield lambda tick: bar.show(tick.done, tick.total)
+    finally:
+        bar.close()

@@ -14,8 +14,7 @@ from lucidae_app.report.page import Block, Card, Chapter, Facts, Grid, Note, Plo
 from lucidae_app.report.style import LIGHT
 from lucidae_papers.declaration import VerdictKind
 from lucidae_papers.engine import count, duration
-from lucidae_papers.outcomes import MARKS, WORDS, Counts, Judgement, Outcome
-from lucidae_papers.verdicts import measured
+from lucidae_papers.verdicts import MARKS, WORDS, Counts, Judgement, Outcome, measured
 
 __all__ = ["write_notes", "write_page"]
 

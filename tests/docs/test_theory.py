@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lucidae_papers.catalogue import NAMES
+from lucidae_papers.engine import NAMES
 
 ROOT = Path(__file__).parents[2]
 THEORY = ROOT / "docs" / "theory"

@@ -20,3 +20,13 @@ def toy(tmp_path, monkeypatch):
     get_reusable_executor().shutdown(wait=True)  # processes of earlier tests do not see the folder
     yield importlib.import_module("toy")
     sys.modules.pop("toy", None)
+
+
+@pytest.fixture(scope="session")
+def one_thread():
+    """Use one thread of torch: for small tensors on few cores it is faster than two that wait."""
+    torch = importlib.import_module("torch")
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)

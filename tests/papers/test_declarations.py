@@ -8,13 +8,11 @@ import pytest
 
 import extras
 from lucidae_papers import NAMES, experiment
-from lucidae_papers.catalogue import NEEDS_TORCH, available
-from lucidae_papers.data import DATA, penalties
 from lucidae_papers.declaration import VerdictKind
-from lucidae_papers.engine import run
-from lucidae_papers.outcomes import judge
+from lucidae_papers.engine import NEEDS_TORCH, available, run
+from lucidae_papers.linear.training import DATA, penalties
 from lucidae_papers.store import Store
-from lucidae_papers.verdicts import LABELS, Reported
+from lucidae_papers.verdicts import LABELS, Reported, judge
 from papers.judging import flat
 
 BOTH = [(name, scale) for name in NAMES for scale in ("smoke", "paper")]
@@ -119,7 +117,7 @@ def test_the_papers_settings_are_the_papers():
 
 
 def test_without_torch_the_rest_can_run(monkeypatch):
-    monkeypatch.setattr("lucidae_papers.catalogue.find_spec", lambda name: None)
+    monkeypatch.setattr("lucidae_papers.engine.find_spec", lambda name: None)
     assert set(NAMES) - set(available()) == set(NEEDS_TORCH)
 
 
@@ -200,7 +198,7 @@ UNSTABLE = {"vae-mnist": {"latents"}, "vae-mnist-fixed": {"latents"}}
 
 @pytest.mark.slow
 def test_what_the_smoke_scale_does_not_show(tmp_path):
-    from lucidae_papers.reproduction import reproduce
+    from lucidae_papers.engine import reproduce
 
     done = reproduce(scale="smoke", out=tmp_path, page=False)
     for kind, expected in ((VerdictKind.PAPER, NOT_SEEN_AT_SMOKE_SCALE), (VerdictKind.OWN, {})):

@@ -6,15 +6,15 @@ from numpy.testing import assert_allclose
 
 import extras
 from lucidae.dropout.landscape import scalar_surface
-from lucidae_papers.catalogue import experiment
 from lucidae_papers.declaration import Curve, Measured, Results
-from lucidae_papers.outcomes import Outcome
+from lucidae_papers.engine import experiment
+from lucidae_papers.verdicts import Outcome
 
 extras.require("matplotlib")
 extras.require("jinja2")
 extras.require("pandas")
 
-from lucidae_papers.drawings import landscapes, recovery, training
+from lucidae_papers.drawings import landscapes, sparsity, training
 
 
 def outcome_of(name, measure=None, curves=None):
@@ -38,7 +38,7 @@ def check_numbers(plot, curves, name):
 
 
 def test_condition_numbers_and_their_growth_are_those_of_the_runs():
-    from lucidae_papers.linear.conditioning import QUANTITIES
+    from lucidae_papers.linear.penalties import QUANTITIES
 
     outcome = outcome_of(
         "lae-conditioning", lambda _, i: dict.fromkeys(QUANTITIES, np.array(2.0 * 3.0**i))
@@ -61,7 +61,7 @@ def test_shares_of_right_counts_are_those_of_the_runs():
     assert_allclose(outcome.curves["strength/mle"].y, 0.5)
     assert_allclose(outcome.curves["none/horn"].y, 0.75)
     assert_allclose(outcome.curves["mean/strength/share"].y, (16.0 + np.arange(3)) / 4.0)
-    (plot,) = recovery.counts(outcome)
+    (plot,) = sparsity.counts(outcome)
     check_numbers(plot, outcome.curves, "tails/parallel_analysis")
     assert all(isinstance(words, str) for words in outcome.setting.facts().values())
 
@@ -98,7 +98,7 @@ def test_a_run_that_misses_the_target_needs_at_least_the_limit():
 
 
 def test_decoders_that_equal_the_principal_directions_are_ordered():
-    from lucidae_papers.data import spectrum
+    from lucidae_papers.linear.training import spectrum
 
     setting = experiment("lae-weights").at("smoke").setting
     atoms = spectrum(setting.baseline.data).vectors[:, : setting.baseline.k].T
@@ -155,7 +155,7 @@ def test_success_rates_are_means_over_the_trials(name):
             curve = outcome.curves[f"{criterion}/{method}"]
             assert_allclose(curve.x, setting.active)
             assert_allclose(curve.y, rate)
-    (plot,) = recovery.recovery(outcome)
+    (plot,) = sparsity.recovery(outcome)
     check_numbers(plot, outcome.curves, f"{setting.criterion}/full")
 
 
@@ -205,7 +205,7 @@ def test_deep_vaes_are_drawn_with_their_curves_and_images(name):
     }
     cells = tuple(Measured({"arm": kind}, images[kind], {}) for kind in kinds)
     outcome = Outcome(experiment(name), "smoke", Results(cells), curves, ())
-    drawn, shown = recovery.covariances(outcome)
+    drawn, shown = sparsity.covariances(outcome)
     for series in curves:
         check_numbers(drawn, curves, series)
     for kind in kinds:

@@ -1,10 +1,16 @@
+"""Runs of experiments: stored, continued, in processes and on clusters; the command; devices."""
+
 import contextlib
+import csv
+import json
 import os
 import pickle
+import platform
 import signal
 import subprocess
 import sys
 import time
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
 import joblib
@@ -12,9 +18,8 @@ import numpy as np
 import pytest
 
 from extras import require
-from lucidae_papers.declaration import Cell, Results, Work
-from lucidae_papers.engine import duration, run
-from lucidae_papers.store import Store
+from lucidae_papers import NAMES, Cell, Results, Store, Work, device, experiments, reproduce, run
+from lucidae_papers.engine import duration
 
 
 def numbers(store, cells):
@@ -47,27 +52,17 @@ def test_more_cells_cost_only_themselves(toy, tmp_path):
     assert (tally.measured, tally.reused) == (2, 3)
 
 
-def test_processes_and_groups_give_the_same_numbers(toy, tmp_path):
-    stores = [Store(tmp_path / name) for name in ("turn", "processes", "group", "threads")]
+def test_groups_and_threads_give_the_same_numbers(toy, tmp_path):
+    require("torch")
+    stores = [Store(tmp_path / name) for name in ("turn", "group", "threads")]
     cells = toy.cells(tmp_path / "log")
     run(cells, stores[0], jobs=1)
-    run(cells, stores[1], jobs=2)
-    pytest.importorskip("torch")
-    run(cells, stores[2], device="cpu:0")  # torch's processor: cells that belong together at once
-    run(cells, stores[3], device="cpu:0", jobs=2, threads=True)
+    run(cells, stores[1], device="cpu:0")  # torch's processor: cells that belong together at once
+    run(cells, stores[2], device="cpu:0", jobs=2, threads=True)
     expected = numbers(stores[0], cells)
     for store in stores[1:]:
         assert np.array_equal(numbers(store, cells), expected)
-    assert stores[2].load(cells[0]).about["device"] == "cpu:0"
-
-
-SCRIPT = """
-import sys, toy
-from lucidae_papers.engine import run
-from lucidae_papers.store import Store
-if __name__ == "__main__":
-    run(toy.cells(sys.argv[1], 10, work=toy.gated), Store(sys.argv[2]), jobs=2)
-"""
+    assert stores[1].load(cells[0]).about["device"] == "cpu:0"
 
 
 def test_the_workers_of_a_dask_cluster_measure_the_cells(toy, tmp_path):
@@ -96,39 +91,12 @@ def _transitions(dask_scheduler):
     return dask_scheduler.transition_counter
 
 
-def test_a_killed_run_goes_on_and_ends_with_the_same_numbers(toy, tmp_path):
-    script, log, folder = tmp_path / "script.py", tmp_path / "log", tmp_path / "cells"
-    script.write_text(SCRIPT)
-    process = subprocess.Popen(
-        [sys.executable, script, log, folder], start_new_session=True, env=dict(os.environ)
-    )
-    cells, store = toy.cells(log, 10, work=toy.gated), Store(folder)
-    try:
-        # Seeds 0 to 3 are measured; the others wait, so that the run is killed half-way.
-        assert wait_until(lambda: store.missing(cells) == cells[4:], 60)
-    finally:
-        process.kill()  # SIGKILL to the engine, then to its workers
-        process.wait()
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-    toy.gate(log).touch()
-    tally = run(cells, store, jobs=1)
-    assert (tally.measured, tally.reused) == (6, 4)
-    assert sorted(log.read_text().split()) == [str(seed) for seed in range(10)]
-    whole = Store(tmp_path / "whole")
-    run(cells, whole, jobs=1)
-    assert np.array_equal(numbers(store, cells), numbers(whole, cells))
-    files = [path for path in folder.rglob("*.npz") if not path.name.startswith(".")]
-    assert len(files) == 10, "half a file was taken for a whole one"
-
-
-KILLED = """
+SCRIPT = """
 import sys, time, toy
-from lucidae_papers.engine import run
-from lucidae_papers.store import Store
+from lucidae_papers import Store, run
 if __name__ == "__main__":
-    log, folder, pause = sys.argv[1:]
-    run(toy.cells(log, 4, float(pause), work=toy.sleep), Store(folder), jobs=2)
+    log, folder, work = sys.argv[1:]
+    run(toy.cells(log, 10, work=getattr(toy, work)), Store(folder), jobs=2)
     time.sleep(600)
 """
 
@@ -142,38 +110,59 @@ def alive(pid):
     return state not in "ZX"
 
 
-def wait_until(condition, seconds):
+def wait_until(condition, seconds=60):
     deadline = time.monotonic() + seconds
     while not condition() and time.monotonic() < deadline:
         time.sleep(0.05)
     return condition()
 
 
-@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")
-@pytest.mark.parametrize("pause", [300.0, 0.05], ids=["at work", "idle"])
-def test_workers_end_with_a_killed_parent(toy, tmp_path, pause):
-    script, log = tmp_path / "script.py", tmp_path / "log"
-    script.write_text(KILLED)
-    command = [sys.executable, script, log, tmp_path / "cells", str(pause)]
-    process = subprocess.Popen(command, start_new_session=True, env=dict(os.environ))
+@pytest.fixture
+def killed_when(toy, tmp_path):
+    """Return a function that kills a run in two processes when a condition on its store holds.
 
-    def workers():
-        return {int(line) for line in log.read_text().split()} if log.exists() else set()
+    It makes sure that the workers end, too, where the system tells which processes run.
+    """
 
-    try:
-        assert wait_until(lambda: len(workers()) >= (2 if pause > 1 else 1), 60)
-        if pause < 1:
-            store, cells = Store(tmp_path / "cells"), toy.cells(log, 4, pause, work=toy.sleep)
-            assert wait_until(lambda: not store.missing(cells), 60)
-        pids = workers()
-        assert all(map(alive, pids))
-        process.kill()
-        process.wait()
-        assert wait_until(lambda: not any(map(alive, pids)), 60), "a worker outlived its parent"
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+    def kill(work, condition):
+        script, log, folder = tmp_path / "script.py", tmp_path / "log", tmp_path / "cells"
+        script.write_text(SCRIPT)
+        command = [sys.executable, script, log, folder, work]
+        process = subprocess.Popen(command, start_new_session=True, env=dict(os.environ))
+        cells, store = toy.cells(log, 10, work=getattr(toy, work)), Store(folder)
+        try:
+            assert wait_until(lambda: condition(store, cells))
+            workers = {int(line) for line in toy.workers(log).read_text().split()}
+            assert all(map(alive, workers)) or not Path("/proc/self/stat").exists()
+            process.kill()
+            process.wait()
+            assert wait_until(lambda: not any(map(alive, workers))), "a worker outlived its parent"
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        return cells, store, log
+
+    return kill
+
+
+def test_a_killed_run_ends_its_workers_and_goes_on_to_the_same_numbers(toy, tmp_path, killed_when):
+    # Seeds 0 to 3 are measured; the others wait, so that the run is killed half-way.
+    cells, store, log = killed_when("gated", lambda store, cells: store.missing(cells) == cells[4:])
+    toy.gate(log).touch()
+    tally = run(cells, store, jobs=1)
+    assert (tally.measured, tally.reused) == (6, 4)
+    assert sorted(log.read_text().split()) == [str(seed) for seed in range(10)]
+    whole = Store(tmp_path / "whole")
+    run(cells, whole, jobs=1)
+    assert np.array_equal(numbers(store, cells), numbers(whole, cells))
+    files = [path for path in store.folder.rglob("*.npz") if not path.name.startswith(".")]
+    assert len(files) == 10, "half a file was taken for a whole one"
+
+
+@pytest.mark.slow
+def test_idle_workers_end_with_a_killed_parent(killed_when):
+    killed_when("measure", lambda store, cells: not store.missing(cells))
 
 
 def test_exact_settings_versions_and_seconds_are_stored(toy, tmp_path):
@@ -236,3 +225,170 @@ def test_one_result_is_found_by_its_settings(toy, tmp_path):
         results.one(seed=9)
     with pytest.raises(ValueError, match=r"3 runs have the settings {}"):
         results.one()
+
+
+@pytest.fixture
+def claimed(toy, tmp_path, monkeypatch):
+    """Put a toy experiment with a claim of our choice in the place of all experiments."""
+
+    def put(bound):
+        experiment = toy.experiment(tmp_path / "log", bound)
+        monkeypatch.setattr("lucidae_papers.engine.experiments", lambda names=(): [experiment])
+        return experiment
+
+    return put
+
+
+@pytest.fixture
+def command(capsys, tmp_path):
+    """Return a function from arguments of ``lucidae reproduce`` to (exit code, output, errors)."""
+    require("typer")
+    require("jinja2")
+    from lucidae_app import main
+
+    def call(*arguments):
+        with pytest.raises(SystemExit) as end:
+            main(["reproduce", "--out", str(tmp_path / "out"), "--jobs", "1", *arguments])
+        captured = capsys.readouterr()
+        return end.value.code, captured.out, captured.err
+
+    return call
+
+
+def test_a_true_claim_gives_exit_code_0(claimed, command, tmp_path):
+    claimed(2.0)
+    code, out, _ = command()
+    assert code == 0
+    assert "1 of 1 claims of the paper seen; 1 of 1 findings of our own hold; 1 value rep" in out
+    assert "Not seen here" not in out
+    assert (tmp_path / "out" / "smoke" / "index.html").exists()
+
+
+def test_a_deliberately_wrong_claim_gives_exit_code_1(claimed, command, tmp_path):
+    claimed(0.5)
+    code, out, _ = command()
+    assert code == 1
+    assert "0 of 1 claims of the paper seen; 1 of 1 findings of our own hold" in out
+    assert "Not seen here" in out
+    verdicts = json.loads((tmp_path / "out" / "smoke" / "verdicts.json").read_text())
+    assert verdicts["holds"] is False
+    (stored,) = verdicts["experiments"]
+    kinds = {"small": "not seen", "large": "not judged", "mean": "holds"}
+    assert {one["name"]: one["verdict"] for one in stored["statements"]} == kinds
+    claims = [(one["kind"], one["holds"]) for one in stored["claims"]]
+    assert claims == [("the paper's claim", False), ("our own finding", True), ("reported", None)]
+    assert (stored["claims"][0]["value"], stored["claims"][0]["threshold"]) == (1.0, 0.5)
+
+
+def test_a_run_out_of_time_is_not_complete_and_can_go_on(claimed, command):
+    claimed(2.0)
+    code, out, _ = command("--seconds", "0")
+    assert code == 3
+    assert "toy" in out
+    assert "not complete: run the same command again" in out
+    assert command()[0] == 0
+
+
+def test_cells_can_be_packed_and_taken_in_elsewhere(claimed, tmp_path):
+    experiment = claimed(2.0)
+    there, here = Store(tmp_path / "there" / "cells"), Store(tmp_path / "here" / "cells")
+    reproduce(out=tmp_path / "there", jobs=1, page=False)
+    cells = experiment.at("smoke").setting.cells()
+    assert there.pack(tmp_path / "packed.zip", cells) == here.unpack(tmp_path / "packed.zip") == 4
+    tally = reproduce(out=tmp_path / "here", jobs=1, page=False).tally
+    assert (tally.measured, tally.reused) == (0, 4)
+    assert len((tmp_path / "log").read_text().split()) == 4
+
+
+def test_numbers_and_settings_lie_beside_the_verdicts(claimed, tmp_path):
+    claimed(2.0)
+    done = reproduce(out=tmp_path / "out", jobs=1, page=False)
+    assert done.holds
+    assert done.page is None
+    with (tmp_path / "out" / "smoke" / "toy.csv").open() as stream:
+        rows = list(csv.DictReader(stream))
+    assert {row["series"] for row in rows} == {"mean", "one"}
+    verdicts = json.loads((tmp_path / "out" / "smoke" / "verdicts.json").read_text())
+    (stored,) = verdicts["experiments"]
+    assert stored["setting"] == {"cells": "4"}
+    assert stored["cells"] == 4
+    assert stored["versions"]["numpy"]
+    assert stored["machines"]
+
+
+def test_errors_are_one_sentence_and_exit_code_2(command, tmp_path):
+    code, _, err = command("nonsense")
+    assert code == 2
+    assert err.startswith("no experiment is called 'nonsense'; expected one of ")
+    assert err.count("\n") == 1
+    with pytest.raises(ValueError, match="scale='huge'"):
+        reproduce(scale="huge", out=tmp_path)
+
+
+BARE = """
+import sys
+for name in ("matplotlib", "rich", "typer", "jinja2"):
+    sys.modules[name] = None
+from lucidae_papers import reproduce
+if __name__ == "__main__":
+    done = reproduce(["dropout-landscape"], jobs=1, out=sys.argv[1], page=False)
+    print(done.outcomes[0].counts)
+    sys.exit(done.exit_code)
+"""
+
+
+def test_a_machine_without_the_extras_can_do_the_work(tmp_path):
+    command = [sys.executable, "-c", BARE, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "4 of 4 claims of the paper seen" in done.stdout
+    assert (tmp_path / "smoke" / "dropout-landscape.csv").exists()
+
+
+def test_every_experiment_says_what_it_shows():
+    assert [one.name for one in experiments(NAMES)] == list(NAMES)
+    assert all(len(one.shows.split()) > 3 for one in experiments(NAMES))
+
+
+def test_a_device_that_is_absent_is_refused():
+    require("torch")
+    with pytest.raises(ValueError, match="device='nonsense' is not available here"):
+        device.reference("nonsense")
+
+
+def test_an_accelerator_is_named_after_its_torch_device():
+    torch = require("torch")
+    assert device.reference("meta").dtype == torch.float64
+    assert device.machine("meta") == "meta"
+
+
+def test_the_processor_has_a_name_without_proc(monkeypatch):
+    def absent(self, **options):
+        raise FileNotFoundError(self)
+
+    monkeypatch.setattr(Path, "read_text", absent)
+    assert device.machine("cpu") == f"{platform.machine()}, {device.cores()} cores"
+    monkeypatch.setattr(Path, "read_text", lambda self, **options: "flags: none\n")
+    assert device.machine("cpu").startswith(platform.machine())
+    monkeypatch.setattr(Path, "read_text", lambda self, **options: "model name\t: A chip\n")
+    assert device.machine("cpu") == f"A chip, {device.cores()} cores"
+
+
+def test_all_cores_count_where_the_system_has_no_affinity(monkeypatch):
+    monkeypatch.delattr(os, "sched_getaffinity", raising=False)
+    monkeypatch.setattr(os, "cpu_count", lambda: 7)
+    assert device.cores() == 7
+    monkeypatch.setattr(os, "cpu_count", lambda: None)
+    assert device.cores() == 1
+
+
+def test_packages_without_metadata_have_an_unknown_version(monkeypatch):
+    def lost(package):
+        if package == "scipy":
+            raise PackageNotFoundError(package)
+        return "1.0"
+
+    monkeypatch.setattr(device, "version", lost)
+    found = device.versions()
+    assert (found["scipy"], found["numpy"]) == ("unknown", "1.0")
+    assert found["python"] == platform.python_version()

@@ -7,10 +7,9 @@ import numpy as np
 import pytest
 
 from lucidae.io.atomic import save_arrays
-from lucidae_papers.catalogue import available, experiment
 from lucidae_papers.declaration import SCALES, Cell, Work, work
-from lucidae_papers.engine import run
-from lucidae_papers.linear.conditioning import measure as conditions
+from lucidae_papers.engine import available, experiment, run
+from lucidae_papers.linear.penalties import measure_conditioning as conditions
 from lucidae_papers.store import WORKS_OF_0_1_0, Store
 
 ABOUT = {"seconds": 1.0, "versions": {"numpy": "2"}, "machine": "any", "device": "cpu"}

@@ -1,14 +1,28 @@
+"""Verdicts: which claims hold, and what a page, a note and a count say of a refuted one."""
+
+import json
 import math
 
 import numpy as np
 import pytest
 
-from lucidae_papers.declaration import Curve
+import extras
+from lucidae_papers.declaration import (
+    Curve,
+    Experiment,
+    Measured,
+    Results,
+    Scale,
+    Statement,
+    VerdictKind,
+    own,
+)
 from lucidae_papers.verdicts import (
     Agree,
     AtLeast,
     AtMost,
     Between,
+    Counts,
     Falls,
     Ordered,
     Outweighs,
@@ -16,6 +30,7 @@ from lucidae_papers.verdicts import (
     Sooner,
     arrival,
     figures,
+    judge_results,
     measured,
 )
 
@@ -141,3 +156,215 @@ def test_a_statement_names_the_grid_and_the_bound():
 def test_a_reported_figure_is_formatted_like_a_judged_one():
     claim = Reported("fast", at=100, says="the fast one").judge(CURVES, "nobody")
     assert measured(claim) == "0.1"
+
+
+ABOUT = {
+    "machine": "a machine",
+    "seconds": 1.0,
+    "versions": {"numpy": np.__version__},
+}
+
+
+class Fixed:
+    """A setting whose curves are given."""
+
+    def __init__(self, **curves):
+        self.given = curves
+
+    def cells(self):
+        return []
+
+    def curves(self, results):
+        return self.given
+
+    def facts(self):
+        return {"data": "given"}
+
+
+def experiment(error, bound=0.5, early=100.0):
+    curves = {
+        "error": Curve([1, 2], [0.9, error], "epoch"),
+        "gap": Curve([0], [0.1]),
+        "fast": Curve([1, early, 1000], [0.9, 0.1, 0.1], "epoch"),
+        "never": Curve([1, 100, 1000], [0.9, 0.8, 0.7], "epoch"),
+    }
+    scale = Scale(
+        Fixed(**curves),
+        {
+            "error": (AtMost("error", bound, says="error of the model"),),
+            "fast": (Sooner("fast", "never", 0.2, factor=5.0, says="fast against never"),),
+            "gap": (AtLeast("gap", 0.0, says="the gap"),),
+        },
+        reported=(Reported("error", at=1, says="error at first"),),
+        unjudged={"large": "the data are small."},
+    )
+    return Experiment(
+        name="given",
+        title="A subject",
+        reference="Nobody 2020, Figure 1",
+        shows="curves that are given",
+        about="Two curves are compared.",
+        statements={
+            "error": Statement("The model has a low error."),
+            "fast": Statement("The model is fast."),
+            "large": Statement("This scales to large data."),
+            "gap": own("There is a gap."),
+        },
+        scales={"smoke": scale},
+        draw=lambda outcome: [],
+    )
+
+
+def outcome(error, **settings):
+    results = Results((Measured({}, {}, ABOUT),))
+    return judge_results(experiment(error, **settings), "smoke", results)
+
+
+def test_kinds_are_counted_separately():
+    both = [outcome(0.2), outcome(0.7)]
+    assert Counts.of(both) == Counts(seen=3, claims=4, held=2, findings=2, reported=2, unjudged=2)
+    assert str(both[1].counts) == (
+        "1 of 2 claims of the paper seen; 1 of 1 findings of our own hold; 1 value reported; "
+        "1 not judged at this scale"
+    )
+    assert both[0].holds
+    assert not both[1].holds
+
+
+def test_a_finding_of_our_own_is_never_a_claim_of_the_paper():
+    (finding,) = outcome(0.2).of_kind(VerdictKind.OWN)
+    assert finding.verdict == "holds"
+    assert finding.prose == "Our own finding: There is a gap."
+    assert "seen" not in finding.prose
+    with pytest.raises(ValueError, match="expected PAPER or OWN"):
+        Statement("This is reported.", VerdictKind.REPORTED)
+
+
+def test_the_prose_of_a_refuted_claim_says_so():
+    seen, refuted = (outcome(error).judgements[0].prose for error in (0.2, 0.7))
+    assert seen == "The paper says: The model has a low error. Seen here."
+    assert refuted == (
+        "The paper says: The model has a low error. Not seen here: error of the model: at most 0.5 "
+        "at epoch 2 (measured 0.7)."
+    )
+
+
+def test_a_refuted_finding_is_no_finding():
+    refuted = outcome(0.2)
+    gap = Curve([0], [-1.0])
+    declared = refuted.experiment
+    declared.scales["smoke"].setting.given["gap"] = gap
+    again = judge_results(declared, "smoke", refuted.results)
+    (finding,) = again.of_kind(VerdictKind.OWN)
+    assert finding.verdict == "does not hold"
+    assert finding.prose.startswith("Our own expectation: There is a gap. This run does not confi")
+
+
+def page_of(outcomes, tmp_path):
+    for package in ("matplotlib", "jinja2"):
+        extras.require(package)
+    from lucidae_papers.pages import write_page
+
+    return write_page(outcomes, tmp_path / "page.html", 1.0).read_text("utf-8")
+
+
+def test_the_page_of_a_refuted_run_says_so(tmp_path):
+    text = page_of([outcome(0.7)], tmp_path)
+    assert "1 of 2" in text
+    assert "Claims of the papers that our runs do not confirm at this scale" in text
+    assert "✗ given: The model has a low error." in text
+    assert "Not seen here: error of the model: at most 0.5 at epoch 2 (measured 0.7)." in text
+    assert "<td>not seen</td>" in text
+    # The sentence of a claim never stands alone: "The paper says" or a row with its verdict.
+    for before in text.split("The model has a low error.")[:-1]:
+        assert before.endswith(("The paper says: ", "<strong>", "given: "))
+
+
+def test_the_page_of_a_confirmed_run_counts_by_kind(tmp_path):
+    text = page_of([outcome(0.2)], tmp_path)
+    for figure, meaning in (
+        ("2 of 2", "claims of the papers seen"),
+        ("1 of 1", "findings of our own hold"),
+        ("1", "values only reported"),
+    ):
+        assert f"<dt>{meaning}</dt><dd>{figure}</dd>" in text
+    assert "ot seen at" not in text
+    assert "Not seen here" not in text
+    assert "Not judged at this scale: the data are small." in text
+    assert "One statement cannot be judged at this scale" in text
+
+
+def test_the_note_of_a_refuted_run_says_so(tmp_path):
+    for package in ("matplotlib", "jinja2"):
+        extras.require(package)
+    from lucidae_papers.pages import write_notes
+
+    index = write_notes([outcome(0.7)], tmp_path).read_text("utf-8")
+    note = (tmp_path / "given.md").read_text("utf-8")
+    assert "**not seen**" in note
+    assert "| the paper's claim: seen |" in note
+    assert "| our own finding: holds |" in note
+    assert "| reported |" in note
+    assert "| This scales to large data. | | the paper's claim: not judged |" in note
+    assert "three kinds of" in index
+
+
+def test_a_value_is_never_measured_inf_or_nan():
+    late = outcome(0.2)
+    rows = {claim.name: claim for claim in late.claims}
+    assert rows["fast before never"].value == 10.0
+    assert "10 (a lower bound: the second curve did not fall to 0.2)" in late.summary()
+    lost = outcome(math.nan)
+    assert "measured not finite: a run diverged" in lost.summary()
+    assert lost.judgements[0].verdict == "not seen"
+    curves = {"one": Curve([0], [1.0]), "zero": Curve([0], [0.0])}
+    ratio = Outweighs("one", "zero", 2.0, says="one over zero").judge(curves, "nobody")
+    assert ratio.advice == "the second quantity is zero"
+    for text in (late.summary(), lost.summary()):
+        assert "inf" not in text
+        assert "nan" not in text
+
+
+def test_a_run_that_never_reaches_the_level_is_not_seen():
+    curves = {"a": Curve([1, 9], [1.0, 0.9]), "b": Curve([1, 9], [1.0, 0.8])}
+    claim = Sooner("a", "b", 0.1, says="a against b").judge(curves, "nobody")
+    assert claim.holds is False
+    assert claim.advice == "the first curve did not fall to 0.1"
+
+
+def test_the_file_of_verdicts_has_the_fields_of_earlier_versions_and_the_kind():
+    stored = json.loads(json.dumps(outcome(0.7).to_dict()))
+    assert {"name", "reference", "scale", "setting", "holds", "claims", "cells"} <= {*stored}
+    for claim in stored["claims"]:
+        assert {"name", "statement", "reference", "value", "threshold", "holds"} <= {*claim}
+        assert claim["kind"] in [kind.value for kind in VerdictKind]
+    assert [one["verdict"] for one in stored["statements"]] == [
+        "not seen",
+        "seen",
+        "not judged",
+        "holds",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("expect", "unjudged"),
+    [
+        ({}, {}),
+        ({"a": ()}, {}),
+        ({"a": (AtMost("x", 1.0),)}, {"a": "a reason."}),
+        ({"a": (AtMost("x", 1.0),), "b": (AtMost("x", 1.0),)}, {}),
+    ],
+    ids=["forgotten", "no verdict", "both", "unknown"],
+)
+def test_a_statement_that_is_neither_judged_nor_excused_is_refused(expect, unjudged):
+    with pytest.raises(ValueError, match="expected each of"):
+        Experiment(
+            name="given",
+            title="A subject",
+            reference="nobody",
+            shows="nothing",
+            about="Nothing.",
+            statements={"a": Statement("A holds.")},
+            scales={"smoke": Scale(Fixed(), expect, unjudged=unjudged)},
+            draw=lambda outcome: [],
+        )

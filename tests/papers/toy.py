@@ -18,12 +18,18 @@ from lucidae_papers.verdicts import AtMost, Reported
 @work("toy.work/1")
 def measure(group, device):
     for settings in group:
-        with Path(settings["log"]).open("a") as log:
+        with Path(settings["log"]).open("a") as log, workers(settings["log"]).open("a") as ids:
             log.write(f"{settings['seed']}\n")
+            ids.write(f"{os.getpid()}\n")
         time.sleep(settings["pause"])
     return [
         {"values": np.random.default_rng(settings["seed"]).standard_normal(5)} for settings in group
     ]
+
+
+def workers(log):
+    """Return the file with the numbers of the processes that measure cells that log in `log`."""
+    return Path(f"{log}-workers")
 
 
 @work("toy.gated/1")
@@ -38,16 +44,6 @@ def gated(group, device):
 def gate(log):
     """Return the file for which cells wait that log in the file `log`."""
     return Path(f"{log}-gate")
-
-
-@work("toy.sleep/1")
-def sleep(group, device):
-    """Leave the number of the process in the log, and take some time."""
-    for settings in group:
-        with Path(settings["log"]).open("a") as log:
-            log.write(f"{os.getpid()}\n")
-        time.sleep(settings["pause"])
-    return [{"values": np.zeros(1)} for _ in group]
 
 
 @work("toy.broken/1")

@@ -15,8 +15,8 @@ from scipy.interpolate import RegularGridInterpolator
 from lucidae.dropout.landscape import scalar_surface
 from lucidae_app.report.page import Block, Card, Plot
 from lucidae_app.report.style import LIGHT, drawing, new_figure
-from lucidae_papers.drawings.common import numbers
-from lucidae_papers.outcomes import Outcome
+from lucidae_papers.drawings.training import numbers
+from lucidae_papers.verdicts import Outcome
 
 SHADES = "cividis"
 RINGS, SPOKES = 21, 61

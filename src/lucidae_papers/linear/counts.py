@@ -392,5 +392,5 @@ EXPERIMENT = Experiment(
             REPORTED,
         ),
     },
-    draw=Drawing("recovery", "counts"),
+    draw=Drawing("sparsity", "counts"),
 )

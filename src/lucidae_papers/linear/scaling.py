@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from lucidae.linear.simulation import epochs_to_alignment
-from lucidae_papers.data import DATA
 from lucidae_papers.declaration import (
     Arrays,
     Cell,
@@ -25,7 +24,7 @@ from lucidae_papers.declaration import (
     own,
     work,
 )
-from lucidae_papers.linear.training import START, START_WORDS, STOCHASTIC, plan_of, run_of
+from lucidae_papers.linear.training import DATA, START, START_WORDS, STOCHASTIC, plan_of, run_of
 from lucidae_papers.verdicts import (
     LABELS,
     AtLeast,
@@ -48,7 +47,7 @@ of a run.
 class EpochsToAlignment:
     """Settings of runs that train until the decoder is nearly aligned with the principal axes."""
 
-    data: str  # A name of `lucidae_papers.data`
+    data: str  # A name of `lucidae_papers.linear.training`
     sizes: tuple[int, ...]  # numbers of latents
     # learning rates for at most 50 latents and for more than 50
     rates: Mapping[tuple[str, str], tuple[float, float]]

@@ -27,7 +27,7 @@ from lucidae_papers.declaration import (
     own,
     work,
 )
-from lucidae_papers.sparsity.methods import group_lasso
+from lucidae_papers.sparsity.recovery import group_lasso
 from lucidae_papers.verdicts import LABELS, AtLeast, AtMost, Ordered, Reported, Where
 
 __all__ = ["EXPERIMENT", "SPECTRA", "ArrayStudy", "measure", "resolved"]
@@ -346,5 +346,5 @@ EXPERIMENT = Experiment(
             REPORTED,
         ),
     },
-    draw=Drawing("recovery", "arrays"),
+    draw=Drawing("sparsity", "arrays"),
 )

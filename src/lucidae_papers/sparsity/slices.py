@@ -251,5 +251,5 @@ EXPERIMENT = Experiment(
         "smoke": Scale(Slices(6), EXPECT),
         "paper": Scale(Slices(200), EXPECT),
     },
-    draw=Drawing("recovery", "slices"),
+    draw=Drawing("sparsity", "slices"),
 )

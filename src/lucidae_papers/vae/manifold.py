@@ -206,7 +206,7 @@ class Manifold:
 
         At smoke scale they have fewer epochs.
         """
-        from lucidae_papers.vae.comparison import cell_settings
+        from lucidae_papers.vae.training import cell_settings
 
         cells = []
         for settings in cell_settings(self.scale)[:2]:
@@ -219,7 +219,7 @@ class Manifold:
 
     def _digits(self) -> list[Cell]:
         """Return runs that train small networks of `vae-mnist` and find their best posteriors."""
-        from lucidae_papers.vae.comparison import cell_settings
+        from lucidae_papers.vae.training import cell_settings
 
         cells = []
         for settings in cell_settings("smoke"):
@@ -448,5 +448,5 @@ EXPERIMENT = Experiment(
         ),
         "paper": Scale(PAPER, expected(PAPER), reported(PAPER)),
     },
-    draw=Drawing("manifold", "costs"),
+    draw=Drawing("sparsity", "costs"),
 )

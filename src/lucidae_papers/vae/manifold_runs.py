@@ -13,10 +13,17 @@ from lucidae.nn.hadamard import hadamard_gap
 from lucidae.nn.layers import Tensor
 from lucidae.nn.vae import negative_log_likelihood
 from lucidae_papers.declaration import work
-from lucidae_papers.vae.batched import Design, Source, VaeRun, VaeStack, decode, padded
-from lucidae_papers.vae.best_posteriors import EVALUATED_DRAWS, best_losses
-from lucidae_papers.vae.comparison import SOURCES, RunSettings, as_tensor, fit_model
-from lucidae_papers.vae.training import seeded
+from lucidae_papers.vae.batched import (
+    EVALUATED_DRAWS,
+    Design,
+    Source,
+    VaeRun,
+    VaeStack,
+    best_losses,
+    decode,
+    padded,
+)
+from lucidae_papers.vae.training import SOURCES, RunSettings, as_tensor, fit_model, seeded
 
 __all__ = ["measure", "measure_best", "measure_images", "measure_tuned"]
 

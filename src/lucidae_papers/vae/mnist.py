@@ -33,7 +33,7 @@ DATA = {
 class Comparison:
     """Settings: networks of equal size with both kinds of posterior covariance; needs PyTorch."""
 
-    scale: str  # name of the settings in `lucidae_papers.vae.comparison`
+    scale: str  # name of the settings in `lucidae_papers.vae.training`
     seconds: float  # approximate seconds per run
     # noise variance γ of the decoder: learned by each model, or fixed
     noise_variance: str | float = "learn"
@@ -45,15 +45,15 @@ class Comparison:
         return [Cell(study.measure, one, self.seconds) for one in settings]
 
     def _study(self) -> Any:
-        """Import and return `lucidae_papers.vae.comparison`, which needs PyTorch."""
+        """Import and return `lucidae_papers.vae.training`, which needs PyTorch."""
         try:
-            from lucidae_papers.vae import comparison
+            from lucidae_papers.vae import training
         except ImportError as error:
             raise ValueError(
                 "the experiments on deep VAEs need PyTorch, which is not installed: "
                 f"{install_command('torch')}."
             ) from error
-        return comparison
+        return training
 
     def curves(self, results: Results) -> Curves:
         """Return each measured quantity over the epochs, averaged over the seeds.
@@ -172,7 +172,7 @@ EXPERIMENT = Experiment(
     about=ABOUT,
     statements=STATEMENTS,
     scales=scales("learn", "learn"),
-    draw=Drawing("recovery", "covariances"),
+    draw=Drawing("sparsity", "covariances"),
 )
 
 
@@ -185,5 +185,5 @@ FIXED_NOISE = Experiment(
     "both have the same trade-off between the error and the KL divergence.",
     statements=STATEMENTS,
     scales=scales(0.05, 0.02),
-    draw=Drawing("recovery", "covariances"),
+    draw=Drawing("sparsity", "covariances"),
 )

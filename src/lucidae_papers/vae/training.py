@@ -1,4 +1,4 @@
-"""Train a VAE with Adam: reproducible from a seed, resumable, evaluated after every epoch."""
+"""Training of VAEs (torch), and the runs that compare full with diagonal posterior covariance."""
 
 from __future__ import annotations
 
@@ -6,26 +6,26 @@ import json
 import math
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
 
 from lucidae.arrays import to_numpy
+from lucidae.datasets import fetch_mnist, load_digits
 from lucidae.io.atomic import load_arrays, save_arrays
-from lucidae.iteration import Below, History, Solution, Status, iterate
+from lucidae.iteration import Below, History, ProgressBar, Solution, Status, iterate
 from lucidae.metrics import active_dimensions
 from lucidae.nn.collapse import active_directions
 from lucidae.nn.layers import Tensor, evaluation, full_precision
 from lucidae.nn.posteriors import GaussianHead
-from lucidae.nn.vae import NoiseVariance, negative_log_likelihood
+from lucidae.nn.vae import VAE, NoiseVariance, negative_log_likelihood
 from lucidae.validation import check_choice, check_integer, check_number
-
-__all__ = ["Training", "TrainingSettings", "evaluate", "seeded", "train"]
+from lucidae_papers.declaration import work
 
 PRECISIONS = {"float32": None, "bfloat16": torch.bfloat16}
 
@@ -348,3 +348,178 @@ def _measure(model: Any, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     kl = torch.sum(posterior.kl(), dtype=torch.float64)
     covariance = posterior.covariance.sum(0).double()
     return torch.stack([*errors, kl]), covariance, posterior.mean, posterior.variance
+
+
+COVARIANCES = ("full", "diagonal")
+N_IMAGES = 10
+"""Number of images that are reconstructed, and of samples that are drawn, for the page."""
+
+Images = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class RunSettings:
+    """Settings of the runs at one scale: size of the networks, training, and seeds."""
+
+    latent_dim: int  # number of latents; well above what the data need, so that some are not used
+    width: int  # size of the residual networks; see `VAE.resnet`
+    blocks: int
+    stages: int
+    features: int
+    # settings of the training; their seed is replaced by each of `seeds`
+    training: TrainingSettings
+    # for each seed, one model with full and one with diagonal covariance is trained
+    seeds: tuple[int, ...]
+    # noise variance γ of the decoder, for values in [0, 1]. A learned γ equals the error of its own
+    # model; a fixed number gives both models the same trade-off between error and KL
+    noise_variance: str | float = "learn"
+
+    def __post_init__(self) -> None:
+        if self.noise_variance != "learn":
+            check_number(self.noise_variance, "noise_variance", low=0.0, open_low=True)
+
+    @classmethod
+    def of(cls, settings: Mapping[str, Any]) -> Self:
+        """Return the `RunSettings` from the dictionary that `dataclasses.asdict` made of them."""
+        training = TrainingSettings(**settings["training"])
+        return cls(**{**settings, "training": training, "seeds": tuple(settings["seeds"])})
+
+    def model(self, shape: Any, kind: str, seed: int) -> VAE:
+        """Return an untrained VAE for images of the given shape, with the covariance `kind`.
+
+        With the same seed, the models with full and with diagonal covariance start with the same
+        weights.
+        """
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            return VAE.resnet(
+                shape,
+                self.latent_dim,
+                covariance=kind,
+                width=self.width,
+                blocks=self.blocks,
+                stages=self.stages,
+                features=self.features,
+                noise_variance=self.noise_variance,
+            )
+
+
+RUNS = {
+    "smoke": RunSettings(
+        latent_dim=16,
+        width=8,
+        blocks=1,
+        stages=1,
+        features=64,
+        training=TrainingSettings(epochs=12, batch_size=150, learning_rate=1.2e-2),
+        seeds=(0,),
+    ),
+    "paper": RunSettings(
+        latent_dim=128,
+        width=32,
+        blocks=1,
+        stages=2,
+        features=256,
+        training=TrainingSettings(epochs=30, batch_size=256, precision="bfloat16", compiled=True),
+        seeds=(0, 1, 2),
+    ),
+}
+
+
+def digits() -> tuple[Images, Images]:
+    """Return scikit-learn's digits, 8 × 8 pixels in [0, 1]: 1500 to train, 297 to evaluate."""
+    images = load_digits().images
+    return images[:1500], images[1500:]
+
+
+def mnist() -> tuple[Images, Images]:
+    """Return the training and the test images of MNIST, with pixels in [0, 1]."""
+    return fetch_mnist("train").images, fetch_mnist("test").images
+
+
+SOURCES: dict[str, Callable[[], tuple[Images, Images]]] = {"digits": digits, "mnist": mnist}
+
+
+def cell_settings(scale: str, noise_variance: str | float = "learn") -> list[dict[str, Any]]:
+    """Return the settings of every run at a scale: both kinds of covariance for each seed.
+
+    The kind is stored under the name ``"arm"`` and the settings under ``"design"``. These names are
+    part of the key under which finished runs are stored, and cannot change.
+    """
+    chosen = replace(RUNS[check_choice(scale, "scale", RUNS)], noise_variance=noise_variance)
+    data = "digits" if scale == "smoke" else "mnist"
+    described = asdict(chosen) | {"seeds": list(chosen.seeds)}
+    if noise_variance == "learn":
+        del described["noise_variance"]
+    return [
+        {"data": data, "arm": kind, "seed": seed, "design": described}
+        for seed in chosen.seeds
+        for kind in COVARIANCES
+    ]
+
+
+@work("vae.comparison/1")
+def measure(group: Sequence[Mapping[str, Any]], device: str) -> list[dict[str, Images]]:
+    """Train the model of each run, and return measured values per epoch and images."""
+    return [_measure_one(settings, device) for settings in group]
+
+
+def _measure_one(settings: Mapping[str, Any], device: str) -> dict[str, Images]:
+    source = SOURCES[check_choice(settings["data"], "data", SOURCES)]
+    images, held_out = (as_tensor(x, device) for x in source())
+    kind = check_choice(settings["arm"], "arm", COVARIANCES)
+    return train_model(images, held_out, RunSettings.of(settings["design"]), kind, settings["seed"])
+
+
+def train_model(
+    images: Tensor, held_out: Tensor, chosen: RunSettings, kind: str, seed: int
+) -> dict[str, Images]:
+    """Train one model; return measured values per epoch, its number of parameters, and images."""
+    model, history = fit_model(images, held_out, chosen, kind, seed)
+    size = sum(parameter.numel() for parameter in model.parameters())
+    return (
+        history | sample_images(model, held_out[:N_IMAGES], kind) | {"parameters": np.array(size)}
+    )
+
+
+def fit_model(
+    images: Tensor, held_out: Tensor, chosen: RunSettings, kind: str, seed: int
+) -> tuple[VAE, dict[str, Images]]:
+    """Train one model and return it with the measured values per epoch.
+
+    The arguments are those of `train_model`.
+    """
+    if images.device.type == "cpu":  # compiling for the processor takes longer than it saves
+        plain = replace(chosen.training, precision="float32", compiled=False)
+        chosen = replace(chosen, training=plain)
+    model = chosen.model(tuple(images.shape[1:]), kind, seed)
+    model = model.to(images.device, memory_format=torch.channels_last)
+    settings = replace(chosen.training, seed=seed)
+    bar = ProgressBar(f"{kind}, seed {seed}", delay=20.0)
+    ended = train(model, images, held_out, settings, callbacks=[bar])
+    if ended.status is Status.DIVERGED:
+        raise ValueError(
+            f"the training with {kind} covariance and seed {seed} diverged: lower its learning "
+            "rate."
+        )
+    return model, dict(ended.history.values)
+
+
+def sample_images(model: Any, x: Tensor, kind: str) -> dict[str, Images]:
+    """Return reconstructions of the images `x` and as many samples from the prior, as bytes."""
+    with seeded(model, x, 0):
+        return {
+            f"{kind}_reconstructions": as_bytes(model.reconstruct(x)),
+            f"{kind}_samples": as_bytes(model.sample(len(x))),
+        }
+
+
+def as_tensor(x: Any, device: str) -> Tensor:
+    """Return images of shape (n, height, width) as a tensor (n, 1, height, width) on a device."""
+    return torch.tensor(np.asarray(x)[:, None], dtype=torch.float32, device=device)
+
+
+def as_bytes(x: Tensor) -> Images:
+    """Return the first channel of images in [0, 1] as bytes, shape (n, height, width)."""
+    scaled = np.clip(x.float().cpu().numpy()[:, 0] * 255.0, 0, 255)
+    return np.asarray(scaled.round().astype(np.uint8))

@@ -10,10 +10,11 @@ from numpy.testing import assert_allclose
 from extras import require
 
 torch = require("torch")
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 from lucidae.nn import GaussianHead, hadamard_gap
-from lucidae_papers.catalogue import experiment
 from lucidae_papers.declaration import Measured, Results
+from lucidae_papers.engine import experiment
 from lucidae_papers.vae import manifold, manifold_runs
 from lucidae_papers.vae.batched import ARMS, WIDEST, Design, Draws, VaeRun, VaeStack, generator
 from lucidae_papers.vae.manifold import PAPER, SMOKE
@@ -267,8 +268,8 @@ def test_bounds_allow_for_the_spread_over_the_seeds():
 def test_the_figures_show_the_curves():
     require("matplotlib")
     require("jinja2")
-    from lucidae_papers.drawings.manifold import costs
-    from lucidae_papers.outcomes import Outcome
+    from lucidae_papers.drawings.sparsity import costs
+    from lucidae_papers.verdicts import Outcome
 
     results = made_up(SMOKE)
     curves = SMOKE.curves(results)

@@ -1,4 +1,4 @@
-"""Functions that draw the experiment on VAEs of data from manifolds of known dimension."""
+"""Figures of sparse codes and of VAEs on manifolds."""
 
 from __future__ import annotations
 
@@ -10,9 +10,239 @@ import numpy as np
 from lucidae_app.report.figures import image_rows
 from lucidae_app.report.page import Block, Plot
 from lucidae_app.report.style import LIGHT, drawing, new_figure
-from lucidae_papers.drawings.common import look, numbers, shared_legend
-from lucidae_papers.outcomes import Outcome
+from lucidae_papers.drawings.training import look, numbers, shared_legend
+from lucidae_papers.linear.counts import COUNTERS
 from lucidae_papers.vae.manifold_verdicts import ARMS, PARTS, panel_words
+from lucidae_papers.verdicts import LABELS, Outcome
+
+METHODS = ("full", "diagonal", "autoencoder", "group lasso")
+CRITERION_NAMES = {
+    "rows": "every row correct",
+    "frobenius": "correct in Frobenius norm",
+    "support": "support correct",
+}
+
+
+def recovery(outcome: Outcome) -> Sequence[Block]:
+    """Return a plot of the success rates of four sparse methods.
+
+    They are drawn against the number of nonzero rows of the code to be recovered. There is one
+    panel for each criterion of success: the set of nonzero rows (the support) is found, or all rows
+    or the Frobenius norm are within a tolerance.
+    """
+    setting = outcome.setting
+    criteria = [setting.criterion] if setting.criterion == "support" else ["rows", "frobenius"]
+    with drawing():
+        figure, panels = new_figure(
+            1, len(criteria), figsize=(8.6, 3.7), squeeze=False, sharey=True
+        )
+        for axes, criterion in zip(panels[0], criteria, strict=True):
+            for method, stored in zip(METHODS, setting.methods, strict=True):
+                curve = outcome.curves[f"{criterion}/{stored}"]
+                every = max(1, len(curve.x) // 10)
+                # Dashed, because its curve often coincides with that of the diagonal VAE.
+                dash = "--" if method == "autoencoder" else "-"
+                style = {**look(method), "markevery": every, "linestyle": dash}
+                axes.plot(curve.x, curve.y, label=LABELS[method], **style)
+            axes.set(title=f"Success: {CRITERION_NAMES[criterion]}", xlabel="active rows r")
+            axes.set_ylim(-0.03, 1.03)
+        panels[0][0].set_ylabel("success rate")
+        shared_legend(figure, panels[0][0])
+        caption = (
+            f"Share of {setting.trials} random problems that each method solves; no method can "
+            f"succeed beyond r = d = {setting.d}. Where two curves coincide, the dashed one of the "
+            "autoencoder lies on top of that of the diagonal-covariance VAE."
+        )
+        return [Plot.of(outcome.experiment.name, figure, caption, numbers(outcome.curves))]
+
+
+def arrays(outcome: Outcome) -> Sequence[Block]:
+    """Return a plot of how often each method resolves two close sources, and of one problem.
+
+    The panels vary the signal-to-noise ratio, for independent and for coherent sources, and the
+    number of snapshots. The last one shows the spectra of one problem.
+    """
+    setting, methods = outcome.setting, ("full", "group lasso", "music", "beamforming")
+    titles = {
+        "ratio": ("Independent sources", "signal-to-noise ratio (dB)"),
+        "coherent": ("Coherent sources", "signal-to-noise ratio (dB)"),
+        "snapshots": ("Independent sources", f"snapshots, at {setting.ratio:g} dB"),
+    }
+    with drawing():
+        figure, panels = new_figure(2, 2, figsize=(8.6, 6.4))
+        for axes, (panel, (title, words)) in zip(panels.flat, titles.items(), strict=False):
+            for method in methods:
+                curve = outcome.curves[f"{panel}/{method}"]
+                dash = "--" if method == "beamforming" else "-"
+                style = {**look(method), "markevery": 1, "markersize": 5, "linestyle": dash}
+                axes.plot(curve.x, curve.y, label=LABELS[method], **style)
+            axes.set(title=title, xlabel=words, ylabel="resolved pairs", ylim=(-0.03, 1.03))
+        panels[1, 0].set_xscale("log")
+        panels[1, 0].set_xticks(setting.snapshots, [f"{count}" for count in setting.snapshots])
+        panels[1, 0].minorticks_off()
+        _spectra(panels[1, 1], outcome, methods)
+        shared_legend(figure, panels[0, 0])
+        # A uniform array of N sensors, half a wavelength apart, has 0.886 · 2/N rad at half power.
+        width = np.rad2deg(0.886 * 2.0 / setting.sensors)
+        caption = (
+            f"Share of {setting.trials} pairs of sources, {setting.separation:g}° apart, that each "
+            f"method resolves; the beam of the array is {width:.2g}° wide. Bottom right: powers "
+            "that the methods assign to the directions near one pair of coherent sources "
+            "(triangles at the top), in decibels below the highest."
+        )
+        return [Plot.of(outcome.experiment.name, figure, caption, numbers(outcome.curves))]
+
+
+def _spectra(axes: Any, outcome: Outcome, methods: Sequence[str]) -> None:
+    """Draw the spectra that some methods estimate for one problem with coherent sources.
+
+    The problem has the largest signal-to-noise ratio of the study.
+    """
+    shown = outcome.results.where(panel="coherent").cells[-1]
+    angles, sources = shown.arrays["angles"], shown.arrays["sources"]
+    near = np.abs(angles - sources.mean()) <= 16.0
+    for layer, method in enumerate(reversed(methods)):
+        power = shown.arrays[f"spectrum/{method}"]
+        decibels = 10.0 * np.log10(np.maximum(power / power.max(), 1e-9))
+        sparse = method in ("full", "group lasso")
+        style = {**look(method), "zorder": 2 + layer, "markevery": 1}
+        chosen = near & (decibels > -40.0) if sparse else near
+        if sparse:  # single directions: stems instead of a line
+            width = 1.0 if method == "group lasso" else 2.5
+            axes.vlines(angles[chosen], -40.0, decibels[chosen], style["color"], linewidth=width)
+            style |= {"linestyle": "", "markersize": 5}
+        else:
+            style |= {"marker": "", "linestyle": "--" if method == "beamforming" else "-"}
+        axes.plot(angles[chosen], decibels[chosen], **style)
+    axes.plot(sources, [3.0, 3.0], marker="v", linestyle="", color=LIGHT["ink"], markersize=7)
+    ratio = shown.settings["problem"]["snr_db"]
+    axes.set(title=f"One pair of coherent sources, {ratio:g} dB", xlabel="direction (degrees)")
+    axes.set(ylabel="power (dB)", ylim=(-40.0, 6.0))
+
+
+def slices(outcome: Outcome) -> Sequence[Block]:
+    """Return a plot of three energies along one coordinate: of two sparse VAEs and an autoencoder.
+
+    The VAEs have a full and a diagonal posterior covariance.
+    """
+    curves = outcome.curves
+    with drawing():
+        figure, (left, right) = new_figure(1, 2, figsize=(8.6, 3.4))
+        for method in ("full", "diagonal"):
+            curve = curves[f"energy/{method}"]
+            style = {**look(method), "marker": "", "linestyle": "-" if method == "full" else "--"}
+            left.plot(curve.x, curve.y, label=LABELS[method], **style)
+        left.set(title="Energy along one weight", xlabel="w", ylabel="energy", ylim=(-1, 11))
+        left.set_xscale("symlog", linthresh=0.01)
+        left.set_xlim(left=0.0)
+        left.legend(loc="lower left")
+        curve = curves["energy/autoencoder"]
+        deep = curve.y < -14
+        right.plot(curve.x[~deep & (curve.x < 0)], curve.y[~deep & (curve.x < 0)], **AUTOENCODER)
+        right.plot(curve.x[~deep & (curve.x > 0)], curve.y[~deep & (curve.x > 0)], **AUTOENCODER)
+        right.annotate(
+            "the energy tends to −∞ at u = 0",
+            (0, -13.5),
+            xytext=(12, 10),
+            textcoords="offset points",
+            color=LIGHT["muted"],
+        )
+        right.set(title="Autoencoder along one coefficient", xlabel="u", ylim=(-14, 12))
+        caption = (
+            "Left: energies of the full- and the diagonal-covariance VAE over one relevance w, the "
+            "prior variance of a coefficient. Right: energy of the autoencoder with a logarithmic "
+            "penalty over one coefficient u, which is unbounded below at u = 0 for all data."
+        )
+        return [Plot.of("sparse-slices", figure, caption, numbers(curves, ["energy"]))]
+
+
+def covariances(outcome: Outcome) -> Sequence[Block]:
+    """Return plots of deep VAEs with full and with diagonal covariance.
+
+    They show error and number of active latent directions against the epochs, and images.
+    """
+    titles = {"mse": "Error of the reconstruction", "active_directions": "Active directions"}
+    with drawing():
+        figure, panels = new_figure(1, 2, figsize=(8.6, 3.3))
+        for axes, (name, title) in zip(panels, titles.items(), strict=True):
+            for kind in ("full", "diagonal"):
+                curve = outcome.curves[f"{name}/{kind}"]
+                style = {**look(kind), "linestyle": "-" if kind == "full" else "--"}
+                axes.plot(curve.x, curve.y, label=f"{kind} covariance", **style)
+            axes.set(title=title, xlabel="epoch")
+        panels[0].set_yscale("log")
+        panels[0].legend()
+        rows = {
+            f"{kind}, {what}": outcome.results.where(arm=kind).cells[0].arrays[f"{kind}_{what}"]
+            for kind in ("full", "diagonal")
+            for what in ("reconstructions", "samples")
+        }
+        caption = (
+            "Error and number of active latent directions, on images that were not used for "
+            "training; means over the random seeds."
+        )
+        return [
+            Plot.of(outcome.experiment.name, figure, caption, numbers(outcome.curves)),
+            Plot.of(
+                f"{outcome.experiment.name}-images",
+                image_rows(rows),
+                "For each model: reconstructions of the same ten images, and images decoded from "
+                "samples of the prior.",
+                numbers(outcome.curves, ["active"]),
+            ),
+        ]
+
+
+AUTOENCODER: dict[str, Any] = {"color": LIGHT["orange"], "linestyle": "-"}
+
+
+COUNT_PANELS = {
+    "strength": ("Strength of the signals", "strength of the weakest signal"),
+    "ratio": ("Number of rows", "rows per feature"),
+    "largest": ("One large signal", "strength of the largest signal"),
+    "spread": ("Unequal noise", "largest to smallest noise variance"),
+    "tails": ("Heavy tails of the noise", "degrees of freedom (t distribution)"),
+    "none": ("No signals: a component is found", "rows per feature"),
+}
+"""Title of each panel and label of its horizontal axis."""
+
+DASHED_COUNTS = ("known_noise", "horn", "share")
+
+
+def counts(outcome: Outcome) -> Sequence[Block]:
+    """Return a plot of the share of data sets in which each criterion counts all signals.
+
+    There is one panel for each quantity that varies. The last one is about data without signals
+    and shows how often a component is found.
+    """
+    setting = outcome.setting
+    with drawing():
+        figure, panels = new_figure(2, 3, figsize=(8.6, 6.6), sharey=True)
+        for axes, (panel, (title, words)) in zip(panels.flat, COUNT_PANELS.items(), strict=True):
+            for name in COUNTERS:
+                curve = outcome.curves[f"{panel}/{name}"]
+                dash = "--" if name in DASHED_COUNTS else "-"
+                style = {**look(name), "markevery": 1, "markersize": 4.5, "linestyle": dash}
+                axes.plot(curve.x, curve.y, label=LABELS[name], **style)
+            axes.set_xscale("log")
+            axes.set(title=title, xlabel=words, ylim=(-0.03, 1.03))
+            shown = curve.x if len(curve.x) <= 4 else curve.x[::2]
+            axes.set_xticks(shown, [f"{point:g}" for point in shown])
+            axes.minorticks_off()
+        panels[1, 1].invert_xaxis()  # from nearly Gaussian noise to heavy tails
+        for axes in panels[:, 0]:
+            axes.set_ylabel("share of data sets")
+        shared_legend(figure, panels[0, 0], columns=3)
+        caption = (
+            f"Share of {setting.trials} data sets in which each criterion finds the true number of "
+            f"{setting.signals} signals in {setting.n_features} features. The strength is the "
+            "variance of a signal in units of the smallest that can be detected in large data. "
+            f"Unless they vary, there are {setting.ratio:g} rows per feature and the weakest "
+            f"signal has strength {setting.strength:g}. Bottom right: share of data sets without "
+            "signals in which a component is found, which is a mistake."
+        )
+        return [Plot.of(outcome.experiment.name, figure, caption, numbers(outcome.curves))]
+
 
 DASHES = {1: "-", 2: "--", 4: ":"}
 """Line style of a curve, by the number of latents divided by the dimension of the data."""

@@ -78,13 +78,13 @@ class Truncation:
     def _study(self) -> Any:
         """Import and return the module that does the runs, which needs PyTorch."""
         try:
-            from lucidae_papers.embeddings import classifiers
+            from lucidae_papers import embedding_runs
         except ImportError as error:
             raise ValueError(
                 "the experiments on embeddings need PyTorch, which is not installed: "
                 f"{install_command('torch')}."
             ) from error
-        return classifiers
+        return embedding_runs
 
     def curves(self, results: Results) -> Curves:
         """Return accuracy and recall against the number of dimensions, averaged over the seeds.

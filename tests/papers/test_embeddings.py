@@ -10,9 +10,10 @@ from extras import require
 from papers.judging import verdicts
 
 torch = require("torch")
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 from lucidae_papers.declaration import Measured, Results
-from lucidae_papers.embeddings.classifiers import (
+from lucidae_papers.embedding_runs import (
     LOSSES,
     Classifier,
     _evaluate_pca,
@@ -20,7 +21,7 @@ from lucidae_papers.embeddings.classifiers import (
     _recall,
     measure,
 )
-from lucidae_papers.embeddings.truncation import EXPERIMENT, NAMES, TRAININGS, Truncation
+from lucidae_papers.embeddings import EXPERIMENT, NAMES, TRAININGS, Truncation
 
 TINY = Truncation("digits", (2, 4, 8, 16), 16, 6, 100, 1e-2, 1, 1.0)
 

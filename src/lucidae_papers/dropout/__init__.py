@@ -1,1 +1,0 @@
-"""Experiments on dropout in linear networks (Mianjy et al. 2018)."""

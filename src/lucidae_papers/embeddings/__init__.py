@@ -1,1 +1,0 @@
-"""Experiments on embeddings of classifiers (extra ``torch``)."""

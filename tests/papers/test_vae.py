@@ -1,0 +1,360 @@
+"""Deep VAEs: training, the comparison of covariances, and posteriors optimised one by one."""
+
+import json
+import math
+from dataclasses import asdict, replace
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+
+from extras import require
+
+torch = require("torch")
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+from lucidae.iteration import Status
+from lucidae.metrics import active_dimensions
+from lucidae.nn import VAE, hadamard_gap
+from lucidae_papers.declaration import Measured, Results
+from lucidae_papers.vae.batched import best_losses
+from lucidae_papers.vae.manifold_verdicts import best_rates, compared_best
+from lucidae_papers.vae.mnist import Comparison
+from lucidae_papers.vae.training import (
+    COVARIANCES,
+    RUNS,
+    RunSettings,
+    TrainingSettings,
+    as_tensor,
+    cell_settings,
+    digits,
+    evaluate,
+    measure,
+    train,
+    train_model,
+)
+
+SETTINGS = TrainingSettings(epochs=3, batch_size=50, learning_rate=5e-3)
+
+
+def data(n=200):
+    train_x, test_x = digits()
+    return tuple(torch.tensor(x[:n, None], dtype=torch.float32) for x in (train_x, test_x))
+
+
+def fresh(kind="full", **others):
+    torch.manual_seed(0)
+    return VAE.resnet((1, 8, 8), 4, covariance=kind, width=8, features=16, stages=1, **others)
+
+
+class StopAfter:
+    def __init__(self, checks):
+        self.left = checks
+
+    def __call__(self, progress):
+        self.left -= 1
+        return self.left < 0
+
+
+def test_training_lowers_the_loss_and_is_repeatable():
+    x, held_out = data()
+    first, second = (train(fresh(), x, held_out, SETTINGS) for _ in range(2))
+    history = first.history
+    assert first.status is Status.ITERATION_LIMIT
+    assert history["loss"][-1] < history["loss"][0]
+    assert history["train_mse"][-1] < history["train_mse"][0]
+    for name in history:
+        assert_allclose(second.history[name], history[name], rtol=0, err_msg=name)
+
+
+def test_an_interrupted_run_goes_on_to_the_same_numbers(tmp_path):
+    x, held_out = data()
+    whole = train(fresh(), x, held_out, SETTINGS)
+    path = tmp_path / "run.npz"
+    cut = train(fresh(), x, held_out, SETTINGS, checkpoint=path, callbacks=[StopAfter(1)])
+    assert cut.status is Status.STOPPED
+    assert len(cut.history) == 1
+    torch.manual_seed(99)  # neither the caller's random state nor the start matters now
+    other = VAE.resnet((1, 8, 8), 4, width=8, features=16, stages=1)
+    ended = train(other, x, held_out, SETTINGS, checkpoint=path)
+    for name in whole.history:
+        assert_allclose(ended.history[name], whole.history[name], rtol=0, err_msg=name)
+    again = train(fresh(), x, held_out, SETTINGS, checkpoint=path)
+    assert again.n_iter == ended.n_iter
+    assert len(again.history) == 3
+
+
+def test_a_checkpoint_of_other_settings_or_another_model_is_refused(tmp_path):
+    x, held_out = data(100)
+    path = tmp_path / "run.npz"
+    short = replace(SETTINGS, epochs=1)
+    train(fresh(), x, held_out, short, checkpoint=path)
+    with pytest.raises(ValueError, match="other settings"):
+        train(fresh(), x, held_out, SETTINGS, checkpoint=path)
+    with pytest.raises(ValueError, match="another model"):
+        train(fresh("diagonal"), x, held_out, short, checkpoint=path)
+    with pytest.raises(ValueError, match="other settings"):  # its own γ would replace this one
+        train(fresh(noise_variance=0.1), x, held_out, short, checkpoint=path)
+    path.write_bytes(b"half a file")
+    with pytest.raises(ValueError, match="damaged"):
+        train(fresh(), x, held_out, short, checkpoint=path)
+
+
+def test_the_callers_random_state_is_left_alone():
+    x, held_out = data(100)
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    model = fresh()
+    torch.manual_seed(5)
+    train(model, x, held_out, replace(SETTINGS, epochs=1))
+    evaluate(model, held_out)
+    assert torch.equal(torch.rand(3), expected)
+
+
+def test_divergence_is_named():
+    x, held_out = data(100)
+    model = fresh()
+    with torch.no_grad():
+        model.head.mean.bias.fill_(torch.nan)
+    ended = train(model, x, held_out, SETTINGS)
+    assert ended.status is Status.DIVERGED
+    assert len(ended.history) == 1
+
+
+def test_latents_are_independent_at_first_and_coupled_in_the_end():
+    steps = [SETTINGS.coupling(step, 80) for step in range(80)]
+    assert max(steps[:20]) == 0.0 < min(steps[20:])
+    assert min(steps[29:]) == 1.0
+    assert np.all(np.diff(steps) >= 0)
+    assert all(replace(SETTINGS, uncoupled=0.0).coupling(step, 80) == 1.0 for step in range(80))
+    for total in range(1, 9):
+        assert replace(SETTINGS, uncoupled=0.5).coupling(total - 1, total) == 1.0
+
+
+def test_an_uncoupled_full_covariance_trains_as_a_diagonal_one():
+    x, held_out = data()
+    quarter = replace(SETTINGS, epochs=4)
+    full, diagonal = (train(fresh(kind), x, held_out, quarter) for kind in ("full", "diagonal"))
+    for name in diagonal.history:
+        assert_allclose(full.history[name][0], diagonal.history[name][0], rtol=1e-4, err_msg=name)
+    assert full.value.model.head.coupling == 1.0
+    assert not torch.equal(full.value.model.head.factor.weight, fresh().head.factor.weight)
+
+
+def test_half_precision_trains():
+    x, held_out = data(100)
+    ended = train(fresh(), x, held_out, replace(SETTINGS, epochs=1, precision="bfloat16"))
+    assert all(math.isfinite(values[-1]) for values in ended.history.values.values())
+
+
+def test_evaluation_measures_what_it_says():
+    _, x = data()
+    model = fresh().double().eval()
+    x = x.double()
+    with torch.no_grad():
+        model.head.scale.bias.fill_(-3.0)
+        model.head.mean.weight.mul_(10.0)
+        figures = evaluate(model, x)
+        posterior = model.encode(x)
+        errors = torch.stack([
+            (x - model.decode(posterior.rsample())).square().mean() for _ in range(50)
+        ])  # fmt: skip
+        assert_allclose(figures["mse"], (x - model.reconstruct(x)).square().mean(), rtol=1e-9)
+        assert_allclose(figures["kl"], posterior.kl().mean(), rtol=1e-9)
+    assert abs(figures["sampled_mse"] - errors.mean()) < 6 * errors.std()
+    assert figures["active"] == active_dimensions(posterior.mean, posterior.variance) > 0
+    size, noise = 64, figures["noise_variance"]
+    fit = size / 2 * (math.log(2 * math.pi * noise) + figures["sampled_mse"] / noise)
+    assert_allclose(figures["loss"], fit + figures["kl"], rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("act", "words"),
+    [
+        (lambda: TrainingSettings(epochs=0), "epochs=0"),
+        (lambda: TrainingSettings(learning_rate=0.0), "learning_rate"),
+        (lambda: TrainingSettings(precision="float16"), "precision"),
+        (lambda: TrainingSettings(uncoupled=0.6), "uncoupled"),
+        (lambda: train(fresh(), *data(10), SETTINGS), "batch_size=50"),
+    ],
+)
+def test_bad_settings_of_a_training_are_refused(act, words):
+    with pytest.raises(ValueError, match=words):
+        act()
+
+
+TINY = replace(
+    RUNS["smoke"],
+    latent_dim=3,
+    features=8,
+    training=TrainingSettings(epochs=1, batch_size=50),
+)
+
+
+def images(count=100):
+    return [as_tensor(x[:count], "cpu") for x in digits()]
+
+
+def test_a_cell_contains_what_one_arm_measures():
+    cells = cell_settings("smoke")
+    assert json.loads(json.dumps(cells)) == cells
+    assert len(cell_settings("paper")) == 6
+    chosen = replace(TINY, training=TrainingSettings(epochs=1, batch_size=500))
+    group = [cell | {"design": asdict(chosen)} for cell in cells]
+    whole = [as_tensor(x, "cpu") for x in digits()]
+    for cell, arrays in zip(cells, measure(group, "cpu"), strict=True):
+        expected = train_model(*whole, chosen, cell["arm"], cell["seed"])
+        assert arrays.keys() == expected.keys()
+        for name, values in expected.items():
+            assert_allclose(arrays[name], values, rtol=0, err_msg=name)
+        assert arrays[f"{cell['arm']}_reconstructions"].shape == (10, 8, 8)
+        assert arrays[f"{cell['arm']}_samples"].dtype == np.uint8
+
+
+@pytest.mark.parametrize(("setting", "value"), [("data", "faces"), ("arm", "low_rank")])
+def test_unknown_settings_of_a_cell_are_refused(setting, value):
+    with pytest.raises(ValueError, match=setting):
+        measure([cell_settings("smoke")[0] | {setting: value}], "cpu")
+
+
+def test_a_fixed_noise_variance_stays():
+    for kind in COVARIANCES:
+        found = train_model(*images(), replace(TINY, noise_variance=0.07), kind, 0)
+        assert_allclose(found["noise_variance"], 0.07, rtol=1e-6)
+        fit = 64 / 2 * (math.log(2 * math.pi * 0.07) + found["sampled_mse"] / 0.07)
+        assert_allclose(found["loss"], fit + found["kl"], rtol=1e-5)
+        learned = train_model(*images(), TINY, kind, 0)
+        assert learned["noise_variance"][-1] != pytest.approx(0.07, rel=1e-3)
+
+
+def test_cells_name_the_noise_variance_only_where_it_is_fixed():
+    learned, fixed = (cell_settings("paper", noise) for noise in ("learn", 0.01))
+    for plain, cell in zip(learned, fixed, strict=True):
+        assert "noise_variance" not in plain["design"]
+        assert cell["design"] == plain["design"] | {"noise_variance": 0.01}
+        assert RunSettings.of(plain["design"]).noise_variance == "learn"
+        assert RunSettings.of(cell["design"]).noise_variance == 0.01
+        assert json.loads(json.dumps(cell)) == cell
+
+
+def test_divergence_names_the_arm_and_the_seed():
+    x, held_out = images()
+    with pytest.raises(ValueError, match="full covariance and seed 3 diverged"):
+        train_model(x * torch.nan, held_out, TINY, "full", 3)
+
+
+def test_curves_are_means_over_the_seeds():
+    names = ("mse", "sampled_mse", "kl", "active", "active_directions", "loss", "noise_variance")
+    cells = [
+        Measured(cell, {name: np.full(2, cell["seed"] + (kind == "full")) for name in names}, {})
+        for kind, cell in ((cell["arm"], cell) for cell in cell_settings("paper"))
+    ]
+    curves = Comparison("paper", 1.0).curves(Results(tuple(cells)))
+    assert_allclose(curves["mse/full"].y, 2.0)
+    assert_allclose(curves["mse/diagonal"].y, 1.0)
+    assert_allclose(curves["evidence"].y, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("act", "words"),
+    [
+        (lambda: replace(TINY, noise_variance=0.0), "noise_variance=0.0"),
+        (lambda: replace(TINY, noise_variance=math.nan), "noise_variance=nan"),
+        (lambda: cell_settings("smoke", "auto"), "noise_variance='auto'"),
+        (lambda: cell_settings("huge"), "scale='huge'"),
+    ],
+)
+def test_bad_input_is_refused(act, words):
+    with pytest.raises(ValueError, match=words):
+        act()
+
+
+@pytest.mark.slow
+def test_the_full_covariance_is_not_worse_at_smoke_scale():
+    pair = [as_tensor(x, "cpu") for x in digits()]
+    found = {
+        kind: [train_model(*pair, RUNS["smoke"], kind, seed) for seed in (0, 1)]
+        for kind in COVARIANCES
+    }
+    last = {
+        name: {kind: [run[name][-1] for run in runs] for kind, runs in found.items()}
+        for name in ("loss", "active_directions", "mse")
+    }
+    assert max(last["loss"]["full"]) < min(last["loss"]["diagonal"])
+    directions = last["active_directions"]
+    assert np.mean(directions["full"]) <= np.mean(directions["diagonal"])
+    assert np.mean(last["mse"]["full"]) < 0.035
+
+
+def normal(*shape, seed=0):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+@pytest.mark.parametrize("noise", [0.5, 0.02])
+def test_a_linear_decoder_reaches_its_evidence_and_its_hadamard_gap(noise):
+    # The posterior of a linear decoder is Gaussian, so the best −ELBO is −log p(x).
+    weight, k = normal(6, 3), 3
+    x = normal(5, k, seed=1) @ weight.T + noise**0.5 * normal(5, 6, seed=2)
+    found = best_losses(lambda z: z @ weight.T, x, noise, normal(5, k, seed=3), steps=400)
+    covariance = noise * torch.eye(6, dtype=torch.float64) + weight @ weight.T
+    evidence = torch.distributions.MultivariateNormal(torch.zeros(6).double(), covariance)
+    assert_allclose(found["full"], -evidence.log_prob(x), atol=1e-3)
+    gap = hadamard_gap(lambda z: z @ weight.T, codes=normal(5, k), noise_variance=noise)
+    assert gap.value > 0.1
+    assert_allclose(found["diagonal"] - found["full"], gap.samples, atol=1e-3)
+
+
+def test_a_stack_equals_its_members_and_unused_latents_have_the_prior():
+    weights = normal(2, 3, 5)
+    weights[1, 2] = 0.0  # the third latent of the second decoder is not used
+    noise = torch.tensor([[0.1], [0.2]], dtype=torch.float64)
+    x, mean = normal(2, 4, 5, seed=1), normal(2, 4, 3, seed=2)
+    both = best_losses(lambda z: z @ weights, x, noise, mean, steps=400)
+    evidence = [
+        torch.distributions.MultivariateNormal(
+            torch.zeros(5).double(), noise[i, 0] * torch.eye(5) + weights[i].T @ weights[i]
+        ).log_prob(x[i])
+        for i in range(2)
+    ]
+    assert_allclose(both["full"], -torch.stack(evidence), atol=1e-3)
+
+
+def seeds(**values):
+    return {name: np.array(value) for name, value in values.items()}
+
+
+def test_costs_add_up():
+    diagonal = seeds(encoded=[5.0, 6.0], best_diagonal=[4.0, 5.0], best_full=[3.5, 4.0])
+    full = seeds(encoded=[3.5, 4.5], best_diagonal=[4.5, 5.5], best_full=[3.0, 4.0])
+    found = compared_best(diagonal, full)
+    encoded = np.mean(diagonal["encoded"] - full["encoded"])
+    encoders = found["encoder_diagonal"] - found["encoder_full"]
+    assert_allclose(encoded, found["best_difference"] + encoders)
+    # Each decoder is the better one for its own kind: the cost lies between the gains.
+    assert found["gain_diagonal"] <= found["best_difference"] <= found["gain_full"]
+    assert_allclose(found["gain_full"] - found["best_difference"], 0.5)
+    assert found["better_diagonal"] >= 0.5
+    # A full decoder that is worse for full posteriors is found out.
+    worse = compared_best(diagonal, full | {"best_full": np.array([4.5, 5.0])})
+    assert worse["best_difference"] < worse["gain_diagonal"]
+    assert worse["better_full"] < 0.0  # by 1 for both seeds
+
+
+def test_each_arm_has_its_own_best_learning_rate():
+    def cell(rate, seed, full, diagonal):
+        arrays = {"loss/full": np.array(full), "loss/diagonal": np.array(diagonal)}
+        return Measured({"design": {"learning_rate": rate}, "seed": seed}, arrays, {})
+
+    cells = Results(
+        (
+            cell(0.1, 0, 1.0, 5.0),
+            cell(0.1, 1, 2.0, 6.0),
+            cell(0.2, 0, np.nan, 3.0),
+            cell(0.2, 1, 0.0, 4.0),
+        )
+    )
+    diagonal, full = best_rates(cells, (0.1, 0.2))
+    assert_allclose(full["rate"], 0.1)  # a run that diverged is never the best
+    assert_allclose(diagonal["rate"], 0.2)
+    assert_allclose(diagonal["loss"], [3.0, 4.0])
