@@ -8,8 +8,8 @@ from typing import Any, Self
 import numpy as np
 from scipy.spatial import ConvexHull, QhullError
 
-from lucidae.displays._base import Display
-from lucidae.displays._path import NoisePathDisplay
+from lucidae.displays._fits import Display
+from lucidae.displays._paths import NoisePathDisplay
 from lucidae.source_names import source_names
 from lucidae.validation import install_command
 
@@ -306,10 +306,6 @@ class SourceDisplay(Display):
         return [places[name] for name in "abcp"]
 
     def _draw(self, ax: Any, style: dict[str, Any]) -> None:
-        """Draw the sources in three projections and, on a fourth axes, the path of noise variances.
-
-        `style` are keyword arguments of ``ax.scatter``.
-        """
         largest = float(self.strengths.max(initial=0.0)) or 1.0
         points = None
         middle, reach = self._extent()
@@ -363,12 +359,7 @@ class SourceDisplay(Display):
     def _draw_sources(
         self, axes: Any, pair: list[int], largest: float, style: dict[str, Any]
     ) -> Any:
-        """Draw the sources with their numbers and orientations in one projection.
-
-        `pair` are the two coordinates that are drawn, `largest` is the largest strength, which has
-        the largest circle, and `style` are keyword arguments of ``ax.scatter``. The circles are
-        returned, for the colour bar.
-        """
+        """Draw sources, numbers and orientations in one projection; return the circles."""
         sizes = [len(part) for part in self.patches]
         vertices = 1e3 * np.concatenate([np.zeros((0, 3)), *self.patches])[:, pair]
         values = np.repeat(self.strengths, sizes)
@@ -449,10 +440,9 @@ def _points(values: Any, name: str) -> Floats:
 
 
 def _free_direction(place: Floats, reach: float, taken: Floats) -> Floats:
-    """Return the unit vector from `place` to a point at the distance `reach` that is free.
+    """Return the unit vector from `place` to the point at distance `reach` farthest from `taken`.
 
-    The point is as far as possible from the nearest one of the points `taken`. Of several
-    directions in which it is farther than `reach`, the first is chosen.
+    Of several directions in which it is farther than `reach`, the first is chosen.
     """
     angles = np.pi * (0.23 + np.arange(12) / 6.0)
     directions = np.column_stack([np.cos(angles), np.sin(angles)])
@@ -462,10 +452,7 @@ def _free_direction(place: Floats, reach: float, taken: Floats) -> Floats:
 
 
 def _draw_outline(axes: Any, candidates: Floats | None, pair: list[int]) -> None:
-    """Draw the convex hull of all possible sources in one projection; the points if it is flat.
-
-    `candidates` are their positions in metres, and `pair` are the two coordinates that are drawn.
-    """
+    """Draw the convex hull of all possible sources in one projection; the points if it is flat."""
     if candidates is None:
         return
     flat = 1e3 * candidates[:, pair]
@@ -483,7 +470,7 @@ def _path_of_sources(result: Any, path: Any, order: Floats, max_sources: int) ->
 
     The sources of the result come first, in the order of their numbers in the plot. Sources that
     are found only at other noise variances follow, in descending order of their largest
-    contribution. At most `max_sources` sources are drawn.
+    contribution.
     """
     labels, own = np.asarray(result.estimate.labels), result.estimate.groups[order]
     used = np.zeros(path.contributions.shape, dtype=bool)

@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-from lucidae.displays._base import plain_text
+from lucidae.displays._fits import plain_text
 from lucidae_app.report.style import LIGHT, drawing, new_figure
 
 Series = np.ndarray[Any, np.dtype[Any]]

@@ -7,7 +7,7 @@ from typing import Any, Self
 import numpy as np
 
 from lucidae.arrays import to_numpy
-from lucidae.displays._base import Display
+from lucidae.displays._fits import Display
 
 RATES = (1e-4, 1e-3, 0.01, 0.1, 0.5, 0.9, 0.99, 0.999, 0.9999)
 """Dropout rates that are labelled on an axis of dropout rates."""
@@ -137,10 +137,6 @@ class NoisePathDisplay(Display):
         return np.asarray(used.any(axis=1) & (used == after).all(axis=1))
 
     def _draw(self, ax: Any, style: dict[str, Any]) -> None:
-        """Draw a cell for each column and noise variance, and lines at marked noise variances.
-
-        `style` are keyword arguments of ``ax.pcolormesh``.
-        """
         noise, count = self.noise_variances, self.columns.size
         if not count:
             text = f"no {self.noun} is significant"
@@ -263,10 +259,6 @@ class RankPathDisplay(Display):
         return display.plot(ax=ax, **style)
 
     def _draw(self, ax: Any, style: dict[str, Any]) -> None:
-        """Draw the curves of the errors, and lines at the marked ranks.
-
-        `style` are keyword arguments of ``ax.errorbar``.
-        """
         held_out, spread = self.held_out_error, self.standard_error
         grey = {"color": "tab:gray", "label": "training rows"}
         self.lines_ = list(ax.plot(self.rank, self.error, "o--", **grey))
@@ -353,10 +345,6 @@ class DropoutPathDisplay(Display):
         return cls(path.dropout, path.error, path.rank).plot(ax=ax, **line)
 
     def _draw(self, ax: Any, line: dict[str, Any]) -> None:
-        """Draw the errors and the ranks against the dropout rate.
-
-        `line` are keyword arguments of ``ax.plot`` for the errors.
-        """
         inside = self.dropout > 0.0
         rates, blue, grey = self.dropout[inside], "tab:blue", "tab:gray"
         style = {"color": blue, "linewidth": 2.0, **line}
