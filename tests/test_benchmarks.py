@@ -1,23 +1,17 @@
 """The computing parts of the benchmarks: formulas of costs, references, verdicts and tables."""
 
-import argparse
 import json
 import math
-import signal
-import time
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
 import scipy.sparse
-from benchmarks import __main__ as command
 from benchmarks import (
     _scaling_costs,
     _tables,
     completion,
     missing,
-    peers,
     reduced_rank,
     scaling,
     shapes,
@@ -40,51 +34,17 @@ PAGE = Path(__file__).parents[1] / "docs" / "scaling.md"
 # Times, errors and tables.
 
 
-@pytest.mark.parametrize(
-    ("seconds", "expected"),
-    [(12.34, "12.3 s"), (0.9999, "1.00 s"), (0.0234, "23.4 ms"), (9.996e-4, "1.00 ms")],
-)
-def test_durations_have_three_digits(seconds, expected):
-    assert _tables.duration(seconds) == expected
-
-
-def test_times_show_median_and_spread():
-    assert str(_tables.Times((0.3, 0.1, 0.2))) == "200 ms (100 ms to 300 ms)"
-    assert str(_tables.Times((2.0,))) == "2.00 s (one run)"
-
-
-def rotated(angle, k=3, m=8):
-    reference = np.eye(k, m)
-    found = reference.copy()
-    found[-1, k - 1], found[-1, k] = math.cos(angle), math.sin(angle)
-    return found, reference
-
-
-@pytest.mark.parametrize("angle", [1e-9, 1e-3, 0.4])
-def test_error_of_a_component_that_leaves_the_subspace(angle):
-    found, reference = rotated(angle)
-    # A chord is longer than the sine of its angle.
-    assert_allclose(_tables.component_error(-2.0 * found, reference), 2 * math.sin(angle / 2))
-
-
-def test_error_of_components_that_are_turned_inside_their_subspace():
-    reference = np.eye(2, 5)
-    turn = np.array([[0.6, 0.8], [-0.8, 0.6]])
+def test_the_error_of_components():
+    reference = np.eye(3, 8)
+    for angle in (1e-9, 1e-3, 0.4):  # one component leaves the subspace
+        found = reference.copy()
+        found[-1, 2], found[-1, 3] = math.cos(angle), math.sin(angle)
+        # A chord is longer than the sine of its angle.
+        assert_allclose(_tables.component_error(-2.0 * found, reference), 2 * math.sin(angle / 2))
+    reference, turn = np.eye(2, 5), np.array([[0.6, 0.8], [-0.8, 0.6]])
     assert_allclose(_tables.component_error(turn @ reference, reference), math.sqrt(0.8))
-
-
-def test_error_of_zero_or_dependent_components():
-    reference = np.eye(2, 5)
     assert math.isnan(_tables.component_error(np.zeros((2, 5)), reference))
     assert _tables.component_error(reference[[0, 0]], reference) == 1.0
-
-
-def test_time_limit_stops_python_code():
-    with pytest.raises(TimeoutError, match=r"more than 0\.05 s"), _tables.limited(0.05):
-        time.sleep(60)
-    with _tables.limited(60.0):
-        assert signal.getitimer(signal.ITIMER_REAL)[0] > 0
-    assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)  # the limit ended with its block
 
 
 def test_markdown_and_sections(tmp_path):
@@ -98,16 +58,6 @@ def test_markdown_and_sections(tmp_path):
     assert page.read_text(encoding="utf-8") == expected
     with pytest.raises(ValueError, match="must have one marker '<!-- other -->'"):
         _tables.write_section(page, "other", table)
-
-
-@pytest.mark.parametrize(
-    "name", ["shapes", "constants", "fit", "certificate", "predictions", "peers"]
-)
-def test_the_page_has_the_sections_that_the_benchmarks_write(name, tmp_path):
-    copy = tmp_path / "scaling.md"
-    copy.write_text(PAGE.read_text(encoding="utf-8"), encoding="utf-8")
-    _tables.write_section(copy, name, "a new table")
-    assert f"<!-- {name} -->\na new table\n<!-- end of {name} -->" in copy.read_text("utf-8")
 
 
 def test_comparison_is_met_up_to_the_asked_ratio():
@@ -125,21 +75,7 @@ def test_comparison_is_met_up_to_the_asked_ratio():
     assert cells[-1] == "not installed"
 
 
-def test_missing_peers_are_named():
-    packages = {"numpy": "here", "no_such_package": "a missing peer"}
-    assert _tables.missing_peers(packages) == ["a missing peer"]
-
-
 # The command.
-
-
-def test_options_follow_the_names_of_benchmarks(capsys):
-    assert command.divided(["shapes", "--only", "a"]) == (["shapes"], ["--only", "a"])
-    assert command.main(["nothing"]) == 2
-    assert command.main(["shapes", "scaling", "--small"]) == 2
-    assert "one benchmark" in capsys.readouterr().out
-    assert set(command.INCLUDED) <= set(command.names())
-    assert set(command.INCLUDED.values()) <= set(command.names())
 
 
 # The grid of shapes.
@@ -156,13 +92,6 @@ def test_the_grid_covers_what_is_asked():
     for name, values in (("spectrum", {"flat", "decaying"}), ("dtype", {"float32", "float64"})):
         for sparse in (True, False):
             assert {getattr(s, name) for s in grid if s.sparse == sparse} == values
-
-
-def test_shapes_are_selected_by_words_and_size():
-    assert {s.m for s in shapes.selected(["×6000"], False)} == {6000}
-    small = shapes.selected([], True)
-    assert 0 < len(small) < len(shapes.GRID)
-    assert all(shape.nbytes <= 1e8 for shape in small)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -236,7 +165,7 @@ def test_a_peer_counts_if_it_is_as_accurate():
     assert not shapes.counts(1e-3, math.nan, "float64")
 
 
-def test_the_fastest_accurate_peer_decides():
+def test_verdicts_of_a_shape():
     results = {
         "ours": result(1e-14, 1.0, 1.2, 1.1),
         "randomized": result(1e-3, 0.1),
@@ -244,61 +173,32 @@ def test_the_fastest_accurate_peer_decides():
         "full": result(1e-14, 3.0),
         "covariance_eigh": Result(note="not run"),
     }
-    assert shapes.best_peer(results, "float64") == "arpack"
+    assert shapes.best_peer(results, "float64") == "arpack"  # the fastest accurate one
     assert shapes.verdict(results, "float64") == "yes"
     results["arpack"].seconds = [0.9, 0.95]
-    assert shapes.verdict(results, "float64") == "**NO: asked ≤ 1.1**"
     row = shapes.table_row(Shape(10, 5, 2, "flat"), results)
-    assert len(row) == len(shapes.HEADER)
     assert row[6:9] == ["arpack", "925 ms (900 ms to 950 ms)", "1.19"]
+    late = Result(note="more than 5 s")
+    for ours, peer, expected in [
+        (result(1e-14, 1.1), result(1e-13, 0.925), "**NO: asked ≤ 1.1**"),
+        (result(1e-14, 0.019), result(1e-14, 0.01), "yes"),  # short fits may take twice as long
+        (result(1e-14, 0.038), result(1e-14, 0.02), "**NO: asked ≤ 1.1**"),
+        (result(1e-4, 0.1), result(1e-14, 1.0), "**NO: error**"),
+        (late, result(1e-14, 1.0), "**NO: more than 5 s**"),
+        (result(1e-14, 0.1), late, "yes"),
+    ]:
+        assert shapes.verdict({"ours": ours, "arpack": peer}, "float64") == expected
 
 
-def test_short_fits_may_take_twice_as_long():
-    results = {"ours": result(1e-14, 0.019), "arpack": result(1e-14, 0.01)}
-    assert shapes.verdict(results, "float64") == "yes"
-    results = {"ours": result(1e-14, 0.038), "arpack": result(1e-14, 0.02)}
-    assert shapes.verdict(results, "float64") == "**NO: asked ≤ 1.1**"
-
-
-def test_an_inaccurate_or_stopped_fit_is_a_miss():
-    inaccurate = {"ours": result(1e-4, 0.1), "arpack": result(1e-14, 1.0)}
-    assert shapes.verdict(inaccurate, "float64") == "**NO: error**"
-    stopped = {"ours": Result(note="more than 5 s"), "arpack": result(1e-14, 1.0)}
-    assert shapes.verdict(stopped, "float64") == "**NO: more than 5 s**"
-    alone = {"ours": result(1e-14, 0.1), "arpack": Result(note="more than 5 s")}
-    assert shapes.verdict(alone, "float64") == "yes"
-    assert "none accurate in time" in shapes.table_row(Shape(9, 9, 2, "flat"), alone)
-
-
-def test_slow_peers_are_not_run_or_not_repeated():
-    limits = shapes.Limits(fit=10.0, shape=30.0, repeats=3, rate=1e9)
-    shape = Shape(1000, 1000, 5, "flat")
-    measured = {"ours": result(0.0, 0.1), "arpack": result(0.0, 0.2)}
-    assert shapes.reason_to_skip("full", shape, {}, limits) == ""
-    assert "4.00 s" in shapes.reason_to_skip("full", shape, measured, limits)
-    large = Shape(10_000, 10_000, 5, "flat")
-    assert "not run" in shapes.reason_to_skip("full", large, {}, limits)
-    assert shapes.reason_to_skip("arpack", large, {}, limits) == ""
-    measured |= {"full": result(0.0, 2.0), "randomized": result(0.0, 0.01)}
-    assert shapes.contending(measured) == ["ours", "arpack", "randomized"]
-    assert shapes.rounds_of(0.001, 3) == 21
-    assert shapes.rounds_of(2.0, 3) == 3
-    assert shapes.rounds_of(0.001, 1) == 1
-
-
-@pytest.mark.parametrize("density", [1.0, 0.2])
-def test_a_small_shape_is_measured(density):
-    shape = Shape(60, 30, 3, "decaying", density=density)
+def test_a_small_shape_is_measured():
+    shape = Shape(60, 30, 3, "decaying")
     limits = shapes.Limits(fit=20.0, shape=20.0, repeats=2, rate=1e12)
     results = shapes.measure(shape, limits)
     assert set(results) == {"ours", *shapes.peers_of(shape)}
     assert len(results["ours"].seconds) >= 2
-    assert results["ours"].error < 1e-10
-    assert results["covariance_eigh"].error < 1e-10
+    assert max(results[name].error for name in ("ours", "covariance_eigh")) < 1e-10
     (entry,) = json.loads(shapes.as_json([(shape, results)]))
-    assert entry["n"] == 60
     assert entry["solvers"]["ours"]["seconds"] == results["ours"].seconds
-    assert shape.label in shapes.progress(shape, results, 1.0)
 
 
 # The cost model.
@@ -315,14 +215,6 @@ def test_operations_of_the_products_are_those_of_loops():
     projections = sum(3 * 2 * (2 * m * b * b * j) for j in range(1, passes + 1))
     expected = passes * 2 * (2 * n * m * b) + projections
     assert _scaling_costs.krylov_cost(n, m, k, passes).products == expected
-
-
-def test_restarts_keep_the_basis_small():
-    sizes = _scaling_costs.basis_sizes(10, 17, 100)
-    assert sizes[:3] == [17, 34, 51]
-    assert sizes[-1] == sizes[50] == max(sizes)
-    costs = [_scaling_costs.pass_cost(10**6, 10**6, 10, passes) for passes in (20, 40)]
-    assert costs[1].space == costs[0].space
 
 
 @pytest.mark.parametrize("chunks", [1, 2, 8, 9, 64, 65, 1000])
@@ -344,27 +236,6 @@ def test_the_tree_on_one_worker_is_a_stream():
     assert half.products == stream.products / 2
     assert half.disk == stream.disk / 2
     assert half.network > 0.0
-
-
-def test_costs_grow_with_rows_passes_and_workers():
-    costs = [_scaling_costs.pass_cost(n, 300, 5, 10) for n in (1000, 2000)]
-    assert costs[1].disk == 2 * costs[0].disk
-    assert costs[1].space == costs[0].space
-    shared = [
-        _scaling_costs.pass_cost(10**6, 300, 5, 10, row_chunks=640, workers=w).terms()[:4]
-        for w in (2, 4, 8)
-    ]
-    assert all(np.all(more <= fewer) for fewer, more in pairwise(shared))
-
-
-def test_square_chunks_send_less_than_chunks_of_whole_rows():
-    rows = _scaling_costs.pass_cost(10**6, 10**6, 10, 5, row_chunks=14_400, workers=100)
-    square = _scaling_costs.pass_cost(
-        10**6, 10**6, 10, 5, row_chunks=120, column_chunks=120, workers=100
-    )
-    assert square.network < 0.25 * rows.network
-    assert square.disk == rows.disk
-    assert square.messages > rows.messages
 
 
 CONSTANTS = {
@@ -418,29 +289,6 @@ def test_predictions_say_what_breaks_first():
     assert scaling.breaks_first(tall, slow, 16e9).startswith("reading files")
 
 
-def test_tables_of_the_model():
-    entries = list(synthetic(CONSTANTS))
-    entries[0] = Measurement("Gram matrix", "2 × 3", entries[0].cost, entries[0].seconds, 9.0)
-    assert "Median of the absolute relative errors: 0%" in scaling.fit_table(entries, CONSTANTS)
-    table = scaling.constants_table(CONSTANTS | {"disk": 0.0, "network": math.nan})
-    assert "50.0 Gflop per second" in table
-    assert "1000 tasks per second" in table
-    assert "not separable" in table
-    assert "not measured" in table
-    assert scaling.certificate_table(entries).count("\n") == 2
-    predictions = scaling.predictions_table(CONSTANTS, 16e9)
-    assert predictions.count("\n") == 1 + len(scaling.questions())
-    assert "**memory**" in predictions
-    assert scaling.long_duration(7200.0) == "2.00 h"
-    assert scaling.long_duration(math.nan) == "not known"
-
-
-def test_number_of_passes_and_eigenpairs_of_blocks():
-    X = scaling.random_rows(200, 30)
-    passes = scaling.eigenpairs(lambda: iter((X[:50], X[50:])))
-    assert passes == scaling.eigenpairs(scaling.whole(X)) >= 1
-
-
 # Streams.
 
 
@@ -452,43 +300,6 @@ def test_exact_components_are_those_of_the_whole_file(tmp_path):
     exact = vectors[:, ::-1][:, : streams.COMPONENTS].T
     assert _tables.component_error(streams.exact_components(16), exact) < 1e-10
     assert sum(len(batch) for batch in streams.batches_of_npy(str(path))) == len(rows)
-
-
-def test_peers_have_a_limit_of_their_own(monkeypatch):
-    jobs = {
-        "ours": streams.Job("ours", "npy", Path("rows.npy"), 1),
-        "Dask": streams.Job("dask", "lucidae", Path("rows.npy"), 1),
-        "peer": streams.Job("dask", "full", Path("rows.npy"), 1),
-    }
-
-    def run(job, limit):
-        if not job.is_ours:
-            raise RuntimeError(f"stopped after {limit:g} s")
-        return {"seconds": limit, "megabytes": 1.0}
-
-    monkeypatch.setattr(streams.Job, "run", run)
-    arguments = argparse.Namespace(repeats=2, time_limit=9.0, peer_limit=3.0)
-    found = streams.measured(jobs, arguments)
-    assert found["ours"].times == found["Dask"].times == _tables.Times((9.0, 9.0))
-    assert found["peer"].failure == "stopped after 3 s"
-
-
-def test_figures_of_failed_and_finished_jobs():
-    failed = streams.figures([], "stopped after 5 s")
-    assert failed.times is None
-    assert failed.notes("peer") == "peer: stopped after 5 s"
-    quick = {"seconds": 1.0, "megabytes": 10.0, "error": 1e-9}
-    slow = {"seconds": 3.0, "megabytes": 20.0, "error": 1e-8}
-    done = streams.figures([quick, slow, quick], "")
-    assert done.times.median == 1.0
-    assert done.notes("ours") == "ours: peak 20 MB, error 1e-08"
-
-
-def test_components_and_imports_of_the_table_of_peers():
-    X = np.random.default_rng(0).standard_normal((50, 6)) * np.arange(6, 0, -1) + 3.0
-    exact = np.linalg.svd(X - X.mean(axis=0))[2][:2]
-    assert _tables.component_error(peers.exact_components(X, 2), exact) < 1e-12
-    assert peers.import_seconds("math") >= 0.0
 
 
 def test_reduced_rank_is_compared_on_rows_that_no_method_has_seen(tmp_path):
@@ -517,14 +328,6 @@ def test_reduced_rank_is_compared_on_rows_that_no_method_has_seen(tmp_path):
     assert "n = 60" in reduced_rank.coverage_table(found)
     reduced_rank.draw_coverage(found, tmp_path / "figures" / "coverage.svg")
     assert (tmp_path / "figures" / "coverage.svg").stat().st_size > 1000
-
-
-def test_every_method_of_the_comparison_fits():
-    X, Y = reduced_rank.simulated(2, n=30, features=4, targets=3)
-    for name, regressor in reduced_rank.methods(X).items():
-        if not name.endswith(("ridge", "NetCV")):
-            assert 1 <= reduced_rank.rank_of(regressor.fit(X, Y)) <= 3
-    assert [table.Y.shape[1] for table in reduced_rank.tables(small=True)] == [3, 15, 15]
 
 
 def test_the_peers_of_completion_have_the_minimum_that_is_certified():

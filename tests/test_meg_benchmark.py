@@ -107,24 +107,6 @@ def test_negligible_sources_are_left_out_for_all_methods(lead_field):
     assert (result["f1"], result["found"], result["returned"]) == (1.0, 1.0, 2.0)
 
 
-def test_lead_field_without_its_arrays_is_refused(tmp_path):
-    np.savez(tmp_path / "a.npz", gain=np.zeros((2, 3)))
-    with pytest.raises(ValueError, match="has the arrays gain, but not positions"):
-        _meg_heads.from_lead_field(tmp_path / "a.npz")
-    np.savez(tmp_path / "a.npz", gain=np.zeros((2, 4)), positions=np.zeros((1, 3)))
-    with pytest.raises(ValueError, match=r"gain has shape \(2, 4\) and positions \(1, 3\)"):
-        _meg_heads.from_lead_field(tmp_path / "a.npz")
-
-
-def test_a_benchmark_without_results_ends_with_status_one(tmp_path, capsys):
-    np.savez(tmp_path / "gain.npz", gain=np.ones((4, 6)))
-    words = ["--leadfield", str(tmp_path / "gain.npz"), "--folder", str(tmp_path), "--seeds", "1"]
-    assert meg.main([*words, "--only", "base", "--methods", "lucidae"]) == 1
-    shown = capsys.readouterr()
-    assert "but not positions" in shown.err
-    assert not shown.out
-
-
 def test_run_on_a_lead_field_is_stored_and_resumed(lead_field, tmp_path, monkeypatch, capsys):
     words = [
         "--leadfield", str(lead_field), "--only", "1 source", "--seeds", "2", "--folder",
@@ -235,12 +217,6 @@ def test_times_of_gamma_map_are_compared_at_free_orientation_with_three_choices_
     assert "Seeds of each cell: 3 to 4" in meg.counted(results)
 
 
-def test_all_alphas_are_timed_only_if_all_of_them_were_tried():
-    one = [{"setting": [1.0, 1], "seconds": 2.0}]
-    assert np.isnan(meg.seconds_with({"seconds": 2.0, "tried": one}, meg.ALL))
-    assert meg.seconds_with({"seconds": 2.0, "tried": one}, 1.0) == 2.0
-
-
 def test_the_fastest_of_equally_good_settings_is_the_best_one():
     def found(f1, localisation, seconds):
         return {"f1": f1, "localisation": localisation, "seconds": seconds}
@@ -262,39 +238,6 @@ def test_all_settings_of_a_method_are_kept_and_the_best_one_is_the_result(lead_f
         one for one in result["tried"] if _meg_runs.merit(one)[:2] == _meg_runs.merit(best)[:2]
     ]
     assert best["seconds"] == min(one["seconds"] for one in equal)
-
-
-def test_the_preparation_is_part_of_the_time_of_our_methods_alone(lead_field):
-    cell = Cell("x", "x", model=str(lead_field), sources=1)
-    assert _meg_runs.measured(cell, 0, "lucidae", "")["preparation"] > 0.0
-    assert "preparation" not in _meg_runs.measured(cell, 0, "dSPM", "")
-
-
-def test_the_default_number_of_threads_has_results_of_its_own(lead_field, tmp_path, monkeypatch):
-    calls = []
-
-    def counted(recording, *settings):
-        calls.append(settings)
-        return _meg_runs.none_found()
-
-    monkeypatch.setitem(_meg_runs.METHODS, "dSPM", _meg_runs.Method(counted))
-    cell = Cell("x", "x", model=str(lead_field), sources=1)
-    _meg_runs.run(str(tmp_path), cell, 0, "dSPM", np.inf)
-    assert len(calls) == 1
-    result = _meg_runs.run(str(tmp_path), cell, 0, "dSPM", np.inf, threads=None)
-    assert len(calls) == 1 + _meg_runs.REPEATS  # a short call is repeated
-    assert _meg_runs.stored(str(tmp_path), cell, 0, "dSPM", threads=None) == result
-    with pytest.raises(SystemExit):
-        meg.parsed(["--times", "--default-threads", "--jobs", "2"])
-
-
-def test_a_run_of_times_prints_and_writes_the_ratios_alone(lead_field, tmp_path, capsys):
-    page = tmp_path / "page.md"
-    page.write_text("<!-- meg times -->\n<!-- end of meg times -->\n", encoding="utf-8")
-    words = ["--times", "--leadfield", str(lead_field), "--only", "1 source", "--seeds", "1"]
-    assert meg.main([*words, "--folder", str(tmp_path), "--write", str(page)]) == 0
-    assert "localisation" not in capsys.readouterr().out
-    assert "| 1 source | " in page.read_text(encoding="utf-8")
 
 
 def test_single_calls_are_compared_in_turn(lead_field, tmp_path, capsys, monkeypatch):

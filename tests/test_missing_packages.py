@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from extras import require
-from lucidae.data import row_blocks
-from lucidae.data.kinds import named_rows
+from lucidae import LinearAutoencoder
 from lucidae_papers import device
 
 
@@ -33,24 +32,45 @@ def without(monkeypatch):
         (".zarr", "zarr", "Reading Zarr needs zarr: pip install zarr"),
     ],
 )
-def test_readers_of_blocks_name_the_package_that_they_need(
+def test_readers_of_files_name_the_package_that_they_need(
     suffix, package, words, without, tmp_path
 ):
     file = tmp_path / f"rows{suffix}"
     file.write_bytes(b"content that is not read")
     without(package)
     with pytest.raises(ValueError, match=f"^{words}$"):
-        row_blocks(file)
+        LinearAutoencoder(1).fit(file)
 
 
-def test_the_reader_of_text_names_pandas(without, monkeypatch, tmp_path):
-    file = tmp_path / "rows.csv"
-    file.write_text("a,b\n1,2\n", encoding="utf-8")
-    monkeypatch.delitem(sys.modules, "lucidae.data.text", raising=False)
-    monkeypatch.delattr("lucidae.data.text", raising=False)
-    without("pandas")
-    with pytest.raises(ValueError, match="Reading CSV needs pandas: pip install pandas"):
-        row_blocks(file)
+WITHOUT_PANDAS = """
+import sys
+
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == "pandas":
+            raise ModuleNotFoundError(name, name=name)
+
+sys.meta_path.insert(0, Absent())
+from lucidae import LinearAutoencoder
+for name in ("rows.npy", "rows.npz", "rows.parquet", "rows.csv"):
+    try:
+        print(LinearAutoencoder(1).fit(name).n_features_in_)
+    except ValueError as error:
+        print(error)
+"""
+
+
+def test_only_text_files_need_pandas(tmp_path):
+    require("pyarrow")
+    frame = require("pandas").DataFrame(np.eye(3), columns=list("abc"))
+    frame.to_parquet(tmp_path / "rows.parquet")
+    frame.to_csv(tmp_path / "rows.csv", index=False)
+    np.save(tmp_path / "rows.npy", np.eye(3))
+    np.savez(tmp_path / "rows.npz", X=np.eye(3))
+    command = [sys.executable, "-c", WITHOUT_PANDAS]
+    result = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    lines = ["3", "3", "3", "Reading CSV needs pandas: pip install pandas"]
+    assert (result.stdout.splitlines(), result.stderr) == (lines, "")
 
 
 def test_the_command_line_names_distributed(without):
@@ -69,20 +89,3 @@ def test_an_accelerator_needs_torch(without):
     with pytest.raises(ValueError, match="device='cuda' needs PyTorch, which is not installed"):
         device.reference("cuda")
     assert device.reference("cpu").shape == (0,)
-
-
-def test_rows_of_a_file_keep_no_names_without_pandas(without):
-    rows = np.ones((2, 2))
-    without("pandas")
-    assert named_rows(rows, ("a", "b")) is rows
-
-
-def test_an_interpreter_without_pandas_reads_npy_files(tmp_path):
-    np.save(tmp_path / "rows.npy", np.eye(3))
-    code = (
-        "import sys; sys.modules['pandas'] = None\n"
-        "from lucidae import LinearAutoencoder\n"
-        f"print(LinearAutoencoder(1).fit({str(tmp_path / 'rows.npy')!r}).n_features_in_)"
-    )
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert (result.stdout, result.stderr) == ("3\n", "")
