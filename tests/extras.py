@@ -20,6 +20,7 @@ REQUIRED = (
     "polars",
     "pyarrow",
     "rich",
+    "skops",
     "torch",
     "typer",
     "zarr",

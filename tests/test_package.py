@@ -145,7 +145,7 @@ print(certify((np.eye(2), np.eye(2)), np.eye(2), family="linear", method="rag")[
 def test_files_and_weights_are_read_without_importing_their_family_first(tmp_path):
     X, path = np.random.default_rng(0).standard_normal((20, 4)), str(tmp_path / "model.npz")
     lucidae.save(lucidae.LinearAutoencoder(2).fit(X), path)
-    read = f"from lucidae.io.models import load; print(load({path!r}).n_components)"
+    read = f"from lucidae import load; print(load({path!r}).n_components)"
     results = results_of([read, PAIR])
     assert [result.out.strip() for result in results] == ["2", "subspace"], results
 

@@ -58,12 +58,13 @@ class FittedState(ABC):
     here, because scikit-learn forbids an estimator to change its ``__dict__`` when an attribute is
     read. A state contains small summaries (such as a second moment). It may refer to training rows,
     without a copy, until the certificate is computed from them, but never saves them. It is
-    pickled with its estimator. `lucidae.save` writes its attributes under the name that the
-    decorator `saved_as` gave to its class.
+    pickled with its estimator, and `lucidae.save` writes its snapshot (`lucidae.io.snapshots`).
     """
 
     _attributes: Mapping[str, Any] | None = None
     _certificate: Certificate | None = None
+
+    doubt: str | None = None  # why no certificate can be given, such as a file that was changed
 
     @abstractmethod
     def compute_attributes(self) -> Mapping[str, Any]:
@@ -90,6 +91,9 @@ class FittedState(ABC):
         quotes the error. Reading never raises, because scikit-learn's HTML representation reads
         every attribute. The next call tries again, since a lack of memory may have passed.
         """
+        if self.doubt is not None:
+            claim = undecided("certificate", "the fitted parameters are optimal", "", self.doubt)
+            return Certificate(title, (claim,))
         if self._certificate is None:
             try:
                 self._certificate = self.compute_certificate(title)
@@ -107,16 +111,13 @@ class FittedState(ABC):
         """
         return False
 
-    def saved_fields(self) -> dict[str, Any]:
-        """Return the attributes that `lucidae.save` and pickle write, by name.
-
-        Cached values that can be computed again are left out.
-        """
+    def __getstate__(self) -> dict[str, Any]:
         left_out = {"_attributes"} if self.keeps_certificate else {"_attributes", "_certificate"}
         return {name: value for name, value in vars(self).items() if name not in left_out}
 
-    def __getstate__(self) -> dict[str, Any]:
-        return self.saved_fields()
+    def changed_in_place(self) -> dict[str, Any]:
+        """Return the fitted attributes that a user changed in place and that predictions use."""
+        return {}
 
     def changed(self) -> None:
         """Discard the cached fitted attributes and the cached certificate.
@@ -219,11 +220,6 @@ def restored_on_failure(method: Method) -> Method:
             raise
 
     return guarded  # type: ignore[return-value]
-
-
-def upgraded_estimator(fields: dict[str, Any]) -> dict[str, Any]:
-    """Return the attributes of an estimator under their present names."""
-    return {"_state" if name == "_kept" else name: value for name, value in fields.items()}
 
 
 class CertifiedMixin:

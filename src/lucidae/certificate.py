@@ -16,7 +16,6 @@ from typing import Any
 from lucidae._families import import_families
 from lucidae.cards import Html, card
 from lucidae.io.atomic import json_safe
-from lucidae.io.models import saved_as
 from lucidae.iteration.progress import elapsed_on
 
 __all__ = [
@@ -48,11 +47,6 @@ _LEGEND = {
 }
 
 
-@saved_as(
-    "lucidae.claim/3",
-    formerly=("lucidae.certificate:Claim", "lucidae.claim/1", "lucidae.claim/2"),
-    upgrade=lambda fields: {"error": 0.0, "undecided": False} | fields,
-)
 @dataclass(frozen=True, slots=True)
 class Claim:
     """One statement about a fit, with its theorem, the measured value and the verdict.
@@ -256,11 +250,6 @@ def undecided(
     return Claim(name, statement, reference, value, threshold, None, why, error, undecided=True)
 
 
-@saved_as(
-    "lucidae.certificate/2",
-    formerly=("lucidae.certificate:Certificate", "lucidae.certificate/1"),
-    upgrade=lambda fields: fields | {"evidence": {}},
-)
 @dataclass(frozen=True, slots=True)
 class Certificate:
     """The claims about one fitted model, each with its verdict.

@@ -41,7 +41,6 @@ from lucidae.arrays import (
 from lucidae.arrays.eigen import fix_signs, leading_eigenpairs
 from lucidae.cards import card, facts
 from lucidae.io.atomic import load_arrays, save_arrays
-from lucidae.io.models import saved_as
 from lucidae.iteration.progress import elapsed_on
 from lucidae.row_sums import (
     dense_sums,
@@ -81,7 +80,6 @@ def reads_moments(read: Reader) -> Reader:
     return read
 
 
-@saved_as("lucidae.moment/2", formerly=("lucidae.moment/1", "lucidae.moments:SecondMoment"))
 @dataclass(frozen=True, slots=True, eq=False)
 class SecondMoment:
     """Mean and covariance of weighted rows with m features, computed as float64.

@@ -2,7 +2,7 @@
 
 The archives contain saved models and ``expected.npz``: the inputs by name, the attributes and
 outputs as ``model:attribute`` or ``model:method(inputs)``, and the verdicts as JSON. Those of 0.3.0
-were written by that version; those of 0.2.0 are what 0.3.0 returned for files of 0.2.0.
+were written by that version; those of 0.1.0 and 0.2.0 are what 0.3.0 returned for these files.
 """
 
 import io
@@ -60,7 +60,7 @@ def last_of(model):
     return model
 
 
-FILES = [(version, name) for version in ("0.2.0", "0.3.0") for name in members(version)]
+FILES = [(version, name) for version in ("0.1.0", "0.2.0", "0.3.0") for name in members(version)]
 
 
 @pytest.mark.filterwarnings("ignore")

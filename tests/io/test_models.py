@@ -1,15 +1,27 @@
-"""A saved estimator comes back as it was, and a file can build nothing but our own records."""
+"""A saved estimator comes back as it was; a file that was changed loads without a certificate."""
 
+import io
 import json
 import pickle
+import sys
 import warnings
-from dataclasses import dataclass
+import zipfile
 from pathlib import Path
 
 import numpy as np
 import pytest
+import scipy.sparse
+from sklearn.compose import ColumnTransformer
+from sklearn.decomposition import PCA
+from sklearn.ensemble import RandomForestRegressor
+from sklearn.linear_model import LogisticRegression, Ridge
+from sklearn.model_selection import GridSearchCV, KFold
+from sklearn.neighbors import KDTree, KNeighborsRegressor
+from sklearn.pipeline import FeatureUnion, make_pipeline
+from sklearn.preprocessing import FunctionTransformer, OneHotEncoder, StandardScaler
 
 import lucidae
+from extras import require
 from lucidae import (
     DropoutAutoencoder,
     DropoutFactorization,
@@ -17,173 +29,285 @@ from lucidae import (
     LinearAutoencoder,
     SparseVAE,
 )
-from lucidae.io.contents import check_estimator
-from lucidae.io.models import saved_as, source_of
-from lucidae.iteration import Status
+from lucidae.io import models
+from lucidae.sparsity.penalties import PowerPenalty
 
-OLD = Path(__file__).parents[1] / "data" / "0.1.0"
+RANDOM = np.random.default_rng(0)
+X = RANDOM.standard_normal((40, 6)) * [3, 2.5, 2, 1.5, 1, 0.5] + 1
+Y = X @ RANDOM.standard_normal((6, 3)) + RANDOM.standard_normal((40, 3)) / 10
+MORE, TARGETS = X[:5] + 0.5, Y[:5]
+HOLES = np.where(RANDOM.random(X.shape) < 0.1, np.nan, X)
+HOLES[:8] = X[:8]
+GROUPS = np.array([0, 0, 1, 1, 2, 2])
 
-ESTIMATORS = [
-    LinearAutoencoder(3),
-    LinearAutoencoder(3, method="nonuniform_l2", l2=[0.3, 0.1, 0.2], whiten=True),
-    LinearAutoencoder(2, solver="gradient", max_iter=30, random_state=0),
-    LinearAutoencoder(2, method="linear_vae", solver="gradient", max_iter=30, random_state=0),
-    LinearAutoencoder(
-        2, method="nested_dropout", solver="stochastic", max_iter=9, random_state=np.int64(3)
+
+def streamed(model, *data):
+    for rows in range(0, 40, 10):
+        model.partial_fit(*(part[rows : rows + 10] for part in data))
+    return model
+
+
+def changed(model, **parameters):
+    return model.set_params(**parameters)
+
+
+MODELS = {
+    "exact": lambda: LinearAutoencoder(3).fit(X),
+    "float32": lambda: LinearAutoencoder(3, whiten=True).fit(X.astype(np.float32)),
+    "weighted": lambda: LinearAutoencoder(2).fit(X, sample_weight=np.arange(1.0, 41.0)),
+    "penalties": lambda: LinearAutoencoder(2, method="nonuniform_l2").fit(X),
+    "given penalties": lambda: LinearAutoencoder(2, method="nonuniform_l2", l2=[0.3, 0.1]).fit(X),
+    "criterion": lambda: LinearAutoencoder(("hard_threshold", 1.0)).fit(X),
+    "share": lambda: LinearAutoencoder(0.9).fit(X),
+    "vae": lambda: LinearAutoencoder(2, method="linear_vae", solver="gradient", tol=1e-3).fit(X),
+    "gha": lambda: LinearAutoencoder(2, method="gha", solver="gradient", random_state=0).fit(X),
+    "brockett": lambda: LinearAutoencoder(
+        2, method="brockett", solver="gradient", random_state=np.int64(3)
+    ).fit(X),
+    "nested": lambda: LinearAutoencoder(
+        2, method="nested_dropout", solver="stochastic", max_iter=9, batch_size=8, random_state=0
+    ).fit(X),
+    "partial": lambda: streamed(LinearAutoencoder(2), X),
+    "partial, read": lambda: (model := streamed(LinearAutoencoder(2), X), model.components_)[0],
+    "stream": lambda: streamed(LinearAutoencoder(2, solver="stochastic", random_state=0), X),
+    "stream, nested": lambda: streamed(
+        LinearAutoencoder(2, method="nested_dropout", solver="stochastic", random_state=0), X
     ),
-    DropoutRegressor(2),
-    DropoutRegressor("cv", shrink=False, alpha=0.1),
-    DropoutAutoencoder(2),
-    DropoutFactorization(2),
-    SparseVAE(noise_variance=0.1),
-    SparseVAE(posterior="diagonal"),
-]
+    "stream, adam": lambda: streamed(
+        LinearAutoencoder(2, method="linear_vae", solver="stochastic", optimizer="adam"), X
+    ),
+    "stream, descent": lambda: streamed(
+        LinearAutoencoder(
+            2, method="uniform_l2", solver="stochastic", optimizer="gradient_descent"
+        ),
+        X,
+    ),
+    "missing": lambda: LinearAutoencoder(2, handle_missing="em").fit(HOLES),
+    "missing, stream": lambda: streamed(LinearAutoencoder(2, handle_missing="em"), HOLES),
+    "changed parameters": lambda: changed(LinearAutoencoder(2).fit(X), method="gha", tol=1e-2),
+    "regressor": lambda: DropoutRegressor(2).fit(X, Y),
+    "regressor, one target": lambda: DropoutRegressor(alpha=0.1).fit(X, Y[:, 0]),
+    "regressor, sgd": lambda: DropoutRegressor(2, solver="sgd", random_state=0).fit(X, Y),
+    "regressor, cv": lambda: DropoutRegressor(dropout="cv", cv=3).fit(X, Y),
+    "regressor, rank": lambda: DropoutRegressor("cv", shrink=False, cv=3).fit(X, Y),
+    "regressor, partial": lambda: streamed(DropoutRegressor(2), X, Y),
+    "autoencoder": lambda: DropoutAutoencoder(2).fit(X),
+    "autoencoder, sgd": lambda: DropoutAutoencoder(2, solver="sgd", random_state=0).fit(X),
+    "autoencoder, partial": lambda: streamed(DropoutAutoencoder(2), X),
+    "factorization": lambda: DropoutFactorization(2).fit(X),
+    "completion": lambda: DropoutFactorization(
+        3, dropout="cv", handle_missing="complete", cv=2
+    ).fit(HOLES),
+    "sparse": lambda: SparseVAE(noise_variance=0.1).fit(X, Y),
+    "sparse, one output": lambda: SparseVAE(noise_variance="learn").fit(X, Y[:, 0]),
+    "sparse, cv": lambda: SparseVAE(cv=3, random_state=0).fit(X, Y),
+    "sparse, diagonal": lambda: SparseVAE(posterior="diagonal").fit(X, Y),
+    "sparse, point": lambda: SparseVAE(
+        posterior="point", penalty=PowerPenalty(0.3), noise_variance=0.1
+    ).fit(X, Y),
+    "sparse, groups": lambda: SparseVAE(groups=GROUPS, noise_variance=0.1).fit(X, Y),
+    "sparse, covariances": lambda: SparseVAE(
+        groups=GROUPS, group_covariance="full", noise_variance=0.1
+    ).fit(X, Y),
+    "sparse, complex": lambda: SparseVAE(noise_variance=0.1).fit(X * 1j + 1, Y[:, 0]),
+    "sparse, rows": lambda: SparseVAE(noise_variance="learn_diagonal").fit(X, Y),
+    "sparse, noise": lambda: SparseVAE(noise_variance="learn").fit(X, Y, noise_cov=np.eye(40) + 1),
+    "sparse, correlated": lambda: SparseVAE(
+        noise_variance=0.1, response_covariance="learn"
+    ).fit(X, Y),
+    "sparse, matrix": lambda: SparseVAE(noise_variance=0.1, fit_intercept=False).fit(
+        scipy.sparse.csr_array(X), Y
+    ),
+}  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def data():
-    random = np.random.default_rng(0)
-    X = random.standard_normal((40, 6))
-    return X, X @ random.standard_normal((6, 3)) + random.standard_normal((40, 3)) / 10
+WIDE = np.random.default_rng(0).standard_normal((8, 4100))
+OTHERS = {
+    "dense rows": lambda: DropoutRegressor(2, alpha=0.1).fit(WIDE, Y[:8]),
+    "sparse rows": lambda: DropoutRegressor(2, alpha=0.1).fit(
+        scipy.sparse.csr_array(np.where(abs(WIDE) > 2, WIDE, 0.0)), Y[:8]
+    ),
+    "factor of rows": lambda: DropoutRegressor(2, alpha=0.1).fit(WIDE[:, :1100], Y[:8]),
+    "without moment": lambda: DropoutAutoencoder(2).fit(WIDE[:, :1100]),
+    "unread": lambda: LinearAutoencoder(2).fit(X).partial_fit(X),
+    "refined": lambda: LinearAutoencoder(3).fit(X * 10.0 ** -np.arange(0, 12, 2)),
+}
 
 
-def fitted(estimator, data):
-    X, Y = data
+@pytest.fixture
+def made(request):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return estimator.fit(X) if hasattr(estimator, "transform") else estimator.fit(X, Y)
+        return (MODELS | OTHERS)[request.param]()
 
 
-def output(estimator, X):
-    return estimator.transform(X) if hasattr(estimator, "transform") else estimator.predict(X)
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "model.npz"
 
 
-@pytest.mark.parametrize("estimator", ESTIMATORS, ids=str)
-def test_a_saved_estimator_comes_back_bit_by_bit(estimator, data, tmp_path):
-    model = fitted(estimator, data)
-    lucidae.save(model, tmp_path / "model.npz")
-    again = lucidae.load(tmp_path / "model.npz")
-    assert str(again) == str(model)
-    assert np.array_equal(output(again, data[0]), output(model, data[0]))
-    assert again.certificate_ == model.certificate_
-    assert again.n_features_in_ == model.n_features_in_
-    for name in [name for name in dir(model) if name.endswith("_") and not name.startswith("_")]:
-        kept, loaded = getattr(model, name, None), getattr(again, name, None)
-        assert isinstance(loaded, type(kept)), name
+def output(model, rows=X):
+    return model.transform(rows) if hasattr(model, "transform") else model.predict(rows)
 
 
-def test_a_loaded_stream_goes_on(data, tmp_path):
-    X, _ = data
-    model = LinearAutoencoder(2).partial_fit(X[:15])
-    lucidae.save(model, tmp_path / "model.npz")
-    again = lucidae.load(tmp_path / "model.npz").partial_fit(X[15:])
-    np.testing.assert_allclose(
-        again.components_, LinearAutoencoder(2).fit(X).components_, atol=1e-12
+def assert_same(found, wanted, name):
+    assert isinstance(found, type(wanted)), name
+    if isinstance(wanted, np.ndarray):
+        np.testing.assert_array_equal(found, wanted, err_msg=name, strict=True)
+    elif hasattr(wanted, "__dataclass_fields__") and not hasattr(wanted, "claims"):
+        for field in wanted.__dataclass_fields__:
+            assert_same(getattr(found, field), getattr(wanted, field), f"{name}.{field}")
+    elif isinstance(wanted, dict):
+        assert found.keys() == wanted.keys(), name
+        for key, value in wanted.items():
+            assert_same(found[key], value, f"{name}.{key}")
+    else:
+        assert found == wanted, name
+
+
+def assert_same_model(found, wanted):
+    assert str(found) == str(wanted)
+    names = [name for name in dir(wanted) if name.endswith("_") and not name.startswith("_")]
+    for name in names:
+        if hasattr(wanted, name):
+            assert_same(getattr(found, name), getattr(wanted, name), name)
+
+
+def stored(path):
+    arrays = dict(np.load(path))
+    return json.loads(str(arrays.pop("header"))), arrays
+
+
+def rewrite(path, header, arrays):
+    np.savez(path, header=np.array(json.dumps(header)), **arrays)
+
+
+# What comes back.
+
+
+@pytest.mark.parametrize("made", MODELS | OTHERS, indirect=True)
+def test_a_saved_estimator_comes_back_bit_by_bit_and_goes_on(made, path):
+    lucidae.save(made, path)
+    again = lucidae.load(path)
+    assert_same_model(again, made)
+    rows = X if made.n_features_in_ == 6 else WIDE[:, : made.n_features_in_]
+    assert np.array_equal(output(again, rows), output(made, rows))
+    if hasattr(made, "partial_fit") and rows is X:
+        targets = TARGETS[:, 0] if np.ndim(getattr(made, "coef_", None)) == 1 else TARGETS
+        assert_same_model(again.partial_fit(MORE, targets), made.partial_fit(MORE, targets))
+
+
+@pytest.mark.parametrize("method", ["gha", "linear_vae"])
+def test_a_loaded_fit_is_a_warm_start(method, path):
+    model = LinearAutoencoder(
+        2, method=method, solver="gradient", max_iter=20, warm_start=True, random_state=0
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        lucidae.save(model.fit(X), path)
+        assert_same_model(lucidae.load(path).fit(X), model.fit(X))
+
+
+def test_standard_errors_and_posteriors_come_back(path):
+    for model in (DropoutRegressor(2).fit(X, Y), SparseVAE(noise_variance=0.1).fit(X, Y)):
+        lucidae.save(model, path)
+        again = lucidae.load(path)
+        assert np.array_equal(
+            again.predict(X, return_std=True)[1], model.predict(X, return_std=True)[1]
+        )
+    assert np.array_equal(again.posterior_covariance([0, 2]), model.posterior_covariance([0, 2]))
+
+
+def test_names_of_features_and_own_attributes_come_back(path):
+    pandas = require("pandas")
+    frame = pandas.DataFrame(X, columns=list("abcdef"))
+    model = LinearAutoencoder(2).fit(frame)
+    model.notes = {("a", 1): 2.0, np.int64(3): [1, (2,)], "plain": None}
+    model.set_output(transform="pandas")
+    lucidae.save(model, path)
+    again = lucidae.load(path)
+    assert list(again.feature_names_in_) == list("abcdef")
+    assert again.notes == model.notes
+    assert list(again.transform(frame)) == list(model.transform(frame))
+
+
+def test_attributes_that_a_user_changed_come_back_with_their_failed_claim(path):
+    model = SparseVAE(noise_variance=0.1).fit(X, Y)
+    model.coef_[0, 0] += 1.0
+    lucidae.save(model, path)
+    again = lucidae.load(path)
+    assert np.array_equal(again.predict(X), model.predict(X))
+    assert again.certificate_["attributes"].holds is False
+
+
+def test_the_certificate_of_wide_data_is_saved_because_the_data_are_not(path):
+    rows = np.random.default_rng(0).standard_normal((20, 1100))
+    for model in (LinearAutoencoder(2).fit(rows), DropoutAutoencoder(2).fit(rows)):
+        lucidae.save(model, path)
+        again = lucidae.load(path)
+        assert again.certificate_ == model.certificate_
+        assert any(claim.holds for claim in again.certificate_)
+        assert pickle.loads(pickle.dumps(model)).certificate_ == model.certificate_
+
+
+def test_a_file_does_not_depend_on_which_attributes_were_read(tmp_path):
+    for name in ("exact", "nested", "regressor", "completion", "sparse"):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            model = MODELS[name]()
+        lucidae.save(model, tmp_path / "before.npz")
+        _ = model.certificate_, [getattr(model, name, None) for name in dir(model)]
+        lucidae.save(model, tmp_path / "after.npz")
+        before, after = stored(tmp_path / "before.npz"), stored(tmp_path / "after.npz")
+        assert before[0]["digest"] == after[0]["digest"]
+
+
+def test_a_parameter_that_a_file_does_not_have_gets_its_default(path):
+    lucidae.save(LinearAutoencoder(2, tol=0.1).fit(X), path)
+    header, arrays = stored(path)
+    del header["estimators"][0]["parameters"]["tol"]
+    rewrite(path, header, arrays)
+    assert lucidae.load(path).tol == LinearAutoencoder().tol
+
+
+# The schemas.
+
+
+def words(kind):
+    return (
+        [words(part) for part in kind]
+        if isinstance(kind, tuple)
+        else getattr(kind, "__name__", kind)
     )
 
 
-def test_feature_names_survive(tmp_path):
-    pandas = pytest.importorskip("pandas")
-    frame = pandas.DataFrame(np.eye(4) + np.arange(4), columns=list("abcd"))
-    lucidae.save(LinearAutoencoder(2).fit(frame), tmp_path / "model.npz")
-    assert list(lucidae.load(tmp_path / "model.npz").feature_names_in_) == list("abcd")
+def test_the_schemas_are_those_of_earlier_files():
+    """Entries may be added to the stored schemas of format 3; none may be changed or removed."""
+    pinned = Path(__file__).parents[1] / "data" / "schemas.json"
+    found = {name: models._form(name).schema for name in models.FAMILIES}
+    found = {name: {key: words(kind) for key, kind in own.items()} for name, own in found.items()}
+    assert found == json.loads(pinned.read_text(encoding="utf-8"))
 
 
-def test_an_unfitted_estimator_is_refused(tmp_path):
+# What is refused.
+
+
+def test_an_unfitted_estimator_is_refused(path):
     with pytest.raises(ValueError, match="not fitted"):
-        lucidae.save(LinearAutoencoder(2), tmp_path / "model.npz")
-    assert not (tmp_path / "model.npz").exists()
+        lucidae.save(LinearAutoencoder(2), path)
+    assert not path.exists()
 
 
-OLD_MODELS = [*sorted(path.stem for path in OLD.glob("*-*.npz")), "sparse"]
+class Stranger:
+    """A penalty that lucidae does not know."""
 
 
-@pytest.mark.parametrize("name", OLD_MODELS)
-def test_a_model_saved_by_the_first_version_loads_and_works(name, tmp_path):
-    known = np.load(OLD / "expected.npz")
-    model = lucidae.load(OLD / f"{name}.npz")
-    checked = 0
-    for key in known.files:
-        owner, _, attribute = key.partition(":")
-        if owner == name:
-            np.testing.assert_array_equal(getattr(model, attribute), known[key])
-            checked += 1
-    assert checked
-    assert model.certificate_.holds is not False
-    assert isinstance(getattr(model, "status_", Status.CONVERGED), Status)
-    rows = known["Phi"] if name.startswith("sparse") else known["X"]
-    assert np.isfinite(output(model, rows)).all()
-    lucidae.save(model, tmp_path / "again.npz")
-    again = lucidae.load(tmp_path / "again.npz")
-    assert np.array_equal(output(again, rows), output(model, rows))
+def own(rows):
+    return rows
 
 
-def test_an_old_model_can_be_fitted_on(tmp_path):
-    known = np.load(OLD / "expected.npz")
-    stream = lucidae.load(OLD / "linear-stream.npz").partial_fit(known["X"])
-    assert stream.n_samples_seen_ == 60
-    model = lucidae.load(OLD / "linear-exact.npz").partial_fit(known["X"])
-    twice = LinearAutoencoder(2).fit(np.repeat(known["X"], 2, axis=0))
-    np.testing.assert_allclose(model.components_, twice.components_, atol=1e-12)
-
-
-@pytest.mark.parametrize("path", sorted(OLD.glob("*.pickle")), ids=lambda path: path.stem)
-def test_a_pickle_of_the_first_version_says_what_to_do(path):
-    with pytest.raises(ModuleNotFoundError, match=r"Fit the estimator again, or .* lucidae\.save"):
-        pickle.loads(path.read_bytes())
-
-
-def test_no_file_names_a_module(data, tmp_path):
-    for number, estimator in enumerate(ESTIMATORS):
-        path = tmp_path / f"{number}.npz"
-        lucidae.save(fitted(estimator, data), path)
-        header = str(np.load(path)["header"])
-        tags = [part.split('"')[0] for part in header.split('"record": "')[1:]]
-        assert tags
-        assert all(tag.rpartition("/")[2].isdigit() and ":" not in tag for tag in tags)
-
-
-def test_a_type_that_nobody_registered_is_refused(data, tmp_path):
-    @dataclass
-    class Stranger:
-        value: float
-
-    model = SparseVAE(noise_variance=0.1).fit(*data)
-    model.penalty = Stranger(1.0)
-    with pytest.raises(ValueError, match=r"SparseVAE\.penalty is of the type Stranger, .*saved_as"):
-        lucidae.save(model, tmp_path / "model.npz")
-    saved_as("tests.stranger/1")(Stranger)
-    lucidae.save(model, tmp_path / "model.npz")
-    assert lucidae.load(tmp_path / "model.npz").penalty == Stranger(1.0)
-
-
-def test_a_file_does_not_depend_on_which_attributes_were_read(data, tmp_path):
-    for number, estimator in enumerate(ESTIMATORS):
-        model = fitted(estimator, data)
-        lucidae.save(model, tmp_path / "before.npz")
-        _ = model.certificate_, [getattr(model, name, None) for name in dir(model)]
-        lucidae.save(model, tmp_path / f"after{number}.npz")
-        before, after = np.load(tmp_path / "before.npz"), np.load(tmp_path / f"after{number}.npz")
-        assert str(before["header"]) == str(after["header"])
-        certified = "lucidae.certificate" in str(after["header"])
-        assert certified is model._state.keeps_certificate
-
-
-def test_the_certificate_of_wide_data_is_saved_because_the_data_are_not(tmp_path):
-    X = np.random.default_rng(0).standard_normal((20, 1100))
-    model = LinearAutoencoder(2).fit(X)
-    lucidae.save(model, tmp_path / "wide.npz")
-    again = lucidae.load(tmp_path / "wide.npz")
-    assert again.certificate_ == model.certificate_
-    assert again.certificate_["subspace"].holds
-    assert pickle.loads(pickle.dumps(model)).certificate_ == model.certificate_
-
-
-def test_dictionaries_keep_their_keys(data, tmp_path):
-    model = fitted(LinearAutoencoder(2), data)
-    model.notes = {("a", 1): 2.0, np.int64(3): [1, (2,)], "plain": None}
-    lucidae.save(model, tmp_path / "model.npz")
-    assert lucidae.load(tmp_path / "model.npz").notes == model.notes
+class Described(LinearAutoencoder):
+    """A subclass, which a file cannot name."""
 
 
 @pytest.mark.parametrize(
@@ -191,289 +315,48 @@ def test_dictionaries_keep_their_keys(data, tmp_path):
     [
         ("notes", np.array([[1, "a"]], dtype=object), r"LinearAutoencoder\.notes is an array"),
         ("notes", np.array(["a", 2], dtype=object), r"LinearAutoencoder\.notes is an array"),
-        ("random_state", np.random.RandomState(0), r"LinearAutoencoder\.random_state is of"),
-        ("notes", [np.random.default_rng(0), object()], r"LinearAutoencoder\.notes\[1\] is of"),
+        ("notes", np.zeros(2, dtype=[("a", "O")]), r"LinearAutoencoder\.notes is an array"),
+        ("notes", {"a": np.ma.array([1.0, 2.0])}, r"LinearAutoencoder\.notes\.a is a masked array"),
+        ("notes", [np.random.default_rng(0), object()], r"LinearAutoencoder\.notes\.1 is of"),
+        ("notes", {("a", object): 1}, r"the key \('a', <class 'object'>\) of Linear"),
         ("notes", np.random.Generator(np.random.MT19937(0)), "joblib"),
+        ("random_state", np.random.RandomState(0), r"LinearAutoencoder\.random_state is of"),
+        ("prior", Stranger(), r"LinearAutoencoder\.prior is of the type Stranger"),
+        ("fit", 1, "'fit' of LinearAutoencoder is not an attribute"),
     ],
 )
-def test_what_cannot_be_written_is_named_and_nothing_is_written(data, tmp_path, name, value, words):
-    model = fitted(LinearAutoencoder(2), data)
-    setattr(model, name, value)
+def test_what_cannot_be_written_is_named_and_nothing_is_written(tmp_path, name, value, words):
+    model = LinearAutoencoder(2).fit(X)
+    vars(model)[name] = value
     with pytest.raises(ValueError, match=words):
         lucidae.save(model, tmp_path / "model.npz")
     assert not list(tmp_path.iterdir())
 
 
-def test_a_tag_belongs_to_one_class():
-    def declare():
-        @saved_as("tests.owner/1")
-        class Owner:
-            pass
-
-        return Owner
-
-    declare()
-    declare()  # the same class, defined again as in a notebook
-    with pytest.raises(ValueError, match=r"belongs to .*Owner"):
-        saved_as("tests.owner/1")(type("Thief", (), {}))
-    with pytest.raises(ValueError, match="LinearAutoencoder"):
-        saved_as("lucidae.LinearAutoencoder/2")(type("Thief", (), {}))
-
-
-def test_a_parameter_that_a_file_does_not_have_gets_its_default(data, tmp_path):
-    lucidae.save(fitted(LinearAutoencoder(2), data), tmp_path / "model.npz")
-    stored = dict(np.load(tmp_path / "model.npz"))
-    header = json.loads(str(stored.pop("header")))
-    del header["estimator"]["fields"]["tol"]
-    np.savez(tmp_path / "older.npz", header=np.array(json.dumps(header)), **stored)
-    assert lucidae.load(tmp_path / "older.npz").tol == LinearAutoencoder().tol
-
-
-def test_a_new_fit_replaces_attributes_that_a_user_assigned(data):
-    X, _ = data
-    model = LinearAutoencoder(2).fit(X)
-    model.components_ = np.zeros((2, 6))
-    assert not model.components_.any()
-    assert model.fit(X[:20]).components_.any()
-
-
-def write_header(path, tree, **arrays):
-    header = {"format": 1, "version": "0", "estimator": tree}
-    np.savez(path, header=np.array(json.dumps(header)), **arrays)
-
-
-@pytest.mark.parametrize(
-    "tree",
-    [
-        {"record": "os:system", "fields": {"command": "true"}},
-        {"record": "subprocess:Popen", "fields": {"args": ["true"]}},
-        {"record": "lucidae.io.atomic:Path", "fields": {}},
-        {"record": "lucidae.io.models:importlib.import_module", "fields": {}},
-        {"record": "lucidae.io.models:load", "fields": {"path": "x"}},
-        {"record": "lucidae.linear.fitted/99", "fields": {}},
-        {"record": "lucidae.status/1", "fields": {"value": "converged"}},
-        {"member": "lucidae.linear.fitted/1", "name": "moment"},
-        {"record": "lucidae.iteration.status:State", "fields": {}},
-        {"member": "lucidae.iteration.status:Solution", "name": "value"},
-        {"record": "lucidae.linear.estimator:BaseEstimator", "fields": {}},
-        {"array": "absent"},
-        {"record": "lucidae.LinearAutoencoder/1", "fields": {"fit": "x"}},
-        {"random": {"bit_generator": "PCG64", "state": {"state": 2**200, "inc": 1}}},
-        {"nonsense": 1},
-        {"random": {"bit_generator": "MT19937"}},
-        {"dtype": "object"},
-        {"dtype": "float64"},
-        {"tuple": [1, 2]},
-    ],
-)
-def test_a_file_cannot_build_anything_else(tree, tmp_path):
-    write_header(tmp_path / "evil.npz", tree)
-    with pytest.raises(ValueError, match="cannot be read as a saved estimator"):
-        lucidae.load(tmp_path / "evil.npz")
-
-
-def test_a_newer_format_and_damage_are_refused(data, tmp_path):
-    path = tmp_path / "model.npz"
-    np.savez(path, header=np.array(json.dumps({"format": 99, "estimator": None})))
-    with pytest.raises(ValueError, match="update lucidae"):
-        lucidae.load(path)
-    lucidae.save(fitted(LinearAutoencoder(2), data), path)
-    path.write_bytes(path.read_bytes()[:-200])
-    with pytest.raises(ValueError, match="damaged"):
-        lucidae.load(path)
-    with pytest.raises(FileNotFoundError):
-        lucidae.load(tmp_path / "absent.npz")
-
-
-class Described(LinearAutoencoder):
-    """A subclass that was not registered."""
-
-
-def pipelines():
-    from sklearn.decomposition import PCA
-    from sklearn.feature_selection import VarianceThreshold
-    from sklearn.impute import SimpleImputer
-    from sklearn.pipeline import FeatureUnion, make_pipeline
-    from sklearn.preprocessing import (
-        MaxAbsScaler,
-        MinMaxScaler,
-        Normalizer,
-        RobustScaler,
-        StandardScaler,
-    )
-
-    before = (
-        MaxAbsScaler(),
-        MinMaxScaler(feature_range=(-1, 1)),
-        Normalizer(),
-        RobustScaler(),
-        StandardScaler().set_output(transform="default"),
-        SimpleImputer(),
-        PCA(4),
-        VarianceThreshold(),
-        FeatureUnion([("a", StandardScaler()), ("b", PCA(2))]),
-    )
-    return [make_pipeline(step, LinearAutoencoder(2)) for step in before] + [
-        make_pipeline(StandardScaler(), make_pipeline(PCA(5), SparseVAE(noise_variance=0.1)))
-    ]
-
-
-@pytest.mark.parametrize("pipeline", pipelines(), ids=lambda pipeline: str(pipeline.steps[0][1]))
-def test_pipelines_of_plain_parts_come_back(pipeline, data, tmp_path):
-    X, Y = data
-    pipeline.fit(X, Y)
-    lucidae.save(pipeline, tmp_path / "model.npz")
-    again = lucidae.load(tmp_path / "model.npz")
-    assert type(again) is type(pipeline)
-    use = "transform" if hasattr(pipeline, "transform") else "predict"
-    assert np.array_equal(getattr(again, use)(X), getattr(pipeline, use)(X))
-    assert again.n_features_in_ == 6
-
-
-def unsavable(data):
-    from sklearn.compose import ColumnTransformer
-    from sklearn.linear_model import Ridge
-    from sklearn.model_selection import GridSearchCV
-    from sklearn.pipeline import make_pipeline
-    from sklearn.preprocessing import FunctionTransformer, StandardScaler
-
-    X, Y = data
-    linear = LinearAutoencoder(2)
+def test_other_estimators_that_cannot_be_written(path, monkeypatch):
+    monkeypatch.chdir(path.parent)
     circular = LinearAutoencoder(2).fit(X)
-    circular.notes = [circular]
-    masked = LinearAutoencoder(2).fit(X)
-    masked.notes = {"a": np.ma.array([1.0, 2.0], mask=[True, False])}
-    structured = LinearAutoencoder(2).fit(X)
-    structured.notes = np.zeros(2, dtype=[("a", "O")])
-    keyed = LinearAutoencoder(2).fit(X)
-    keyed.notes = {("a", object): 1}
-    scale = ColumnTransformer([("scale", StandardScaler(), [0, 1])])
-    return {
-        r"Pipeline\.steps\[0\]\[1\] is of scikit-learn's type ColumnTransformer": make_pipeline(
-            scale, linear
-        ).fit(X),
-        r"Pipeline\.steps\[0\]\[1\] is of scikit-learn's type FunctionTransformer": make_pipeline(
-            FunctionTransformer(np.abs), linear
-        ).fit(X),
-        r"Ridge, which lucidae\.save does not write": Ridge().fit(X, Y),
-        "GridSearchCV is of scikit-learn's type": GridSearchCV(
-            SparseVAE(), {"noise_variance": [0.1, 1.0]}, cv=2
-        ).fit(X, Y),
-        "Described is of the type Described, a subclass of LinearAutoencoder": Described(2).fit(X),
+    circular.notes = []
+    circular.notes.append(circular.notes)
+    linear = LinearAutoencoder(2)
+    cases = {
+        "contains itself": circular,
+        "Described, a subclass of LinearAutoencoder": Described(2).fit(X),
+        "Described, a subclass": make_pipeline(StandardScaler(), Described(2)).fit(X),
         "memory=None": make_pipeline(StandardScaler(), linear, memory="cache").fit(X),
-        "LinearAutoencoder contains itself": circular,
-        r"LinearAutoencoder\.notes\['a'\] is a masked array": masked,
-        r"LinearAutoencoder\.notes contains Python objects": structured,
-        r"the key \('a', <class 'object'>\) of LinearAutoencoder\.notes\[1\]": keyed,
+        "lambda": make_pipeline(FunctionTransformer(lambda rows: rows), linear).fit(X),
+        "own, which is not safe": make_pipeline(FunctionTransformer(own), linear).fit(X),
+        "KDTree, which is not safe": KNeighborsRegressor(algorithm="kd_tree").fit(X, Y),
     }
-
-
-def test_what_load_could_not_read_is_refused_by_save(data, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    for words, estimator in unsavable(data).items():
+    for words, model in cases.items():
         with pytest.raises(ValueError, match=words):
-            lucidae.save(estimator, tmp_path / "model.npz")
-        assert not (tmp_path / "model.npz").exists()
-
-
-def test_a_pipeline_in_a_file_has_no_cache_and_no_function(data, tmp_path):
-    pipeline = pipelines()[0].fit(data[0])
-    lucidae.save(pipeline, tmp_path / "model.npz")
-    stored = dict(np.load(tmp_path / "model.npz"))
-    header = json.loads(str(stored.pop("header")))
-    header["estimator"]["fields"]["memory"] = "elsewhere"
-    np.savez(tmp_path / "evil.npz", header=np.array(json.dumps(header)), **stored)
-    with pytest.raises(ValueError, match="a pipeline with a cache"):
-        lucidae.load(tmp_path / "evil.npz")
-    header["estimator"]["record"] = "sklearn.FunctionTransformer/1"
-    np.savez(tmp_path / "evil.npz", header=np.array(json.dumps(header)), **stored)
-    with pytest.raises(ValueError, match="which this version of lucidae does not know"):
-        lucidae.load(tmp_path / "evil.npz")
-
-
-@pytest.mark.parametrize("estimator", ESTIMATORS, ids=str)
-def test_an_intact_file_with_wrong_shapes_or_missing_fields_is_refused(estimator, data, tmp_path):
-    path, changed = tmp_path / "model.npz", tmp_path / "changed.npz"
-    lucidae.save(fitted(estimator, data), path)
-    stored = dict(np.load(path))
-    header = json.loads(str(stored["header"]))
-    for spoil in ("_state", "n_features_in_"):
-        tree = json.loads(json.dumps(header))
-        del tree["estimator"]["fields"][spoil]
-        np.savez(changed, **stored | {"header": np.array(json.dumps(tree))})
-        with pytest.raises(ValueError, match="cannot be read as a saved estimator"):
-            lucidae.load(changed)
-    arrays = {name: values for name, values in stored.items() if name != "header"}
-    for name, values in arrays.items():
-        for wrong in (
-            values[..., None],
-            np.append(values, [0, 0, 0]),
-            values.astype("float16"),
-            None,
-        ):
-            spoiled = {key: kept for key, kept in stored.items() if key != name}
-            np.savez(changed, **spoiled | ({} if wrong is None else {name: wrong}))
-            with pytest.raises(ValueError, match="cannot be read as a saved estimator"):
-                lucidae.load(changed)
-
-
-@pytest.mark.parametrize("field", ["encoder", "left", "coef_", "right", "mean", "squares"])
-def test_shapes_that_do_not_agree_are_refused_also_where_the_header_states_them(
-    field, data, tmp_path
-):
-    for estimator in (LinearAutoencoder(3), DropoutRegressor(2), SparseVAE(noise_variance=0.1)):
-        lucidae.save(fitted(estimator, data), tmp_path / "model.npz")
-        stored = dict(np.load(tmp_path / "model.npz"))
-        text = str(stored["header"])
-        for name, values in stored.items():
-            place = (
-                text.partition(f'{{"array": "{name}",')[0]
-                .rstrip(' "')
-                .endswith((f'"{field}":', f'"{field}",'))
-            )
-            if place and values.ndim:
-                wrong = values[..., :-1]
-                former = f'"{name}", "shape": {list(values.shape)}'
-                header = text.replace(former, f'"{name}", "shape": {list(wrong.shape)}')
-                changed = stored | {name: wrong, "header": np.array(header)}
-                np.savez(tmp_path / "changed.npz", **changed)
-                with pytest.raises(ValueError, match="cannot be read as a saved estimator"):
-                    lucidae.load(tmp_path / "changed.npz")
-
-
-def test_a_file_that_states_too_many_features_is_refused(data, tmp_path):
-    path = tmp_path / "model.npz"
-    lucidae.save(fitted(LinearAutoencoder(2), data), path)
-    stored = dict(np.load(path))
-    header = json.loads(str(stored["header"]))
-    header["estimator"]["fields"]["n_features_in_"] = 10**9
-    np.savez(path, **stored | {"header": np.array(json.dumps(header))})
-    with pytest.raises(ValueError, match="n_features_in_ is 1000000000, but no array of the file"):
-        lucidae.load(path)
-
-
-def test_an_estimator_that_loses_rows_is_not_consistent():
-    class Doubling:
-        n_features_in_ = 2
-
-        def predict(self, rows):
-            return np.vstack([rows, rows])
-
-    with pytest.raises(ValueError, match=r"Doubling is not consistent: for one row .* returns 2"):
-        check_estimator(Doubling(), 10)
-
-
-def test_only_models_of_the_command_line_name_their_data(data, tmp_path):
-    path = tmp_path / "model.npz"
-    lucidae.save(fitted(LinearAutoencoder(2), data), path)
-    assert source_of(path) is None
-    path.write_bytes(b"not a model")
-    assert source_of(path) is None
+            lucidae.save(model, path)
+        assert not path.exists()
 
 
 @pytest.mark.parametrize("order", ["path", "model", "swapped", "two models", "class", "number"])
-def test_save_says_the_order_of_its_arguments(order, tmp_path):
-    model, path = lucidae.LinearAutoencoder(1).fit(np.eye(4)), tmp_path / "model.npz"
+def test_save_says_the_order_of_its_arguments(order, path):
+    model = LinearAutoencoder(1).fit(np.eye(4))
     given = {
         "path": (path,),
         "model": (model,),
@@ -482,9 +365,280 @@ def test_save_says_the_order_of_its_arguments(order, tmp_path):
         "class": (type(model), path),
         "number": (model, 3),
     }[order]
-    with pytest.raises(
-        ValueError, match=r"in this order: lucidae.save\(estimator, path\)"
-    ) as caught:
+    with pytest.raises(ValueError, match=r"in this order: lucidae.save\(estimator, path\)\.$"):
         lucidae.save(*given)
-    assert "\n" not in str(caught.value)
     assert not path.exists()
+
+
+# Files that save did not write.
+
+
+@pytest.mark.parametrize(
+    "tree",
+    [
+        {"record": "os:system", "fields": {"command": "true"}},
+        {"record": "lucidae.io.models:load", "fields": {"path": "x"}},
+        {"record": "lucidae.linear.fitted/99", "fields": {}},
+        {"record": "lucidae.status/1", "fields": {"value": "converged"}},
+        {"member": "lucidae.status/1", "name": "value"},
+        {"array": "absent"},
+        {"record": "lucidae.LinearAutoencoder/1", "fields": {"fit": "x"}},
+        {"record": "sklearn.FunctionTransformer/1", "fields": {}},
+        {"record": "sklearn.Pipeline/1", "fields": {"memory": "elsewhere", "steps": []}},
+        {"random": {"bit_generator": "PCG64", "state": {"state": 2**200, "inc": 1}}},
+        {"random": {"bit_generator": "MT19937"}},
+        {"nonsense": 1},
+        {"dtype": "object"},
+        {"dtype": "float64"},
+        {"tuple": [1, 2]},
+    ],
+)
+def test_a_file_of_an_earlier_format_cannot_build_anything_else(tree, path):
+    rewrite(path, {"format": 2, "version": "0", "estimator": tree}, {})
+    with pytest.raises(ValueError, match="cannot be read as a saved estimator"):
+        lucidae.load(path)
+
+
+@pytest.mark.parametrize(
+    ("where", "entry"),
+    [
+        ((), {"format": 99}),
+        ((), {"estimators": []}),
+        (("estimators", 0), {"estimator": "os.system"}),
+        (("estimators", 0), {"values": None}),
+        (("estimators", 0, "parameters"), {"sudo": 1}),
+        (("estimators", 0, "parameters"), {"l2": {"random": {"bit_generator": "MT19937"}}}),
+        (("estimators", 0, "attributes"), {"fit": "x"}),
+        (("estimators", 0, "attributes"), {"_state": 1}),
+        (("estimators", 0, "attributes"), {"n_features_in_": 10**9}),
+        (("estimators", 0, "values"), {"status": "fine"}),
+        (("estimators", 0, "values"), {"fit.method": "nobody's"}),
+        (("estimators", 0, "values"), {"model.weight": "1"}),
+        (("estimators", 0, "values"), {"model.unknown": 1.0}),
+        (("estimators", 0, "values"), {"model.encoder": {"array": "absent"}}),
+        (("estimators", 0, "values"), {"model.encoder": {"object": "os.system"}}),
+    ],
+)
+def test_a_header_that_no_fit_produces_is_refused(where, entry, path):
+    lucidae.save(LinearAutoencoder(2).fit(X), path)
+    header, arrays = stored(path)
+    place = header
+    for key in where:
+        place = place[key]
+    place |= entry
+    rewrite(path, header, arrays)
+    with pytest.raises(ValueError, match="cannot be read as a saved estimator"):
+        lucidae.load(path)
+
+
+@pytest.mark.parametrize("name", ["exact", "regressor", "autoencoder", "factorization", "sparse"])
+def test_arrays_of_wrong_shape_or_kind_are_refused(name, path, tmp_path):
+    lucidae.save(MODELS[name](), path)
+    header, arrays = stored(path)
+    for key, values in arrays.items():
+        for wrong in (values[..., None], values.astype("S4"), None):
+            spoiled = {other: kept for other, kept in arrays.items() if other != key}
+            rewrite(
+                tmp_path / "wrong.npz", header, spoiled | ({} if wrong is None else {key: wrong})
+            )
+            if wrong is None or not key.startswith(("certificate.", "history.values")):
+                with pytest.raises(ValueError, match="cannot be read as a saved estimator"):
+                    lucidae.load(tmp_path / "wrong.npz")
+
+
+def test_damage_and_missing_files_are_told(path):
+    with pytest.raises(FileNotFoundError):
+        lucidae.load(path)
+    lucidae.save(LinearAutoencoder(2).fit(X), path)
+    path.write_bytes(path.read_bytes()[:-200])
+    with pytest.raises(ValueError, match="damaged"):
+        lucidae.load(path)
+
+
+def test_only_models_of_the_command_line_name_their_data(path):
+    lucidae.save(LinearAutoencoder(2).fit(X), path)
+    assert models.source_of(path) is None
+    path.write_bytes(b"not a model")
+    assert models.source_of(path) is None
+
+
+# Files that were changed.
+
+
+USUAL = ("exact", "penalties", "stream", "missing", "regressor", "autoencoder", "factorization",
+         "sparse", "sparse, covariances", "without moment")  # fmt: skip
+EACH = [
+    name if name in USUAL else pytest.param(name, marks=pytest.mark.slow)
+    for name in MODELS | OTHERS
+]
+
+
+@pytest.mark.parametrize("made", EACH, indirect=True)
+def test_no_changed_array_keeps_a_certificate_that_holds(made, path, tmp_path):
+    lucidae.save(made, path)
+    header, arrays = stored(path)
+    changed = tmp_path / "changed.npz"
+    for name, values in arrays.items():
+        if not values.size:
+            continue
+        edits = [values * np.float32(1.05) if values.dtype.kind in "fc" else values + 1]
+        single = values.copy()
+        single.flat[single.size // 2] = edits[0].flat[single.size // 2]
+        for edited in (*edits, single):
+            rewrite(changed, header, arrays | {name: edited.astype(values.dtype)})
+            try:
+                again = lucidae.load(changed)
+            except ValueError:
+                continue  # it cannot be used at all
+            if not np.array_equal(edited, values, equal_nan=True):
+                assert again.certificate_.holds is not True, name
+                assert any("The file was changed" in claim.advice for claim in again.certificate_)
+
+
+def test_the_doubt_stays_until_the_next_fit(path):
+    for name in ("exact", "regressor", "autoencoder", "missing", "stream"):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            lucidae.save(MODELS[name](), path)
+        header, arrays = stored(path)
+        header["estimators"][0]["parameters"]["tol"] = 0.5
+        rewrite(path, header, arrays)
+        lucidae.save(lucidae.load(path), path)
+        again = pickle.loads(pickle.dumps(lucidae.load(path)))
+        assert again.certificate_.holds is None
+        again.partial_fit(MORE, TARGETS)
+        assert "The file was changed" in again.certificate_.claims[0].advice
+        assert again.certificate_.holds is None
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            again.fit(X, Y)
+        assert "The file was changed" not in again.certificate_.claims[0].advice
+        assert lucidae.certify(lucidae.load(path), X, *([Y] if name == "regressor" else [])).claims
+
+
+# Objects of scikit-learn.
+
+
+def columns():
+    return ColumnTransformer(
+        [("scale", StandardScaler(), [0, 1, 2]), ("code", LinearAutoencoder(2), [2, 3, 4, 5])]
+    )
+
+
+SCIKIT = {
+    "pipeline": lambda: make_pipeline(StandardScaler(), LinearAutoencoder(2)),
+    "within": lambda: make_pipeline(StandardScaler(), LinearAutoencoder(2), Ridge()),
+    "nested": lambda: make_pipeline(PCA(5), make_pipeline(LinearAutoencoder(3), SparseVAE())),
+    "union": lambda: make_pipeline(
+        FeatureUnion([("a", DropoutAutoencoder(2)), ("b", PCA(2))]), DropoutRegressor(2)
+    ),
+    "columns": lambda: make_pipeline(columns(), Ridge()),
+    "forest": lambda: make_pipeline(LinearAutoencoder(3), RandomForestRegressor(3, random_state=0)),
+    "ufunc": lambda: make_pipeline(FunctionTransformer(np.abs), LinearAutoencoder(2)),
+    "without ours": lambda: make_pipeline(StandardScaler(), Ridge()),
+    "search": lambda: GridSearchCV(
+        make_pipeline(StandardScaler(), LinearAutoencoder(), Ridge()),
+        {"linearautoencoder__n_components": [2, 3], "ridge__alpha": [0.1, 1.0]},
+        cv=KFold(3),
+        scoring="r2",
+    ),
+    "search of ours": lambda: GridSearchCV(SparseVAE(), {"noise_variance": [0.1, 1.0]}, cv=2),
+    "search of steps": lambda: GridSearchCV(
+        make_pipeline(PCA(2), Ridge()), {"pca": [PCA(3), LinearAutoencoder(3)]}, cv=2
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SCIKIT)
+def test_objects_of_scikit_learn_come_back(name, path):
+    require("skops")
+    model = SCIKIT[name]().fit(X, Y)
+    lucidae.save(model, path)
+    again = lucidae.load(path)
+    assert str(again) == str(model)
+    assert np.array_equal(output(again), output(model))
+    last = getattr(model, "best_estimator_", model)
+    if hasattr(getattr(last, "steps", [[0, last]])[-1][1], "certificate_"):
+        found = getattr(again, "best_estimator_", again)
+        found, last = (getattr(part, "steps", [[0, part]])[-1][1] for part in (found, last))
+        assert found.certificate_ == last.certificate_ or hasattr(found, "steps")
+
+
+def test_a_table_with_text_is_encoded_and_classified(path):
+    require("skops")
+    frame = require("pandas").DataFrame(X[:, :2], columns=["a", "b"])
+    frame["c"] = ["u", "v"] * 20
+    encoded = [("scale", StandardScaler(), ["a", "b"]), ("one", OneHotEncoder(), ["c"])]
+    model = make_pipeline(
+        ColumnTransformer(encoded, sparse_threshold=0), LinearAutoencoder(2), LogisticRegression()
+    ).fit(frame, Y[:, 0] > 0)
+    lucidae.save(model, path)
+    assert np.array_equal(lucidae.load(path).predict_proba(frame), model.predict_proba(frame))
+
+
+def test_a_changed_pipeline_loads_without_a_certificate(path):
+    require("skops")
+    lucidae.save(SCIKIT["pipeline"]().fit(X), path)
+    assert lucidae.load(path)[-1].certificate_.holds
+    header, arrays = stored(path)
+    rewrite(path, header, arrays | {"0/moment.squares": arrays["0/moment.squares"] * 1.05})
+    assert lucidae.load(path)[-1].certificate_.holds is None
+
+
+def hostile(whole, members):
+    """Return the content of a file of skops with some members changed."""
+    stream = io.BytesIO()
+    skops = require("skops.io")
+    with (
+        zipfile.ZipFile(io.BytesIO(skops.dumps(whole))) as source,
+        zipfile.ZipFile(stream, "w") as target,
+    ):
+        for name in source.namelist():
+            target.writestr(name, members(name, source.read(name)))
+    return np.frombuffer(stream.getvalue(), dtype=np.uint8)
+
+
+def replaced(old, new):
+    return lambda _, content: content.replace(old, new)
+
+
+@pytest.mark.parametrize(
+    ("whole", "members", "words"),
+    [
+        (FunctionTransformer(np.abs), replaced(b'"absolute"', b'"load"'), "numpy.load, which is"),
+        (StandardScaler(), replaced(b"StandardScaler", b"check_array"), "not safe"),
+        (PCA(2), replaced(b"sklearn.decomposition._pca", b"subprocess"), "not safe"),
+        (
+            GridSearchCV(Ridge(), {"alpha": [1.0]}, scoring="r2"),
+            replaced(b"sklearn.metrics._regression", b"sklearn.metrics._scorer"),
+            "not safe",
+        ),
+        (KDTree(X), lambda _, content: content, "not safe"),
+        (StandardScaler(), lambda *_: b"{}", "cannot be read"),
+    ],
+)
+def test_a_file_of_scikit_learn_cannot_build_anything_else(whole, members, words, path):
+    whole = whole.fit(X, Y) if hasattr(whole, "fit") else whole
+    header = {"format": 3, "version": "0", "estimators": []}
+    rewrite(path, header, {"scikit": hostile(whole, members)})
+    with pytest.raises(ValueError, match=words):
+        lucidae.load(path)
+
+
+def test_a_tree_that_leads_outside_of_its_nodes_is_refused(path):
+    forest = RandomForestRegressor(1, random_state=0).fit(X, Y)
+    state = forest.estimators_[0].tree_.__getstate__()
+    state["nodes"]["left_child"][0] = 10**6
+    forest.estimators_[0].tree_.__setstate__(state)
+    header = {"format": 3, "version": "0", "estimators": []}
+    rewrite(path, header, {"scikit": hostile(forest, lambda _, content: content)})
+    with pytest.raises(ValueError, match="nodes that no fit produces"):
+        lucidae.load(path)
+
+
+def test_without_skops_a_sentence_says_what_to_install(path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "skops.io", None)
+    lucidae.save(LinearAutoencoder(2).fit(X), path)
+    lucidae.load(path)
+    with pytest.raises(ValueError, match=r"need the package skops: pip install .*lucidae\[skops\]"):
+        lucidae.save(make_pipeline(StandardScaler(), LinearAutoencoder(2)).fit(X), path)

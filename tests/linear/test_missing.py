@@ -1,7 +1,5 @@
 """Rows with missing entries: maximum likelihood, predictions from observed entries, streams."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 import scipy.sparse
@@ -569,12 +567,3 @@ def test_fits_are_saved_and_loaded(tmp_path):
     again = load(tmp_path / "stream.npz").partial_fit(X)
     assert_array_equal(again.components_, model.partial_fit(X).components_)
     assert clone(model).handle_missing == "em"
-
-
-def test_files_of_the_version_without_the_argument_are_loaded():
-    file = Path(__file__).parents[1] / "data" / "versions" / "linear-autoencoder-1.npz"
-    X = np.random.default_rng(0).standard_normal((20, 3)) * [3.0, 2.0, 1.0]
-    loaded = load(file)
-    assert loaded.handle_missing == "error"
-    assert_allclose(loaded.transform(X), LinearAutoencoder(2).fit(X).transform(X), atol=1e-12)
-    assert loaded.fit(X).certificate_.holds

@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 
 from lucidae.arrays import namespace, squared_norm
-from lucidae.io.models import saved_as
 from lucidae.linear import (
     Objective,
     Reconstruction,
@@ -17,7 +16,6 @@ from lucidae.linear import (
 NOISE = 0.2
 
 
-@saved_as("toy.denoising/1")
 @dataclass(frozen=True, slots=True)
 class Denoising(Objective):
     """E‖x − W₂W₁(x + ε)‖² with noise ε of variance ν: L + ν‖W₂W₁‖². Pretorius et al. 2018.
@@ -56,7 +54,6 @@ class Denoising(Objective):
         return spectrum.trace - float(namespace(values).sum(values**2 / (values + self.noise)))
 
 
-@saved_as("toy.subspace_rule/1")
 @dataclass(frozen=True, slots=True)
 class SubspaceRule(Rule):
     """W ← W + α(WΣ − WΣWᵀW), the symmetric subspace rule. Oja 1989."""
@@ -70,7 +67,6 @@ class SubspaceRule(Rule):
         return TiedWeights(encoded @ weights.encoder.mT @ weights.encoder - encoded)
 
 
-@saved_as("toy.unsolved/1")
 @dataclass(frozen=True, slots=True)
 class Unsolved(Objective):
     """The reconstruction loss, as if nobody knew its minimum."""

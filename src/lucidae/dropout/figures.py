@@ -7,8 +7,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from lucidae.io.models import saved_as
-
 EPSILON = float(np.finfo(np.float64).eps)
 
 ATTRIBUTES = 1e-6
@@ -49,47 +47,6 @@ class ReportedAttributes(NamedTuple):
     precision: float = EPSILON  # rounding unit of the dtype in which the attributes are returned
 
 
-def _upgraded_figures(fields: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields of `DropoutFigures` from those that an earlier version of lucidae saved."""
-    fields = {name: value for name, value in fields.items() if name != "reached"}
-    optimum = fields["optimum"]
-    return {
-        "excess": 0.0 if optimum is None else fields["value"] - optimum,
-        "explainable": fields["energy"],
-        "white": True,
-        "rank_band": (fields["optimal_rank"], fields["optimal_rank"]),
-        "subgradient": None,
-        "attributes": None,
-        "attributes_error": 0.0,
-        "gap_error": 0.0,
-        "error": 0.0,
-        "optimum_error": 0.0,
-        "undecided": 0.0,
-        "condition": 1.0,
-        "dropped": 0,
-        "from_rows": False,
-        "inconsistency": 0.0,
-        "lower_bound": None,
-        "decrease": None,
-        "separated": None,
-        "precision": EPSILON,
-        "sampling": "This certificate was saved before sampling noise was measured.",
-        "evidence": {},
-        "missed": 0.0,
-    } | fields
-
-
-@saved_as(
-    "lucidae.dropout.figures/5",
-    formerly=(
-        "lucidae.dropout.measurement:Measurement",
-        "lucidae.dropout.figures/1",
-        "lucidae.dropout.figures/2",
-        "lucidae.dropout.figures/3",
-        "lucidae.dropout.figures/4",
-    ),
-    upgrade=_upgraded_figures,
-)
 @dataclass(frozen=True, slots=True)
 class DropoutFigures:
     """Values that `lucidae.dropout.verifier.measure` found for given weights U and V.

@@ -23,7 +23,6 @@ from lucidae.dropout.objectives import LinearProblem, second_about
 from lucidae.dropout.solvers import leading_svd
 from lucidae.dropout.theory import shrink
 from lucidae.dropout.wide import WIDE_FEATURES, RowMean, row_factor, wide_rows
-from lucidae.io.models import saved_as
 from lucidae.iteration import limited_blas, of_each
 from lucidae.moments import SecondMoment
 from lucidae.validation import check_integer
@@ -56,11 +55,6 @@ class MomentFold(NamedTuple):
     held_out: SecondMoment
 
 
-@saved_as(
-    "lucidae.dropout.cross_validation/2",
-    formerly=("lucidae.dropout.path:CrossValidation", "lucidae.dropout.cross_validation/1"),
-    upgrade=lambda fields: {"n_components": None} | fields,
-)
 @dataclass(frozen=True, slots=True, eq=False)
 class CrossValidation:
     """Prediction error on held-out rows for every dropout rate, or for every rank.

@@ -30,12 +30,10 @@ from lucidae.arrays import (
     where_set,
 )
 from lucidae.dropout.row_space import WideRows
-from lucidae.io.models import saved_as
 from lucidae.moments import SecondMoment
 from lucidae.validation import check_rows
 
 
-@saved_as("lucidae.dropout.weights/1", formerly="lucidae.dropout.objectives:Weights")
 class Weights(NamedTuple):
     """Outgoing weights U (`left`) and incoming weights V (`right`) of the hidden units.
 

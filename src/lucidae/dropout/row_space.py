@@ -17,7 +17,6 @@ import numpy as np
 import scipy.sparse
 
 from lucidae.arrays import Array, eigh_descending, machine_epsilon, namespace, scalar, squared_norms
-from lucidae.io.models import saved_as
 
 __all__ = ["RowLift", "WideRows"]
 
@@ -29,7 +28,6 @@ RANGE_FACTOR = 10.0
 largest, with the rounding unit ε."""
 
 
-@saved_as("lucidae.dropout.wide_rows/1")
 @dataclass(frozen=True, eq=False)
 class WideRows:
     """Centred and weighted rows A (n × m) of inputs, with their outputs.

@@ -7,7 +7,6 @@ and Theorem 2.4 for tied weights and white inputs (whose second moment is the id
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from lucidae.arrays import (
     Array,
@@ -25,7 +24,6 @@ from lucidae.dropout.equalize import check_width, equalized_factors
 from lucidae.dropout.moments import Whitened, whiten
 from lucidae.dropout.objectives import LinearProblem, Weights
 from lucidae.dropout.theory import optimal_rank, optimal_value, shrink
-from lucidae.io.models import saved_as
 from lucidae.rows.routes import FEWEST_PASSES, costs
 from lucidae.validation import check_number, check_rows
 
@@ -49,16 +47,6 @@ FAINTEST = 1e-3
 its eigenvalues are squares, so a singular vector of relative size 1e-3 loses three digits."""
 
 
-def _upgraded_solution(fields: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields of `ExactSolution` from those that lucidae 0.1.0 saved."""
-    return {"next_singular_value" if name == "beyond" else name: v for name, v in fields.items()}
-
-
-@saved_as(
-    "lucidae.dropout.optimum/2",
-    formerly="lucidae.dropout.solvers:ExactSolution",
-    upgrade=_upgraded_solution,
-)
 @dataclass(frozen=True, slots=True, eq=False)
 class ExactSolution:
     """Weights at a global minimum of the expected dropout loss, and the value of the loss.

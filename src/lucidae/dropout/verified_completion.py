@@ -19,7 +19,6 @@ from lucidae.certificate import Certificate, Claim, at_most, reported, undecided
 from lucidae.dropout.figures import ATTRIBUTES, EPSILON, ReportedAttributes
 from lucidae.dropout.projection import Gram, complement_bound
 from lucidae.eigenvalue_bounds import digest_of
-from lucidae.io.models import saved_as
 
 __all__ = [
     "CompletionFigures",
@@ -40,7 +39,6 @@ ZERO = 1e-7
 """Singular values of U Vᵀ below this multiple of the largest count as zero."""
 
 
-@saved_as("lucidae.dropout.completion.figures/1")
 @dataclass(frozen=True, slots=True)
 class CompletionFigures:
     """Values measured for the certificate of a completed matrix X = UVᵀ.

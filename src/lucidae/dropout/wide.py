@@ -48,7 +48,6 @@ from lucidae.dropout.objectives import CONSTANT, SMALLEST_ENERGY, LinearProblem,
 from lucidae.dropout.row_space import WideRows
 from lucidae.dropout.solvers import ExactSolution, assemble
 from lucidae.dropout.theory import shrink
-from lucidae.io.models import saved_as
 from lucidae.moments import SecondMoment
 from lucidae.rows.deflation import are_accurate, refined_spectrum
 from lucidae.rows.sources import SOLVERS, STORED_FEATURES, MomentSource, RowsSource, source_of
@@ -67,7 +66,6 @@ LARGE_MEAN = 100.0
 of at most `LARGEST_COPY` entries are made dense before they are centred."""
 
 
-@saved_as("lucidae.dropout.rows/1")
 @dataclass(frozen=True, slots=True, eq=False)
 class RowMean:
     """Mean and standard deviations of rows whose second moment is not stored."""

@@ -1,105 +1,83 @@
 """Save and load estimators: one ``.npz`` file of arrays with a JSON header, without code.
 
-The header describes a tree of numbers, texts, lists and records, whose arrays are named entries of
-the file. A record has a stable tag (``lucidae.linear.fitted/1``: a name, and the version of its
-fields) instead of a module path, so that files stay readable when a class is moved or renamed.
-Reading creates only objects of types that were registered by `saved_as` and of a short list of
-scikit-learn's types (`lucidae.io.contents.KINDS`), and executes no code from the file.
+The header has one snapshot (`lucidae.io.snapshots`) for each estimator of lucidae, and a digest of
+header and arrays: of a file that was changed afterwards, the certificates are undecided. Objects of
+scikit-learn around the estimators are stored by skops, which executes no code from a file either.
+`lucidae.legacy` reads the files of versions 0.1 to 0.3.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import hashlib
-import inspect
+import io
 import json
 import os
-import sys
-from collections.abc import Callable, Mapping, Sequence
-from enum import Enum
-from functools import partial
-from importlib.abc import MetaPathFinder
-from importlib.machinery import ModuleSpec
+import pickle
+import warnings
+import zipfile
+from collections.abc import Callable, Mapping
+from importlib import import_module
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from sklearn.base import BaseEstimator
+from sklearn.tree._tree import Tree
 from sklearn.utils.validation import check_is_fitted
 
-from lucidae._families import import_families
+import lucidae
 from lucidae._version import __version__
-from lucidae.arrays import is_array, to_numpy
-from lucidae.io.atomic import load_arrays, reason_of, save_arrays
-from lucidae.io.contents import (
-    check_estimator,
-    check_fields,
-    check_plain,
-    check_shapes,
-    scikit_kinds,
+from lucidae.base import CertifiedMixin
+from lucidae.io.atomic import (
+    EXPANSION,
+    SMALL,
+    claimed_bytes,
+    load_arrays,
+    open_member,
+    reason_of,
+    require_size,
+    save_arrays,
+)
+from lucidae.io.snapshots import (
+    CERTIFICATE,
+    SnapshotForm,
+    Values,
+    certificate_of,
+    certificate_values,
+    check_schema,
+    described,
+    digest,
+    restored,
+)
+from lucidae.validation import install_command
+
+__all__ = ["Source", "built", "check_part", "load", "save", "save_from", "source_of"]
+
+FORMAT = 3
+
+FAMILIES = {
+    "DropoutAutoencoder": "lucidae.dropout",
+    "DropoutFactorization": "lucidae.dropout",
+    "DropoutRegressor": "lucidae.dropout",
+    "LinearAutoencoder": "lucidae.linear",
+    "SparseVAE": "lucidae.sparsity",
+}
+"""Public names of the estimators, each with the package whose module ``snapshot`` has its form."""
+
+CHANGED = (
+    "The file was changed after the estimator was saved: its digest is not that of its content. "
+    "Load the original file, or call lucidae.certify with the estimator and its data."
 )
 
-__all__ = ["Source", "load", "reads", "save", "save_from", "saved_as", "source_of"]
+SAFE = ("sklearn.metrics.", "sklearn.model_selection.", "sklearn.gaussian_process.kernels")
+"""Beginnings of the modules of scikit-learn whose types and functions can be read from a file."""
 
-_FORMAT = 2
 _HEADER = "header"
+_SCIKIT = "scikit"
 
-Fields = dict[str, Any]
-Kind = TypeVar("Kind", bound=type)
-
-
-_BUILDERS: dict[str, Callable[[Fields], Any]] = {}
-"""Functions that build an object from its fields, by the name of its type in the file.
-
-The name is a tag, or the name that an earlier version wrote."""
-
-_MEMBERS: dict[str, type[Enum]] = {}
-
-_TAGS: dict[type, str] = {}
-
-_NAMES: dict[str, str] = {}
-"""Name of the class that each tag belongs to; a class that is defined again keeps its tag."""
-
-
-def saved_as(
-    tag: str,
-    *,
-    formerly: str | Sequence[str] = (),
-    upgrade: Callable[[Fields], Fields] | None = None,
-) -> Callable[[Kind], Kind]:
-    """Register a type under a stable tag, so that `save` can write it and `load` can read it.
-
-    Objects with a ``__dict__`` are written by their attributes, named tuples and dataclasses with
-    slots by their fields, enumerations by their members.
-    """
-
-    def register(kind: Kind) -> Kind:
-        holder = _NAMES.setdefault(tag, kind.__qualname__)
-        if holder != kind.__qualname__:
-            raise ValueError(f"The tag {tag!r} already belongs to {holder}; choose another tag.")
-        earlier = (formerly,) if isinstance(formerly, str) else formerly
-        for name, brought_up_to_date in ((tag, None), *((old, upgrade) for old in earlier)):
-            if issubclass(kind, Enum):
-                _MEMBERS[name] = kind
-            else:
-                _BUILDERS[name] = partial(_instance, kind, brought_up_to_date)
-        _TAGS[kind] = tag
-        return kind
-
-    return register
-
-
-def reads(name: str) -> Callable[[Callable[[Fields], Any]], Callable[[Fields], Any]]:
-    """Register a function that builds an object from the fields that a file has under `name`.
-
-    Use it for objects of types that earlier versions wrote and that no longer exist.
-    """
-
-    def register(builder: Callable[[Fields], Any]) -> Callable[[Fields], Any]:
-        _BUILDERS[name] = builder
-        return builder
-
-    return register
+_PLACE = "\x00lucidae:"
+"""Text that stands, with a number, for an estimator of lucidae in what skops stores."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -121,16 +99,16 @@ class Source:
 
 
 def save(estimator: BaseEstimator, path: str | os.PathLike[str] | None = None) -> None:
-    """Write a fitted estimator of this package to a file, completely or not at all.
+    """Write a fitted estimator to a file, completely or not at all.
 
-    A pipeline is written, too, if its other steps are scikit-learn's scalers, `SimpleImputer`,
-    `PCA`, or another type of `lucidae.io.contents.KINDS`. An estimator that `load` could not read
-    back is refused.
+    Pipelines, ``FeatureUnion``, ``ColumnTransformer``, ``GridSearchCV`` and other estimators of
+    scikit-learn are written, too, with or without estimators of this package in them; they need the
+    package skops. An estimator that `load` could not read back is refused.
 
     Parameters
     ----------
     estimator : estimator
-        A fitted estimator of this package, or a pipeline.
+        A fitted estimator of this package, or of scikit-learn.
     path : path
         The file; its name usually ends in ``.npz``.
 
@@ -138,7 +116,7 @@ def save(estimator: BaseEstimator, path: str | os.PathLike[str] | None = None) -
     ------
     ValueError
         If the estimator contains something that cannot be written; the message names the
-        attribute.
+        attribute or the type.
 
     See Also
     --------
@@ -155,12 +133,6 @@ def save(estimator: BaseEstimator, path: str | os.PathLike[str] | None = None) -
     >>> (lucidae.load(file).transform(X) == model.transform(X)).all()
     np.True_
     """
-    _check_order(estimator, path)
-    save_from(estimator, path, None)  # type: ignore[arg-type]  # the path is not None here
-
-
-def _check_order(estimator: Any, path: Any) -> None:
-    """Raise an error unless `save` was called with an estimator and then with a path."""
     is_estimator = hasattr(estimator, "fit") and not isinstance(estimator, type)
     if not is_estimator or not isinstance(path, str | os.PathLike):
         given = [type(part).__name__ for part in (estimator, path) if part is not None]
@@ -168,35 +140,41 @@ def _check_order(estimator: Any, path: Any) -> None:
             f"save was called with {' and '.join(given) or 'nothing'}, expected a fitted estimator "
             "and the path of the file, in this order: lucidae.save(estimator, path)."
         )
+    save_from(estimator, path, None)
 
 
 def save_from(
     estimator: BaseEstimator, path: str | os.PathLike[str], source: Source | None
 ) -> None:
-    """Write a fitted estimator as `save` does, with a note of the data file it was fitted to.
-
-    If `source` is None, the file contains no such note.
-    """
-    owner = type(estimator).__name__
+    """Write a fitted estimator as `save` does, with a note of the data file it was fitted to."""
     check_is_fitted(estimator)
+    owner = type(estimator).__name__
     arrays: dict[str, Any] = {}
     try:
-        tree = _describe(estimator, arrays, owner)
-        text = json.dumps(tree)
+        own, prefixes = [estimator], [""]
+        if not _is_own(estimator):
+            content, own = _scikit_content(estimator)
+            arrays[_SCIKIT] = np.frombuffer(content, dtype=np.uint8)
+            prefixes = [f"{at}/" for at in range(len(own))]
+        snapshots = [_snapshot(*pair, arrays) for pair in zip(own, prefixes, strict=True)]
+        header: Any = {"format": FORMAT, "version": __version__, "estimators": snapshots}
+        header = json.loads(json.dumps(header))
     except RecursionError:
         raise ValueError(
             f"{owner} contains itself or is nested too deeply, so it cannot be written to a file."
         ) from None
     try:
-        _fitted(_rebuild(json.loads(text), arrays), arrays)
+        _loaded(header, arrays, None)
     except Exception as error:
         raise ValueError(
             f"This {owner} cannot be written to a file, because it could not be read back: "
-            f"{reason_of(error)}."
+            f"{_reason(error)}."
         ) from error
-    header = {"format": _FORMAT, "version": __version__, "estimator": tree}
     if source is not None:
         header["source"] = dataclasses.asdict(source)
+    # Without a digest, the certificates of what is loaded are undecided again.
+    doubted = any(part._state.doubt for part in own if "_state" in vars(part))
+    header["digest"] = None if doubted else digest(header, arrays)
     save_arrays(path, {_HEADER: np.array(json.dumps(header)), **arrays})
 
 
@@ -215,7 +193,8 @@ def source_of(path: str | os.PathLike[str]) -> Source | None:
 def load(path: str | os.PathLike[str]) -> Any:
     """Read an estimator that `save` or ``lucidae fit`` wrote.
 
-    Files of all earlier versions can be read.
+    Files of all earlier versions can be read. If the file was changed after it was saved, the
+    certificate of what is loaded is undecided and says so.
 
     Parameters
     ----------
@@ -233,306 +212,231 @@ def load(path: str | os.PathLike[str]) -> Any:
         If the file is not a saved estimator, is damaged, or comes from a newer version.
     """
     arrays = load_arrays(path, "a saved estimator")
-    import_families()
     try:
-        header = json.loads(str(arrays[_HEADER]))
-        if not 1 <= header["format"] <= _FORMAT:
+        header = json.loads(str(arrays.pop(_HEADER)))
+        if not 1 <= header["format"] <= FORMAT:
             raise ValueError(
                 f"the file has format {header['format']!r}, but this version of lucidae reads "
-                f"formats 1 to {_FORMAT} only; update lucidae."
+                f"formats 1 to {FORMAT} only; update lucidae."
             )
-        return _fitted(_rebuild(header["estimator"], arrays), arrays)
+        if header["format"] < FORMAT:
+            return import_module("lucidae.legacy").loaded(header["estimator"], arrays)
+        stated = header.pop("digest", None)
+        return _loaded(header, arrays, None if stated == digest(header, arrays) else CHANGED)
     # A header with other content than `save` writes can raise almost anything.
     except Exception as error:
         raise ValueError(
-            f"{os.fspath(path)!r} cannot be read as a saved estimator: {reason_of(error)}."
+            f"{os.fspath(path)!r} cannot be read as a saved estimator: {_reason(error)}."
         ) from error
 
 
-def _fitted(estimator: Any, arrays: Mapping[str, Any]) -> Any:
-    """Return `estimator` if it is a fitted estimator that can be used; otherwise raise an error.
-
-    `arrays` are all arrays of the file from which it was built.
-    """
-    if not isinstance(estimator, BaseEstimator):
-        raise ValueError(
-            f"the file contains an object of type {type(estimator).__name__}, expected an "
-            "estimator."
-        )
-    check_is_fitted(estimator)
-    check_estimator(estimator, sum(values.size for values in arrays.values()))
-    return estimator
+def _reason(error: Exception) -> str:
+    return f"it has no {error}" if isinstance(error, KeyError) else reason_of(error)
 
 
-def _describe(value: Any, arrays: dict[str, Any], place: str) -> Any:
-    """Return a description of `value` that JSON can store: nested dicts, lists, numbers and text.
-
-    Arrays in `value` are added to `arrays` under new names, and the description contains these
-    names. `place` is the path of attributes that leads to `value`, for error messages.
-    """
-    if isinstance(value, Enum):  # before text: some enumerations are text, too
-        return {"member": _tag(type(value), place), "name": value.name}
-    if value is None or isinstance(value, bool | str) or type(value) in (int, float):
-        return value
-    if isinstance(value, np.ndarray) and value.dtype == object:
-        return {"names": _texts(value, place)}
-    if isinstance(value, np.ma.MaskedArray):
-        raise ValueError(
-            f"{place} is a masked array, which cannot be written to a file. Replace it by a plain "
-            "array, for example with its method filled()."
-        )
-    if isinstance(value, np.dtype) and value.kind in "biuf":
-        return {"dtype": value.str}
-    value = np.complex128(value) if type(value) is complex else value
-    if is_array(value) or isinstance(value, np.generic):
-        name = f"array{len(arrays)}"
-        arrays[name] = to_numpy(value)
-        if arrays[name].dtype.hasobject:
-            raise ValueError(f"{place} contains Python objects, which cannot be written to a file.")
-        return {"array": name} | _layout(arrays[name])
-    if isinstance(value, np.random.Generator) and isinstance(value.bit_generator, np.random.PCG64):
-        return {"random": _plain_state(value.bit_generator.state)}
-    if isinstance(value, dict):
-        keys = [_describe(key, arrays, f"the key {key!r} of {place}") for key in value]
-        items = [_describe(item, arrays, f"{place}[{key!r}]") for key, item in value.items()]
-        return {"map": [list(pair) for pair in zip(keys, items, strict=True)]}
-    if type(value) in (list, tuple):
-        kind = "list" if isinstance(value, list) else "tuple"
-        return {
-            kind: [_describe(item, arrays, f"{place}[{index}]") for index, item in enumerate(value)]
-        }
-    tag = _tag(type(value), place)
-    fields = {
-        name: _describe(item, arrays, f"{place}.{name}") for name, item in _fields(value).items()
-    }
-    return {"record": tag, "fields": fields}
-
-
-def _texts(values: np.ndarray[Any, Any], place: str) -> list[str]:
-    """Return an array of text, such as the names of features, as a list.
-
-    Raise an error, which names the attribute by `place`, if the array contains other objects.
-    """
-    if values.ndim != 1 or not all(isinstance(item, str) for item in values):
-        raise ValueError(
-            f"{place} is an array of Python objects, which cannot be written to a file. Use an "
-            "array of numbers or a one-dimensional array of text."
-        )
-    return [str(item) for item in values]
-
-
-def _fields(value: Any) -> Fields:
-    """Return the attributes of an object to be written, by name.
-
-    They are what its method ``saved_fields`` returns if it has one, otherwise its ``__dict__``,
-    otherwise the fields of a named tuple or a dataclass.
-    """
-    if hasattr(value, "saved_fields"):
-        return dict(value.saved_fields())
-    if hasattr(value, "__dict__"):
-        attributes: Fields = vars(value)
-        return attributes
-    if isinstance(value, tuple):
-        return dict(zip(value._fields, value, strict=True))  # type: ignore[attr-defined]
-    return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
-
-
-def _tag(kind: type, place: str) -> str:
-    """Return the tag under which a type is written, or raise an error if it is not registered.
-
-    `place` is the path of attributes that leads to the object, for the message.
-    """
-    if kind in _TAGS:
-        return _TAGS[kind]
-    for tag, scikit in scikit_kinds().items():
-        if kind is scikit:
-            return tag
-    parent = next((parent for parent in kind.__mro__ if parent in _TAGS), None)
-    if kind.__module__.startswith("sklearn."):
-        allowed = ", ".join(sorted(known.__name__ for known in scikit_kinds().values()))
-        raise ValueError(
-            f"{place} is of scikit-learn's type {kind.__name__}, which lucidae.save does not "
-            f"write; of scikit-learn it writes {allowed}. Save the estimator of lucidae alone, or "
-            "use skops.io.dump or joblib.dump."
-        )
-    subclass = f", a subclass of {parent.__name__}" if parent is not None else ""
-    raise ValueError(
-        f"{place} is of the type {kind.__name__}{subclass}, which cannot be written to a file: it "
-        "was not registered by lucidae.io.models.saved_as. Give the estimator plain values (an "
-        "integer as random_state, a number of folds as cv), register the type, or use "
-        "joblib.dump, whose files only this version of the software can read."
-    )
-
-
-def _rebuild(tree: Any, arrays: dict[str, Any]) -> Any:
-    """Return the Python value described by `tree`, parsed JSON as `_describe` wrote it.
-
-    Arrays are looked up by name in `arrays`.
-    """
-    if not isinstance(tree, dict):
-        return tree
-    if "array" in tree:
-        return _value(_checked_array(arrays[tree["array"]], tree))
-    if "names" in tree:
-        return np.array(tree["names"], dtype=object)
-    if "list" in tree:
-        return [_rebuild(item, arrays) for item in tree["list"]]
-    if "tuple" in tree:
-        return tuple(_rebuild(item, arrays) for item in tree["tuple"])
-    if "map" in tree:
-        pairs = ((_rebuild(key, arrays), _rebuild(item, arrays)) for key, item in tree["map"])
-        return {key: _with_status(key, item) for key, item in pairs}
-    if "random" in tree:
-        return _generator(tree["random"])
-    if "dtype" in tree:
-        return _number_type(tree["dtype"])
-    if "member" in tree:
-        return _known(_MEMBERS, tree["member"])[tree["name"]]
-    pairs = ((name, _rebuild(item, arrays)) for name, item in tree["fields"].items())
-    fields = {name: _with_status(name, item) for name, item in pairs}
-    tag = tree["record"]
-    if tag.startswith("sklearn.") and tag in scikit_kinds():
-        return _instance(scikit_kinds()[tag], None, fields)
-    return _known(_BUILDERS, tag)(fields)
-
-
-def _with_status(name: Any, value: Any) -> Any:
-    """Return the value of the field `name`; a status of a fit written as text becomes a `Status`.
-
-    Earlier versions wrote it as text. All other values are returned unchanged.
-    """
-    kind = _MEMBERS.get("lucidae.status/1")
-    if name in ("status", "status_") and isinstance(value, str) and kind is not None:
-        return kind(value)
-    return value
-
-
-def _layout(array: Any) -> dict[str, Any]:
-    """Return the shape and the dtype of an array in the form in which the header stores them."""
-    return {"shape": list(array.shape), "dtype": array.dtype.str}
-
-
-def _checked_array(array: Any, tree: Mapping[str, Any]) -> Any:
-    """Return `array` if it has the shape and dtype that the header states; else raise an error.
-
-    `tree` is the description of the array in the header. Headers of earlier versions state neither
-    shape nor dtype.
-    """
-    stated = {name: tree[name] for name in ("shape", "dtype") if name in tree}
-    if stated and stated != _layout(array):
-        raise ValueError(
-            f"the array {tree['array']} has the shape {array.shape} and the dtype "
-            f"{array.dtype.str}, but the header of the file states {stated}: the file is damaged; "
-            "save the estimator again"
-        )
-    return array
-
-
-def _known(registered: Mapping[str, Any], name: str) -> Any:
-    """Return the entry of the table `registered` for the name of a type in a file.
-
-    Raise an error if the table has no such name.
-    """
-    if name not in registered:
-        raise ValueError(
-            f"the file contains the type {name!r}, which this version of lucidae does not know; "
-            "update lucidae, or import the module that registers the type."
-        )
-    return registered[name]
-
-
-def _value(array: Any) -> Any:
-    """Return `array`; if it is zero-dimensional, return a NumPy scalar, because one was saved."""
-    return array[()] if array.ndim == 0 else array
-
-
-def _instance(
-    kind: type, brought_up_to_date: Callable[[Fields], Fields] | None, fields: Fields
-) -> Any:
-    """Return an object of the type `kind` with the given fields, checked for consistency.
-
-    `brought_up_to_date` converts the fields of an earlier version; None leaves them unchanged.
-    """
-    fields = fields if brought_up_to_date is None else brought_up_to_date(fields)
-    check_fields(kind, fields)
-    made: Any
-    if kind.__dictoffset__ == 0:  # named tuples, and dataclasses with slots
-        made = kind(**fields)
-        check_shapes(_TAGS[kind], made)
-        return made
-    hidden = [name for name in fields if callable(getattr(kind, name, None))]
-    if hidden:
-        raise ValueError(
-            f"{hidden[0]!r} is a method of {kind.__name__}, but the file gives it a value as if it "
-            "were an attribute."
-        )
-    made = object.__new__(kind)
-    made.__dict__.update(_defaults(kind) | fields)
-    check_plain(made)
-    return made
-
-
-def _defaults(kind: type) -> Fields:
-    """Return the default values of an estimator's parameters by name; empty for other types.
-
-    They are used for parameters that a file of an earlier version does not contain.
-    """
-    if not issubclass(kind, BaseEstimator):
-        return {}
-    parameters = inspect.signature(kind.__init__).parameters.values()  # type: ignore[misc]
-    return {
-        parameter.name: parameter.default
-        for parameter in parameters
-        if parameter.default is not parameter.empty
-    }
-
-
-def _plain_state(state: Any) -> Any:
-    """Return the state of a random generator as dicts of integers and text, for JSON."""
-    if isinstance(state, dict):
-        return {key: _plain_state(item) for key, item in state.items()}
-    return state if isinstance(state, str) else int(state)
-
-
-def _number_type(name: Any) -> np.dtype[Any]:
-    """Return the NumPy dtype of that name; raise an error if it is not a dtype of numbers."""
-    found = np.dtype(str(name))
-    if found.kind not in "biuf":
-        raise ValueError(f"the file contains the dtype {name!r}, expected a dtype of numbers.")
+def _loaded(header: Values, arrays: Mapping[str, Any], doubt: str | None) -> Any:
+    """Return the estimator of a file of the present format, with a `doubt` about its content."""
+    own = []
+    for snapshot in header["estimators"]:
+        parts = [
+            None if part is None else {key: restored(tree, arrays) for key, tree in part.items()}
+            for part in (snapshot[name] for name in ("parameters", "attributes", "values"))
+        ]
+        own.append(built(snapshot["estimator"], *parts))
+        if snapshot["values"] is not None:
+            own[-1]._state.doubt = doubt
+    found = _scikit_loaded(arrays[_SCIKIT].tobytes(), own) if _SCIKIT in arrays else own[0]
+    check_is_fitted(found)
     return found
 
 
-def _generator(state: dict[str, Any]) -> np.random.Generator:
-    """Return a NumPy random generator (PCG64) with the given state."""
-    if state.get("bit_generator") != "PCG64":
-        raise ValueError("the random state in the file does not belong to a PCG64 generator.")
-    rng = np.random.Generator(np.random.PCG64(0))
-    rng.bit_generator.state = state
-    return rng
+def _is_own(estimator: Any) -> bool:
+    """Tell whether an object is an estimator of lucidae; one of a subclass is an error."""
+    if not isinstance(estimator, CertifiedMixin):
+        return False
+    kind: type = type(estimator)
+    if kind.__name__ in FAMILIES and kind is getattr(lucidae, kind.__name__):
+        return True
+    parents = [parent.__name__ for parent in kind.__mro__ if parent.__name__ in FAMILIES]
+    raise ValueError(
+        f"{kind.__name__}, a subclass of {', '.join(parents)}, cannot be written to a file, "
+        "because lucidae.load could not find it. Use joblib.dump, whose files only this version of "
+        "the software can read."
+    )
 
 
-class _MovedModules(MetaPathFinder):
-    """An import finder that explains why a pickle of an earlier version cannot be read.
+def _form(name: str) -> SnapshotForm:
+    """Return the form of the snapshots of the estimator with a public name."""
+    if name not in FAMILIES:
+        raise ValueError(f"it contains an estimator {name!r:.60}, which is not known")
+    found: SnapshotForm = import_module(f"{FAMILIES[name]}.snapshot").FORMS[name]
+    return found
 
-    A pickle contains names of modules. If all other finders have failed to find a module that has
-    moved since lucidae 0.1.0, this finder raises an error that says what to do instead.
+
+def _snapshot(estimator: Any, prefix: str, arrays: dict[str, Any]) -> Values:
+    """Return the snapshot of an estimator for the header; its arrays are added to `arrays`."""
+    name, rest = type(estimator).__name__, dict(vars(estimator))
+    form, state, values = _form(name), rest.pop("_state", None), None
+    parameters = {key: rest.pop(key) for key in estimator.get_params(deep=False)}
+    if state is not None:
+        values = form.values(state)
+        rest = state.changed_in_place() | rest
+        if state.keeps_certificate:
+            values |= certificate_values(state.certificate(name))
+
+    def stored(part: Values, start: str) -> Values:
+        return {
+            key: described(value, f"{prefix}{start}{key}", arrays)
+            for key, value in part.items()
+            if start or value is not None
+        }
+
+    return {
+        "estimator": name,
+        "parameters": stored(form.parameters(parameters), f"{name}."),
+        "attributes": stored(rest, f"{name}."),
+        "values": None if values is None else stored(values, ""),
+    }
+
+
+def built(name: str, parameters: Any, attributes: Any, values: Any) -> Any:
+    """Return the estimator of a snapshot after checks; without `values` it is not fitted."""
+    form, kind = _form(name), getattr(lucidae, name)
+    estimator = kind(**form.given(parameters))
+    hidden = [key for key in attributes if callable(getattr(kind, key, None)) or key == "_state"]
+    if hidden:
+        raise ValueError(f"{hidden[0]!r} of {name} is not an attribute that can have a value")
+    if values is not None:
+        values = {key: value for key, value in values.items() if value is not None}
+        check_schema(values, {**form.schema, **CERTIFICATE}, attributes["n_features_in_"])
+        estimator._state = form.state(values)
+        estimator._state._certificate = certificate_of(values)
+    vars(estimator).update(attributes)
+    if values is not None:
+        _check_row(estimator)
+    return estimator
+
+
+def _check_row(estimator: Any) -> None:
+    """Raise an error unless a fitted estimator returns one row for one row of data."""
+    row = np.zeros((1, estimator.n_features_in_))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the row has no names of features
+        use = estimator.transform if hasattr(estimator, "transform") else estimator.predict
+        output = use(row)
+    if output.shape[0] != 1:
+        raise ValueError(f"for one row of data the estimator returns {output.shape[0]} rows")
+
+
+def _skops() -> Any:
+    try:
+        return import_module("skops.io")
+    except ImportError:
+        raise ValueError(
+            "files with estimators of scikit-learn need the package skops: "
+            f"{install_command('skops')}"
+        ) from None
+
+
+def _scikit_content(whole: Any) -> tuple[bytes, list[Any]]:
+    """Return what skops stores of an object, and the estimators of lucidae within it."""
+    own: list[Any] = []
+
+    def place(part: Any) -> int | None:
+        if not _is_own(part):
+            return None
+        found = [at for at, known in enumerate(own) if known is part]
+        own.extend([] if found else [part])
+        return found[0] if found else len(own) - 1
+
+    try:
+        content: bytes = _skops().dumps(_exchanged(whole, place, lambda at: f"{_PLACE}{at}"))
+    except (AttributeError, TypeError, pickle.PicklingError) as error:
+        raise ValueError(
+            f"This {type(whole).__name__} contains something that cannot be written to a file: "
+            f"{str(error).partition(chr(10))[0]}"
+        ) from error
+    return content, own
+
+
+def _scikit_loaded(content: bytes, own: list[Any]) -> Any:
+    """Return the object that skops has stored, with the given estimators of lucidae within it."""
+    skops = _skops()
+    _check_archive(content, max(SMALL, EXPANSION * len(content)))
+    types = skops.get_untrusted_types(data=content)
+    refused = [name for name in types if not _is_safe(name)]
+    if refused:
+        raise ValueError(f"it contains {refused[0]}, which is not safe to read from a file")
+
+    def place(part: Any) -> int | None:
+        check_part(part)
+        stands = isinstance(part, str) and part.startswith(_PLACE)
+        return int(part.removeprefix(_PLACE)) if stands else None
+
+    return _exchanged(skops.loads(content, trusted=types), place, own.__getitem__)
+
+
+def _exchanged(whole: Any, place: Callable[[Any], int | None], at: Callable[[int], Any]) -> Any:
+    """Return a copy of an object in which parts with a `place` are exchanged for `at` that place.
+
+    The copy is made in memory by pickle, which visits every part; no pickle is read from a file.
     """
 
-    def find_spec(
-        self,
-        fullname: str,
-        path: Sequence[str] | None,  # noqa: ARG002
-        target: Any = None,  # noqa: ARG002
-    ) -> ModuleSpec | None:
-        if any(name.startswith(f"{fullname}:") for name in (*_BUILDERS, *_MEMBERS)):
-            raise ModuleNotFoundError(
-                f"The module {fullname} of lucidae 0.1.0 has moved. A pickle can be read only by "
-                "the version that wrote it. Fit the estimator again, or read the pickle with "
-                "lucidae 0.1.0 and write the estimator by lucidae.save; all later versions can "
-                "load that file.",
-                name=fullname,
-            )
-        return None
+    class Writer(pickle.Pickler):
+        def persistent_id(self, part: Any) -> int | None:
+            return place(part)
+
+    class Reader(pickle.Unpickler):
+        def persistent_load(self, number: int) -> Any:
+            return at(number)
+
+    stream = io.BytesIO()
+    Writer(stream, protocol=pickle.HIGHEST_PROTOCOL).dump(whole)
+    stream.seek(0)
+    return Reader(stream).load()
 
 
-sys.meta_path.append(_MovedModules())
+def _is_safe(name: str) -> bool:
+    """Tell whether a type that skops does not trust can be read from a file all the same.
+
+    These are scikit-learn's metrics, scorers, splitters of data, kernels and decision trees; the
+    trees are checked by `check_part`.
+    """
+    module, _, kind = name.rpartition(".")
+    if name == "sklearn.tree._tree.Tree":
+        return True
+    if not module.startswith(SAFE):
+        return False
+    return getattr(getattr(import_module(module), kind, None), "__module__", None) == module
+
+
+def check_part(part: Any) -> None:
+    """Raise an error for a part of an object of scikit-learn that could do harm.
+
+    The folder of a cache is chosen by the file, and `fit` would read pickles from it. Prediction by
+    a tree reads memory at the numbers of its nodes and features, which are not checked there.
+    """
+    if isinstance(part, BaseEstimator) and getattr(part, "memory", None) is not None:
+        raise ValueError(
+            "an estimator with a cache cannot be written to a file or read from one; remove the "
+            "cache by set_params(memory=None)"
+        )
+    if isinstance(part, Tree):
+        nodes, inner = np.arange(part.node_count), part.children_left >= 0
+        children = np.stack([part.children_left, part.children_right])[:, inner]
+        features = part.feature[inner]
+        ordered = (children > nodes[inner]).all() and (children < part.node_count).all()
+        if not (ordered and (features >= 0).all() and (features < part.n_features).all()):
+            raise ValueError("a decision tree of the file has nodes that no fit produces")
+
+
+def _check_archive(content: bytes, limit: int) -> None:
+    """Raise an error if an archive states that it contains more than `limit` bytes."""
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        require_size(sum(info.file_size for info in archive.infolist()), limit)
+        for info in archive.infolist():
+            if info.filename.endswith(".npz"):  # a sparse matrix
+                _check_archive(archive.read(info), limit)
+            elif info.filename.endswith(".npy"):
+                with open_member(archive, info) as entry:
+                    require_size(claimed_bytes(entry), limit)

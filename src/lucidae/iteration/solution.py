@@ -11,12 +11,10 @@ import numpy as np
 
 from lucidae.cards import Html, card, facts, sparkline, table
 from lucidae.io.atomic import json_safe
-from lucidae.io.models import saved_as
 
 State = TypeVar("State")
 
 
-@saved_as("lucidae.history/1", formerly="lucidae.solution:History")
 @dataclass(frozen=True, slots=True)
 class History:
     """Quantities recorded during an iteration, such as the loss.
@@ -129,7 +127,6 @@ def _smallest(values: np.ndarray[Any, Any]) -> float | None:
     return float(finite.min()) if finite.size else None
 
 
-@saved_as("lucidae.status/1", formerly="lucidae.solution:Status")
 class Status(StrEnum):
     """How an iteration ended, with advice to the user for each case.
 

@@ -19,7 +19,6 @@ from lucidae.base import (
     fitted_names,
     reference_array,
     restored_on_failure,
-    upgraded_estimator,
     validated_rows,
 )
 from lucidae.certificate import Certificate
@@ -27,7 +26,6 @@ from lucidae.counting import ComponentCount
 from lucidae.data import LazyOutputMixin, blocks, by_blocks, in_memory, loaded
 from lucidae.data.kinds import AlignedBlocks, by_chunks, check_batch
 from lucidae.data.passes import Passes
-from lucidae.io.models import saved_as
 from lucidae.iteration.progress import timed_fit
 from lucidae.linear.attributes import finite
 from lucidae.linear.batches import FitBatchesMixin, draws_rows, loaded_if_small
@@ -45,16 +43,6 @@ from lucidae.validation import check_weights
 __all__ = ["LinearAutoencoder"]
 
 
-def _upgraded(fields: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields of an estimator saved by an earlier version in the present format."""
-    return {"handle_missing": "error"} | upgraded_estimator(fields)
-
-
-@saved_as(
-    "lucidae.LinearAutoencoder/2",
-    formerly=("lucidae.linear.estimators:LinearAutoencoder", "lucidae.LinearAutoencoder/1"),
-    upgrade=_upgraded,
-)
 class LinearAutoencoder(
     LazyOutputMixin,
     FitBatchesMixin,

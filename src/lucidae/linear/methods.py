@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,6 @@ from sklearn.utils import check_random_state
 
 from lucidae.arrays import Array, where_set
 from lucidae.counting import CRITERIA, check_criterion
-from lucidae.io.models import saved_as
 from lucidae.linear.objectives import (
     ExpectedNestedDropout,
     LinearVAE,
@@ -54,7 +53,6 @@ SMALLEST_NORM = 1e-8
 this number."""
 
 
-@saved_as("lucidae.linear.method/1", formerly="lucidae.linear.methods:Method")
 @dataclass(frozen=True, slots=True)
 class Method:
     """A training method of a linear autoencoder: an update rule, and the objective it minimises.
@@ -71,12 +69,15 @@ class Method:
         of any loss it is the reconstruction loss, which their fixed points minimise.
     tied : bool
         Whether encoder and decoder share one array, so that the decoder is the encoder's transpose.
+    settings : MethodSettings, optional
+        What rule and objective were made from; estimators save it.
     """
 
     name: str
     rule: Rule
     objective: Objective
     tied: bool = False
+    settings: MethodSettings | None = field(default=None, compare=False, repr=False)
 
     def expected(self) -> Rule:
         """Return the rule whose direction is the expectation of the direction of `rule`.
@@ -293,7 +294,7 @@ def make_method(name: str, settings: MethodSettings) -> Method:
     entry = method_entry(name)
     objective = entry.objective(settings)
     rule = objective if entry.rule is None else entry.rule(settings)
-    return Method(name, rule, objective, _tied(name, rule, settings.tied))
+    return Method(name, rule, objective, _tied(name, rule, settings.tied), settings)
 
 
 def _tied(name: str, rule: Rule, given: bool | str) -> bool:
@@ -327,7 +328,6 @@ def check_optimizer(method: Method, optimizer: str) -> None:
 PRIORS = {"geometric": geometric_prior, "uniform": uniform_prior}
 
 
-@saved_as("lucidae.linear.options/1", formerly="lucidae.linear.options:Options")
 @dataclass(frozen=True, slots=True)
 class Options:
     """Checked arguments of a `LinearAutoencoder`.
@@ -396,6 +396,13 @@ class Options:
             check_number(init_scale, "init_scale", low=0.0, high=LARGEST_START, open_low=True),
             check_seed(random_state),
         )
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """The arguments by name, for which `of` returns these options."""
+        own = {entry.name: getattr(self, entry.name) for entry in fields(self)}
+        training = own.pop("training")
+        return own | {entry.name: getattr(training, entry.name) for entry in fields(training)}
 
     @property
     def reads(self) -> LinearSolver:

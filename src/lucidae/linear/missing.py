@@ -41,7 +41,6 @@ from lucidae.arrays import (
     zeros_like_shape,
 )
 from lucidae.arrays.krylov import krylov_eigenpairs
-from lucidae.io.models import saved_as
 from lucidae.iteration import Below, Solution, iterate, log_grid
 from lucidae.linear.methods import check_features
 from lucidae.linear.observed_gaussian import ObservedGaussian
@@ -497,7 +496,6 @@ def _continued(
     return known, (like(previous.mean, W) - rows.center) / rows.unit, noise
 
 
-@saved_as("lucidae.linear.incomplete_stream/1")
 @dataclass(frozen=True, slots=True)
 class IncompleteStream:
     """State of online EM over batches of rows with missing entries (Cappé & Moulines 2009).

@@ -29,7 +29,6 @@ from lucidae.arrays import (
     where_set,
 )
 from lucidae.arrays.eigen import column_signs, orthonormal_rows
-from lucidae.io.models import saved_as
 from lucidae.iteration import History, Status
 from lucidae.linear.methods import Method
 from lucidae.linear.weights import map_fields
@@ -49,7 +48,6 @@ ZERO_LATENT = 1e-8
 is at most this number. The product is the same if a factor is moved from one layer to the other."""
 
 
-@saved_as("lucidae.linear.trained/1", formerly="lucidae.linear.model:Outcome")
 @dataclass(frozen=True, slots=True)
 class TrainedWeights:
     """The weights that a solver returned, and how the solver found them."""
@@ -62,7 +60,6 @@ class TrainedWeights:
     learning_rate: float | None = None  # the step size; None for a closed form
 
 
-@saved_as("lucidae.linear.model/1", formerly="lucidae.linear.model:Model")
 @dataclass(frozen=True, slots=True)
 class Model:
     """The fitted linear autoencoder as float64 arrays, for m features and k latents.

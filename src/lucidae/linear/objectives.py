@@ -32,7 +32,6 @@ from lucidae.arrays import (
     zeros_like_shape,
 )
 from lucidae.arrays.graphs import concurrently
-from lucidae.io.models import reads, saved_as
 from lucidae.linear.prefixes import keep_probabilities
 from lucidae.linear.rules import Rule, reconstruction_gradient
 from lucidae.linear.theory import AlignedPoint, hessian_eigenvalues, zero_latents
@@ -217,7 +216,6 @@ def reconstruction(weights: AnyWeights, data: Products, trace: Any) -> Array:
     return trace - 2 * cross + xp.sum(data.gram * data.code_moment, axis=(-2, -1))
 
 
-@saved_as("lucidae.linear.reconstruction/1", formerly="lucidae.linear.objectives:Plain")
 @dataclass(frozen=True, slots=True)
 class Reconstruction(Objective):
     """Reconstruction loss without a penalty (Bao et al. 2020, eq. 1)."""
@@ -242,7 +240,6 @@ class Reconstruction(Objective):
         return spectrum.noise(k) * (spectrum.n_features - k)
 
 
-@saved_as("lucidae.linear.nonuniform_l2/1", formerly="lucidae.linear.objectives:NonUniformL2")
 @dataclass(frozen=True, slots=True)
 class NonUniformL2(Objective):
     """Reconstruction loss plus Σᵢ λᵢ(‖encoder row i‖² + ‖decoder column i‖²).
@@ -335,10 +332,6 @@ class NonUniformL2(Objective):
         return namespace(ref).sqrt(like(self.penalties, ref))[..., :, None]
 
 
-@saved_as(
-    "lucidae.linear.expected_nested_dropout/1",
-    formerly="lucidae.linear.objectives:ExpectedNestedDropout",
-)
 @dataclass(frozen=True, slots=True)
 class ExpectedNestedDropout(Objective):
     """Expected loss of nested dropout (Bao et al. 2020, eq. 6, without its factor ½).
@@ -405,7 +398,6 @@ class ExpectedNestedDropout(Objective):
         return kept[:, None], namespace(ref).minimum(kept[:, None], kept[None, :])
 
 
-@saved_as("lucidae.linear.linear_vae/1", formerly="lucidae.linear.objectives:LinearVAE")
 @dataclass(frozen=True, slots=True)
 class LinearVAE(Objective):
     """Negative evidence lower bound (−ELBO) per row of a linear VAE with diagonal covariance.
@@ -657,15 +649,3 @@ class LinearVAE(Objective):
         variances = xp.exp(weights.log_variances)[..., 0]
         spread = xp.sum(variances * diagonal(data.gram), axis=-1)
         return reconstruction(weights, data, trace) + spread
-
-
-@reads("lucidae.linear.rule.gradient/1")
-@reads("lucidae.linear.rule.variational/1")
-@reads("lucidae.linear.rules:Descent")
-@reads("lucidae.linear.rules:VariationalDescent")
-def _descended(fields: dict[str, Any]) -> Any:
-    """Return the objective of a rule that an earlier version of lucidae saved.
-
-    Such a rule has its objective as a field; `fields` are its saved fields.
-    """
-    return fields["objective"]

@@ -33,7 +33,6 @@ from lucidae.arrays import (
     where_set,
     zeros_like_shape,
 )
-from lucidae.io.models import saved_as
 from lucidae.linear.model import Model
 from lucidae.linear.streaming import LowRankCovariance
 from lucidae.rows.spectrum import TINY, Spectrum
@@ -42,7 +41,6 @@ BLOCK_ENTRIES = 2**22
 """Largest number of entries of k × k matrices, and of rows, that are in memory at a time."""
 
 
-@saved_as("lucidae.linear.observed_gaussian/1")
 @dataclass(frozen=True, slots=True)
 class ObservedGaussian:
     """The Gaussian model N(μ, WWᵀ + γI) of rows whose entries may be missing (NaN)."""

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from lucidae.arrays import add_scaled, namespace
-from lucidae.io.models import saved_as
 from lucidae.iteration import Callback, progress_bars
 from lucidae.linear.weights import map_fields
 
@@ -56,14 +55,12 @@ class Optimizer(ABC):
         return SAFETY * cls.largest_stable_product(momentum) / curvature
 
 
-@saved_as("lucidae.linear.optimizer.plain/1", formerly="lucidae.linear.optimizers:Plain")
 class DescentState(NamedTuple):
     """State of gradient descent: only the weights."""
 
     weights: Any
 
 
-@saved_as("lucidae.linear.optimizer.momentum/1", formerly="lucidae.linear.optimizers:Momentum")
 class MomentumState(NamedTuple):
     """State of heavy ball and Nesterov: the weights, and the velocity in the same shape."""
 
@@ -71,7 +68,6 @@ class MomentumState(NamedTuple):
     velocity: Any
 
 
-@saved_as("lucidae.linear.optimizer.adam/1", formerly="lucidae.linear.optimizers:Moments")
 class AdamState(NamedTuple):
     """State of Adam.
 
@@ -235,7 +231,6 @@ OPTIMIZERS: dict[str, type[Optimizer]] = {
 """Classes of the optimizers by name; each is called with a step size and a momentum."""
 
 
-@saved_as("lucidae.linear.descent/1", formerly="lucidae.linear.solvers:Training")
 @dataclass(frozen=True, slots=True)
 class DescentSettings:
     """Checked settings of the gradient and stochastic solvers."""

@@ -33,7 +33,6 @@ from lucidae.arrays import (
     where_set,
     zeros_like_shape,
 )
-from lucidae.io.models import saved_as
 from lucidae.linear.observed_gaussian import BLOCK_ENTRIES, inverses, outer_squares
 from lucidae.moments import SecondMoment
 
@@ -280,7 +279,6 @@ def _triangle(table: Array) -> Array:
     return factor
 
 
-@saved_as("lucidae.linear.observed_statistics/1")
 class Statistics(NamedTuple):
     """Expected sufficient statistics of rows with missing entries, and their likelihood.
 

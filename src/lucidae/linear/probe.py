@@ -12,7 +12,6 @@ import scipy.sparse
 from lucidae.arrays import as_double, diagonal, like, to_numpy
 from lucidae.arrays.threads import one_thread
 from lucidae.base import PROBED_ENTRIES
-from lucidae.io.models import saved_as
 from lucidae.moments import SecondMoment
 
 __all__ = ["Estimate", "Probe", "probe_after"]
@@ -41,7 +40,6 @@ class Estimate(NamedTuple):
         return cls((low + high) / 2, (high - low) / 2)
 
 
-@saved_as("lucidae.linear.probe/1")
 class Probe(NamedTuple):
     """Mean and scatter of rows projected on random directions, computed from the rows themselves.
 

@@ -26,7 +26,6 @@ from lucidae.arrays import (
     zeros_like_shape,
 )
 from lucidae.arrays.eigen import orthonormal_rows
-from lucidae.io.models import saved_as
 from lucidae.linear.prefixes import PrefixNumbers, prefix_thresholds
 from lucidae.linear.theory import inner_gap, outer_gap
 from lucidae.linear.weights import (
@@ -322,7 +321,6 @@ def rotation_generator(code_moment: Array) -> Array:
     return (xp.triu(code_moment, k=1) - xp.tril(code_moment, k=-1)) / 2
 
 
-@saved_as("lucidae.linear.rule.rag/1", formerly="lucidae.linear.rules:RotationAugmented")
 @dataclass(frozen=True, slots=True)
 class RotationAugmentedRule(Rule):
     """The reconstruction gradient plus a rotation of the latents (Bao et al. 2020, Algorithm 1).
@@ -365,7 +363,6 @@ class RotationAugmentedRule(Rule):
         return min(inner_gap(values, k) / 2, outer_gap(values, k))
 
 
-@saved_as("lucidae.linear.rule.gha/1", formerly="lucidae.linear.rules:GeneralizedHebbian")
 @dataclass(frozen=True, slots=True)
 class GeneralizedHebbianRule(Rule):
     """Sanger's rule W ← W + α(WΣ − tril(WΣWᵀ)W), which is Oja's rule for one latent.
@@ -411,7 +408,6 @@ def brockett_ranks(k: int) -> Vector:
     return np.arange(k, 0, -1, dtype=float) / k
 
 
-@saved_as("lucidae.linear.rule.brockett/1", formerly="lucidae.linear.rules:Brockett")
 @dataclass(frozen=True, slots=True)
 class BrockettRule(Rule):
     """Riemannian ascent of tr(W₂ᵀΣW₂D) over orthonormal decoders W₂ (Bao et al. 2020, eq. 51).
@@ -470,19 +466,6 @@ class BrockettRule(Rule):
         return min(inner_gap(values, k) / k, 2 * last * outer_gap(values, k))
 
 
-def _renamed_generator(fields: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields of a `NestedDropoutRule` under their present names.
-
-    The argument has the fields as lucidae 0.1.0 saved them.
-    """
-    return {"rng" if name == "random" else name: value for name, value in fields.items()}
-
-
-@saved_as(
-    "lucidae.linear.rule.nested_dropout/1",
-    formerly="lucidae.linear.rules:NestedDropout",
-    upgrade=_renamed_generator,
-)
 @dataclass(frozen=True, slots=True)
 class NestedDropoutRule(Rule):
     """Nested dropout with one prefix length drawn per row (Rippel et al. 2014).

@@ -15,7 +15,6 @@ from sklearn.exceptions import ConvergenceWarning
 from lucidae.arrays import Array, fields_beside, is_numpy, like, normal, on_host, scalar, to_numpy
 from lucidae.arrays.graphs import Steps, records
 from lucidae.counting import ComponentCount, count_wanted, is_criterion
-from lucidae.io.models import saved_as
 from lucidae.iteration import Below, History, Solution, Status, iterate, log_grid
 from lucidae.linear.methods import (
     Method,
@@ -447,7 +446,6 @@ def _beside(method: Method, ref: Array) -> Method:
     return replace(method, rule=rule, objective=objective)
 
 
-@saved_as("lucidae.linear.stream.steps/1", formerly="lucidae.linear.solvers:Stream")
 class Stream(NamedTuple):
     """State of a stochastic solver: the state of the optimizer and the number of steps taken."""
 

@@ -18,7 +18,6 @@ from lucidae.arrays.threads import fork_safe
 from lucidae.base import FittedState, changed_attributes
 from lucidae.certificate import Certificate, undecided
 from lucidae.counting import ComponentCount, count_wanted, is_criterion
-from lucidae.io.models import saved_as
 from lucidae.iteration import History, Status
 from lucidae.iteration.progress import TIMED_FEATURES, elapsed
 from lucidae.linear.attributes import check_range, in_range
@@ -64,16 +63,6 @@ _READING = fork_safe(threading.RLock())
 afterwards: another thread that reads at the same time must wait."""
 
 
-def _upgraded_state(fields: dict[str, Any]) -> dict[str, Any]:
-    """Return the attributes of a `LinearState` under their present names."""
-    return {"_certificate" if name == "certificate" else name: v for name, v in fields.items()}
-
-
-@saved_as(
-    "lucidae.linear.fitted/1",
-    formerly="lucidae.linear.kept:LinearKept",
-    upgrade=_upgraded_state,
-)
 class LinearState(FittedState):
     """Fitted state of `LinearAutoencoder`: a summary of the data, and the fitted model."""
 
@@ -145,7 +134,7 @@ class LinearState(FittedState):
         This state is not changed. The model of the new state is computed when it is first read.
         """
         state = LinearState(options, self.reference)
-        state.previous = self.previous
+        state.previous, state.doubt = self.previous, self.doubt
         if options.reads.batches or X.shape[1] > EXACT_FEATURES:
             state.stream = self._stream_before(options, X, weights).after(X, weights)
             state.seen, state._probe = self._seen_after(X, weights)
@@ -204,6 +193,7 @@ class LinearState(FittedState):
                 f"{stream.beta.shape[1] - 1} latents. Give this number, or start a new estimator."
             )
         state = LinearState(options, self.reference)
+        state.doubt = self.doubt
         state.incomplete = stream.after(X, weights)
         state.observed = state.incomplete.gaussian()
         steps = History(np.empty(0, dtype=int))
@@ -407,17 +397,13 @@ class LinearState(FittedState):
         It cannot be computed again if the second moment of the data is not stored, or if it does
         not determine all components.
         """
-        return self.moment is None or self.refined
+        return (self.moment is None and self.seen is None) or self.refined
 
-    def saved_fields(self) -> dict[str, Any]:
-        """Return the attributes that `lucidae.save` and pickle write, by name.
-
-        Training rows are not written. The second moment or the certificate, whichever would be
-        computed from them later, is computed now instead.
-        """
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the attributes that pickle writes; what needs training rows is computed now."""
         if (self.moment is None or self.refined) and self._rows is not None:
             self.certificate(self._rows.title)
-        fields = {"moment": self.moment} | super().saved_fields()
+        fields = {"moment": self.moment} | super().__getstate__()
         for name in ("_rows", "_running"):
             fields.pop(name, None)
         return fields
@@ -445,7 +431,7 @@ class LinearState(FittedState):
 
     def certificate(self, title: str) -> Certificate:
         """Return the certificate, computed by the first thread that reads it; see `FittedState`."""
-        if self._certificate is None:
+        if self._certificate is None or self.doubt is not None:
             with _READING:
                 return super().certificate(title)
         return self._certificate

@@ -11,7 +11,6 @@ import numpy as np
 
 from lucidae.arrays import Array, as_double, namespace, scalar
 from lucidae.arrays.eigen import orthonormal_rows
-from lucidae.io.models import saved_as
 from lucidae.iteration import History, Status
 from lucidae.linear.methods import Method, Options
 from lucidae.linear.model import Model, TrainedWeights, build_model
@@ -61,7 +60,6 @@ class LowRankCovariance:
         return codes @ self.inside @ self.basis.mT + level * (rows - codes @ self.basis.mT)
 
 
-@saved_as("lucidae.linear.stream/1", formerly="lucidae.linear.streaming:StreamFit")
 @dataclass(frozen=True, slots=True)
 class StreamFit:
     """State of training on a stream of batches: weights, optimizer, running mean and variances.

@@ -12,7 +12,6 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol, Self
 
 from lucidae.arrays import Array, namespace, squared_norm
-from lucidae.io.models import saved_as
 from lucidae.rows.covariances import Covariance
 
 
@@ -34,7 +33,6 @@ class AnyWeights(Protocol):
         """Return the weights that compute the same latents from data multiplied by `unit`."""
 
 
-@saved_as("lucidae.linear.weights.untied/1", formerly="lucidae.linear.weights:Weights")
 class UntiedWeights(NamedTuple):
     """Encoder and transposed decoder (`atoms`) as two independent arrays of shape (…, k, m).
 
@@ -53,7 +51,6 @@ class UntiedWeights(NamedTuple):
         return self
 
 
-@saved_as("lucidae.linear.weights.tied/1", formerly="lucidae.linear.weights:TiedWeights")
 class TiedWeights(NamedTuple):
     """One array of shape (…, k, m) for both layers: the decoder is the transposed encoder.
 
@@ -79,9 +76,6 @@ class TiedWeights(NamedTuple):
         return self
 
 
-@saved_as(
-    "lucidae.linear.weights.variational/1", formerly="lucidae.linear.weights:VariationalWeights"
-)
 class VariationalWeights(NamedTuple):
     """Parameters of a linear VAE: both layers, posterior variances and noise variance.
 

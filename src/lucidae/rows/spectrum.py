@@ -19,22 +19,11 @@ from lucidae.arrays import (
     to_numpy,
 )
 from lucidae.arrays.eigen import fix_signs, orthonormal_rows
-from lucidae.io.models import saved_as
 
 TINY = float(np.finfo(float).tiny)
 """The smallest normal float64 number, used in place of zero if one would divide by zero."""
 
 
-def _upgraded_spectrum(fields: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields of a `Spectrum` as they were saved before `beyond` was added."""
-    return {"beyond": None} | fields
-
-
-@saved_as(
-    "lucidae.linear.spectrum/2",
-    formerly=("lucidae.linear.spectrum/1", "lucidae.linear.spectrum:Spectrum"),
-    upgrade=_upgraded_spectrum,
-)
 @dataclass(frozen=True, slots=True)
 class Spectrum:
     """Leading eigenvalues and eigenvectors of the second moment of data.

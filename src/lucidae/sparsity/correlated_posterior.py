@@ -7,11 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from lucidae.io.models import saved_as
 from lucidae.sparsity.dictionary import dense_columns
 
 
-@saved_as("lucidae.sparsity.correlated_posterior/1")
 @dataclass(frozen=True, slots=True, eq=False)
 class CorrelatedPosterior:
     """Posterior of the coefficients if those of different responses are correlated.

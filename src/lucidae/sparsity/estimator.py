@@ -37,11 +37,9 @@ from lucidae.base import (
     fitted_names,
     reference_array,
     restored_on_failure,
-    upgraded_estimator,
     validated_rows,
 )
 from lucidae.certificate import Certificate
-from lucidae.io.models import saved_as
 from lucidae.iteration import Callback, Solution, Status, limited_blas, progress_bars
 from lucidae.iteration.progress import timed_fit
 from lucidae.sparsity.certificate import certificate_of, with_changes
@@ -126,39 +124,7 @@ DIVERGED = (
     "are far from zero, or give a larger noise_variance."
 )
 
-ATTRIBUTES = (
-    "coef_",
-    "intercept_",
-    "relevance_",
-    "group_covariances_",
-    "support_",
-    "noise_variance_",
-    "energy_",
-    "history_",
-    "n_iter_",
-    "status_",
-)
 
-
-def _upgraded(fields: dict[str, Any]) -> dict[str, Any]:
-    """Convert the fields of an estimator that an earlier version saved to the present format.
-
-    lucidae 0.1.0 saved the fitted attributes as fields of the estimator; now they are fields of its
-    fitted state. Parameters that an earlier version did not have get their default values.
-    """
-    added = {"warm_start": False, "verbose": False, "n_jobs": None, "response_covariance": None}
-    fields = added | upgraded_estimator(fields)
-    if "_state" in fields:
-        beside = [name for name in ATTRIBUTES if name in fields]
-        fields["_state"].results |= {name: fields.pop(name) for name in beside}
-    return fields
-
-
-@saved_as(
-    "lucidae.SparseVAE/2",
-    formerly=("lucidae.sparsity.estimators:SparseVAE", "lucidae.SparseVAE/1"),
-    upgrade=_upgraded,
-)
 class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator):
     """Multi-output sparse regression by a variational autoencoder with a fixed dictionary.
 
@@ -569,6 +535,7 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         shapes = X.shape[1], units.n_responses
         fitted = checked_attributes(state.results, *shapes)
         stability = path_stability(trace, solution.value, units, objective)
+        state.stability, state.noise_rule = stability, rule if isinstance(rule, str) else "given"
         then = copy(self)  # with the parameters of this fit, which a user may change later
 
         def verified() -> SparseFigures:
@@ -858,12 +825,12 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         attributes = {name: getattr(self, name) for name in names}
         fitted = checked_attributes(attributes, dictionary.shape[1], outputs)
         fitted.pop("noise_variances_", None)  # they belong to the training rows
-        rule: str | float = self._state.measured.noise_rule.replace("floor", "learn")
+        rule: str | float = self._state.noise_rule
         if not rule or not isinstance(then.noise_variance, str):
             rule = noise_rule(then.noise_variance, objective, rows.count, dictionary.shape[1])
         with limited_blas(dictionary.shape[0]), np.errstate(all="ignore"):
             figures = then._verified(self._state, fitted, given, rows, objective, rule, cov)
-        figures = replace(figures, path=self._state.measured.path)
+        figures = replace(figures, path=self._state.stability)
         found = certificate_of(figures, f"{type(self).__name__}, {figures.title}")
         # No other claim depends on the noise variances of the training rows.
         shown = {name: attributes[name] for name in ("noise_variances_",) if name in attributes}

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from lucidae.io.models import saved_as
-
 FINEST = 1e-6
 """Smallest distance to stationarity that a certificate requires, even if `tol` is smaller."""
 
@@ -18,27 +16,6 @@ FORMER = (
 Figure = float | None
 
 
-def _former(fields: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields of measured values saved by earlier versions, in the present format.
-
-    What the earlier version did not measure is marked as not measured.
-    """
-    dropped = ("certificate", "dimension")
-    fields = {name: value for name, value in fields.items() if name not in dropped}
-    if fields.get("position") is not True:  # uniqueness was assumed in version 2
-        fields |= {"spark": None, "position": False, "position_reason": FORMER}
-    return {"n_used": fields["n_active"]} | fields
-
-
-@saved_as(
-    "lucidae.sparsity.figures/3",
-    formerly=(
-        "lucidae.sparsity.summary:Summary",
-        "lucidae.sparsity.figures/1",
-        "lucidae.sparsity.figures/2",
-    ),
-    upgrade=_former,
-)
 @dataclass(frozen=True, slots=True)
 class SparseFigures:
     """The measured values of one sparse fit, without the training data. None means not measured.

@@ -25,7 +25,6 @@ from lucidae.arrays import (
 )
 from lucidae.base import FittedState, changed_attributes
 from lucidae.certificate import Certificate
-from lucidae.io.models import reads, saved_as
 from lucidae.sparsity.certificate import certificate_of
 from lucidae.sparsity.posterior import Posterior
 from lucidae.sparsity.prediction import level_at_center
@@ -45,7 +44,6 @@ CERTIFIED_PARAMETERS = (
 """Names of the parameters of `SparseVAE` on which its certificate depends."""
 
 
-@saved_as("lucidae.sparsity.fitted/2", formerly="lucidae.sparsity.fitted/1")
 @dataclass(eq=False)
 class SparseState(FittedState):
     """Fitted state of `SparseVAE`: attributes, posterior, means and measured values."""
@@ -65,6 +63,8 @@ class SparseState(FittedState):
     parameters: dict[str, Any] | None = None
     # mean noise variance of the training rows, divided by the attribute ``noise_variance_``
     noise_level: float = 1.0
+    noise_rule: str = ""  # how the noise variance was found, "given" if it was a number
+    stability: dict[str, Any] | None = None  # of a path of noise variances, if one was computed
 
     @property
     def measured(self) -> Any:
@@ -98,7 +98,7 @@ class SparseState(FittedState):
 
     def learned_noise(self, n_rows: int) -> NoiseCovariance | None:
         """Return the learned covariance of the noise of `n_rows` rows; None if none was learned."""
-        if self.measured.noise_rule != "learn_diagonal":
+        if self.noise_rule != "learn_diagonal":
             return None
         variances = self.results["noise_variances_"]
         if len(variances) != n_rows:
@@ -163,31 +163,24 @@ class SparseState(FittedState):
         known = {name: value for name, value in shown.items() if name in self.results}
         return changed_attributes(known, self.results)
 
-    def saved_fields(self) -> dict[str, Any]:
-        """Return the fields of this state, by name, that `lucidae.save` and pickle write.
+    def changed_in_place(self) -> dict[str, Any]:
+        """Return the fitted attributes that a user changed in place."""
+        return {name: (self._attributes or {})[name] for name in self.changed_attributes({})}
 
-        If a user changed entries of a fitted attribute such as ``coef_``, the fields include the
-        changed attributes: `predict` uses them, so that a loaded estimator must have them too.
-        Measured values that were not yet read are computed first, because the data are not saved.
-        """
-        assert self.measured is not None
-        changed = {"_attributes": self._attributes} if self.changed_attributes({}) else {}
-        return super().saved_fields() | changed
+    @property
+    def keeps_certificate(self) -> bool:
+        """Whether the certificate is saved: always, because the data are not stored."""
+        return True
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what pickle writes: attributes that were changed in place, measured values."""
+        assert self.measured is not None or self._certificate is not None
+        changed = {"_attributes": self._attributes} if self.changed_in_place() else {}
+        return super().__getstate__() | changed
 
     def compute_certificate(self, title: str) -> Certificate:
         """Return the certificate with all claims, judged by the measured values."""
         return certificate_of(self.measured, f"{title}, {self.measured.title}")
-
-
-@reads("lucidae.sparsity.estimators:Fitted")
-def _former_state(fields: dict[str, Any]) -> SparseState:
-    """Return a state saved by lucidae 0.1.0 in the present format, without fitted attributes.
-
-    They are added by `_upgraded`, which converts the estimator.
-    """
-    title = fields["summary"].title.removeprefix("SparseVAE, ")
-    figures = replace(fields["summary"], title=title)
-    return SparseState({}, fields["posterior"], fields["center"], figures)
 
 
 def _copied(value: Any) -> Any:

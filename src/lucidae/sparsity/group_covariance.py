@@ -34,7 +34,6 @@ from lucidae.arrays import (
     to_numpy,
     zeros_like_shape,
 )
-from lucidae.io.models import saved_as
 from lucidae.sparsity.group_blocks import (
     Blocks,
     Matrices,
@@ -60,7 +59,6 @@ from lucidae.sparsity.state import State, evaluate, evaluate_from, factorise
 from lucidae.validation import check_choice
 
 
-@saved_as("lucidae.sparsity.axes/1")
 @dataclass(frozen=True, slots=True, eq=False)
 class Axes:
     """Principal axes of the prior covariances of some groups of columns.

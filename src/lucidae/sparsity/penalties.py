@@ -7,11 +7,10 @@ mean square, so that results do not depend on the units of the data.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Protocol, runtime_checkable
 
 from lucidae.arrays import Array, namespace
-from lucidae.io.models import saved_as
 from lucidae.validation import check_number
 
 SMALLEST = 1e-300
@@ -31,7 +30,6 @@ class Penalty(Protocol):
         ...
 
 
-@saved_as("lucidae.sparsity.penalty.log/1", formerly="lucidae.sparsity.penalties:LogPenalty")
 @dataclass(frozen=True, slots=True)
 class LogPenalty:
     """The penalty h(a) = log a of the mean square a of a column's coefficients.
@@ -49,7 +47,6 @@ class LogPenalty:
         return 1.0 / power
 
 
-@saved_as("lucidae.sparsity.penalty.power/1", formerly="lucidae.sparsity.penalties:PowerPenalty")
 @dataclass(frozen=True, slots=True)
 class PowerPenalty:
     """The penalty h(a) = a^p / p of the mean square a of a column's coefficients.
@@ -74,7 +71,6 @@ class PowerPenalty:
         return power ** (self.exponent - 1.0)
 
 
-@saved_as("lucidae.sparsity.penalty.arctan/1", formerly="lucidae.sparsity.penalties:ArctanPenalty")
 @dataclass(frozen=True, slots=True)
 class ArctanPenalty:
     """The penalty h(a) = arctan(a/ε) of the mean square a of a column's coefficients.
@@ -105,6 +101,22 @@ PENALTIES: dict[str, Penalty] = {
     "power": PowerPenalty(),
     "arctan": ArctanPenalty(),
 }
+
+
+def stored_penalty(penalty: Any) -> Any:
+    """Return a penalty of this module as its name and constants, anything else as it is."""
+    names = {type(known): name for name, known in PENALTIES.items()}
+    known = type(penalty) in names
+    return {"name": names[type(penalty)], **asdict(penalty)} if known else penalty
+
+
+def penalty_of(stored: Any) -> Any:
+    """Return the penalty that `stored_penalty` has converted."""
+    if not isinstance(stored, dict):
+        return stored
+    constants = dict(stored)
+    kind: Any = type(PENALTIES[constants.pop("name")])
+    return kind(**constants)
 
 
 def penalty_value(penalty: Penalty, power: Array) -> Array:

@@ -35,7 +35,6 @@ from lucidae.arrays import (
     to_numpy,
     zeros_like_shape,
 )
-from lucidae.io.models import saved_as
 from lucidae.sparsity.dictionary import Dictionary, dense_columns
 from lucidae.sparsity.problem import root_by_qr
 
@@ -181,7 +180,6 @@ def posterior_mean(
     return ActiveFactor.of(dictionary, relevance, noise, axes).mean(responses)
 
 
-@saved_as("lucidae.sparsity.posterior/1", formerly="lucidae.sparsity.posterior:Posterior")
 @dataclass(frozen=True, slots=True, eq=False)
 class Posterior:
     """Posterior covariance of the coefficients, which is the same for all responses.

@@ -44,8 +44,6 @@ from lucidae.dropout.estimators.network import (
     TrainedNetwork,
     exact_network,
     hidden_width,
-    upgraded_network,
-    upgraded_sgd_estimator,
 )
 from lucidae.dropout.figures import MEAN_ERROR, DropoutFigures, ReportedAttributes
 from lucidae.dropout.moments import principal_problem
@@ -64,7 +62,6 @@ from lucidae.dropout.wide import (
     mean_of,
     needs_rows,
 )
-from lucidae.io.models import saved_as
 from lucidae.iteration.progress import timed_fit
 from lucidae.moments import SecondMoment
 from lucidae.rows.sources import MomentSource, RowsSource
@@ -76,14 +73,6 @@ _READING = fork_safe(RLock())
 certificate at the same time must wait."""
 
 
-@saved_as(
-    "lucidae.dropout.autoencoder.fitted/2",
-    formerly=(
-        "lucidae.dropout.estimators._autoencoding:Autoencoding",
-        "lucidae.dropout.autoencoder.fitted/1",
-    ),
-    upgrade=upgraded_network,
-)
 @dataclass(eq=False)
 class AutoencoderState(NetworkState):
     """Fitted state of `DropoutAutoencoder`: second moment of the rows, settings and weights.
@@ -141,14 +130,14 @@ class AutoencoderState(NetworkState):
             if optimum is not None:
                 self.trained = exact_network(optimum)
 
-    def saved_fields(self) -> dict[str, Any]:
-        """Return the attributes that `lucidae.save` and pickle write, by name.
-
-        Training rows are not written: the values of the certificate are measured on them first.
-        """
+    def settle(self) -> None:
+        """Measure the values of the certificate on the training rows, which are not saved."""
         with suppress(UnprojectedError):
             self._measure()
-        fields = super().saved_fields()
+
+    def __getstate__(self) -> dict[str, Any]:
+        self.settle()
+        fields = super().__getstate__()
         fields.pop("rows", None)
         return fields
 
@@ -180,9 +169,13 @@ class AutoencoderState(NetworkState):
             if rows.unchanged:
                 found = self.measured(rows.rows, rows.weights, self.compute_attributes())
             same = rows.unchanged  # also while the values were measured
-            if same:
-                self.figures = found
+            if same and found is not None:
+                self.keep(found)
             return same
+
+    def keep(self, figures: DropoutFigures) -> None:
+        """Store the certificate that follows from values measured on the training rows."""
+        self.judged = Certificate("", self.judge(figures, self.tolerance), figures.evidence)
 
     def compute_attributes(self) -> dict[str, Any]:
         """Return the fitted attributes (such as ``left_`` and ``mean_``) by name."""
@@ -251,11 +244,6 @@ class AutoencoderState(NetworkState):
         return np.where(fitted, (center - done) + offset, mean - done)
 
 
-@saved_as(
-    "lucidae.DropoutAutoencoder/1",
-    formerly="lucidae.dropout.estimators._autoencoder:DropoutAutoencoder",
-    upgrade=upgraded_sgd_estimator,
-)
 class DropoutAutoencoder(
     LazyOutputMixin,
     AutoencoderBatchesMixin,
@@ -424,7 +412,7 @@ class DropoutAutoencoder(
         state.rows = TrainingRows.referenced(X, sample_weight, type(self).__name__, None)
         if state.rows is None:
             with suppress(UnprojectedError):  # the certificate is then undecided
-                state.figures = state.measured(X, sample_weight, state.attributes)
+                state.keep(state.measured(X, sample_weight, state.attributes))
         self._keep(state)
         return self
 
@@ -454,10 +442,13 @@ class DropoutAutoencoder(
         first = not self.__sklearn_is_fitted__()
         X = validated_rows(self, X, reset=first)
         moment, ref = SecondMoment.of(X, check_weights(sample_weight, X)), reference_array(X)
+        doubt = None
         if not first:
             seen = self._state
-            moment, ref = seen.moment.merge(moment), seen.ref
-        self._keep_unsolved(self._unsolved(moment, ref))
+            moment, ref, doubt = seen.moment.merge(moment), seen.ref, seen.doubt
+        state = self._unsolved(moment, ref)
+        state.doubt = doubt
+        self._keep_unsolved(state)
         return self
 
     @by_blocks

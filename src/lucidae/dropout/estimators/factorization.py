@@ -20,7 +20,6 @@ from lucidae.base import (
     checked_codes,
     reference_array,
     restored_on_failure,
-    upgraded_estimator,
     validated_rows,
 )
 from lucidae.certificate import Certificate, Claim
@@ -58,7 +57,6 @@ from lucidae.dropout.theory import checked_dropout, code_map, strength_of
 from lucidae.dropout.verified_completion import (
     completion_certificate,
 )
-from lucidae.io.models import saved_as
 from lucidae.iteration.progress import timed_fit
 from lucidae.validation import (
     check_choice,
@@ -73,26 +71,6 @@ HANDLE_MISSING = ("error", "complete")
 """What `DropoutFactorization` does with missing entries: refuse them, or complete the matrix."""
 
 
-def _upgraded(fields: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields of a `DropoutFactorization` from those that an earlier version saved."""
-    added = {
-        "handle_missing": "error",
-        "missing_values": np.nan,
-        "cv": 5,
-        "tol": 1e-6,
-        "max_iter": 500,
-    }
-    return added | upgraded_estimator(fields)
-
-
-@saved_as(
-    "lucidae.DropoutFactorization/2",
-    formerly=(
-        "lucidae.dropout.estimators._factorization:DropoutFactorization",
-        "lucidae.DropoutFactorization/1",
-    ),
-    upgrade=_upgraded,
-)
 class DropoutFactorization(
     CertifiedMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
 ):

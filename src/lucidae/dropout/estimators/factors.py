@@ -33,7 +33,6 @@ from lucidae.dropout.verified_completion import (
     measure_completion,
 )
 from lucidae.dropout.verifier import measure
-from lucidae.io.models import saved_as
 
 __all__ = [
     "CompletionState",
@@ -44,10 +43,6 @@ __all__ = [
 ]
 
 
-@saved_as(
-    "lucidae.dropout.factorization.fitted/1",
-    formerly="lucidae.dropout.estimators._factorization:Factorization",
-)
 @dataclass(eq=False)
 class FactorizationState(FittedState):
     """Fitted state of `DropoutFactorization`: the factors and measured values, not the matrix."""
@@ -60,6 +55,11 @@ class FactorizationState(FittedState):
     dropout: float | None = None
     # errors on held-out entries by which that probability was chosen; None if it was given
     cv: CrossValidation | None = None
+
+    @property
+    def keeps_certificate(self) -> bool:
+        """Whether the certificate is saved: always, because the matrix is not stored."""
+        return True
 
     def compute_attributes(self) -> dict[str, Any]:
         """Return the fitted attributes (such as ``left_`` and ``rank_``) by name."""
@@ -143,7 +143,6 @@ def weighted_factors(left: Array, right: Array, roots: Array | None) -> Weights:
     return Weights(left if roots is None else left * roots[:, None], right)
 
 
-@saved_as("lucidae.dropout.completion.fitted/1")
 @dataclass(eq=False)
 class CompletionState(FittedState):
     """Fitted state of `DropoutFactorization` if entries of the matrix were missing."""
@@ -209,6 +208,11 @@ class CompletionState(FittedState):
             ref=ref,
             **settings,
         )
+
+    @property
+    def keeps_certificate(self) -> bool:
+        """Whether the certificate is saved: always, because the matrix is not stored."""
+        return True
 
     def compute_attributes(self) -> dict[str, Any]:
         """Return the fitted attributes (such as ``left_`` and ``rank_``) by name."""

@@ -22,7 +22,7 @@ from lucidae.arrays import (
     namespace,
     to_numpy,
 )
-from lucidae.base import PROBED_ENTRIES, CertifiedMixin, Fitted, FittedState, upgraded_estimator
+from lucidae.base import PROBED_ENTRIES, CertifiedMixin, Fitted, FittedState
 from lucidae.certificate import Certificate, Claim
 from lucidae.dropout.batches import BlockProblem, check_problem
 from lucidae.dropout.certificate import (
@@ -46,7 +46,6 @@ from lucidae.dropout.reduction import host, row_objective
 from lucidae.dropout.sgd import SCHEDULES, SampleSource, checked_rate, descend
 from lucidae.dropout.solvers import ExactSolution, assemble, leading_svd
 from lucidae.dropout.theory import dropout_of
-from lucidae.io.models import reads, saved_as
 from lucidae.iteration import History, Status, progress_bars
 from lucidae.validation import (
     check_choice,
@@ -86,7 +85,6 @@ SOLVERS = {
 }
 
 
-@saved_as("lucidae.dropout.network/1", formerly="lucidae.dropout.estimators._shared:Outcome")
 class TrainedNetwork(NamedTuple):
     """Weights that a solver found, the exact optimum of the same problem, and how the solver ended.
 
@@ -198,9 +196,8 @@ class NetworkState(FittedState):
     row_objective: tuple[float, float] | None = field(default=None, kw_only=True)
     # the dropout loss of the returned weights, if it cannot be computed from `moment`
     objective: float | None = field(default=None, kw_only=True)
-    # values measured for the certificate at the end of `fit`, if they cannot be measured on
-    # `moment`
-    figures: DropoutFigures | None = field(default=None, kw_only=True)
+    # the certificate, if its values cannot be measured on `moment`
+    judged: Certificate | None = field(default=None, kw_only=True)
 
     @property
     @abstractmethod
@@ -341,11 +338,15 @@ class NetworkState(FittedState):
         fitted = self.compute_attributes()
         return all(same_values(attributes[name], fitted[name]) for name in attributes)
 
+    @property
+    def keeps_certificate(self) -> bool:
+        """Whether the certificate is saved, because it cannot be computed again."""
+        return self.judged is not None
+
     def compute_certificate(self, title: str) -> Certificate:
         """Return the certificate of the weights on the training rows; `title` is its heading."""
-        if self.figures is not None:
-            found = self.judge(self.figures, self.tolerance)
-            return Certificate(title, found, self.figures.evidence)
+        if self.judged is not None:
+            return replace(self.judged, title=title)
         return self.certificate_on(
             self.unpenalized, self.moment, title, self.compute_attributes(), self.row_objective
         )
@@ -440,9 +441,9 @@ class NetworkMixin(CertifiedMixin):
             now = self._attributes_now()
         except UnrepresentableError:
             return state.certificate(title)
-        if state.unchanged(now):
+        if state.doubt is not None or state.unchanged(now):
             return state.certificate(title)
-        if state.figures is not None:
+        if state.judged is not None:
             why = "Attributes were changed after the fit: call lucidae.certify(model, X) instead."
             return Certificate(title, (_changed_claim(state, why),))
         # A user has changed an attribute, which `predict` or `transform` then use.
@@ -502,47 +503,3 @@ def _changed_claim(state: NetworkState, why: str) -> Claim:
     `state` is the fitted state, and `why` the sentence that the claim gives as advice.
     """
     return Claim(*state.attributes_claim, math.inf, ATTRIBUTES, False, why)
-
-
-def upgraded_sgd_estimator(fields: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields of an estimator from those that lucidae 0.1.0 saved.
-
-    That version had fewer parameters; the missing parameters get their defaults.
-    """
-    return {"verbose": False, "warm_start": False} | upgraded_estimator(fields)
-
-
-def upgraded_network(fields: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields of `NetworkState` from those that earlier versions saved.
-
-    lucidae 0.1.0 did not store the tolerance of the certificate.
-    """
-    fields = {"row_objective": None} | fields
-    if "outcome" not in fields:
-        return fields
-    trained = fields.pop("outcome")
-    return fields | {"tolerance": CERTIFIED if trained is None else 1e-2, "trained": trained}
-
-
-def upgraded_state(fields: dict[str, Any]) -> Any:
-    """Return the fitted state from the objects in which lucidae 0.1.0 saved it.
-
-    These are the state without results (``recipe``), the results and the certificate.
-    """
-    state, results = fields["recipe"], fields["_results"]
-    if results is not None:
-        state.trained = results.pop("outcome", None)
-        state._attributes = state.chosen() | results
-    certificate = fields.get("certificate")
-    state._certificate = None if certificate is None else _renamed_claims(certificate)
-    return state
-
-
-def _renamed_claims(certificate: Certificate) -> Certificate:
-    """Return a certificate of lucidae 0.1.0 with the present names of its claims."""
-    names = {"path norm": "path_norm", "stationary": "stationarity"}
-    renamed = (replace(claim, name=names.get(claim.name, claim.name)) for claim in certificate)
-    return Certificate(certificate.title, tuple(renamed))
-
-
-reads("lucidae.dropout.estimators._shared:LazyFit")(upgraded_state)

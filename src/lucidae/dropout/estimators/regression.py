@@ -17,8 +17,6 @@ from lucidae.dropout.estimators.network import (
     NetworkState,
     TrainedNetwork,
     exact_network,
-    upgraded_network,
-    upgraded_sgd_estimator,
 )
 from lucidae.dropout.figures import MEAN_ERROR, DropoutFigures, ReportedAttributes
 from lucidae.dropout.held_out import CrossValidation
@@ -34,31 +32,13 @@ from lucidae.dropout.reduction import host
 from lucidae.dropout.row_space import WideRows
 from lucidae.dropout.solvers import solve
 from lucidae.dropout.standard_errors import fitted_value_errors
-from lucidae.dropout.theory import dropout_of
 from lucidae.dropout.wide import RowMean
-from lucidae.io.models import saved_as
 from lucidae.moments import SecondMoment
 from lucidae.validation import real_array
 
-__all__ = ["RegressionState", "checked_targets", "upgraded_regressor"]
+__all__ = ["RegressionState", "checked_targets"]
 
 
-def _upgraded_regression(fields: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields of `RegressionState` from those that earlier versions saved."""
-    added = {"root": None, "cv": None, "dropout": dropout_of(fields["strength"])}
-    return added | {"shrink": True, "alpha": 0.0} | upgraded_network(fields)
-
-
-@saved_as(
-    "lucidae.dropout.regression.fitted/4",
-    formerly=(
-        "lucidae.dropout.estimators._regression:Regression",
-        "lucidae.dropout.regression.fitted/1",
-        "lucidae.dropout.regression.fitted/2",
-        "lucidae.dropout.regression.fitted/3",
-    ),
-    upgrade=_upgraded_regression,
-)
 @dataclass(eq=False)
 class RegressionState(NetworkState):
     """Fitted state of `DropoutRegressor`: second moment of the rows, settings and weights."""
@@ -302,8 +282,3 @@ def checked_targets(y: Any, X: Array) -> Array:
     if not bool(xp.all(xp.isfinite(y))):
         raise ValueError("y contains NaN or infinity. Remove or impute those entries first.")
     return y
-
-
-def upgraded_regressor(fields: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields of a `DropoutRegressor` from those that an earlier version saved."""
-    return {"n_jobs": None, "shrink": True, "alpha": 0.0} | upgraded_sgd_estimator(fields)

@@ -28,7 +28,6 @@ from lucidae.dropout.estimators.network import (
 from lucidae.dropout.estimators.regression import (
     RegressionState,
     checked_targets,
-    upgraded_regressor,
 )
 from lucidae.dropout.held_out import (
     GRID,
@@ -42,7 +41,6 @@ from lucidae.dropout.held_out import (
 from lucidae.dropout.moments import as_columns, joint_moment, row_problem
 from lucidae.dropout.theory import checked_dropout, strength_of
 from lucidae.dropout.wide import RowMean, is_wide, row_factor, rows_problem, wide_rows
-from lucidae.io.models import saved_as
 from lucidae.iteration.progress import timed_fit
 from lucidae.validation import (
     check_flag,
@@ -62,15 +60,6 @@ UNUSED_DROPOUT = 0.5
 """The default of `dropout`, which is not used if ``shrink=False``."""
 
 
-@saved_as(
-    "lucidae.DropoutRegressor/3",
-    formerly=(
-        "lucidae.dropout.estimators._regressor:DropoutRegressor",
-        "lucidae.DropoutRegressor/1",
-        "lucidae.DropoutRegressor/2",
-    ),
-    upgrade=upgraded_regressor,
-)
 class DropoutRegressor(
     RegressorBatchesMixin, NetworkMixin, MultiOutputMixin, RegressorMixin, BaseEstimator
 ):
@@ -359,7 +348,9 @@ class DropoutRegressor(
                     f"{seen.moment.n_features - X.shape[1]} as in earlier batches."
                 )
             choice = choice._replace(moment=seen.moment.merge(choice.moment))
-        self._keep_unsolved(self._unsolved(choice, flat, ref))
+        state = self._unsolved(choice, flat, ref)
+        state.doubt = None if first else self._state.doubt
+        self._keep_unsolved(state)
         return self
 
     @by_blocks
