@@ -16,7 +16,6 @@ from lucidae.linear.rules import (
     GeneralizedHebbianRule,
     NestedDropoutRule,
     RotationAugmentedRule,
-    _renamed_generator,
     brockett_ranks,
     rotation_generator,
 )
@@ -264,10 +263,6 @@ def test_steepening_by_hand():
 
 def test_a_rule_is_summarised_by_the_first_line_of_its_class():
     assert GeneralizedHebbianRule().summary.startswith("Sanger's rule W ← W + α(WΣ")
-
-
-def test_the_generator_of_an_old_file_gets_its_present_name():
-    assert _renamed_generator({"random": 1, "prior": 2}) == {"rng": 1, "prior": 2}
 
 
 def test_huge_first_weights_are_infinitely_steep():
