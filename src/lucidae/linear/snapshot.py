@@ -31,11 +31,11 @@ from lucidae.linear.observed_gaussian import ObservedGaussian
 from lucidae.linear.patterns import Statistics
 from lucidae.linear.probe import Probe
 from lucidae.linear.solvers import Stream
-from lucidae.rows.spectrum import Spectrum
 from lucidae.linear.state import LinearState
 from lucidae.linear.streaming import StreamFit
 from lucidae.linear.weights import TiedWeights, UntiedWeights, VariationalWeights
 from lucidae.moments import SecondMoment
+from lucidae.rows.spectrum import Spectrum
 
 __all__ = ["FORMS"]
 
