@@ -10,8 +10,8 @@ if TYPE_CHECKING:
     from lucidae.certificate import certify
     from lucidae.dropout import DropoutAutoencoder, DropoutFactorization, DropoutRegressor
     from lucidae.dropout.equalize import equalize, equalize_pair
-    from lucidae.io.models import load, save
     from lucidae.linear.estimator import LinearAutoencoder
+    from lucidae.models import load, save
     from lucidae.moments import SecondMoment
     from lucidae.sparsity.estimator import SparseVAE
 
@@ -43,8 +43,8 @@ _HOMES = {
     "certify": "lucidae.certificate",
     "equalize": "lucidae.dropout",
     "equalize_pair": "lucidae.dropout",
-    "load": "lucidae.io.models",
-    "save": "lucidae.io.models",
+    "load": "lucidae.models",
+    "save": "lucidae.models",
 }
 """Module of each public function and class."""
 

@@ -58,7 +58,7 @@ class FittedState(ABC):
     here, because scikit-learn forbids an estimator to change its ``__dict__`` when an attribute is
     read. A state contains small summaries (such as a second moment). It may refer to training rows,
     without a copy, until the certificate is computed from them, but never saves them. It is
-    pickled with its estimator, and `lucidae.save` writes its snapshot (`lucidae.io.snapshots`).
+    pickled with its estimator, and `lucidae.save` writes its snapshot (`lucidae.snapshots`).
     """
 
     _attributes: Mapping[str, Any] | None = None

@@ -1,7 +1,7 @@
 """Reads what `lucidae.save` of versions 0.1 to 0.3 wrote: formats 1 and 2.
 
 These files contain a tree of records of the internal classes of their time. Records become plain
-dicts here, and one function per estimator makes today's snapshot (`lucidae.io.snapshots`) of them.
+dicts here, and one function per estimator makes today's snapshot (`lucidae.snapshots`) of them.
 What an early version did not store has the value that it stood for.
 """
 
@@ -21,9 +21,9 @@ from lucidae.dropout.certificate import CERTIFIED, claims
 from lucidae.dropout.figures import EPSILON, DropoutFigures
 from lucidae.dropout.theory import dropout_of
 from lucidae.dropout.verified_completion import CompletionFigures, completion_certificate
-from lucidae.io.models import built, check_part
-from lucidae.io.snapshots import Values, certificate_values, flat, restored
 from lucidae.iteration import Status
+from lucidae.models import built, check_part
+from lucidae.snapshots import Values, certificate_values, flat, restored
 from lucidae.sparsity.certificate import certificate_of
 from lucidae.sparsity.figures import FORMER, SparseFigures
 

@@ -18,7 +18,7 @@ import typer
 from lucidae.data.files import read_table
 from lucidae.data.tables import ReadOptions, Table
 from lucidae.io.atomic import atomic_path, save_arrays
-from lucidae.io.models import Source, source_of
+from lucidae.models import Source, source_of
 from lucidae_app.console import note
 
 Matrix = np.ndarray[Any, np.dtype[Any]]

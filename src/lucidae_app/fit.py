@@ -24,7 +24,7 @@ from lucidae.data import ReadInterrupted, in_memory
 from lucidae.data.files import FILES, blocks_of_file, read_table
 from lucidae.data.kinds import named_rows
 from lucidae.data.tables import ReadOptions, Table, some
-from lucidae.io.models import Source, save_from
+from lucidae.models import Source, save_from
 from lucidae_app.console import (
     note,
     print_certificate,

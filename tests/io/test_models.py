@@ -28,8 +28,8 @@ from lucidae import (
     DropoutRegressor,
     LinearAutoencoder,
     SparseVAE,
+    models,
 )
-from lucidae.io import models
 from lucidae.sparsity.penalties import PowerPenalty
 
 RANDOM = np.random.default_rng(0)
@@ -377,7 +377,7 @@ def test_save_says_the_order_of_its_arguments(order, path):
     "tree",
     [
         {"record": "os:system", "fields": {"command": "true"}},
-        {"record": "lucidae.io.models:load", "fields": {"path": "x"}},
+        {"record": "lucidae.models:load", "fields": {"path": "x"}},
         {"record": "lucidae.linear.fitted/99", "fields": {}},
         {"record": "lucidae.status/1", "fields": {"value": "converged"}},
         {"member": "lucidae.status/1", "name": "value"},

@@ -16,7 +16,9 @@ from lucidae.dropout.objectives import Weights
 from lucidae.dropout.row_space import WideRows
 from lucidae.dropout.solvers import ExactSolution
 from lucidae.dropout.wide import RowMean
-from lucidae.io.snapshots import (
+from lucidae.iteration import Status
+from lucidae.moments import SecondMoment
+from lucidae.snapshots import (
     HISTORY,
     Schema,
     SnapshotForm,
@@ -27,8 +29,6 @@ from lucidae.io.snapshots import (
     history_values,
     part,
 )
-from lucidae.iteration import Status
-from lucidae.moments import SecondMoment
 
 __all__ = ["FORMS"]
 

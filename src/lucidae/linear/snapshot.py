@@ -13,16 +13,6 @@ from typing import Any
 import numpy as np
 
 from lucidae.arrays import to_numpy
-from lucidae.io.snapshots import (
-    HISTORY,
-    Schema,
-    SnapshotForm,
-    Values,
-    flat,
-    history_of,
-    history_values,
-    part,
-)
 from lucidae.iteration import Status
 from lucidae.linear.methods import Method, MethodSettings, Options, make_method
 from lucidae.linear.missing import IncompleteStream
@@ -36,6 +26,16 @@ from lucidae.linear.streaming import StreamFit
 from lucidae.linear.weights import TiedWeights, UntiedWeights, VariationalWeights
 from lucidae.moments import SecondMoment
 from lucidae.rows.spectrum import Spectrum
+from lucidae.snapshots import (
+    HISTORY,
+    Schema,
+    SnapshotForm,
+    Values,
+    flat,
+    history_of,
+    history_values,
+    part,
+)
 
 __all__ = ["FORMS"]
 

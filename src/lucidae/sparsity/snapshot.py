@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from lucidae.io.snapshots import (
+from lucidae.iteration import Status
+from lucidae.snapshots import (
     HISTORY,
     Schema,
     SnapshotForm,
@@ -17,7 +18,6 @@ from lucidae.io.snapshots import (
     history_values,
     part,
 )
-from lucidae.iteration import Status
 from lucidae.sparsity.correlated_posterior import CorrelatedPosterior
 from lucidae.sparsity.fitted import CERTIFIED_PARAMETERS, SparseState
 from lucidae.sparsity.group_covariance import Axes

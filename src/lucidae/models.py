@@ -1,6 +1,6 @@
 """Save and load estimators: one ``.npz`` file of arrays with a JSON header, without code.
 
-The header has one snapshot (`lucidae.io.snapshots`) for each estimator of lucidae, and a digest of
+The header has one snapshot (`lucidae.snapshots`) for each estimator of lucidae, and a digest of
 header and arrays: of a file that was changed afterwards, the certificates are undecided. Objects of
 scikit-learn around the estimators are stored by skops, which executes no code from a file either.
 `lucidae.legacy` reads the files of versions 0.1 to 0.3.
@@ -39,7 +39,7 @@ from lucidae.io.atomic import (
     require_size,
     save_arrays,
 )
-from lucidae.io.snapshots import (
+from lucidae.snapshots import (
     CERTIFICATE,
     SnapshotForm,
     Values,
