@@ -30,11 +30,7 @@ __all__ = [
 
 
 class BlockProblem(NamedTuple):
-    """Second moments of inputs x and outputs y of data that were read in blocks.
-
-    `problem` contains the moments on which the dropout loss depends, `moment` is the moment of the
-    rows [x | y], inputs and outputs side by side.
-    """
+    """Second moments of data that were read in blocks: a problem, and that of the rows [x | y]."""
 
     problem: LinearProblem
     moment: SecondMoment
@@ -47,15 +43,10 @@ def read_problem(
     start: SecondMoment | None = None,
     verbose: bool | str = "auto",
 ) -> BlockProblem:
-    """Return the second moments of inputs and outputs of data that are read in blocks.
+    """Return the second moments of data that are read in blocks, after the rows of `start`.
 
-    The data are read once. If their second moment is ill-conditioned, they are read again and a QR
-    factorisation is computed block by block, as `lucidae.dropout.moments.row_problem` does with
-    rows in memory. An iterator can be read once only, so that its moment alone is used.
-
-    If `centered`, the mean is subtracted from the rows. `start` is the second moment of rows that
-    were read before, to which the new rows are added, and `verbose` decides whether the
-    progress is shown.
+    If they are ill-conditioned, the data are read again and a QR factorisation is computed block by
+    block. An iterator can be read once only, so that its moment alone is used.
     """
     moment = read_moment(data, joint_moment, start=start, verbose=verbose)
     problem = LinearProblem.from_moment(moment, data.rows.n_features, centered=centered)
@@ -69,12 +60,7 @@ def read_problem(
 
 
 def _block_root(moment: SecondMoment, centered: bool, X: Any, Y: Any, weights: Any) -> Array:
-    """Return the triangular factor of a QR factorisation of the rows [x | y] of one block.
-
-    The block has the inputs `X`, the outputs `Y` and the weights `weights` of its rows. `moment` is
-    the second moment of the rows of all blocks: the rows are divided by the square root of its
-    total weight and, if `centered`, its mean is subtracted.
-    """
+    """Return the triangular factor of the rows [x | y] of one block."""
     return row_root(X, Y, weights, moment, centered=centered)
 
 
@@ -88,11 +74,7 @@ def _stacked_root(first: Array, second: Array) -> Array:
 def loaded_or_problem(
     X: Any, y: Any, sample_weight: Any, *, centered: bool
 ) -> LoadedRows | BlockProblem:
-    """Return the rows if they fit into one block, else the second moments of the data.
-
-    If y is None, the targets are the inputs X. If `centered`, the second moments are those about
-    the mean.
-    """
+    """Return the rows if they fit into one block, else the second moments of the data."""
     data = aligned_blocks(X, y, sample_weight, with_targets=y is not None)
     small = load_rows(data, None if y is None else joint_moment)
     if small is not None:
@@ -104,11 +86,7 @@ def loaded_or_problem(
 
 
 def check_streamed(estimator: Any, data: AlignedBlocks, start: SecondMoment | None) -> None:
-    """Raise an error for settings of an estimator that data read in blocks do not allow.
-
-    These are settings that need rows in random order or folds of rows. `start`, the second moment
-    of rows that were read before, must have the columns of `data`.
-    """
+    """Raise an error for settings that need rows in random order or folds of rows."""
     if estimator._chosen_solver.needs_rows:
         raise ValueError(
             f"solver={estimator.solver!r} draws rows in random order, but X is read in blocks: use "
@@ -138,13 +116,9 @@ def data_problem(
     *,
     tied: bool,
 ) -> tuple[LinearProblem, Weights]:
-    """Return second moments for predicting Y from X, or reconstructing X if Y is None; and weights.
+    """Return second moments for predicting Y from X, or X itself if Y is None, and the weights.
 
-    `weights` are the weights of the network that is to be judged, `strength` is the strength λ =
-    dropout / (1 − dropout) of dropout, and `tied` says whether both layers share their weights. If
-    `fit_intercept`, the means are subtracted; `sample_weight` are frequencies of the rows. The
-    weights are returned in the coordinates of the second moments: for an autoencoder with many
-    features both are projected on a few directions (see `lucidae.dropout.projection`).
+    For an autoencoder with many features both are projected on a few directions.
     """
     if not (in_memory(X) and in_memory(Y) and in_memory(sample_weight)):
         found = loaded_or_problem(X, Y, sample_weight, centered=fit_intercept)
@@ -165,10 +139,7 @@ def data_problem(
 
 
 def check_features(X: Any, layer: Any) -> None:
-    """Raise an error unless the rows X have the number of features that the weights are for.
-
-    The weights U or V of a layer (`layer`) have one row per feature.
-    """
+    """Raise an error unless rows and weights have the same number of features."""
     if X.shape[1] != layer.shape[0]:
         raise ValueError(
             f"the data have {X.shape[1]} features, but the weights U or V have {layer.shape[0]} "
@@ -177,10 +148,7 @@ def check_features(X: Any, layer: Any) -> None:
 
 
 def check_problem(problem: LinearProblem, weights: Weights) -> None:
-    """Raise an error unless the weights fit the numbers of outputs and inputs of the data.
-
-    `problem` contains the second moments of the data.
-    """
+    """Raise an error unless the weights fit the numbers of outputs and inputs of the data."""
     given = (weights.left.shape[0], weights.right.shape[0])
     if tuple(problem.cross.shape) != given:
         raise ValueError(
@@ -191,10 +159,6 @@ def check_problem(problem: LinearProblem, weights: Weights) -> None:
 
 
 def matrix_problem(matrix: Any) -> LinearProblem:
-    """Return the second moments that make dropout training a factorisation of a matrix as U Vᵀ.
-
-    The inputs have the identity as second moment, and the matrix is the linear map to be learned.
-    It is checked and converted to float64.
-    """
+    """Return the problem of factorising a checked matrix as U Vᵀ: white inputs."""
     rows = check_rows(matrix, accept_sparse=False, name="matrix")
     return LinearProblem.from_matrix(as_double(rows))

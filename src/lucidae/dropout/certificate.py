@@ -98,11 +98,9 @@ def claims(figures: DropoutFigures, tolerance: float) -> tuple[Claim, ...]:
 
 
 def _gap(figures: DropoutFigures, tolerance: float) -> Claim:
-    """Return the claim that the loss minus its global minimum is zero within the tolerance.
+    """Return the claim that the loss equals its global minimum.
 
-    The difference is divided by the part of E‖y‖², the mean squared output, that least squares
-    explains. A difference below −tolerance is refuted too: then the loss or the lower bound was
-    computed wrongly. The claim is undecided if rounding errors are too large.
+    A loss below it by more than the tolerance is refuted too: one of them was computed wrongly.
     """
     if figures.gap is None:
         return _bounded_gap(figures, tolerance)
@@ -132,9 +130,7 @@ _MINIMUM = "the expected dropout loss equals its global minimum"
 def _bounded_gap(figures: DropoutFigures, tolerance: float) -> Claim:
     """Return the claim that tied weights are optimal, from bounds on the unknown minimum.
 
-    The claim is about the gap, the loss minus its minimum. The minimum for separate layers bounds
-    the loss of tied layers from below; a loss that a descent reached bounds the minimum from above.
-    If these two bounds do not decide the claim, it is undecided.
+    The minimum for separate layers bounds it from below, a loss that a descent reached from above.
     """
     reference = "Mianjy et al. 2018, Theorem 3.6, as a bound for tied layers"
     error = figures.gap_error
@@ -157,17 +153,14 @@ def _bounded_gap(figures: DropoutFigures, tolerance: float) -> Claim:
 
 
 def _training(figures: DropoutFigures) -> str:
-    """Return the advice for weights that are not optimal: train longer or use the exact solver."""
+    """Return the advice for weights that are not optimal."""
     rounded = figures.precision > SINGLE
     hint = " The weights are rounded to float32: give the rows as float64." if rounded else ""
     return f"Train longer with a decreasing learning rate; {_EXACT}{hint}"
 
 
 def _lost(figures: DropoutFigures) -> str:
-    """Return a sentence that says why it could not be decided whether the loss is minimal.
-
-    Either rounding errors are too large, or singular values of the data may have been missed.
-    """
+    """Return why it could not be decided whether the loss is minimal."""
     if figures.missed > figures.gap_error / 2:
         return (
             "Only the leading singular values of the data were computed, and the bounds on the "
@@ -199,17 +192,12 @@ def _lost(figures: DropoutFigures) -> str:
 
 
 def _saddle_advice(figures: DropoutFigures) -> str:
-    """Return the advice for weights at a strict saddle: in which direction the loss decreases."""
+    """Return the advice for weights at a strict saddle."""
     return f"The weights are at a strict saddle. {figures.reason}"
 
 
 def _subgradient(figures: DropoutFigures, tolerance: float) -> Claim:
-    """Return the claim that the product U Vᵀ of the weights satisfies conditions of optimality.
-
-    U are the outgoing and V the incoming weights. The conditions are the first-order conditions of
-    a global minimum of the convex relaxation of the loss, in which the product itself is the
-    variable.
-    """
+    """Return the claim on the first-order conditions of the convex relaxation in U Vᵀ."""
     statement = "the weights' product U Vᵀ meets the optimality conditions of the convex relaxation"
     reference = "Mianjy et al. 2018, Theorem 3.6 (Cavazza et al. 2018)"
     if figures.subgradient is None:
@@ -249,11 +237,7 @@ def _product(figures: DropoutFigures, tolerance: float) -> Claim:
 
 
 def _equalized(figures: DropoutFigures, tolerance: float) -> Claim:
-    """Return the claim that all hidden units have equal importance scores ‖uᵢ‖ √(vᵢᵀC vᵢ).
-
-    uᵢ and vᵢ are the outgoing and incoming weights of unit i, and C is the second moment of the
-    inputs.
-    """
+    """Return the claim that all hidden units have equal importance scores ‖uᵢ‖ √(vᵢᵀC vᵢ)."""
     statement = "all hidden units have equal importance scores: their relative variance is zero"
     reference = "Mianjy et al. 2018, Theorem 3.4"
     why = _why_not_equalized(figures)
@@ -266,12 +250,7 @@ def _equalized(figures: DropoutFigures, tolerance: float) -> Claim:
 
 
 def _path_norm(figures: DropoutFigures, tolerance: float) -> Claim:
-    """Return the claim that no weights with the same product U Vᵀ have a smaller path norm.
-
-    U are the outgoing and V the incoming weights. The squared path norm is the sum over the hidden
-    units of ‖uᵢ‖² vᵢᵀC vᵢ, with the columns uᵢ of U and vᵢ of V and the second moment C of the
-    inputs.
-    """
+    """Return the claim that no weights with the same product have a smaller path norm."""
     statement = "no weights with the same product U Vᵀ have a smaller path norm"
     reference = "Mianjy et al. 2018, Theorems 3.3 and 3.4"
     why = _why_not_equalized(figures)
@@ -284,17 +263,16 @@ def _path_norm(figures: DropoutFigures, tolerance: float) -> Claim:
 
 
 def _error_of_square(figure: float, error: float) -> float:
-    """Return a bound on the error of a measured value that is quadratic in the importance scores.
+    """Return a bound on the error of a value v that is quadratic in the importance scores.
 
-    The importance score of a hidden unit is the product of the norms of its outgoing and incoming
-    weights. If all scores have relative errors of at most e (`error`), a value v (`figure`) that is
-    zero at its minimum, such as their relative variance, changes by at most 2e√v + e².
+    If their relative errors are at most e, a v that is zero at its minimum changes by at most 2e√v
+    + e².
     """
     return 2 * error * math.sqrt(max(figure, 0.0)) + error**2
 
 
 def _why_not_equalized(figures: DropoutFigures) -> str:
-    """Return why the hidden units of an optimum may have unequal norms; "" if they are equal."""
+    """Return why the hidden units of an optimum may have unequal norms, or ""."""
     if figures.strength == 0:
         return _NO_DROPOUT
     return _CORRELATED if figures.tied and not figures.white else ""
@@ -342,10 +320,10 @@ def _stationarity(figures: DropoutFigures, tolerance: float) -> Claim:
 
 
 def _curvature(figures: DropoutFigures, tolerance: float, *, decided: bool) -> Claim:
-    """Return the claim that the Hessian of the loss has no negative eigenvalue at the weights.
+    """Return the claim that the Hessian of the loss has no negative eigenvalue.
 
-    If the smallest eigenvalue was not measured, the claim is undecided; or it does not apply, if
-    another claim, on the loss minus its minimum, tells whether the weights are optimal (`decided`).
+    If it was not measured, it does not apply where the gap is `decided`, and is undecided
+    otherwise.
     """
     statement = "the Hessian of the loss has no negative eigenvalue, so this is not a strict saddle"
     reference = f"Mianjy et al. 2018, {'Theorem 4.3' if figures.tied else 'Definition 4.2'}"
@@ -368,10 +346,7 @@ ATTRIBUTES_CLAIM = (
 
 
 def _attributes(figures: DropoutFigures) -> tuple[Claim, ...]:
-    """Return a tuple with the claim that the fitted attributes agree with weights and data.
-
-    The tuple is empty if no attributes were compared.
-    """
+    """Return the claim that the fitted attributes agree with weights and data, if compared."""
     if figures.attributes is None:
         return ()
     return (
@@ -387,12 +362,7 @@ def _attributes(figures: DropoutFigures) -> tuple[Claim, ...]:
 
 
 def _conditioning(figures: DropoutFigures, tolerance: float) -> Claim:
-    """Return the claim that rounding errors change the gap by less than the tolerance.
-
-    The gap is the loss minus its global minimum, divided by the part of the mean squared output
-    that least squares explains. The claim fails if the rows and their second moment contradict each
-    other.
-    """
+    """Return the claim that rounding errors change the gap by less than the tolerance."""
     statement = "rounding errors of the loss minus its minimum are below the tolerance"
     reference = "Higham 2002, sections 10.3 and 19.4"
     if figures.inconsistency > CONSISTENT:
@@ -416,11 +386,7 @@ def _conditioning(figures: DropoutFigures, tolerance: float) -> Claim:
 
 
 def _small_dropout(figures: DropoutFigures) -> tuple[Claim, ...]:
-    """Return a tuple with a claim: up to which strength of dropout tied weights have full rank.
-
-    The rank is that of the optimal product. Tied weights are shared by both layers; the condition
-    is that of Mianjy et al. 2018, Theorem 4.3. The tuple is empty if weights are not tied.
-    """
+    """Return up to which strength of dropout tied weights have full rank, if they are tied."""
     if figures.paper_bound is None:
         return ()
     inside = figures.strength < figures.paper_bound
@@ -462,11 +428,7 @@ def certificate_of(
     reported: ReportedAttributes | None = None,
     judge: Callable[[DropoutFigures, float], tuple[Claim, ...]] = claims,
 ) -> Certificate:
-    """Return the certificate of weights, judged on second moments of data, with the title `title`.
-
-    `judge` is a function that makes the claims from the measured values and the tolerance. The
-    other arguments are those of `lucidae.dropout.verifier.measure`.
-    """
+    """Return the certificate of weights; `judge` makes the claims from the measured values."""
     check_problem(problem, weights)
     if problem.rows is not None and problem.rows.shape[0] > LARGEST_ROWS:
         why = (
@@ -484,11 +446,7 @@ def certificate_of(
 def _explained(
     figures: DropoutFigures, problem: LinearProblem, weights: Weights, tolerance: float
 ) -> DropoutFigures:
-    """Return the measured values with a reason added if tied weights are at a strict saddle.
-
-    The reason is the sentence of `lucidae.dropout.landscape.classify` on how to leave the saddle.
-    It replaces the field `reason`; all other fields stay the same.
-    """
+    """Return the measured values with the reason of `classify` if tied weights are at a saddle."""
     at_saddle = figures.curvature is not None and figures.curvature < -math.sqrt(tolerance)
     if not (figures.tied and figures.white and at_saddle):
         return figures
@@ -584,9 +542,6 @@ def certify_weights(
 
 
 def _layer(weights: Any, name: str) -> np.ndarray[Any, Any]:
-    """Return the weights of a layer as a float64 NumPy array, without their gradient history.
-
-    `name` is the name of the layer in error messages.
-    """
+    """Return the weights of a layer as a float64 NumPy array, without their gradient history."""
     host = to_numpy(weights) if is_array(weights) else np.asarray(weights)
     return np.asarray(check_rows(host, accept_sparse=False, name=name), dtype=np.float64)

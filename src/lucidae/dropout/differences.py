@@ -1,7 +1,6 @@
 """The expected dropout loss by plain formulas, its Hessian by differences, and a descent on it.
 
-The verifier, which checks the results of the solver, uses these functions in place of
-`lucidae.dropout.objectives` and `lucidae.dropout.landscape`, with which they share no code.
+The verifier uses these functions in place of those of the solver, with which they share no code.
 """
 
 from __future__ import annotations
@@ -39,11 +38,7 @@ _DIRECTION = "lucidae.dropout.smallest_curvature returns the direction of smalle
 
 
 class Slope(NamedTuple):
-    """The expected dropout loss and its gradient as functions of a vector of weights.
-
-    The vector joins the flattened weights of both layers; `point` is one such vector, at which
-    derivatives are measured.
-    """
+    """The expected dropout loss and its gradient as functions of one vector of all weights."""
 
     cross: Matrix  # (d₁, d₂): second moment E[yxᵀ] of outputs y and inputs x
     inputs: Matrix | None  # (d₂, d₂): second moment E[xxᵀ] of the inputs; None for the identity
@@ -54,18 +49,11 @@ class Slope(NamedTuple):
 
     @property
     def size(self) -> float:
-        """Typical size of the Hessian of the loss: the Frobenius norm of E[yxᵀ].
-
-        The outputs are y and the inputs x. The value is 1 if this norm is zero, so that one can
-        divide by it.
-        """
+        """Typical size of the Hessian of the loss: ‖E[yxᵀ]‖, or 1 if it is zero."""
         return float(np.linalg.norm(self.cross)) or 1.0
 
     def _layers(self, flat: Matrix) -> tuple[Matrix, Matrix]:
-        """Return the outgoing weights U and the incoming weights V from one vector that joins them.
-
-        Leading batch axes are allowed.
-        """
+        """Return U and V from one vector that joins them; leading batch axes are allowed."""
         outputs, features, width = self.shapes
         stack = flat.shape[:-1]
         U = flat[..., : outputs * width].reshape(*stack, outputs, width)
@@ -74,21 +62,14 @@ class Slope(NamedTuple):
         return U, flat[..., outputs * width :].reshape(*stack, features, width)
 
     def value(self, flat: Matrix) -> float:
-        """Return the expected dropout loss minus E‖y‖², y being the outputs, at given weights.
-
-        `flat` is one vector that joins the flattened weights of both layers.
-        """
+        """Return the expected dropout loss minus E‖y‖²."""
         U, V = self._layers(flat)
         seen = V if self.inputs is None else self.inputs @ V
         fitted = ((U.T @ U) * (V.T @ seen)).sum() - 2 * (U * (self.cross @ V)).sum()
         return float(fitted + self.strength * (U**2).sum(axis=0) @ (V * seen).sum(axis=0))
 
     def __call__(self, flat: Matrix) -> Matrix:
-        """Return the gradient of the expected dropout loss as a vector, at given weights.
-
-        `flat` is one vector that joins the flattened weights of both layers; leading batch axes are
-        allowed.
-        """
+        """Return the gradient of the expected dropout loss; leading batch axes are allowed."""
         U, V = self._layers(flat)
         stack = flat.shape[:-1]
         seen = V if self.inputs is None else self.inputs @ V
@@ -106,12 +87,11 @@ class Slope(NamedTuple):
         return np.concatenate(flats, axis=-1)
 
     def curvature_along(self, directions: Matrix) -> Matrix:
-        """Return the products of the Hessian of the loss at `point` with directions (last axis).
+        """Return the products of the Hessian at `point` with directions (last axis).
 
-        The gradient g is a polynomial of degree three in the weights. Its difference quotient of
-        fourth order, (8(g(h) − g(−h)) − (g(2h) − g(−2h)))/12h with g(h) at `point` plus h times the
-        direction, is therefore exact for every step h. A step of the size of the optimal weights
-        has the smallest rounding errors.
+        The gradient g is a polynomial of degree three. Its difference quotient of fourth order,
+        (8(g(h) − g(−h)) − (g(2h) − g(−2h)))/12h, is therefore exact for every step h. A step of the
+        size of the optimal weights has the smallest rounding errors.
         """
         lengths = np.linalg.norm(directions, axis=-1, keepdims=True)
         step = math.sqrt(self.size) / np.where(lengths > 0, lengths, 1.0)
@@ -124,10 +104,9 @@ class Slope(NamedTuple):
 def smallest_curvature(
     slope: Slope, stationarity: float, level: float, optimal: bool
 ) -> tuple[float | None, str]:
-    """Return the smallest eigenvalue of the Hessian of the loss at a point, and a sentence on it.
+    """Return the smallest eigenvalue of the Hessian, relative to its size, and a sentence on it.
 
-    The eigenvalue is relative to the typical size of the Hessian. It is measured at critical points
-    only.
+    It is measured at critical points only.
     """
     size = len(slope.point)
     if stationarity > level:
@@ -149,9 +128,8 @@ def smallest_curvature(
 def _lanczos(slope: Slope) -> float:
     """Return the Hessian's smallest eigenvalue by Lanczos iteration; NaN if that fails.
 
-    The Hessian is shifted by twice its typical size, so that the relative tolerance of the
-    iteration refers to that size. Without the shift the eigenvalues zero, which belong to rotations
-    of the hidden layer, would not converge.
+    The Hessian is shifted by twice its typical size, so that the relative tolerance refers to that
+    size: the eigenvalues zero, which belong to rotations of the hidden layer, would not converge.
     """
     size, shift = len(slope.point), 2 * slope.size
 
@@ -179,9 +157,9 @@ def _lanczos(slope: Slope) -> float:
 def decrease(slope: Slope) -> float:
     """Return the loss at `slope.point` minus the smallest loss that L-BFGS finds: zero or more.
 
-    The first start is the point itself, moved by a small random step, from which a descent leaves a
-    saddle; small networks are also started at random weights. A positive result proves that the
-    point is not a global minimum; zero proves nothing.
+    It starts at the point, moved by a small random step that leaves a saddle; for small networks
+    also at random weights. A positive result proves that the point is not a global minimum; zero
+    proves nothing.
     """
     outputs, features, width = slope.shapes
     rng, size = np.random.default_rng(0), len(slope.point)

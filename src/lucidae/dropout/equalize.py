@@ -42,12 +42,7 @@ r hidden units needs an r × r matrix."""
 
 
 def check_width(width: Any, name: str, size: int, *, others: str = "") -> int:
-    """Return the number of hidden units `width` as an int; an error if it is too small or large.
-
-    It must be at least 1 and at most the larger of `WIDEST` and `size`, a dimension of the data.
-    `name` is the name of the argument in the error message, and `others` is added to this message
-    and says which other values are accepted.
-    """
+    """Return a number of hidden units from 1 to the larger of `WIDEST` and `size`, a dimension."""
     checked = check_integer(width, name, low=1, others=others)
     return check_integer(checked, name, low=1, high=max(WIDEST, size), others=others)
 
@@ -129,9 +124,8 @@ def equalize_pair(U: Any, V: Any) -> tuple[Array, Array]:
 def equalized_factors(P: Array, values: Array, Q: Array, width: int) -> tuple[Array, Array]:
     """Return factors U and V of P diag(values) Qᵀ with `width` columns, all of equal norm.
 
-    With an orthogonal matrix T they are U = P diag(values)^½ T and V = Q diag(values)^½ T, padded
-    with zero columns before the multiplication by T. Both have the Gram matrix Tᵀ diag(values) T,
-    so that one T that makes its diagonal constant gives equal column norms to both.
+    U = P diag(values)^½ T and V = Q diag(values)^½ T, padded with zeros before the product, both
+    have the Gram matrix Tᵀ diag(values) T, so that one T levels both.
     """
     xp = namespace(values)
     count = min(values.shape[0], width)
@@ -144,13 +138,12 @@ def equalized_factors(P: Array, values: Array, Q: Array, width: int) -> tuple[Ar
 
 
 def level_diagonal(gram: Matrix) -> Matrix:
-    """Return an orthogonal T for which TᵀGT has a constant diagonal, for a Gram matrix G.
+    """Return an orthogonal T for which TᵀGT has a constant diagonal, by Givens rotations.
 
-    T is a product of Givens rotations. The trace is invariant, so the constant is the mean of the
-    diagonal. As long as the diagonal is not constant, its smallest entry lies below the mean and
-    its largest above it; by continuity some rotation in their plane sets one of them to the mean.
-    That index is then finished and is not rotated again, so r − 1 rotations of O(r) operations
-    suffice for a matrix of size r: only the rows of unfinished indices are updated.
+    The trace is invariant, so the constant is the mean of the diagonal. As long as the diagonal is
+    not constant, its smallest entry lies below the mean and its largest above it; by continuity
+    some rotation in their plane sets one of them to the mean. That index is then finished, so that
+    r − 1 rotations of O(r) operations suffice: only the rows of unfinished indices are updated.
     """
     work, turned = gram.copy(), np.eye(gram.shape[0])
     entries = np.diag(gram).copy()
@@ -177,12 +170,9 @@ def level_diagonal(gram: Matrix) -> Matrix:
 def _plane_rotation(first: float, second: float, coupling: float) -> tuple[float, float]:
     """Return (cos θ, sin θ) for which cos²·first + 2 cos sin·coupling + sin²·second = 0.
 
-    `first` and `second` are two diagonal entries of a symmetric matrix minus the mean of its
-    diagonal, and `coupling` is the entry that couples them; the rotation by θ sets the first entry
-    to the mean. Dividing by cos² gives second·τ² + 2 coupling·τ + first = 0 for τ = tan θ. The root
-    of smaller magnitude is −first / (coupling ± √(coupling² − first·second)) with the sign of
-    coupling, which avoids cancellation. It is real because first and second have opposite signs, up
-    to rounding.
+    Dividing by cos² gives second·τ² + 2 coupling·τ + first = 0 for τ = tan θ. The root of smaller
+    magnitude is −first / (coupling ± √(coupling² − first·second)) with the sign of coupling, which
+    avoids cancellation; it is real because first and second have opposite signs, up to rounding.
     """
     root = math.sqrt(max(coupling * coupling - first * second, 0.0))
     denominator = coupling + math.copysign(root, coupling)
@@ -201,11 +191,9 @@ def _rotated(first: Matrix, second: Matrix, cosine: float, sine: float) -> tuple
 def level_by_eigenvectors(gram: Matrix) -> Matrix:
     """Return an orthogonal T for which TᵀGT has a constant diagonal, from eigenvectors of G.
 
-    This is Mianjy et al. 2018, Algorithm 2, with one eigendecomposition for each column of T. The
-    normalised sum of the n orthonormal eigenvectors of the Gram matrix G has the Rayleigh quotient
-    Σλᵢ/n, the mean of the eigenvalues λᵢ and of the diagonal. It becomes the next column of T, and
-    the recursion continues with G restricted to its orthogonal complement, whose mean eigenvalue is
-    the same.
+    Mianjy et al. 2018, Algorithm 2: the normalised sum of the n orthonormal eigenvectors has the
+    Rayleigh quotient Σλᵢ/n, the mean of the diagonal. It becomes the next column of T, and the
+    recursion continues in its orthogonal complement, whose mean eigenvalue is the same.
     """
     size = gram.shape[0]
     rotation = np.eye(size)
@@ -230,9 +218,8 @@ def _basis_from(unit: Matrix) -> Matrix:
 def level_by_hadamard(gram: Matrix) -> Matrix:
     """Return an orthogonal T for which TᵀGT has a constant diagonal, from a Hadamard matrix.
 
-    T = V_G Z for the eigenvectors V_G of the Gram matrix G of size r and a Hadamard matrix Z whose
-    entries all have the magnitude 1/√r. Then ZᵀΛZ has the diagonal Σλᵢ/r for every diagonal matrix
-    Λ with entries λᵢ (Mianjy et al. 2018, Remark 5.2, with the factor 1/√2 at each doubling).
+    T = V_G Z for the eigenvectors V_G of G and a Hadamard matrix Z with entries ±1/√r: ZᵀΛZ has the
+    diagonal Σλᵢ/r (Mianjy et al. 2018, Remark 5.2, with the factor 1/√2 at each doubling).
     """
     size = gram.shape[0]
     if size & (size - 1):
@@ -245,9 +232,9 @@ def level_by_hadamard(gram: Matrix) -> Matrix:
 
 
 def hadamard(size: int) -> Matrix:
-    """Return the orthogonal Hadamard matrix of a size that is a power of two, entries ±1/√size.
+    """Return the orthogonal Hadamard matrix of a size that is a power of two.
 
-    It is built by doubling a matrix Z to [[Z, Z], [−Z, Z]]/√2, starting from [[1]].
+    A matrix Z is doubled to [[Z, Z], [−Z, Z]]/√2, starting from [[1]].
     """
     matrix = np.ones((1, 1))
     while matrix.shape[0] < size:
@@ -263,10 +250,7 @@ EQUALIZERS: dict[str, Callable[[Matrix], Matrix]] = {
 
 
 def _weights(U: Any, name: str) -> Array:
-    """Return `U` as a floating matrix if it is finite and has a column; otherwise raise an error.
-
-    `name` is its name in the message.
-    """
+    """Return `U` as a floating matrix if it is finite and has a column, else raise an error."""
     if scipy.sparse.issparse(U):
         raise ValueError(
             f"{name} is a sparse matrix, expected a dense array: give {name}.toarray()."
@@ -286,11 +270,7 @@ def _weights(U: Any, name: str) -> Array:
 
 
 def _scaled_gram(matrix: Array) -> Matrix:
-    """Return the Gram matrix of the columns of a matrix divided by its largest entry, as NumPy.
-
-    Dividing by the largest absolute entry avoids overflow and does not change the rotation that
-    equalizes the columns.
-    """
+    """Return the Gram matrix of the columns, divided by the largest entry against overflow."""
     double = as_double(matrix)
     top = largest(double)
     double = double / top if top > 0 else double
@@ -298,11 +278,7 @@ def _scaled_gram(matrix: Array) -> Matrix:
 
 
 def product_svd(left: Array, right: Array) -> tuple[Array, Array, Array]:
-    """Return P, s, Q of the thin singular value decomposition left · rightᵀ = P diag(s) Qᵀ.
-
-    With the QR factorisations left = Q₁R₁ and right = Q₂R₂ only the small matrix R₁R₂ᵀ is
-    decomposed.
-    """
+    """Return P, s, Q of left · rightᵀ = P diag(s) Qᵀ, from QR factorisations of both."""
     xp = namespace(left)
     basis_left, triangle_left = xp.linalg.qr(left)
     basis_right, triangle_right = xp.linalg.qr(right)

@@ -46,10 +46,7 @@ GRID = np.concatenate([[0.0], np.geomspace(1e-4, 1e4, 161)])
 
 
 class MomentFold(NamedTuple):
-    """Second moments of the rows that a fold trains on (`training`) and holds out (`held_out`).
-
-    A row contains inputs x and outputs y side by side.
-    """
+    """Second moments of the rows [x | y] that a fold trains on and holds out."""
 
     training: SecondMoment
     held_out: SecondMoment
@@ -108,7 +105,7 @@ class CrossValidation:
         return np.asarray(self._root_sum(share**2) * (count / (count - 1)) ** 0.5)
 
     def _root_sum(self, weights: Vector) -> Vector:
-        """Return √Σ wᵢ(eᵢ − mean)² over the folds i, with weights wᵢ and errors eᵢ of the folds."""
+        """Return √Σ wᵢ(eᵢ − mean)² over the folds i, with their errors eᵢ."""
         size = max(float(np.abs(self.errors).max()), np.finfo(float).tiny)
         differences = self.errors / size - self.mean / size  # squares of errors may overflow
         return np.asarray(size * np.sqrt(weights @ differences**2))
@@ -174,7 +171,7 @@ class CrossValidation:
 
     @property
     def _first(self) -> int:
-        """Index of the first rate or rank that may be chosen: 1 for ranks, since rank 0 may not."""
+        """Index of the first setting that may be chosen: rank 0 may not."""
         return 0 if self.n_components is None else int(np.searchsorted(self.n_components, 1))
 
     def _simplest(self, limit: float) -> int:
@@ -197,13 +194,7 @@ SELECTIONS: dict[str, Callable[[CrossValidation], float]] = {
 
 
 class NetworkChoice(NamedTuple):
-    """Moment of all rows [x | y], the settings of the network, and how they were chosen.
-
-    A row contains inputs x and targets y side by side. If there are fewer rows than features,
-    `moment` contains only their mean. `dropout` is the probability of dropping a hidden unit and
-    `width` the number of hidden units. `cv` contains the errors on held-out rows by which one of
-    these was chosen; None if both were given.
-    """
+    """Moment or mean of all rows [x | y], the settings of the network, and how they were chosen."""
 
     moment: SecondMoment | RowMean
     dropout: float
@@ -224,9 +215,8 @@ def cross_validate(
 ) -> CrossValidation:
     """Return the error on held-out rows for every strength of dropout, or for every rank.
 
-    Only the second moments of the folds are needed, which take one pass over the rows. After that
-    each fold takes one decomposition, whose cost does not depend on the number of rows, and little
-    on the number of strengths.
+    After the second moments of the folds, one pass over the rows, each fold takes one
+    decomposition.
     """
     errors = of_each(
         _fold_errors,
@@ -239,11 +229,7 @@ def cross_validate(
 
 
 def _compared(strengths: Vector | None, errors: Vector, weights: Vector) -> CrossValidation:
-    """Return the `CrossValidation` of held-out errors for strengths of dropout, or for ranks.
-
-    If `strengths` is None, the columns of `errors` belong to the ranks 0, 1, …; `weights` are the
-    total weights of the rows that each fold held out.
-    """
+    """Return the `CrossValidation` of errors for strengths of dropout, or for ranks 0, 1, …."""
     if strengths is None:
         ranks = np.arange(errors.shape[1])
         return CrossValidation(np.zeros(len(ranks)), errors, weights, ranks)
@@ -265,9 +251,7 @@ def cross_validate_rows(
 ) -> CrossValidation:
     """Return held-out errors for every strength or rank, without forming second moments.
 
-    The result equals that of `cross_validate`. It is used for data with fewer rows than features:
-    each fold works on its training rows (see `lucidae.dropout.wide.row_factor`). The arguments are
-    those of `fold_moments` and `cross_validate`.
+    The result equals that of `cross_validate`; each fold works on its training rows.
     """
     splits = checked_splits(cv, X.shape[0], weights)
     parts = [tuple(_taken(X, Y, weights, rows) for rows in split) for split in splits]
@@ -285,15 +269,11 @@ def _row_fold_errors(
     strengths: Vector | None,
     alpha: float,
 ) -> tuple[Vector, float]:
-    """Return the mean squared errors on the held-out rows of a fold, and these rows' total weight.
+    """Return the errors on the held-out rows of a fold, and these rows' total weight.
 
-    There is one error for each strength of dropout in `strengths`; if that is None, one for each
-    rank from 0 to `width`. `alpha` is the ridge penalty.
-
-    The network is x ↦ P diag(ŝ) Q'ᵀx, where P and Q' contain the singular vectors of the
-    least-squares map of the rows `training`, and ŝ its shrunk singular values. Its error is E‖y‖² −
-    2 Σᵢ ŝᵢ E[pᵢᵀy q'ᵢᵀx] + Σᵢ ŝᵢ² E[(q'ᵢᵀx)²], with the columns pᵢ of P, which are orthonormal, and
-    q'ᵢ of Q'. If `centered`, x and y are centred at the means of the training rows.
+    The network is x ↦ P diag(ŝ) Q'ᵀx, with the singular vectors P and Q' of the least-squares map
+    of the training rows and its shrunk singular values ŝ. As P has orthonormal columns, its error
+    is E‖y‖² − 2 Σᵢ ŝᵢ E[pᵢᵀy q'ᵢᵀx] + Σᵢ ŝᵢ² E[(q'ᵢᵀx)²].
     """
     X, Y, weights = training
     with limited_blas(X.shape[0]):
@@ -324,11 +304,7 @@ def _row_fold_errors(
 def _held_out_codes(
     held_out: FoldRows, mean: Any, directions: Array, centered: bool
 ) -> tuple[Array, Array]:
-    """Return the products of held-out inputs with the columns of `directions`, and the outputs.
-
-    If `centered`, `mean`, the mean of the training rows [x | y], is subtracted from both. Many
-    sparse inputs stay sparse.
-    """
+    """Return the products of held-out inputs with `directions`, and the outputs."""
     X, Y, n_features = held_out.inputs, held_out.outputs, held_out.inputs.shape[1]
     if scipy.sparse.issparse(X) and n_features > WIDE_FEATURES:
         codes, targets = X @ directions, like(Y, directions)
@@ -357,11 +333,7 @@ def _taken(X: Any, Y: Array, weights: Array | None, rows: Vector) -> FoldRows:
 
 
 def _spectra(values: Array, strengths: Vector | None, width: int) -> Array:
-    """Return the singular values of the coefficients for each strength of dropout, or each rank.
-
-    `values` are those of the least-squares map. If `strengths` is None, row k contains the first k
-    values, for k from 0 to `width`.
-    """
+    """Return the singular values of the coefficients for each strength of dropout, or each rank."""
     xp = namespace(values)
     if strengths is not None:
         return xp.stack([shrink(values, float(s), width).values for s in strengths])
@@ -379,15 +351,7 @@ def _fold_errors(
 ) -> Vector:
     """Return mean squared errors on a fold's held-out rows, for each strength of dropout or rank.
 
-    If `strengths` is None, there is one error for each rank from 0 to `width`. A row contains
-    `n_features` inputs x and the outputs y, minus their means if `centered`, and `alpha` is the
-    ridge penalty.
-
-    The network is x ↦ P diag(ŝ) Q'ᵀx, with the singular vectors P and Q' of the least-squares map
-    of the training rows (Q' for the original inputs x) and its singular values ŝ, shrunk by
-    dropout. With A = E[yxᵀ] and C = E[xxᵀ] of the held-out rows the error equals E‖y‖² − 2 Σᵢ ŝᵢ
-    (PᵀAQ')ᵢᵢ + Σᵢⱼ ŝᵢŝⱼ (PᵀP)ᵢⱼ(Q'ᵀCQ')ᵢⱼ. As P has orthonormal columns, only the diagonal of
-    Q'ᵀCQ' remains, and each strength costs O(r) for r hidden units.
+    They are those of `_row_fold_errors`, with E[yxᵀ] and E[xxᵀ] of the held-out rows.
     """
     with limited_blas(n_features):
         problem = LinearProblem.from_moment(fold.training, n_features, centered=centered)
@@ -404,10 +368,7 @@ def _fold_errors(
 
 
 class Folds(NamedTuple):
-    """Second moments of every fold (`folds`), and of all rows (`total`).
-
-    `total` is known only if every row is held out exactly once; otherwise it is None.
-    """
+    """Second moments of every fold, and of all rows if each is held out exactly once."""
 
     folds: list[MomentFold]
     total: SecondMoment | None
@@ -423,10 +384,8 @@ def fold_moments(
 ) -> Folds:
     """Return the second moments of every fold's training rows and held-out rows.
 
-    The rows have the inputs X, the outputs Y and the frequencies `weights`. If every row is held
-    out exactly once, as in k-fold cross-validation, one pass over the rows is enough: the moment of
-    the training rows of a fold is the merge of the other folds' moments. `cv` and `n_jobs` are
-    arguments as in scikit-learn, and `callbacks` are those of `lucidae.iteration.iterate`.
+    If every row is held out exactly once, one pass over the rows is enough: the moment of the
+    training rows of a fold is the merge of the other folds' moments.
     """
     n_rows = X.shape[0]
     splits = checked_splits(cv, n_rows, weights)
@@ -449,7 +408,7 @@ def fold_moments(
 def checked_splits(cv: Any, n_rows: int, weights: Array | None) -> list[tuple[Vector, Vector]]:
     """Return the folds of `cv` as pairs of row indices (training rows, held-out rows).
 
-    A fold that trains on, or holds out, only rows of weight zero (`weights`) is an error.
+    A fold that trains on, or holds out, only rows of weight zero is an error.
     """
     # scikit-learn would unpack a list of folds itself, with an error that does not name cv.
     # A zero-dimensional array is an instance of Iterable, but cannot be iterated over.
@@ -480,11 +439,7 @@ def checked_splits(cv: Any, n_rows: int, weights: Array | None) -> list[tuple[Ve
 
 
 def _pair_of_rows(split: Any, n_rows: int, number: int) -> tuple[Vector, Vector]:
-    """Return the indices of the rows of a fold to train on, and of those to hold out.
-
-    `split` is the fold as the user or scikit-learn gives it, `n_rows` the number of all rows, and
-    `number` the number of the fold in error messages.
-    """
+    """Return the row indices of both parts of a fold."""
     parts = list(split) if isinstance(split, Iterable) else []
     if len(parts) != 2:
         raise ValueError(
@@ -496,10 +451,7 @@ def _pair_of_rows(split: Any, n_rows: int, number: int) -> tuple[Vector, Vector]
 
 
 def _row_numbers(rows: Any, n_rows: int, number: int) -> Vector:
-    """Return the row indices of one part of a fold, given as integers or as a boolean mask.
-
-    `number` is the number of the fold in the error message.
-    """
+    """Return the row indices of one part of a fold, given as integers or as a boolean mask."""
     rows = np.asarray(rows)
     if rows.dtype == bool and rows.shape == (n_rows,):
         return np.flatnonzero(rows)
@@ -530,9 +482,8 @@ def _moment(X: Any, Y: Array, weights: Array | None, rows: Vector) -> SecondMome
 def _complementary_folds(held_out: Sequence[SecondMoment]) -> list[MomentFold]:
     """Return one fold for each second moment, which trains on the merge of all other moments.
 
-    The moments `held_out` belong to disjoint sets of rows. Fold i trains on before[i − 1] merged
-    with after[i + 1], the running merges from both ends, so that the cost is linear in the number
-    of folds. Subtracting a fold from the total would be as cheap, but would cancel digits.
+    Fold i trains on before[i − 1] merged with after[i + 1], the running merges from both ends, so
+    that the cost is linear. Subtracting a fold from the total would cancel digits.
     """
     before: list[SecondMoment] = list(accumulate(held_out, SecondMoment.merge))
     after: list[SecondMoment] = list(accumulate(reversed(held_out), SecondMoment.merge))[::-1]

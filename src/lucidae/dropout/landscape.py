@@ -78,30 +78,18 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Classification:
-    """The kind of a point U of the tied dropout loss f, and a direction in which f decreases.
-
-    f(U) = ‖M − UUᵀ‖² + λΣ‖uᵢ‖⁴ for the target M, the strength λ of dropout and the columns uᵢ of U.
-    """
+    """The kind of a point U of the tied dropout loss f, and a direction in which f decreases."""
 
     kind: Kind  # global minimum, strict saddle (with columns of equal norm or not) or not critical
     gap: float  # loss f(U) minus the global minimum of f
-    # norm of the gradient divided by 4‖M‖ ‖U‖: about 1 at a small random start, 0 at a critical
-    # point
-    stationarity: float
-    # second derivative of f along `direction`; negative at a strict saddle, 0 at a minimum
-    curvature: float
-    # (d, r): direction of unit norm along which f decreases: the negative gradient if it is not
-    # zero, and at a saddle a direction of negative curvature
-    direction: Array
-    # one sentence that says why f decreases along `direction`, or why it cannot decrease
-    reason: str
+    stationarity: float  # norm of the gradient divided by 4‖M‖ ‖U‖
+    curvature: float  # second derivative of f along `direction`; 0 at a minimum
+    direction: Array  # (d, r): unit norm; the negative gradient, or of negative curvature
+    reason: str  # why f decreases along `direction`, or why it cannot decrease
 
 
 def tied_objective(M: Any, strength: float) -> DropoutObjective:
-    """Return the expected dropout loss for white inputs and the symmetric part of the target M.
-
-    An M that is not square is an error.
-    """
+    """Return the expected dropout loss for white inputs and the symmetric part of a square M."""
     matrix = as_double(check_rows(M, accept_sparse=False, name="M"))
     if matrix.shape[0] != matrix.shape[1]:
         raise ValueError(
@@ -171,12 +159,7 @@ def classify(
 def _saddle(
     objective: DropoutObjective, factor: Array, gap: float, stationarity: float
 ) -> Classification:
-    """Return the classification of a strict saddle, with its direction of most negative curvature.
-
-    `factor` are the tied weights U, `gap` is their loss minus its minimum, and `stationarity` the
-    relative norm of the gradient. The direction is the best of those that the functions in
-    `ESCAPES` return.
-    """
+    """Return the classification of a strict saddle, with the best direction of `ESCAPES`."""
     found = {
         name: (_curvature_along(objective, factor, direction), direction)
         for name, direction in escape_directions(objective, factor).items()
@@ -189,21 +172,13 @@ def _saddle(
 
 
 def escape_directions(objective: DropoutObjective, factor: Array) -> dict[str, Array]:
-    """Return the unit directions of possible negative curvature at tied weights U, by name.
-
-    Both layers share the weights U (`factor`). The directions are those of the proof in
-    `lucidae.dropout.theory`; a direction that does not exist at U is missing in the result.
-    """
+    """Return unit directions of possible negative curvature at tied weights U, by name."""
     found = {name: make(objective, factor) for name, make in ESCAPES.items()}
     return {name: _unit(way) for name, way in found.items() if scalar(squared_norm(way)) > 0}
 
 
 def rotation_escape(objective: DropoutObjective, factor: Array) -> Array:
-    """Return the direction that rotates the longest column of U towards the shortest one.
-
-    U (`factor`) are the tied weights, which both layers share. This is step 1 of the proof in
-    `lucidae.dropout.theory`. The direction is zero without dropout.
-    """
+    """Return the direction that rotates the longest column of U towards the shortest: step 1."""
     xp = namespace(factor)
     lengths = xp.sum(factor * factor, axis=0)
     longest, shortest = int(xp.argmax(lengths)), int(xp.argmin(lengths))
@@ -213,12 +188,9 @@ def rotation_escape(objective: DropoutObjective, factor: Array) -> Array:
 
 
 def growth_escape(objective: DropoutObjective, factor: Array) -> Array:
-    """Return the direction w aᵀ that adds a missing eigenvector w of the target M to U.
+    """Return the direction w aᵀ that adds the leading missing eigenvector w to U: step 2a.
 
-    U (`factor`) are the tied weights, whose product UUᵀ approximates M. w is the leading
-    eigenvector outside the range of U, and a is orthogonal to the rows of U: an unused direction of
-    the hidden layer. This is step 2a of the proof in `lucidae.dropout.theory`. The direction is
-    zero if U has full rank, so that w or a does not exist.
+    a is orthogonal to the rows of U. The direction is zero if U has full rank.
     """
     basis, singular_values, Qt = namespace(factor).linalg.svd(factor, full_matrices=True)
     rank = _rank(singular_values, factor)
@@ -228,11 +200,10 @@ def growth_escape(objective: DropoutObjective, factor: Array) -> Array:
 
 
 def exchange_escape(objective: DropoutObjective, factor: Array) -> Array:
-    """Return the direction w wⱼᵀU that rotates an eigenvector wⱼ in the range of U towards w.
+    """Return the direction w wⱼᵀU that rotates an eigenvector wⱼ of U towards w: step 2b.
 
-    U (`factor`) are the tied weights, whose product UUᵀ approximates the target M. w is the leading
-    eigenvector of M outside the range of U. This is step 2b of the proof in
-    `lucidae.dropout.theory`. The direction is zero if U is zero or has full row rank.
+    w is the leading eigenvector outside the range of U. The direction is zero if U is zero or has
+    full row rank.
     """
     basis, singular_values, Qt = svd_thin(factor)
     rank = _rank(singular_values, factor)
@@ -259,10 +230,7 @@ _REASONS = {
 
 
 def _missing_eigenvector(objective: DropoutObjective, basis: Array) -> Array:
-    """Return the leading eigenvector of the target M in the complement of the range of U.
-
-    U are the tied weights. The columns of `basis` are an orthonormal basis of their range.
-    """
+    """Return the leading eigenvector of M in the complement of the range of U."""
     matrix = objective.problem.cross
     outside = matrix - basis @ (basis.mT @ matrix)
     outside = outside - (outside @ basis) @ basis.mT
@@ -274,10 +242,9 @@ def _missing_eigenvector(objective: DropoutObjective, basis: Array) -> Array:
 
 
 def _rank(singular_values: Array, factor: Array) -> int:
-    """Return the numerical rank of the weights U (`factor`) from its singular values.
+    """Return how many singular values exceed √(size · ε) times the largest.
 
-    A singular value counts if it exceeds √(size · ε) times the largest one, with the rounding unit
-    ε: its square, an eigenvalue of UUᵀ, is then larger than rounding errors.
+    Their squares, eigenvalues of UUᵀ, are then larger than rounding errors.
     """
     xp = namespace(singular_values)
     level = (max(factor.shape) * machine_epsilon(factor)) ** 0.5 * largest(singular_values[:1])
@@ -285,20 +252,14 @@ def _rank(singular_values: Array, factor: Array) -> int:
 
 
 def is_equalized(factor: Array, tolerance: float = 1e-6) -> bool:
-    """Tell whether the squared norms of all columns of `factor` are equal, up to `tolerance`.
-
-    The tolerance is relative to the largest squared norm.
-    """
+    """Tell whether the squared norms of all columns are equal, relative to the largest."""
     xp = namespace(factor)
     lengths = xp.sum(factor * factor, axis=0)
     return scalar(xp.max(lengths) - xp.min(lengths)) <= tolerance * scalar(xp.max(lengths))
 
 
 def _curvature_along(objective: DropoutObjective, factor: Array, direction: Array) -> float:
-    """Return the second derivative of the loss of tied weights U (`factor`) along a direction.
-
-    The direction has unit norm.
-    """
+    """Return the second derivative of the loss along a unit direction."""
     return scalar(trace(direction.mT @ objective.tied_hessian_product(factor, direction)))
 
 
@@ -313,17 +274,13 @@ def _unit(direction: Array) -> Array:
 class CriticalPoint:
     """A critical point of the tied dropout loss whose hidden units have equal norms.
 
-    The loss is f(U) = ‖M − UUᵀ‖² + λΣ‖uᵢ‖⁴ for the target M, the strength λ of dropout and the
-    columns uᵢ of U. Points that differ by a rotation of the hidden units are counted once.
+    Points that differ by a rotation of the hidden units are counted once.
     """
 
-    # indices of the eigenvectors of M that span the range of U; 0 is the leading one
-    eigenvectors: tuple[int, ...]
+    eigenvectors: tuple[int, ...]  # indices of those of M that span the range of U
     value: float  # the loss f(U)
     index: int  # number of negative eigenvalues of the Hessian; 0 for a minimum
-    # (d, r): one such U; the others are U times an orthogonal matrix that keeps the column norms
-    # equal
-    factor: Matrix
+    factor: Matrix  # (d, r): one such U
 
 
 def equalized_critical_points(M: Any, strength: float, width: int) -> tuple[CriticalPoint, ...]:
@@ -378,12 +335,7 @@ def equalized_critical_points(M: Any, strength: float, width: int) -> tuple[Crit
 def _point(
     chosen: tuple[int, ...], eigenvalues: Matrix, vectors: Matrix, strength: float, width: int
 ) -> CriticalPoint | None:
-    """Return the critical point that is spanned by the chosen eigenvectors; None if none exists.
-
-    It is a critical point of the dropout loss of tied weights for a target M. `eigenvalues`
-    (descending) and `vectors` are those of M, and `chosen` contains the indices of some of them.
-    `strength` is the strength λ of dropout and `width` the number of hidden units.
-    """
+    """Return the critical point that the chosen eigenvectors span; None if there is none."""
     members = list(chosen)
     used, left = eigenvalues[members], np.delete(eigenvalues, members)
     threshold = strength * used.sum() / (width + strength * len(used))
@@ -451,10 +403,7 @@ def _hessian(objective: DropoutObjective, weights: Weights, tied: bool) -> Linea
 
 
 def _unpack(vector: Matrix, weights: Weights, tied: bool) -> Weights:
-    """Return the weights of both layers from one vector of all weights.
-
-    They have the shapes of `weights`. If `tied`, both layers are equal.
-    """
+    """Return the weights of both layers from one vector of all weights."""
     flat = np.asarray(vector).reshape(-1)
     split = int(np.prod(weights.left.shape))
     left = like(flat[:split].reshape(weights.left.shape), weights.left)
@@ -466,8 +415,7 @@ def _unpack(vector: Matrix, weights: Weights, tied: bool) -> Weights:
 def _lowest_eigenpair(operator: LinearOperator) -> tuple[float, Matrix]:
     """Return the smallest eigenvalue of a symmetric operator and its unit eigenvector.
 
-    Small operators are decomposed as a dense matrix, larger ones by Lanczos iteration from a fixed
-    start. If the iteration does not converge, the result is NaN and a zero vector.
+    NaN and a zero vector if the Lanczos iteration does not converge.
     """
     size = operator.shape[0]
     if size <= DENSE:
@@ -536,11 +484,10 @@ def scalar_surface(
 
 
 def _scalar_minima(target: float, strength: float) -> Matrix:
-    """Return the global minima of the dropout loss of a network with one input and one output.
+    """Return the global minima of the loss of one input, one output and two tied weights.
 
-    The array has the shape (n_minima, 2); the network has two tied weights. For a target m > 0 and
-    the strength λ > 0 of dropout the minima are (±u, ±u) with u² = m/(2 + λ). For m ≤ 0 the minimum
-    is the origin; for λ = 0 the minima form a circle, and the array is empty.
+    For m > 0 and λ > 0 they are (±u, ±u) with u² = m/(2 + λ), for m ≤ 0 the origin; for λ = 0 they
+    form a circle, and the array is empty.
     """
     if target <= 0:
         return np.zeros((1, 2))

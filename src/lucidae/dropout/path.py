@@ -168,11 +168,7 @@ def regularization_path(
 
 
 def _loss_of(values: Array, shrunk: Array, total: float) -> float:
-    """Return ‖M − P diag(ŝ) Qᵀ‖² for a matrix M whose singular values s are replaced by ŝ.
-
-    P and Q are the singular vectors of M. The loss is ‖M‖² − Σ s² + Σ (s − ŝ)². `values` are the
-    leading singular values s, `shrunk` are ŝ, and `total` is ‖M‖².
-    """
+    """Return ‖M − P diag(ŝ) Qᵀ‖² = ‖M‖² − Σ s² + Σ (s − ŝ)², with the singular vectors of M."""
     xp = namespace(values)
     remainder = max(total - scalar(xp.sum(values * values)), 0.0)
     return remainder + scalar(xp.sum((values - shrunk) ** 2))

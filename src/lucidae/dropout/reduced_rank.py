@@ -35,12 +35,11 @@ __all__ = ["REDUCED_RANK_ATTRIBUTES", "reduced_rank_claims", "ridge_claims", "so
 
 
 def solve_reduced_rank(problem: LinearProblem, width: int) -> ExactSolution:
-    """Return the factors U and V of the least-squares coefficients UVᵀ of rank at most `width`.
+    """Return the factors U and V of the least-squares coefficients of rank at most `width`.
 
-    The columns of U are orthonormal directions of the outputs, in the order of descending singular
-    values. The columns of V are the least-squares coefficients of the outputs along these
-    directions, and the values vᵢᵀx of different columns vᵢ are uncorrelated. Columns beyond the
-    rank of the least-squares map are zero.
+    The columns of U are orthonormal directions of the outputs, by descending singular values; those
+    of V are the least-squares coefficients along them, with uncorrelated values vᵢᵀx. Columns
+    beyond the rank of the least-squares map are zero.
     """
     width = check_width(width, "width", max(problem.cross.shape))
     white = whiten(problem)
@@ -83,8 +82,7 @@ _OTHER = (
 def reduced_rank_claims(figures: DropoutFigures, tolerance: float) -> tuple[Claim, ...]:
     """Return the claims about coefficients of reduced-rank regression, most important first.
 
-    The measured values are those of a network without dropout, whose loss is the mean squared
-    error. None of the claims cites a theorem on dropout; they follow from Eckart and Young.
+    They are those of a network without dropout, in words of Eckart and Young.
     """
     rank = figures.width
     words = {

@@ -1,9 +1,9 @@
 """Dropout training by stochastic gradient descent (Mianjy et al. 2018, Algorithm 1).
 
-Many networks are trained at once, stacked along the first axis of the arrays of weights; each of
-them is called a run. One step draws examples and dropout masks for all of them. Examples come from
-a population (`GaussianSource`) or from the rows of a data set (`SampleSource`), in both cases with
-white inputs (their second moment is the identity).
+Many networks, called runs, are trained at once, stacked along the first axis of the arrays of
+weights. One step draws examples and dropout masks for all of them. Examples come from a population
+(`GaussianSource`) or from the rows of a data set (`SampleSource`), in both cases with white inputs
+(their second moment is the identity).
 """
 
 from __future__ import annotations
@@ -47,11 +47,7 @@ class ExampleSource(Protocol):
     """A source of random examples (x, y) whose inputs are white."""
 
     def draw(self, rng: Rng, n_runs: int, batch_size: int, ref: Array) -> tuple[Array, Array]:
-        """Return random inputs (n_runs, batch_size, d2) and their outputs (n_runs, batch_size, d1).
-
-        d2 and d1 are the numbers of inputs and outputs of a network. The arrays have the library,
-        dtype and device of `ref`.
-        """
+        """Return random inputs (n_runs, batch_size, d2) and outputs (n_runs, batch_size, d1)."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -64,10 +60,7 @@ class GaussianSource:
     matrix: Array
 
     def draw(self, rng: Rng, n_runs: int, batch_size: int, ref: Array) -> tuple[Array, Array]:
-        """Return new random inputs and outputs for every run (network).
-
-        The shapes are those of `ExampleSource.draw`.
-        """
+        """Return new random inputs and outputs for every run."""
         inputs = normal(rng, (n_runs, batch_size, self.matrix.shape[1]), ref)
         return inputs, inputs @ self.matrix.mT
 
@@ -108,10 +101,7 @@ class SampleSource:
     noise: float = 0.0
 
     def draw(self, rng: Rng, n_runs: int, batch_size: int, ref: Array) -> tuple[Array, Array]:
-        """Return inputs of identity second moment and centred outputs of random rows.
-
-        They are drawn for every run (network); the shapes are those of `ExampleSource.draw`.
-        """
+        """Return white inputs and centred outputs of random rows for every run."""
         rows = self._rows(rng, n_runs * batch_size)
         white = _dense_rows(self.inputs, rows, ref) @ self.lift - self.center @ self.lift
         if self.noise > 0.0:
@@ -134,20 +124,13 @@ class SampleSource:
 
 
 def _dense_rows(values: Any, rows: np.ndarray[Any, Any], ref: Array) -> Array:
-    """Return the rows with the given indices as a dense array.
-
-    Rows of an array have the library, dtype and device of `ref`; rows of a sparse matrix are NumPy
-    arrays.
-    """
+    """Return the rows with the given indices as a dense array."""
     taken = take_rows(values, rows)
     return taken.toarray() if scipy.sparse.issparse(taken) else like(taken, ref)
 
 
 class Runs(NamedTuple):
-    """The weights and settings of several networks (runs) that are trained at once.
-
-    r is the number of hidden units, d1 and d2 are the numbers of outputs and inputs.
-    """
+    """The weights and settings of several networks that are trained at once."""
 
     left: Array  # (n_runs, d1, r): outgoing weights U of every run
     right: Array  # (n_runs, d2, r): incoming weights V of every run
@@ -156,23 +139,21 @@ class Runs(NamedTuple):
 
     @property
     def weights(self) -> Weights:
-        """The weights of all runs (networks), along the first axis of the arrays."""
+        """The weights of all runs, along the first axis of the arrays."""
         return Weights(self.left, self.right)
 
     @property
     def strength(self) -> Array:
-        """Strength (1 − keep) / keep of dropout of every run, shape (n_runs,)."""
+        """Strength (1 − keep) / keep of dropout of every run."""
         return (1.0 - self.keep) / self.keep
 
 
 def first_runs(
     start: Weights | None, rng: Rng, matrix: Array, keep: Array, width: int, scale: float
 ) -> Runs:
-    """Return the networks (runs) at the start of training: `start`, or random weights if None.
+    """Return the runs at the start of training: `start`, or random weights if None.
 
-    Weights of wrong shapes are an error. `keep` is the probability of keeping a hidden unit.
-    `scale` is the size of random weights, relative to the square root of the norm of `matrix`, the
-    linear map that the networks are to learn.
+    `scale` is the size of random weights, relative to the square root of the norm of `matrix`.
     """
     if start is None:
         return _random_runs(rng, matrix, keep, width, scale)
@@ -188,11 +169,7 @@ def first_runs(
 
 
 def _random_runs(rng: Rng, matrix: Array, keep: Array, width: int, scale: float) -> Runs:
-    """Return networks (runs) with small random weights, `scale` times as large as the optimum.
-
-    `matrix` is the linear map that the networks are to learn, `keep` the probability of keeping a
-    hidden unit in each run, and `width` the number of hidden units.
-    """
+    """Return runs with small random weights, `scale` times as large as the optimum."""
     n_runs, (outputs, features) = keep.shape[0], matrix.shape
     # The optimal weights are of order √‖M‖ for the target M, and shrink with the square root of
     # the probability of keeping a unit; so does the start.
@@ -203,10 +180,7 @@ def _random_runs(rng: Rng, matrix: Array, keep: Array, width: int, scale: float)
 
 
 def _tied_runs(runs: Runs) -> Runs:
-    """Return networks (runs) whose incoming weights equal their outgoing weights.
-
-    Unequal shapes are an error.
-    """
+    """Return runs whose incoming weights equal their outgoing weights."""
     if runs.left.shape != runs.right.shape:
         raise ValueError(
             f"tied=True was given for {runs.right.shape[1]} inputs and {runs.left.shape[1]} "
@@ -216,10 +190,10 @@ def _tied_runs(runs: Runs) -> Runs:
 
 
 def spectral_bound(matrix: Array) -> float:
-    """Return an upper bound of the spectral norm of a matrix M, at most rank^(1/8) times too large.
+    """Return an upper bound of the spectral norm of a matrix, at most rank^(1/8) times too large.
 
-    It is the Schatten norm of order 8, (Σ sᵢ⁸)^(1/8) = ‖(MMᵀ)²‖^(1/4), with the singular values sᵢ
-    of M. It takes two products with the smaller Gram matrix and no decomposition.
+    It is the Schatten norm of order 8, (Σ sᵢ⁸)^(1/8) = ‖(MMᵀ)²‖^(1/4), which needs no
+    decomposition.
     """
     top = largest(matrix)
     if top == 0:
@@ -231,7 +205,7 @@ def spectral_bound(matrix: Array) -> float:
 
 
 def checked_rate(learning_rate: float | str) -> float | None:
-    """Return the learning rate as a positive float, None for "auto"; other values are an error."""
+    """Return the learning rate as a positive float, None for "auto"."""
     if isinstance(learning_rate, str) and learning_rate == "auto":
         return None
     return check_number(learning_rate, "learning_rate", low=0.0, open_low=True, others=" or 'auto'")
@@ -242,13 +216,11 @@ def stable_rates(
 ) -> Array:
     """Return a learning rate for each run at which dropout SGD is stable, for white inputs.
 
-    Let M be the target (`matrix`). The Hessian of the loss at the optimum is of order ‖M‖/√(1 + λ),
-    since the weights shrink as the strength λ of dropout (`strengths`, one per run) grows. The
-    Hessian of the loss on a batch of b examples (`batch_size`) exceeds its mean: the squared length
-    of the d₂ inputs contributes d₂/b, and the masks of the r hidden units (`width`) contribute r(1
-    + λ)/b. The part of the outputs that no network explains, of size `noise`, adds gradient noise
-    in proportion to its size, so it sets the scale if it is larger than ‖M‖. The constant `RATE`
-    was tuned on inputs of 1 to 80 dimensions with λ from 0 to 100.
+    The Hessian of the loss at the optimum is of order ‖M‖/√(1 + λ), since the weights shrink as the
+    strength λ grows. That of a batch of b examples exceeds its mean: the squared length of the d₂
+    inputs contributes d₂/b, the masks of the r hidden units r(1 + λ)/b. The part of the outputs
+    that no network explains, of size `noise`, sets the scale if it is larger than ‖M‖. `RATE` was
+    tuned on inputs of 1 to 80 dimensions with λ from 0 to 100.
     """
     loaded = 1.0 + strengths
     spread = 1.0 + (matrix.shape[1] + width * loaded) / batch_size
@@ -257,23 +229,17 @@ def stable_rates(
 
 
 def constant(time: Array, _limit: int) -> Array:
-    """Return the factor 1 of the learning rate, for every network and every step."""
+    """Return the factor 1 of the learning rate."""
     return 0.0 * time + 1.0
 
 
 def inverse_time(time: Array, limit: int) -> Array:
-    """Return the factor 1/(1 + 10 t/T) of the learning rate at step t (`time`) of T (`limit`).
-
-    With rates that decrease like this, the noise of the sampled gradients averages out.
-    """
+    """Return the factor 1/(1 + 10 t/T) of the learning rate at step t of T."""
     return 1.0 / (1.0 + 10.0 * time / max(limit, 1))
 
 
 def linear_decay(time: Array, limit: int) -> Array:
-    """Return the factor that multiplies the learning rate at step `time` of `limit` steps.
-
-    It is 1 during the first half of the training, then decreases linearly to zero.
-    """
+    """Return 1 during the first half of the training, then a linear decrease to zero."""
     remaining = 2.0 * (1.0 - time / max(limit, 1))
     return namespace(time).clip(remaining, 0.0, 1.0)
 
@@ -300,7 +266,7 @@ class DropoutStep:
     rng: Rng  # draws examples and masks
 
     def __call__(self, runs: Runs) -> Runs:
-        """Return the runs (the weights of all networks) after one step."""
+        """Return the runs after one step."""
         n_runs, _, width = runs.left.shape
         X, Y = self.source.draw(self.rng, n_runs, self.batch_size, runs.left)
         keep = runs.keep[:, None, None]
@@ -313,36 +279,26 @@ class DropoutStep:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Monitor:
-    """Measures of convergence of several networks (runs), from the expected dropout loss.
-
-    The steps of the training do not use them. `problem` contains the second moments of the data,
-    and `tied` says whether both layers share their weights.
-    """
+    """Measures of convergence of several runs, from the expected dropout loss."""
 
     problem: LinearProblem
     tied: bool
 
     def expected(self, runs: Runs) -> DropoutObjective:
-        """Return the expected dropout loss as an objective of all networks (runs), each with its λ.
-
-        λ is the strength of dropout.
-        """
+        """Return the expected dropout loss of all runs, each with its strength."""
         return DropoutObjective(self.problem, runs.strength)
 
     def objective(self, runs: Runs) -> Array:
-        """Return the expected dropout loss of every run (network), shape (n_runs,)."""
+        """Return the expected dropout loss of every run."""
         return self.expected(runs).value(runs.weights)
 
     def importance_variance(self, runs: Runs) -> Array:
-        """Return the variance over hidden units of their importance scores, shape (n_runs,).
-
-        The score of a unit is the product of the norms of its outgoing and incoming weights.
-        """
+        """Return the variance over hidden units of their importance scores, for every run."""
         scores = self.expected(runs).importance(runs.weights)
         return namespace(scores).var(scores, axis=-1)
 
     def distance(self, runs: Runs) -> float:
-        """Return the largest relative norm of the expected loss's gradient over all networks."""
+        """Return the largest relative norm of the gradient over all runs."""
         expected = self.expected(runs)
         if self.tied:
             return largest(expected.tied_stationarity(runs.left))

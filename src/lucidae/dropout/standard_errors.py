@@ -56,34 +56,22 @@ ENTRIES = 1_000_000
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FittedValueErrors:
-    """The derivative of the fitted values of a regression with respect to its targets.
-
-    d1, d2 and q are the numbers of targets, of features and of linearly independent features, and
-    m is the smaller of d1 and q.
-    """
+    """The derivative of the fitted values of a regression with respect to its targets."""
 
     lift: Matrix  # (d2, q): map from centred inputs x to white inputs w = liftᵀ x
     left: Matrix  # singular vectors P and Q of the least-squares map M for white inputs
     right: Matrix
-    # (m, m): matrices A and B: a small change N of M, in coordinates Ñ = PᵀNQ, changes the fitted
-    # map by P(A∘Ñ + B∘Ñᵀ)Qᵀ, with the elementwise product ∘, apart from the change of the threshold
-    straight: Matrix
-    crossed: Matrix
+    straight: Matrix  # (m, m): A; m is the smaller of the numbers of targets and of white inputs
+    crossed: Matrix  # (m, m): B
     ratios: Matrix  # (m,): quotients of the singular values of the fitted map and of M
     kept: int  # rank ρ of the fitted map
-    # the number κ: derivative of the threshold with respect to each kept singular value
-    coupling: float
-    # (d1, d1): covariance of the mean of the targets: that of their errors, divided by the number
-    # of rows
-    noise: Matrix
+    coupling: float  # κ, the derivative of the threshold with respect to each kept singular value
+    noise: Matrix  # (d1, d1): covariance of the mean of the targets' errors
     gram: Matrix | None  # (q, q): second moment G of the white inputs; None if it is the identity
     intercept: bool  # whether the mean target is estimated too
 
     def of(self, rows: Matrix) -> Matrix:
-        """Return standard errors of fitted values, shape (n, d1), of n inputs and d1 targets.
-
-        `rows` are the inputs minus their mean.
-        """
+        """Return standard errors of fitted values, shape (n, d1), of centred inputs."""
         size = self.left.shape[0] * (self.left.shape[1] + 1) ** 2
         step = max(1, ENTRIES // size)
         parts = [self._variances(rows[i : i + step] @ self.lift) for i in range(0, len(rows), step)]
@@ -95,11 +83,9 @@ class FittedValueErrors:
     def _variances(self, white: Matrix) -> Matrix:
         """Return the variances of the fitted values of white inputs, without the intercept.
 
-        N is the sampling error of the least-squares map, and P and Q contain its left and right
-        singular vectors. A fitted value depends on N along P and Q and two further directions only:
-        the part of its target outside of the span of P, and the part of its input outside of the
-        span of Q. The derivative is therefore a matrix of m + 1 rows and columns for each input and
-        target.
+        A fitted value depends on N along P and Q and two further directions only: the parts of its
+        target and of its input outside of their spans. The derivative is therefore a matrix of m +
+        1 rows and columns for each input and target.
         """
         P, h, m = self.left, self.ratios, self.left.shape[1]
         codes = white @ self.right
@@ -118,11 +104,7 @@ class FittedValueErrors:
         return np.asarray((spread * through).sum(axis=(2, 3)))
 
     def _gram(self, outside: Matrix, lengths: Matrix) -> Matrix:
-        """Return second moments of white inputs along the columns of Q and along given directions.
-
-        Q contains the right singular vectors of the least-squares map. `outside` are the parts of
-        the inputs outside of the span of Q, one row per input, and `lengths` their norms.
-        """
+        """Return second moments of white inputs along Q and along the directions `outside`."""
         assert self.gram is not None
         Q, m = self.right, self.right.shape[1]
         units = outside / np.where(lengths > 0, lengths, 1.0)[:, None]
@@ -134,12 +116,7 @@ class FittedValueErrors:
         return found
 
     def _target_noise(self) -> Matrix:
-        """Return the covariance of the noise along the columns of P and one further direction.
-
-        The noise is that of the targets. P contains the left singular vectors of the least-squares
-        map. The further direction, one for each target, is the part of the target's unit vector
-        outside of the span of P.
-        """
+        """Return the noise covariance along P and along the part of each target outside of P."""
         P, m = self.left, self.left.shape[1]
         complement = np.eye(len(P)) - P @ P.T
         found = np.empty((len(P), m + 1, m + 1))
@@ -152,9 +129,8 @@ class FittedValueErrors:
 def noise_covariance(problem: LinearProblem, weight: float) -> tuple[Matrix, float]:
     """Return the covariance S of the errors of the targets, and its degrees of freedom.
 
-    S is the sum of the outer products of the residuals of least squares, divided by the degrees of
-    freedom: the number of rows (minus one, if means were subtracted) minus the number of linearly
-    independent inputs.
+    S is the sum of the outer products of the residuals of least squares, divided by the number of
+    rows (minus one, if means were subtracted) minus the number of linearly independent inputs.
     """
     assert problem.outputs is not None
     assert problem.n_rows is not None
@@ -217,13 +193,7 @@ def fitted_value_errors(
 
 
 def _derivatives(s: Matrix, f: Matrix, kept: int) -> tuple[Matrix, Matrix]:
-    """Return the matrices A and B that define the first-order change of the fitted map.
-
-    s are the singular values of the least-squares map and f those of the fitted map, of which the
-    first `kept` are not zero. A change N of the least-squares map, in the coordinates Ñ of its
-    singular vectors, changes the fitted map by A∘Ñ + B∘Ñᵀ in these coordinates, with the
-    elementwise product ∘ (see the docstring of this module).
-    """
+    """Return the matrices A and B of the first-order change A∘Ñ + B∘Ñᵀ of the fitted map."""
     inside = np.arange(len(s)) < kept
     both, one = np.outer(inside, inside), inside[:, None] != inside
     difference, total = np.subtract.outer(s, s), np.add.outer(s, s)
@@ -233,12 +203,7 @@ def _derivatives(s: Matrix, f: Matrix, kept: int) -> tuple[Matrix, Matrix]:
 
 
 def _check_cut(s: Matrix, kept: int, spread: Matrix) -> None:
-    """Warn if the choice of components is uncertain; raise an error if it is arbitrary.
-
-    The fit uses the first `kept` of the singular values `s`, whose standard errors are `spread`.
-    The choice is arbitrary if the last of these equals the next one, and uncertain if the two
-    differ by few standard errors.
-    """
+    """Warn if the choice of components is uncertain; raise an error if it is arbitrary (a tie)."""
     gap, error = s[kept - 1] - s[kept], math.hypot(spread[kept - 1], spread[kept])
     if gap <= TIE * s[0]:
         raise ValueError(
@@ -255,11 +220,7 @@ def _check_cut(s: Matrix, kept: int, spread: Matrix) -> None:
 
 
 def _check_threshold(s: Matrix, threshold: float, kept: int, spread: Matrix) -> None:
-    """Warn if the rank of the fit is uncertain; raise an error if a value is at the threshold.
-
-    `s` are the singular values, of which `kept` exceed the `threshold` of dropout, and `spread` are
-    their standard errors.
-    """
+    """Warn if the rank of the fit is uncertain; raise an error if a value is at the threshold."""
     near = [(abs(s[i] - threshold), spread[i]) for i in (kept - 1, kept) if 0 <= i < len(s)]
     for gap, error in near if threshold > 0 else ():
         if gap <= TIE * s[0]:

@@ -94,10 +94,7 @@ class _Observed(NamedTuple):
 
 
 def _observed(X: Any, roots: Matrix | None) -> _Observed:
-    """Return the observed entries of a dense matrix with NaN, or of a sparse matrix.
-
-    `roots` are the square roots of the weights of the rows, by which the entries are multiplied.
-    """
+    """Return the observed entries of a dense matrix with NaN, or of a sparse matrix."""
     if scipy.sparse.issparse(X):
         triple = X.tocoo()
         rows, columns, values = triple.row, triple.col, np.asarray(triple.data, dtype=float)
@@ -166,10 +163,7 @@ def measure_completion(
 
 
 def _excess(spectral: float, level: float) -> float:
-    """Return the spectral norm of the residual divided by its bound `level`, minus 1.
-
-    If both are zero, the result is 0; if only `level` is zero, it is infinite.
-    """
+    """Return ‖G‖₂ divided by its bound `level`, minus 1."""
     if level > 0.0:
         return spectral / level - 1.0
     return math.inf if spectral > 0.0 else 0.0
@@ -191,12 +185,7 @@ def _product_at(data: _Observed, U: Matrix, V: Matrix) -> Matrix:
 
 
 def _dual_value(along: float, residual: Matrix, spectral: float, penalty: float) -> float:
-    """Return a lower bound on the smallest loss over all matrices, from the dual problem.
-
-    It is the largest value of 2t⟨G, M⟩ − t²(‖G‖² + ‖G‖₂²/μ) over t, with the given matrix M and the
-    residual G on the observed entries. `along` is ⟨G, M⟩, `spectral` the largest singular value
-    ‖G‖₂, and `penalty` the factor μ of the penalty.
-    """
+    """Return the lower bound max over t of 2t⟨G, M⟩ − t²(‖G‖² + ‖G‖₂²/μ) on the loss."""
     if along <= 0.0:
         return 0.0
     return along**2 / (float(residual @ residual) + spectral**2 / penalty)
@@ -205,9 +194,7 @@ def _dual_value(along: float, residual: Matrix, spectral: float, penalty: float)
 def _stationarity(matrix: Any, U: Matrix, V: Matrix, strength: float) -> float:
     """Return the norm of the gradient of the loss, relative to the norms of its terms.
 
-    Up to a factor, the gradient with respect to the factors U and V, with columns uₖ and vₖ,
-    consists of GV − λU diag‖vₖ‖² and GᵀU − λV diag‖uₖ‖², with the residual G on the observed
-    entries (`matrix`) and the strength λ of dropout.
+    Up to a factor it consists of GV − λU diag‖vₖ‖² and GᵀU − λV diag‖uₖ‖².
     """
     pulls = [matrix @ V, matrix.T @ U]
     pushes = [strength * U * np.sum(V * V, axis=0), strength * V * np.sum(U * U, axis=0)]
@@ -219,14 +206,12 @@ def _stationarity(matrix: Any, U: Matrix, V: Matrix, strength: float) -> float:
 def _spectral_norm(
     matrix: Any, U: Matrix, V: Matrix, rank: int, level: float
 ) -> tuple[float, float]:
-    """Return a lower and an upper bound on the spectral norm of the residual G (`matrix`).
+    """Return a lower and an upper bound on the spectral norm of the residual G.
 
-    The completed matrix is UVᵀ, of the given rank. For large matrices the bounds come from the Gram
-    matrix K of the rows or columns of G, whichever are fewer. Let S be an orthonormal basis of the
-    columns of the corresponding factor (U for rows, V for columns): at the optimum the singular
-    vectors of the largest singular values lie in its span. If the eigenvalues of K outside of the
-    span are at most β, the norm of K is at most that of the 2 × 2 matrix of ‖SᵀKS‖, ‖(I − SSᵀ)KS‖
-    (twice) and β. The search for β ends when it is below the square of `level`.
+    For large matrices they come from the Gram matrix K of the fewer rows or columns of G. Let S be
+    an orthonormal basis of the corresponding factor, which at the optimum contains the singular
+    vectors of the largest singular values. If the eigenvalues of K outside of its span are at most
+    β, the norm of K is at most that of the 2 × 2 matrix of ‖SᵀKS‖, ‖(I − SSᵀ)KS‖ (twice) and β.
     """
     n, m = matrix.shape
     if n * m <= DENSE:
@@ -256,11 +241,7 @@ def _spectral_norm(
 def _difference(
     reported: ReportedAttributes, value: float, rank: int, level: float, sizes: Matrix
 ) -> float:
-    """Return the largest relative difference between fitted attributes and measured values.
-
-    `reported` are the fitted attributes. The measured values are the loss (`value`), the rank, the
-    threshold (`level`) and the singular values of the completed matrix (`sizes`).
-    """
+    """Return the largest relative difference between fitted attributes and measured values."""
     given = np.asarray(reported.singular_values, dtype=float)
     count = int(reported.rank)
     # A singular value close to the limit may count as zero or not.
@@ -285,7 +266,7 @@ def _difference(
 
 
 def completion_claims(figures: CompletionFigures, tolerance: float) -> tuple[Claim, ...]:
-    """Return the claims about a completed matrix; `tolerance` is the largest accepted gap.
+    """Return the claims about a completed matrix.
 
     The tolerance is increased for factors of type float32, whose rounding changes the residual.
     """
@@ -387,11 +368,7 @@ def _gap(figures: CompletionFigures, tolerance: float) -> Claim:
 
 
 def _spectral(figures: CompletionFigures, tolerance: float) -> Claim:
-    """Return the claim that the spectral norm of the residual is at most (λ/r)‖X‖*.
-
-    X is the completed matrix, ‖X‖* its nuclear norm, λ the strength of dropout and r the number of
-    columns of the factors.
-    """
+    """Return the claim that the spectral norm of the residual is at most (λ/r)‖X‖*."""
     statement = (
         "the residual's largest singular value is at most λ/r times the nuclear norm of U Vᵀ "
         "(λ = dropout / (1 − dropout), r columns)"
