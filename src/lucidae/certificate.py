@@ -200,12 +200,7 @@ def _compared(
     error: float,
     excess: float,
 ) -> Claim:
-    """Return a claim with its verdict.
-
-    `excess` says by how much the value is on the wrong side of the threshold. The claim holds if
-    `excess` is at most 0, fails if it is positive, and is undecided if its absolute value is at
-    most `error`, the bound on the rounding error of the value.
-    """
+    """Return a claim whose value is by `excess` on the wrong side of the threshold."""
     if error > 0.0 and abs(excess) <= error and math.isfinite(value):
         why = UNDECIDABLE.format(error=error)
         return undecided(name, statement, reference, why, value, threshold, error=error)
@@ -216,10 +211,7 @@ def _compared(
 
 
 def reported(name: str, statement: str, reference: str, value: float, advice: str = "") -> Claim:
-    """Return a claim that shows a measured value and is not judged.
-
-    The arguments are the fields of `Claim`.
-    """
+    """Return a claim that shows a measured value and is not judged."""
     return Claim(name, statement, reference, value, advice=advice)
 
 
@@ -375,11 +367,7 @@ class Certificate:
         return card(self._headline(), *self._html_parts(), kind="lucidae-certificate")
 
     def _folded_html(self) -> str:
-        """Return the certificate as HTML of one line, which opens when a reader clicks on it.
-
-        If a claim fails or is undecided, it is already open. Notebooks show it below the diagram of
-        a fitted estimator.
-        """
+        """Return the certificate as HTML that is folded to one line if it holds."""
         mark = {True: "✓", False: "✗", None: "?"}[self.holds]
         title, parts = f"{mark} {self._headline()}", self._html_parts()
         return card(title, *parts, kind="lucidae-certificate", folded=self.holds is True)
@@ -531,10 +519,7 @@ def check_settings(given: Iterable[str], allowed: Iterable[str], subject: str) -
 
 
 def _check_rows_given(X: Any, others: dict[str, Any]) -> None:
-    """Raise an error if targets or weights of rows were given without the rows X themselves.
-
-    `others` are the targets and weights, by the name of their argument; None if not given.
-    """
+    """Raise an error if targets or weights of rows were given without the rows X themselves."""
     given = [name for name, value in others.items() if value is not None]
     if X is None and given:
         raise ValueError(

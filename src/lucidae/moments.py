@@ -169,11 +169,10 @@ class SecondMoment:
         return cls(0.0, squares, zeros, zeros)
 
     def _add_rows(self, X: Any, weights: Array | None) -> Self:
-        """Return the second moment of the earlier rows and the validated rows X (n, m) together.
+        """Return the second moment of the earlier rows and of validated rows X together.
 
-        `weights` are those of X, or None. The new rows are squared about the centre of this moment
-        if that loses no digits, because squares about the same centre are merely added. Otherwise a
-        new centre is chosen.
+        The new rows are squared about the centre of this moment if that loses no digits, because
+        squares about the same centre are merely added. Otherwise a new centre is chosen.
         """
         with np.errstate(over="ignore", invalid="ignore"):
             if scipy.sparse.issparse(X):
@@ -188,10 +187,10 @@ class SecondMoment:
             return self._absorb(SecondMoment(*dense_sums(X, weights)))._checked(X)
 
     def _add_blocks(self, blocks: Sequence[Array]) -> Self:
-        """Return the second moment of the earlier rows and of several blocks of rows together.
+        """Return the second moment of the earlier rows and of several blocks of NumPy rows.
 
-        The blocks are dense NumPy arrays (n, m). Threads share the rows of all blocks, so that
-        blocks that are too small for several threads are multiplied as fast as larger ones.
+        Threads share the rows of all blocks, so that small blocks are multiplied as fast as larger
+        ones.
         """
         with np.errstate(over="ignore", invalid="ignore"):
             joined = self._absorb(SecondMoment(*double_sums(self.center, blocks, None)))
@@ -205,9 +204,8 @@ class SecondMoment:
     def _checked(self, X: Any) -> Self:
         """Return this second moment, or raise a ValueError if it is not accurate for the rows `X`.
 
-        It is not accurate if rows contain NaN or infinity, or if their squares overflow or
-        underflow float64. Since an entry that is not finite makes the trace NaN or infinite, the
-        entries themselves are tested only if the trace is not finite.
+        Their squares may overflow or underflow. Since an entry that is not finite makes the trace
+        NaN or infinite, the entries themselves are tested only if the trace is not finite.
         """
         squares = self.trace * self.weight
         if not math.isfinite(squares):
@@ -464,10 +462,7 @@ class SecondMoment:
 
 
 def covariance_spectrum(covariance: Array, k: int | None = None) -> tuple[Array, Array]:
-    """Return the `k` largest eigenvalues of a covariance (m × m) and their eigenvectors.
-
-    All of them are returned if `k` is None. Order and signs are those of `SecondMoment.spectrum`.
-    """
+    """Return the `k` largest eigenpairs (by default all) with order and signs of `spectrum`."""
     m = int(covariance.shape[0])
     k = m if k is None else check_integer(k, "k", low=1, high=m)
     values, vectors = leading_eigenpairs(covariance, k)
@@ -476,10 +471,9 @@ def covariance_spectrum(covariance: Array, k: int | None = None) -> tuple[Array,
 
 
 def _weighted_rows(X: Any, sample_weight: Any, name: str) -> tuple[Any, Array | None]:
-    """Return rows X and their weights after validation, without the rows of weight zero.
+    """Return validated rows and weights, without the rows of weight zero.
 
-    `name` is the name of the rows in errors. Weighted rows and sparse rows are searched for NaN.
-    Other rows are not, because NaN shows in their sums (see `SecondMoment._checked`).
+    Weighted rows and sparse rows are searched for NaN; in other rows it shows in the sums.
     """
     X = check_rows(X, name=name, finite=sample_weight is not None or scipy.sparse.issparse(X))
     weights = check_weights(sample_weight, X)
@@ -493,9 +487,8 @@ def _weighted_rows(X: Any, sample_weight: Any, name: str) -> tuple[Any, Array | 
 def _add_outer_(A: Array, weights: Sequence[float], vectors: Sequence[Array]) -> None:
     """Add w v vᵀ to the matrix `A` in place, for each weight w with its vector v.
 
-    All terms use one temporary array, because new arrays are slow in workers of Dask (see
-    `_single_part`). For one product of all vectors BLAS would start threads, which wait longer than
-    they compute.
+    All terms use one temporary array, because new arrays are slow in workers of Dask. For one
+    product of all vectors BLAS would start threads, which wait longer than they compute.
     """
     term = np.empty_like(A) if is_numpy(A) else None
     for weight, vector in zip(weights, vectors, strict=True):

@@ -102,11 +102,11 @@ centre c, offset o of the mean from the centre, and error of products in single 
 
 
 def dense_sums(X: Array, weights: Array | None) -> Sums:
-    """Return the weighted sums of dense rows X (n, m), as the fields of a `SecondMoment`.
+    """Return the weighted sums of dense rows about a centre that is close enough to their mean.
 
-    They are sums about a centre. The first centre is an estimate of the mean, and the sums show
-    whether it is close enough to the mean for an accurate scatter. If it is not, the mean computed
-    with it becomes the next centre. The sums about the third centre are returned in any case.
+    The first centre is an estimate of the mean, and the sums show whether it is close enough for an
+    accurate scatter. If it is not, the mean computed with it becomes the next centre. The sums
+    about the third centre are returned in any case.
     """
     center = _first_center(X)
     for _ in range(3):
@@ -118,11 +118,11 @@ def dense_sums(X: Array, weights: Array | None) -> Sums:
 
 
 def _first_center(X: Array) -> Array:
-    """Return the first centre for the rows X (n, m), chosen from some of the rows.
+    """Return the first centre for rows X, chosen from some of the rows.
 
-    It is the zero vector if, in every feature, the squared mean of these rows is small compared
-    with their mean square (see `LIKELY_SHARE`). Otherwise, and always for products in single
-    precision, it is the mean of these rows.
+    It is zero if, in every feature, the squared mean of these rows is small compared with their
+    mean square (`LIKELY_SHARE`). Otherwise, and always for products in single precision, it is
+    their mean.
     """
     xp, step = namespace(X), -(-X.shape[0] // PROBED_ROWS)
     rows = as_double(X[::step, :])
@@ -136,11 +136,7 @@ def _first_center(X: Array) -> Array:
 
 
 def sums_about(center: Array, X: Array, weights: Array | None) -> Sums:
-    """Return the sums of weighted rows about a given centre, as the fields of a `SecondMoment`.
-
-    These are the total weight, the weighted sum of the outer products of the rows minus the centre
-    (lower triangle), the centre, and the mean of the rows minus the centre.
-    """
+    """Return the sums of weighted rows about a given centre."""
     if weights is None and _in_single_precision(X):
         sums = _single_sums(center, X)
         if sums is not None:
@@ -149,9 +145,9 @@ def sums_about(center: Array, X: Array, weights: Array | None) -> Sums:
 
 
 def double_sums(center: Array, blocks: Sequence[Array], weights: Array | None) -> Sums:
-    """Return the sums of all rows of some blocks about a centre, in double precision.
+    """Return the sums of all rows of blocks about a centre, in double precision.
 
-    They are the fields of a `SecondMoment`. Only a single block may have weights.
+    Only a single block may have weights.
     """
     n = sum(block.shape[0] for block in blocks)
     total = float(n) if weights is None else scalar(namespace(weights).sum(weights))
@@ -211,10 +207,9 @@ def _in_single_precision(X: Array) -> bool:
 
 
 def _single_sums(center: Array, X: Array) -> Sums | None:
-    """Return the sums of float32 rows about a centre, as the fields of a `SecondMoment`.
+    """Return the sums of float32 rows about a centre, from products in single precision.
 
-    Products of blocks of rows are computed in single precision and added in double precision. The
-    result is None if float32 cannot represent the centre exactly, or if squares are outside the
+    The result is None if float32 cannot represent the centre exactly, or if squares are outside the
     range of single precision.
     """
     rounded, n = center.astype(np.float32), X.shape[0]
@@ -237,10 +232,9 @@ def _single_sums(center: Array, X: Array) -> Sums | None:
 
 
 def _single_part(center: Array, X: Array, measured: int) -> tuple[Array, Array, float, float]:
-    """Return sums of float32 rows X (n, m) minus a float32 centre, and the error of their squares.
+    """Return sums of products and rows of X − center, and error and trace of `measured` products.
 
-    These are the sum of the outer products, the sum of the rows, and the sums, over `measured`
-    blocks that are spread over the rows, of the error of the outer products and of their trace.
+    The measured blocks are spread over the rows.
     """
     n, m = X.shape
     squares, total, errors, sizes = np.zeros((m, m)), np.zeros(m), 0.0, 0.0
@@ -263,12 +257,10 @@ def _single_part(center: Array, X: Array, measured: int) -> tuple[Array, Array, 
 
 
 def _single_error(product: Array, X: Array, center: Array, scratch: Array) -> float:
-    """Return an estimate of the Frobenius norm of the error of `product` in single precision.
+    """Estimate the Frobenius norm of the error of `product`, (X − center)ᵀ(X − center).
 
-    It was computed from the rows X minus `center`; its exact value is (X − center)ᵀ(X − center).
     The error matrix E is multiplied with random vectors g, because the mean of ‖Eg‖² over standard
-    normal vectors g is the squared Frobenius norm of E. `scratch` are some float64 rows that are
-    overwritten.
+    normal vectors g is the squared Frobenius norm of E. `scratch` is overwritten.
     """
     m = X.shape[1]
     random = np.random.default_rng(0).standard_normal((m, MEASURED_DIRECTIONS))
@@ -288,11 +280,9 @@ def _single_error(product: Array, X: Array, center: Array, scratch: Array) -> fl
 def keeps_digits(total: float, squares: Array, center: Array, offset: Array) -> bool:
     """Tell whether sums over rows about a centre give an accurate variance of every feature.
 
-    The scatter of a feature is S − Wo², with the sum of squares S about the centre, the total
-    weight W and the offset o of the mean from the centre. It is accurate if Wo² is at most
-    `LARGEST_SHARE` times S. A feature whose offset is only a rounding error of its centre passes as
-    well, because no float64 number is closer to its mean. An example is a constant feature, whose
-    variance is zero.
+    The variance is accurate if Wo² is at most `LARGEST_SHARE` times S. A feature whose offset is
+    only a rounding error of its centre passes as well, because no float64 number is closer to its
+    mean. An example is a constant feature, whose variance is zero.
     """
     xp = namespace(squares)
     sound = total * offset * offset <= LARGEST_SHARE * xp.linalg.diagonal(squares)
@@ -303,8 +293,7 @@ def keeps_digits(total: float, squares: Array, center: Array, offset: Array) -> 
 def _blocks(center: Array, X: Array, weights: Array | None) -> Iterator[tuple[Array, Array | None]]:
     """Yield blocks of the rows of X minus the centre, as float64, each with its weights.
 
-    Rows that need no change are yielded as views of X. Otherwise all blocks are views of one
-    buffer, so that each block overwrites the one before.
+    Rows that need no change are views of X; otherwise each block overwrites the one before.
     """
     xp, n_rows, plain = namespace(X), X.shape[0], not bool(namespace(X).any(center != 0.0))
     least = 0 if on_host(X) else DEVICE_ENTRIES // X.shape[1]

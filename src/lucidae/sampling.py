@@ -68,10 +68,7 @@ def subspace_sampling_error(
 
 
 def _squared_sines(eigenvalues: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return λ_i λ_j / (λ_i − λ_j)² for all pairs of the eigenvalues λ, with zeros on the diagonal.
-
-    Pairs of equal eigenvalues give infinity. The result has the shape (m, m).
-    """
+    """Return λ_i λ_j / (λ_i − λ_j)² for all pairs of eigenvalues; infinity for equal ones."""
     values = np.maximum(np.asarray(eigenvalues, dtype=np.float64), 0.0)
     top = values.max(initial=0.0)
     if not top:
@@ -121,10 +118,7 @@ def components_above_noise(
 
 
 def _exceeds_noise(values: NDArray[np.float64], n_rows: float) -> bool:
-    """Return whether the first of the descending eigenvalues `values` exceeds white Gaussian noise.
-
-    The noise has the mean of `values` as its variance and is sampled `n_rows` times.
-    """
+    """Tell whether the first of descending eigenvalues exceeds white noise of their mean."""
     size = values.size
     if size < 2 or n_rows <= 1:
         return bool(n_rows > 1 and size and values[0] > 0)
@@ -177,12 +171,7 @@ class WishartSpectra:
         return int(np.sum(above))
 
     def level(self, k: int, significance: float) -> float:
-        """Return the smallest significant share of the largest eigenvalue in the sum of all.
-
-        `k` leading components were removed from the data before the test, and both the largest
-        eigenvalue and the sum are taken over the remaining eigenvalues. A share is significant if
-        its p-value is at most `significance`. It is found by bisection.
-        """
+        """Return the smallest significant share of the largest eigenvalue after `k` ones."""
         low, high = 1.0 / (self.size - k), 1.0
         for _ in range(50):
             middle = (low + high) / 2
@@ -193,11 +182,10 @@ class WishartSpectra:
         return high
 
     def p_value(self, k: int, share: float) -> float:
-        """Return the p-value of the share of the largest eigenvalue in the sum of all.
+        """Return the p-value of a share of the largest eigenvalue in the sum, both after `k` ones.
 
-        `k` leading components were removed from the data before the test, and both the largest
-        eigenvalue and the sum are taken over the remaining eigenvalues. The observed `share` is
-        counted as one of the simulated ones, which makes the test exact (Besag & Clifford 1989).
+        The observed `share` is counted as one of the simulated ones, which makes the test exact
+        (Besag & Clifford 1989).
         """
         return (1 + self.exceeding(k, share)) / (1 + int(self.diagonal.shape[1]))
 
