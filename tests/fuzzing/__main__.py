@@ -12,25 +12,25 @@ import argparse
 import time
 from collections import Counter
 
-from fuzzing import areas
+import fuzzing
 
 
 def main() -> int:
     """Run the areas in turn until the time is over; return 1 if anything was found."""
     parser = argparse.ArgumentParser(prog="dev.py fuzz", description=__doc__.partition("\n")[0])
     parser.add_argument("--minutes", type=float, default=10.0)
-    parser.add_argument("--area", action="append", choices=sorted(areas.AREAS))
+    parser.add_argument("--area", action="append", choices=sorted(fuzzing.AREAS))
     parser.add_argument("--seed", type=int, default=0, help="first seed")
     parser.add_argument("--count", type=int, help="number of seeds, instead of a time")
     chosen = parser.parse_args()
-    names = chosen.area or sorted(areas.AREAS)
+    names = chosen.area or sorted(fuzzing.AREAS)
     tried: Counter[str] = Counter()
     found: dict[tuple[str, str, str], int] = {}
     end, seed = time.monotonic() + 60 * chosen.minutes, chosen.seed
     try:
         while seed - chosen.seed < chosen.count if chosen.count else time.monotonic() < end:
             for name in names:
-                count, findings = areas.run(name, seed)
+                count, findings = fuzzing.run(name, seed)
                 tried[name] += count
                 for finding in findings:
                     key = (name, finding.subject, finding.kind)

@@ -59,31 +59,13 @@ ACCIDENTS = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A program whose last statement is watched.
+    """A program whose last statement is watched."""
 
-    Parameters
-    ----------
-    subject : str
-        What is called, such as ``"SparseVAE.fit"``.
-    setup : tuple of str
-        Statements that prepare the input; nothing in them is judged.
-    call : str
-        The statement that is judged. It assigns its result to ``result``.
-    expected : {"any", "success", "refusal"}
-        Whether the call must succeed, must refuse, or may do either.
-    names : tuple of str
-        Words of which a refusal has to contain one, such as the name of the argument; none if
-        empty.
-    after : tuple of str
-        Statements that must succeed if the call did, judged in the same way.
-    """
-
-    subject: str
-    setup: tuple[str, ...]
-    call: str
-    expected: str = "any"
-    names: tuple[str, ...] = ()
-    after: tuple[str, ...] = ()
+    subject: str  # what is called, such as "SparseVAE.fit"
+    setup: tuple[str, ...]  # statements that prepare the input; nothing in them is judged
+    call: str  # the statement that is judged, which assigns to ``result``
+    expected: str = "any"  # or "success" or "refusal"
+    after: tuple[str, ...] = ()  # statements that must succeed if the call did
 
     @property
     def program(self) -> str:
@@ -93,24 +75,12 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something that the oracle forbids.
-
-    Parameters
-    ----------
-    subject : str
-        What was called.
-    kind : str
-        What happened, without figures: findings of the same subject and kind are one defect.
-    detail : str
-        What happened, in full.
-    program : str
-        How to repeat it.
-    """
+    """Something that the oracle forbids."""
 
     subject: str
-    kind: str
+    kind: str  # without figures: findings of the same subject and kind are one defect
     detail: str
-    program: str
+    program: str  # how to repeat it
 
     def __str__(self) -> str:
         return f"{self.subject}: {self.detail}\n    {self.program}"
@@ -272,8 +242,6 @@ def misbehaviour(case: Case, outcome: Outcome) -> Iterator[tuple[str, str]]:
             yield f"accidental refusal at {place(error)}", words(error)
         elif case.expected == "success":
             yield f"refused at {place(error)}", words(error)
-        elif case.names and not any(name in text for name in case.names):
-            yield "refusal that does not name the argument", words(error)
     elif case.expected == "refusal":
         yield "accepted", "accepted without a word"
     for warning in outcome.warned:

@@ -10,7 +10,9 @@ for name in ("pandas", "pyarrow"):
 from fuzzing.files import DAMAGES, fuzz_files, kinds
 
 
-@pytest.mark.parametrize("seed", range(15))
+@pytest.mark.parametrize(
+    "seed", [pytest.param(seed, marks=[pytest.mark.slow] * (seed > 3)) for seed in range(15)]
+)
 def test_damaged_files_are_refused_in_one_sentence(seed):
     assert fuzz_files(100, seed) == []
 

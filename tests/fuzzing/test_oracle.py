@@ -79,11 +79,6 @@ def test_the_oracle_knows_what_must_be_refused(expected, kind):
     assert [finding.kind for finding in found] == [kind] * bool(kind)
 
 
-def test_a_refusal_has_to_name_the_argument():
-    case = Case("planted", (), "raise ValueError('this value is not a good one')", names=("tol",))
-    assert [finding.kind for finding in judged(case)] == ["refusal that does not name the argument"]
-
-
 def test_a_call_without_end_is_ended(monkeypatch):
     monkeypatch.setattr(oracle, "PATIENCE", 0.05)
     (finding,) = judged(Case("planted", (), "while True: pass"))
