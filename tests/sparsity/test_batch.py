@@ -8,10 +8,8 @@ from numpy.testing import assert_allclose
 from lucidae import SparseVAE
 from lucidae.arrays.graphs import Replay
 from lucidae.datasets import make_sparse_regression
-from lucidae.sparsity import batch, solve_batch
-from lucidae.sparsity.objectives import FullCovariance
-from lucidae.sparsity.problem import normalise
-from lucidae.sparsity.state import evaluate
+from lucidae.sparsity import solve_batch
+from sparsity.brute_force import energy, violation
 from tape import Tape
 
 
@@ -27,7 +25,7 @@ def stack(count=4, d=12, kappa=20, r=2, n=5, snr=20):
 
 @pytest.mark.parametrize(
     ("posterior", "solver"),
-    [("full", "auto"), ("full", "mm"), ("diagonal", "auto"), ("point", "auto")],
+    [("full", "auto"), ("full", "mm"), ("point", "auto")],
 )
 def test_a_stack_is_solved_on_every_library_alike(xp, posterior, solver):
     Phi, X, noise, _ = stack()
@@ -53,7 +51,8 @@ def test_recorded_steps_give_what_the_steps_give(monkeypatch, posterior, noise):
     }
     expected = solve_batch(Phi, X, **settings)
     tape = Tape()
-    monkeypatch.setattr(batch, "replayable", lambda step, _: Replay(step, tape.record))
+    recorded = "lucidae.sparsity.batch.replayable"
+    monkeypatch.setattr(recorded, lambda step, _: Replay(step, tape.record))
     found = solve_batch(Phi, X, **settings)
     assert tape.replays > tape.recordings > 0
     assert found.status == expected.status
@@ -66,15 +65,11 @@ def test_each_problem_ends_on_its_own_and_is_stationary():
     ended = solve_batch(Phi, X, noise_variance=noise, solver="em")
     assert ended.converged.all()
     assert len(set(ended.n_iter)) > 1
-    for index in range(6):
-        problem, units = normalise(Phi[index], X[index])
-        level = float(units.normalised_noise(noise[index]))
-        relevance = units.normalised_relevance(ended.value.relevance[index])
-        state = evaluate(problem.with_noise(level), relevance)
-        assert float(FullCovariance().violation(state)) < 1e-6
-        assert_allclose(
-            units.energy(FullCovariance().value(state)), ended.value.energy[index], rtol=1e-9
-        )
+    for dictionary, responses, level, w, value in zip(
+        Phi, X, noise, ended.value.relevance, ended.value.energy, strict=True
+    ):
+        assert violation(dictionary, responses, w, level) < 1e-6
+        assert_allclose(energy(dictionary, responses, w, level), value, rtol=1e-9)
 
 
 @pytest.mark.parametrize("solver", ["auto", "mm", "em", "mackay"])
@@ -99,8 +94,7 @@ def test_reaching_the_basin_at_the_limit_is_not_convergence():
 def test_an_accelerator_solves_at_once_what_a_processor_solves_one_by_one(monkeypatch, n):
     Phi, X, noise, _ = stack(5, d=16, kappa=24, n=n, snr=30)
     alone = solve_batch(Phi, X, noise_variance=noise)
-    for module in (batch,):
-        monkeypatch.setattr(module, "on_host", lambda _: False)
+    monkeypatch.setattr("lucidae.sparsity.batch.on_host", lambda _: False)
     together = solve_batch(Phi, X, noise_variance=noise)
     assert alone.converged.all()
     assert together.converged.all()
@@ -116,20 +110,17 @@ def test_noise_is_learned_one_by_one_as_it_is_together():
     assert_allclose(alone.value.energy, together.value.energy, rtol=1e-6)
 
 
-def test_columns_that_want_to_join_after_the_first_newton_steps_do_so():
-    # one column hides behind another until that one has its size
-    Phi, X, noise, _ = stack(6, d=20, kappa=40, r=12, n=3, snr=15)
-    ended = solve_batch(Phi, X, noise_variance=noise, solver="mackay")
+@pytest.mark.parametrize(
+    ("posterior", "solver", "r", "snr"),
+    [("full", "auto", 5, 10), ("diagonal", "auto", 5, 10), ("full", "mackay", 12, 15)],
+)
+def test_newton_steps_bring_a_noisy_stack_to_its_stationary_points(posterior, solver, r, snr):
+    # With many active columns, one hides behind another until that one has its size.
+    Phi, X, noise, _ = stack(6, d=20, kappa=40, r=r, n=3, snr=snr)
+    ended = solve_batch(Phi, X, posterior=posterior, noise_variance=noise, solver=solver)
     assert ended.converged.all()
-    assert ended.distance.max() <= 1e-6
-
-
-@pytest.mark.parametrize("posterior", ["full", "diagonal"])
-def test_newton_steps_bring_a_noisy_stack_to_its_stationary_points(posterior):
-    Phi, X, noise, _ = stack(8, d=20, kappa=40, r=5, snr=10)
-    ended = solve_batch(Phi, X, posterior=posterior, noise_variance=noise, max_iter=500)
-    assert ended.converged.all()
-    assert ended.distance.max() <= 1e-6
+    for parts in zip(Phi, X, ended.value.relevance, noise, strict=True):
+        assert violation(*parts, posterior) < 2e-6
 
 
 def test_some_may_stop_at_the_limit_while_others_converge():
@@ -167,51 +158,10 @@ def test_single_precision_and_processes(processes):
     assert divided.status == together.status
 
 
-X, Y = np.random.default_rng(0).standard_normal((10, 6)), np.ones((10, 2))
-
-
-@pytest.mark.parametrize(
-    ("arguments", "options", "message"),
-    [
-        ((X, Y), {}, r"expected X of shape .problems, rows, columns."),
-        ((X[None], Y[None, :4]), {}, "must agree"),
-        ((X[None], np.full((1, 10, 2), np.nan)), {}, "NaN"),
-        ((X[None], Y[None]), {"noise_variance": -1.0}, "noise_variance=-1.0"),
-        ((X[None], Y[None]), {"noise_variance": np.array([0.0])}, "above 0"),
-        ((X[None], Y[None]), {"noise_variance": "cv"}, "noise_variance='cv'"),
-        ((X[None], Y[None]), {"posterior": "point"}, "needs a posterior"),
-        ((X[None], Y[None]), {"posterior": "half", "noise_variance": 1.0}, "posterior='half'"),
-        ((X[None], Y[None]), {"solver": "coordinate", "noise_variance": 1.0}, "solver="),
-    ],
-)
-def test_stacks_that_cannot_be_solved_are_refused(arguments, options, message):
-    with pytest.raises(ValueError, match=message):
-        solve_batch(*arguments, **options)
-
-
-@pytest.mark.parametrize(
-    "given", [{"Phi": X[None], "X": Y[None]}, {"dictionary": X[None], "responses": Y[None]}]
-)
-def test_former_keywords_are_refused_with_the_new_ones(given):
-    with pytest.raises(TypeError, match=r"Write solve_batch\(X=..., y=...\), where X is the dict"):
-        solve_batch(**given)
-
-
 def test_dictionaries_and_responses_may_be_given_by_name():
-    named = solve_batch(X=X[None], y=Y[None], noise_variance=0.1)
-    assert_allclose(named.value.coef, solve_batch(X[None], Y[None], noise_variance=0.1).value.coef)
-    with pytest.raises(TypeError, match="X is the dictionary and y are the responses"):
-        solve_batch(X[None], X=Y[None])
-
-
-NO_NOISE = ([], np.array([]), [None], np.array([[0.1]]), [0.1, 0.1], {0.1}, np.datetime64("2020"))
-
-
-@pytest.mark.parametrize("noise", NO_NOISE, ids=repr)
-def test_noise_variances_that_are_none_or_too_many_are_refused(noise):
-    Phi, X, *_ = stack(count=3)
-    with pytest.raises(ValueError, match="noise_variance"):
-        solve_batch(Phi, X, noise_variance=noise)
+    Phi, X, *_ = stack(1)
+    named = solve_batch(X=Phi, y=X, noise_variance=0.1)
+    assert_allclose(named.value.coef, solve_batch(Phi, X, noise_variance=0.1).value.coef)
 
 
 def test_masked_arrays_without_masked_entries_are_arrays():
@@ -258,14 +208,13 @@ def grouped(kind, count=3, n=6):
     return X, X @ U + 0.1 * normal(count, 20, n)
 
 
-@pytest.mark.parametrize("kind", [float, complex])
 @pytest.mark.parametrize(
-    ("noise", "solver", "labels"),
+    ("noise", "solver", "labels", "kind"),
     [
-        (0.01, "auto", 3),
-        ([0.01, 0.02, 0.05], "mm", 3),
-        (0.01, "auto", [0, 0, 1, *[2] * 3, *[3] * 3, *[4] * 3, *range(5, 17)]),
-        ("learn", "auto", 3),
+        (0.01, "auto", 3, complex),
+        ([0.01, 0.02, 0.05], "mm", 3, float),
+        (0.01, "auto", [0, 0, 1, *[2] * 3, *[3] * 3, *[4] * 3, *range(5, 17)], float),
+        ("learn", "auto", 3, complex),
     ],
 )
 def test_covariances_of_groups_are_those_of_single_fits(kind, noise, solver, labels):
@@ -300,9 +249,8 @@ def test_covariances_of_groups_are_the_same_in_processes_and_in_single_precision
     assert_allclose(narrow.group_covariances, one.group_covariances, atol=1e-3)
 
 
-@pytest.mark.parametrize("kind", [float, complex])
-def test_covariances_of_groups_are_found_on_every_library_alike(xp, kind):
-    X, y = grouped(kind, count=2)
+def test_covariances_of_groups_are_found_on_every_library_alike(xp):
+    X, y = grouped(complex, count=2)
     options = {"groups": 3, "group_covariance": "full", "noise_variance": 0.01}
     found = solve_batch(xp.asarray(X), xp.asarray(y), **options)
     plain = solve_batch(X, y, **options)
@@ -310,19 +258,3 @@ def test_covariances_of_groups_are_found_on_every_library_alike(xp, kind):
     for moved, expected in zip(found.value, plain.value, strict=True):
         assert type(moved) is type(xp.asarray(X))
         assert_allclose(np.asarray(moved), expected, atol=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"groups": None}, "needs groups of columns"),
-        ({"posterior": "diagonal"}, "posterior='diagonal'"),
-        ({"group_covariance": "diagonal"}, "group_covariance='diagonal' was given"),
-        ({"solver": "em"}, "solver='em' needs"),
-    ],
-)
-def test_covariances_of_groups_that_cannot_be_found_are_refused(options, message):
-    X, y = grouped(float)
-    given = {"groups": 3, "group_covariance": "full", "noise_variance": 0.01} | options
-    with pytest.raises(ValueError, match=message):
-        solve_batch(X, y, **given)
