@@ -4,21 +4,19 @@ As in `test_broken_solvers.py`, one node of the source of one function is change
 the functions are all those of the modules that serve one option of the estimator each, and what
 comes out is judged by the dense formulas of `general_model.py`.
 
-Counts of an earlier run over all mutants (``LUCIDAE_ALL_MUTANTS=1``) and over the sample of the
-test, of 2026-11-16; fits that take too long count as crashed:
+Counts of an earlier run over all mutants (``LUCIDAE_ALL_MUTANTS=1``), of 2026-11-16; fits that take too long count as crashed:
 
 =======  ===================  =======  ==========  =======  ======  =========
 mutants  with wrong results   crashed  unchanged   wrong    caught  certified
                               (fits)   (fits)      (fits)   (fits)  (fits)
 =======  ===================  =======  ==========  =======  ======  =========
 1553     276                  680      2667        493      493     0
-100      15                   51       179         34       34      0
 =======  ===================  =======  ==========  =======  ======  =========
 """
 
 import inspect
 import warnings
-from functools import partial
+from functools import cache, partial
 
 import numpy as np
 import pytest
@@ -37,12 +35,12 @@ from lucidae.sparsity import (
     whitening,
 )
 from lucidae.sparsity.fitted import SparseState
-from mutants import calls_of, mutants
-from sparsity.broken_fits import outcome, sampled, surveyed
+from mutants import mutants
+from sparsity.broken_fits import lines_of, outcome, sampled, surveyed
 from sparsity.general_model import Model
 
-SAMPLE = 100
-"""Mutants that the test runs; all of them with LUCIDAE_ALL_MUTANTS=1."""
+SAMPLES = [60, pytest.param(600, marks=pytest.mark.slow)]
+"""Numbers of mutants that the tests run; all of them with LUCIDAE_ALL_MUTANTS=1."""
 
 
 def drawn(d, kappa, n, seed, *, active=3, kind=float, noise=0.1):
@@ -251,8 +249,9 @@ def _best_correlation(truth, rho):
 
 @pytest.fixture(scope="module")
 def healthy():
-    """Return the numbers of each fit, and the code of the functions that it calls."""
-    return {name: calls_of(lambda name=name: numbers(fitted(name))) for name in PROBLEMS}
+    """Return the numbers of each fit, and the lines of the functions that it runs."""
+    broken = {function for _, _, function, _ in all_mutants()}
+    return {name: lines_of(lambda name=name: numbers(fitted(name)), broken) for name in PROBLEMS}
 
 
 @pytest.mark.parametrize("name", list(PROBLEMS))
@@ -262,21 +261,24 @@ def test_the_healthy_solvers_are_right_and_certified(name):
     assert model.certificate_.holds, str(model.certificate_)
 
 
+@cache
 def all_mutants():
-    for module, names in SERVED.items():
-        for function in functions(module):
-            for words, code in mutants(function):
-                yield words, names, function, code
+    return [
+        (words, names, function, code)
+        for module, names in SERVED.items()
+        for function in functions(module)
+        for words, code in mutants(function)
+    ]
 
 
-def test_no_wrong_result_of_a_broken_solver_is_certified(healthy):
+@pytest.mark.parametrize("size", SAMPLES)
+def test_no_wrong_result_of_a_broken_solver_is_certified(healthy, size):
     def outcome_of(name):
         judge = partial(is_right, name)
         return outcome(partial(fitted, name), numbers, judge, healthy[name][0], seconds=0.4)
 
-    drawn = sampled(list(all_mutants()), SAMPLE, seed=15)
-    called = {name: codes for name, (_, codes) in healthy.items()}
-    effective, survivors = surveyed(drawn, outcome_of, called)
+    drawn = sampled(all_mutants(), healthy, size, seed=15)
+    effective, survivors = surveyed(drawn, outcome_of, healthy)
     assert not survivors, survivors
     assert effective >= 6
 

@@ -127,25 +127,3 @@ def test_without_noise_the_norm_is_minimal_among_exact_fits():
         step = basis[12:].T @ rng.standard_normal((8, 4)) * 10 ** rng.uniform(-4, 0)
         assert np.linalg.norm(U + step, axis=1).sum() >= norm - 1e-5
     assert_allclose(U, p.coef.T, atol=1e-4)
-
-
-def test_a_penalty_of_zero_and_former_keywords_are_refused():
-    with pytest.raises(ValueError, match="noise_variance"):
-        group_lasso(np.eye(2), np.eye(2), noise_variance=0.0)
-    for function in (group_lasso, noise_free_group_lasso):
-        with pytest.raises(TypeError, match="X is the dictionary and y are the responses"):
-            function(dictionary=np.eye(2), responses=np.eye(2), noise_variance=1.0)
-
-
-@pytest.mark.parametrize("function", [group_lasso, noise_free_group_lasso])
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("tol", np.timedelta64(3, "s")), ("tol", -1.0), ("tol", "small"), ("max_iter", 0),
-        ("max_iter", 1.5), ("noise_variance", np.timedelta64(3, "s")), ("noise_variance", -1.0),
-    ],
-)  # fmt: skip
-def test_settings_that_are_no_numbers_in_range_are_refused(function, name, value):
-    settings = {"noise_variance": 1.0, name: value}
-    with pytest.raises(ValueError, match=f"{name}=.*was given, expected"):
-        function(np.eye(2), np.eye(2), **settings)
