@@ -4,7 +4,8 @@ As in `test_broken_solvers.py`, one node of the source of one function is change
 the functions are all those of the modules that serve one option of the estimator each, and what
 comes out is judged by the dense formulas of `general_model.py`.
 
-Counts of an earlier run over all mutants (``LUCIDAE_ALL_MUTANTS=1``), of 2026-11-16; fits that take too long count as crashed:
+Counts of an earlier run over all mutants (``LUCIDAE_ALL_MUTANTS=1``), of 2026-11-16; fits that take
+too long count as crashed:
 
 =======  ===================  =======  ==========  =======  ======  =========
 mutants  with wrong results   crashed  unchanged   wrong    caught  certified

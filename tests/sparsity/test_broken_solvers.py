@@ -6,8 +6,8 @@ the package: *crashed*, *unchanged*, *legitimate* (another result, which is stat
 posterior mean too), or *wrong*. The certificate of a wrong fit must not hold.
 
 Counts of an earlier run over all mutants (``LUCIDAE_ALL_MUTANTS=1``, before predictions, variances
-and the support were among them), of 2026-11-16; a mutant with wrong
-results is wrong on at least one problem, and fits that take too long count as crashed:
+and the support were among them), of 2026-11-16; a mutant with wrong results is wrong on at least
+one problem, and fits that take too long count as crashed:
 
 =======  ===================  =======  ==========  =======  ======  =========
 mutants  with wrong results   crashed  unchanged   wrong    caught  certified
