@@ -317,6 +317,17 @@ def test_one_module_in_two_places_is_called_twice_and_replaced_twice():
     assert_allclose(plan.errors["0"], values[plan.ranks["0"] :].sum(), rtol=1e-5)
 
 
+def test_weights_that_are_computed_are_factorised_as_they_are():
+    seeded(0)
+    model = nn.Sequential(nn.Linear(12, 12, bias=False), nn.Linear(12, 12, bias=False))
+    x = torch.randn(60, 12)
+    normed = copy.deepcopy(model)
+    nn.utils.parametrizations.weight_norm(normed[0])
+    found, expected = (compress.plan(part, x, budget=0.7) for part in (normed, model))
+    assert found.ranks == expected.ranks
+    torch.testing.assert_close(found.apply(normed)(x), expected.apply(model)(x))
+
+
 def test_transformer_encoder_has_no_fast_path_around_the_layers():
     seeded(0)
     layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
@@ -868,6 +879,8 @@ def test_wrong_data_are_explained():
         compress.plan(model, x * torch.nan)
     with pytest.raises(ValueError, match="do not vary"):
         compress.plan(model, x[:1])
+    with pytest.raises(ValueError, match="no gradient"):
+        compress.plan(model, x, importance="gradients", loss=lambda y, _: y.detach().mean())
     with pytest.raises(ValueError, match="type int"):
         compress.plan(model, 3)
     with pytest.raises(ValueError, match="type function"):

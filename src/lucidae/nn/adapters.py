@@ -153,39 +153,37 @@ def certify_adapter(
     strength = strength_of(rate if dropout is None else dropout)
     if delta is not None and targets is not None:
         raise ValueError("delta and targets were given, expected one of them.")
-    with torch.no_grad():
-        product, m = B @ A, A.shape[1]
-        moment, cross, power = _moments(activations, targets, m, B)
-        if delta is not None:
-            check_tensor(delta, "delta", tuple(product.shape))
-            target = delta.to(B)
-        elif targets is not None:
-            # The regression of the targets on the inputs; its residual is in every error.
-            target = cross @ torch.linalg.pinv(moment, hermitian=True)
-        own = _optimum(product, moment, 0.0).values
-        claims = [_rank_claim(own)]
-        if delta is None and targets is None:
-            claims.insert(0, does_not_apply(*GAP, "Give delta or targets: what it should do."))
-            return Certificate(f"adapter of rank {A.shape[0]}", tuple(claims))
-        if delta is not None:
-            cross, power = target @ moment, torch.sum((target @ moment) * target)
-        masked = moment + strength * torch.diag(torch.diagonal(moment))
-        # E‖t − BAx̂‖² for targets t and masked inputs x̂, E[tx̂ᵀ] = E[txᵀ], E[x̂x̂ᵀ] = `masked`.
-        error = power - 2 * torch.sum(cross * product) + torch.sum((product @ masked) * product)
-        best = power - _optimum(target, moment, strength).values[: A.shape[0]].sum()
-        scale = float(power) or 1.0
-        claims.insert(
-            0,
-            at_most(
-                *GAP,
-                float(error - best) / scale,
-                tolerance,
-                f"The error is {float(error) / scale:.4g} of E‖Δx‖², the smallest one "
-                f"{float(best) / scale:.4g}: compress.adapter returns an adapter that has it.",
-            ),
-        )
+    title, product = f"adapter of rank {len(A)}", B @ A
+    moment, cross, power = _moments(activations, targets, A.shape[1], B)
+    own = _optimum(product, moment, 0.0).values
+    tails = own.flip(0).cumsum(0).flip(0)
+    rank = reported(
+        "rank",
+        "smallest rank of an adapter within 1 % of the squared output of this one",
+        "Eckart & Young 1936",
+        float(torch.sum(tails > 0.01 * tails[0])),
+    )
+    if delta is not None:
+        target = check_tensor(delta, "delta", tuple(product.shape)).detach().to(B)
+        cross = target @ moment
+        power = torch.sum(cross * target)
+    elif targets is not None:
+        target = cross @ torch.linalg.pinv(moment, hermitian=True)  # regression on the inputs
+    else:
+        why = "Give delta or targets, what the adapter should do, and it is compared with them."
+        return Certificate(title, (does_not_apply(*GAP, why), rank))
+    # E‖t − BAx̂‖² for targets t and masked inputs x̂, as E[tx̂ᵀ] = E[txᵀ] and E[x̂x̂ᵀ] = `masked`.
+    masked = moment + strength * torch.diag(torch.diagonal(moment))
+    error = power - 2 * torch.sum(cross * product) + torch.sum((product @ masked) * product)
+    best = power - _optimum(target, moment, strength).values[: len(A)].sum()
+    scale = float(power) or 1.0
+    advice = (
+        f"The error is {float(error) / scale:.4g} of E‖Δx‖², the smallest one "
+        f"{float(best) / scale:.4g}: compress.adapter returns an adapter that has it."
+    )
+    gap = at_most(*GAP, float(error - best) / scale, tolerance, advice)
     evidence = {"error": float(error), "smallest_error": float(best), "power": float(power)}
-    return Certificate(f"adapter of rank {A.shape[0]}", tuple(claims), evidence)
+    return Certificate(title, (gap, rank), evidence)
 
 
 GAP = (
@@ -193,13 +191,6 @@ GAP = (
     "no adapter of this rank has a smaller expected error, relative to E‖Δx‖²",
     "Eckart & Young 1936, with dropout of inputs",
 )
-
-
-def _rank_claim(values: Tensor) -> Any:
-    tail = values.flip(0).cumsum(0).flip(0)
-    enough = int(torch.sum(tail > 0.01 * tail[0]))
-    statement = "smallest rank of an adapter within 1 % of the squared output of this one"
-    return reported("rank", statement, "Eckart & Young 1936", float(enough))
 
 
 def _factors(layer: Any, name: str | None) -> tuple[Any, Any, float]:

@@ -398,7 +398,8 @@ def _candidates(
     users: dict[int, set[Any]] = {}  # modules that own a parameter
     for part in model.modules():
         for parameter in part._parameters.values():
-            users.setdefault(id(parameter), set()).add(part)
+            if parameter is not None:
+                users.setdefault(id(parameter), set()).add(part)
     found = {name: part for name, part in model.named_modules() if matrix_of(part) is not None}
     chosen = {
         name: part
@@ -465,8 +466,12 @@ def _calibrated(
         for batch, (result,) in source.outputs(source.model):
             count = samples_of(batch)
             samples += count
-            if gradients:
+            if outputs:
                 value = source.loss(result, batch)  # type: ignore[misc]
+                if not value.requires_grad:
+                    raise ValueError(
+                        "the loss has no gradient: it, or the model, is computed without autograd."
+                    )
                 slopes = torch.autograd.grad(value, [y for _, y in outputs], allow_unused=True)
                 for (name, _), slope in zip(outputs, slopes, strict=True):
                     if slope is not None:  # of the mean over `count` samples
@@ -553,7 +558,7 @@ def _allocated(
         ranks=ranks,
         errors=errors,
         total=total,
-        lower_bound=min(choice.bound, total),
+        lower_bound=max(min(choice.bound, total), 0.0),
         factors={name: factors[name] for name in layers if name in factors},
         notes={name: layer.note for name, layer in layers.items() if layer.note},
         size=choice.size,

@@ -61,8 +61,9 @@ def matrix_of(layer: Any) -> Any:
         return layer.weight.detach()
     if isinstance(layer, CONVOLUTIONS):
         return layer.weight.detach().flatten(1)
-    if type(layer).__name__ == "Conv1D" and hasattr(layer, "weight"):  # of transformers
-        return layer.weight.detach().mT
+    weight = getattr(layer, "weight", None)
+    if type(layer).__name__ == "Conv1D" and getattr(weight, "ndim", 0) == 2:  # of transformers
+        return weight.detach().mT
     return None
 
 
@@ -190,8 +191,11 @@ def spectrum_of(
         right = U.mT @ weight
         spreads = [((U.mT @ moment.covariance) * U.mT).sum(1) for moment in moments]
     else:
-        root = vectors * values.clamp_min(0.0).sqrt()
-        U, _, _ = torch.linalg.svd(weight @ root, full_matrices=False)
+        # The eigenvectors V of (WR)ᵀWR give U as the orthonormal columns of WRV; C has no digits
+        # that a singular value decomposition of WR, which takes longer, would keep.
+        scaled = weight @ (vectors * values.clamp_min(0.0).sqrt())
+        turned = scaled @ torch.linalg.eigh(scaled.mT @ scaled).eigenvectors.flip(1)
+        U = torch.linalg.qr(turned).Q
         right = U.mT @ weight
         means = [weight @ moment.mean + b for moment, b in zip(moments, biases, strict=True)]
         spreads = [((right @ moment.covariance) * right).sum(1) for moment in moments]
