@@ -61,7 +61,7 @@ def matrix_of(layer: Any) -> Any:
         return layer.weight.detach()
     if isinstance(layer, CONVOLUTIONS):
         return layer.weight.detach().flatten(1)
-    weight = getattr(layer, "weight", None)
+    weight: Any = getattr(layer, "weight", None)
     if type(layer).__name__ == "Conv1D" and getattr(weight, "ndim", 0) == 2:  # of transformers
         return weight.detach().mT
     return None
