@@ -9,7 +9,6 @@ from scipy.stats import binomtest, kstest
 from sklearn.decomposition import PCA
 from sklearn.decomposition._pca import _assess_dimension
 from sklearn.exceptions import NotFittedError
-from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import extras
 import lucidae
@@ -420,12 +419,3 @@ def test_eigenvalues_in_any_order_and_zeros_left_out():
             found = count_components(given, 20, criterion, n_features=30)
             assert found.n_components == expected.n_components == 2
             np.testing.assert_allclose(found.scores, expected.scores, rtol=1e-9)
-
-
-@pytest.mark.filterwarnings(
-    "ignore:.*One component was fitted nevertheless:UserWarning",
-    "ignore::sklearn.exceptions.SkipTestWarning",
-)
-@parametrize_with_checks([LinearAutoencoder(criterion) for criterion in (*CRITERIA, KNOWN)])
-def test_contract(estimator, check):
-    check(estimator)

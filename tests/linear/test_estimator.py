@@ -5,21 +5,17 @@ import warnings
 
 import numpy as np
 import pytest
-import scipy.sparse
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.base import clone
-from sklearn.datasets import load_digits, load_iris, load_wine
 from sklearn.decomposition import PCA
-from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LinearRegression
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 
 from extras import require
 from lucidae import LinearAutoencoder
-from lucidae.iteration import Status
-from lucidae.linear.methods import METHODS
-from lucidae.metrics import axis_alignment_distance, subspace_distance
+from lucidae.linear import METHODS
+from lucidae.metrics import subspace_distance
 
 RULES = ("rag", "gha", "brockett")
 ALIGNED = [name for name in METHODS if name not in ("plain", "uniform_l2")]
@@ -54,14 +50,7 @@ def test_the_exact_fit_is_pca(X, method, k):
     assert ours.n_components_ == k
     assert ours.n_samples_seen_ == 60
     assert ours.n_iter_ == 1
-    assert ours.status_ is Status.CONVERGED
-
-
-def test_signs_are_fixed_by_the_largest_entry(X):
-    components = LinearAutoencoder(4).fit(X).components_
-    peaks = components[np.arange(4), np.argmax(np.abs(components), axis=1)]
-    assert np.all(peaks > 0)
-    assert_allclose(LinearAutoencoder(4).fit(-X).components_, components, atol=1e-10)
+    assert ours.status_ == "converged"
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -107,14 +96,6 @@ def test_more_features_than_rows():
     assert np.isfinite(beyond.score(X))
 
 
-def test_very_wide_rows_never_form_a_square_matrix():
-    X = np.random.default_rng(1).standard_normal((12, 9000))
-    ours, pca = LinearAutoencoder(3).fit(X), PCA(3).fit(X)
-    up_to_sign(ours.components_, pca.components_, atol=1e-10)
-    assert ours.certificate_.holds
-    assert_allclose(ours.score(X), ours.score_samples(X).mean())
-
-
 @pytest.mark.parametrize("method", METHODS)
 def test_rank_deficient_constant_and_repeated_columns(method):
     rng = np.random.default_rng(2)
@@ -157,119 +138,6 @@ def test_constant_rows_have_no_variance(solver):
     assert fitted.certificate_["eigengap"].holds is False
 
 
-@pytest.mark.parametrize(
-    ("method", "optimizer"),
-    [
-        (method, optimizer)
-        for method in ALIGNED
-        for optimizer in ("nesterov", "heavy_ball", "gradient_descent", "adam")
-        if method != "nested_dropout"
-        and not (optimizer == "adam" and method in RULES)
-        and not (optimizer == "gradient_descent" and method == "linear_vae")  # 1e5 steps
-    ],
-)
-def test_descent_ends_at_the_closed_form(X, method, optimizer):
-    exact = LinearAutoencoder(3, method=method).fit(X)
-    trained = LinearAutoencoder(
-        3, method=method, solver="gradient", optimizer=optimizer, random_state=0, max_iter=30_000
-    ).fit(X)
-    assert trained.status_ is Status.CONVERGED
-    up_to_sign(trained.components_, exact.components_, atol=2e-3)
-    assert trained.n_iter_ > 1
-    assert trained.history_["loss"][-1] < trained.history_["loss"][0]
-
-
-@pytest.mark.parametrize("method", [name for name in METHODS if name != "linear_vae"])
-def test_mini_batches_end_at_the_closed_form(X, method):
-    exact = LinearAutoencoder(2, method=method).fit(X)
-    trained = LinearAutoencoder(
-        2, method=method, solver="stochastic", batch_size=16, random_state=0
-    ).fit(X)
-    assert trained.status_ is Status.CONVERGED
-    assert trained.certificate_.holds is not False
-    assert subspace_distance(trained.decoder_, PCA(2).fit(X).components_.T) < 1e-4
-    if exact.certificate_["alignment"].holds:
-        assert axis_alignment_distance(trained.decoder_, exact.components_.T) < 1e-3
-
-
-def test_mini_batches_of_a_stiff_objective_come_close_and_say_how_close(X):
-    estimator = LinearAutoencoder(
-        2, method="linear_vae", solver="stochastic", batch_size=16, max_iter=500, random_state=0
-    )
-    with pytest.warns(ConvergenceWarning) as warned:
-        estimator.fit(X)
-    (text,) = [str(warning.message) for warning in warned]
-    reached = estimator.history_["distance"][-1]
-    assert f"distance to optimality {reached:.3g}, above the tolerance 1e-06" in text
-    assert "solver='exact'" in text
-    assert "learning_rate" not in text  # it is automatic already
-    assert subspace_distance(estimator.decoder_, PCA(2).fit(X).components_.T) < 0.02
-
-
-def test_a_given_learning_rate_is_what_the_advice_speaks_of(X):
-    with pytest.warns(ConvergenceWarning, match="Use learning_rate='auto', or a smaller number"):
-        LinearAutoencoder(2, solver="gradient", learning_rate=1e-9, max_iter=5, random_state=0).fit(
-            X
-        )
-
-
-def standardised(load):
-    X = load().data
-    return (X - X.mean(axis=0)) / np.where(X.std(axis=0) > 0.0, X.std(axis=0), 1.0)
-
-
-DEFAULTS = [
-    (load, solver, method)
-    for load in (load_iris, load_wine)
-    for solver in ("gradient", "stochastic")
-    for method in METHODS
-] + [
-    (load_digits, "stochastic", method)
-    for method in ("rag", "gha", "brockett", "plain", "uniform_l2", "nested_dropout")
-]
-
-
-@pytest.mark.parametrize(("load", "solver", "method"), DEFAULTS)
-def test_the_defaults_converge_on_ordinary_data(load, solver, method):
-    X = standardised(load)
-    fitted = LinearAutoencoder(3, method=method, solver=solver, random_state=0).fit(X)
-    assert fitted.status_ is Status.CONVERGED
-    assert fitted.certificate_.holds is not False
-
-
-@pytest.mark.parametrize("method", ["nested_dropout", "linear_vae"])
-def test_full_batches_converge_on_digits(method):
-    X = load_digits().data
-    fitted = LinearAutoencoder(5, method=method, solver="gradient", random_state=0).fit(X)
-    assert fitted.status_ is Status.CONVERGED
-    assert fitted.certificate_.holds is not False
-
-
-@pytest.mark.parametrize("batch_size", [1, 4, 32])
-@pytest.mark.parametrize("method", METHODS)
-def test_small_batches_of_many_features_do_not_diverge(method, batch_size):
-    rng = np.random.default_rng(0)
-    X = rng.standard_normal((300, 100)) * np.linspace(2, 0.5, 100)
-    with pytest.warns(ConvergenceWarning):
-        fitted = LinearAutoencoder(
-            3,
-            method=method,
-            solver="stochastic",
-            batch_size=batch_size,
-            max_iter=400,
-            random_state=0,
-        ).fit(X)
-    assert fitted.status_ is not Status.DIVERGED
-
-
-def test_divergence_is_told_and_the_last_finite_state_kept(X):
-    with pytest.warns(ConvergenceWarning, match="Diverged"):
-        fitted = LinearAutoencoder(2, solver="gradient", learning_rate=100.0, random_state=0).fit(X)
-    assert fitted.status_ is Status.DIVERGED
-    assert np.all(np.isfinite(fitted.components_))
-    assert fitted.certificate_.holds is False
-
-
 @pytest.mark.parametrize("solver", ["exact", "gradient"])
 @pytest.mark.parametrize("method", [m for m in METHODS if m != "nested_dropout"])
 def test_weights_are_repetitions(X, method, solver):
@@ -281,18 +149,6 @@ def test_weights_are_repetitions(X, method, solver):
     assert_allclose(weighted.explained_variance_, repeated.explained_variance_, rtol=1e-10)
     assert_allclose(weighted.score(X), repeated.score(X), rtol=1e-10)
     assert weighted.n_samples_seen_ == counts.sum()
-
-
-@pytest.mark.parametrize("shape", [(60, 8), (5, 30)])
-def test_sparse_rows_are_the_dense_ones(shape):
-    X = scipy.sparse.random(*shape, density=0.4, random_state=0, format="csr")
-    weights = np.random.default_rng(0).integers(1, 4, shape[0])
-    sparse = LinearAutoencoder(3).fit(X, sample_weight=weights)
-    dense = LinearAutoencoder(3).fit(X.toarray(), sample_weight=weights)
-    assert_allclose(sparse.components_, dense.components_, atol=1e-10)
-    assert_allclose(sparse.explained_variance_, dense.explained_variance_, rtol=1e-10)
-    assert_allclose(sparse.transform(X), dense.transform(X.toarray()), atol=1e-10)
-    assert sparse.certificate_.holds
 
 
 def test_pipelines_and_grid_searches(X):
@@ -374,7 +230,7 @@ def test_a_warm_start_converts_the_weights_of_another_method(X, first, second):
     cold = LinearAutoencoder(3, method=second, **settings).fit(X)
     warm = LinearAutoencoder(3, method=first, warm_start=True, random_state=0).fit(X)
     warm.set_params(method=second, **settings).fit(X)
-    assert warm.status_ is Status.CONVERGED
+    assert warm.status_ == "converged"
     assert warm.n_iter_ < cold.n_iter_
     assert subspace_distance(warm.decoder_, PCA(3).fit(X).components_.T) < 1e-5
 

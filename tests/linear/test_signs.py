@@ -5,8 +5,7 @@ import pytest
 from sklearn.decomposition import PCA
 
 from lucidae import LinearAutoencoder
-from lucidae.arrays.eigen import fix_signs
-from lucidae.linear.methods import METHODS
+from lucidae.linear import METHODS
 
 RNG = np.random.default_rng(0)
 X = (
@@ -72,8 +71,3 @@ def test_a_changed_feature_sign_changes_that_entry_alone():
     np.testing.assert_allclose(
         other.components_, expected * np.sign(peaks(expected))[:, None], atol=1e-9
     )
-
-
-def test_the_first_of_equal_entries_is_positive():
-    columns = np.array([[-1.0, 1.0, 0.0], [1.0, -1.0, 0.0]])
-    np.testing.assert_array_equal(fix_signs(columns), [[1.0, 1.0, 0.0], [-1.0, -1.0, 0.0]])

@@ -11,20 +11,24 @@ from scipy.integrate import solve_ivp
 from scipy.optimize import least_squares
 
 from linear.observed_likelihood import loss_and_gradient, make_incomplete, parameters
-from linear.problems import covariance_from, orthogonal, spectra, spectrum_from
+from linear.problems import Moment, covariance_from, orthogonal, spectra, spectrum_from
 from linear.test_theory import dense_hessian
-from lucidae.linear.objectives import ExpectedNestedDropout, LinearVAE, NonUniformL2, Reconstruction
-from lucidae.linear.patterns import ObservedRows
-from lucidae.linear.prefixes import geometric_prior, keep_probabilities
-from lucidae.linear.rules import (
+from lucidae.linear import (
     BrockettRule,
+    ExpectedNestedDropout,
     GeneralizedHebbianRule,
+    LinearVAE,
+    NonUniformL2,
+    Reconstruction,
     RotationAugmentedRule,
-    brockett_ranks,
-    rotation_generator,
+    TiedWeights,
+    UntiedWeights,
+    VariationalWeights,
+    geometric_prior,
 )
-from lucidae.linear.weights import TiedWeights, UntiedWeights, VariationalWeights
-from lucidae.rows.covariances import DenseCovariance
+from lucidae.linear.patterns import ObservedRows
+from lucidae.linear.prefixes import keep_probabilities
+from lucidae.linear.rules import brockett_ranks, rotation_generator
 
 seeds = st.integers(0, 2**32 - 1)
 
@@ -52,7 +56,7 @@ def test_every_stationary_point_is_a_global_minimum_or_a_strict_saddle(seed, k, 
     rng = np.random.default_rng(seed)
     values = spectra(rng, k + outside)
     penalties = np.sort(rng.uniform(0.05, 1.0, k)) * rng.choice([values[k - 1], values[0]])
-    objective, covariance = NonUniformL2(penalties), DenseCovariance(np.diag(values))
+    objective, covariance = NonUniformL2(penalties), Moment(np.diag(values))
     lowest = float(objective.minimum(spectrum_from(values), k))
     for weights in stationary_points(values, penalties):
         point = UntiedWeights(weights, weights)
@@ -73,7 +77,7 @@ def test_latents_of_equal_length_in_the_wrong_order_are_a_strict_saddle():
     values, penalties = np.array([2.0, 1.0]), np.array([0.25, 0.5])
     weights = np.array([[0.0, 1.0], [1.0, 0.0]]) * np.sqrt(0.75)
     point, objective = UntiedWeights(weights, weights), NonUniformL2(penalties)
-    slope = objective.gradient(point, DenseCovariance(np.diag(values)))
+    slope = objective.gradient(point, Moment(np.diag(values)))
     assert np.abs(slope.encoder).max() < 1e-15
     hessian = dense_hessian(objective, point, values)
     turn = np.array([weights[1], -weights[0]])
@@ -87,7 +91,7 @@ def test_latents_of_descending_lengths_need_not_be_in_order():
     values, penalties = np.array([2.0, 1.0]), np.array([0.01, 0.9])
     weights = np.array([[0.0, np.sqrt(0.99)], [np.sqrt(0.55), 0.0]])  # latent 1 on axis 2
     point, objective = UntiedWeights(weights, weights), NonUniformL2(penalties)
-    slope = objective.gradient(point, DenseCovariance(np.diag(values)))
+    slope = objective.gradient(point, Moment(np.diag(values)))
     assert np.abs(slope.encoder).max() < 1e-15
     hessian = dense_hessian(objective, point, values)
     turn = np.array([[0.0, 1.0], [-1.0, 0.0]])
@@ -100,7 +104,7 @@ def test_all_zeros_of_the_gradient_are_the_listed_points(seed):
     """Bao et al. 2020, Theorem 1, Lemma 2 and Theorem 2: no other stationary point is found."""
     values, penalties = np.array([3.0, 1.7, 0.6]), np.array([0.2, 0.9])
     objective = NonUniformL2(penalties)
-    covariance, rng = DenseCovariance(np.diag(values)), np.random.default_rng(seed)
+    covariance, rng = Moment(np.diag(values)), np.random.default_rng(seed)
     listed = [np.abs(weights) for weights in stationary_points(values, penalties)]
 
     def gradient(flat):
@@ -213,7 +217,7 @@ def rotation(angle, k):
 def test_tied_rag_rests_at_principal_axes_alone(seed):
     """Every zero of the tied direction of full rank consists of k different axes."""
     values, rng = np.array([3.0, 1.7, 0.9, 0.4]), np.random.default_rng(seed)
-    covariance, rule, k = DenseCovariance(np.diag(values)), RotationAugmentedRule(), 2
+    covariance, rule, k = Moment(np.diag(values)), RotationAugmentedRule(), 2
 
     def direction(flat):
         return rule.direction(TiedWeights(flat.reshape(k, 4)), covariance).encoder.ravel()

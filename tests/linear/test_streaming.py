@@ -1,4 +1,7 @@
-"""`partial_fit`: any batches give the fit on all rows; above the limit, the rule goes on."""
+"""`partial_fit`: any batches give the fit on all rows; the stochastic rule goes on from each."""
+
+import copy
+import pickle
 
 import numpy as np
 import pytest
@@ -9,9 +12,7 @@ from sklearn.base import clone
 from extras import require
 from linear.problems import centred_rows
 from lucidae import LinearAutoencoder, certify
-from lucidae.iteration import Status
-from lucidae.linear import state as linear_state
-from lucidae.linear.methods import METHODS
+from lucidae.linear import METHODS
 from lucidae.metrics import subspace_distance
 
 SHOWN = (
@@ -96,17 +97,104 @@ def test_new_settings_hold_from_the_next_batch(X):
 
 
 def test_nothing_is_solved_before_it_is_read(X, monkeypatch):
-    calls = []
-    solve = linear_state.solve
-    monkeypatch.setattr(linear_state, "solve", lambda *args: calls.append(1) or solve(*args))
+    calls, solve = [], np.linalg.eigh
+    monkeypatch.setattr(np.linalg, "eigh", lambda *args: calls.append(1) or solve(*args))
     estimator = streamed(LinearAutoencoder(3), X, 100)
-    assert not calls
     assert estimator.n_samples_seen_ == 1500
     assert not calls
     before = set(vars(estimator))
     assert estimator.components_.shape == estimator.components_.shape == (3, 9)
-    assert len(calls) == 1
     assert set(vars(estimator)) == before
+
+
+# Small batches are collected before they are multiplied.
+
+
+@pytest.fixture
+def small_buffer(monkeypatch):
+    """Give buffers 12 rows of 6 features."""
+    monkeypatch.setattr("lucidae.linear.running_moment.BUFFERED_ROWS", 2)
+
+
+def rows_about(center, n=400, dtype=float):
+    rng = np.random.default_rng(0)
+    rows = rng.standard_normal((n, 6)) @ rng.standard_normal((6, 6)) + center
+    return rows.astype(dtype)
+
+
+def assert_moment_of(estimator, X):
+    """Compare mean and covariance with those of all rows."""
+    exact = np.cov(X.T)
+    assert estimator.n_samples_seen_ == len(X)
+    assert_allclose(estimator.mean_, X.mean(axis=0), rtol=1e-13)
+    assert_allclose(estimator.get_covariance(), exact, rtol=1e-9, atol=1e-9 * np.trace(exact))
+
+
+@pytest.mark.usefixtures("small_buffer")
+@pytest.mark.parametrize("center", [0.0, 3.0, 1e6])
+@pytest.mark.parametrize("size", [1, 3, 5, 12, 13])
+def test_collected_batches_give_the_moment_of_all_rows(size, center):
+    X = rows_about(center)
+    assert_moment_of(streamed(LinearAutoencoder(6), X, size), X)
+
+
+@pytest.mark.usefixtures("small_buffer")
+@pytest.mark.parametrize("jump", [1e3, 1e8])
+def test_a_mean_that_jumps_costs_no_digits(jump):
+    """The squares about the old centre would lose the variance of rows far from it."""
+    X = np.concatenate([rows_about(0.0, 10), rows_about(jump, 391)])
+    X[:, 0] = np.arange(401)
+    found = streamed(LinearAutoencoder(6), X, 5).get_covariance()
+    assert_allclose(found, np.cov(X.T), rtol=1e-7)
+
+
+@pytest.mark.usefixtures("small_buffer")
+def test_a_batch_may_be_overwritten_after_it_was_given():
+    X, estimator = rows_about(0.0, 45), LinearAutoencoder(6)
+    batch = np.empty((5, 6))
+    for start in range(0, 45, 5):
+        batch[...] = X[start : start + 5]
+        estimator.partial_fit(batch)
+    assert_moment_of(estimator, X)
+
+
+@pytest.mark.usefixtures("small_buffer")
+@pytest.mark.parametrize(
+    "copied", [copy.copy, copy.deepcopy, lambda e: pickle.loads(pickle.dumps(e))]
+)
+def test_copies_of_an_estimator_continue_separately(copied):
+    X = rows_about(1.0, 60)
+    first = streamed(LinearAutoencoder(6), X[:10], 5)
+    second = copied(first)
+    for start in range(10, 30, 5):
+        first.partial_fit(X[start : start + 5])
+        second.partial_fit(X[start + 30 : start + 35])
+    assert_moment_of(first, X[:30])
+    assert_moment_of(second, np.concatenate([X[:10], X[40:]]))
+
+
+@pytest.mark.usefixtures("small_buffer")
+@pytest.mark.parametrize(
+    ("dtype", "bad"),
+    [(float, np.nan), (float, np.inf), (float, 1e200), (np.float32, 1e25)],
+)
+@pytest.mark.parametrize("before", [5, 10, 15])
+def test_a_refused_batch_leaves_the_collected_rows(bad, before, dtype):
+    """With 5 or 10 rows before it, the batch is copied; with 15, the buffer has no space."""
+    X = rows_about(1.0, 40, dtype)
+    estimator = streamed(LinearAutoencoder(6), X[:before], 5)
+    batch = X[:5].copy()
+    batch[3, 2] = bad
+    with pytest.raises(ValueError, match=r"NaN|infinity|overflow|range of its dtype"):
+        estimator.partial_fit(batch)
+    assert copy.deepcopy(estimator).n_samples_seen_ == before
+    for start in range(before, 40, 5):
+        estimator.partial_fit(X[start : start + 5])
+    if dtype is float:
+        assert_moment_of(estimator, X)
+
+
+# The stochastic rule.
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -118,7 +206,7 @@ def test_the_stochastic_stream_learns_in_little_memory(method):
     for _ in range(20):
         streamed(estimator, X[rng.permutation(2000)], 100)
     axes = np.linalg.eigh(np.cov(X.T))[1][:, ::-1][:, :2]
-    assert estimator.status_ is Status.STOPPED
+    assert estimator.status_ == "stopped"
     assert estimator.n_iter_ == 400
     assert estimator.n_samples_seen_ == 40_000
     # The ELBO is stiff: its steps are an order of magnitude smaller.
