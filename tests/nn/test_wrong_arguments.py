@@ -14,6 +14,7 @@ from lucidae.nn import (
     DictionaryVAE,
     DropoutPenalty,
     GaussianHead,
+    GeometricSchedule,
     NestedDropout,
     NoiseVariance,
     PrefixLoss,
@@ -22,13 +23,19 @@ from lucidae.nn import (
     ResNetEncoder,
     RotationAugmented,
     active_directions,
+    certificate_scalars,
     certify_dropout,
     certify_linear,
     collapse_report,
+    collapse_scalars,
     equalize_layers,
+    hadamard_gap,
     order_dimensions,
     prefix_losses,
+    prefix_scalars,
+    scalars_figure,
 )
+from lucidae.nn.callbacks import CertificateMonitor, CollapseMonitor, PrefixMonitor
 
 OBJECTS = {
     "text": "x",
@@ -84,10 +91,11 @@ def vae(decoder=None):
     return VAE(linear(4, 6), GaussianHead(6, 2), decoder or linear(2, 4))
 
 
-def rotated(encoder):
-    layers = pair()
-    optimizer = torch.optim.SGD([p for layer in layers for p in layer.parameters()], lr=0.1)
-    return RotationAugmented(optimizer, encoder, layers[1])
+def rotated(encoder, optimizer=torch.optim.SGD, decoder=None, **settings):
+    layers = encoder, decoder or pair()[1]
+    modules = [layer for layer in (*pair(), *layers) if isinstance(layer, torch.nn.Module)]
+    weights = [weight for module in modules for weight in module.parameters()]
+    return RotationAugmented(optimizer(weights, lr=0.1), *layers, **settings)
 
 
 def dictionary():
@@ -190,6 +198,81 @@ CALLS = {
     "dictionary, decode": (lambda x: dictionary().decode(x), NO_TENSORS),
     "dictionary, energy": (lambda x: dictionary().energy(x), NO_TENSORS | NON_FINITE),
     "rotation, encoder": (rotated, NO_LAYERS),
+    "rotation, tied": (lambda x: rotated(pair()[0], tied=x), {"text": "yes"}),
+    "rotation, strength": (lambda x: rotated(pair()[0], strength=x), NO_NUMBERS),
+    "head, latents": (lambda x: GaussianHead(3, x), NO_SIZES | {"zero": 0}),
+    "head, covariance": (lambda x: GaussianHead(3, 3, x), {"text": "round", "none": None}),
+    "head, rank": (lambda x: GaussianHead(3, 3, "low_rank", rank=x), {"too large": 4, "zero": 0}),
+    "head, floor": (lambda x: GaussianHead(3, 3, floor=x), NO_NUMBERS | {"zero": 0.0}),
+    "nested, draw": (lambda x: NestedDropout(3, draw=x), {"text": "pixel", "none": None}),
+    "nested, prior of two": (
+        lambda x: NestedDropout(2, x),
+        {"text": "gaussian", "three": [0.2, 0.3, 0.5], "negative": [1.5, -0.5], "sum": [0.5, 0.6]},
+    ),
+    "nested, prefix": (lambda x: NestedDropout(3)(torch.ones(2, 3), prefix=x), {"too long": 4}),
+    "prefix loss, loss": (lambda x: PrefixLoss(x, 4), {"text": "sum"}),
+    "prefix loss, other lengths": (
+        lambda x: PrefixLoss(torch.sum, x),
+        {"zero": [0, 2], "twice": [2, 2], "longest": "8"},
+    ),
+    "prefix loss, other weights": (
+        lambda x: PrefixLoss(torch.sum, [1, 2], weights=x),
+        {"one": [1.0], "negative": [1.0, -1.0], "text": "ab"},
+    ),
+    "prefix loss, samples": (
+        lambda x: PrefixLoss(torch.sum, 4, prior="uniform", samples=x),
+        NO_SIZES | {"zero": 0},
+    ),
+    "prefix loss, samples without prior": (
+        lambda x: PrefixLoss(torch.sum, 4, samples=x),
+        {"two": 2},
+    ),
+    "prefix loss, embeddings": (
+        lambda x: PrefixLoss(torch.sum, 4, embeddings=x),
+        {"zero": 0, "no names": []},
+    ),
+    "prefix loss, truncate": (lambda x: PrefixLoss(torch.sum, 4, truncate=x), {"text": "cut"}),
+    "prefix loss, seed": (lambda x: PrefixLoss(torch.sum, 4, seed=x), {"negative": -1}),
+    "noise, rule": (NoiseVariance, {"text": "guess", "zero": 0.0}),
+    "schedule, start": (lambda x: GeometricSchedule(x, 1.0, 3), NO_NUMBERS | {"zero": 0.0}),
+    "schedule, steps": (lambda x: GeometricSchedule(1.0, 1.0, x), NO_SIZES | {"zero": 0}),
+    "penalty, dropout": (DropoutPenalty, NO_NUMBERS | {"one": 1.0}),
+    "penalty, reduction": (lambda x: DropoutPenalty(0.5, reduction=x), {"text": "none"}),
+    "collapse, tolerance": (lambda x: collapse_report(vae(), rows(), tolerance=x), NO_NUMBERS),
+    "collapse, noise": (
+        lambda x: collapse_report(vae(), rows(), noise_variance=x),
+        without("none", NO_NUMBERS) | {"zero": 0.0},
+    ),
+    "gap, codes": (
+        lambda x: hadamard_gap(linear(4, 6), codes=x, noise_variance=0.1),
+        without("seven features", without("none", NO_TENSORS)) | NON_FINITE,
+    ),
+    "gap, noise": (
+        lambda x: hadamard_gap(linear(4, 6), codes=rows(), noise_variance=x),
+        without("none", NO_NUMBERS) | {"zero": 0.0},
+    ),
+    "gap, jacobian": (
+        lambda x: hadamard_gap(linear(4, 6), codes=rows(), noise_variance=0.1, jacobian=x),
+        {"text": "hutch"},
+    ),
+    "gap, model": (
+        lambda x: hadamard_gap(x, codes=rows(), noise_variance=0.1),
+        {"number": 3, "one number": lambda z: z.sum(), "infinite": lambda z: z / 0.0},
+    ),
+    "gap, inputs": (
+        lambda x: hadamard_gap(vae(), x),
+        {"none": None, "list": [1.0], "one axis": torch.ones(4)},
+    ),
+    "collapse monitor, epochs": (lambda x: CollapseMonitor(rows(), every_n_epochs=x), {"zero": 0}),
+    "collapse monitor, module": (CollapseMonitor(rows()).measure, {"number": 3}),
+    "certificate monitor, family": (
+        lambda x: CertificateMonitor("a", "b", rows(), family=x),
+        {"text": "sparse"},
+    ),
+    "prefix monitor, module": (PrefixMonitor().measure, {"number": 3}),
+    "scalars, report": (collapse_scalars, {"dict": {}}),
+    "scalars, certificate": (certificate_scalars, {"none": None}),
+    "scalars, module": (prefix_scalars, {"number": 3}),
 }
 
 
@@ -202,27 +285,104 @@ def test_a_wrong_argument_raises_a_value_error_with_a_sentence(call):
         assert str(raised.value).rstrip()[-1] in ".)", (call, name, str(raised.value))
 
 
-def test_a_layer_without_sizes_is_refused():
-    with pytest.raises(ValueError, match="LazyLinear"):
-        equalize_layers(torch.nn.LazyLinear(3), linear(3, 4))
+class Encoding(torch.nn.Module):
+    """A model whose `encode` returns anything."""
+
+    def __init__(self, returned):
+        super().__init__()
+        self.encode = returned
 
 
-def test_the_message_names_argument_and_type():
-    with pytest.raises(ValueError, match=r"linear1 is of type Sequential, expected an nn\.Linear"):
-        DropoutPenalty()(torch.nn.Sequential(linear(4, 3)), linear(3, 4))
-    with pytest.raises(ValueError, match="model is of type Sequential, expected an nn"):
-        collapse_report(torch.nn.Sequential(linear(4, 3)), rows())
-    with pytest.raises(ValueError, match="'meta' and the module on 'cpu'"):
-        DropoutPenalty()(*pair(), torch.ones(5, 4, device="meta"))
+def frozen(which):
+    layers = pair()
+    layers[which].requires_grad_(False)
+    return rotated(*layers[:1], decoder=layers[1])
 
 
-def test_an_encoder_that_returns_no_posterior_is_refused():
-    class Plain(torch.nn.Module):
-        def encode(self, x):
-            return x
+TWO = torch.ones(3, 2)
+SENTENCES = {
+    "LazyLinear": lambda: equalize_layers(torch.nn.LazyLinear(3), linear(3, 4)),
+    r"linear1 is of type Sequential, expected an nn\.Linear": lambda: DropoutPenalty()(
+        torch.nn.Sequential(linear(4, 3)), linear(3, 4)
+    ),
+    "model is of type Sequential, expected an nn": lambda: collapse_report(
+        torch.nn.Sequential(linear(4, 3)), rows()
+    ),
+    "'meta' and the module on 'cpu'": lambda: DropoutPenalty()(
+        *pair(), torch.ones(5, 4, device="meta")
+    ),
+    "returned an object of type Tensor without variance": lambda: collapse_report(
+        Encoding(lambda x: x), rows()
+    ),
+    "a pair": lambda: collapse_report(Encoding(lambda x: (x, x, x)), rows()),
+    "a pair|uneven": lambda: collapse_report(Encoding(lambda x: (x, x[:, :1])), rows()),
+    "loader contains one sample": lambda: collapse_report(dictionary(), rows(1)),
+    "no batch": lambda: collapse_report(dictionary(), []),
+    "same hidden units": lambda: equalize_layers(linear(2, 3), linear(2, 3)),
+    "same hidden units|order": lambda: order_dimensions(linear(3, 2), linear(4, 3), TWO),
+    "give linear2 a bias": lambda: equalize_layers(linear(1, 3), torch.nn.Linear(3, 3, bias=False)),
+    "give the target": lambda: certify_dropout(linear(4, 3), linear(3, 5), rows()),
+    "at least two": lambda: order_dimensions(*pair(), rows(1)),
+    "a bias in both layers": lambda: order_dimensions(
+        linear(4, 2), torch.nn.Linear(2, 4, bias=False), rows(), center=True
+    ),
+    "optimum of an autoencoder": lambda: certify_linear(linear(4, 2), linear(2, 3), rows()),
+    "3 latents": lambda: NestedDropout(3)(torch.ones(2, 4)),
+    r"returned shape \(80,\) for 20 rows .* \(20, 4\)": lambda: prefix_losses(
+        rows(), torch.nn.Sequential(linear(4, 4), torch.nn.Flatten(0)), rows()
+    ),
+    "reduction='none'": lambda: prefix_losses(TWO, lambda z: z, TWO, loss=torch.nn.MSELoss()),
+    "lengths of the prefixes": lambda: PrefixLoss(torch.sum),
+    r"shape \(3,\)": lambda: PrefixLoss(torch.sum, [1, 2], prior=[0.2, 0.3, 0.5]),
+    "longest prefix": lambda: PrefixLoss(torch.sum, [5])(rows()),
+    "are missing in the call": lambda: PrefixLoss(torch.dist, 4, embeddings=2)(rows()),
+    "equal numbers": lambda: PrefixLoss(torch.dist, 4, embeddings=2)(rows(), torch.ones(5, 6)),
+    "one number": lambda: PrefixLoss(lambda e: e.sum(1), 4)(rows()),
+    "GaussianHead": lambda: VAE(None, linear(2, 2), None),
+    "only covariance='low_rank' has a rank": lambda: GaussianHead(3, 3, "full", rank=2),
+    "x has shape": lambda: VAE.resnet((1, 8, 8), 2, width=4)(torch.rand(2, 1, 7, 8)),
+    "no attribute noise_variance": lambda: hadamard_gap(linear(4, 6), codes=rows()),
+    "without the methods encode and decode": lambda: hadamard_gap(
+        linear(4, 6), rows(), noise_variance=0.1
+    ),
+    "n_projections=3": lambda: hadamard_gap(
+        linear(4, 6), codes=rows(), noise_variance=0.1, jacobian="sketch", n_projections=3
+    ),
+    "family='linear', expected none": lambda: CertificateMonitor(
+        "a", "b", rows(), rows(), family="linear"
+    ),
+    "outside of a training": lambda: CollapseMonitor().measure(vae()),
+    "no scalar": lambda: scalars_figure([{"epoch": 1.0}]),
+    "gradient of a loss": lambda: RotationAugmented(
+        torch.optim.LBFGS(pair()[0].parameters()), *pair()
+    ),
+    r"torch\.optim": lambda: RotationAugmented("sgd", *pair()),
+    "not a parameter": lambda: RotationAugmented(
+        torch.optim.SGD(linear(2, 2).parameters()), *pair()
+    ),
+    "transposed": lambda: rotated(pair()[0], decoder=linear(3, 9), tied=True),
+    r"encoder\.weight does not require a gradient": lambda: frozen(0),
+    r"decoder\.weight does not require a gradient": lambda: frozen(1),
+} | {
+    f"no longer a rotation|{kind}": lambda kind=kind: rotated(pair()[0], getattr(torch.optim, kind))
+    for kind in ("Adam", "AdamW", "NAdam", "RMSprop", "Adagrad", "Adadelta", "Adamax", "Rprop")
+}
 
-    with pytest.raises(ValueError, match="returned an object of type Tensor without variance"):
-        collapse_report(Plain(), rows())
+
+@pytest.mark.parametrize("words", SENTENCES)
+def test_the_message_says_what_is_wrong(words):
+    with pytest.raises(ValueError, match=words.partition("|")[0]):
+        SENTENCES[words]()
+
+
+def test_settings_of_two_layers_and_diverged_ones():
+    encoder, decoder = pair()
+    groups = [{"params": [encoder.weight], "lr": 0.1}, {"params": [decoder.weight]}]
+    with pytest.raises(ValueError, match="different settings"):
+        RotationAugmented(torch.optim.SGD(groups, lr=0.2), encoder, decoder, tied=True)
+    decoder.weight.data[0, 0] = torch.inf
+    with pytest.raises(ValueError, match="diverged"):
+        order_dimensions(encoder, decoder, rows())
 
 
 @pytest.mark.parametrize("dtype", [torch.int64, torch.float64, torch.float16, torch.bool])

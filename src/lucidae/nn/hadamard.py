@@ -258,7 +258,8 @@ def _noise_variance(model: Any, given: float | None) -> float:
             f"model is of type {type(model).__name__} and has no attribute noise_variance: give "
             "noise_variance, the variance of the Gaussian noise of the decoder."
         )
-    return check_number(float(found), "noise_variance", low=0.0, open_low=True)
+    found = float(found) if given is None else found  # that of a model may be a tensor
+    return check_number(found, "noise_variance", low=0.0, open_low=True)
 
 
 def _decoder_and_codes(model: Any, x: Any, codes: Any) -> tuple[Callable[[Tensor], Tensor], Tensor]:
