@@ -330,6 +330,18 @@ def test_weights_that_are_computed_are_factorised_as_they_are():
     torch.testing.assert_close(found.apply(normed)(x), expected.apply(model)(x))
 
 
+@pytest.mark.parametrize("dropout", [0.0, 0.2])
+def test_replaced_layers_have_a_weight_for_code_that_reads_it(dropout):
+    seeded(0)
+    linear, conv = nn.Linear(12, 12), nn.Conv2d(6, 8, 3)
+    x, images = torch.randn(60, 12), torch.randn(20, 6, 7, 7)
+    small = compress.plan(linear, x, budget=0.7, dropout=dropout).apply(linear).eval()
+    torch.testing.assert_close(nn.functional.linear(x, small.weight, small.bias), small(x))
+    small = compress.plan(conv, images, budget=0.7, dropout=dropout).apply(conv).eval()
+    expected = nn.functional.conv2d(images, small.weight, small.bias)
+    torch.testing.assert_close(small(images), expected)
+
+
 def test_transformer_encoder_has_no_fast_path_around_the_layers():
     seeded(0)
     layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)

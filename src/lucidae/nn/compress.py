@@ -170,7 +170,7 @@ class CompressionPlan:
         >>> model = torch.nn.Sequential(torch.nn.Linear(32, 32), torch.nn.Tanh())
         >>> compress.plan(model, torch.randn(200, 32), budget=0.5).apply(model)
         Sequential(
-          (0): Sequential(
+          (0): LowRankLayer(
             (0): Linear(in_features=32, out_features=7, bias=False)
             (1): Linear(in_features=7, out_features=32, bias=True)
           )
@@ -318,8 +318,7 @@ def plan(
     -----
     Layers that share one weight get one factorisation with biases of their own. A layer stays
     dense, with a note, if its weight is also used elsewhere (as an embedding), if it is not called
-    or its outputs do not vary; and without a note where no smaller rank is worth its cost. Code
-    that reads the ``weight`` of a layer instead of calling it needs that layer to be dense.
+    or its outputs do not vary; and without a note where no smaller rank is worth its cost.
 
     The certificate is about the sum of the errors of the layers, not about the loss of the
     network, which is measured beside it.

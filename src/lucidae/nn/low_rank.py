@@ -270,8 +270,27 @@ def _pooled(moments: Sequence[Moment], importance: Vector) -> Tensor:
 # --- modules ------------------------------------------------------------------------------------
 
 
+class LowRankLayer(nn.Sequential):
+    """Two layers in place of one, with dropout between them if there is any.
+
+    Some code reads the weight of a layer, if only its dtype: it gets the product of both weights.
+    """
+
+    @property
+    def weight(self) -> Tensor:
+        """Weight of one layer that computes the same."""
+        first, last = self[0].weight, self[-1].weight
+        return (last.flatten(1) @ first.flatten(1)).reshape(len(last), *first.shape[1:])
+
+    @property
+    def bias(self) -> Tensor:
+        """Bias of one layer that computes the same."""
+        first, last = self[0], self[-1]
+        return last.bias if first.bias is None else last.bias + last.weight.flatten(1) @ first.bias
+
+
 def replacement(layer: Any, factors: LowRankFactors, dropout: float) -> Any:
-    """Return two layers, with dropout between them if there is any, in place of a layer."""
+    """Return the `LowRankLayer` with given factors in place of a layer."""
     matrix, rank = matrix_of(layer), len(factors.first)
     expected = (len(factors.second), factors.first.shape[1])
     if matrix is None or tuple(matrix.shape) != expected:
@@ -297,7 +316,7 @@ def replacement(layer: Any, factors: LowRankFactors, dropout: float) -> Any:
         values[first.bias] = factors.hidden
     for parameter, value in values.items():
         parameter.data.copy_(value.reshape(parameter.shape))
-    pair = nn.Sequential(first, *[nn.Dropout(dropout)] * hidden, second)
+    pair = LowRankLayer(first, *[nn.Dropout(dropout)] * hidden, second)
     return pair.train(layer.training).requires_grad_(layer.weight.requires_grad)
 
 
