@@ -1,16 +1,13 @@
 """Moments of rows [x | y], and the exact reduction of correlated inputs to white inputs.
 
-x are the inputs, y the outputs, U and V the outgoing and incoming weights of the hidden units, with
-columns uᵢ and vᵢ, and λ is the strength of dropout. Let C = E[xxᵀ] = LLᵀ, V' = LᵀV and M =
-E[yxᵀ]L⁻ᵀ. Then vᵢᵀC vᵢ = ‖v'ᵢ‖², and completing the square in E‖y − UVᵀx‖² gives the expected
-dropout loss ‖M − UV'ᵀ‖² + λΣ‖uᵢ‖²‖v'ᵢ‖² plus the constant E‖y‖² − ‖M‖². If C is singular, the
-reduction works on its range.
+Let C = E[xxᵀ] = LLᵀ, V' = LᵀV and M = E[yxᵀ]L⁻ᵀ. Then vᵢᵀC vᵢ = ‖v'ᵢ‖², and completing the square
+in E‖y − UVᵀx‖² gives the expected dropout loss ‖M − UV'ᵀ‖² + λΣ‖uᵢ‖²‖v'ᵢ‖² plus the constant E‖y‖²
+− ‖M‖². If C is singular, the reduction works on its range.
 
-If M is computed from C, its errors are of the order ε·cond(C), with the rounding unit ε. If that is
-too much and the rows are available, they are factorised instead of their moment: `row_root` returns
-F with FᵀF = E[(x, y)(x, y)ᵀ], whose columns are F_x and F_y. From the singular value decomposition
-F_x = PSWᵀ follow M = F_yᵀP and the whitening matrix B = WS⁻¹ (x' = Bᵀx), with errors of the order
-ε·√cond(C).
+If M is computed from C, its errors are of the order ε·cond(C). If that is too much and the rows are
+available, they are factorised instead of their moment: `row_root` returns F with FᵀF = E[(x, y)(x,
+y)ᵀ], whose columns are F_x and F_y. From the singular value decomposition F_x = PSWᵀ follow M =
+F_yᵀP and the whitening matrix B = WS⁻¹ (x' = Bᵀx), with errors of the order ε·√cond(C).
 """
 
 from __future__ import annotations
@@ -86,10 +83,7 @@ ROOT_ROWS = 4096
 
 
 def joint_moment(X: Any, Y: Any, weights: Array | None = None) -> SecondMoment:
-    """Return the second moment of the rows of [X | Y], inputs X and outputs Y side by side.
-
-    A sparse X stays sparse. The rows are weighted with `weights` if given.
-    """
+    """Return the second moment of the rows of [X | Y]; a sparse X stays sparse."""
     Y = checked_columns(X, Y)
     starts = [start for start in range(0, X.shape[0], BLOCK_ROWS) if _has_weight(weights, start)]
     blocks = (_block(X, Y, weights, start) for start in starts)
@@ -99,11 +93,7 @@ def joint_moment(X: Any, Y: Any, weights: Array | None = None) -> SecondMoment:
 
 
 def checked_columns(X: Any, Y: Any) -> Array:
-    """Return the targets Y as columns of numbers.
-
-    An error is raised if Y does not have as many rows as X, or if the squares of its entries
-    overflow.
-    """
+    """Return the targets Y as columns; as many rows as X, and no squares that overflow."""
     Y = as_columns(Y)
     if Y.shape[0] != X.shape[0]:
         raise ValueError(
@@ -121,9 +111,7 @@ def checked_columns(X: Any, Y: Any) -> Array:
 def _refuse_underflow(moment: SecondMoment, X: Any, Y: Array, weights: Array | None) -> None:
     """Raise an error if a column is not constant, but the squares of its entries underflow.
 
-    The columns are those of the inputs X and the outputs Y, and `moment` is the second moment of
-    their rows with the frequencies `weights`. `SecondMoment` itself tests only the sum over all
-    columns, in which one column may be negligible.
+    `SecondMoment` itself tests only the sum over all columns, in which one may be negligible.
     """
     tiny = np.flatnonzero(to_numpy(diagonal(moment.squares)) < SMALLEST_ENERGY)
     mean = to_numpy(moment.mean)
@@ -149,10 +137,7 @@ def as_columns(Y: Any) -> Array:
 
 
 def _block(X: Any, Y: Array, weights: Array | None, start: int) -> SecondMoment:
-    """Return the second moment of `BLOCK_ROWS` rows of [X | Y], from row `start` on.
-
-    X are the inputs and Y the outputs, side by side.
-    """
+    """Return the second moment of `BLOCK_ROWS` rows of [X | Y], from row `start` on."""
     rows = slice(start, start + BLOCK_ROWS)
     part = None if weights is None else weights[rows]
     if scipy.sparse.issparse(X):
@@ -173,11 +158,7 @@ def row_problem(
     *,
     centered: bool,
 ) -> LinearProblem:
-    """Return the second moments of rows [x | y], and a triangular factor if ill-conditioned.
-
-    x are the inputs and y the outputs. The factor is that of a QR factorisation of the rows. It is
-    added (as `root`) if the condition number of the second moment of x exceeds `CONDITION`.
-    """
+    """Return the problem of rows [x | y], with a triangular factor if C is ill-conditioned."""
     problem = LinearProblem.from_moment(moment, X.shape[1], centered=centered)
     precision = machine_epsilon(X.data if scipy.sparse.issparse(X) else X)
     problem = resolved(problem, moment, precision, centered=centered)
@@ -190,11 +171,9 @@ def row_problem(
 def resolved(
     problem: LinearProblem, moment: Any, precision: float, *, centered: bool
 ) -> LinearProblem:
-    """Return second moments with the size of the rounding errors of their inputs (`resolution`).
+    """Return a problem with the size of the rounding errors of its inputs (`resolution`).
 
-    `problem` are the second moments, `precision` is the rounding unit of the dtype of the inputs,
-    and `moment` the second moment of the rows [x | y], or their mean
-    (`lucidae.dropout.wide.RowMean`). If `centered`, the mean was subtracted from the rows.
+    `precision` is the rounding unit of their dtype, `moment` a `SecondMoment` or a `RowMean`.
     """
     xp, size = namespace(moment.mean), problem.cross.shape[1]
     mean = moment.mean if centered else 0.0 * moment.mean
@@ -204,16 +183,14 @@ def resolved(
 
 
 def ridged(problem: LinearProblem, penalty: float) -> LinearProblem:
-    """Return second moments whose loss contains the ridge penalty ρ‖UVᵀ‖², ρ being `penalty`.
+    """Return second moments whose loss contains the ridge penalty ρ‖UVᵀ‖².
 
-    x are the inputs, y the outputs, and UVᵀ the coefficients of the network. ρ‖B‖² is the squared
-    error of coefficients B on the additional inputs √ρ e₁, √ρ e₂, …, with the unit vectors eⱼ and
-    the outputs zero. C = E[xxᵀ] becomes C + ρI, and E[yxᵀ] does not change, so that everything
-    known about least squares and dropout holds for the new problem. With dropout the units are
-    dropped for these inputs too: the loss is the expectation of error plus penalty. Constant inputs
-    have zero coefficients in any case and get no additional row. If C is not formed because there
-    are fewer rows than features, orthonormal directions that span the rows take the place of the
-    unit vectors, because optimal coefficients are zero outside of their span.
+    ρ‖B‖² is the squared error of coefficients B on the additional inputs √ρ e₁, √ρ e₂, … with the
+    outputs zero. C becomes C + ρI, and E[yxᵀ] does not change, so that everything known about least
+    squares and dropout holds for the new problem: with dropout the units are dropped for these
+    inputs too. Constant inputs have zero coefficients in any case and get no additional row. If C
+    is not formed, orthonormal directions that span the rows take the place of the unit vectors,
+    because optimal coefficients are zero outside of their span.
     """
     if penalty == 0.0:
         return problem
@@ -236,7 +213,7 @@ def ridged(problem: LinearProblem, penalty: float) -> LinearProblem:
 
 
 def squares_of_columns(problem: LinearProblem) -> Array:
-    """Return the mean square of each input, from the second moments of inputs and outputs."""
+    """Return the mean square of each input."""
     if problem.rows is not None:
         return problem.rows.squares
     if problem.inputs is not None:
@@ -250,11 +227,9 @@ def row_root(
 ) -> Array:
     """Return the triangular factor F of the rows [x | y], for which FᵀF is their second moment.
 
-    A row contains inputs x and outputs y side by side; F is the factor R of a QR factorisation.
     Blocks of rows are joined to the factor of the rows before them and factorised again, so that
-    only one block is dense at a time. If `centered`, the mean is subtracted; it is stored as a sum
-    of two vectors, which are subtracted one after the other to preserve deviations that are far
-    smaller than the mean.
+    only one block is dense at a time. The mean is the sum of two vectors, which are subtracted one
+    after the other to preserve deviations that are far smaller than the mean.
     """
     size = moment.n_features
     step = max(ROOT_ROWS, 2 * size)
@@ -289,17 +264,14 @@ def _triangle(rows: Array) -> Array:
 
 
 def _has_weight(weights: Array | None, start: int) -> bool:
-    """Tell whether the `BLOCK_ROWS` rows from `start` on have a positive total weight.
-
-    Without positive weight the mean of these rows is not defined.
-    """
+    """Tell whether `BLOCK_ROWS` rows have a positive weight; without it they have no mean."""
     if weights is None:
         return True
     return bool(namespace(weights).any(weights[start : start + BLOCK_ROWS] > 0))
 
 
 def take_rows(values: Any, rows: np.ndarray[Any, Any]) -> Any:
-    """Return the rows with the given indices of an array of any library, or of a sparse matrix."""
+    """Return the rows with the given indices of an array of any library, or a sparse matrix."""
     if scipy.sparse.issparse(values):
         return values[rows]
     xp = namespace(values)
@@ -308,21 +280,12 @@ def take_rows(values: Any, rows: np.ndarray[Any, Any]) -> Any:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Whitened:
-    """A problem for white inputs x', and the maps between weights for x and for x'.
+    """A problem for white inputs x', and the maps between weights for x and for x'."""
 
-    x are the original inputs, y the outputs, and x' are inputs transformed so that their second
-    moment is the identity (white).
-    """
-
-    # (d1, q): the least-squares map M from x' to y, where q is the rank of C = E[xxᵀ]
-    matrix: Array
-    # (d2, q): the whitening matrix B: x' = Bᵀx has the identity as second moment, and incoming
-    # weights V' for x' are V = BV' for x
-    lift: Array | None
-    # (d2, q): L with C = LLᵀ, so that V' = LᵀV; None if the inputs are white already
-    lower: Array | None
-    # E‖y‖² − ‖M‖²: the loss of least squares, a lower bound of the loss of all weights
-    floor: float
+    matrix: Array  # (d1, q): the least-squares map M from x' to y; q is the rank of C
+    lift: Array | None  # (d2, q): the whitening matrix B, V = BV'; None if x is white already
+    lower: Array | None  # (d2, q): L with C = LLᵀ, V' = LᵀV
+    floor: float  # E‖y‖² − ‖M‖², the loss of least squares
 
     def raise_weights(self, weights: Weights) -> Weights:
         """Return weights for white inputs as weights for the original inputs."""
@@ -340,8 +303,7 @@ class Whitened:
 def whiten(problem: LinearProblem) -> Whitened:
     """Return a problem with its inputs transformed so that their second moment is the identity.
 
-    Directions in which the inputs do not vary are removed, and a constant input has the weight
-    zero.
+    Directions in which the inputs do not vary are removed; a constant input has the weight zero.
     """
     if problem.rows is not None:
         return _whiten_wide(problem.rows)
@@ -363,8 +325,7 @@ def whiten(problem: LinearProblem) -> Whitened:
 def _without_constants(directions: Array, variances: Array) -> Array:
     """Return directions (columns) whose entries for constant inputs are set to exactly zero.
 
-    `variances` are those of the inputs. Otherwise rounding errors would give constant inputs
-    weights that depend on their units.
+    Otherwise rounding errors would give constant inputs weights that depend on their units.
     """
     return directions * namespace(variances).astype(variances > 0, variances.dtype)[:, None]
 
@@ -380,9 +341,8 @@ def _is_graded(inputs: Array) -> bool:
 def _whiten_standardised(problem: LinearProblem) -> Whitened:
     """Return the problem for white inputs, from features divided by their standard deviations.
 
-    An entry cᵢⱼ of the second moment of the original inputs has an error of the order ε√(cᵢᵢcⱼⱼ),
-    with the rounding unit ε. For standardised features all errors have the same size, so that a
-    feature of small scale is as accurate as one of large scale.
+    An entry cᵢⱼ of C has an error of the order ε√(cᵢᵢcⱼⱼ). For standardised features all errors
+    have the same size, so that a feature of small scale is as accurate as one of large scale.
     """
     xp, inputs = namespace(problem.inputs), problem.inputs
     deviations = xp.sqrt(xp.clip(diagonal(inputs), 0.0, None))
@@ -397,12 +357,10 @@ def _whiten_standardised(problem: LinearProblem) -> Whitened:
 
 
 def _in_range(lift: Array, lower: Array) -> Array:
-    """Return the whitening matrix B (`lift`), projected on the range of the second moment C.
+    """Return the whitening matrix B, projected on the range of C = LLᵀ; L is `lower`.
 
-    C = LLᵀ is the second moment of the inputs, and L is `lower`. Incoming weights are products with
-    B and must be zero outside the range of C. If C is singular, this holds only after the
-    projection, because the inputs were divided by their standard deviations before B was computed.
-    CB does not change.
+    Incoming weights are products with B and must be zero outside the range of C. If C is singular,
+    this holds only after the projection, because the inputs were standardised. CB does not change.
     """
     if lower.shape[0] == lower.shape[1]:
         return lift
@@ -414,9 +372,8 @@ def _in_range(lift: Array, lower: Array) -> Array:
 def _whiten_rows(problem: LinearProblem) -> Whitened:
     """Return the problem for white inputs, from the triangular factor F of the rows [x | y].
 
-    Let D be the diagonal matrix of standard deviations of the inputs x. With the singular value
-    decomposition F_x = PSWᵀD of the columns F_x of F that belong to the inputs, C = E[xxᵀ] =
-    DWS²WᵀD, so that C = LLᵀ with L = DWS, and the whitening matrix is B = D⁻¹WS⁻¹.
+    With the standard deviations D of the inputs and F_x = PSWᵀD, C = DWS²WᵀD = LLᵀ with L = DWS,
+    and the whitening matrix is B = D⁻¹WS⁻¹.
     """
     root, size = problem.root, problem.cross.shape[1]
     assert root is not None
@@ -464,12 +421,11 @@ def _whiten_wide(rows: WideRows) -> Whitened:
 
 
 def _gram_svd(rows: Array) -> tuple[Array, Array, Array] | None:
-    """Return P, S and W of the singular value decomposition A = PSWᵀ of few rows A, from AAᵀ.
+    """Return P, S and W of A = PSWᵀ for few rows A, from the eigenvectors of AAᵀ.
 
-    P and S² are the eigenvectors and eigenvalues of AAᵀ on the range of A, and W = AᵀPS⁻¹, which
-    costs less than a decomposition of A. The errors are of the order ε·cond(AAᵀ), with the rounding
-    unit ε. The result is None if the condition number exceeds `GRAM_CONDITION`, or if A does not
-    have fewer rows than columns.
+    W = AᵀPS⁻¹ costs less than a decomposition of A, with errors of the order ε·cond(AAᵀ). The
+    result is None if the condition number exceeds `GRAM_CONDITION`, or if A does not have fewer
+    rows than columns.
     """
     n, m = rows.shape
     if n >= m or n < FEWEST_GRAM_ROWS:
@@ -488,12 +444,10 @@ def _gram_svd(rows: Array) -> tuple[Array, Array, Array] | None:
 def input_range(
     inputs: Array, resolution: float = 0.0, leading: int | None = None
 ) -> tuple[Array, Array]:
-    """Return standard deviations of the inputs x along principal axes of their range, and the axes.
+    """Return standard deviations of the inputs along principal axes of their range, and the axes.
 
-    The range is spanned by the directions in which x varies. The deviations are descending. The
-    range of constant inputs is empty; it is represented by one axis of standard deviation zero, so
-    that all shapes stay positive. Standard deviations of at most `resolution` count as zero. If
-    `leading` is given, at most this number of axes is returned, those of the largest deviations.
+    The range of constant inputs is empty; it is represented by one axis of deviation zero, so that
+    all shapes stay positive. Deviations of at most `resolution` count as zero.
     """
     xp = namespace(inputs)
     if leading is None or leading >= inputs.shape[0]:
@@ -512,24 +466,15 @@ def principal_problem(
 ) -> tuple[Whitened, tuple[Array, Array, Array]]:
     """Return an autoencoder's problem for white inputs, and the SVD of its least-squares map M.
 
-    White inputs have the identity as second moment, and M maps them to the outputs, which are the
-    original inputs x. The SVD is returned as a triple: left singular vectors, singular values, and
-    right singular vectors transposed. With the eigendecomposition C = E[xxᵀ] = QΛQᵀ the map is M =
-    QΛ^½: its left singular vectors are the eigenvectors of C, its singular values the standard
-    deviations, so that one eigendecomposition is enough. If `leading` is given, M is replaced by
-    its part that belongs to this number of leading singular values.
+    With C = QΛQᵀ the map is M = QΛ^½: one eigendecomposition is enough. If `leading` is given, M is
+    replaced by its part of this number of leading singular values.
     """
     scales, directions = input_range(inputs, leading=leading)
     return principal_map(scales, _without_constants(directions, diagonal(inputs)))
 
 
 def principal_map(scales: Array, directions: Array) -> tuple[Whitened, tuple[Array, Array, Array]]:
-    """Return an autoencoder's problem for white inputs and the SVD of its least-squares map.
-
-    `scales` are the standard deviations of the rows along their leading principal axes, which are
-    the columns of `directions`. The SVD is a triple of left singular vectors, singular values, and
-    transposed right singular vectors.
-    """
+    """Return what `principal_problem` does, from leading deviations and principal axes."""
     matrix = directions * scales
     white = Whitened(matrix, directions / _nonzero(scales), matrix, 0.0)
     return white, (directions, scales, eye_like(scales.shape[0], scales))
@@ -541,9 +486,5 @@ def _nonzero(scales: Array) -> Array:
 
 
 def _floor(problem: LinearProblem, matrix: Array) -> float:
-    """Return the loss of least squares, E‖y‖² − ‖M‖².
-
-    y are the outputs, and M (`matrix`) is the least-squares map for white inputs, whose second
-    moment is the identity.
-    """
+    """Return the loss of least squares, E‖y‖² − ‖M‖²."""
     return max(problem.energy - scalar(squared_norm(matrix)), 0.0)

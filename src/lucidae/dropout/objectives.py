@@ -46,10 +46,7 @@ class Weights(NamedTuple):
 
 
 def check_hidden_units(left: Array, right: Array) -> None:
-    """Raise an error unless outgoing and incoming weights have the same number of hidden units.
-
-    Both (`left` and `right`) have one column per hidden unit.
-    """
+    """Raise an error unless U and V have one column per hidden unit each."""
     if left.shape[1] != right.shape[1]:
         raise ValueError(
             f"U has {left.shape[1]} columns and V has {right.shape[1]}, expected equal numbers, "
@@ -164,10 +161,7 @@ class LinearProblem:
 
     @classmethod
     def from_second(cls, second: Array, n_features: int) -> Self:
-        """Return the `LinearProblem` of rows [x | y] (inputs, outputs) from their second moment.
-
-        The first `n_features` columns of a row are the inputs x.
-        """
+        """Return the problem of rows [x | y], x of `n_features` columns, from E[(x, y)(x, y)ᵀ]."""
         outputs = second[n_features:, n_features:]
         return cls(
             second[n_features:, :n_features],
@@ -185,22 +179,20 @@ class LinearProblem:
         centered: bool = True,
         root: Array | None = None,
     ) -> Self:
-        """Return the `LinearProblem` of rows [x | y] (inputs, outputs) from a `SecondMoment`.
+        """Return the problem of rows [x | y] from their `SecondMoment`.
 
-        The first `n_features` columns of a row are the inputs x. If `centered`, the mean is
-        subtracted from the rows. This corresponds to a network with a bias in both layers: the
-        optimal biases remove the means of the hidden units and of the outputs. `root` is the
-        triangular factor of the rows, if it was computed.
+        If `centered`, the mean is subtracted: optimal biases of both layers remove the means of the
+        hidden units and of the outputs.
         """
         problem = cls.from_second(_second(moment, centered), n_features)
         return replace(problem, root=root, n_rows=moment.weight - centered)
 
     @classmethod
     def from_root(cls, root: Array, n_features: int, n_rows: float | None = None) -> Self:
-        """Return the `LinearProblem` of few rows [x | y] with many features, without E[xxᵀ].
+        """Return the problem of few rows [x | y] with many features, without E[xxᵀ].
 
         `root` is a matrix F with FᵀF = E[(x, y)(x, y)ᵀ], such as the centred rows divided by the
-        square root of their number. Its first `n_features` columns belong to the inputs x.
+        square root of their number.
         """
         inward, outward = root[:, :n_features], root[:, n_features:]
         outputs = outward.mT @ outward
@@ -217,22 +209,19 @@ class LinearProblem:
 
     @classmethod
     def autoencoder(cls, moment: SecondMoment, *, centered: bool = True) -> Self:
-        """Return the `LinearProblem` whose output is its input x, from the second moment of x.
-
-        If `centered`, the mean of x is subtracted.
-        """
+        """Return the problem whose output is its input x, from the second moment of x."""
         second = _second(moment, centered)
         return cls(second, second, scalar(trace(second)), n_rows=moment.weight - centered)
 
     @property
     def is_white(self) -> bool:
-        """Whether the second moment of the inputs is the identity, up to `WHITE`."""
+        """Whether E[xxᵀ] is the identity, up to `WHITE`."""
         if self.inputs is None:
             return self.root is None and self.rows is None
         return largest(self.inputs - eye_like(self.inputs.shape[0], self.inputs)) <= WHITE
 
     def through_inputs(self, right: Array) -> Array:
-        """Return C V for the second moment C of the inputs and incoming weights V (`right`)."""
+        """Return C V for incoming weights V."""
         if self.rows is not None:
             return self.rows.back(self.rows.times(right)) + self.rows.ridge * right
         if self.inputs is not None:
@@ -259,10 +248,7 @@ def _checked_energy(matrix: Array) -> float:
 
 
 def _second(moment: SecondMoment, centered: bool) -> Array:
-    """Return the second moment about the mean if `centered`, otherwise about zero.
-
-    Constant columns have no variance, not even that of rounding errors.
-    """
+    """Return the second moment about the mean or about zero; constant columns have no variance."""
     if not centered:
         return second_about(moment, 0.0)
     second = moment.covariance
@@ -273,8 +259,8 @@ def _second(moment: SecondMoment, centered: bool) -> Array:
 def varying(variances: Array, mean: Array) -> Array:
     """Return 1 for each column that varies and 0 for each that is constant.
 
-    A column is constant if its standard deviation is at most CONSTANT times its mean: the mean of
-    equal numbers has such an error, so that they seem to vary.
+    The mean of equal numbers has an error of up to CONSTANT times itself, so that they seem to
+    vary.
     """
     xp = namespace(variances)
     deviations = xp.sqrt(xp.where(variances > 0, variances, 0.0 * variances))
@@ -284,10 +270,10 @@ def varying(variances: Array, mean: Array) -> Array:
 def data_resolution(precision: float, deviations: Array, mean: Array) -> float:
     """Return the standard deviation that rounding gives to directions of constant inputs.
 
-    The inputs are standardised, and `precision` is the rounding unit ε of their dtype. An input of
-    mean square q and standard deviation d has rounding errors of up to ε√q/(2d), so that no
-    direction has more than ε/2 · √(Σ q/d²) by rounding alone; four times this is returned. The
-    result is 0 for double precision, whose rounding errors are those of the computation.
+    The inputs are standardised. With the rounding unit ε of their dtype, an input of mean square q
+    and standard deviation d has rounding errors of up to ε√q/(2d), so that no direction has more
+    than ε/2 · √(Σ q/d²) by rounding alone; four times this is returned. It is 0 for double
+    precision, whose rounding errors are those of the computation.
     """
     if precision <= SINGLE:
         return 0.0
@@ -298,10 +284,7 @@ def data_resolution(precision: float, deviations: Array, mean: Array) -> float:
 
 
 def second_about(moment: SecondMoment, center: Any) -> Array:
-    """Return the second moment E[(z − c)(z − c)ᵀ] of rows z about a point c (`center`).
-
-    It is computed as Cov z + (z̄ − c)(z̄ − c)ᵀ from the mean z̄.
-    """
+    """Return E[(z − c)(z − c)ᵀ] = Cov z + (z̄ − c)(z̄ − c)ᵀ of rows z about a point c."""
     shift = moment.mean - center
     with np.errstate(over="ignore"):
         second = moment.covariance + shift[:, None] * shift[None, :]
@@ -343,10 +326,7 @@ class DropoutObjective:
     strength: Any
 
     def loss(self, weights: Weights) -> Array:
-        """Return the mean squared error E‖y − UVᵀx‖² of the network without dropout.
-
-        x are the inputs and y the outputs; U and V are the outgoing and incoming `weights`.
-        """
+        """Return the mean squared error E‖y − UVᵀx‖² of the network without dropout."""
         left, right = weights
         if self.problem.rows is not None:
             return self.problem.rows.loss(left, right)
@@ -360,11 +340,7 @@ class DropoutObjective:
         return self.problem.energy - 2 * agreement + fitted
 
     def importance(self, weights: Weights) -> Array:
-        """Return the importance score ‖uᵢ‖ √(vᵢᵀC vᵢ) of every hidden unit i.
-
-        uᵢ and vᵢ are its outgoing and incoming weights, and C is the second moment of the inputs
-        (Mianjy et al. 2018, section 6).
-        """
+        """Return the importance score ‖uᵢ‖ √(vᵢᵀC vᵢ) of every hidden unit (section 6)."""
         xp = namespace(weights.left)
         if self.problem.rows is not None:
             incoming = self.problem.rows.incoming(weights.right)
@@ -377,20 +353,16 @@ class DropoutObjective:
         return xp.sqrt(xp.clip(incoming, 0.0, None)) * xp.sqrt(outgoing)
 
     def regularizer(self, weights: Weights) -> Array:
-        """Return the penalty that dropout adds to the loss: strength λ times squared path norm.
-
-        The squared path norm is Σᵢ ‖uᵢ‖² vᵢᵀC vᵢ, with the outgoing and incoming weights uᵢ and vᵢ
-        of the hidden units and the second moment C of the inputs.
-        """
+        """Return the penalty λ Σᵢ ‖uᵢ‖² vᵢᵀC vᵢ that dropout adds to the loss."""
         scores = self.importance(weights)
         return self.strength * namespace(scores).sum(scores * scores, axis=-1)
 
     def value(self, weights: Weights) -> Array:
-        """Return the expected dropout loss: the loss without dropout plus dropout's penalty."""
+        """Return the expected dropout loss."""
         return self.loss(weights) + self.regularizer(weights)
 
     def gradient(self, weights: Weights) -> Weights:
-        """Return the gradient of the expected dropout loss with respect to both layers' weights."""
+        """Return the gradient of the expected dropout loss."""
         # The regulariser loads the diagonals of both Gram matrices by 1 + λ, since
         # ∂/∂uᵢ of ‖uᵢ‖² vᵢᵀC vᵢ is 2uᵢ (VᵀCV)ᵢᵢ, and ∂/∂vᵢ is 2C vᵢ (UᵀU)ᵢᵢ.
         left, right = weights
@@ -402,11 +374,7 @@ class DropoutObjective:
         return Weights(2 * on_left, 2 * on_right)
 
     def hessian_product(self, weights: Weights, direction: Weights) -> Weights:
-        """Return the product of the Hessian of the expected dropout loss with a direction.
-
-        The Hessian is taken at `weights`; the direction and the product have the shapes of the
-        weights.
-        """
+        """Return the Hessian of the expected dropout loss at `weights` times a direction."""
         # The derivative of the gradient U·D(VᵀCV) − E[yxᵀ]V along (Z_U, Z_V), by the product
         # rule; D(G) = G + λ diag(G) is linear, so the change of a Gram matrix VᵀCV, which is
         # VᵀCZ_V + (VᵀCZ_V)ᵀ, passes through D like the matrix itself. The other part is the same
@@ -429,47 +397,36 @@ class DropoutObjective:
         return Weights(2 * on_left, 2 * on_right)
 
     def tied_value(self, factor: Array) -> Array:
-        """Return the expected dropout loss f(U, U) of tied weights U (`factor`).
-
-        For white inputs (of identity second moment) this is Mianjy et al. 2018, Problem 4.
-        """
+        """Return f(U, U); for white inputs, Mianjy et al. 2018, Problem 4."""
         return self.value(Weights(factor, factor))
 
     def tied_gradient(self, factor: Array) -> Array:
-        """Return the gradient of the loss f(U, U) of tied weights with respect to U (`factor`)."""
+        """Return the gradient of f(U, U)."""
         on_left, on_right = self.gradient(Weights(factor, factor))
         return on_left + on_right
 
     def tied_hessian_product(self, factor: Array, direction: Array) -> Array:
-        """Return the Hessian of the loss f(U, U) of tied weights U (`factor`) times a direction."""
+        """Return the Hessian of f(U, U) times a direction."""
         on_left, on_right = self.hessian_product(
             Weights(factor, factor), Weights(direction, direction)
         )
         return on_left + on_right
 
     def stationarity(self, weights: Weights) -> Array:
-        """Return the norm of the gradient of the loss, divided by 2‖E[yxᵀ]‖ ‖(U, V)‖.
+        """Return the norm of the gradient divided by 2‖E[yxᵀ]‖ ‖(U, V)‖.
 
-        x are the inputs, y the outputs, U and V the outgoing and incoming weights. The result is
-        dimensionless: about 1 at a small random start, 0 at a critical point.
+        It is about 1 at a small random start, 0 at a critical point.
         """
         return self._relative(self.gradient(weights), weights, 2.0)
 
     def tied_stationarity(self, factor: Array) -> Array:
-        """Return the norm of the gradient of the tied loss, divided by 4‖E[yxᵀ]‖ ‖U‖.
-
-        x are the inputs, y the outputs and U (`factor`) the weights that both layers share. The
-        factor is 4 instead of 2, as in `stationarity`, because both layers contribute to the
-        gradient.
-        """
+        """Return the norm of the tied gradient divided by 4‖E[yxᵀ]‖ ‖U‖."""
         return self._relative((self.tied_gradient(factor),), (factor,), 4.0)
 
     def _relative(self, slope: Sequence[Array], point: Sequence[Array], factor: float) -> Array:
-        """Return the norm of a gradient, relative to the size of data and weights.
+        """Return ‖slope‖ / (factor · ‖E[yxᵀ]‖ · ‖point‖).
 
-        The norm of `slope` is divided by factor · ‖E[yxᵀ]‖ · norm of the weights `point`, with
-        inputs x and outputs y. The gradient is divided first: its square would overflow for outputs
-        beyond 1e100.
+        The gradient is divided first: its square would overflow for outputs beyond 1e100.
         """
         top = largest(self.problem.cross)
         size = top * scalar(squared_norm(self.problem.cross / top)) ** 0.5 if top > 0 else 1.0
@@ -480,30 +437,22 @@ class DropoutObjective:
         return xp.sqrt(steepness) / (scale if top > 0 else xp.ones_like(scale))
 
     def _through_root(self, right: Array) -> Array:
-        """Return F_x V for incoming weights V (`right`) and the triangular factor F of the rows.
+        """Return F_x V, whose squared column norms are vᵢᵀC vᵢ.
 
-        F_x are the columns of F that belong to the inputs. The squared norm of column i of the
-        result is vᵢᵀC vᵢ, with the incoming weights vᵢ of unit i and the second moment C = F_xᵀF_x
-        of the inputs. This is more accurate than computing it from C, because F is not squared.
+        This is more accurate than computing them from C, because F is not squared.
         """
         root = self.problem.root
         assert root is not None
         return root[:, : right.shape[-2]] @ right
 
     def _loaded(self, gram: Array) -> Array:
-        """Return G + λ diag(G) for a Gram matrix G of hidden units and the strength λ of dropout.
-
-        This is the expectation of the Gram matrix of units that are masked at random and rescaled.
-        """
+        """Return G + λ diag(G), the mean Gram matrix of units that are masked and rescaled."""
         strength = self.strength[..., None] if is_array(self.strength) else self.strength
         return add_diagonal(gram, strength * diagonal(gram))
 
 
 def draw_masks(rng: np.random.RandomState, shape: tuple[int, ...], keep: Array) -> Array:
-    """Return random masks of zeros and ones; `keep` is the probability of a one.
-
-    `keep` is an array that broadcasts to `shape`, the shape of the masks.
-    """
+    """Return random masks of zeros and ones; `keep` is the probability of a one."""
     uniform = like(rng.random_sample(shape), keep)
     return namespace(keep).astype(uniform < keep, keep.dtype)
 
@@ -511,10 +460,9 @@ def draw_masks(rng: np.random.RandomState, shape: tuple[int, ...], keep: Array) 
 def sampled_gradient(weights: Weights, X: Array, Y: Array, masks: Array, keep: Any) -> Weights:
     """Return the gradient of the dropout loss of a batch for given masks of the hidden units.
 
-    The loss is the mean over rows, with inputs x and outputs y, of ‖y − U diag(b) Vᵀx / θ‖², with
-    the outgoing weights U, the incoming weights V, the mask b of a row and the probability θ
-    (`keep`) of keeping a unit (Mianjy et al. 2018, eq. 1). Their Algorithm 1 steps along θ/2 times
-    this gradient, because its update does not rescale the factor that is propagated back; see
+    The loss is the mean over rows of ‖y − U diag(b) Vᵀx / θ‖², with the mask b of a row and the
+    probability θ of keeping a unit (Mianjy et al. 2018, eq. 1). Their Algorithm 1 steps along θ/2
+    times this gradient, because its update does not rescale the factor that is propagated back; see
     `paper_direction`.
     """
     gates = masks / keep
@@ -527,21 +475,13 @@ def sampled_gradient(weights: Weights, X: Array, Y: Array, masks: Array, keep: A
 
 
 def paper_direction(weights: Weights, X: Array, Y: Array, masks: Array, keep: Any) -> Weights:
-    """Return the direction that Mianjy et al. 2018, Algorithm 1 subtracts from the weights.
-
-    It is the mean over the rows of a batch with inputs X, outputs Y and the given masks of the
-    hidden units, without the factor of the learning rate. It equals θ/2 times `sampled_gradient`,
-    with the probability θ (`keep`) of keeping a unit.
-    """
+    """Return what Mianjy et al. 2018, Algorithm 1 subtracts: θ/2 times `sampled_gradient`."""
     exact = sampled_gradient(weights, X, Y, masks, keep)
     return Weights(exact.left * (keep / 2), exact.right * (keep / 2))
 
 
 def shared_direction(direction: Callable[..., Weights]) -> Callable[..., Weights]:
-    """Return a function for tied weights that adds the directions of both layers.
-
-    `direction` is a function like `sampled_gradient`; the result has the same arguments.
-    """
+    """Return a function for tied weights that adds the directions of both layers."""
 
     def shared(*arguments: Any) -> Weights:
         both = sum(direction(*arguments))

@@ -63,10 +63,9 @@ class WideRows:
 
     @property
     def cancelled(self) -> float:
-        """Largest squared norm that centring subtracts from a row: s² ‖μ‖² for sparse rows.
+        """Largest squared norm s² ‖μ‖² that centring subtracts from a sparse row.
 
-        Entries of the Gram matrix have rounding errors relative to it. Dense rows are centred
-        before any product, so that it is zero.
+        Entries of the Gram matrix have rounding errors relative to it.
         """
         if self.dense is not None:
             return 0.0
@@ -74,13 +73,13 @@ class WideRows:
         return float(shares.max(initial=0.0)) ** 2 * float(mean @ mean)
 
     def times(self, right: Array) -> Array:
-        """Return AV for a matrix V (`right`) of shape (m, r)."""
+        """Return AV."""
         if self.dense is not None:
             return self.dense @ right
         return self._sparse @ right - np.multiply.outer(np.asarray(self.shares), self.mean @ right)
 
     def back(self, codes: Array) -> Array:
-        """Return AᵀZ for a matrix Z (`codes`) of shape (n, r)."""
+        """Return AᵀZ."""
         if self.dense is not None:
             return self.dense.mT @ codes
         return self._sparse.T @ codes - np.multiply.outer(
@@ -117,10 +116,7 @@ class WideRows:
         )
 
     def decomposed(self) -> tuple[Array, Array]:
-        """Return P and S² of the eigendecomposition AAᵀ = PS²Pᵀ, on the range of A.
-
-        If all rows are zero, P is one column of zeros and S² is one.
-        """
+        """Return P and S² of AAᵀ = PS²Pᵀ on the range of A; a zero column and 1 if A is zero."""
         squares, P = eigh_descending(self.gram())
         xp = namespace(squares)
         top = max(scalar(squares[0]), 0.0) + self.cancelled
@@ -133,10 +129,7 @@ class WideRows:
 
 @dataclass(frozen=True, eq=False)
 class RowLift:
-    """The matrix Aᵀ W (m × q), of which only the rows A and the matrix W (n × q) are stored.
-
-    Products with it are written as those with an array.
-    """
+    """The matrix Aᵀ W (m × q), of which only the rows A and the matrix W (n × q) are stored."""
 
     rows: WideRows
     codes: Array

@@ -83,8 +83,7 @@ class ExactSolution:
     def unique(self) -> bool:
         """Whether the optimal product U Vᵀ of the weights is unique.
 
-        It is not if it has the full rank r, the number of hidden units, and the singular values r
-        and r + 1 of the least-squares map are equal.
+        It is not if it has the full rank r and the singular values r and r + 1 are equal.
         """
         width = self.weights.left.shape[1]
         if self.rank < width:
@@ -132,13 +131,9 @@ def solve(problem: LinearProblem, strength: float, width: int) -> ExactSolution:
 def assemble(
     white: Whitened, triple: Triple, strength: float, width: int, total: float | None = None
 ) -> ExactSolution:
-    """Return the optimum from leading singular triples of the least-squares map for white inputs.
+    """Return the optimum from leading singular triples P, s, Qᵀ of the least-squares map.
 
-    `triple` contains left singular vectors P, descending singular values s and transposed right
-    singular vectors Qᵀ. The singular values are shrunk as dropout of the given strength does, and
-    distributed evenly over `width` hidden units; then the weights are transformed to the original
-    inputs. `total` is the squared norm of the least-squares map; it is needed if `white.matrix` is
-    only the part of this map that belongs to the given singular values.
+    `total` is the squared norm of the map, if `white.matrix` is only its part of these triples.
     """
     P, values, Qt = triple
     shrunk = shrink(values, strength, width)
@@ -220,12 +215,10 @@ def solve_tied(matrix: Array, strength: float, width: int) -> ExactSolution:
 def leading_svd(matrix: Array, width: int, strength: float = 0.0) -> Triple:
     """Return at least the first `width` singular triples P, s, Qᵀ of a matrix, s descending.
 
-    A few triples of a large matrix are computed from the leading eigenvectors of its smaller Gram
-    matrix and one projection, at a fraction of the cost of the full decomposition. If products with
-    blocks of vectors cost less (`lucidae.rows.routes.costs`), these eigenvectors come from block
-    Krylov iteration, and the Gram matrix is not formed. The full decomposition is used if many
-    triples are needed, or if the smallest singular value that dropout of this strength does not
-    remove is too small for the Gram matrix (`FAINTEST`).
+    A few triples of a large matrix come from leading eigenvectors of its smaller Gram matrix and
+    one projection; by block Krylov iteration, without the Gram matrix, if products with blocks of
+    vectors cost less. The full decomposition is used if many are needed, or if the smallest
+    singular value that dropout does not remove is too small for the Gram matrix (`FAINTEST`).
     """
     smaller = min(matrix.shape)
     if smaller < SMALLEST_FAST or width * FEW > smaller:
@@ -238,12 +231,7 @@ def leading_svd(matrix: Array, width: int, strength: float = 0.0) -> Triple:
 
 
 def _faint(values: Array, strength: float, width: int) -> bool:
-    """Tell whether the Gram matrix is too inaccurate for the smallest singular value needed.
-
-    That is the last of the singular values `values` that dropout of the given strength does not
-    remove. It is too small below `FAINTEST` times the largest, because the Gram matrix contains
-    squares.
-    """
+    """Tell whether the smallest singular value that dropout keeps is too small for AᵀA."""
     rank = optimal_rank(values, strength, width)
     return rank > 0 and scalar(values[rank - 1]) < FAINTEST * scalar(values[0])
 
@@ -251,9 +239,9 @@ def _faint(values: Array, strength: float, width: int) -> bool:
 def _gram_svd(matrix: Array, count: int) -> Triple:
     """Return the first `count` singular triples P, s, Qᵀ of a tall matrix A, from AᵀA.
 
-    The leading eigenvectors W of AᵀA span the space of the leading right singular vectors. The
-    decomposition of the thin matrix AW = P diag(s) Qᵀ then gives A ≈ P diag(s) (WQ)ᵀ (one
-    Rayleigh–Ritz step); these singular values were never squared.
+    The leading eigenvectors W of AᵀA span the space of the leading right singular vectors; AW = P
+    diag(s) Qᵀ gives A ≈ P diag(s) (WQ)ᵀ (one Rayleigh–Ritz step), whose singular values were never
+    squared.
     """
     directions = _krylov_directions(matrix, count)
     if directions is None:
@@ -263,10 +251,7 @@ def _gram_svd(matrix: Array, count: int) -> Triple:
 
 
 def _krylov_directions(matrix: Array, count: int) -> Array | None:
-    """Return the `count` leading eigenvectors of AᵀA for a matrix A, from products with A alone.
-
-    The result is None if forming AᵀA is expected to cost less.
-    """
+    """Return leading eigenvectors of AᵀA from products with A; None if AᵀA costs less."""
     # The last eigenvector of the iteration is less accurate than the others, so it is left out.
     n, m = matrix.shape
     cost = costs(n, m, count + 1)
@@ -279,10 +264,7 @@ def _krylov_directions(matrix: Array, count: int) -> Array | None:
 
 
 def _signs(vectors: Array) -> Array:
-    """Return the sign of the largest entry of each column, by which columns are multiplied.
-
-    This makes the signs of singular vectors reproducible.
-    """
+    """Return the sign of the largest entry of each column, which makes singular vectors unique."""
     xp = namespace(vectors)
     highest, lowest = xp.max(vectors, axis=0), xp.min(vectors, axis=0)
     return xp.where(highest >= -lowest, xp.ones_like(highest), -xp.ones_like(highest))

@@ -97,9 +97,8 @@ class RowMean:
 def leading_source(X: Any, weights: Array | None, width: int) -> RowsSource | None:
     """Return the rows as a source of principal components; None if the second moment is better.
 
-    X are the rows, `weights` their frequencies or None, and `width` is the number of hidden units.
-    The second moment is better for data with few features, from which `partial_fit` can then
-    continue, and for data with many more rows than features.
+    It is for few features, from which `partial_fit` can continue, and for many more rows than
+    features.
     """
     if X.shape[1] <= STORED_FEATURES:
         return None
@@ -108,11 +107,7 @@ def leading_source(X: Any, weights: Array | None, width: int) -> RowsSource | No
 
 
 def leading_optimum(source: RowsSource, strength: float, width: int) -> ExactSolution:
-    """Return the optimal autoencoder from the leading principal components of the rows.
-
-    `strength` is the strength λ of dropout and `width` the number r of hidden units. The optimum
-    depends on the r leading standard deviations and on the total variance.
-    """
+    """Return the optimal autoencoder from the leading principal components of the rows."""
     n, m = source.rows.shape
     spectrum = source.spectrum(min(width + 1, n, m))
     if spectrum is None:
@@ -131,9 +126,7 @@ def leading_optimum(source: RowsSource, strength: float, width: int) -> ExactSol
 def deflated_optimum(source: MomentSource, strength: float, width: int) -> ExactSolution | None:
     """Return the optimal autoencoder of rows that are read again without their large components.
 
-    The result is None if the principal components from the second moment are accurate. The
-    arguments are those of `leading_optimum`; `source` contains the second moment and the passes
-    over the rows (see `lucidae.rows.deflation`).
+    The result is None if the principal components from the second moment are accurate.
     """
     spectrum = source.spectrum(min(width + 1, source.moment.n_features))
     xp = namespace(spectrum.values)
@@ -148,11 +141,7 @@ def deflated_optimum(source: MomentSource, strength: float, width: int) -> Exact
 def _optimum_of(
     source: MomentSource | RowsSource, scales: Array, axes: Array, strength: float, width: int
 ) -> ExactSolution:
-    """Return the optimal autoencoder from leading standard deviations and principal axes.
-
-    `scales` are the standard deviations, descending, and `axes` the axes as columns (m, q); the
-    other arguments are those of `leading_optimum`.
-    """
+    """Return the optimal autoencoder from leading standard deviations and principal axes."""
     xp, m = namespace(scales), axes.shape[0]
     level = RANGE_FACTOR * m * machine_epsilon(scales) * largest(scales[:1])
     if not source.trace > scalar(xp.sum((CONSTANT * source.mean) ** 2)):
@@ -166,9 +155,8 @@ def _optimum_of(
 def needs_rows(source: MomentSource, optimum: ExactSolution, strength: float, width: int) -> bool:
     """Tell whether an optimum from a second moment is inaccurate, and its rows must be used.
 
-    Rounding errors of the second moment hide components of small variance beside much larger ones
-    (`lucidae.rows.deflation`). It matters if the optimum contains them: if dropout removes them,
-    or if there are none, the result is False.
+    Rounding errors of the moment hide components of small variance beside much larger ones. It
+    matters if the optimum contains them.
     """
     scales = optimum.singular_values
     xp, count = namespace(scales), int(scales.shape[0])
@@ -187,10 +175,9 @@ def needs_rows(source: MomentSource, optimum: ExactSolution, strength: float, wi
 def _refined(source: RowsSource, vectors: Array) -> tuple[Array, Array]:
     """Return standard deviations along the leading principal axes, and the axes as columns.
 
-    `vectors` are eigenvectors of the second moment of the rows, whose eigenvalues are squares: a
-    standard deviation below √ε times the largest, with the rounding unit ε, is lost in them. The
-    singular values of the rows projected on the span of `vectors` (one Rayleigh–Ritz step) have an
-    error of the order ε times the largest.
+    Eigenvalues of the moment are squares, in which a deviation below √ε times the largest is lost.
+    The singular values of the rows on the span of `vectors` (one Rayleigh–Ritz step) have an error
+    of the order ε times the largest.
     """
     known = source.centred if source.single is None else None
     rows, mean = known or (source.rows, source.mean)
@@ -202,11 +189,7 @@ def _refined(source: RowsSource, vectors: Array) -> tuple[Array, Array]:
 
 
 def mean_of(source: RowsSource) -> RowMean:
-    """Return weight and mean of the rows of a source as a `RowMean`.
-
-    The other fields of the `RowMean` (`offset`, and the standard deviations of the features, which
-    are not computed here) are zeros.
-    """
+    """Return weight and mean of the rows of a source; deviations are not computed."""
     zeros = 0.0 * source.mean
     return RowMean(source.weight, source.mean, zeros, zeros)
 
@@ -216,10 +199,8 @@ def autoencoder_loss(
 ) -> tuple[float, float]:
     """Return the expected dropout loss of an autoencoder on rows, and the total variance of these.
 
-    With the covariance C of the rows, the columns uᵢ and vᵢ of the weights U (`left`) and V
-    (`right`), and the strength λ of dropout, the loss is tr C − 2 tr UᵀCV + tr(UᵀU VᵀCV) + λ Σᵢ
-    ‖uᵢ‖² vᵢᵀC vᵢ. C is not formed. If another `center` than the mean of the rows is given, C is the
-    second moment about it.
+    It is tr C − 2 tr UᵀCV + tr(UᵀU VᵀCV) + λ Σᵢ ‖uᵢ‖² vᵢᵀC vᵢ about the mean or `center`; C is not
+    formed.
     """
     xp = namespace(left)
     inward, total = source.covariance.apply(right.mT).mT, source.trace
@@ -234,19 +215,14 @@ def autoencoder_loss(
 
 
 def is_wide(X: Any) -> bool:
-    """Tell whether a regression on X works on the rows instead of on their second moment.
-
-    This is so if there are fewer rows than features, and more than 1024 features.
-    """
+    """Tell whether a regression works on rows instead of on their second moment."""
     return bool(X.shape[0] < X.shape[1] and X.shape[1] > STORED_FEATURES)
 
 
 def row_factor(X: Any, Y: Any, weights: Array | None, *, centered: bool) -> tuple[RowMean, Array]:
-    """Return the mean of the rows [x | y], and a matrix F with FᵀF = E[(x, y)(x, y)ᵀ].
+    """Return the mean of the rows [x | y], and F with FᵀF = E[(x, y)(x, y)ᵀ]: the scaled rows.
 
-    F are the rows multiplied by the square roots of their shares of the total weight, after
-    subtracting the mean if `centered`. The mean is the sum of two vectors, so that deviations that
-    are far smaller than the mean keep their digits.
+    The mean is the sum of two vectors, so that deviations far smaller than it keep their digits.
     """
     Y = checked_columns(X, Y)
     ref = as_double(reference_array(X))
@@ -280,11 +256,7 @@ def row_factor(X: Any, Y: Any, weights: Array | None, *, centered: bool) -> tupl
 
 
 def _refuse_underflow(rows: Array, squares: Array, center: Array) -> None:
-    """Raise an error if a column is not constant, but the squares of its entries underflow.
-
-    `rows` are scaled by the square roots of their weights, `squares` are the sums of squares of
-    their columns, and `center` is the mean.
-    """
+    """Raise an error if a column is not constant, but the squares of its entries underflow."""
     for column in np.flatnonzero(to_numpy(squares) < SMALLEST_ENERGY):
         size = largest(rows[:, int(column)])
         if size > 1e-15 * abs(scalar(center[int(column)])):
@@ -298,11 +270,7 @@ def _refuse_underflow(rows: Array, squares: Array, center: Array) -> None:
 def sparse_rows(
     X: Any, Y: Any, weights: Array | None, *, centered: bool
 ) -> tuple[RowMean, WideRows]:
-    """Return the mean of the rows [x | y] of sparse inputs X and outputs Y, and the rows.
-
-    `weights` are the frequencies of the rows, or None. The rows stay sparse: the mean is subtracted
-    from products with them, if `centered`.
-    """
+    """Return the mean of the rows [x | y] of sparse inputs, and the rows, which stay sparse."""
     Y = np.asarray(as_double(to_numpy(checked_columns(X, Y))))
     n, m = X.shape
     given = np.ones(n) if weights is None else np.asarray(to_numpy(weights), dtype=np.float64)
@@ -373,11 +341,11 @@ def _refuse_lost_squares(rows: Any, squares: Array, center: Array, shares: Array
 def wide_rows(
     X: Any, Y: Any, weights: Array | None, *, centered: bool
 ) -> tuple[RowMean, WideRows] | None:
-    """Return the mean of the rows [x | y], and the rows of inputs X and outputs Y for products.
+    """Return the mean of the rows [x | y], and the rows for products.
 
-    The result is None if the rows are to be factorised (`row_factor`), because they have at most
-    `WIDE_FEATURES` features, or because products with them would lose digits and they have at most
-    `LARGEST_COPY` entries: rows with a large mean, or with an ill-conditioned Gram matrix.
+    The result is None if the rows are to be factorised: at most `WIDE_FEATURES` features, or
+    products that would lose digits (a large mean, an ill-conditioned Gram matrix) of at most
+    `LARGEST_COPY` entries.
     """
     if not (is_wide(X) and X.shape[1] > WIDE_FEATURES):
         return None
@@ -397,8 +365,7 @@ def wide_rows(
 def _is_ill_conditioned(gram: Array) -> bool:
     """Tell whether the condition number of a Gram matrix, on its range, exceeds `GRAM_CONDITION`.
 
-    The squared pivots of its Cholesky factorisation are compared: those of a well-conditioned
-    matrix are either large or rounding errors.
+    The squared pivots of its Cholesky factorisation are either large or rounding errors otherwise.
     """
     host = np.array(to_numpy(gram), dtype=np.float64)
     top = float(np.diag(host).max())
@@ -413,12 +380,10 @@ def _is_ill_conditioned(gram: Array) -> bool:
 def rows_problem(
     X: Any, Y: Any, weights: Array | None, *, centered: bool, products: bool = True
 ) -> tuple[LinearProblem, SecondMoment | RowMean]:
-    """Return a `LinearProblem` for predicting Y from X, and the moment or mean of rows [x | y].
+    """Return the problem of predicting Y from X, and the moment or mean of rows [x | y].
 
-    `weights` are the frequencies of the rows, or None, and the mean is subtracted if `centered`. If
-    there are fewer rows than features (see `is_wide`), the second moment is not formed. With very
-    many features only products with the rows are computed (see `wide_rows`), unless `products` is
-    False.
+    With fewer rows than features the second moment is not formed; with very many features only
+    products with the rows are computed, unless `products` is False.
     """
     found = wide_rows(X, Y, weights, centered=centered) if products else None
     if found is not None:
