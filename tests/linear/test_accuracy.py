@@ -311,9 +311,16 @@ def path(X, folder):
 
 
 def hdf5_path(X, folder):
-    with require("h5py").File(folder / "rows.h5", "w") as file:
+    with require("h5py").File(folder / "rows.hdf5", "w") as file:
         file.create_dataset("rows", data=X, chunks=(50, min(3000, X.shape[1])))
-    return folder / "rows.h5"
+    return folder / "rows.hdf5"
+
+
+def text_path(X, folder, name, delimiter):
+    require("pandas")
+    header = delimiter.join(f"feature {j}" for j in range(X.shape[1]))
+    np.savetxt(folder / name, X, "%.17g", delimiter, header=header, comments="")
+    return folder / name
 
 
 def zarr_array(X, folder):
@@ -356,6 +363,8 @@ KINDS = {
     "memory map": memory_map,
     "path": path,
     "HDF5": hdf5_path,
+    "tsv": partial(text_path, name="rows.tsv", delimiter="\t"),
+    "txt": partial(text_path, name="rows.txt", delimiter=";"),
     "Zarr": zarr_array,
     "function": lambda X, _: lambda: batches_of(X),
     "sparse function": lambda X, _: lambda: map(scipy.sparse.csr_array, batches_of(X)),
@@ -514,7 +523,7 @@ def wide_blocks(monkeypatch):
         yield
 
 
-WIDE = [name for name in KINDS if name not in ("torch", "strict")]
+WIDE = [name for name in KINDS if name not in ("torch", "strict", "tsv", "txt")]
 
 
 def wide_data(kind, X, folder):
