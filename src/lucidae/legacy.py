@@ -22,8 +22,9 @@ from lucidae.dropout.figures import EPSILON, DropoutFigures
 from lucidae.dropout.theory import dropout_of
 from lucidae.dropout.verified_completion import CompletionFigures, completion_certificate
 from lucidae.iteration import Status
-from lucidae.models import built, check_part
-from lucidae.snapshots import Values, certificate_values, flat, restored
+from lucidae.linear.methods import Options
+from lucidae.models import built, check_part, check_row
+from lucidae.snapshots import CERTIFICATE, Values, restored, values_of
 from lucidae.sparsity.certificate import certificate_of
 from lucidae.sparsity.figures import FORMER, SparseFigures
 
@@ -45,19 +46,38 @@ SCIKIT = {
 function, so that a file cannot choose code to be executed."""
 
 
+class _Fields(dict[str, Any]):
+    """The fields of a record, as opposed to a dict that is a value."""
+
+    def flat(self, name: str = "") -> Values:
+        """Return the fields, and those of the records in them, under flat names."""
+        found: Values = {}
+        for key, value in self.items():
+            own = f"{name}{key}"
+            found |= value.flat(f"{own}.") if isinstance(value, _Fields) else {own: value}
+        return {key: value for key, value in found.items() if value is not None}
+
+
 def loaded(tree: Any, arrays: Mapping[str, Any]) -> Any:
     """Return the estimator that the tree in the header of a file describes."""
     found = _plain(tree, arrays)
     if not hasattr(found, "fit"):
         raise ValueError(f"it contains an object of type {type(found).__name__}, not an estimator")
+    if not 1 <= found.n_features_in_ <= sum(array.size for array in arrays.values()):
+        raise ValueError(f"it has {found.n_features_in_} features, but no array of that size")
+    check_row(found)
     return found
 
 
 def _plain(tree: Any, arrays: Mapping[str, Any]) -> Any:
-    """Return the value of a tree: estimators as they are, other records as dicts of fields."""
+    """Return the value of a tree: estimators as they are, other records as their fields."""
     if not isinstance(tree, dict):
         return tree
     if "array" in tree:
+        array = arrays[tree["array"]]
+        stated = tree.get("shape", [*array.shape]), tree.get("dtype", array.dtype.str)
+        if stated != ([*array.shape], array.dtype.str):
+            raise ValueError(f"the array {tree['array']} is not the one that was saved")
         return restored({"array": tree["array"]}, arrays)
     for kind in ("list", "tuple"):
         if kind in tree:
@@ -74,7 +94,7 @@ def _plain(tree: Any, arrays: Mapping[str, Any]) -> Any:
         return Status[tree["name"]].value
     if "record" not in tree:
         return restored(tree, arrays)
-    fields = {name: _plain(item, arrays) for name, item in tree["fields"].items()}
+    fields = _Fields({name: _plain(item, arrays) for name, item in tree["fields"].items()})
     # A tag such as "lucidae.LinearAutoencoder/2" or, in 0.1, "lucidae.linear.estimators:Name".
     name = re.split(r"[.:]", tree["record"].partition("/")[0])[-1]
     if name in ESTIMATORS:
@@ -86,101 +106,81 @@ def _plain(tree: Any, arrays: Mapping[str, Any]) -> Any:
         check_part(made)
         return made
     if ".penalt" in tree["record"]:  # "….penalty.power/1" or "….penalties:PowerPenalty"
-        return {"name": name.removesuffix("Penalty").lower()} | fields
+        return {"name": name.removesuffix("Penalty").lower(), **fields}
     return fields
 
 
-def _estimator(name: str, fields: Values) -> Any:
+def _estimator(name: str, fields: _Fields) -> Any:
     """Return an estimator from the attributes that it had, by name."""
     names = inspect.signature(getattr(lucidae, name)).parameters
     state = fields.pop("_state", None) or fields.pop("_kept")
-    parameters = {key: fields.pop(key) for key in names if key in fields}
-    parameters.setdefault("verbose", False)  # as it was before there was the parameter
-    parameters = {key: value for key, value in parameters.items() if key in names}
-    if isinstance(state.get("recipe"), dict):  # 0.1 kept results beside the state
-        results = state["_results"] or {}
-        state = state["recipe"] | {"tolerance": _former_tolerance(state["recipe"])}
-        state["trained"] = results.get("outcome") or state.pop("outcome", None)
-    values = ESTIMATORS[name](state, fields)
-    attributes = {
-        key: value for key, value in fields.items() if not isinstance(value, dict) and key != "cv_"
-    }
+    if "recipe" in state:  # 0.1 kept results beside the state
+        results, state = state["_results"] or {}, state["recipe"]
+        solved = state.pop("outcome", None)
+        state["tolerance"] = CERTIFIED if solved is None else 1e-2
+        state["trained"] = results.get("outcome") or solved
+    values = ESTIMATORS[name](state, fields).flat()
+    former = {"verbose": False} if "verbose" in names else {}  # before there was the parameter
+    parameters = former | {key: fields[key] for key in names if key in fields}
+    attributes = {key: fields[key] for key in fields.keys() - names.keys() - {"cv_"}}
     return built(name, parameters, attributes, values)
 
 
-def _former_tolerance(recipe: Values) -> float:
-    return CERTIFIED if recipe.get("outcome") is None else 1e-2
-
-
-def _linear(state: Values, _: Values) -> Values:
-    values = flat("fit", _arguments(state["options"]))
-    values |= {"dtype": str(state["reference"].dtype), "rounding": state.get("_rounding", 0.0)}
-    for name in ("moment", "seen", "observed"):
-        values |= flat(name, state.get(name))
-    values |= flat("probe", state.get("_probe")) | flat("previous", state["previous"])
-    spectrum, model, stream = state["_spectrum"], state["_model"], state["stream"]
-    if spectrum is not None:
-        values |= flat("spectrum", {name: v for name, v in spectrum.items() if name != "vectors"})
-    if model is not None and stream is None:
-        outcome = model.pop("outcome")
-        values |= flat("model", model) | flat("weights", outcome["weights"])
-        values |= _method(outcome["method"], len(model["encoder"])) | _history(outcome["history"])
-        values |= {name: outcome[name] for name in ("status", "n_iter", "learning_rate")}
+def _linear(state: _Fields, _: _Fields) -> _Fields:
+    found = _Fields({key.lstrip("_"): value for key, value in state.items()})
+    found |= {"dtype": str(found.pop("reference").dtype)}
+    found.setdefault("rounding", 0.0)
+    options = found["options"] = _arguments(found["options"])
+    stream = found["stream"]
+    if found["model"] is not None:
+        outcome, k = found["model"]["outcome"], len(found["model"]["encoder"])
+        outcome["method"] = _method(outcome["method"], options, k)
     if stream is not None:
-        steps = stream.pop("state")
-        for name, entry in steps["optimizer"].items():
-            values |= flat(f"stream.{name}", entry) if name != "steps" else {"stream.steps": entry}
-        values |= {"stream.count": steps["steps"]}
-        values |= flat("stream.fit", _arguments(stream.pop("options")))
-        values |= _method(stream.pop("method"), len(stream["inside"])) | flat("stream", stream)
-    incomplete = state.get("incomplete")
-    if incomplete is not None:
-        for name in ("statistics", "moment"):
-            values |= flat(f"incomplete.{name}", incomplete.pop(name))
-        values |= flat("incomplete", incomplete)
-    return values | flat("certificate", state.get("_certificate"))
+        found["model"] = None  # it follows from the stream
+        stream["options"] = _arguments(stream["options"])
+        stream["method"] = _method(stream["method"], stream["options"], len(stream["inside"]))
+    if found["spectrum"] is not None:
+        found["spectrum"]["vectors"] = found["spectrum"]["vectors"][:, :0]
+    certificate = found.get("certificate")
+    if certificate is not None:
+        certificate["claims"] = [dict(claim) for claim in certificate["claims"]]
+        certificate.setdefault("evidence", {})
+    return found
 
 
-def _arguments(options: Values) -> Values:
-    return options | dict(options.pop("training"))
+def _arguments(options: _Fields) -> _Fields:
+    return _Fields(options | options.pop("training"))
 
 
-def _method(method: Values, k: int) -> Values:
-    rule, penalties = method["rule"], method["objective"].get("penalties")
-    own = {
-        "penalties": np.zeros(k) if penalties is None else penalties,
+def _method(method: _Fields, options: Values, k: int) -> _Fields:
+    rule = method["rule"]
+    found = {
+        "name": method["name"],
+        "penalties": method["objective"].get("penalties", np.zeros(k)),
+        "prior": Options.of(**options).prefix_prior(k),
         "tied": method["tied"],
         "rng": rule.get("rng") or rule.get("random") or np.random.default_rng(0),
     }
-    return flat("method", own)
+    return _Fields(found)
 
 
-def _history(history: Values) -> Values:
-    return {"history.iterations": history["iterations"]} | flat("history.values", history["values"])
-
-
-def _network(state: Values) -> Values:
-    names = ("strength", "width", "tolerance", "row_objective", "objective")
-    values = {name: state.get(name) for name in names} | {"dtype": str(state["ref"].dtype)}
-    values |= flat("moment", state["moment"])
-    trained, figures = state["trained"], state.get("figures")
+def _network(state: _Fields, _: _Fields) -> _Fields:
+    trained, figures = state["trained"], state.pop("figures", None)
+    state["ref"] = str(state["ref"].dtype)
     if trained is not None:
-        optimum = trained["optimum"]
-        values |= flat("weights", trained["weights"]) | flat("optimum", optimum["weights"])
-        values |= _optimum(optimum) | _history(trained["history"])
-        values |= {name: trained[name] for name in ("status", "n_iter")}
+        _rename(trained["optimum"])
     if figures is not None:
-        values |= _judged("DropoutAutoencoder", figures, state["tolerance"])
-    return values
+        state["judged"] = _judged("", figures, state["tolerance"])
+    state.pop("_certificate", None)
+    return state
 
 
-def _optimum(optimum: Values) -> Values:
-    renamed = {"beyond": "next_singular_value"}
-    fields = {renamed.get(name, name): v for name, v in optimum.items() if name != "weights"}
-    return flat("optimum", fields)
+def _rename(optimum: _Fields) -> None:
+    if "beyond" in optimum:
+        optimum["next_singular_value"] = optimum.pop("beyond")
 
 
-def _judged(title: str, figures: Values, tolerance: float) -> Values:
+def _judged(title: str, figures: Values, tolerance: float) -> _Fields:
     """Return the certificate that follows from values measured by an earlier version."""
     optimum = figures["optimum"]
     former = {
@@ -200,76 +200,62 @@ def _judged(title: str, figures: Values, tolerance: float) -> Values:
     }
     known = {name: value for name, value in figures.items() if name != "reached"}
     found = DropoutFigures(**former | known)
-    return certificate_values(Certificate(title, claims(found, tolerance), found.evidence))
+    return _certificate(Certificate(title, claims(found, tolerance), found.evidence))
 
 
-def _regressor(state: Values, estimator: Values) -> Values:
-    former: Values = {"dropout": dropout_of(state["strength"]), "shrink": True, "alpha": 0.0}
-    state = former | state
-    names = ("n_features", "centered", "flat", "dropout", "shrink", "alpha")
-    values = _network(state) | {name: state[name] for name in names}
-    root = state.get("root")
-    if isinstance(root, dict):
-        entries = root.pop("entries") or ()
-        values |= flat("rows", root) | flat("rows.entries", dict(enumerate(entries)))
-    else:
-        values["root"] = root
-    return values | flat("cv", state.get("cv") or estimator.get("cv_"))
+def _certificate(certificate: Certificate) -> _Fields:
+    return _Fields(values_of(CERTIFICATE, certificate))
 
 
-def _factorization(state: Values, _: Values) -> Values:
-    values = {"dtype": str(state["ref"].dtype), "strength": state["strength"]}
-    values |= {"dropout": state.get("dropout")} | flat("cv", state.get("cv"))
-    title, figures = "DropoutFactorization", state["figures"]
+def _regressor(state: _Fields, estimator: _Fields) -> _Fields:
+    former = {"dropout": dropout_of(state["strength"]), "shrink": True, "alpha": 0.0}
+    state = _Fields(former | _network(state, estimator))
+    state["cv"] = state.get("cv") or estimator.get("cv_")
+    return state
+
+
+def _factorization(state: _Fields, _: _Fields) -> _Fields:
+    figures, title = state.pop("figures"), "DropoutFactorization"
+    state["ref"] = str(state["ref"].dtype)
     if "solution" in state:
-        values |= flat("weights", state["solution"]["weights"]) | _optimum(state["solution"])
-        return values | ({} if figures is None else _judged(title, figures, CERTIFIED))
-    values |= {name: state[name] for name in ("n_iter", "tolerance")}
-    names = ("rank", "threshold", "singular_values", "value")
-    values |= flat("weights", state["weights"])
-    values |= flat("optimum", {name: state[name] for name in names})
-    if figures is not None:
+        for name in ("tolerance", "trained"):  # of 0.1
+            state.pop(name, None)
+        _rename(state["solution"])
+        if figures is not None:
+            state["certificate"] = _judged(title, figures, CERTIFIED)
+    elif figures is not None:
         found = CompletionFigures(**figures)
-        values |= certificate_values(completion_certificate(title, found, state["tolerance"]))
-    return values
+        state["certificate"] = _certificate(
+            completion_certificate(title, found, state["tolerance"])
+        )
+    return state
 
 
-def _sparse(state: Values, estimator: Values) -> Values:
-    results = state.get("results")
-    if results is None:  # 0.1 kept them as attributes of the estimator
-        results = {name: estimator.pop(name) for name in list(estimator) if name in SPARSE_RESULTS}
-    figures: Values = state.get("figures") or state["summary"]
+def _sparse(state: _Fields, estimator: _Fields) -> _Fields:
+    figures: Any = state.pop("figures", None) or state.pop("summary")
     figures = {name: v for name, v in figures.items() if name not in ("certificate", "dimension")}
     if figures.get("position") is not True:  # uniqueness was assumed once
         figures |= {"spark": None, "position": False, "position_reason": FORMER}
     title = figures["title"].removeprefix("SparseVAE, ")
     found = SparseFigures(**{"n_used": figures["n_active"]} | figures | {"title": title})
-    estimator |= state.get("_attributes") or {}  # what a user had changed in place
-    posterior = state["posterior"]
-    axes = posterior.pop("axes", None)
-    names = ("center", "rest", "level")
-    return (
-        _history(results.pop("history_"))
-        | results
-        | {name: state.get(name) for name in names}
-        | {"noise_level": state.get("noise_level", 1.0), "stability": found.path}
-        | {"noise_rule": found.noise_rule.replace("floor", "learn")}
-        | flat("fit", state.get("parameters"))
-        | flat("posterior", posterior)
-        | flat("posterior.axes", axes)
-        | certificate_values(certificate_of(found, f"SparseVAE, {title}"))
-    )
+    fitted = [name for name in estimator if name in SPARSE]  # as 0.1 kept them
+    results = state.get("results") or {name: estimator.pop(name) for name in fitted}
+    estimator |= state.pop("_attributes", None) or {}  # what a user had changed in place
+    certificate = _certificate(certificate_of(found, f"SparseVAE, {title}"))
+    state |= {"results": _Fields(results), "certificate": certificate, "stability": found.path}
+    state |= {"noise_rule": found.noise_rule.replace("floor", "learn")}
+    state["parameters"] = _Fields(state.get("parameters") or {})
+    return _Fields({"noise_level": 1.0} | state)
 
 
-SPARSE_RESULTS = (
+SPARSE = (
     *("coef_", "intercept_", "relevance_", "support_", "noise_variance_", "energy_"),
     *("history_", "n_iter_", "status_"),
 )
-
-ESTIMATORS: dict[str, Callable[[Values, Values], Values]] = {
+ESTIMATORS: dict[str, Callable[[_Fields, _Fields], _Fields]] = {
     "LinearAutoencoder": _linear,
     "DropoutRegressor": _regressor,
-    "DropoutAutoencoder": lambda state, _: _network(state),
+    "DropoutAutoencoder": _network,
     "DropoutFactorization": _factorization,
     "SparseVAE": _sparse,
 }

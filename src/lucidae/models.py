@@ -23,7 +23,6 @@ from typing import Any
 
 import numpy as np
 from sklearn.base import BaseEstimator
-from sklearn.tree._tree import Tree
 from sklearn.utils.validation import check_is_fitted
 
 import lucidae
@@ -41,18 +40,19 @@ from lucidae.io.atomic import (
 )
 from lucidae.snapshots import (
     CERTIFICATE,
-    SnapshotForm,
+    Snapshot,
     Values,
-    certificate_of,
-    certificate_values,
     check_schema,
     described,
     digest,
+    object_of,
     restored,
+    schema_of,
+    values_of,
 )
 from lucidae.validation import install_command
 
-__all__ = ["Source", "built", "check_part", "load", "save", "save_from", "source_of"]
+__all__ = ["Source", "built", "check_part", "check_row", "load", "save", "save_from", "source_of"]
 
 FORMAT = 3
 
@@ -72,6 +72,8 @@ CHANGED = (
 
 SAFE = ("sklearn.metrics.", "sklearn.model_selection.", "sklearn.gaussian_process.kernels")
 """Beginnings of the modules of scikit-learn whose types and functions can be read from a file."""
+
+TREE = "sklearn.tree._tree.Tree"
 
 _HEADER = "header"
 _SCIKIT = "scikit"
@@ -265,35 +267,38 @@ def _is_own(estimator: Any) -> bool:
     )
 
 
-def _form(name: str) -> SnapshotForm:
-    """Return the form of the snapshots of the estimator with a public name."""
+def snapshot_of(name: str) -> Snapshot:
+    """Return how the estimator with a public name is stored."""
     if name not in FAMILIES:
         raise ValueError(f"it contains an estimator {name!r:.60}, which is not known")
-    found: SnapshotForm = import_module(f"{FAMILIES[name]}.snapshot").FORMS[name]
+    found: Snapshot = import_module(f"{FAMILIES[name]}.snapshot").SNAPSHOTS[name]
     return found
+
+
+def schema(name: str) -> dict[str, Any]:
+    """Return the kinds of all values of the estimator with a public name, by flat names."""
+    return schema_of(snapshot_of(name).state) | schema_of(CERTIFICATE, "certificate")
 
 
 def _snapshot(estimator: Any, prefix: str, arrays: dict[str, Any]) -> Values:
     """Return the snapshot of an estimator for the header; its arrays are added to `arrays`."""
     name, rest = type(estimator).__name__, dict(vars(estimator))
-    form, state, values = _form(name), rest.pop("_state", None), None
+    form, state, values = snapshot_of(name), rest.pop("_state", None), None
     parameters = {key: rest.pop(key) for key in estimator.get_params(deep=False)}
+    for key, kind in form.parameters.items():
+        parameters[key] = kind.stored(parameters[key])
     if state is not None:
-        values = form.values(state)
+        values = values_of(form.state, state)
         rest = state.changed_in_place() | rest
         if state.keeps_certificate:
-            values |= certificate_values(state.certificate(name))
+            values |= values_of(CERTIFICATE, state.certificate(name), "certificate")
 
     def stored(part: Values, start: str) -> Values:
-        return {
-            key: described(value, f"{prefix}{start}{key}", arrays)
-            for key, value in part.items()
-            if start or value is not None
-        }
+        return {key: described(v, f"{prefix}{start}{key}", arrays) for key, v in part.items()}
 
     return {
         "estimator": name,
-        "parameters": stored(form.parameters(parameters), f"{name}."),
+        "parameters": stored(parameters, f"{name}."),
         "attributes": stored(rest, f"{name}."),
         "values": None if values is None else stored(values, ""),
     }
@@ -301,23 +306,25 @@ def _snapshot(estimator: Any, prefix: str, arrays: dict[str, Any]) -> Values:
 
 def built(name: str, parameters: Any, attributes: Any, values: Any) -> Any:
     """Return the estimator of a snapshot after checks; without `values` it is not fitted."""
-    form, kind = _form(name), getattr(lucidae, name)
-    estimator = kind(**form.given(parameters))
+    form, kind = snapshot_of(name), getattr(lucidae, name)
+    for key in form.parameters.keys() & parameters.keys():
+        parameters[key] = form.parameters[key].made(parameters[key])
+    estimator = kind(**parameters)
     hidden = [key for key in attributes if callable(getattr(kind, key, None)) or key == "_state"]
     if hidden:
         raise ValueError(f"{hidden[0]!r} of {name} is not an attribute that can have a value")
     if values is not None:
-        values = {key: value for key, value in values.items() if value is not None}
-        check_schema(values, {**form.schema, **CERTIFICATE}, attributes["n_features_in_"])
-        estimator._state = form.state(values)
-        estimator._state._certificate = certificate_of(values)
+        check_schema(values, schema(name), attributes["n_features_in_"])
+        own = {key: v for key, v in values.items() if not key.startswith("certificate.")}
+        estimator._state = object_of(form.state, own)
+        estimator._state._certificate = object_of(CERTIFICATE, values, "certificate")
     vars(estimator).update(attributes)
     if values is not None:
-        _check_row(estimator)
+        check_row(estimator)
     return estimator
 
 
-def _check_row(estimator: Any) -> None:
+def check_row(estimator: Any) -> None:
     """Raise an error unless a fitted estimator returns one row for one row of data."""
     row = np.zeros((1, estimator.n_features_in_))
     with warnings.catch_warnings():
@@ -403,10 +410,8 @@ def _is_safe(name: str) -> bool:
     trees are checked by `check_part`.
     """
     module, _, kind = name.rpartition(".")
-    if name == "sklearn.tree._tree.Tree":
-        return True
     if not module.startswith(SAFE):
-        return False
+        return name == TREE
     return getattr(getattr(import_module(module), kind, None), "__module__", None) == module
 
 
@@ -414,20 +419,31 @@ def check_part(part: Any) -> None:
     """Raise an error for a part of an object of scikit-learn that could do harm.
 
     The folder of a cache is chosen by the file, and `fit` would read pickles from it. Prediction by
-    a tree reads memory at the numbers of its nodes and features, which are not checked there.
+    trees reads memory at the numbers of their nodes and features, which are not checked there.
     """
-    if isinstance(part, BaseEstimator) and getattr(part, "memory", None) is not None:
+    if not isinstance(part, BaseEstimator):
+        return
+    if getattr(part, "memory", None) is not None:
         raise ValueError(
             "an estimator with a cache cannot be written to a file or read from one; remove the "
             "cache by set_params(memory=None)"
         )
-    if isinstance(part, Tree):
-        nodes, inner = np.arange(part.node_count), part.children_left >= 0
-        children = np.stack([part.children_left, part.children_right])[:, inner]
-        features = part.feature[inner]
-        ordered = (children > nodes[inner]).all() and (children < part.node_count).all()
-        if not (ordered and (features >= 0).all() and (features < part.n_features).all()):
-            raise ValueError("a decision tree of the file has nodes that no fit produces")
+    members = getattr(part, "estimators_", ())
+    members = members.ravel() if isinstance(members, np.ndarray) else members
+    owners = [one for one in (part, *members) if hasattr(one, "tree_")]
+    widths = {width for one in owners for width in (one.tree_.n_features, one.n_features_in_)}
+    known = not owners or (len(widths) == 1 and widths.pop() <= part.n_features_in_)
+    if not (known and all(_is_tree(one.tree_) for one in owners if one is part)):
+        raise ValueError("a decision tree of the file has nodes that no fit produces")
+
+
+def _is_tree(tree: Any) -> bool:
+    """Tell whether the nodes of a decision tree lead to later nodes, and have known features."""
+    inner = tree.children_left != -1
+    children = np.stack([tree.children_left, tree.children_right])[:, inner]
+    later = (children > np.flatnonzero(inner)) & (children < tree.node_count)
+    features = tree.feature[inner]
+    return bool(later.all() and ((features >= 0) & (features < tree.n_features)).all())
 
 
 def _check_archive(content: bytes, limit: int) -> None:

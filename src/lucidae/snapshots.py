@@ -1,14 +1,14 @@
-"""Values of a snapshot: flat names, the schema that they follow, and how a file stores them.
+"""Snapshots: what is stored of a fitted estimator, and how a file stores it.
 
-A *snapshot* is what is stored of a fitted estimator: its public name, its parameters (the arguments
-of the constructor), and its fitted arrays and numbers under flat names such as ``model.encoder``.
+A *snapshot* has the public name of an estimator, its parameters (the arguments of the constructor),
+and its fitted arrays and numbers under flat names such as ``model.encoder``, which follow a schema.
 The classes in which a fitted state keeps them are no part of it.
 
-A *schema* has one entry per name: ``int``, ``float``, ``bool``, ``str``, ``object`` (anything that
-can be stored), or the axes of an array of real or complex numbers, one letter each (``"i:"`` before
-them: of integers). Equal letters are equal sizes within the snapshot; m is the number of features.
-A tuple lists alternatives. A name that ends in ``.*`` stands for all names that begin like it. An
-entry that is None is not stored.
+A `Record` describes an object by the kinds of its fields. A *kind* is ``int``, ``float``, ``bool``,
+``str``, ``object`` (anything that `described` can store), a `Record` (whose fields get the prefix
+``field.``), an `As`, or the axes of an array of real or complex numbers, one letter each (``"i:"``
+before them: of integers). Equal letters are equal sizes within a snapshot; m is the number of
+features. A tuple lists alternatives. What is None is not stored.
 """
 
 from __future__ import annotations
@@ -23,111 +23,145 @@ import numpy as np
 
 from lucidae.arrays import is_array, to_numpy
 from lucidae.certificate import Certificate, Claim
-from lucidae.iteration import History
+from lucidae.iteration import History, Status
 
 __all__ = [
     "CERTIFICATE",
+    "DTYPE",
     "HISTORY",
-    "Schema",
-    "SnapshotForm",
+    "STATUS",
+    "As",
+    "Record",
+    "Snapshot",
     "Values",
-    "certificate_of",
-    "certificate_values",
     "check_schema",
     "described",
     "digest",
-    "flat",
-    "history_of",
-    "history_values",
-    "part",
+    "object_of",
     "restored",
+    "schema_of",
+    "values_of",
 ]
 
 Values = dict[str, Any]
-Schema = Mapping[str, Any]
-
-HISTORY: Schema = {"history.iterations": "i:h", "history.values.*": object}
-CERTIFICATE: Schema = {
-    "certificate.title": str,
-    "certificate.claims": object,
-    "certificate.evidence": object,
-}
 
 
-class SnapshotForm(NamedTuple):
-    """The schema of the snapshots of an estimator, and the conversion of its state and parameters.
+class As(NamedTuple):
+    """A kind whose values are stored as another kind."""
 
-    `parameters` makes plain values of parameters that are objects of lucidae, and `given` the
-    objects of these values.
+    kind: Any
+    stored: Callable[[Any], Any]
+    made: Callable[[Any], Any]
+
+
+class Record:
+    """A class of objects that are stored by their fields, with the kinds of these fields.
+
+    `read` returns the fields of an object by name, by default its attributes; `make` returns an
+    object with those fields that were stored.
     """
 
-    schema: Schema
-    values: Callable[[Any], Values]  # of a fitted state
-    state: Callable[[Values], Any]  # the fitted state with these values
-    parameters: Callable[[Values], Values] = dict
-    given: Callable[[Values], Values] = dict
+    def __init__(
+        self,
+        of: type,
+        read: Callable[[Any], Mapping[str, Any]] | None = None,
+        make: Callable[..., Any] | None = None,
+        /,
+        **fields: Any,
+    ) -> None:
+        self.of, self.make, self.fields = of, make or of, fields
+        self.read = read or (lambda found: {name: getattr(found, name) for name in fields})
 
 
-def flat(name: str, record: Any) -> Values:
-    """Return the fields of a mapping, named tuple or dataclass as ``name.field``; {} for None."""
-    if record is None:
+class Snapshot(NamedTuple):
+    """How the state of an estimator is stored, and those parameters that are not plain values."""
+
+    state: Any  # a `Record`, or several of them
+    parameters: Mapping[str, As] = {}
+
+
+STATUS = As(str, lambda status: status.value, Status)
+DTYPE = As(str, lambda array: str(to_numpy(array).dtype), lambda name: np.empty(0, dtype=name))
+HISTORY = Record(History, iterations="i:h", values=object)
+CERTIFICATE = Record(
+    Certificate,
+    title=str,
+    claims=As(
+        object,
+        lambda claims: [dataclasses.asdict(claim) for claim in claims],
+        lambda claims: tuple(Claim(**fields) for fields in claims),
+    ),
+    evidence=object,
+)
+
+
+def _alternatives(kind: Any) -> tuple[Any, ...]:
+    return kind if isinstance(kind, tuple) else (kind,)
+
+
+def schema_of(kind: Any, name: str = "") -> dict[str, tuple[Any, ...]]:
+    """Return the kinds of all values by their flat names."""
+    found: dict[str, tuple[Any, ...]] = {}
+    for one in _alternatives(kind):
+        inner = {name: (one.kind if isinstance(one, As) else one,)}
+        if isinstance(one, Record):
+            parts = [schema_of(own, _joined(name, key)) for key, own in one.fields.items()]
+            inner = {key: kinds for part in parts for key, kinds in part.items()}
+        for key, kinds in inner.items():
+            found[key] = tuple(dict.fromkeys((*found.get(key, ()), *kinds)))
+    return found
+
+
+def _joined(name: str, field: str) -> str:
+    return f"{name}.{field}" if name else field
+
+
+def values_of(kind: Any, value: Any, name: str = "") -> Values:
+    """Return the values of an object under their flat names."""
+    if value is None:
         return {}
-    if dataclasses.is_dataclass(record):
-        record = {field.name: getattr(record, field.name) for field in dataclasses.fields(record)}
-    elif not isinstance(record, Mapping):
-        record = record._asdict()
-    return {f"{name}.{key}": value for key, value in record.items()}
+    for one in _alternatives(kind):
+        if isinstance(one, Record) and one.of is type(value):
+            read = one.read(value)
+            parts = [
+                values_of(own, read.get(field), _joined(name, field))
+                for field, own in one.fields.items()
+            ]
+            return {key: part[key] for part in parts for key in part}
+    return {name: kind.stored(value) if isinstance(kind, As) else value}
 
 
-def part(values: Mapping[str, Any], name: str) -> Values | None:
-    """Return the values under ``name.`` without this prefix; None if there are none."""
-    start = f"{name}."
-    found = {key.removeprefix(start): v for key, v in values.items() if key.startswith(start)}
-    return found or None
+def object_of(kind: Any, values: Values, name: str = "") -> Any:
+    """Return the object that has these values; None if it has none."""
+    if name in values:
+        return kind.made(values[name]) if isinstance(kind, As) else values[name]
+    start = _joined(name, "")
+    names = {key.removeprefix(start).partition(".")[0] for key in values if key.startswith(start)}
+    for one in _alternatives(kind):
+        if isinstance(one, Record) and names and names <= one.fields.keys():
+            fields = {key: object_of(one.fields[key], values, start + key) for key in names}
+            return one.make(**fields)
+    if names:
+        raise ValueError(f"it has {', '.join(sorted(names))} of {name}, which exclude each other")
+    return None
 
 
-def history_values(history: History) -> Values:
-    """Return the values of a history."""
-    return {"history.iterations": history.iterations} | flat("history.values", history.values)
-
-
-def history_of(values: Values) -> History:
-    """Return the history of a snapshot."""
-    return History(values["history.iterations"], part(values, "history.values") or {})
-
-
-def certificate_values(certificate: Certificate) -> Values:
-    """Return the values of a certificate."""
-    return {
-        "certificate.title": certificate.title,
-        "certificate.claims": [dataclasses.asdict(claim) for claim in certificate.claims],
-        "certificate.evidence": certificate.evidence,
-    }
-
-
-def certificate_of(values: Values) -> Certificate | None:
-    """Return the certificate of a snapshot; None if it has none."""
-    if "certificate.claims" not in values:
-        return None
-    claims = tuple(Claim(**claim) for claim in values["certificate.claims"])
-    return Certificate(values["certificate.title"], claims, values["certificate.evidence"])
-
-
-def check_schema(values: Values, schema: Schema, features: Any) -> None:
+def check_schema(values: Values, schema: Mapping[str, tuple[Any, ...]], features: Any) -> None:
     """Raise a ValueError unless all values have the kinds and shapes of their schema.
 
     `features` is the number m of features.
     """
-    sizes = {"m": features, "1": 1}
+    sizes = {"m": features, "1": 1, "0": 0}
     for name, value in values.items():
-        kinds = schema.get(name, schema.get(f"{name.rpartition('.')[0]}.*"))
-        if kinds is None:
+        if name not in schema:
             raise ValueError(f"{name} is not known: update lucidae")
-        alternatives = kinds if isinstance(kinds, tuple) else (kinds,)
-        if not any(_is_of(value, kind, sizes) for kind in alternatives):
+        if not any(_is_of(value, kind, sizes) for kind in schema[name]):
             found = f"the shape {value.shape}" if is_array(value) else f"the value {value!r:.60}"
-            wanted = " or ".join(str(getattr(kind, "__name__", kind)) for kind in alternatives)
+            wanted = " or ".join(str(getattr(kind, "__name__", kind)) for kind in schema[name])
             raise ValueError(f"{name} has {found}, expected {wanted} with {sizes}")
+    most = sum(value.size for value in values.values() if is_array(value))
+    if type(features) is not int or not 1 <= features <= most:
+        raise ValueError(f"n_features_in_ is {features!r:.60}, but no array has that many entries")
 
 
 def _is_of(value: Any, kind: Any, sizes: dict[str, Any]) -> bool:
@@ -155,7 +189,7 @@ def _is_of(value: Any, kind: Any, sizes: dict[str, Any]) -> bool:
 def described(value: Any, name: str, arrays: dict[str, Any]) -> Any:
     """Return a value as JSON can store it; its arrays are added to `arrays` under their names.
 
-    `name` is the path of names that leads to the value.
+    `name` is the path of names that leads to the value. An array that has a name already keeps it.
     """
     if value is None or isinstance(value, bool | str) or type(value) in (int, float):
         return str(value) if isinstance(value, str) else value
@@ -173,8 +207,10 @@ def described(value: Any, name: str, arrays: dict[str, Any]) -> Any:
         return {"names": [str(item) for item in value]}
     value = np.complex128(value) if type(value) is complex else value
     if is_array(value) or isinstance(value, np.generic):
-        place = name if name not in arrays else f"{name}.{len(arrays)}"
-        arrays[place] = np.asarray(to_numpy(value))
+        array = np.asarray(to_numpy(value))
+        known = [key for key, other in arrays.items() if other is array]
+        place = known[0] if known else name if name not in arrays else f"{name}.{len(arrays)}"
+        arrays[place] = array
         return {"array": place}
     if isinstance(value, np.random.Generator) and isinstance(value.bit_generator, np.random.PCG64):
         return {"random": json.loads(json.dumps(value.bit_generator.state, default=int))}
@@ -201,9 +237,7 @@ def restored(tree: Any, arrays: Mapping[str, Any]) -> Any:
         return [restored(item, arrays) for item in tree]
     if not isinstance(tree, dict):
         return tree
-    (kind, content), *others = tree.items()
-    if others:
-        raise ValueError(f"the file has an entry {tree!r:.60} that this version does not know")
+    ((kind, content),) = tree.items()
     if kind == "array":
         array = arrays[content]
         return array[()] if array.ndim == 0 else array
@@ -217,7 +251,7 @@ def restored(tree: Any, arrays: Mapping[str, Any]) -> Any:
         generator = np.random.Generator(np.random.PCG64(0))
         generator.bit_generator.state = content
         return generator
-    raise ValueError(f"the file has an entry of the kind {kind!r} that this version does not know")
+    raise ValueError(f"it has an entry of the kind {kind!r:.60}, which is not known")
 
 
 def digest(header: Mapping[str, Any], arrays: Mapping[str, Any]) -> str:
@@ -225,5 +259,5 @@ def digest(header: Mapping[str, Any], arrays: Mapping[str, Any]) -> str:
     found = hashlib.sha256(json.dumps(header, sort_keys=True).encode())
     for name, array in sorted(arrays.items()):
         found.update(f"{name} {array.dtype.str} {array.shape} ".encode())
-        found.update(array.tobytes())
+        found.update(np.ascontiguousarray(array).data)
     return found.hexdigest()

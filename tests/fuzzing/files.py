@@ -28,7 +28,8 @@ JUNK = (
     None, True, 0, -1, 2**70, 1e308, float("nan"), "", "x" * 300, [], {}, [[]], {"array": "array0"},
     {"array": "absent"}, {"list": [1]}, {"map": [[[], 1]]}, {"map": [1]}, {"tuple": 3},
     {"record": "lucidae.moment/1", "fields": {}}, {"record": 3}, {"member": "lucidae.status/1"},
-    {"dtype": "O"}, {"dtype": "V8"}, {"random": {}}, {"names": [[1]]},
+    {"dtype": "O"}, {"dtype": "V8"}, {"random": {}}, {"names": [[1]]}, {"array": "model.encoder"},
+    {"estimator": "SparseVAE", "parameters": {}, "attributes": {}, "values": {}},
 )  # fmt: skip
 
 
@@ -109,6 +110,10 @@ def _models(folder: Path) -> dict[str, Kind]:
     for name, model in fitted.items():
         lucidae.save(model, folder / "model.npz")
         found[name] = Kind(".npz", (folder / "model.npz").read_bytes(), _use_model)
+    with zipfile.ZipFile(Path(__file__).parents[1] / "data" / "0.3.0.zip") as earlier:
+        for name in ("linear-stream", "dropout-regressor", "completion", "sparse-groups",
+                     "pipeline-scalers"):  # fmt: skip
+            found[f"{name} of 0.3.0"] = Kind(".npz", earlier.read(f"{name}.npz"), _use_model)
     lucidae.SecondMoment.of(X).save(folder / "moment.npz")
     read = lucidae.SecondMoment.load
     return found | {"moment": Kind(".npz", (folder / "moment.npz").read_bytes(), read)}

@@ -338,11 +338,6 @@ class NetworkState(FittedState):
         fitted = self.compute_attributes()
         return all(same_values(attributes[name], fitted[name]) for name in attributes)
 
-    @property
-    def keeps_certificate(self) -> bool:
-        """Whether the certificate is saved, because it cannot be computed again."""
-        return self.judged is not None
-
     def compute_certificate(self, title: str) -> Certificate:
         """Return the certificate of the weights on the training rows; `title` is its heading."""
         if self.judged is not None:
