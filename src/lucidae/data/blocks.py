@@ -68,17 +68,11 @@ class RowBlock(NamedTuple):
     first_column: int = 0
 
     def number_of(self, row: int) -> int:
-        """Return the number of the original block that contains a row of this joined block.
-
-        `row` is the index of the row in this block.
-        """
+        """Return the number of the original block that contains a row of this joined block."""
         return self.number + sum(row >= end for end in self.ends)
 
     def place_of(self, row: int) -> tuple[str, str]:
-        """Return words for the place of a row of this block in the data, and how they count.
-
-        `row` is the index of the row in this block.
-        """
+        """Return words for the place of a row of this block in the data, and how they count."""
         number = self.number_of(row)
         if self.first_row is not None:
             return f"block {number}, row {self.first_row + row}", "all counted from 0"
@@ -206,10 +200,7 @@ class RowBlocks(ABC):
         return (block.rows for block in self.blocks())
 
     def checked(self, raw: Any, index: int, row: int) -> Any:
-        """Return a block as floating rows with `n_features` columns; None if it has no rows.
-
-        `index` is the number of the block and `row` the number of its first row, for messages.
-        """
+        """Return a block as floating rows with `n_features` columns; None if it has no rows."""
         rows = floating_rows(raw, self.name, index, row, flat=self.flat)
         if rows is None:
             return None
@@ -250,10 +241,7 @@ def _has_whole_numbers(raw: Any) -> bool:
 
 
 def shrunk(name: str, expected: int, found: int) -> str:
-    """Return the error message for data, such as a file, that end after `found` rows.
-
-    `expected` is the number of rows that they declare, and `name` is their name.
-    """
+    """Return the error message for data, such as a file, that end after `found` rows."""
     return (
         f"{name} declares {expected} rows, but ends after {found}: it has changed while it was "
         "read. Read it again when nobody writes to it."
@@ -316,10 +304,7 @@ def located(
 
 
 def refuse_bad_entries(block: RowBlock, name: str, columns: tuple[str, ...] | None = None) -> None:
-    """Raise an error that names the first entry of a block that is NaN or infinite, if any.
-
-    `name` is the name of the data, and `columns` are the names of their columns, if any.
-    """
+    """Raise an error that names the first entry of a block that is NaN or infinite, if any."""
     for part in (block.rows, block.targets):
         entries = part.data if scipy.sparse.issparse(part) else part
         if entries is not None and not bool(

@@ -154,11 +154,7 @@ def row_lengths(collection: Any) -> tuple[int, ...] | None:
 
 
 def first_rows(lengths: tuple[int, ...] | None, count: int, first_row: int = 0) -> list[int | None]:
-    """Return the number of the first row of each chunk; None if Dask does not know it.
-
-    `lengths` are the numbers of rows of the chunks, None if they are not known, `count` is the
-    number of chunks, and `first_row` the number of the first row of the first chunk.
-    """
+    """Return the number of the first row of each chunk; None if Dask does not know it."""
     if lengths is None:
         return [first_row, *[None] * (count - 1)]
     return [first_row, *(first_row + np.cumsum(lengths)[:-1]).tolist()]
@@ -330,10 +326,7 @@ class DaskAligned(AlignedBlocks):
         return _taken(other, lengths)
 
     def _dask_beside(self, other: DaskBlocks, lengths: tuple[int, ...] | None) -> list[Any]:
-        """Return the chunks of targets or weights in a Dask collection, divided as those of X.
-
-        `lengths` are the numbers of rows of the chunks of X; None if they are not known.
-        """
+        """Return the chunks of targets or weights in a Dask collection, divided as those of X."""
         theirs = row_lengths(other.collection)
         if lengths is not None and theirs is not None:
             if sum(lengths) != sum(theirs):
@@ -352,10 +345,7 @@ class DaskAligned(AlignedBlocks):
 
 
 def _taken(other: RowBlocks, lengths: tuple[int, ...]) -> Iterator[Any]:
-    """Yield consecutive rows of the targets or weights `other`.
-
-    `lengths` are the numbers of rows to yield at a time, those of the chunks of X.
-    """
+    """Yield consecutive rows of the targets or weights `other`."""
     queue = RowQueue(other)
     for length in lengths:
         rows = to_numpy(queue.take(length)) if length else np.empty((0, other.n_features))
@@ -707,12 +697,7 @@ def _part_sums(
     first_column: int,
     topic: str | None,
 ) -> Any:
-    """Return the summary of some columns of a chunk of rows; it is None if `part` is None.
-
-    `leaf` computes the summary from `part`, these columns and the weights of the rows, and from
-    `codes`, which are sums over all columns. `name`, `index`, `first_row` and `first_column` locate
-    the chunk in messages, and `topic` is the name under which the progress is reported.
-    """
+    """Return the summary of some columns of a chunk of rows; it is None if `part` is None."""
     if part is None:
         return _Part(None, 0)
     block = RowBlock(part[0], None, part[1], index, first_row, (), first_column)

@@ -179,10 +179,7 @@ def _applied_chunk(
 
 
 def _applied_rows(method: str, rows: Any, estimator: Any, index: int, first_row: int | None) -> Any:
-    """Return the result of `method` for one chunk of rows; an error names the chunk and the row.
-
-    `index` is the number of the chunk, and `first_row` that of its first row, None if unknown.
-    """
+    """Return the result of `method` for one chunk of rows; an error names the chunk and the row."""
     try:
         found = getattr(estimator, method)(rows)
     except ValueError as error:
@@ -242,10 +239,7 @@ def _labelled(values: Any, index: Any, columns: list[Any] | None) -> Any:
 def _applied_partition(
     method: str, meta: Any, frame: Any, estimator: Any, partition_info: Any = None
 ) -> Any:
-    """Return the result of a method for one partition (`frame`) of a data frame, on a worker.
-
-    `meta` is such a result without rows.
-    """
+    """Return the result of a method for one partition (`frame`) of a data frame, on a worker."""
     if not len(frame):
         return meta.set_axis(frame.index, axis=0)
     index = 0 if partition_info is None else partition_info["number"]
@@ -278,8 +272,8 @@ def dask_of_file(path: Any, options: Any = None) -> Any:
 def _frame_of_parquet(data: ParquetBlocks) -> Any:
     """Return the columns of numbers of a Parquet file as a lazy data frame.
 
-    `data` are the blocks of the file. A partition consists of consecutive row groups that fit into
-    one block together. A row group is not divided, since a reader has to decode it from its start.
+    A partition consists of consecutive row groups that fit into one block together. A row group is
+    not divided, since a reader has to decode it from its start.
     """
     import dask.dataframe as dd
 
@@ -299,11 +293,7 @@ def _frame_of_parquet(data: ParquetBlocks) -> Any:
 
 
 def _frame_of_groups(data: ParquetBlocks, groups: list[int], n_rows: int, first_row: int) -> Any:
-    """Return the rows of some row groups of a Parquet file as a data frame, on a Dask worker.
-
-    `data` are the blocks of the file, `groups` the numbers of the row groups, `n_rows` is the
-    number of rows that they have together, and `first_row` that of their first row in the file.
-    """
+    """Return the rows of some row groups of a Parquet file as a data frame, on a Dask worker."""
     return _rows_of_parquet(data, data.rows_of_groups(groups, n_rows), first_row)
 
 
@@ -318,9 +308,9 @@ def _rows_of_parquet(data: ParquetBlocks, rows: Any, first_row: int) -> Any:
 def _frame_of_text(data: Any) -> Any:
     """Return the columns of numbers of a text file as a lazy data frame.
 
-    `data` are the blocks of the file. The workers read parts of the file as text and convert them
-    to numbers: Dask would take the type of a column from its first rows, and then refuse a part
-    with whole numbers in a column of other numbers.
+    The workers read parts of the file as text and convert them to numbers: Dask would take the type
+    of a column from its first rows, and then refuse a part with whole numbers in a column of other
+    numbers.
     """
     import dask.dataframe as dd
     import pandas as pd
@@ -336,10 +326,7 @@ def _frame_of_text(data: Any) -> Any:
 
 
 def _numbers_of_text(data: Any, cells: Any) -> Any:
-    """Return the columns of numbers of one part of a text file, on a Dask worker.
-
-    `data` are the blocks of the file, and `cells` is the part as a data frame of text.
-    """
+    """Return the columns of numbers of one part of a text file, on a Dask worker."""
     import pandas as pd
 
     from lucidae.data.text import parse_text

@@ -430,10 +430,7 @@ class MapBlocks(ArrayBlocks):
         _check_stamp(self.name, self._stamp(), before)
 
     def _copied(self, block: Any, done: int) -> Any:
-        """Return a copy of some rows of the map, made in parts of about a mebibyte.
-
-        `done` is the number of rows that were copied before.
-        """
+        """Return a copy of some rows of the map, made in parts of about a mebibyte."""
         rows = np.empty(block.shape, dtype=block.dtype)
         start = 0
         for part in _parts_of_rows(block, block[:1].nbytes):
@@ -452,10 +449,7 @@ class MapBlocks(ArrayBlocks):
 
 
 def _refuse_short_map(part: Any, name: str, whole: np.memmap[Any, Any]) -> None:
-    """Raise an error if the rows `part` of a memory map are behind the present end of its file.
-
-    `name` is the name of the map in the message, and `whole` are all its rows.
-    """
+    """Raise an error if the rows `part` of a memory map are behind the present end of its file."""
     if missing_bytes(part) == 0:
         return
     missing = missing_bytes(whole)
@@ -688,10 +682,7 @@ class _ZarrBlocks(ArrayBlocks):
 
 
 def _only(arrays: list[Any], file: Path, advice: str) -> Any:
-    """Return the only array of a file; another number of arrays is an error.
-
-    `arrays` are all arrays of the file, and `advice` says in the error how to give one of them.
-    """
+    """Return the only array of a file; another number of arrays is an error."""
     if len(arrays) != 1:
         raise ValueError(
             f"{file.name!r} contains {len(arrays)} tables, expected exactly one: give the array to "

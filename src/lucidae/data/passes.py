@@ -224,11 +224,7 @@ def _after(
     leaf: Leaf,
     combine: Callable[[Any, Any], Any],
 ) -> tuple[Any, int]:
-    """Return the summary of all rows read so far, and the number of these rows.
-
-    `done` contains both before `block` of `data` was read. `leaf` returns the summary of a block,
-    and `combine` joins two summaries.
-    """
+    """Return the summary of all rows read so far, and the number of these rows."""
     total, count = done
     part = leaf_of(block, data.name, leaf, data.feature_names)
     if part is not None:
@@ -239,7 +235,6 @@ def _after(
 def leaf_of(block: RowBlock, name: str, leaf: Leaf, columns: tuple[str, ...] | None = None) -> Any:
     """Return the summary of a block, computed by `leaf`; an error message names the block.
 
-    `name` is the name of the data, and `columns` are the names of their columns, if any.
     The result is None if all weights of the block are zero.
     """
     rows, targets, weights = block[:3]
@@ -385,10 +380,7 @@ class WatchedLeaf(ColumnLeaf):
 
 
 def merged_summaries(merge: Callable[[Any, Any], Any], one: Any, other: Any) -> Any:
-    """Return the results of a `WatchedLeaf` for two sets of rows, joined to one.
-
-    `merge` joins the summaries of the two sets.
-    """
+    """Return the results of a `WatchedLeaf` for two sets of rows, joined to one."""
     return merge(one[0], other[0]), WatchedLeaf.merge(one[1], other[1])
 
 

@@ -162,10 +162,7 @@ class TextBlocks(RowBlocks):
                 row, skip = row + len(numbers), max(0, skip - len(numbers))
 
     def numbers(self, frame: Any, row: int = 0) -> np.ndarray[Any, Any]:
-        """Return the columns of numbers of `frame`, a parsed part of the file, as an array.
-
-        `row` is the number of the first row of the part, for messages.
-        """
+        """Return the columns of numbers of `frame`, a parsed part of the file, as an array."""
         positions = self.chosen.positions
         for at in positions:
             if frame[at].dtype.kind not in NUMBERS:
@@ -307,10 +304,7 @@ def refuse_ragged(file: Path, layout: TextLayout) -> None:
 
 
 def parse_text(cells: Any, decimal: str) -> Any:
-    """Return a data frame of text (`cells`) without blank rows, with columns of numbers as float64.
-
-    `decimal` is the decimal separator, "." or ",".
-    """
+    """Return the cells without blank rows, with columns of numbers as float64."""
     cells = cells.map(str.strip)
     filled = cells[(cells != "").any(axis=1)]
     return filled.apply(partial(to_numbers, decimal=decimal))
@@ -535,10 +529,7 @@ def _names_a_column(kind: str, below: set[str]) -> bool:
 
 
 def _are_labels(first: Sequence[str], body: Records, decimal: str) -> bool:
-    """Return whether the numbers in the first record are names of their columns, not data.
-
-    `body` are the other records, and `decimal` is the decimal separator.
-    """
+    """Return whether the numbers in the first record are names of their columns, not data."""
     numbered = [column for column, cell in enumerate(first) if is_number(cell, decimal)]
     cells = [first[column] for column in numbered]
     if not all(map(WHOLE.fullmatch, cells)) or len(set(cells)) < len(cells):
