@@ -2,6 +2,7 @@
 
 import ast
 import graphlib
+from collections import Counter
 from functools import cache
 from pathlib import Path
 
@@ -17,9 +18,14 @@ EXTENSIONS = {"lucidae.nn", "lucidae.mne", "lucidae.legacy"}  # they build on th
 
 
 @cache
+def tree_of(module):
+    return ast.parse(FILES[module].read_text(encoding="utf-8"))
+
+
+@cache
 def imports_of(module, lazy=True):
     """Return the modules of this project that a module imports, with or without lazy imports."""
-    found, nodes = set(), [ast.parse(FILES[module].read_text(encoding="utf-8"))]
+    found, nodes = set(), [tree_of(module)]
     while nodes:
         node = nodes.pop()
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("lucidae"):
@@ -39,6 +45,7 @@ def room_of(module):
     return ".".join(module.split(".")[:2])
 
 
+@cache
 def rooms():
     """Return which rooms of the library import which others, counting lazy imports."""
     edges = {}
@@ -86,3 +93,13 @@ def test_a_lazy_import_and_one_of_a_submodule_are_noticed(tmp_path, monkeypatch)
     monkeypatch.setitem(FILES, "lazy", path)
     assert imports_of("lazy") == {"lucidae.linear.rules", "lucidae.nn"}
     assert imports_of("lazy", lazy=False) == set()
+
+
+def test_no_class_name_has_two_meanings():
+    names = Counter(
+        node.name
+        for module in FILES
+        for node in ast.walk(tree_of(module))
+        if isinstance(node, ast.ClassDef)
+    )
+    assert [name for name, count in names.items() if count > 1] == []

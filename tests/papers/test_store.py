@@ -1,6 +1,7 @@
 import json
 import tracemalloc
 import zipfile
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -95,7 +96,9 @@ def test_a_cell_that_0_1_0_wrote_is_version_1_of_its_work(store, tmp_path):
 def test_every_work_of_0_1_0_has_a_name_today():
     declared = [experiment(name) for name in available()]
     cells = [one for each in declared for scale in SCALES for one in each.at(scale).setting.cells()]
-    assert set(WORKS_OF_0_1_0) <= {one.work.name for one in cells}
+    torch = find_spec("torch") is not None  # works on VAEs need it
+    wanted = {name for name in WORKS_OF_0_1_0 if torch or not name.startswith("vae.")}
+    assert wanted <= {one.work.name for one in cells}
 
 
 @pytest.mark.parametrize("keep", [0, 1, 100, 0.5, -1])
