@@ -1,8 +1,4 @@
-"""Verification of predictions, predictive variances and `support_` against the relevances.
-
-The relevances are the prior variances of the coefficients, one for each column of the dictionary.
-Like the rest of the verifier, this module shares no code with the solvers or the estimator.
-"""
+"""Verification of predictions, predictive variances and `support_`, without code of the solvers."""
 
 from __future__ import annotations
 
@@ -19,11 +15,7 @@ UNIT = float(np.finfo(float).eps)
 
 
 def prediction_distance(sample: Sample, coef: Any, predicted: Any) -> tuple[float, float]:
-    """Return the largest difference between an estimator's predictions and the linear model.
-
-    The linear model predicts ȳ + (x − x̄)U for a row x. Here x̄ and ȳ are the weighted means of the
-    rows and of the responses (zero without an intercept), and U are the coefficients.
-    """
+    """Return the largest difference between predictions and the linear model ȳ + (x − x̄)U."""
     Phi, X = sample.dictionary, sample.responses
     weights = np.ones(Phi.shape[0]) if sample.weights is None else sample.weights
     if scipy.sparse.issparse(Phi):  # columns without coefficients do not predict
@@ -65,12 +57,8 @@ def support_differences(
 ) -> tuple[int, int]:
     """Return how many columns `support` contains or lacks wrongly, and how many are undecided.
 
-    A column is significant if its evidence, twice the log-likelihood that is lost without it,
-    exceeds the quantile of χ²₁ at 1 − α/κ, where α is the significance and κ the number of columns.
-    If `labels`, the groups of the columns, are given, groups are tested as a whole, and κ is the
-    number of groups. A column is undecided if `support` disagrees with the verifier and its
-    evidence is closer to this quantile than its rounding error. `parts` is 2 for complex data,
-    whose log-likelihood changes by twice as much when the energy changes, and 1 for real data.
+    A column (or group) is significant if its evidence exceeds the quantile of χ²₁ at 1 − α/κ, and
+    undecided if rounding decides. The evidence of complex data counts twice (`parts`).
     """
     count = at.relevance.size if labels is None else int(labels.max()) + 1
     threshold = float(scipy.stats.chi2.isf(significance / count, 1))
@@ -88,9 +76,7 @@ def support_differences(
 def _evidence(at: Evaluation) -> tuple[Any, Any]:
     """Return twice the log-likelihood that each column adds, and bounds on the rounding errors.
 
-    It is n(t − 1 − log t) with t = Q/(z(1 − wz)) for n responses and a column φ of relevance w > 0,
-    where z = φᵀΣ⁻¹φ and Q = ‖φᵀΣ⁻¹X‖²/n for the responses X with covariance Σ. It is zero if t ≤ 1
-    or w = 0.
+    It is n(t − 1 − log t) with t = Q/(z(1 − wz)), and zero if t ≤ 1 or w = 0.
     """
     w, z, Q, n = at.relevance, at.curvature, at.alignment, at.mean.shape[1]
     variance = np.maximum(1.0 - w * z, UNIT)
@@ -108,11 +94,7 @@ def _ratio(values: Any, sizes: Any) -> Any:
 
 
 def _group_evidence(at: Evaluation, labels: Any) -> tuple[Any, Any]:
-    """Return, for each column, twice the log-likelihood that is lost without all of its group.
-
-    The second array contains bounds on the rounding errors. Columns of groups with relevance zero
-    have zero in both arrays.
-    """
+    """Return, for each column, twice the log-likelihood lost without its group, and its error."""
     w, n = at.relevance, at.mean.shape[1]
     evidence, error = np.zeros(w.size), np.zeros(w.size)
     for label in np.unique(labels[w > 0]):

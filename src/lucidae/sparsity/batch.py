@@ -83,10 +83,7 @@ from lucidae.validation import (
 __all__ = ["SparseBatch", "SparseGroupBatch", "solve_batch"]
 
 NEWTON_COLUMNS = 10
-"""Largest ratio of columns to rows of a dictionary for which Newton steps are taken.
-
-A Newton step forms a square matrix with as many rows as the dictionary has columns.
-"""
+"""Largest ratio of columns to rows for Newton steps, which form a κ × κ matrix."""
 
 PATIENCE = 16
 """Number of Newton steps without progress after which the iteration of a problem ends."""
@@ -103,11 +100,7 @@ class CheckIntervals(NamedTuple):
 
 
 ON_HOST, ON_DEVICE = CheckIntervals(5, 1), CheckIntervals(15, 2)
-"""Intervals between two checks of the stopping rule, for arrays on the CPU and on an accelerator.
-
-They are longer on an accelerator, because the CPU waits for the result of each check, while
-additional steps take little time.
-"""
+"""Steps between two checks of the stopping rule; the CPU waits for each check of an accelerator."""
 
 
 class SparseBatch(NamedTuple):
@@ -262,12 +255,7 @@ def solve_batch(
 
 
 def _checked_stack(X: Any, y: Any) -> tuple[Array, Array]:
-    """Return the checked dictionaries and responses of all problems as float arrays.
-
-    The dictionaries have shape (B, d, κ) and the responses (B, d, n), for B problems with d rows, κ
-    columns and n responses. float32 stays float32, complex numbers stay complex, and integers
-    become floats.
-    """
+    """Return the checked dictionaries and responses of all problems as float arrays."""
     if scipy.sparse.issparse(X):
         raise ValueError(
             "X is a sparse matrix, expected a dense stack of dictionaries. Give X.toarray(), or "
@@ -328,11 +316,7 @@ def _checked_noise(noise: Any, y: Array, objective: Energy) -> Any:
 
 
 def _some(values: Any, index: Any) -> Any:
-    """Return the entries of `values` that belong to the problems with the indices `index`.
-
-    The first axis of `values` counts the problems. A string, such as the noise variance "learn", is
-    returned unchanged.
-    """
+    """Return the entries of `values` that belong to the problems with the indices `index`."""
     if isinstance(values, str):
         return values
     xp = namespace(values)
@@ -364,12 +348,7 @@ def _solve_groups(
     objective: GroupCovariance,
     given: Array,
 ) -> BatchSolution[Any]:
-    """Return the solutions of problems in which every group of columns has its own covariance.
-
-    X and y are in double precision, and `given` are the responses as they were passed, whose dtype
-    the solutions have. Moves and Newton steps change a few groups at a time, which are others in
-    every problem.
-    """
+    """Return the solutions of problems in which every group of columns has its own covariance."""
     xp, groups = namespace(y), objective.groups
     assert groups is not None
     limits: dict[str, Any] = {
@@ -412,21 +391,15 @@ def _of_groups(
 def _reported(
     solution: BatchSolution[Any], value: Any, norms: Array, y: Array
 ) -> BatchSolution[Any]:
-    """Return the solutions in the dtype of the responses y, with their status and iterations.
-
-    `value` are the solutions in double precision, `solution` tells how the iterations ended, and
-    `norms` are the norms of the columns, from which the size of a contribution is computed.
-    """
+    """Return the solutions in the dtype of the responses y, with their status and iterations."""
     ended = (solution.n_iter, solution.distance, solution.tolerance)
     return BatchSolution(_narrowed(value, norms, y), _finite_status(solution, value), *ended)
 
 
 def _narrowed(value: Any, norms: Array, y: Array) -> Any:
-    """Return the solutions as arrays of the library and the dtype of y.
+    """Return the solutions as arrays of the library and the dtype of y; raise if a number is lost.
 
-    `norms` are those of the columns. Raise an error if a number is outside the range of this dtype,
-    or if a coefficient that contributes much to the fit is too small for it. Rounding the
-    covariance of a group would change its small eigenvalues: it is not rounded.
+    The covariance of a group is not rounded, because that would change its small eigenvalues.
     """
     xp = namespace(value.coef)
     parts = {name: getattr(value, name) for name in SparseBatch._fields}
@@ -440,10 +413,7 @@ def _narrowed(value: Any, norms: Array, y: Array) -> Any:
 
 
 def _finite_status(solution: BatchSolution[State], value: Any) -> tuple[Status, ...]:
-    """Return the status of each problem: DIVERGED if its coefficients or energy are not finite.
-
-    All other problems keep the status of `solution`.
-    """
+    """Return the status of each problem: DIVERGED if its coefficients or energy are not finite."""
     xp = namespace(value.coef)
     finite = xp.all(xp.isfinite(value.coef), axis=(1, 2)) & xp.isfinite(value.energy)
     return tuple(
@@ -453,11 +423,7 @@ def _finite_status(solution: BatchSolution[State], value: Any) -> tuple[Status, 
 
 
 def _first_noise(problem: Problem) -> Array:
-    """Return the noise variance from which learning starts, one for each normalised problem.
-
-    It is the residual variance of least squares on all columns, or 0.1 if there are not more rows
-    than columns, in units of the mean square response.
-    """
+    """Return the normalised γ at which learning starts: that of least squares, or 0.1."""
     xp = namespace(problem.noise)
     spare = xp.maximum(problem.spare, xp.ones_like(problem.spare))
     estimate = xp.where(problem.spare >= 1, problem.outside / spare, FALLBACK * problem.noise)
@@ -467,11 +433,7 @@ def _first_noise(problem: Problem) -> Array:
 def _solve_one_by_one(
     problem: Problem, settings: BatchSettings, learn: bool
 ) -> BatchSolution[State]:
-    """Return the solutions of all problems, solved one after the other.
-
-    On a CPU this is as fast as solving all at once. If `learn`, the noise variances are learned
-    too.
-    """
+    """Return the solutions of problems solved one after the other, which is as fast on a CPU."""
 
     def solved(index: int) -> Solution[State]:
         one = Problem(*(field[index, ...] for field in problem))
@@ -487,10 +449,7 @@ def _solve_one_by_one(
 
 
 def _gathered(ended: list[Solution[Any]], value: Any) -> BatchSolution[Any]:
-    """Return one result for problems that were solved one by one.
-
-    `ended` tells how each iteration ended, and `value` are the solutions of all problems.
-    """
+    """Return one result for problems that were solved one by one."""
     return BatchSolution(
         value,
         tuple(solution.status for solution in ended),
@@ -503,10 +462,8 @@ def _gathered(ended: list[Solution[Any]], value: Any) -> BatchSolution[Any]:
 def _solve_together(problem: Problem, settings: BatchSettings, learn: bool) -> BatchSolution[State]:
     """Return the solutions of all problems, whose energies are minimised at once.
 
-    An update of the relevances is repeated until a basin of attraction is chosen; Newton steps then
-    find its minimum. The update alone is repeated to the end if the noise variance is learned
-    (`learn`), if there are too many columns, if the tolerance is coarse, or if the energy does not
-    allow Newton steps.
+    An update chooses a basin of attraction, and Newton steps find its minimum where the energy, the
+    tolerance and the number of columns allow them.
     """
     objective = settings.objective
     reachable = max(settings.tol, rounding_distance(problem))
@@ -534,11 +491,7 @@ def _given_rule(settings: BatchSettings) -> str:
 
 
 def _basin_rule(problem: Problem, settings: BatchSettings) -> tuple[str, int]:
-    """Return the name of the update that chooses a basin of attraction, and its repetition limit.
-
-    With solver="auto" this is expectation–maximisation (EM) for one or two responses and MacKay's
-    rule for more; otherwise it is the update that `settings.solver` names.
-    """
+    """Return the update that chooses a basin of attraction, and its limit; EM for few responses."""
     objective = settings.objective
     if settings.solver == "auto" and objective.exact_coordinates:
         if problem.responses.shape[-1] <= FEW_RESPONSES:
@@ -551,10 +504,7 @@ def _basin_rule(problem: Problem, settings: BatchSettings) -> tuple[str, int]:
 def _update(
     problem: Problem, objective: Energy, rule: str, tolerance: float, limit: int, learn: bool
 ) -> BatchSolution[State]:
-    """Repeat an update of the relevances on all problems at once, until each is stationary.
-
-    If `learn`, the noise variances are updated in the same steps; otherwise they are fixed.
-    """
+    """Repeat an update of the relevances on all problems at once, until each is stationary."""
     update = objective.update(rule)
     xp = namespace(problem.noise)
 
@@ -599,9 +549,7 @@ def _polish(
 ) -> BatchSolution[State]:
     """Find the minimum of each problem's energy by damped Newton steps.
 
-    The steps start in the basin of attraction that the updates have reached, and are taken on all
-    columns and for all problems at once. Leaving out columns whose relevances stay zero would save
-    arithmetic, but would need more kernel launches on the accelerator, which cost more.
+    Leaving out columns at zero would need further kernel launches, which cost more than arithmetic.
     """
     start = NewtonPoint.at(without_vanishing(basin.value, marginal).without_factor())
     stride = _intervals(start.noise).newton
@@ -624,8 +572,7 @@ def _in_units(
 ) -> SparseBatch:
     """Return coefficients, relevances, noise variances and energies in the units of the data.
 
-    The normalised problem has a square root of XXᵀ in place of the responses X, so the coefficients
-    of each response are computed from the given `dictionary` and `responses`.
+    The canonical problem has a root of XXᵀ in place of X: coefficients come from the given data.
     """
     relevance, noise = units.relevance(state.relevance), units.noise(state.noise)
     coef = _posterior_means(dictionary, responses, relevance, noise)
@@ -633,10 +580,7 @@ def _in_units(
 
 
 def _posterior_means(X: Array, y: Array, relevance: Array, noise: Array) -> Array:
-    """Return the posterior means of the coefficients of B problems, of shape (B, n, κ).
-
-    Each problem has n responses and κ columns.
-    """
+    """Return the posterior means of the coefficients of B problems, of shape (B, n, κ)."""
     xp = namespace(noise)
     if is_complex(X) or is_complex(y):
         X, y = as_complex(X), as_complex(y)
@@ -657,9 +601,7 @@ def _posterior_means(X: Array, y: Array, relevance: Array, noise: Array) -> Arra
 def _means_by_qr(X: Array, y: Array, relevance: Array, noise: Array) -> Array:
     """Return the posterior means of ill-conditioned problems, by QR factorisation.
 
-    Let Φ be the dictionary of a problem, X its responses, W its relevances and Σ = LLᵀ the
-    covariance of a response, which is not formed. With S = ΦW^½ and Sᵀ = BLᵀ, the mean W^½SᵀΣ⁻¹X is
-    W^½BL⁻¹X.
+    With S = ΦW^½ and Sᵀ = BLᵀ, where Σ = LLᵀ is not formed, W^½SᵀΣ⁻¹X is W^½BL⁻¹X.
     """
     xp = namespace(X)
     roots = xp.sqrt(relevance)

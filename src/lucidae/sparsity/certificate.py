@@ -1,8 +1,4 @@
-"""Certificates of sparse representations: claims judged by values that the verifier measures.
-
-Fitted estimators and coefficients from elsewhere are measured by the same verifier and judged by
-the same thresholds.
-"""
+"""Certificates of sparse representations: claims judged by values that the verifier measures."""
 
 from __future__ import annotations
 
@@ -40,21 +36,16 @@ from lucidae.validation import check_number, check_rows
 __all__ = ["certify_coefficients"]
 
 GIVEN_NOISE = 1e-9
-"""Largest relative difference allowed between the noise variance and the number that was given.
-
-Conversions of units cause differences of about 1e-15.
-"""
+"""Largest relative difference of γ from the given number; units cause about 1e-15."""
 
 STABLE = 0.5
-"""The certificate warns if the overlap of columns at neighbouring noise variances is below this.
-
-The overlap is that of the columns in use, the size of the intersection divided by that of the
-union."""
+"""The certificate warns below this overlap (intersection over union) of columns at neighbouring γ.
+"""
 LOWER_ENERGY = 1e-8
-"""Largest decrease of the energy (loss) per response that is taken for a rounding error."""
+"""Largest decrease of the energy per response that is taken for a rounding error."""
 
 ENERGY = 1e-8
-"""Largest relative difference allowed between the reported energy (loss) and the verifier's."""
+"""Largest relative difference allowed between the reported energy and the verifier's."""
 
 THEOREM = "Wipf 2023, Theorem 4.1"
 CHEN_HUO = "Chen & Huo 2006, Theorem 2.4"
@@ -113,10 +104,7 @@ JOINT_STATEMENTS = {
 
 
 def joint_certificate(figures: SparseFigures) -> Certificate:
-    """Return the certificate of a fit of several dictionaries with one set of relevances.
-
-    There are no predictions, and no claims about uniqueness.
-    """
+    """Return the certificate of a fit of several dictionaries with one set of relevances."""
     found = tuple(
         replace(
             claim,
@@ -130,10 +118,7 @@ def joint_certificate(figures: SparseFigures) -> Certificate:
 
 
 def _path_stability(figures: SparseFigures) -> tuple[Claim, ...]:
-    """Return a claim that reports how the columns in use change with the noise variance.
-
-    The tuple is empty for coefficients alone, whose noise variance was not chosen by a fit.
-    """
+    """Return a claim that reports how the columns in use change with the noise variance."""
     name, reference = "path_stability", "Meinshausen & Bühlmann 2010"
     statement = "share of the columns in use that stay in use if the noise variance is varied"
     path = figures.path
@@ -189,10 +174,7 @@ def _noise_covariance(figures: SparseFigures) -> tuple[Claim, ...]:
 
 
 def certificate_of(figures: SparseFigures, title: str) -> Certificate:
-    """Return a certificate with all claims about a fit and the numbers from which to check them.
-
-    `figures` are the measured values, and `title` is the heading of the certificate.
-    """
+    """Return a certificate with all claims about a fit and the numbers from which to check them."""
     return Certificate(title, claims(figures), figures.evidence)
 
 
@@ -212,10 +194,7 @@ def with_changes(found: Certificate, changed: Mapping[str, float]) -> Certificat
 
 
 def _reachable(claim: Claim, reach: float) -> Claim:
-    """Return `claim`, but undecided if it fails by no more than `reach`.
-
-    `reach` is the accuracy that solvers in float64 can attain for this problem.
-    """
+    """Return `claim`, undecided if it fails by no more than `reach` of float64 solvers."""
     # The verifier is accurate to ε√cond(Σ), so that what holds does hold. Solvers that form Σ are
     # accurate to ε cond(Σ), and a distance within that may be as small as they can make it.
     if claim.holds is not False or claim.value is None or claim.threshold is None:
@@ -229,11 +208,7 @@ def _reachable(claim: Claim, reach: float) -> Claim:
 
 
 def _unknown(figures: SparseFigures, name: str, statement: str, reference: str, why: str) -> Claim:
-    """Return a claim whose value was not measured.
-
-    It is undecided if the only reason is that an earlier version of lucidae, which saved the fit,
-    did not measure it. Otherwise the claim does not apply, for the reason `why`.
-    """
+    """Return a claim that does not apply because of `why`, or that was not measured before."""
     estimated = bool(figures.noise_rule) and name in ("predictive_variance", "support")
     if estimated or (figures.position_reason == FORMER and figures.violation is not None):
         return undecided(name, statement, reference, FORMER)
@@ -258,10 +233,7 @@ def _stationarity(figures: SparseFigures) -> Claim:
 
 
 def _group_covariances(figures: SparseFigures) -> tuple[Claim, ...]:
-    """Return the claim that `group_covariances_` are covariance matrices with the right diagonals.
-
-    The diagonals are the relevances. The tuple is empty without such covariances.
-    """
+    """Return the claim that `group_covariances_` are covariances with the right diagonals."""
     if figures.covariance_distance is None:
         return ()
     claim = at_most(
@@ -308,11 +280,7 @@ STILL_LEARNING = (
 
 
 def _noise_variance(figures: SparseFigures) -> Claim:
-    """Return the claim that the noise variance is what the rule by which it was found gives.
-
-    If it was given, that is the given number; if it was learned, the energy is stationary in it;
-    with cross-validation it is the mean squared error of predicting held-out rows.
-    """
+    """Return the claim that the noise variance is what the rule by which it was found gives."""
     name, rule, reference = "noise_variance", figures.noise_rule, "Wipf & Rao 2007"
     statement = NOISE_STATEMENTS.get(rule, "the noise variance is the one that was given")
     if figures.noise_distance is None:
@@ -341,11 +309,7 @@ def _noise_variance(figures: SparseFigures) -> Claim:
 
 
 def _energy(figures: SparseFigures) -> Claim:
-    """Return the claim that the reported energy is the one at the fitted relevances.
-
-    The energy is the loss that was minimised, and the relevance of a column is the prior variance
-    of its coefficients.
-    """
+    """Return the claim that the reported energy is the one at the fitted relevances."""
     name = "energy"
     statement = "the reported energy is the energy at the fitted relevances and noise variance"
     reference = "Wipf 2023, eq. 18, 48 and 50"
@@ -393,10 +357,7 @@ def _support(figures: SparseFigures) -> Claim:
 
 
 def _not_exact(figures: SparseFigures, name: str) -> Claim:
-    """Return a claim of uniqueness that does not apply because the fit is not exact.
-
-    Uniqueness means that no other set of as few columns represents the responses.
-    """
+    """Return a claim of uniqueness that does not apply because the fit is not exact."""
     why = (
         "Least squares on the active columns leaves a relative error of "
         f"{figures.exact_error:.2g}, and the theorem covers exact fits only."
@@ -405,10 +366,7 @@ def _not_exact(figures: SparseFigures, name: str) -> Claim:
 
 
 def _unique_in_general_position(figures: SparseFigures) -> Claim:
-    """Return the claim that no other set of as few columns represents the responses.
-
-    It is proved by checking sets of columns.
-    """
+    """Return the claim that no other set of as few columns represents the responses."""
     name, count = "unique_in_general_position", figures.n_used
     if not figures.exact_error <= EXACT:
         return _not_exact(figures, name)
@@ -428,11 +386,7 @@ def _unique_in_general_position(figures: SparseFigures) -> Claim:
 
 
 def _unique_by_coherence(figures: SparseFigures) -> Claim:
-    """Return the claim that no other set of as few columns represents the responses.
-
-    It is proved from the mutual coherence, the largest absolute correlation of two columns of the
-    dictionary.
-    """
+    """Return the claim that no other set of as few columns represents the responses."""
     name, count = "unique_by_coherence", float(figures.n_used)
     if not figures.exact_error <= EXACT:
         return _not_exact(figures, name)
@@ -453,10 +407,7 @@ def _unique_by_coherence(figures: SparseFigures) -> Claim:
 
 
 def _row_scales(figures: SparseFigures) -> Claim:
-    """Return a claim that reports the median ratio of a coefficient row's norm to the next larger.
-
-    A row contains the coefficients of one column of the dictionary for all responses.
-    """
+    """Return a claim that reports the median ratio of a coefficient row's norm to the next."""
     name = "row_scales"
     statement = "median ratio of successive norms of the coefficient rows, in descending order"
     ratios = row_scale_ratios(figures.row_norms)
@@ -470,10 +421,7 @@ def _row_scales(figures: SparseFigures) -> Claim:
 
 
 def _posterior_collapse(figures: SparseFigures) -> Claim:
-    """Return the claim that no inactive column would lower the full energy if it were active.
-
-    The full energy is the loss of the VAE with a full posterior covariance.
-    """
+    """Return the claim that no inactive column would lower the full energy if it were active."""
     name = "posterior_collapse"
     collapsed = figures.n_columns - figures.n_active
     statement = (
@@ -495,12 +443,7 @@ def _posterior_collapse(figures: SparseFigures) -> Claim:
 
 
 def _response_covariance(figures: SparseFigures) -> tuple[Claim, ...]:
-    """Return a tuple with the claim about the covariance of the responses; empty without one.
-
-    If the covariance was given, the claim is that the fitted one is equal to it. If it was learned,
-    the claim is that the energy is no lower at nearby correlations of successive responses. Whether
-    the responses really have such a covariance is not judged.
-    """
+    """Return the claim that the covariance of responses is as given, or locally the best."""
     rule = figures.evidence.get("response_covariance_rule")
     if rule is None:
         return ()

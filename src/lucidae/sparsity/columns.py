@@ -1,8 +1,6 @@
 """Columns of the dictionary as the verifier reads them: centred, weighted, and in dense blocks.
 
-The verifier shares no code with the solvers, which centre a sparse dictionary implicitly. It makes
-a few columns dense at a time and treats them like those of a dense dictionary, so that the memory
-which it needs does not grow with the number of columns, apart from a few vectors.
+A few columns of a sparse dictionary are dense at a time, so that memory does not grow with κ.
 """
 
 from __future__ import annotations
@@ -14,20 +12,14 @@ import numpy as np
 import scipy.sparse
 
 CONSTANT = 8.0
-"""A column is constant if it varies, relative to its largest entry, by at most this many epsilons.
-
-One epsilon is the machine epsilon of float64.
-"""
+"""A column is constant if it varies, relative to its largest entry, by at most this many ε."""
 
 BLOCK_ENTRIES = 2_000_000
 """Largest number of entries of a block of columns that is made dense."""
 
 
 def centred(values: Any, weights: Any) -> tuple[Any, Any]:
-    """Return the values minus their weighted column means, and how far the means are from row 0.
-
-    The second result is the weighted mean of each column minus the first entry of that column.
-    """
+    """Return the values minus their weighted column means, and how far the means are from row 0."""
     # The difference of two doubles is rounded relative to itself, so no digits are lost however
     # far the rows are from zero; the means of these differences are small numbers.
     moved = values - values[0]
@@ -46,10 +38,7 @@ def without_constants(values: Any, weights: Any) -> Any:
 
 
 class SparseColumns(NamedTuple):
-    """A sparse dictionary whose columns are made dense, centred and weighted when they are read.
-
-    ``columns[:, index]`` returns a dense array, as for a dense dictionary.
-    """
+    """A sparse dictionary whose columns are made dense, centred and weighted when they are read."""
 
     matrix: Any  # (d, κ): the dictionary as it was given
     roots: Any  # (d,): square roots of the weights of the rows, all positive
@@ -65,12 +54,7 @@ class SparseColumns(NamedTuple):
     def of(
         cls, matrix: Any, weights: Any, intercept: bool, exponents: Callable[[Any], Any]
     ) -> SparseColumns:
-        """Return the columns of a sparse matrix as the verifier reads them, with their norms.
-
-        Columns are centred if there is an `intercept`, and rows are multiplied by the roots of
-        their `weights`. Each column is divided by a power of two: `exponents` is a function that
-        returns the exponents for the largest absolute values of the columns.
-        """
+        """Return the columns of a sparse matrix, centred, weighted and divided by powers of two."""
         matrix = scipy.sparse.csc_array(matrix)
         count, roots = matrix.shape[1], np.sqrt(weights)
         first, mean, peaks, squares = (np.zeros(count) for _ in range(4))
@@ -107,10 +91,7 @@ class SparseColumns(NamedTuple):
         return ((part, self[:, part]) for part in _parts(self.shape))
 
     def triangle_with(self, responses: Any) -> Any:
-        """Return the triangular factor of the QR decomposition of [Φ | X] for this dictionary Φ.
-
-        X are the responses. The factor is updated by one block of rows after the other.
-        """
+        """Return the triangle of the QR decomposition of [Φ | X], updated by blocks of rows."""
         rows, width = scipy.sparse.csr_array(self.matrix), self.shape[1] + responses.shape[1]
         triangle: Any = np.zeros((0, width))
         step = max(BLOCK_ENTRIES // width, width)
@@ -124,19 +105,13 @@ class SparseColumns(NamedTuple):
 
 
 def _parts(shape: tuple[int, int]) -> Iterator[slice]:
-    """Return slices of the columns of a matrix of that shape, so narrow that each fits in memory.
-
-    A slice has at most `BLOCK_ENTRIES` entries when its columns are made dense.
-    """
+    """Return slices of the columns of a matrix of that shape that fit in memory."""
     width = max(BLOCK_ENTRIES // shape[0], 1)
     return (slice(a, min(a + width, shape[1])) for a in range(0, shape[1], width))
 
 
 class Transformed(NamedTuple):
-    """A function of the columns of a sparse dictionary, computed only for columns that are read.
-
-    ``values[:, index]`` and ``values[index]`` return `function` of the dense columns `index`.
-    """
+    """A function of the columns of a sparse dictionary, computed only for columns that are read."""
 
     columns: SparseColumns
     function: Callable[[Any], Any]
@@ -151,10 +126,7 @@ LEADING = 4
 
 
 def column_blocks(dictionary: Any) -> Iterator[tuple[slice, Any]]:
-    """Return pairs of a slice of the columns and these columns as a dense array.
-
-    A dense dictionary is one such pair.
-    """
+    """Return pairs of a slice of the columns and these columns as a dense array."""
     if isinstance(dictionary, SparseColumns):
         return dictionary.blocks()
     return iter([(slice(0, dictionary.shape[1]), dictionary)])

@@ -14,10 +14,9 @@ from lucidae.sparsity.dictionary import dense_columns
 class CorrelatedPosterior:
     """Posterior of the coefficients if those of different responses are correlated.
 
-    Let Φ be the a active columns of the dictionary, W their relevances, S = ΦW^½ = QD^½Pᵀ a
-    singular value decomposition, and B = VΛVᵀ the covariance of the n responses. In the basis V the
-    coefficients of response t have the covariance W^½ (λₜI − P diag(λₜ²D/(λₜD + γ)) Pᵀ) W^½ with
-    the noise variance γ.
+    Let S = ΦW^½ = QD^½Pᵀ on the active columns and B = VΛVᵀ the covariance over the n responses. In
+    the basis V the coefficients of response t have the covariance W^½(λₜI − P diag(λₜ²D/(λₜD +
+    γ))Pᵀ)W^½.
     """
 
     active: Any  # (a,): indices of the active columns, those with positive relevance
@@ -41,11 +40,7 @@ class CorrelatedPosterior:
         values: Any,
         vectors: Any,
     ) -> tuple[CorrelatedPosterior, Any]:
-        """Return the posterior, and its mean of shape (n_columns, n_responses).
-
-        Rows of dictionary and responses are centred and weighted. `values` and `vectors` are the
-        eigenvalues and eigenvectors of the covariance of the responses.
-        """
+        """Return the posterior, and its mean of shape (n_columns, n_responses)."""
         active = np.flatnonzero(relevance)
         roots = np.sqrt(relevance[active])
         scaled = dense_columns(dictionary, active) * roots
@@ -59,12 +54,7 @@ class CorrelatedPosterior:
 
     @property
     def _explained(self) -> Any:
-        """Prior minus posterior variances along the r directions of `directions`, of shape (r, n).
-
-        In the eigenbasis V of the covariance of the n responses, with eigenvalues λₜ, these are the
-        numbers λₜ²D/(λₜD + γ) of the class docstring; here they are rotated back to the given
-        responses.
-        """
+        """Return λₜ²D/(λₜD + γ) along directions, rotated back to the responses, (r, n)."""
         ratios = self.values**2 * self.powers[:, None]
         return (ratios / (np.outer(self.powers, self.values) + self.noise)) @ (self.vectors**2).T
 
@@ -73,21 +63,14 @@ class CorrelatedPosterior:
         return self.active_variance(rows[:, self.active])
 
     def active_variance(self, columns: Any) -> Any:
-        """Return the posterior variance of the mean predicted for rows of the active columns alone.
-
-        `columns` has one row for each prediction and one column for each active column. The result
-        is that of `variance`, because all other columns have coefficients zero.
-        """
+        """Return `variance` for rows of the active columns alone."""
         scaled = columns * self.roots
         prior = (scaled**2).sum(axis=1)[:, None] * (self.vectors**2 @ self.values)
         spread = prior - (scaled @ self.directions.T) ** 2 @ self._explained
         return np.maximum(spread, 0.0)
 
     def covariance(self, indices: Any) -> Any:
-        """Return the posterior covariance matrices of the coefficients of the columns `indices`.
-
-        The shape is (n, m, m), one matrix for each of the n responses, for m indices.
-        """
+        """Return the posterior covariance matrices of the coefficients of the columns `indices`."""
         place = np.full(self.n_columns, -1)
         place[self.active] = np.arange(self.active.size)
         found = place[np.asarray(indices)]

@@ -1,10 +1,7 @@
-"""Operations on the columns of a dictionary, which is a dense array or a sparse matrix.
+"""Operations on the columns of a dictionary, which is a dense array or a `SparseDictionary`.
 
-Solvers use a dictionary Φ through the functions of this module only, so that they need not know how
-it is stored. A dense dictionary is an array. A sparse one is a `SparseDictionary`: a sparse matrix
-minus a matrix of rank one, which centres its columns. No function forms a dense array with as many
-entries as a sparse dictionary. Results for all columns are vectors, or are computed in blocks of
-columns. The few columns of a working set are made dense.
+Solvers use a dictionary through these functions only. None forms a dense array with as many entries
+as a sparse dictionary: results are vectors, or are computed in blocks of columns.
 """
 
 from __future__ import annotations
@@ -26,22 +23,18 @@ BLOCK_ENTRIES = 2_000_000
 """Largest number of entries of a dense block (16 MB) in computations with a sparse dictionary."""
 
 FEW_ENTRIES = 8
-"""Quadratic forms φᵀAᵀAφ of sparse columns φ are sums over pairs of entries if these are few.
-
-They are few if this number times the entries of φ is smaller than the number of rows of A."""
+"""φᵀAᵀAφ is a sum over pairs of entries if this times the entries of φ is below the rows of A."""
 
 LARGEST_SIDE = 20_000
-"""Largest number of rows or of columns, whichever is smaller, of a sparse dictionary.
-
-The solvers factorise a dense square matrix of this size. With 20 000 rows it takes 3.2 GB."""
+"""Largest smaller side of a sparse dictionary: a square matrix of 20 000 rows takes 3.2 GB."""
 
 
 @dataclass(frozen=True, eq=False)
 class SparseDictionary:
     """A dictionary Φ = (S − r cᵀ)N⁻¹ with a sparse matrix S, vectors r and c and a diagonal N.
 
-    With roots r of the weights of the rows and the means c of the columns, S − r cᵀ has centred and
-    weighted rows, although only S is stored. Dictionaries that differ in the norms N share S.
+    With roots r of the row weights and column means c it is centred and weighted, although only S
+    is stored.
     """
 
     entries: Any  # (d, κ): the sparse matrix S
@@ -105,10 +98,8 @@ class SparseDictionary:
     def quadratic_forms(self, root: Any) -> Any:
         """Return φᵀPφ for all columns φ, where P = AᵀA and A is `root`, of shape (m, d).
 
-        A column is φ = (s − cr)/ν, where s is its column of the stored sparse matrix, c its mean, r
-        are the roots of the weights of the rows and ν is its norm. So ν²φᵀPφ is the sum of sᵀPs, of
-        −2c(Pr)ᵀs and of c²rᵀPr. If s has k entries, sᵀPs is a sum over k² entries of P, while ‖Aφ‖²
-        takes mk multiplications.
+        With φ = (s − cr)/ν, ν²φᵀPφ = sᵀPs − 2c(Pr)ᵀs + c²rᵀPr. For k entries in s this is a sum
+        over k² entries of P, while ‖Aφ‖² takes mk multiplications.
         """
         S, product = self.entries, root.T @ root
         counts = np.diff(S.indptr)
@@ -134,10 +125,7 @@ class SparseDictionary:
         return np.maximum(forms, 0.0)
 
     def covariance(self, relevance: Any) -> Any:
-        """Return ΦWΦᵀ, of shape (d, d), for this dictionary Φ of d rows and the relevances W.
-
-        W is diagonal; the relevance of a column is the prior variance of its coefficients.
-        """
+        """Return ΦWΦᵀ, of shape (d, d)."""
         S, roots, weights = self.entries, self.roots, relevance / self.norms**2
         keep = np.flatnonzero(weights)
         half = S if keep.size == S.shape[1] else S[:, keep]
@@ -150,10 +138,7 @@ class SparseDictionary:
         return product
 
     def _parts(self, height: int) -> Iterator[slice]:
-        """Return slices of columns so narrow that a dense block of `height` rows fits in memory.
-
-        A block has at most `BLOCK_ENTRIES` entries, or one column.
-        """
+        """Return slices of columns so narrow that a dense block of `height` rows fits in memory."""
         width, count = max(BLOCK_ENTRIES // height, 1), self.shape[1]
         return (slice(a, min(a + width, count)) for a in range(0, count, width))
 
@@ -163,10 +148,7 @@ Dictionary: TypeAlias = Any
 
 
 def _sums(column: Any, values: Any, count: int) -> Any:
-    """Return, for each of `count` columns, the sum of its values.
-
-    Entry i of `column` is the index of the column that value i belongs to.
-    """
+    """Return, for each of `count` columns, the sum of its values."""
     return np.bincount(column, values, minlength=count)
 
 
@@ -179,10 +161,7 @@ def _rows_of_transpose(S: Any, part: slice) -> Any:
 
 
 def canonical_entries(X: Any) -> Any:
-    """Return a sparse matrix as a CSR array with sorted indices, without duplicates and zeros.
-
-    X itself is never changed. The result shares its arrays if they have this form already.
-    """
+    """Return a CSR array with sorted indices, without duplicates and zeros; X is never changed."""
     matrix = scipy.sparse.csr_array(X)
     if not matrix.has_canonical_format or not matrix.data.all():
         matrix = matrix.copy()
@@ -205,10 +184,7 @@ def dense_columns(dictionary: Dictionary, index: Any) -> Array:
 
 
 def selected_columns(dictionary: Dictionary, index: Any) -> Dictionary:
-    """Return the columns `index` of one dictionary, as a dense array if there are few of them.
-
-    Many columns of a sparse dictionary are returned as a sparse dictionary.
-    """
+    """Return the columns `index` of one dictionary, as a dense array if there are few of them."""
     if isinstance(dictionary, SparseDictionary) and len(index) * dictionary.shape[0] > (
         BLOCK_ENTRIES
     ):
@@ -245,11 +221,7 @@ def norms_after(dictionary: Dictionary, left: Array) -> Array:
 
 
 def quadratic_forms(dictionary: Dictionary, root: Array) -> Array:
-    """Return φᵀAᵀAφ for all columns φ of the dictionary and a matrix A, here called `root`.
-
-    The values are those of `norms_after`, computed in another way: faster for sparse columns, but
-    less accurate, because nearly equal numbers may be subtracted.
-    """
+    """Return φᵀAᵀAφ for all columns; faster than `norms_after` if sparse, but terms cancel."""
     if isinstance(dictionary, SparseDictionary):
         return dictionary.quadratic_forms(root)
     return norms_after(dictionary, root)
@@ -274,14 +246,8 @@ def divided(dictionary: Dictionary, norms: Array) -> Dictionary:
 def reduced_to_span(dictionary: Dictionary, responses: Array) -> tuple[Dictionary, Array, Array]:
     """Return dictionary and responses in an orthonormal basis of the span of the columns.
 
-    The third value is the squared norm of the responses outside this span. A dictionary with no
-    more rows than columns, and its responses, are returned unchanged, with 0.
-
-    For the dictionary Φ (d rows, κ < d columns), the n responses X, the relevances W and the noise
-    variance γ, let Φ = QR and let [Q, Q⊥] be orthogonal. In that basis the covariance Σ = ΦWΦᵀ + γI
-    of a response is block diagonal, with RWRᵀ + γI on the span and γI outside. So the energy is
-    that of (R, QᵀX) plus ‖Q⊥ᵀX‖²/γ + n(d − κ) log γ, and ‖Q⊥ᵀX‖² = ‖X − QQᵀX‖² is all that is
-    needed of the other d − κ rows.
+    For d > κ let Φ = QR. In the basis [Q, Q⊥], Σ is RWRᵀ + γI on the span and γI outside, so the
+    energy is that of (R, QᵀX) plus ‖Q⊥ᵀX‖²/γ + n(d − κ) log γ. The third value is ‖Q⊥ᵀX‖².
     """
     if dictionary.shape[-1] >= dictionary.shape[-2]:
         return dictionary, responses, squared_norm(responses) * 0.0
@@ -294,12 +260,10 @@ def reduced_to_span(dictionary: Dictionary, responses: Array) -> tuple[Dictionar
 
 
 def _reduced_by_blocks(dictionary: SparseDictionary, responses: Any) -> tuple[Any, Any, Any]:
-    """Return the result of `reduced_to_span` for a tall sparse dictionary, which becomes dense.
+    """Return `reduced_to_span` of a tall sparse dictionary, which becomes dense.
 
-    Let Φ = QR be the QR decomposition of the dictionary with κ columns, and X the responses. The
-    triangular factor of [Φ | X] is updated by one block of rows after the other. Its first κ rows
-    are [R | QᵀX], and the norm of its other rows is that of the responses outside the span of Φ.
-    The reduced dictionary R has κ × κ entries, however many rows Φ has.
+    The triangle of [Φ | X], updated by blocks of rows, has [R | QᵀX] in its first κ rows; the norm
+    of the others is that of the responses outside the span.
     """
     count, width = dictionary.shape[1], dictionary.shape[1] + responses.shape[1]
     rows = scipy.sparse.csr_array(dictionary.entries)

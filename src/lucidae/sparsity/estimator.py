@@ -112,11 +112,10 @@ VERIFIED = ("full", "diagonal", "point")
 """Posteriors whose distance to stationarity the verifier computes; others report their own."""
 
 HOST_ENTRIES = 2**22
-"""Largest number of entries of a dictionary on a GPU whose problem is solved on the CPU instead.
+"""Largest number of entries of a dictionary on a GPU that is solved on the CPU instead.
 
-Most steps of a fit are moves and Newton steps on a few dozen columns, whose launches take longer on
-a GPU than the arithmetic. With 204 × 4686 entries and a noise variance that has to be found, a fit
-takes 1.4 to 1.8 s on 16 cores and 2.6 to 3.2 s on an H200."""
+Launches of steps on a few dozen columns take longer than their arithmetic: with 204 × 4686 entries
+and γ to be found, a fit takes 1.4 to 1.8 s on 16 cores and 2.6 to 3.2 s on an H200."""
 
 DIVERGED = (
     "The fit diverged, because rounding errors made the covariance matrix of a response "
@@ -356,11 +355,10 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         self, X: Any, y: Any, sample_weight: Any, noise_cov: Any, guide: Guide | None = None,
         deferred: bool = False, zeros: bool = False,
     ) -> Self:  # fmt: skip
-        """Check the data and fit to them, starting from `guide` if it is given.
+        """Check the data and fit to them, from the solution `guide` of `noise_path` if it is given.
 
-        A guide is a solution of `noise_path`, with the path to which it belongs. If `deferred`, the
-        certificate is computed when it is first read. Until then the estimator holds the data.
-        Responses that are all zero are refused, unless `zeros`.
+        If `deferred`, the certificate is computed when it is first read, and the estimator holds
+        the data until then. Responses that are all zero are refused, unless `zeros`.
         """
         X, y = validated_pair(self, X, y)
         if not zeros and not bool(namespace(y).any(y != 0)):
@@ -509,11 +507,7 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         self, X: Array, y: Array, weights: Array | None, objective: Energy,
         cov: NoiseCovariance | None, guide: Guide | None, deferred: bool, zeros: bool,
     ) -> Solution[State]:  # fmt: skip
-        """Minimise the energy on checked data, store the fitted state and return the solution.
-
-        If `deferred`, the fitted values are verified when the certificate is first read. Responses
-        of which nothing is left after centring and whitening are refused, unless `zeros`.
-        """
+        """Minimise the energy on checked data, store the fitted state and return the solution."""
         targets = as_double(y if y.ndim == 2 else y[:, None])
         given = rows_of(X, targets, weights, bool(self.fit_intercept))
         has_cov, trace = cov is not None, None
@@ -555,12 +549,7 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         self, problem: Problem, units: Units, objective: Energy, rows: Rows, given: Rows,
         guide: Guide | None, spectrum: ResponseSpectrum | None,
     ) -> tuple[Solution[Any], PathTrace | None]:  # fmt: skip
-        """Find the noise variance and return the relevances that minimise the energy.
-
-        `rows` are the distinct training rows with their weights, `given` those passed to `fit`, and
-        `guide` is a solution of `noise_path` to start at. The second value is the path of noise
-        variances, or None if no path was computed.
-        """
+        """Find the noise variance and the relevances of lowest energy; return the path too."""
         rule = noise_rule(self.noise_variance, objective, rows.count, problem.columns)
         settings: dict[str, Any] = {
             "method": self.solver,
@@ -621,11 +610,7 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
     def _learned_rows(
         self, given: Rows, objective: Energy, has_cov: bool
     ) -> tuple[Rows, Units, Solution[State], NoiseCovariance]:
-        """Return whitened rows, their units, the solution and the learned covariance of the noise.
-
-        `given` are the rows as they were passed to `fit`. `has_cov` tells whether `noise_cov` was
-        given; an error is raised then, because the noise cannot be both given and learned.
-        """
+        """Return whitened rows, units, solution and learned covariance of the noise."""
         outputs = given.responses.shape[1]
         if given.mean_square() == 0.0:
             refuse_zero()
@@ -648,12 +633,9 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         return progress_bars(f"SparseVAE, {description}", self.verbose)
 
     def _last_fit(self, problem: Problem, units: Units, objective: Energy) -> Array | None:
-        """Return the relevances of the last fit, in normalised units.
+        """Return the relevances (or group covariances) of the last fit, normalised, to start at.
 
-        These are the units of the new normalised problem. Return None without `warm_start`, before
-        the first fit, or, with a warning, if the relevances do not suit the new columns or groups.
-        With a covariance for every group, these covariances are returned if the groups are those of
-        the last fit.
+        None, with a warning, if they do not suit the new columns or groups.
         """
         if not self.warm_start or not self.__sklearn_is_fitted__():
             return None
@@ -688,10 +670,7 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         self, solution: Solution[Any], units: Units, objective: Energy, rows: Rows,
         X: Array, y: Array,
     ) -> SparseState:  # fmt: skip
-        """Return the fitted state, with arrays in the dtype of X, before it is verified.
-
-        The measured values of the certificate are added to it later.
-        """
+        """Return the fitted state, with arrays in the dtype of X, before it is verified."""
         if self.response_covariance is None:
             results, posterior, estimate = self._independent(
                 solution.value, units, objective, rows, X
@@ -749,9 +728,7 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
     ) -> SparseFigures:  # fmt: skip
         """Return the verifier's measured values of fitted attributes on rows of data.
 
-        `given` are the rows as they were passed, `rows` the distinct rows among them with their
-        total weights (whitened if the noise has a covariance `cov`), and `rule` tells how the noise
-        variance was found (see `noise_rule`).
+        `given` are the rows as they were passed, `rows` the distinct ones, whitened by `cov`.
         """
         coef, relevance, noise = fitted["coef_"], fitted["relevance_"], fitted["noise_variance_"]
         estimated = state.results["noise_variance_"] if rule in RULES else None
@@ -791,11 +768,7 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
     def _certify_on(
         self, X: Any, y: Any = None, sample_weight: Any = None, noise_cov: Any = None
     ) -> Certificate:
-        """Return a certificate of the current fitted attributes on the given data.
-
-        The parameters are those with which the estimator was fitted, even if `set_params` has
-        changed them since.
-        """
+        """Certify the current attributes on given data, with the parameters of the fit."""
         check_is_fitted(self)
         if y is None:
             raise ValueError(
@@ -838,21 +811,14 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
 
 
 def _energy(objective: Energy, state: State, units: Units, rows: Rows) -> float:
-    """Return the energy of all responses, including the noise covariance's log-determinant.
-
-    The log-determinant is left out for energies without one, such as that of the point estimate.
-    """
+    """Return the energy of all responses, with the log-determinant of the noise covariance."""
     volume = rows.noise_volume() if objective.has_posterior else 0.0
     whitened = scalar(objective.in_units(objective.value(state), units))
     return whitened + units.n_responses * volume
 
 
 def _faster_by_numpy(X: Any) -> bool:
-    """Tell whether NumPy on the CPU solves the problem of a torch or CuPy dictionary faster.
-
-    That is so for all tensors on the CPU, whose memory NumPy reads without a copy, and for
-    dictionaries on a GPU of at most `HOST_ENTRIES` entries.
-    """
+    """Tell whether NumPy is faster: for tensors on the CPU, and for small ones on a GPU."""
     if not is_array(X):
         return False
     small = not on_host(X) and X.shape[0] * X.shape[1] <= HOST_ENTRIES
@@ -860,10 +826,9 @@ def _faster_by_numpy(X: Any) -> bool:
 
 
 def _stored_relevance(state: State, units: Units, X: Array) -> tuple[Array, State]:
-    """Return the relevances in the dtype of X, and the solver's state at these rounded values.
+    """Return the relevances in the dtype of X, and the state at these rounded values.
 
-    If groups have covariances of their own, the variances along the principal axes are not rounded,
-    because rounding a covariance changes its small eigenvalues.
+    Variances along principal axes are not rounded: it would change small eigenvalues.
     """
     relevance = units.relevance(state.relevance)
     if axes_of(state) is not None:

@@ -1,15 +1,8 @@
-"""Evaluation of relevances for the verifier, by QR decomposition instead of Cholesky factors.
+"""Evaluation of relevances for the verifier, by QR of a square root of Σ.
 
-Φ is the dictionary, X the responses, W the diagonal matrix of the relevances w (prior variances of
-the coefficients) and γ the noise variance. The solvers form the covariance Σ = ΦWΦᵀ + γI of a
-response and use Cholesky factors. This module shares no code with them. It decomposes a square root
-of Σ and does not form Σ, so its results are accurate to ε√cond(Σ), where ε is the machine epsilon.
-For complex data a transpose ᵀ is the conjugate transpose, and a square that of the absolute value.
-
-If the coefficients of the n responses are correlated, those of a column with relevance w have the
-prior N(0, wB). With the eigenvectors V of B the responses XV are independent, and response t has
-the relevances λₜw, where λₜ is an eigenvalue of B. Each is evaluated by a QR decomposition of its
-own, whereas the solver diagonalises one matrix for all responses.
+Σ is never formed, so that results are accurate to ε√cond(Σ). If the coefficients of column j have
+the prior N(0, wⱼB) over the responses and B = VΛVᵀ, the responses XV are independent, and response
+t has the relevances λₜw: each is evaluated by a QR decomposition of its own.
 """
 
 from __future__ import annotations
@@ -29,22 +22,15 @@ from lucidae.sparsity.columns import (
 )
 
 CORRELATION_STEP = 0.01
-"""Change of artanh ρ, for the correlation ρ of successive responses, to values that are compared.
-
-The energy (loss) at the fitted ρ is compared with that at the two changed values."""
+"""Change of artanh ρ to the correlations at which the energy is compared."""
 
 LARGEST_CORRELATION = 0.999
-"""Largest absolute correlation of successive responses that the estimator learns.
-
-A fit at this limit is compared with smaller correlations only."""
+"""Largest absolute correlation of successive responses that the estimator learns."""
 
 UNIT = float(np.finfo(float).eps)
 
 REACHED = 32.0
-"""Expected error of solvers that form the covariance of a response in float64.
-
-The unit is the machine epsilon times the condition number of the covariance.
-"""
+"""Error of solvers that form Σ in float64, in units of ε cond(Σ)."""
 
 
 class Sample(NamedTuple):
@@ -59,10 +45,7 @@ class Sample(NamedTuple):
 
 
 class Weighted(NamedTuple):
-    """Rows after centring, multiplication by the roots of their weights and rescaling.
-
-    Each of the κ columns and the n responses are divided by powers of two, which is exact.
-    """
+    """Rows after centring, multiplication by the roots of their weights and rescaling."""
 
     dictionary: Any  # (d, κ): the d rows of positive weight
     responses: Any
@@ -90,21 +73,13 @@ class Weighted(NamedTuple):
 
     @property
     def mean_square(self) -> float:
-        """Sum of squares of the responses divided by the number of distinct rows and of responses.
-
-        The smallest noise variance that is allowed is relative to this number.
-        """
+        """Sum of squares of responses over distinct rows and responses, the unit of γ."""
         power = float((np.abs(self.responses) ** 2).sum())
         return power / (self.distinct * int(self.responses.shape[1]))
 
 
 def weighted_rows(sample: Sample, labels: Any) -> Weighted:
-    """Return the rows of positive weight, centred, weighted and divided by powers of two.
-
-    Rows are centred only if `sample.intercept`. `labels` are the groups of the columns, or None;
-    the columns of a group are divided by the same power of two. `whitened_rows` is for rows whose
-    noise has a covariance.
-    """
+    """Return the rows of positive weight, centred, weighted and divided by powers of two."""
     Phi, X = sample.dictionary, sample.responses
     weights = np.ones(Phi.shape[0]) if sample.weights is None else sample.weights
     if (weights <= 0).any():
@@ -126,11 +101,7 @@ def rescaled(
     Phi: Any, X: Any, weights: Any, labels: Any, sizes: tuple[float, float, int, int],
     *noise: float,
 ) -> Weighted:  # fmt: skip
-    """Return rows divided by powers of two, with the other fields of `Weighted` as they are given.
-
-    `sizes` are its fields `total`, `dimension`, `distinct` and `parts`, and `noise` are its fields
-    `volume` and `outside`.
-    """
+    """Return rows divided by powers of two, with other fields of `Weighted` as given."""
     peaks = largest_in(np.abs(Phi).max(axis=0), labels)  # columns of a group share their unit
     shifts, shift = _exponents(peaks), int(_exponents(np.abs(X).max()))
     return Weighted(
@@ -149,10 +120,7 @@ def distinct(Phi: Any, X: Any) -> int:
 
 
 def _scaled_columns(Phi: Any, weights: Any, sample: Sample, labels: Any) -> tuple[Any, Any]:
-    """Return the centred and weighted columns divided by powers of two, and the exponents.
-
-    The columns of a group are divided by the same power of two.
-    """
+    """Return the columns divided by powers of two, one for each group, and the exponents."""
 
     def exponents(peaks: Any) -> Any:
         return _exponents(largest_in(peaks, labels))
@@ -167,10 +135,7 @@ def _scaled_columns(Phi: Any, weights: Any, sample: Sample, labels: Any) -> tupl
 
 
 def _exponents(peaks: Any) -> Any:
-    """Return the exponents e for which the numbers `peaks` divided by 2^e lie in [0.5, 1).
-
-    The exponent of zero is 0.
-    """
+    """Return the exponents e for which the numbers `peaks` divided by 2^e lie in [0.5, 1)."""
     return np.where(peaks > 0, np.frexp(peaks)[1], 0)
 
 
@@ -194,11 +159,7 @@ def column_powers(values: Any) -> Any:
 
 
 class Evaluation(NamedTuple):
-    """Quantities that follow from the relevances w and the noise variance γ.
-
-    Φ is the dictionary with κ columns, X are the n responses, W is the diagonal matrix of w, and
-    Σ = ΦWΦᵀ + γI is the covariance of a response.
-    """
+    """Quantities that follow from the relevances w and the noise variance γ."""
 
     relevance: Any  # (κ,): the relevances w and the noise variance γ
     noise: float
@@ -223,10 +184,7 @@ class Evaluation(NamedTuple):
 
 
 def evaluate_relevances(rows: Weighted, w: Any, noise: float) -> Evaluation:
-    """Return the quantities that follow from relevances `w` and a noise variance on given rows.
-
-    They are computed by QR decomposition of a square root of the covariance of a response.
-    """
+    """Return the quantities that follow from relevances `w` and a noise variance on given rows."""
     Phi, X, outside = _in_span(rows.dictionary, rows.responses)
     size, n = X.shape
     used = np.flatnonzero(w)
@@ -254,12 +212,7 @@ def evaluate_relevances(rows: Weighted, w: Any, noise: float) -> Evaluation:
 
 
 def _of_columns(Phi: Any, R: Any, root: Any) -> tuple[Any, Any, Any, Any]:
-    """Return R⁻ᵀΦ and ΦᵀR⁻¹A for A = `root`, and the squared norms of their columns and rows.
-
-    Φ is the dictionary, and R is triangular. The third value contains the squared norms of the
-    columns of R⁻ᵀΦ, the fourth those of the rows of ΦᵀR⁻¹A: one number for each column of Φ. For a
-    sparse dictionary the two matrices are computed only for the columns that are read.
-    """
+    """Return R⁻ᵀΦ and ΦᵀR⁻¹A, and the squared norms of their columns and rows."""
 
     def whiten(block: Any) -> Any:
         return solve_triangular(R, block, trans="C", check_finite=False)
@@ -278,12 +231,7 @@ def _of_columns(Phi: Any, R: Any, root: Any) -> tuple[Any, Any, Any, Any]:
 
 
 def leverages(rows: Weighted, w: Any, noise: float) -> Any:
-    """Return the posterior variances of the means predicted for the rows, divided by the noise.
-
-    For the dictionary Φ, the relevances W, the noise variance γ and the covariance Σ = ΦWΦᵀ + γI of
-    a response, this is the diagonal of ΦWΦᵀΣ⁻¹; the divisor is γ. The rows are those of `rows`,
-    multiplied by the roots of their weights.
-    """
+    """Return the diagonal of ΦWΦᵀΣ⁻¹: posterior variances at the weighted rows, divided by γ."""
     used = np.flatnonzero(w)
     scaled = rows.dictionary[:, used] * np.sqrt(w[used])
     if used.size <= scaled.shape[0]:
@@ -299,14 +247,9 @@ def leverages(rows: Weighted, w: Any, noise: float) -> Any:
 def evaluate_correlated(
     rows: Weighted, w: Any, noise: float, covariance: Any, labels: Any = None
 ) -> Evaluation:
-    """Return the `Evaluation` of relevances if coefficients are correlated over the responses.
+    """Return the `Evaluation` if coefficients have the prior covariance wB over the responses.
 
-    The coefficients of a column with relevance w have the prior covariance wB over the n responses,
-    where B is `covariance`; `noise` is the noise variance. `labels` are the groups of the columns,
-    or None. Curvature, alignment, data term, log-determinant and residual of the result are means
-    over the responses. It also contains the evidence of each column (twice the log-likelihood that
-    is lost without it) and, of shape (d, n) for d rows, the posterior variances of the predicted
-    means divided by the noise variance.
+    Curvature, alignment, data term, log-determinant and residual are means over the responses.
     """
     values, vectors = np.linalg.eigh(covariance)
     values = np.maximum(values, 0.0)
@@ -336,10 +279,8 @@ def evaluate_correlated(
 def _lost_evidence(at: Evaluation, labels: Any) -> tuple[Any, Any]:
     """Return twice the log-likelihood of one response that is lost without each column or group.
 
-    The second array contains bounds on the rounding errors. `labels` are the groups of the columns,
-    or None. Let Φ_g be the columns of a group, w their relevance and Σ the covariance of the
-    response. Without the group it is Σ − wΦ_gΦ_gᵀ. Its determinant is |Σ||M| with M = I −
-    wΦ_gᵀΣ⁻¹Φ_g, and its inverse is Σ⁻¹ + wΣ⁻¹Φ_g M⁻¹ Φ_gᵀΣ⁻¹ (Woodbury).
+    Without a group Σ becomes Σ − wΦ_gΦ_gᵀ, with the determinant |Σ||M|, M = I − wΦ_gᵀΣ⁻¹Φ_g, and
+    the inverse Σ⁻¹ + wΣ⁻¹Φ_gM⁻¹Φ_gᵀΣ⁻¹ (Woodbury). The second array bounds rounding errors.
     """
     w, evidence, error = at.relevance, np.zeros(at.relevance.size), np.zeros(at.relevance.size)
     labels = np.arange(w.size) if labels is None else labels
@@ -356,12 +297,10 @@ def _lost_evidence(at: Evaluation, labels: Any) -> tuple[Any, Any]:
 
 
 def correlation_gain(rows: Weighted, w: Any, noise: float, covariance: Any) -> float:
-    """Return by how much the energy per response falls if the responses are correlated otherwise.
+    """Return by how much the energy per response falls at nearby correlations of the responses.
 
-    `covariance` should be that of an autoregressive model of order one, AR(1), whose correlation ρ
-    of successive responses is read off it. The energy is compared at the two nearby values of ρ at
-    which artanh ρ differs by `CORRELATION_STEP`. The result is zero if neither lowers the energy,
-    and infinite if `covariance` is not that of an AR(1) model.
+    These are the ρ at which artanh ρ differs by `CORRELATION_STEP`. Infinite if `covariance` is not
+    that of an AR(1) model.
     """
     n = len(covariance)
     correlation = float(covariance[0, 1] / covariance[0, 0])
@@ -384,10 +323,7 @@ def correlation_gain(rows: Weighted, w: Any, noise: float, covariance: Any) -> f
 
 
 def _correlated_energy(rows: Weighted, w: Any, noise: float, covariance: Any) -> float:
-    """Return the energy per response, up to a constant, for correlated responses.
-
-    `w` are the relevances, `noise` is the noise variance, and `covariance` that of the responses.
-    """
+    """Return the energy per response, up to a constant, for correlated responses."""
     used = np.flatnonzero(w)
     values, vectors = np.linalg.eigh(covariance)
     rotated, total = rows.responses @ vectors, 0.0
@@ -405,11 +341,7 @@ def triangle_of(A: Any) -> Any:
 
 
 def _in_span(Phi: Any, X: Any) -> tuple[Any, Any, float]:
-    """Return dictionary and responses in an orthonormal basis of the span of the columns.
-
-    The third value is the squared norm of the responses outside this span. A dictionary with no
-    more rows than columns, and its responses, are returned unchanged, with 0.
-    """
+    """Return dictionary and responses in an orthonormal basis of the span of the columns."""
     if Phi.shape[0] <= Phi.shape[1]:
         return Phi, X, 0.0
     if isinstance(Phi, SparseColumns):
@@ -422,10 +354,7 @@ def _in_span(Phi: Any, X: Any) -> tuple[Any, Any, float]:
 
 
 def largest_in(values: Any, labels: Any) -> Any:
-    """Return, for each column, the largest of the values of its group.
-
-    `labels` are the groups of the columns; if it is None, `values` are returned.
-    """
+    """Return, for each column, the largest of the values of its group."""
     if labels is None:
         return values
     largest = np.full(labels.max() + 1, -np.inf)
@@ -434,8 +363,5 @@ def largest_in(values: Any, labels: Any) -> Any:
 
 
 def totals_in(values: Any, labels: Any) -> Any:
-    """Return, for each column, the sum of the values of its group.
-
-    `labels` are the groups of the columns; if it is None, `values` are returned.
-    """
+    """Return, for each column, the sum of the values of its group."""
     return values if labels is None else np.bincount(labels, values)[labels]

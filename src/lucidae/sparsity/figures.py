@@ -18,12 +18,7 @@ Figure = float | None
 
 @dataclass(frozen=True, slots=True)
 class SparseFigures:
-    """The measured values of one sparse fit, without the training data. None means not measured.
-
-    In the formulas Φ is the dictionary, X the responses, U the coefficients, W the diagonal matrix
-    of the relevances, γ the noise variance and Σ = ΦWΦᵀ + γI the covariance of a response. The
-    energy is the loss that was minimised.
-    """
+    """The measured values of one sparse fit, without the training data. None means not measured."""
 
     title: str  # name of what was measured, such as "full posterior"
     # distance to the optimality (KKT) conditions, and the largest that counts as stationary

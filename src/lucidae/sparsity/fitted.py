@@ -1,8 +1,4 @@
-"""The fitted state of `SparseVAE`: its attributes, and the parameters of the fit.
-
-The attributes of the fit are stored apart from the copies that the estimator shows, so that a
-change by the user is noticed.
-"""
+"""The fitted state of `SparseVAE`, stored apart from what it shows, to notice changes."""
 
 from __future__ import annotations
 
@@ -86,10 +82,7 @@ class SparseState(FittedState):
         self.posterior = replace(found, roots=moved(found.roots), factor=moved(found.factor))
 
     def add_noise(self, cov: NoiseCovariance | None, weights: Array | None) -> None:
-        """Store ``noise_variances_``, one per training row, if a noise covariance `cov` is given.
-
-        `weights` are the weights of these rows; None if all are 1.
-        """
+        """Store ``noise_variances_``, one per training row, if a covariance `cov` is given."""
         if cov is not None:
             variances = self.results["noise_variance_"] * cov.variances
             self.results["noise_variances_"] = variances
@@ -115,10 +108,7 @@ class SparseState(FittedState):
         return moved if self.rest is None else moved - matched(self.rest, wide)
 
     def predicted(self, rows: Array, coef: Any, intercept: Any) -> Array:
-        """Return the predictions for `rows`, in double precision, of shape (n_rows, n_outputs).
-
-        `coef` has shape (n_outputs, n_features).
-        """
+        """Return the predictions for `rows`, in double precision, of shape (n_rows, n_outputs)."""
         if scipy.sparse.issparse(rows):
             return self._predicted_sparse(rows, coef, intercept)
         wide = as_double(rows)
@@ -154,10 +144,7 @@ class SparseState(FittedState):
         return {name: _copied(value) for name, value in self.results.items()}
 
     def changed_attributes(self, assigned: Mapping[str, Any]) -> dict[str, float]:
-        """Return the attributes that a user assigned or changed in place, with their difference.
-
-        The history is a record of the fit, from which nothing is computed, and is not compared.
-        """
+        """Return the attributes that a user assigned or changed in place, with their difference."""
         shown = dict(self._attributes or {}) | dict(assigned)
         shown.pop("history_", None)
         known = {name: value for name, value in shown.items() if name in self.results}

@@ -1,8 +1,4 @@
-"""Rows whose noise has a covariance, for the verifier: generalised least squares by definition.
-
-Like the rest of the verifier, this module shares no code with the solvers or the estimator. For
-complex data a transpose ᵀ is the conjugate transpose, and a square that of the absolute value.
-"""
+"""Rows whose noise has a covariance, for the verifier: generalised least squares by definition."""
 
 from __future__ import annotations
 
@@ -41,9 +37,7 @@ class Whitener(NamedTuple):
 def noise_whitener(noise_cov: Any) -> Whitener:
     """Return the whitener of a noise covariance R, or of its diagonal.
 
-    The rank is that of the correlation matrix of the noise. Eigenvalues that rounding errors alone
-    produce are left out: those of the precision in which the numbers were given, and those that
-    are not much larger than the absolute value of a negative eigenvalue.
+    Eigenvalues of the correlation matrix that rounding alone produces are left out.
     """
     if noise_cov.ndim == 1:
         kept = noise_cov > 0
@@ -71,11 +65,9 @@ def _rounding(noise_cov: Any) -> float:
 
 
 def generalised_means(sample: Sample) -> tuple[Any, Any]:
-    """Return the dictionary and the responses minus their means, and the mean of the responses.
+    """Return dictionary and responses minus their means, and the mean response relative to row 0.
 
-    The mean is returned relative to the first row: that row is subtracted from it. With a noise
-    covariance R it is the mean of generalised least squares, 1ᵀR⁺X/1ᵀR⁺1 for responses X and a
-    vector 1 of ones; it is the plain mean if R says nothing about it (1ᵀR⁺1 = 0).
+    With a noise covariance R the mean is 1ᵀR⁺X/1ᵀR⁺1, and the plain one if 1ᵀR⁺1 = 0.
     """
     Phi, X = sample.dictionary, sample.responses
     weights = np.ones(Phi.shape[0]) if sample.weights is None else sample.weights
@@ -88,10 +80,7 @@ def generalised_means(sample: Sample) -> tuple[Any, Any]:
 
 
 def _shares(sample: Sample) -> Any:
-    """Return the weight of each row in the mean by generalised least squares; their sum is one.
-
-    They are all zero if the column of ones is outside the range of the noise covariance.
-    """
+    """Return the weight of each row in the mean by generalised least squares; their sum is one."""
     white = noise_whitener(sample.noise_cov).matrix
     ones = white.sum(axis=1)
     largest = np.linalg.norm(white, axis=1).max() * ones.size**0.5
@@ -104,12 +93,7 @@ def _shares(sample: Sample) -> Any:
 
 
 def whitened_sample(sample: Sample, labels: Any) -> Weighted:
-    """Return a dictionary Φ and responses X as a problem whose noise is white.
-
-    `sample` contains Φ, X and the covariance R of the noise of their rows. Both are centred if the
-    model has an intercept, replaced by TΦ and TX for a matrix T with TRTᵀ = I, and scaled by powers
-    of two. `labels` are the group labels of the columns of Φ; None if there are no groups.
-    """
+    """Return TΦ and TX with TRTᵀ = I, centred and scaled by powers of two."""
     weights = np.ones(sample.dictionary.shape[0]) if sample.weights is None else sample.weights
     Phi, X = sample.dictionary, sample.responses
     if sample.intercept:
@@ -141,15 +125,11 @@ def whitened_sample(sample: Sample, labels: Any) -> Weighted:
 
 
 def row_noise_distance(sample: Sample, rows: Weighted, at: Evaluation, noise: float) -> float:
-    """Return the largest distance to stationarity of the noise variances of rows.
+    """Return the largest distance to stationarity of the noise variances Λᵢ of rows.
 
-    Σ is the covariance of a response. The derivative of the energy with respect to the noise
-    variance Λᵢ of row i is zero if Λᵢ(Σ⁻¹)ᵢᵢ equals the mean square of the residuals of row i,
-    taken over the responses, divided by Λᵢ. In whitened rows, which have the noise variance γ,
-    Λᵢ(Σ⁻¹)ᵢᵢ is one minus the leverage of the row (and minus its share of the intercept). A noise
-    variance at its lower limit also counts as stationary if a smaller one would lower the energy.
-    `sample` are the rows as given, with the noise variances Λᵢ/γ, and `noise` is γ in the units of
-    the data.
+    It is zero if Λᵢ(Σ⁻¹)ᵢᵢ equals the mean square residual of row i over Λᵢ. In whitened rows
+    Λᵢ(Σ⁻¹)ᵢᵢ is one minus the leverage and the share of the intercept. At its lower limit a noise
+    variance also counts as stationary if a smaller one would lower the energy.
     """
     X = sample.responses
     if sample.intercept:
@@ -164,10 +144,9 @@ def row_noise_distance(sample: Sample, rows: Weighted, at: Evaluation, noise: fl
 
 
 def prediction_variances(rows: Weighted, w: Any, noise: float) -> Any:
-    """Return the posterior variance of the mean predicted for `rows.points`, divided by the noise.
+    """Return the posterior variance of the mean predicted for `rows.points`, divided by γ.
 
-    The divisor is the noise variance γ. Let Φ be the columns of positive relevance, W these
-    relevances, S = ΦW^½ and [S; √γ I] = QR. Then the variance at a point x is γ‖R⁻ᵀW^½x‖².
+    With S = ΦW^½ and [S; √γ I] = QR, the variance at x is γ‖R⁻ᵀW^½x‖².
     """
     used = np.flatnonzero(w)
     scaled = rows.dictionary[:, used] * np.sqrt(w[used])

@@ -1,9 +1,7 @@
-"""The metric and the explained moment of every group of columns, from which its best move follows.
+"""The metric S = Φ_gᵀΣ⁻¹Φ_g and the explained moment Q = Φ_gᵀΣ⁻¹CΣ⁻¹Φ_g of every group.
 
-The metric of a group with the columns Φ_g is S = Φ_gᵀΣ⁻¹Φ_g and its explained moment is Q =
-Φ_gᵀΣ⁻¹CΣ⁻¹Φ_g, where Σ is the covariance of a response and C the second moment of the responses.
-The matrices are computed on the device of the data, from all columns times a factor of Σ⁻¹; see
-`group_screening` for the computation from the active columns alone.
+C is XXᵀ/n. The best move of a group follows from S and Q alone (`group_moves`). `group_screening`
+computes them from the active columns.
 """
 
 from __future__ import annotations
@@ -21,14 +19,10 @@ from lucidae.sparsity.state import State
 Matrices: TypeAlias = np.ndarray[Any, Any]
 
 MANY = 200
-"""Number of groups from which on their Gram matrices are computed entry by entry.
-
-One product then gives the same entry of the matrices of all groups."""
+"""Number of groups from which on their Gram matrices are computed entry by entry."""
 
 IN_CACHE = 200_000
-"""Largest number of entries of the dictionary that are whitened at a time by one processor.
-
-The result is used at once, while it is in the processor's cache."""
+"""Largest number of entries of the dictionary that are whitened at a time, to stay in the cache."""
 
 CHUNK = 4_000_000
 """Largest number of entries of the dictionary that are rearranged by group at a time."""
@@ -46,23 +40,13 @@ class Blocks(NamedTuple):
 
 
 class ScreenedState(State):
-    """The state of a problem whose groups share one relevance each, from its active columns alone.
-
-    The fields are those of `State`; `whitened` and `loading`, products of all columns with the
-    inverse covariance of a response, are not stored. The factor of the covariance, the energy and
-    all that `take` returns are as accurate as those of `evaluate`; the curvatures and alignments of
-    all columns are those of `group_screening.GroupProducts`.
-    """
+    """A `State` of groups from the active columns alone, without `whitened` and `loading`."""
 
     known: list[Blocks]  # the matrices of all groups, for each size of groups
 
 
 def group_blocks(state: State, groups: Groups) -> Iterator[Blocks]:
-    """Yield the matrices S and Q of all groups (see `Blocks`), for one size of groups at a time.
-
-    If the state does not store its fields `whitened` and `loading`, products of the dictionary with
-    the inverse covariance of a response, these are computed for some groups at a time.
-    """
+    """Yield the matrices S and Q of all groups (see `Blocks`), for one size of groups at a time."""
     if isinstance(state, ScreenedState):
         yield from state.known
         return
@@ -78,11 +62,7 @@ def group_blocks(state: State, groups: Groups) -> Iterator[Blocks]:
 
 
 def _products(state: State, members: Matrices) -> tuple[Matrices, Matrices]:
-    """Return the matrices Φ_gᵀΣ⁻¹Φ_g and Φ_gᵀΣ⁻¹XXᵀΣ⁻¹Φ_g/n of groups with the columns Φ_g.
-
-    Row i of `members` contains the indices of the columns of group i, and X are the n responses
-    with covariance Σ.
-    """
+    """Return the matrices Φ_gᵀΣ⁻¹Φ_g and Φ_gᵀΣ⁻¹XXᵀΣ⁻¹Φ_g/n of groups with the columns Φ_g."""
     flat, xp = members.ravel(), namespace(state.responses)
     first, last, consecutive = int(flat[0]), int(flat[-1]) + 1, in_order(flat)
     if is_sparse(state.dictionary):
@@ -106,10 +86,7 @@ def _products(state: State, members: Matrices) -> tuple[Matrices, Matrices]:
 
 
 def group_grams(columns: Array, members: Matrices) -> Matrices:
-    """Return AᵀA for the columns A of each group, of shape (k, m, m).
-
-    Row i of `members`, of shape (k, m), contains the indices of the columns of group i.
-    """
+    """Return AᵀA for the columns A of each group, of shape (k, m, m)."""
     return _grams(columns_in_order(columns, members.ravel()), *members.shape)
 
 
@@ -138,10 +115,7 @@ def _grams(columns: Array, count: int, size: int) -> Matrices:
 
 
 def _metrics(columns: Matrices, size: int) -> Matrices:
-    """Return the Gram matrices of groups of `size` consecutive columns of a real matrix.
-
-    For many groups, products over all groups are faster than one product for each group.
-    """
+    """Return the Gram matrices of groups of `size` consecutive columns of a real matrix."""
     total = columns.shape[1]
     found = np.empty((total // size, size, size))
     # Products with columns further to the right are computed for all columns, because strided

@@ -1,12 +1,8 @@
-"""The full energy with a covariance matrix of its own for every group of columns.
+"""The full energy with a covariance matrix Γ_g of its own for every group of columns.
 
-The full energy is the loss of the VAE with full posterior covariance. The coefficients of the m
-columns Φ_g of a group have a prior covariance Γ_g, any positive semi-definite m × m matrix. Results
-do not depend on the choice of axes inside a group, so the solvers take an orthonormal basis of the
-columns of each group (see `orthonormal`). With Γ_g = V diag(w) Vᵀ, the columns Φ_g V have
-independent coefficients with variances w. In these principal axes the problem is one without
-groups, so every formula for relevances (prior variances) holds there. A `PrincipalState` is the
-state of the problem in principal axes, and `Axes` converts between these and the given columns.
+Results do not depend on the axes inside a group, so that solvers take an orthonormal basis of each.
+With Γ_g = V diag(w) Vᵀ the columns Φ_gV have independent coefficients with variances w: in these
+principal axes the problem is one without groups, and every formula for relevances holds.
 """
 
 from __future__ import annotations
@@ -61,11 +57,7 @@ from lucidae.validation import check_choice
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Axes:
-    """Principal axes of the prior covariances of some groups of columns.
-
-    The axes of a group are the eigenvectors of the prior covariance of its coefficients. There are
-    a groups with axes; the methods leave the columns of all other groups unchanged.
-    """
+    """Principal axes (eigenvectors of the prior covariance) of some groups."""
 
     # (a, m): the columns of each of these groups, padded to the size m of the largest group
     members: Any
@@ -73,11 +65,7 @@ class Axes:
     vectors: Array  # (a, m, m): the axes of each group, as columns; zero where there is padding
 
     def _turned(self, values: Array, vectors: Array) -> Array:
-        """Return `values` with the rows of each group multiplied by its matrix in `vectors`.
-
-        `values` has shape (κ, n), with one row for each of the κ columns of the dictionary, and
-        `vectors` has shape (a, m, m). Rows of groups without axes are unchanged.
-        """
+        """Return `values` with the rows of each group multiplied by its matrix in `vectors`."""
         if not self.members.shape[0]:
             return values
         xp = namespace(values)
@@ -92,18 +80,12 @@ class Axes:
         return put(values, self.members.ravel()[order], part)
 
     def columns(self, dictionary: Array) -> Array:
-        """Return the dictionary with the columns of each group taken along its principal axes.
-
-        The columns Φ_g of a group with the axes V become Φ_g V.
-        """
+        """Return the dictionary with Φ_gV in place of the columns Φ_g of each group with axes V."""
         xp = namespace(self.vectors)
         return self._turned(dictionary.mT, xp.matrix_transpose(self.vectors)).mT
 
     def columns_at(self, dictionary: Array, index: Any) -> Array:
-        """Return the columns with the indices `index` of what `columns` returns.
-
-        Only the groups of these columns are taken along their axes.
-        """
+        """Return the columns with the indices `index` of what `columns` returns."""
         involved = self.closure(index)
         xp, place = namespace(dictionary), device(dictionary)
         part = xp.take(dictionary, xp.asarray(involved, device=place), axis=1)
@@ -112,18 +94,13 @@ class Axes:
         return xp.take(turned, chosen, axis=1)
 
     def coefficients(self, latent: Array) -> Array:
-        """Return coefficients of the given columns from those along the principal axes.
-
-        Both have shape (κ, n), for κ columns and n responses.
-        """
+        """Return coefficients of the given columns from those along the principal axes."""
         return self._turned(latent, self.vectors)
 
     def coefficients_from(self, latent: Array, index: Any) -> tuple[Any, Array]:
-        """Return coefficients of the given columns from those along some of the principal axes.
+        """Return the columns whose coefficients may differ from zero, and these coefficients.
 
-        `latent`, of shape (a, n), are those of the axes with the ascending indices `index`; they
-        are zero for all others. The indices of the columns whose coefficients may differ from zero
-        are returned first, ascending.
+        `latent` (a, n) are those along the axes with the ascending indices `index`.
         """
         involved = self.closure(index)
         nothing = zeros_like_shape((involved.size, latent.shape[1]), latent)
@@ -141,10 +118,7 @@ class Axes:
         return (np.isin(self.members, columns) & (self.present > 0)).any(axis=1)
 
     def _among(self, columns: Any) -> Axes:
-        """Return the axes of the groups of some columns, numbered by their places among these.
-
-        `columns` are ascending and contain all columns of each of these groups (see `closure`).
-        """
+        """Return the axes of the groups of some columns, numbered by their places among these."""
         touched = self._touched(columns)
         # Padding may belong to a column that is not among them; its axes are zero.
         places = np.minimum(np.searchsorted(columns, self.members[touched]), len(columns) - 1)
@@ -154,11 +128,7 @@ class Axes:
         return Axes(places, self.present[touched], chosen)
 
     def covariances(self, relevance: Array, groups: Groups) -> Array:
-        """Return the prior covariance of each group, of shape (g, m, m), padded with zeros.
-
-        There are g groups of at most m columns. `relevance` are the prior variances along the
-        principal axes, one for each column.
-        """
+        """Return the prior covariance of each group, of shape (g, m, m), padded with zeros."""
         variances = to_numpy(groups.gather(relevance))
         found = variances[:, :, None] * np.eye(variances.shape[1])
         numbers = groups.labels[self.members[:, 0]]
@@ -170,10 +140,8 @@ class Axes:
     def covariance_roots(self, deviations: Array, groups: Groups) -> Matrices:
         """Return square roots A of the prior covariances AAᵀ of groups, of shape (g, m, m).
 
-        There are g groups of at most m columns; smaller ones are padded with zeros. `deviations`
-        are the prior standard deviations along the principal axes, one for each column. If columns
-        of a group are nearly dependent, the large entries of a covariance cancel, and its root
-        keeps digits that the covariance has lost.
+        If columns are nearly dependent, the entries of a covariance cancel; its root keeps their
+        digits.
         """
         spread = to_numpy(groups.gather(deviations))
         found = spread[:, :, None] * np.eye(spread.shape[1])
@@ -200,16 +168,11 @@ def principal_axes(covariances: Matrices, groups: Groups) -> tuple[Axes, Matrice
 
 
 DROPPED = 1e-10
-"""Singular values of a group's unit columns below this share of the largest count as zero.
-
-Coefficients along such a direction would need to be 1/`DROPPED` times as large as others."""
+"""Singular values of a group's unit columns below this share of the largest count as zero."""
 
 
 INDEPENDENT = 1e-4
-"""Smallest eigenvalue of a Gram matrix, relative to its largest, above which it is accurate enough.
-
-The singular values of the columns are then computed from their Gram matrix, which is faster;
-otherwise too many digits would be lost."""
+"""Smallest relative eigenvalue of a Gram matrix from which singular values are accurate enough."""
 
 
 class GroupBasis(NamedTuple):
@@ -221,27 +184,16 @@ class GroupBasis(NamedTuple):
     back: Matrices
 
     def within(self, covariances: Any) -> Matrices:
-        """Return the covariances of the coefficients that belong to the orthonormal bases.
-
-        `covariances` are those of the coefficients of the given columns, of shape (g, m, m) for g
-        groups of at most m columns, or variances of shape (κ,) for κ columns.
-        """
+        """Return the covariances of the coefficients that belong to the orthonormal bases."""
         given = _as_covariances(covariances, self.groups)
         return np.asarray(self.back @ given @ adjoint(self.back))
 
     def outside(self, covariances: Matrices) -> Matrices:
-        """Return the covariances of the coefficients of the given columns; undoes `within`.
-
-        Both have shape (g, m, m), for g groups of at most m columns.
-        """
+        """Return the covariances of the coefficients of the given columns; undoes `within`."""
         return np.asarray(self.into @ covariances @ adjoint(self.into))
 
     def given(self, state: PrincipalState) -> PrincipalState:
-        """Return a state of the problem with orthonormal columns as a state for the given columns.
-
-        Its columns along the principal axes stay the same. Its `axes` become the combinations of
-        the given columns of each group that are equal to these columns.
-        """
+        """Return a state with orthonormal columns as a state for the given columns."""
         axes, groups = state.axes, self.groups
         turns = np.zeros(self.into.shape, np.result_type(self.into, to_numpy(axes.vectors)))
         turns += np.eye(self.into.shape[1])
@@ -253,10 +205,9 @@ class GroupBasis(NamedTuple):
 def orthonormal(problem: Problem, groups: Groups) -> tuple[Problem, GroupBasis]:
     """Return the problem with orthonormal columns in every group, and the bases of the groups.
 
-    If columns have very different norms or are nearly dependent, rounding errors of the solvers
-    would grow. The columns are scaled to unit norm first. Directions whose singular value is then
-    below `DROPPED` times the largest are dependent: their columns become zero, and so do their
-    covariances. If the other columns are fewer than the rows, the problem is reduced to their span.
+    Nearly dependent columns would enlarge rounding errors. Directions whose singular value, for
+    columns of unit norm, is below `DROPPED` become zero. With fewer columns than rows the problem
+    is reduced to their span.
     """
     columns = to_numpy(problem.dictionary)
     count, size = groups.members.shape
@@ -285,12 +236,7 @@ def orthonormal(problem: Problem, groups: Groups) -> tuple[Problem, GroupBasis]:
 
 
 def _in_span(problem: Problem, index: Matrices) -> Problem:
-    """Return the problem in the span of its columns `index`, which are fewer than its rows.
-
-    All other columns are zero. The responses outside the span would add a constant to the energy,
-    and with a small noise variance it would hide what the moves and steps gain. With as many
-    columns as rows the problem is returned unchanged.
-    """
+    """Return the problem in the span of columns `index`; a constant would hide gains."""
     if not 0 < index.size < problem.rows:
         return problem
     small = problem.restricted(index)
@@ -302,12 +248,9 @@ def _in_span(problem: Problem, index: Matrices) -> Problem:
 def _singular_vectors(
     columns: Matrices, members: Matrices
 ) -> tuple[Matrices, Matrices, Matrices, Matrices]:
-    """Return singular value decompositions of groups of columns that are scaled to unit norm.
+    """Return singular value decompositions of groups of unit columns, and the norms of the columns.
 
-    `members`, of shape (k, m), contains the columns of k groups of m. The results are the left
-    singular vectors, of shape (d, k, r), the singular values (k, r), the right singular vectors as
-    rows (k, r, m), and the norms of the columns (k, m); those of zero columns are 1. They are
-    computed from the eigenvalues of the Gram matrices where this is accurate enough.
+    They follow from Gram matrices where these are accurate enough.
     """
     gram = group_grams(columns, members)
     norms = np.sqrt(np.diagonal(gram, axis1=1, axis2=2).real)
@@ -355,35 +298,26 @@ def _axes_of_unit_columns(grams: Matrices) -> tuple[Matrices, Matrices]:
 class GroupRanking(NamedTuple):
     """Gains of the best covariances of all groups, and their distance to optimality."""
 
-    gains: Matrices  # (g,): decrease of the energy (loss) per response if one group moves alone
+    gains: Matrices  # (g,): decrease of the energy per response if one group moves alone
     violation: float  # distance to the optimality (KKT) conditions
 
 
 class PrincipalState(State):
-    """The state of a problem in the principal axes of the covariances of its groups.
-
-    The fields are those of `State`, with the columns along the principal axes as dictionary.
-    """
+    """The state of a problem in the principal axes of the covariances of its groups."""
 
     axes: Axes  # the principal axes
     groups: Groups  # the groups of columns
 
     @classmethod
     def at(cls, state: State, axes: Axes, groups: Groups) -> PrincipalState:
-        """Return a `PrincipalState` with the fields of `state`, and with these axes and groups.
-
-        The columns of `state` must already be those along the axes.
-        """
+        """Return a `PrincipalState` with the fields of `state`, and with these axes and groups."""
         made = cls(*state)
         made.axes, made.groups = axes, groups
         return made
 
     @property
     def covariances(self) -> Array:
-        """The prior covariance of each group, of shape (g, m, m), padded with zeros.
-
-        There are g groups of at most m columns.
-        """
+        """The prior covariance of each group, of shape (g, m, m), padded with zeros."""
         return self.axes.covariances(self.relevance, self.groups)
 
     @cached_property
@@ -397,12 +331,9 @@ class PrincipalState(State):
 
 
 class CovarianceState(State):
-    """The state of a problem at covariances of its groups, with the columns as they are given.
+    """A state at covariances of groups with the columns as given; fields per column are not stored.
 
-    The fields are those of `State`. Those with an entry for each column (`curvature`, `alignment`,
-    `whitened` and `loading`) are not stored, except for `relevance`, which contains the diagonals
-    of the covariances. The solver works on such states, because columns along the principal axes of
-    new covariances would be a copy of the whole dictionary.
+    Columns along the principal axes of new covariances would copy the whole dictionary.
     """
 
     groups: Groups  # the groups of columns
@@ -425,11 +356,7 @@ class CovarianceState(State):
         return rank_covariances(self.matrices(), self.groups, self.numbers, self.blocks)
 
     def matrices(self) -> Iterable[Blocks]:
-        """Return the metrics and explained moments of all groups, for each size of groups.
-
-        They are computed from the active columns by `products` if these serve, and otherwise from
-        all columns times a factor of the inverse covariance of a response.
-        """
+        """Return the metrics and explained moments of all groups, for each size of groups."""
         members, present = self.groups.members[self.numbers], self.groups.present[self.numbers]
         used = np.flatnonzero(present.ravel() > 0)
         variance = float(np.trace(self.blocks, axis1=1, axis2=2).real.sum())
@@ -479,12 +406,7 @@ def evaluate_covariances(
     blocks: Matrices,
     products: GroupProducts | None = None,
 ) -> CovarianceState:
-    """Return the state of a problem at given covariances of some of its groups, others being zero.
-
-    `numbers`, of shape (a,), are these groups in ascending order, and `blocks`, of shape (a, m, m),
-    their covariances, padded with zeros to the size m of the largest group. `products` are those
-    by which all groups are evaluated, if they are not evaluated by a factor.
-    """
+    """Return the state at covariances `blocks` (a, m, m) of groups `numbers`, others zero."""
     used = blocks.any(axis=(1, 2))
     numbers, blocks = (numbers, blocks) if used.all() else (numbers[used], blocks[used])
     members, present = groups.members[numbers], groups.present[numbers]
@@ -517,13 +439,8 @@ def rank_covariances(
 ) -> GroupRanking:
     """Return the gains of the best covariances of all groups, and the distance to optimality.
 
-    The gain of a group is the decrease of the energy if its covariance alone becomes the best one.
-    For the columns Φ_g of a group and n responses X with covariance Σ let S = Φ_gᵀΣ⁻¹Φ_g and Q =
-    Φ_gᵀΣ⁻¹XXᵀΣ⁻¹Φ_g/n. The covariance Γ of the group is optimal if Q − S is zero on the range of Γ
-    and negative semi-definite. The distance is the largest eigenvalue, over all groups, of |Γ^½(Q −
-    S)Γ^½| and of S^{-½}(Q − S)S^{-½}. Directions in which the columns are dependent do not count.
-    `matrices` are S and Q of all groups, and the covariances of the groups `numbers` are `blocks`,
-    as in `evaluate_covariances`.
+    A covariance Γ is optimal if Q − S is zero on its range and negative semi-definite. The distance
+    is the largest eigenvalue of |Γ^½(Q − S)Γ^½| and of S^{-½}(Q − S)S^{-½} over all groups.
     """
     gains, worst = np.zeros(groups.count), 0.0
     where = np.full(groups.count, -1)
@@ -548,56 +465,34 @@ def rank_covariances(
 
 @dataclass(frozen=True, slots=True)
 class GroupCovariance(FullCovariance):
-    """The full energy with a covariance matrix of its own for every group of columns.
-
-    It is tr(XXᵀΣ⁻¹) + n log|Σ| for n responses X with the covariance Σ = Σ_g Φ_gΓ_gΦ_gᵀ + γI, where
-    Φ_g are the columns of group g, Γ_g is their prior covariance and γ is the noise variance. Its
-    methods expect a `PrincipalState` or a `CovarianceState`.
-    """
+    """The full energy tr(XXᵀΣ⁻¹) + n log|Σ| with Σ = Σ_g Φ_gΓ_gΦ_gᵀ + γI."""
 
     rules: ClassVar[tuple[str, ...]] = ("mm",)
 
     @property
     def marginal(self) -> None:  # type: ignore[override]
-        """None: Newton steps in the relevances do not apply to this energy.
-
-        The energy is a function of the covariances of groups, of which the relevances are only the
-        diagonals.
-        """
+        """None: Newton steps in the relevances do not apply to this energy."""
         return None
 
     def violation(self, state: State) -> Any:
-        """Return the distance of the covariances to the optimality (KKT) conditions.
-
-        `rank_covariances` defines the distance.
-        """
+        """Return the distance of the covariances to the optimality (KKT) conditions."""
         assert isinstance(state, PrincipalState | CovarianceState)
         return state.ranking.violation
 
     def parameters(self, state: State) -> Array:
-        """Return what was fitted, from which another fit can start: the covariances of all groups.
-
-        The prior covariances of the coefficients have shape (g, m, m) for g groups of at most m
-        columns; those of smaller groups are padded with zeros.
-        """
+        """Return the covariances of all groups (g, m, m), from which another fit can start."""
         assert isinstance(state, PrincipalState | CovarianceState)
         return state.covariances
 
     def update(self, rule: str = "mm") -> Callable[[State], Array]:  # noqa: ARG002
-        """Return the update rule: a function from a state to new covariances of all groups.
-
-        The only rule is "mm", majorise–minimise.
-        """
+        """Return the MM update, from a state to new covariances of all groups."""
         return majorize_minimize_groups
 
 
 def objective_of(
     posterior: Any, penalty: Penalty, groups: Groups | None, group_covariance: Any
 ) -> Energy:
-    """Return the energy that belongs to arguments of `SparseVAE` with these names.
-
-    Raise an error if an argument is unknown, or if they do not work together.
-    """
+    """Return the energy that belongs to arguments of `SparseVAE` with these names."""
     kind = check_choice(group_covariance, "group_covariance", ("spherical", "full"))
     objective = make_objective(posterior, penalty, groups)
     if kind == "spherical":
@@ -614,9 +509,8 @@ def objective_of(
 def majorize_minimize_groups(state: State) -> Any:
     """Return the covariances of groups after one step of majorise–minimise.
 
-    The covariance Γ of a group becomes Z^{-½}(Z^½AZ^½)^½Z^{-½}, with Z = Φ_gᵀΣ⁻¹Φ_g for its columns
-    Φ_g and the covariance Σ of a response, and A = U_gU_gᵀ/n for the posterior mean U_g of its
-    coefficients for n responses. This minimises an upper bound of the energy.
+    Γ becomes Z^{-½}(Z^½AZ^½)^½Z^{-½}, with Z = Φ_gᵀΣ⁻¹Φ_g and A = U_gU_gᵀ/n for the posterior mean
+    U_g: the minimiser of an upper bound.
     """
     # log|Σ| is concave in Γ, with gradient Z, and the data term is the minimum over U of a sum with
     # tr(Γ⁻¹A): tr(ZΓ) + tr(Γ⁻¹A) is minimal where ΓZΓ = A. With RZRᵀ = I and Γ = RᵀBR this is
@@ -640,11 +534,7 @@ def majorize_minimize_groups(state: State) -> Any:
 
 
 def in_given_axes(covariances: Matrices, state: PrincipalState) -> Matrices:
-    """Return the prior covariances of the coefficients of the given columns of each group.
-
-    `covariances`, of shape (g, m, m) for g groups of at most m columns, are those of the
-    coefficients along the principal axes of `state`.
-    """
+    """Return the prior covariances of the coefficients of the given columns of each group."""
     axes, found = state.axes, covariances + 0.0
     numbers, vectors = state.groups.labels[axes.members[:, 0]], to_numpy(axes.vectors)
     found[numbers] = vectors @ found[numbers] @ adjoint(vectors)
@@ -652,19 +542,12 @@ def in_given_axes(covariances: Matrices, state: PrincipalState) -> Matrices:
 
 
 def axes_of(state: State) -> Axes | None:
-    """Return the principal axes of groups along which a state takes its columns.
-
-    Return None if the columns of the state are those of the data.
-    """
+    """Return the principal axes along which a state takes its columns; None for given columns."""
     return state.axes if isinstance(state, PrincipalState) else None
 
 
 def evaluate_groups(problem: Problem, groups: Groups, covariances: Any) -> PrincipalState:
-    """Return the state of a problem at given covariances of its groups, in principal axes.
-
-    `covariances` has shape (g, m, m) for g groups of at most m columns, padded with zeros, or shape
-    (κ,): then it contains variances of the κ columns, whose coefficients are independent.
-    """
+    """Return the state of a problem at given covariances of its groups, in principal axes."""
     axes, relevance = principal_axes(_as_covariances(covariances, groups), groups)
     turned = problem._replace(dictionary=axes.columns(problem.dictionary))
     state = evaluate(turned, like(relevance, problem.noise), columns=True)
@@ -672,11 +555,7 @@ def evaluate_groups(problem: Problem, groups: Groups, covariances: Any) -> Princ
 
 
 def _as_covariances(given: Any, groups: Groups) -> Matrices:
-    """Return the covariance of each group, of shape (g, m, m) for g groups of at most m columns.
-
-    `given` are these covariances, or the variances of the columns, of shape (κ,), which become the
-    diagonals.
-    """
+    """Return the covariance of each group, of shape (g, m, m) for g groups of at most m columns."""
     given = to_numpy(given)
     if given.ndim > 1:
         return np.asarray(given)

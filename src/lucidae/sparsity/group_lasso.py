@@ -21,9 +21,7 @@ __all__ = ["group_lasso", "noise_free_group_lasso"]
 LASSO_SOLVERS = ("auto", "sklearn", "skglm")
 
 LARGE = 1_000_000
-"""Number of entries of a dictionary above which skglm takes less time than scikit-learn.
-
-The time in which skglm is compiled is included."""
+"""Number of entries above which skglm, with its compilation, is faster than scikit-learn."""
 
 
 @takes_dictionary_and_responses
@@ -89,11 +87,7 @@ def group_lasso(
 
 
 def _takes_skglm(solver: str, several: bool, entries: int) -> bool:
-    """Return whether skglm solves the problem; raise an error if it was asked for and cannot.
-
-    `several` tells whether there is more than one response, and `entries` is the number of entries
-    of the dictionary.
-    """
+    """Return whether skglm solves the problem; raise an error if it was asked for and cannot."""
     installed = find_spec("skglm") is not None
     if solver == "skglm" and not (installed and several):
         raise ValueError(

@@ -1,13 +1,8 @@
-"""Exact moves of groups of columns: the minimum of the full energy in the covariance of one group.
+"""Exact moves of groups: the minimum of the full energy in the covariance Γ of one group.
 
-The full energy is the loss of the VAE with full posterior covariance. The coefficients of a group
-of m columns Φ_g have the prior covariance Γ, an m × m matrix. It is either a multiple wI of the
-identity (one relevance w for the group) or any positive semi-definite matrix. Let Σ be the
-covariance of a response and C = XXᵀ/n the second moment of the n responses X. The energy per
-response as a function of Γ, with all other groups fixed, depends on two matrices alone: the metric
-S = Φ_gᵀΣ⁻¹Φ_g and the explained moment Q = Φ_gᵀΣ⁻¹CΣ⁻¹Φ_g. A move replaces Γ by the minimiser, and
-its gain is the decrease of the energy per response. `group_blocks` has the matrices of all groups;
-the moves are small and are computed by NumPy.
+Γ is wI or any positive semi-definite matrix. With all other groups fixed, a change Δ of Γ changes
+the energy per response by log|I + ΔS| − tr (I + ΔS)⁻¹ΔQ (`group_blocks` has S and Q). The gain of a
+move is its decrease. NumPy computes these small matrices.
 """
 
 from __future__ import annotations
@@ -29,34 +24,23 @@ MoveRule: TypeAlias = Callable[[Matrices, Matrices, Matrices], tuple[Matrices, M
 EPSILON = float(np.finfo(float).eps)
 
 GRID = 32
-"""Number of intervals into which the search for the best relevance of a group divides its range.
-
-The energy (loss) is compared at the ends of all intervals."""
+"""Number of intervals into which the search for the best relevance of a group divides its range."""
 
 NEWTON = 12
 """Largest number of Newton steps by which the search for one relevance ends."""
 
 SETTLED = 1e-5
-"""Relative change of a relevance at which the Newton steps of its search end.
-
-They converge quadratically: the next step would change the relevance by about the square of this.
-"""
+"""Relative change of a relevance at which the Newton steps of its search end."""
 
 NEGLIGIBLE = 1e-14
 """Eigenvalues of a group's covariance below this share of the largest one are set to zero."""
 
 DEPENDENT = 1e-14
-"""Eigenvalues of the metric of a group, scaled to a unit diagonal, below this count as zero.
-
-The metric is Φ_gᵀΣ⁻¹Φ_g for the columns Φ_g of the group and the covariance Σ of a response. The
-columns are orthonormal or zero, so it is nearly singular only if Σ is ill-conditioned."""
+"""Eigenvalues of a group's metric, scaled to a unit diagonal, below this count as zero."""
 
 AT_REST = 1e-12
-"""A covariance of zero is surely the best one if the pivots of S − Q exceed this number.
-
-S and Q are the metric and the explained moment of the group (see `Blocks`), and the pivots are
-those of Gaussian elimination, divided by the diagonal of S. They have errors of the order of
-rounding, so groups with smaller pivots are examined by their eigenvalues."""
+"""A covariance of zero is surely the best if the pivots of S − Q over the diagonal of S exceed
+this."""
 
 WELL_CONDITIONED = 1e-6
 """Squared pivot of a Cholesky factor, relative to the diagonal, above which few digits are lost."""
@@ -68,9 +52,7 @@ FEW = 200
 def at_rest(metric: Matrices, explained: Matrices) -> Matrices:
     """Tell for each group whether its best covariance is zero, as a Boolean mask.
 
-    This is the case if S − Q is positive definite, for the metric S and the explained moment Q of
-    the group (see `Blocks`). The answer is True only if it does not depend on rounding errors. The
-    test takes less time than eigenvalues, and most groups pass it.
+    That is so if S − Q is positive definite, beyond rounding. Most groups pass this cheap test.
     """
     # A matrix is positive definite if all pivots of Gaussian elimination are positive.
     left, sizes = metric - explained, np.diagonal(metric, axis1=1, axis2=2).real
@@ -92,11 +74,9 @@ def spherical_moves(
 ) -> tuple[Matrices, Matrices]:
     """Return the best covariance wI of each group, with all other groups fixed, and its gain.
 
-    With the metric S = V diag(s) Vᵀ, the explained moment Q and the diagonal q of VᵀQV, a change of
-    the relevance w by Δ changes the energy per response by the sum over i of log(1 + Δsᵢ) − Δqᵢ/(1
-    + Δsᵢ). Each term falls until Δ = (qᵢ − sᵢ)/sᵢ² and rises after it, so all stationary points lie
-    between the smallest and the largest of these numbers. There may be several minima: the search
-    compares energies.
+    With S = V diag(s) Vᵀ and the diagonal q of VᵀQV, a change Δ of w changes the energy by Σᵢ log(1
+    + Δsᵢ) − Δqᵢ/(1 + Δsᵢ). Each term falls until Δ = (qᵢ − sᵢ)/sᵢ² and rises after it, so all
+    stationary points lie between these numbers. There may be several minima: energies are compared.
     """
     rule = partial(_best_multiples, most=most)
     if len(metric) < FEW:
@@ -108,11 +88,7 @@ def spherical_moves(
 def _best_multiples(
     covariance: Matrices, metric: Matrices, explained: Matrices, most: int | None = None
 ) -> tuple[Matrices, Matrices]:
-    """Return the best covariance wI of each group, with all other groups fixed, and its gain.
-
-    `spherical_moves`, which explains the arguments, calls this function for those groups whose best
-    covariance is not obviously zero.
-    """
+    """`spherical_moves` of the groups whose best covariance is not obviously zero."""
     weights = covariance[:, 0, 0].real
     s, vectors = np.linalg.eigh(metric)
     q = _powers(vectors, explained)
@@ -133,11 +109,7 @@ def _best_multiples(
 def _searched(
     moving: Matrices, weights: Matrices, s: Matrices, q: Matrices, gain: Matrices, most: int | None
 ) -> Iterator[Matrices]:
-    """Yield the indices of groups whose best relevance is searched for, in one or two parts.
-
-    The arguments are those of `_best_multiples`, and a mask of the groups that may move. The caller
-    writes the gains of each part into `gain` before it asks for the next one.
-    """
+    """Yield the indices of groups whose best relevance is searched for, in one or two parts."""
     inside = np.flatnonzero(moving)
     active = weights[inside] > 0
     if most is None or np.count_nonzero(~active) <= 4 * most:
@@ -162,11 +134,7 @@ def _searched(
 def _moves_of(
     rule: MoveRule, moving: Matrices, covariance: Matrices, metric: Matrices, explained: Matrices
 ) -> tuple[Matrices, Matrices]:
-    """Return the best covariances by `rule`, and their gains, of the groups in the mask `moving`.
-
-    For the other groups both results are zero: their covariance is zero, and no other is better.
-    The last three arguments are those of `spherical_moves`.
-    """
+    """Return best covariances by `rule`, and gains, of the groups in the mask `moving`."""
     if not moving.any():
         return np.zeros_like(covariance), np.zeros(len(covariance))
     part, gains = rule(covariance[moving], metric[moving], explained[moving])
@@ -181,13 +149,7 @@ def _powers(vectors: Matrices, explained: Matrices) -> Matrices:
 
 
 def _best_changes(weights: Matrices, s: Matrices, q: Matrices) -> tuple[Matrices, Matrices]:
-    """Return the change Δ of the relevance of each group that lowers the energy most, and its gain.
-
-    The gain is the decrease of the energy per response: minus the sum over i of log(1 + Δsᵢ) −
-    Δqᵢ/(1 + Δsᵢ). `weights`, of shape (k,), are the present relevances of k groups, and `s` and
-    `q`, of shape (k, m), are eigenvalues of their metrics and the explained moments along the
-    eigenvectors. Entries with sᵢ = qᵢ = 0 do not matter.
-    """
+    """Return the change Δ of each group's relevance that lowers the energy most, and its gain."""
     used = s > 0
     target = (q - s) / np.where(used, s, 1.0) ** 2
     low = np.maximum(np.where(used, target, np.inf).min(axis=1, initial=np.inf), -weights)
@@ -221,9 +183,7 @@ def _best_changes(weights: Matrices, s: Matrices, q: Matrices) -> tuple[Matrices
 def _root_of_slope(low: Matrices, high: Matrices, s: Matrices, q: Matrices) -> Matrices:
     """Return the change Δ of each relevance, from `low` to `high`, where the energy is stationary.
 
-    The energy is the sum over i of log(1 + Δsᵢ) − Δqᵢ/(1 + Δsᵢ), with `s` and `q` of shape (k, m)
-    for k relevances. Newton steps that leave the interval, or that start where the energy is
-    concave, are replaced by bisection.
+    Newton steps that leave the interval, or start where the energy is concave, are bisections.
     """
     if len(low) == 1:
         return np.array([_root_of_one(float(low[0]), float(high[0]), s[0].tolist(), q[0].tolist())])
@@ -244,10 +204,7 @@ def _root_of_slope(low: Matrices, high: Matrices, s: Matrices, q: Matrices) -> M
 
 
 def _root_of_one(low: float, high: float, s: list[float], q: list[float]) -> float:
-    """Return the change of one relevance where the energy is stationary.
-
-    This is `_root_of_slope` for one group, in Python numbers, which take a tenth of the time.
-    """
+    """`_root_of_slope` for one group in Python numbers, which take a tenth of the time."""
     change = 0.5 * (low + high)
     for _ in range(NEWTON):
         slope = bend = 0.0
@@ -270,11 +227,9 @@ def full_moves(
 ) -> tuple[Matrices, Matrices]:
     """Return the best covariance Γ of each group, with all other groups fixed, and its gain.
 
-    Let S and Q be the metric and the explained moment after the group is left out of the covariance
-    of a response, and S^{-½} Q S^{-½} = U diag(λ) Uᵀ. The minimum over all positive semi-definite Γ
-    is at Γ = S^{-½} U diag(max(λ − 1, 0)) Uᵀ S^{-½}, and the energy per response is then lower than
-    without the group by the sum of λᵢ − 1 − log λᵢ over all λᵢ > 1. There is no other minimum (Wipf
-    2023, Theorem 4.4, here for groups).
+    With S and Q after the group is left out and S^{-½}QS^{-½} = U diag(λ) Uᵀ, the minimum is at
+    S^{-½}U diag(max(λ − 1, 0)) UᵀS^{-½}, lower by Σ λᵢ − 1 − log λᵢ over all λᵢ > 1. There is no
+    other (Wipf 2023, Theorem 4.4, here for groups).
     """
     if len(metric) < FEW:
         return _best_covariances(covariance, metric, explained)
@@ -285,11 +240,7 @@ def full_moves(
 def _best_covariances(
     covariance: Matrices, metric: Matrices, explained: Matrices
 ) -> tuple[Matrices, Matrices]:
-    """Return the best covariance of each group, with all other groups fixed, and its gain.
-
-    `full_moves`, which explains the arguments, calls this function for those groups whose best
-    covariance is not obviously zero.
-    """
+    """`full_moves` of the groups whose best covariance is not obviously zero."""
     if _are_pairs(metric, explained):
         return _of_pairs(covariance, metric, explained)
     try:
@@ -307,10 +258,7 @@ def _best_covariances(
 def _of_pairs(
     covariance: Matrices, metric: Matrices, explained: Matrices
 ) -> tuple[Matrices, Matrices]:
-    """Return the best covariances and their gains for groups of two real columns.
-
-    Groups for which digits would be lost are examined by their eigenvalues.
-    """
+    """Return the best covariances and their gains for groups of two real columns."""
     entries = [_entries(each) for each in (covariance, metric, explained)]
     with np.errstate(divide="ignore", invalid="ignore"):
         (x, y, z), gain, sound = _pair_formula(np, *entries)
@@ -334,11 +282,7 @@ def _entries(matrices: Matrices) -> tuple[Matrices, Matrices, Matrices]:
 
 
 def largest_ratios(metric: Matrices, explained: Matrices) -> Matrices:
-    """Return the largest eigenvalue of S^{-½}QS^{-½} for each group.
-
-    S and Q are the metric and the explained moment of the group (see `Blocks`). Directions in which
-    S is zero up to rounding do not count.
-    """
+    """Return the largest eigenvalue of S^{-½}QS^{-½} for each group, where S is not zero."""
     if _are_pairs(metric, explained):
         return _pair_ratios(metric, explained)[0]
     return _ratios(metric, explained)[:, -1]
@@ -347,10 +291,8 @@ def largest_ratios(metric: Matrices, explained: Matrices) -> Matrices:
 def entry_gains(metric: Matrices, explained: Matrices) -> tuple[Matrices, Matrices]:
     """Return what groups of covariance zero gain by their best one, and the largest eigenvalues.
 
-    With the eigenvalues λ of S^{-½}QS^{-½}, for the metric S and the explained moment Q (see
-    `Blocks`), the gain of a group is the sum of λ − 1 − log λ over all λ > 1. The second result are
-    the largest eigenvalues, but that of a group may be zero if the largest one of all groups does
-    not depend on it, or if it is below 1.
+    The gain is Σ λ − 1 − log λ over the eigenvalues λ > 1 of S^{-½}QS^{-½}. Largest eigenvalues
+    that cannot be the largest of all may be zero.
     """
     if _are_pairs(metric, explained):
         one, two = _pair_ratios(metric, explained)
@@ -396,11 +338,7 @@ def _pair_ratios(metric: Matrices, explained: Matrices) -> tuple[Matrices, Matri
 def of_one_pair(
     covariance: Matrices, metric: Matrices, explained: Matrices
 ) -> tuple[Matrices, float]:
-    """Return the best covariance of one group of two real columns, and its gain.
-
-    This is `_of_pairs` for matrices of shape (2, 2). For so few numbers, arithmetic of Python takes
-    a tenth of the time of NumPy's.
-    """
+    """`_of_pairs` for one group in Python numbers, which take a tenth of the time."""
     (a, b), (_, c) = metric.tolist()
     (p, q), (_, r) = explained.tolist()
     (u, v), (_, w) = covariance.tolist()
@@ -424,9 +362,8 @@ class _Scalars:
 def _pair_formula(lib: Any, present: Any, metric: Any, explained: Any) -> tuple[Any, Any, Any]:
     """Return the best covariances of groups of two real columns, their gains, and a mask.
 
-    The arguments are the entries (0, 0), (0, 1) and (1, 1) of Γ, S and Q, either arrays with one
-    number for each group or plain numbers; the first result are those of the covariances. `lib`
-    has functions for them, such as `numpy`. Where the mask is False, digits would be lost.
+    The arguments are the entries (0, 0), (0, 1) and (1, 1) of Γ, S and Q. Where the mask is False,
+    digits would be lost.
     """
     (u, v, w), (a, b, c), (p, q, r) = present, metric, explained
     # The entries of N = S − SΓS, from the rows (i, j) and (k, h) of SΓ.
@@ -460,10 +397,7 @@ def _pair_formula(lib: Any, present: Any, metric: Any, explained: Any) -> tuple[
 def _by_triangles(
     covariance: Matrices, metric: Matrices, explained: Matrices
 ) -> tuple[Matrices, Matrices]:
-    """Return the best covariances and their gains from the Cholesky factor of N.
-
-    A `LinAlgError` is raised if digits would be lost.
-    """
+    """Return the best covariances and gains by Cholesky factors; raise if digits would be lost."""
     # S⁻¹B = (I − ΓS)B⁻ᵀ, log|N| − log|S| = log|I − SΓ| and N⁻¹ − S⁻¹ = N⁻¹SΓ, so that S is not
     # inverted.
     sizes = np.diagonal(metric, axis1=1, axis2=2).real
@@ -509,8 +443,7 @@ def _by_eigenvalues(
 def inverse_root(metric: Matrices) -> Matrices:
     """Return R with RSRᵀ = I for each positive semi-definite matrix S of a stack.
 
-    Directions in which S is zero up to rounding have rows of zeros in R. Columns are first scaled
-    to a unit diagonal, so that columns of very different norms are not taken for zero.
+    Directions in which S, scaled to a unit diagonal, is zero up to rounding have rows of zeros.
     """
     sizes = np.diagonal(metric, axis1=1, axis2=2).real
     scale = np.where(sizes > 0, 1.0 / np.sqrt(np.where(sizes > 0, sizes, 1.0)), 0.0)
@@ -523,12 +456,7 @@ def inverse_root(metric: Matrices) -> Matrices:
 def leave_group_out(
     covariance: Matrices, metric: Matrices, explained: Matrices
 ) -> tuple[Matrices, Matrices, Matrices]:
-    """Return metric and explained moment of each group after it is left out, and what it gains.
-
-    The group is left out of the covariance of a response. The arguments are those of `full_moves`.
-    The third result is the difference between the energy per response without the group and with
-    its present covariance.
-    """
+    """Return metric and explained moment of each group after it is left out, and what it gains."""
     # Let Γ = TTᵀ and M = I − TᵀST, the posterior covariance of the group's latents. Woodbury's
     # identity gives Σ₋⁻¹ = Σ⁻¹ + Σ⁻¹Φ_gT M⁻¹ TᵀΦ_gᵀΣ⁻¹, so S₋ = S + ST M⁻¹ TᵀS = RS and Q₋ = RQRᵀ
     # with R = I + ST M⁻¹ Tᵀ. The energy rises by log|M| + tr(M⁻¹TᵀQT).
@@ -553,23 +481,16 @@ def leave_group_out(
 
 
 def square_root(covariance: Matrices) -> Matrices:
-    """Return T with TTᵀ = Γ for each positive semi-definite matrix Γ of a stack.
-
-    The columns of T are the principal axes of Γ, times the square roots of its eigenvalues. Those
-    that are zero up to rounding become zero.
-    """
+    """Return T with TTᵀ = Γ for each positive semi-definite matrix Γ of a stack."""
     values, vectors = np.linalg.eigh(covariance)
     values = np.where(values > NEGLIGIBLE * values[:, -1:], values, 0.0)
     return np.asarray(vectors * np.sqrt(values)[:, None, :])
 
 
 class Ranking(NamedTuple):
-    """What the best move of every group, with all others fixed, would achieve.
+    """What the best move of every group, with all others fixed, would achieve."""
 
-    A move replaces the relevance of one group by the one of lowest energy.
-    """
-
-    # (g,): decrease of the energy (loss) per response, one for each of the g groups
+    # (g,): decrease of the energy per response, one for each of the g groups
     gains: Matrices
     vanishes: Matrices  # (g,): whether the covariance of the group is zero after the move
 
@@ -577,10 +498,7 @@ class Ranking(NamedTuple):
 def rank_groups(state: State, groups: Groups, most: int | None = None) -> Ranking:
     """Return the gain of the best move of every group; the columns of a group share one relevance.
 
-    A move replaces the relevance of one group by the one of lowest energy. The state must store its
-    fields `whitened` and `loading`, products of the dictionary with the inverse covariance of a
-    response. If `most` is given, only the gains of groups of positive relevance and the `most`
-    largest ones of the other groups are needed; further ones may be zero.
+    If `most` is given, gains of inactive groups beyond the `most` largest may be zero.
     """
     relevance = to_numpy(state.relevance)
     gains, vanishes = np.zeros(groups.count), np.zeros(groups.count, dtype=bool)

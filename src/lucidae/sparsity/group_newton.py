@@ -1,12 +1,8 @@
 """Damped Newton steps in the covariances of the groups of a working set.
 
-A working set contains the groups that a sweep of the solver may change. The covariance Γ_g of the
-coefficients of a group with columns Φ_g is written as TTᵀ, with as many columns in T as its rank. A
-step replaces T by (T + UF)(I + E)^½, with a symmetric matrix E and a matrix F for each group, where
-the columns of U span the complement of the range of Γ_g. The covariance therefore stays positive
-semi-definite and of the same rank, unless an eigenvalue of I + E is not positive, and its range may
-turn. The energy (loss) and its derivatives follow from the columns Φ_gT and Φ_gU alone. The steps
-are computed by NumPy, because working sets are small.
+Γ_g = TTᵀ, with as many columns in T as its rank, becomes (T + UF)(I + E)(T + UF)ᵀ with a symmetric
+E, where U spans the complement of the range: it stays positive semi-definite and of its rank, and
+its range may turn. Energy and derivatives follow from the columns Φ_gT and Φ_gU alone.
 """
 
 from __future__ import annotations
@@ -28,24 +24,18 @@ NEWTON_STEPS = 30
 """Largest number of Newton steps on the covariances of a working set."""
 
 LOUD = 1e-3
-"""Noise variance, in normalised units, from which on latents are measured by Woodbury's identity.
-
-The result is a difference that may be of the order of the noise variance, and its rounding errors
-are of the order of those of its terms."""
+"""Normalised noise variance from which latents are measured by Woodbury's identity, which cancels.
+"""
 
 LARGEST_DAMPING = 1e8
 """Damping at which Newton steps end, because none lowers the energy."""
 
 
 FADED = 0.1
-"""Smallest damping after a step that was impossible or raised the energy.
-
-With a smaller one the Hessian is nearly the same, and so is the next step."""
+"""Smallest damping after a step that was impossible or raised the energy."""
 
 MOST_TURNS = 400
-"""Largest number of entries of the matrices F of all groups; if there are more, F is zero.
-
-The range of a covariance then does not turn, and the Hessian matrix stays small."""
+"""Largest number of entries of the matrices F of all groups; if there are more, F is zero."""
 
 
 _Values: TypeAlias = tuple[Matrices, Matrices, float]
@@ -53,11 +43,7 @@ Measured: TypeAlias = Callable[[list[Matrices], Matrices, Matrices], _Values]
 
 
 class Latents(NamedTuple):
-    """Columns Φ_gT and Φ_gU of the groups of a working set, and values computed from them.
-
-    Φ_g are the columns of a group, whose coefficients have the prior covariance Γ_g = TTᵀ, and the
-    columns of U span the complement of its range. The columns Φ_gu have unit norm in the metric.
-    """
+    """Columns Φ_gT and Φ_gU of the groups of a working set, and values computed from them."""
 
     axes: list[Matrices]  # (k, m, m): the matrices [T, U] of all groups, for each size m of groups
     # (k, m): for each column of `axes`, `RANGE` if it is one of T, `COMPLEMENT` if it is one of U,
@@ -69,7 +55,7 @@ class Latents(NamedTuple):
     # a response
     metric: Matrices
     explained: Matrices
-    energy: float  # the energy (loss) per response, up to a constant
+    energy: float  # the energy per response, up to a constant
 
 
 UNUSED, RANGE, COMPLEMENT = 0, 1, 2
@@ -118,10 +104,7 @@ class _DampedPoint(NamedTuple):
 
 
 def _roots(at: Latents) -> list[Matrices]:
-    """Return the matrices T with TTᵀ = Γ_g of all groups; columns that do not belong to T are zero.
-
-    Γ_g is the covariance of the coefficients of group g.
-    """
+    """Return T with TTᵀ = Γ_g of all groups; columns that do not belong to T are zero."""
     pairs = zip(at.axes, at.kinds, strict=True)
     return [axes * (kinds == RANGE)[:, None, :] for axes, kinds in pairs]
 
@@ -144,13 +127,7 @@ def _slope(at: Latents) -> float:
 def _latents(
     measured: Measured, zeros: list[Matrices], covariances: list[Matrices], turning: bool = True
 ) -> Latents:
-    """Return the columns Φ_gT and Φ_gU of all groups, and values computed from them, as `Latents`.
-
-    Φ_g are the columns of a group, whose coefficients have a covariance Γ_g. For k groups of m
-    columns, `covariances` contains the matrices Γ_g as an array of shape (k, m, m), and `zeros`, of
-    shape (k, m), tells which columns are zero, for each size m of groups. If not `turning`, there
-    are no columns Φ_gU.
-    """
+    """Return the columns Φ_gT and Φ_gU of all groups, and what follows from them."""
     all_axes, all_kinds = _principal(zeros, covariances, turning)
     kind = np.concatenate([kinds.ravel() for kinds in all_kinds])
     sizes = [kinds.shape for kinds in all_kinds]
@@ -175,14 +152,7 @@ def _latents(
 
 
 def _measures(part: Problem, members: list[Matrices]) -> Measured:
-    """Return a function that computes metric, loading and energy from matrices of axes.
-
-    `members` are the columns of the groups, for each size of groups. The function gets the axes of
-    all groups, of shape (k, m, m) for each size m, a mask of those columns of the axes that are in
-    use, and which of these span the covariance Σ of a response. For the columns Φ along the axes in
-    use and the responses Y it returns ΦᵀΣ⁻¹Φ, ΦᵀΣ⁻¹Y and the energy up to a constant. If these are
-    impossible to compute, the energy is infinite.
-    """
+    """Return a function from axes to ΦᵀΣ⁻¹Φ, ΦᵀΣ⁻¹Y and the energy (or infinity)."""
     columns, responses = to_numpy(part.dictionary), to_numpy(part.responses)
     noise, rows = scalar(part.noise), len(responses)
     stacks = [np.moveaxis(columns[:, index], 0, 1) for index in members]
@@ -245,10 +215,7 @@ def _block_diagonal(blocks: list[Matrices]) -> Matrices:
 def _principal(
     zeros: list[Matrices], covariances: list[Matrices], turning: bool
 ) -> tuple[list[Matrices], list[Matrices]]:
-    """Return the fields `axes` and `kinds` of `Latents`, with axes U of unit norm.
-
-    The arguments are those of `_latents`.
-    """
+    """Return the fields `axes` and `kinds` of `Latents`, with axes U of unit norm."""
     found, kinds = [], []
     for missing, covariance in zip(zeros, covariances, strict=True):
         # Columns of zeros get the eigenvalue −1, so that no other axis contains them.
@@ -270,11 +237,7 @@ def _principal(
 
 
 def _newton_step(at: Latents, damping: float) -> list[Matrices] | None:
-    """Return the group covariances after a damped Newton step; None if it is impossible.
-
-    The covariance of a group is TTᵀ. T becomes (T + UF)(I + E)^½, with one symmetric matrix E and
-    one matrix F for each group. The step is impossible if the Hessian is indefinite.
-    """
+    """Return the covariances after a damped Newton step; None if the Hessian is indefinite."""
     # In the direction of a Hermitian N, the energy has the slope tr(N(G − K)) and the curvature
     # 2 tr(NGNK) − tr(NGNG), with G = `metric` and K = `explained`. The first term is positive
     # semi-definite; the second, the concave part, is faded out by the damping as in `newton_step`.
@@ -308,10 +271,8 @@ def _directions(
 ) -> tuple[Matrices, Matrices, Matrices]:
     """Return a basis of the symmetric (or Hermitian) matrices with one block for each group.
 
-    `group` is the group of each row, and `inside` tells whether it belongs to the range of the
-    group's covariance. Entries for two rows that are not inside are zero in all elements. Element p
-    of the basis is aₚDᵢⱼ plus its adjoint, where Dᵢⱼ has a one in row i and column j. The three
-    arrays contain i, j and aₚ for each p; i is inside.
+    Element p is aₚDᵢⱼ plus its adjoint, where Dᵢⱼ is one at (i, j). The arrays contain i, which is
+    inside the range of its group's covariance, j and aₚ.
     """
     same = group[:, None] == group
     ordered = np.triu(same & inside[:, None] & inside)
@@ -328,10 +289,7 @@ def _directions(
 
 
 def _curvature(G: Matrices, M: Matrices, i: Matrices, j: Matrices, a: Matrices) -> Matrices:
-    """Return Re tr(N_p G N_q M) for all pairs (p, q) of elements N of the basis of `_directions`.
-
-    The arrays `i`, `j` and `a` describe the basis; G and M are matrices of its size.
-    """
+    """Return Re tr(N_p G N_q M) for all pairs of elements N of the basis of `_directions`."""
     k, m, b = i, j, a
     total = np.outer(a, b) * G[j][:, k] * M[m][:, i].T
     total = total + np.outer(a, np.conj(b)) * G[j][:, m] * M[k][:, i].T
@@ -345,8 +303,7 @@ def _curvature_of_turns(
 ) -> Matrices | float:
     """Return the curvature of the energy in F that is due to the product FFᵀ.
 
-    If the range of a covariance turns by F, the covariance contains the term UFFᵀUᵀ, whose
-    derivative is M = G − K on the columns of U. The arrays describe the basis of `_directions`.
+    Turning by F adds UFFᵀUᵀ to a covariance, whose derivative is M = G − K on the columns of U.
     """
     turning = ~at.inside[j]
     if not turning.any():
@@ -356,11 +313,7 @@ def _curvature_of_turns(
 
 
 def _stepped(at: Latents, change: Matrices) -> list[Matrices]:
-    """Return the covariances of all groups with T replaced by (T + UF)(I + E)^½.
-
-    The diagonal blocks of `change` contain E for the columns of T, and F for those of U and T.
-    Negative eigenvalues of I + E are replaced by zero.
-    """
+    """Return all covariances with T replaced by (T + UF)(I + E)^½, negative parts zero."""
     found, first = [], 0
     for axes, kinds in zip(at.axes, at.kinds, strict=True):
         count, size = kinds.shape

@@ -1,14 +1,9 @@
 """Evaluation of all groups of columns from the active columns alone.
 
-A sweep of a solver ranks all groups by the matrices S = Φ_gᵀΣ⁻¹Φ_g and Q = Φ_gᵀΣ⁻¹YYᵀΣ⁻¹Φ_g of
-their columns Φ_g, for the covariance Σ of a response and the responses Y of the normalised problem.
-With Σ⁻¹ = (I − KᵀK)/γ, as in `low_rank`, and K = MΦ_aᵀ for the active columns Φ_a, they follow from
-the products Φ_aᵀΦ, Φ_gᵀΦ_g and ΦᵀY. The products depend neither on the covariances of the groups
-nor on the noise variance γ, so that they are computed once for each column that becomes active. A
-sweep then costs κa² operations instead of κd², for κ columns, a of them active, and d rows.
-
-The forms are differences of numbers of the size 1/γ. So a solver uses these evaluations on its way
-and confirms where it ends by a factor of Σ; see `confirmed`.
+With Σ⁻¹ = (I − KᵀK)/γ (`low_rank`) and K = MΦ_aᵀ, the matrices S and Q of all groups follow from
+Φ_aᵀΦ, Φ_gᵀΦ_g and ΦᵀY, which depend neither on the covariances nor on γ: a sweep costs κa² instead
+of κd². They are differences of numbers of the size 1/γ, so that a solver confirms where it ends by
+a factor of Σ (`confirmed`).
 """
 
 from __future__ import annotations
@@ -42,8 +37,7 @@ from lucidae.sparsity.state import Factor, State, evaluate, factor_of
 
 SCREENED_ENTRIES = 200_000
 """Number of entries of a dictionary above which its groups are evaluated from the active columns.
-
-For smaller ones, the evaluation of all columns by a factor of the covariance takes little time."""
+"""
 
 FEW_ACTIVE = 0.5
 """Largest number of active columns per row for which the products with them take less time."""
@@ -65,10 +59,7 @@ class GroupProducts:
 
     @classmethod
     def of(cls, problem: Problem, groups: Groups | None) -> GroupProducts | None:
-        """Return the products for a problem, whatever its noise variance is.
-
-        Return None if there are no groups, or if the dictionary is small or sparse.
-        """
+        """Return the products; None without groups, or for a small or sparse dictionary."""
         dictionary = problem.dictionary
         if groups is None or is_sparse(dictionary) or dictionary.ndim > 2:
             return None
@@ -80,18 +71,12 @@ class GroupProducts:
         return cls(dictionary, groups, grams, responses, np.zeros(0, dtype=int), nothing)
 
     def serve(self, problem: Problem, active: int, variance: float) -> bool:
-        """Tell whether evaluations from the active columns are accurate and take less time.
-
-        `active` is the number of active columns and `variance` the sum of their prior variances.
-        """
+        """Tell whether evaluations from the active columns are accurate and take less time."""
         small = active <= FEW_ACTIVE * problem.rows
         return small and variance <= WELL_CONDITIONED * scalar(problem.noise)
 
     def with_columns(self, index: Matrices) -> Array:
-        """Return ΦᵀΦ in the rows `index`, which are ascending, and store those that are new.
-
-        If more columns are stored than the dictionary has rows, only these are kept.
-        """
+        """Return ΦᵀΦ in the rows `index`, which are ascending, and store those that are new."""
         xp = namespace(self.dictionary)
         new = np.setdiff1d(index, self.index)
         if new.size:
@@ -135,12 +120,7 @@ def evaluate_screened(
     products: GroupProducts | None,
     factor: Factor | None = None,
 ) -> State:
-    """Return the state at given relevances, which groups of columns share.
-
-    It is a `ScreenedState` if `products` serve for this problem, and otherwise the result of
-    `evaluate` with all columns. `factor` is the factorisation of the covariance of a response at
-    these relevances, if it is known already.
-    """
+    """Return the state at relevances of groups, by `products` where these serve."""
     variances = to_numpy(relevance)
     active = np.flatnonzero(variances)
     if products is None or not products.serve(problem, active.size, float(variances.sum())):

@@ -1,9 +1,7 @@
-"""Solvers of the full energy with a covariance matrix of its own for every group of columns.
+"""Solvers of the energy with a covariance matrix for every group (`group_covariance`).
 
-The full energy is the loss of the VAE with full posterior covariance, see `group_covariance`. A
-sweep evaluates all columns once and ranks the groups by the gain of their exact moves (see
-`group_moves`). It then moves the groups of a working set, those that are active or gain most, and
-finishes with damped Newton steps in their covariances.
+A sweep evaluates all columns once, ranks the groups by the gain of their exact moves, moves those
+of a working set (active, or with the largest gains), and takes Newton steps in their covariances.
 """
 
 from __future__ import annotations
@@ -47,10 +45,7 @@ from lucidae.sparsity.working_set import (
 
 
 def solve_groups(problem: Problem, objective: GroupCovariance, **settings: Any) -> Solution[State]:
-    """Minimise the energy with respect to the covariances of all groups of columns.
-
-    The arguments, and all `settings`, are those of `fit_groups`.
-    """
+    """Minimise the energy with respect to the covariances of all groups of columns."""
     solution, basis = fit_groups(problem, objective, **settings)
     value = basis.given(solution.value.in_principal_axes())
     return replace(solution, value=value)  # type: ignore[return-value, arg-type]
@@ -96,24 +91,16 @@ def fit_groups(
 
 
 MM_STEPS = 30
-"""Largest number of majorise–minimise updates before exact moves take over.
-
-More updates did not end at a lower energy."""
+"""Largest number of MM updates before exact moves; more did not end at a lower energy."""
 
 CHECK_UPDATES = 10
-"""Number of majorise–minimise updates between two checks of the stopping rule.
-
-A check takes as long as an update."""
+"""MM updates between two checks of the stopping rule, which take as long as an update."""
 
 
 def repeat_group_update(
     problem: Problem, groups: Groups, start: Any, tolerance: float, limit: int
 ) -> Solution[PrincipalState]:
-    """Repeat the majorise–minimise update of the covariances of groups until they are optimal.
-
-    The updates start from the covariances `start` and end when the distance to the optimality (KKT)
-    conditions is at most `tolerance`, or after `limit` updates.
-    """
+    """Repeat the majorise–minimise update of the covariances of groups until they are optimal."""
     return iterate(
         lambda state: evaluate_groups(problem, groups, majorize_minimize_groups(state)),
         evaluate_groups(problem, groups, start),
@@ -126,11 +113,9 @@ def repeat_group_update(
 
 
 def without_vanishing_groups(problem: Problem, state: PrincipalState) -> PrincipalState:
-    """Return the state with covariances that tend to zero set to zero.
+    """Return the state with covariances that tend to zero set to zero, if the energy does not rise.
 
-    The updates never reach zero, and every group that is not zero makes the Newton steps slower. A
-    covariance is set to zero if this is its best one with all others fixed, but only if the energy
-    does not rise when all of them are set to zero at once.
+    The updates never reach zero, and every group that is not zero slows the Newton steps.
     """
     groups, whole = state.groups, evaluate_from(state, state.relevance)
     relevance, energy = to_numpy(state.relevance), GroupCovariance(state.groups)
@@ -145,21 +130,14 @@ def without_vanishing_groups(problem: Problem, state: PrincipalState) -> Princip
 
 
 STAGES = 4.0
-"""Distance to optimality at larger noise variances, relative to that at the given one.
-
-It is at least `COARSE`: it is needed for starting points alone."""
+"""Distance to optimality at larger noise variances, at least `COARSE`, relative to the given one.
+"""
 
 
 def _continuation(
     problem: Problem, groups: Groups, products: GroupProducts | None, tolerance: float
 ) -> Matrices:
-    """Return covariances from which to minimise the energy, found at decreasing noise variances.
-
-    The problem is solved to low accuracy at each noise variance, from the solution before, as in
-    `screening.continuation`. `products` are those by which all groups are evaluated, if they are
-    not evaluated by a factor of the covariance of a response. `tolerance` is the distance to
-    optimality that is needed in the end.
-    """
+    """Return covariances from which to minimise the energy, found at decreasing noise variances."""
     size = groups.members.shape[1]
     numbers, blocks = np.zeros(0, dtype=int), np.zeros((0, size, size))
     for noise in noise_stages(scalar(problem.noise)):
@@ -173,35 +151,23 @@ def _continuation(
 
 
 SLOW = 3
-"""Number of sweeps without progress after which every second sweep makes exact moves alone.
-
-Progress means a lower distance to optimality."""
+"""Sweeps without a lower distance after which every second one makes exact moves alone."""
 
 EXACT_ROUNDS = 100
-"""Largest number of rounds in a sweep that makes exact moves alone.
-
-A round moves every group of the working set once."""
+"""Largest number of rounds in a sweep that makes exact moves alone."""
 
 PATIENCE = 100
-"""Number of sweeps without a lower distance to optimality after which the iteration ends.
-
-Near a saddle point the distance stays small and grows while the energy falls, for many sweeps."""
+"""Sweeps without a lower distance that end the iteration; near a saddle there are many."""
 
 IDLE = 10
-"""Number of sweeps that lower neither the distance nor the energy after which the iteration ends.
-
-Rounding errors then exceed what the sweeps gain, as for a noise variance that is far too small."""
+"""Sweeps that lower neither distance nor energy, below rounding, that end the iteration."""
 
 NO_GAIN = 1e-14
-"""Decrease of the energy (loss) per response in a round of exact moves that counts as rounding."""
+"""Decrease of the energy per response in a round of exact moves that counts as rounding."""
 
 
 class _SweepProgress:
-    """Callback that ends the iteration after `IDLE` sweeps without progress.
-
-    A sweep makes progress if the distance to optimality becomes lower than before, or if the energy
-    falls by more than `rounding`, a relative error.
-    """
+    """Callback that ends the iteration after `IDLE` sweeps without progress."""
 
     def __init__(self, objective: GroupCovariance, rounding: float) -> None:
         self.objective, self.rounding = objective, rounding
@@ -224,9 +190,7 @@ def _sweeps(
 ) -> Solution[CovarianceState]:
     """Repeat sweeps of moves and Newton steps until the covariances are optimal.
 
-    If the distance to optimality stops falling, every second sweep consists of exact moves alone.
-    `first` is the state to start from, `tolerance` the distance at which to stop and `limit` the
-    largest number of sweeps.
+    If the distance stops falling, every second sweep consists of exact moves alone.
     """
     objective = GroupCovariance(first.groups)
     progress = _SweepProgress(objective, rounding_distance(first.problem))
@@ -255,11 +219,7 @@ def _sweeps(
 def improve_groups(
     state: CovarianceState, tolerance: float, newton_steps: int = NEWTON_STEPS
 ) -> CovarianceState:
-    """Return the state after one sweep: moves and Newton steps of the groups of a working set.
-
-    `tolerance` is the distance to optimality to be reached, and `newton_steps` the largest number
-    of Newton steps.
-    """
+    """Return the state after one sweep: moves and Newton steps of the groups of a working set."""
     if (working := _WorkingSet.of(state)) is None:
         return state
     part, workspace = working.part.problem, working.workspace
@@ -287,28 +247,20 @@ def improve_groups(
 
 ROUGH = 0.1
 """Newton steps far from the minimum stop when the distance to optimality has fallen by this factor.
-
-The distance before the steps is that of all groups."""
+"""
 
 FAR_STEPS = 6
 """Largest number of Newton steps in a sweep far from the minimum, where some are damped much."""
 
 MOST_MOVES = 80
-"""Largest number of moves in a sweep, up to the number that are made together.
-
-If groups depend on each other, moves converge slowly, and Newton steps take less time."""
+"""Largest number of moves in a sweep, up to the number that are made together."""
 
 RANK_ROUNDS = 3
 """Largest number of times that all groups are examined for a change of the rank."""
 
 
 def change_ranks(workspace: GroupWorkspace, floor: float) -> None:
-    """Move those groups of a working set whose best covariance has another rank than the present.
-
-    A group moves to its best covariance, with all other groups fixed, if the energy per response
-    falls by more than `floor`; those with the largest decrease move first. The covariances of the
-    workspace are overwritten.
-    """
+    """Move groups whose best covariance has another rank and gains more than `floor`."""
 
     def moves() -> None:
         for _ in range(RANK_ROUNDS):
@@ -333,11 +285,7 @@ def _ranks(covariances: Matrices) -> Matrices:
 
 
 def move_groups(state: CovarianceState) -> CovarianceState:
-    """Return the state after rounds of exact moves of all groups of a working set, one by one.
-
-    An exact move replaces the covariance of a group by the one of lowest energy, so that the energy
-    cannot rise.
-    """
+    """Return the state after rounds of exact moves of all groups of a working set, one by one."""
     if (working := _WorkingSet.of(state)) is None:
         return state
 
@@ -353,17 +301,12 @@ def move_groups(state: CovarianceState) -> CovarianceState:
 FIRST_SWEEPS = 3
 """Largest number of sweeps of a fit of low accuracy that starts from covariances of zero.
 
-After a single one, the errors of held-out rows were up to 2.5 times those of an accurate fit. From
-the fit at the noise variance before, one sweep ended at the same smallest error as accurate fits,
-up to 0.1 %, in three problems of different kinds."""
+After one, the errors of held-out rows were up to 2.5 times those of an accurate fit. From the fit
+before, one sweep ended at the same smallest error, up to 0.1 %, in three kinds of problems."""
 
 
 class CoarseGroups(NamedTuple):
-    """A problem for fits of low accuracy at several noise variances.
-
-    Every group of columns has a covariance of its own. Such fits predict held-out rows along a path
-    of noise variances; those of `screening.coarse_fit` are their equivalent for single columns.
-    """
+    """A problem for fits of low accuracy at several noise variances."""
 
     problem: Problem  # the problem with orthonormal columns in every group, as by `orthonormal`
     basis: GroupBasis  # the bases of the groups
@@ -378,12 +321,7 @@ class CoarseGroups(NamedTuple):
         return cls(turned, basis, GroupProducts.of(turned, objective.groups))
 
     def entry_noise(self) -> float:
-        """Return the noise variance above which the covariances of all groups are zero.
-
-        If they are zero, the energy falls as the covariance of a group with orthonormal columns Φ_g
-        grows if Φ_gᵀCΦ_g has an eigenvalue above the noise variance, for the second moment C of the
-        responses.
-        """
+        """Return the largest eigenvalue of any Φ_gᵀCΦ_g, the γ from which all Γ are zero."""
         loading = to_numpy(adjoint_times(self.problem.dictionary, self.problem.responses))
         norms = [
             np.linalg.norm(loading[members], 2, axis=(1, 2))
@@ -394,10 +332,7 @@ class CoarseGroups(NamedTuple):
     def fitted(
         self, noise: float, start: Any = None, newton_steps: int = NEWTON_STEPS
     ) -> CovarianceState:
-        """Return the state after a sweep at one noise variance, which evaluates all columns once.
-
-        A fit from covariances that are zero may take up to `FIRST_SWEEPS` sweeps.
-        """
+        """Return the state after a sweep at one noise variance."""
         groups = self.basis.groups
         blocks = np.zeros(self.basis.into.shape) if start is None else to_numpy(start)
         used = np.flatnonzero(blocks.any(axis=(1, 2)))
@@ -410,11 +345,7 @@ class CoarseGroups(NamedTuple):
         return state
 
     def in_given_columns(self, state: CovarianceState) -> tuple[Axes, Matrices]:
-        """Return the principal axes of the covariances, and the variances along them.
-
-        The axes are combinations of the given columns of each group, not of the orthonormal ones of
-        `state`. There is one variance for each column, zero for groups that are not active.
-        """
+        """Return the principal axes of the covariances, and the variances along them."""
         axes, relevance = principal_axes(to_numpy(state.covariances), state.groups)
         into = self.basis.into[state.groups.labels[axes.members[:, 0]]]
         return replace(axes, vectors=into @ axes.vectors), relevance
@@ -431,11 +362,7 @@ class _WorkingSet(NamedTuple):
 
     @classmethod
     def of(cls, state: CovarianceState) -> _WorkingSet | None:
-        """Return the working set: groups whose covariance is not zero, and those that gain most.
-
-        The gain of a group is the decrease of the energy if it alone moves. Return None if there is
-        neither an active group nor one with a gain.
-        """
+        """Return the active groups and those that gain most; None if there is neither."""
         groups, size = state.groups, state.blocks.shape[1]
         active = np.zeros(groups.count, dtype=bool)
         active[state.numbers] = True
@@ -455,10 +382,7 @@ class _WorkingSet(NamedTuple):
         return cls(state, chosen, inside, part, workspace)
 
     def state(self, covariances: list[Matrices]) -> CovarianceState:
-        """Return the state of the problem with these covariances of the working set, others zero.
-
-        `covariances` are arrays of shape (k, m, m), one for each size m of groups.
-        """
+        """Return the state with these covariances of the working set, others zero."""
         size = self.before.blocks.shape[1]
         found = np.zeros((len(self.chosen), size, size), dtype=covariances[0].dtype)
         for (numbers, _), covariance in zip(self.inside.by_size(), covariances, strict=True):

@@ -1,9 +1,4 @@
-"""Moves of the groups of a working set, one after the other, with updates of low rank.
-
-A move replaces the prior covariance of one group by the one of lowest energy (loss), with all other
-groups fixed; `group_moves` has the formulas. After a move of a group of m columns, the matrices of
-all groups of the working set follow by a product of rank m.
-"""
+"""Moves of the groups of a working set, one after the other, with updates of rank m."""
 
 from __future__ import annotations
 
@@ -25,10 +20,9 @@ from lucidae.sparsity.problem import Problem, rounding_distance
 from lucidae.sparsity.state import State, evaluate
 
 ILL_CONDITIONED = 1e-4
-"""Noise variance, in normalised units, below which the energy after the moves is computed.
+"""Normalised noise variance below which the energy after the moves is computed.
 
-The gain of a move depends on I − TᵀST for a covariance TTᵀ and a metric S. The smallest eigenvalue
-of this matrix is of the order of the noise variance, and its error is that of S."""
+A gain depends on I − TᵀST, whose smallest eigenvalue is of the order of γ, with the error of S."""
 
 TOGETHER = 8
 """Largest number of moves after which the gains of all groups of a working set are computed."""
@@ -37,15 +31,10 @@ TOGETHER_AT_MOST = 40
 """Largest number of groups that move at once, because they hardly depend on each other."""
 
 RELATED = 0.5
-"""Correlation of two groups above which they do not move at once.
-
-It is the norm of Φ_gᵀΣ⁻¹Φ_h for their columns Φ_g and Φ_h and the covariance Σ of a response,
-divided by the root of the norms of Φ_gᵀΣ⁻¹Φ_g and Φ_hᵀΣ⁻¹Φ_h."""
+"""Correlation ‖Φ_gᵀΣ⁻¹Φ_h‖/√(‖Φ_gᵀΣ⁻¹Φ_g‖‖Φ_hᵀΣ⁻¹Φ_h‖) from which groups do not move at once."""
 
 WEAK = 0.5
-"""Largest gain of a group that moves together with others.
-
-A group with a larger gain changes those of many others, and each of these waits for it."""
+"""Largest gain of a group that moves together with others, which it would change."""
 
 WORTH = 0.01
 """Gain, relative to the largest one, that a group needs to move together with others."""
@@ -65,10 +54,7 @@ _PRODUCTS: dict[str, Callable[..., Any]] = {"d": blas.dgemm, "D": blas.zgemm}
 
 @dataclass(slots=True)
 class GroupWorkspace:
-    """Arrays for moves of the groups of a working set; the moves overwrite them.
-
-    A move replaces the prior covariance of one group by the one of lowest energy.
-    """
+    """Arrays for moves of the groups of a working set; the moves overwrite them."""
 
     # (c, c + p): the matrix [ΦᵀΣ⁻¹Φ | ΦᵀΣ⁻¹Y] of the c columns Φ of the working set, where Σ is the
     # covariance of a response and Y are the p responses of the normalised problem
@@ -78,7 +64,7 @@ class GroupWorkspace:
     covariances: list[Matrices]  # (k, m, m): the prior covariances of these groups
     rule: MoveRule  # `spherical_moves` or `full_moves`
     problem: Problem  # the problem with these columns alone
-    energy: float  # the energy (loss) per response, up to a constant, when `gram` was last computed
+    energy: float  # the energy per response, up to a constant, when `gram` was last computed
     # (k,): the groups that do not move any more, for each size of groups
     fixed: list[Matrices] | None = None
 
@@ -86,21 +72,12 @@ class GroupWorkspace:
     def of(
         cls, state: State, groups: Groups, covariances: list[Matrices], rule: MoveRule
     ) -> GroupWorkspace:
-        """Return the arrays for all columns of a state that stores `whitened` and `loading`.
-
-        These two fields are products of the dictionary with the inverse covariance of a response.
-        `covariances` are in the order of ``groups.by_size()``.
-        """
+        """Return the arrays for all columns of a state that stores `whitened` and `loading`."""
         members = [members for _, members in groups.by_size()]
         return cls(_gram(state), members, covariances, rule, state.problem, _energy(state))
 
     def best_moves(self) -> list[tuple[Matrices, Matrices]]:
-        """Return, for each size of groups, the best covariances of these groups and their gains.
-
-        The best covariance of a group minimises the energy with all other groups fixed, and its
-        gain is the decrease of the energy per response. For k groups of m columns the arrays have
-        the shapes (k, m, m) and (k,).
-        """
+        """Return, for each size of groups, the best covariances of these groups and their gains."""
         columns, found = self.gram.shape[0], []
         for members, covariance in zip(self.members, self.covariances, strict=True):
             metric = self.gram[members[:, :, None], members[:, None, :]]
@@ -112,10 +89,7 @@ class GroupWorkspace:
         return found
 
     def best_move(self, size: int, place: int) -> tuple[Matrices, float]:
-        """Return the best covariance of one group, and its gain, as `best_moves` does for all.
-
-        The group is number `place` in the list number `size` of `members`.
-        """
+        """Return the best covariance of one group, and its gain, as `best_moves` does for all."""
         columns, index = self.gram.shape[0], self.members[size][place]
         rows = self.gram[index]
         loading, covariance = rows[:, columns:], self.covariances[size][place]
@@ -129,21 +103,13 @@ class GroupWorkspace:
         return moved[0], float(gain[0])
 
     def slopes(self, members: Matrices) -> Matrices:
-        """Return minus the derivative of the energy in the relevance of each group.
-
-        The columns of a group share one relevance; row i of `members` contains their positions in
-        the working set.
-        """
+        """Return minus the derivative of the energy in the relevance of each group."""
         loading = self.gram[members, self.gram.shape[0] :]
         alignment = (np.abs(loading) ** 2).sum(axis=(1, 2))
         return np.asarray(alignment - self.gram[members, members].real.sum(axis=1))
 
     def move(self, size: int, place: int, covariance: Matrices) -> None:
-        """Give one group another covariance, and update the arrays of the workspace.
-
-        The group is number `place` in the list number `size` of `members`. For m columns the update
-        is a product of rank m.
-        """
+        """Give one group another covariance, and update the arrays of the workspace."""
         # Woodbury's identity: with Γ changed by Δ, Σ⁻¹ loses Σ⁻¹Φ_g(I + ΔS)⁻¹ΔΦ_gᵀΣ⁻¹. Multiplied
         # by Φᵀ and [Φ, Y], this takes a product of columns and rows from the buffer.
         if self.fixed is not None:
@@ -158,11 +124,7 @@ class GroupWorkspace:
         self.covariances[size][place] = covariance
 
     def apart(self, places: list[tuple[int, int]]) -> list[int]:
-        """Return which of some groups hardly depend on each other: each on none before it.
-
-        A group is number `place` in the list number `size` of `members`, for a pair (size, place)
-        of `places`. The result contains positions in this list.
-        """
+        """Return which of some groups hardly depend on each other: each on none before it."""
         parts = [self.members[size][place] for size, place in places]
         index = np.concatenate(parts)
         # Squared Frobenius norms of the blocks of ΦᵀΣ⁻¹Φ do not depend on the axes of the groups.
@@ -179,12 +141,7 @@ class GroupWorkspace:
         return chosen
 
     def move_together(self, moves: list[tuple[int, int, Matrices, float]]) -> bool:
-        """Give several groups other covariances at once, unless the energy would fall too little.
-
-        Each move is a group (number `place` in the list number `size` of `members`), its new
-        covariance, and the decrease of the energy if it alone moves. Return whether the groups have
-        moved: the energy must fall by at least half of the sum of these.
-        """
+        """Give groups other covariances at once, if this gains half of what they gain alone."""
         parts = [self.members[size][place] for size, place, _, _ in moves]
         index, columns = np.concatenate(parts), self.gram.shape[0]
         change, first = np.zeros((index.size, index.size), dtype=self.gram.dtype), 0
@@ -216,11 +173,7 @@ class GroupWorkspace:
             multiply(-1.0, lost.T, self.gram[:, index].T, **into)
 
     def move_all(self) -> float:
-        """Move every group once, one after the other, and return by how much the energy fell.
-
-        A move replaces the covariance of a group by the one of lowest energy. The decrease is that
-        per response.
-        """
+        """Move every group once, one after the other, and return by how much the energy fell."""
         total = 0.0
         for size, members in enumerate(self.members):
             for place in range(len(members)):
@@ -231,11 +184,7 @@ class GroupWorkspace:
         return total
 
     def _move_if_lower(self, size: int, place: int, covariance: Matrices) -> None:
-        """Change the covariance of one group only if this lowers the energy.
-
-        The energy and `gram` are computed from a new factorisation. If the energy rises, the group
-        is fixed, because the gain of its move is smaller than rounding errors.
-        """
+        """Change one covariance if a new factorisation has a lower energy; else fix it."""
         assert self.fixed is not None
         before = self.covariances[size][place] + 0.0
         self.covariances[size][place] = covariance
@@ -246,10 +195,9 @@ class GroupWorkspace:
             self.covariances[size][place], self.fixed[size][place] = before, True
 
     def make(self, moves: Callable[[], None]) -> None:
-        """Call `moves`, which moves groups, and call it again with more care if the energy rose.
+        """Call `moves`, and call it again with more care if the energy rose.
 
-        The updates of `gram` accumulate rounding errors, and for a tiny noise variance a move that
-        is computed from them may raise the energy. The moves are then undone and repeated, each
+        Updates of `gram` accumulate rounding errors. The moves are then undone and repeated, each
         with a factorisation of its own.
         """
         if scalar(self.problem.noise) >= ILL_CONDITIONED:
@@ -294,10 +242,7 @@ def _energy(state: State) -> float:
 def descend_groups(workspace: GroupWorkspace, *, share: float, floor: float, limit: int) -> None:
     """Lower the energy by moves of single groups; the group that gains most moves first.
 
-    A move replaces the covariance of a group by the best one, and its gain is the decrease of the
-    energy per response. The moves end when no gain exceeds `floor`, or `share` times the largest
-    gain at the start, and at the latest after `limit` moves. The arrays of the workspace are
-    overwritten.
+    They end when no gain exceeds `floor`, or `share` times the first one, or after `limit` moves.
     """
     workspace.make(lambda: _descend(workspace, share, floor, limit))
 

@@ -1,7 +1,4 @@
-"""Groups of columns that share one relevance, such as the dummy columns of a category.
-
-The relevance of a column is the prior variance of its coefficients.
-"""
+"""Groups of columns that share one relevance, such as the dummy columns of a category."""
 
 from __future__ import annotations
 
@@ -26,10 +23,7 @@ class Groups:
 
     @classmethod
     def of(cls, labels: Any, n_columns: int) -> Groups:
-        """Return the partition in which columns with equal integer labels form a group.
-
-        `labels` may be an integer m: then each m consecutive columns form a group.
-        """
+        """Return the partition by integer labels, or into groups of so many columns."""
         whole = isinstance(labels, int | np.integer)
         if whole and not isinstance(labels, bool | np.timedelta64):
             labels = _consecutive(int(labels), n_columns)
@@ -69,10 +63,7 @@ class Groups:
         return np.asarray(self.present.sum(axis=1), dtype=int)
 
     def by_size(self) -> list[tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]]:
-        """Return the numbers of the groups of each size and their columns, in order of the sizes.
-
-        For each size m there is a pair of integer arrays of shape (k,) and (k, m), for k groups.
-        """
+        """Return numbers (k,) and columns (k, m) of the groups of each size m, ascending."""
         return self._by_size
 
     @cached_property
@@ -90,11 +81,7 @@ class Groups:
         return np.sort(self.members[numbers][self.present[numbers] > 0])
 
     def gather(self, values: Array) -> Array:
-        """Return the values of the columns, arranged by group.
-
-        Values of shape (..., κ), one for each of the κ columns, become an array of shape
-        (..., g, m) for g groups of at most m columns; unused places are zero.
-        """
+        """Return values (..., κ) of columns arranged by group, (..., g, m), zero if unused."""
         xp = namespace(values)
         index = xp.asarray(self.members.ravel(), device=device(values))
         taken = xp.reshape(

@@ -1,11 +1,8 @@
 """Errors of predicting held-out rows along a path of noise variances γ, by which γ is chosen.
 
-Models are fitted to the training rows of each fold at a decreasing sequence of noise variances, and
-predict the held-out rows. Each fit starts from the one before and evaluates the columns of the
-whole dictionary once: the columns that would lower the energy (loss) most, and those in use, form a
-working set, on which the energy is minimised to the low accuracy that predictions need. For small
-problems each fit takes a few MacKay steps from equal relevances (prior variances of the
-coefficients) instead, which costs less and does not start in a bad minimum.
+Each fit of a fold starts from the one before, evaluates all columns once, and minimises the energy
+on a working set to the low accuracy that predictions need. Small problems take a few MacKay steps
+from equal relevances instead, which do not start in a bad minimum.
 """
 
 from __future__ import annotations
@@ -44,25 +41,20 @@ PATIENCE = 3
 """The path ends after this many noise variances without a better prediction of held-out rows."""
 
 LARGE_PATIENCE = 2
-"""For large problems, the path ends after this many noise variances without a better prediction.
-
-It is shorter, because fits at noise variances that are too small take most of the time."""
+"""Noise variances without a better prediction that end the path of a large problem."""
 
 IMPROVED = 0.99
 """A prediction counts as better if its error is below this share of the smallest error so far."""
 
 WORSE = 1.01
-"""The path of a large problem without groups of columns ends if the error exceeds the smallest one
-by this factor and, on average over the folds, there are as many active columns as training rows.
+"""The path of a large problem without groups ends if the error exceeds the smallest one by this
+factor and as many columns as training rows are active.
 
-The training responses are then interpolated up to less noise than they have. This happened in 59 of
-120 problems with five kinds of dictionaries, and in none of them did the next noise variances
-predict better."""
+This happened in 59 of 120 problems with five kinds of dictionaries, and in none of them did the
+next noise variances predict better."""
 
 QUICK_STEPS = 2
-"""Number of Newton steps of a fit that only has to show that the prediction is worse.
-
-That is a fit at a noise variance after one that did not improve the prediction."""
+"""Newton steps of a fit that only has to show that the prediction is worse."""
 
 FEW_STEPS = 10
 """Number of MacKay steps after which the predictions of a small problem no longer improve."""
@@ -71,11 +63,7 @@ USED = 0.01
 """Share of the sum of squares of all contributions above which a column counts as in use."""
 
 OVERTAKEN = 0.5
-"""Two columns count as equally strong if the weaker one has this share of the contribution.
-
-The contribution of a column to the fitted values is a sum of squares, so the amplitudes then differ
-by less than √2. Such columns change places when a larger noise variance shrinks them differently.
-"""
+"""Columns are equally strong if the weaker has this share of the other's sum of squares."""
 
 SAME_NOISE = 1e-9
 """Relative difference up to which two noise variances are the same one after rounding."""
@@ -83,8 +71,7 @@ SAME_NOISE = 1e-9
 EXPLAINED = 0.4
 """Smallest share of the chosen fit's explained power at which another fit is compared with it.
 
-The fits are those along the path of noise variances. Fits that explain less merge several columns
-into one even if the dictionary is right."""
+Fits that explain less merge several columns into one even if the dictionary is right."""
 
 
 def folds(
@@ -124,19 +111,12 @@ class RowFold:
 
     @classmethod
     def of(cls, train: Rows, test: Rows, objective: Energy) -> RowFold:
-        """Return a fold with its training rows in normalised units.
-
-        In these units columns have unit norm and responses have unit mean square.
-        """
+        """Return a fold with its training rows in normalised units."""
         problem, units = train.normalised(objective.groups)
         return cls(problem, units, train, test, shared=_shared(problem, objective))
 
     def fitted(self, noise: float, objective: Energy, quick: bool = False) -> FoldFit:
-        """Return the fit at the noise variance `noise`, and its error on the test rows.
-
-        The fit starts from the relevances of the last one. If `quick`, a large problem is solved to
-        a lower accuracy.
-        """
+        """Return the fit at the noise variance `noise`, and its error on the test rows."""
         with limited_blas(self.train.count):
             normalised = scalar(self.units.normalised_noise(noise))
             at = self.problem.with_noise(normalised)
@@ -149,12 +129,7 @@ class RowFold:
 
 
 class FoldFit(NamedTuple):
-    """The fit of one fold at one noise variance.
-
-    The fields are the weighted sum of squares of the errors of the test rows, the relevances or
-    group covariances from which the next fit starts, and the number of active columns (those of
-    positive prior variance) per training row.
-    """
+    """The fit of one fold at one noise variance."""
 
     error: float
     start: Array
@@ -162,11 +137,7 @@ class FoldFit(NamedTuple):
 
 
 class CoarseFit(NamedTuple):
-    """A fit of low accuracy: the relevances, the axes of groups, and where the next fit starts.
-
-    If groups have covariances of their own, the relevances are the variances along the principal
-    `axes` of these; otherwise `axes` is None.
-    """
+    """A fit of low accuracy: relevances (along `axes` of groups), and where the next fit starts."""
 
     relevance: Array
     axes: Any
@@ -202,11 +173,7 @@ def _coarse(
     shared: Shared | None,
     quick: bool,
 ) -> CoarseFit:
-    """Return relevances that minimise the energy to the low accuracy that predictions need.
-
-    `shared` is what fits at other noise variances use too, see `RowFold`. If `quick`, a problem
-    that is large or has covariances of groups is solved to a lower accuracy.
-    """
+    """Return relevances that minimise the energy to the low accuracy that predictions need."""
     steps = {"newton_steps": QUICK_STEPS} if quick else {}
     if isinstance(shared, CoarseGroups):
         state = shared.fitted(scalar(problem.noise), start, **steps)
@@ -226,12 +193,7 @@ def _coarse(
 
 
 class PathTrace(NamedTuple):
-    """What each column contributes to the fitted values along a path of noise variances.
-
-    The fields are the noise variances in descending order, of shape (m,), and for each of them the
-    sums of squares that the columns contribute, of shape (m, n_columns), and the share of the sum
-    of squares of the responses that is explained, of shape (m,).
-    """
+    """What each column contributes to the fitted values along a path of noise variances."""
 
     noise: Any
     powers: Any
@@ -261,11 +223,7 @@ class PathTrace(NamedTuple):
 
 
 class Guide(NamedTuple):
-    """A path of noise variances, and a solution on it from which a fit starts.
-
-    `start` contains the relevances or group covariances of that solution, in the units of the
-    normalised problem; `trace` is the path, or None for a solution without one.
-    """
+    """A path of noise variances, and a solution on it from which a fit starts."""
 
     start: Array
     trace: PathTrace | None
@@ -274,9 +232,8 @@ class Guide(NamedTuple):
 def entry_noise(problem: Problem, objective: Energy) -> float:
     """Return the normalised noise variance above which all relevances are zero.
 
-    If all relevances are zero, the energy falls as the relevance of a column φ grows if ‖φᵀX‖²/n >
-    γ‖φ‖², for n responses X and the noise variance γ. For a group of columns, both sides are sums;
-    groups with covariances of their own are those of `CoarseGroups.entry_noise`.
+    At w = 0 the energy falls with the relevance of φ if ‖φᵀX‖²/n > γ‖φ‖²; for a group these are
+    sums.
     """
     if isinstance(objective, GroupCovariance):
         return CoarseGroups.of(problem, objective).entry_noise()
@@ -289,12 +246,7 @@ def entry_noise(problem: Problem, objective: Energy) -> float:
 
 
 def coarse_trace(problem: Problem, objective: Energy, noise: float) -> PathTrace:
-    """Return what each column contributes at noise variances above a given one.
-
-    The noise variances lie between `noise` and the largest one at which a column is active. They
-    decrease geometrically, and each fit has a low accuracy. `problem` has `noise` in normalised
-    units.
-    """
+    """Return what each column contributes at noise variances above a given one."""
     target, highest = scalar(problem.noise), entry_noise(problem, objective)
     if not highest > target:
         return PathTrace(np.zeros(0), np.zeros((0, problem.columns)), np.zeros(0))
@@ -307,10 +259,7 @@ def coarse_trace(problem: Problem, objective: Energy, noise: float) -> PathTrace
 
 
 def _contributions(problem: Problem, objective: Energy, levels: Any) -> Iterator[tuple[Any, float]]:
-    """Yield the contributions of all columns, and the share that is explained, of coarse fits.
-
-    The fits are those at the noise variances `levels`, in normalised units and descending order.
-    """
+    """Yield the contributions of all columns, and the share that is explained, of coarse fits."""
     marginal, groups = objective.marginal, objective.groups
     start: Array | None = None
     if isinstance(objective, GroupCovariance):
@@ -339,10 +288,7 @@ def _contributions(problem: Problem, objective: Energy, levels: Any) -> Iterator
 
 
 def column_powers(state: State, objective: Energy) -> Any:
-    """Return the sum of squares that each column, or its group, contributes to the fitted values.
-
-    It is divided by the number of responses, and the responses have unit mean square.
-    """
+    """Return the sum of squares that each column, or group, contributes to the fitted values."""
     powers = state.power * column_squares(state.dictionary)
     return to_numpy(powers if objective.groups is None else objective.groups.share(powers))
 
@@ -350,10 +296,7 @@ def column_powers(state: State, objective: Energy) -> Any:
 def path_stability(
     trace: PathTrace | None, state: State, units: Units, objective: Energy
 ) -> dict[str, Any] | None:
-    """Return measures of how the columns in use change with the noise variance.
-
-    `trace` is the path of noise variances; None is returned if it is None.
-    """
+    """Return measures of how the columns in use change with the noise variance."""
     if trace is None:
         return None
     noise, powers = scalar(units.noise(state.noise)), column_powers(state, objective)
@@ -367,10 +310,7 @@ def explained_share(state: State) -> float:
 
 
 def in_use(powers: Any) -> Any:
-    """Return a Boolean mask of the columns with at least a hundredth of all contributions.
-
-    `powers` are the contributions of the columns to the fitted values, as sums of squares.
-    """
+    """Return a Boolean mask of the columns with at least a hundredth of all contributions."""
     return powers > USED * powers.sum()
 
 
@@ -409,17 +349,13 @@ class HeldOut:
         return int(np.argmin(self.mean))
 
     def minimum(self) -> float:
-        """Return the smallest mean squared error, an estimate of the noise variance.
-
-        Up to sampling errors it is an upper bound of the noise variance.
-        """
+        """Return the smallest mean squared error, up to sampling errors an upper bound of γ."""
         return max(float(self.mean[self.best]), self.smallest)
 
     def one_standard_error(self) -> float:
-        """Return the largest noise variance whose error is within a standard error of the smallest.
+        """Return the largest γ whose error is within a standard error of the smallest.
 
-        Between two noise variances of the path, the error is interpolated in their logarithm. The
-        result is never below `minimum`.
+        Errors are interpolated in log γ. The result is never below `minimum`.
         """
         errors, best = self.mean, self.best
         level = errors[best] + np.nan_to_num(self.standard_error[best])
@@ -440,11 +376,7 @@ RULES = {"cv": HeldOut.minimum, "cv_1se": HeldOut.one_standard_error}
 
 
 class Walk(NamedTuple):
-    """Progress along the path of noise variances.
-
-    The fields are the number of noise variances tried, the smallest mean squared error of held-out
-    rows so far, and the number of noise variances tried since this error last improved.
-    """
+    """Progress along the path of noise variances."""
 
     tried: int
     best: float
@@ -516,10 +448,7 @@ def default_path(scale: float) -> Any:
 
 
 def _checked_splits(splits: Iterable[tuple[Any, Any]], n_rows: int) -> list[tuple[Any, Any]]:
-    """Return the folds as pairs of non-empty integer arrays, or raise an error if one is invalid.
-
-    Boolean masks are converted to indices.
-    """
+    """Return the folds as pairs of non-empty integer arrays; raise if one is invalid."""
     pairs = []
     for split in splits:
         try:

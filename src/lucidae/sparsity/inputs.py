@@ -31,23 +31,17 @@ from lucidae.validation import (
 )
 
 LARGEST = 1e75
-"""Largest absolute value allowed in X and y.
-
-Columns whose entries are all smaller than its inverse are refused too, unless they are zero."""
+"""Largest absolute value in X and y; columns below its inverse are refused, unless zero."""
 
 LARGEST_WEIGHT = 1e150
-"""Largest sum of weights allowed.
-
-The energy (loss) is a multiple of this sum, and is then finite even if X and y are zero."""
+"""Largest sum of weights, of which the energy is a multiple that must be finite."""
 
 
 def validated_pair(estimator: Any, X: Any, y: Any) -> tuple[Array, Array]:
     """Return the dictionary X and the responses y that were passed to `fit`, checked.
 
-    Arrays of other libraries than NumPy stay in their library and on their device. NumPy responses
-    become float64, or complex128. y keeps its number of dimensions. scikit-learn refuses complex
-    numbers, so that they are checked without it. A sparse X becomes a CSR array, or a dense array
-    if it is small.
+    scikit-learn refuses complex numbers, so that they are checked without it. A sparse X becomes a
+    CSR array, or a dense array if it is small.
     """
     for values, name in ((X, "X"), (y, "y")):
         if is_dask(values):
@@ -102,11 +96,7 @@ def refuse_zero_problem(number: int) -> None:
 
 
 def refuse_nothing_left(rows: Any, given: Any) -> None:
-    """Raise an error if the responses of `rows` are zero.
-
-    `rows` are those to which the model is fitted, and `given` those that the user gave, before
-    rows were whitened by the covariance of the noise.
-    """
+    """Raise an error if the responses are zero after centring and whitening."""
     if rows.mean_square() > 0.0:
         return
     if given.intercept and given.count == 1:
@@ -126,10 +116,7 @@ def refuse_nothing_left(rows: Any, given: Any) -> None:
 def validated_data(
     estimator: Any, X: Any, y: Any, sample_weight: Any
 ) -> tuple[Array, Array, Array | None]:
-    """Return the checked dictionary, the responses and the weights of rows to certify, as float64.
-
-    Responses have shape (n_rows, n_outputs) even if y is a vector. Weights are None if not given.
-    """
+    """Return the checked dictionary, responses and weights of rows to certify, as float64."""
     rows = dense_if_small(validated_rows(estimator, X, reset=False, accept_complex=True))
     X = rows.astype(np.float64) if scipy.sparse.issparse(rows) else as_double(rows)
     given = real_array(y, "y", accept_complex=True)
@@ -144,11 +131,7 @@ def validated_data(
 
 
 def validated_weights(sample_weight: Any, X: Array, y: Array) -> Array | None:
-    """Return the checked weights of the rows of X and y; None if none were given.
-
-    Raise an error if their sum, or the squares of X or y times the roots of the weights, could
-    leave the range of float64.
-    """
+    """Return the checked weights; raise if sums or squares could leave the float64 range."""
     weights = check_weights(sample_weight, X)
     if weights is not None:
         xp = namespace(weights)
@@ -176,10 +159,7 @@ def check_row_count(X: Array, y: Array) -> None:
 
 
 def refuse_extremes(values: Array, name: str) -> None:
-    """Raise an error if the squares of values, or ratios of the squares, leave the float64 range.
-
-    `values` has shape (..., n_rows, n_columns), and `name` is the argument's name in the message.
-    """
+    """Raise an error if squares of values, or their ratios, leave the float64 range."""
     peaks = _column_peaks(values)
     xp = namespace(peaks)
     tiny = (peaks > 0) & (peaks < 1.0 / LARGEST)
@@ -201,10 +181,7 @@ def _column_peaks(values: Any) -> Array:
 
 
 def dense_if_small(X: Any) -> Any:
-    """Return a sparse matrix as a dense array if it is small, and as a CSR array otherwise.
-
-    The CSR array is that of `dictionary.canonical_entries`. Everything else is returned unchanged.
-    """
+    """Return a sparse matrix as a dense array if it is small, and as a CSR array otherwise."""
     if not scipy.sparse.issparse(X):
         return X
     if X.shape[0] * X.shape[1] <= dictionary.DENSE_ENTRIES:
@@ -257,10 +234,7 @@ def checked_attributes(fitted: dict[str, Any], n_columns: int, n_outputs: int) -
 
 
 def _as_number(value: Any, name: str) -> float:
-    """Return `value` as a float, or raise an error if it is not a number.
-
-    NaN and infinity are accepted, so that a certificate can refute them.
-    """
+    """Return `value` as a float; NaN and infinity pass, so that a certificate can refute them."""
     try:
         return float(value)
     except (TypeError, ValueError) as error:
@@ -286,10 +260,7 @@ def _as_indices(values: Any, n_columns: int) -> Any:
 
 
 def is_covariance(matrices: Any) -> bool:
-    """Tell whether all matrices of a stack are finite, symmetric and positive semi-definite.
-
-    Matrices that are complex must be Hermitian. Deviations by rounding are allowed.
-    """
+    """Tell whether all matrices of a stack are finite, symmetric and positive semi-definite."""
     if not np.isfinite(matrices).all():
         return False
     scale = np.abs(matrices).max(axis=(1, 2), initial=0.0)

@@ -1,11 +1,8 @@
 """Several dictionaries with one set of relevances, such as the frequencies of a sensor array.
 
-The relevance of a column is the prior variance of its coefficients. Each part f has a dictionary
-Φ_f with κ columns, n_f responses X_f and a noise variance γ_f, and the relevances w are those of
-all parts: a source that is absent is absent at every frequency. The joint energy is the sum of the
-energies (losses) n_f log|Σ_f| + tr(X_f X_fᴴ Σ_f⁻¹) with Σ_f = Φ_f diag(w) Φ_fᴴ + γ_f I. Its
-derivatives in w are sums, too, so that the updates and Newton steps of a single dictionary hold
-with sums of curvatures, alignments and Hessians.
+Part f has a dictionary Φ_f, n_f responses X_f and a noise variance γ_f. The joint energy is Σ_f n_f
+log|Σ_f| + tr(X_f X_fᴴΣ_f⁻¹) with Σ_f = Φ_f diag(w) Φ_fᴴ + γ_f I. Its derivatives in w are sums, so
+that updates and Newton steps hold with sums of curvatures, alignments and Hessians.
 """
 
 from __future__ import annotations
@@ -166,11 +163,7 @@ class JointState(NamedTuple):
 
     @property
     def summed(self) -> State:
-        """The state of the first part with curvatures and alignments averaged over all responses.
-
-        These two are derivatives of the terms of the joint energy with respect to the relevances,
-        from which the update rules follow as for a single dictionary.
-        """
+        """The state of the first part, with curvatures and alignments averaged over all."""
         return self.states[0]._replace(
             curvature=self._average([state.curvature for state in self.states]),
             alignment=self._average([state.alignment for state in self.states]),
@@ -342,8 +335,8 @@ def joint_blocks(X: Sequence[Any], y: Sequence[Any]) -> tuple[Any, Any, Any]:
 def _checked_parts(X: Any, y: Any) -> list[Rows]:
     """Return the checked dictionary and responses of each part, in double precision.
 
-    If one of the arrays is complex, all are made complex: the energies of real and of complex data
-    are different multiples of the log-likelihood and cannot be added.
+    If one is complex, all are: real and complex energies are different multiples of the
+    log-likelihood and cannot be added.
     """
     if len(X) != len(y) or not len(X):
         raise ValueError(
@@ -411,8 +404,7 @@ def _checked_noise(noise_variance: Any, count: int) -> list[float] | None:
 def _normalised(parts: Sequence[Rows]) -> tuple[list[Problem], list[Units]]:
     """Return the problems in common units, and the units of each part.
 
-    A column has one relevance in all parts, so that its norm is averaged over them, weighted by
-    their numbers of responses. All responses are divided by their root mean square.
+    A column has one relevance, so that its norm is averaged over the parts, weighted by responses.
     """
     xp = namespace(parts[0].dictionary)
     counts = [int(part.responses.shape[1]) for part in parts]
@@ -470,12 +462,7 @@ def _solved(
 
 
 def _polished(start: JointState, tolerance: float, limit: int) -> Solution[JointState]:
-    """Minimise the joint energy (loss of all dictionaries) by damped Newton steps.
-
-    `start` contains the relevances at which the steps start, near a minimum. The steps end when the
-    distance to the optimality (KKT) conditions is at most `tolerance`, and at the latest after
-    `limit` steps.
-    """
+    """Minimise the joint energy (loss of all dictionaries) by damped Newton steps."""
     return iterate(
         _newton_step,
         start,
@@ -488,10 +475,8 @@ def _polished(start: JointState, tolerance: float, limit: int) -> Solution[Joint
 def _without_vanishing(joint: JointState) -> JointState:
     """Return the states after all relevances whose best value is zero are set to zero.
 
-    The relevance of column j is set to zero if the derivative of the joint energy there, with all
-    other relevances fixed, is not negative. It is the mean of sⱼ − qⱼ² over all responses, with the
-    sparsity sⱼ and squared quality qⱼ² of the column in each part (see `leave_one_out`). Setting
-    many to zero at once may raise the energy; then none is changed.
+    That is so if the mean of sⱼ − qⱼ² (`leave_one_out`) is not negative. None is changed if the
+    energy would rise.
     """
     xp = namespace(joint.relevance)
     factors = [leave_one_out(state) for state in joint.states]
@@ -501,10 +486,7 @@ def _without_vanishing(joint: JointState) -> JointState:
 
 
 def _newton_step(joint: JointState) -> JointState:
-    """Return the states after one damped Newton step; the damping is raised if the step fails.
-
-    `working_set.is_accepted` decides whether a step is accepted.
-    """
+    """Return the states after one damped Newton step; the damping is raised if the step fails."""
     xp = namespace(joint.relevance)
     direction = _newton_direction(joint)
     if direction is None:
@@ -523,11 +505,8 @@ def _newton_step(joint: JointState) -> JointState:
 def _newton_direction(joint: JointState) -> Array | None:
     """Return the damped Newton step in the relevances; None if the Hessian is not definite.
 
-    The Hessian of the joint energy is the mean over responses of those of the parts. For a
-    dictionary Φ and n responses X with covariance Σ, let G = ΦᴴΣ⁻¹Φ and K = ΦᴴΣ⁻¹XXᴴΣ⁻¹Φ/n; then
-    the Hessian of the part is 2 Re(G∘K̄) − |G|∘|G| with entrywise products ∘. The second term is
-    concave and is multiplied by one minus the damping. Relevances that are zero do not change if
-    the energy rises with them.
+    The Hessian is the mean over responses of 2 Re(G∘K̄) − |G|∘|G|, with G = ΦᴴΣ⁻¹Φ and K =
+    ΦᴴΣ⁻¹XXᴴΣ⁻¹Φ/n of each part. The concave second term is multiplied by one minus the damping.
     """
     xp, total = namespace(joint.relevance), joint.summed
     slope, pressure = total.alignment - total.curvature, positive(total.curvature)
@@ -575,11 +554,7 @@ class JointLearning(NamedTuple):
 def _learned(
     problems: Sequence[Problem], parts: Sequence[Rows], solver: str, tolerance: float, limit: int
 ) -> Solution[JointState]:
-    """Minimise the joint energy in the relevances and one noise variance for each part.
-
-    Minimisations over the relevances alternate with steps of expectation–maximisation (EM) of the
-    noise variances.
-    """
+    """Minimise the joint energy in the relevances and, by EM steps, one γ for each part."""
 
     def first_noise(problem: Problem) -> float:
         spare = scalar(problem.spare)
@@ -627,10 +602,7 @@ def _with_value(solution: Solution[Any], value: Any) -> Solution[Any]:
 def _in_units(
     joint: JointState, parts: Sequence[Rows], units: Sequence[Units], significance: float
 ) -> SparseJoint:
-    """Return coefficients, relevances, noise variances, energy and support in units of the data.
-
-    The relevances are prior variances, and the energy is the loss.
-    """
+    """Return coefficients, relevances, noise variances, energy and support in units of the data."""
     relevance = units[0].relevance(joint.relevance)
     noise = [
         scalar(unit.noise(state.noise)) for unit, state in zip(units, joint.states, strict=True)
@@ -648,11 +620,8 @@ def _in_units(
 def _support(joint: JointState, parts: Sequence[Rows], significance: float) -> Any:
     """Return the indices of the columns that add a significant log-likelihood.
 
-    Twice the log-likelihood that is lost without a column of relevance w is the sum of n(log(1 −
-    wz) + wQ/(1 − wz)) over all parts, where n is the number of responses X of a part (twice that
-    for complex ones), z = φᴴΣ⁻¹φ and Q = ‖φᴴΣ⁻¹X‖²/n for the column φ and the covariance Σ of a
-    response. It is compared with the quantile of χ² with one degree of freedom, as in
-    `support.significant_columns`.
+    Twice the log-likelihood lost without a column is the sum of n(log(1 − wz) + wQ/(1 − wz)) over
+    all parts (complex: twice that), compared with a quantile of χ²₁.
     """
     evidence = np.zeros(joint.relevance.shape[0])
     w = to_numpy(joint.relevance)

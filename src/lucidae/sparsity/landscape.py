@@ -1,7 +1,4 @@
-"""Sparse energies (losses) as functions of one relevance or one coefficient, with all others fixed.
-
-The relevance of a column is the prior variance of its coefficients.
-"""
+"""Energies as functions of one relevance or one coefficient, with all others fixed."""
 
 from __future__ import annotations
 
@@ -16,63 +13,37 @@ from lucidae.sparsity.support import leave_one_out
 
 
 def full_slice(weight: Array, power: float, inner: float) -> Array:
-    """Return the energy of the full-covariance VAE as a function of one relevance.
+    """Return a/(w + γ') + log(w + γ'): the full energy in one relevance w (Wipf 2023, eq. 54).
 
-    The energy is the loss, and the relevance of a column is the prior variance of its coefficients;
-    all other relevances are fixed. Up to a constant the energy is a/(w + γ') + log(w + γ') (Wipf
-    2023, eq. 54). The relevance w is `weight`. a (`power`) is the mean square of the coefficients
-    that fit the column to the residual of the other columns, and γ' (`inner`) is the variance of
-    these coefficients; `slice_parameters` computes both.
+    a (`power`) is the mean square of the coefficients that fit the column to the residual of the
+    others, and γ' (`inner`) their variance; `slice_parameters` computes them.
     """
     return power / (weight + inner) + namespace(weight).log(weight + inner)
 
 
 def diagonal_slice(weight: Array, power: float, inner: float, outer: float) -> Array:
-    """Return the energy of the diagonal-covariance VAE as a function of one relevance.
-
-    The energy is the loss, and the relevance of a column is the prior variance of its coefficients;
-    all other relevances are fixed. Up to a constant the energy is a/(w + γ') + log(w + γ'') (Wipf
-    2023, eq. 55). The relevance w is `weight`. a (`power`) is the mean square of the coefficients
-    that fit the column to the residual of the other columns, γ' (`inner`) is the variance of these
-    coefficients, and γ'' (`outer`) the noise variance divided by the column's squared norm;
-    `slice_parameters` computes all three.
-    """
+    """Return a/(w + γ') + log(w + γ''): the diagonal energy in one w (Wipf 2023, eq. 55)."""
     return power / (weight + inner) + namespace(weight).log(weight + outer)
 
 
 def autoencoder_slice(
     value: Array, target: float, noise: float, penalty: Penalty | None = None
 ) -> Array:
-    """Return the energy of the deterministic autoencoder as a function of one coefficient.
-
-    This is u² − 2au + γh(u²) (Wipf 2023, eq. 63). The coefficient u is `value`, a is the response
-    `target`, γ is the noise variance `noise` and h is `penalty`, by default the logarithm.
-    """
+    """Return u² − 2au + γh(u²): the autoencoder's energy in one u (Wipf 2023, eq. 63)."""
     chosen = LogPenalty() if penalty is None else penalty
     return value**2 - 2.0 * target * value + noise * penalty_value(chosen, value**2)
 
 
 def full_slice_minima(power: float, inner: float) -> list[float]:
-    """Return the relevances w ≥ 0 that are local minima of `full_slice`: a list with one number.
-
-    `full_slice` is the loss of the full-covariance VAE as a function of one relevance, the prior
-    variance of a column's coefficients. There is always exactly one minimum (Wipf 2023, Theorem
-    4.4): a − γ', or 0 if that is negative. a (`power`) is the mean square of the coefficients that
-    fit the column to the residual of the other columns, and γ' (`inner`) is their variance.
-    """
+    """Return the only local minimum of `full_slice`, max(a − γ', 0) (Wipf 2023, Theorem 4.4)."""
     return [max(0.0, power - inner)]
 
 
 def diagonal_slice_minima(power: float, inner: float, outer: float) -> list[float]:
-    """Return the relevances w ≥ 0 that are local minima of `diagonal_slice`: one or two numbers.
+    """Return the one or two local minima of `diagonal_slice` (Wipf 2023, Corollary 4.5).
 
-    `diagonal_slice` is the loss of the diagonal-covariance VAE as a function of one relevance, the
-    prior variance of a column's coefficients. See Wipf 2023, Corollary 4.5. a (`power`) is the mean
-    square of the coefficients that fit the column to the residual of the other columns, γ'
-    (`inner`) is their variance, and γ'' (`outer`) the noise variance divided by the column's
-    squared norm. The stationary points are (a − 2γ' ± √(a² + 4a(γ'' − γ')))/2. The larger one is a
-    minimum, the smaller one a maximum. If the maximum is positive, there is a second minimum at
-    zero.
+    Stationary points are (a − 2γ' ± √(a² + 4a(γ'' − γ')))/2. The larger one is a minimum, the
+    smaller one a maximum. If the maximum is positive, there is a second minimum at zero.
     """
     discriminant = power**2 + 4.0 * power * (outer - inner)
     rises_at_zero = power / inner**2 < 1.0 / outer
@@ -84,23 +55,14 @@ def diagonal_slice_minima(power: float, inner: float, outer: float) -> list[floa
 
 
 def scan_minima(grid: Any, values: Any) -> list[float]:
-    """Return the grid points at which sampled values have a strict local minimum.
-
-    An end point is a minimum if its value is below that of its only neighbour.
-    """
+    """Return the grid points at which sampled values have a strict local minimum, ends included."""
     heights = np.concatenate([[np.inf], to_numpy(values), [np.inf]])
     below = (heights[1:-1] < heights[:-2]) & (heights[1:-1] < heights[2:])
     return [float(point) for point in to_numpy(grid)[below]]
 
 
 def slice_parameters(state: State, index: int) -> tuple[float, float, float]:
-    """Return the parameters (a, γ', γ'') of the energy as a function of one relevance.
-
-    They are the arguments `power`, `inner` and `outer` of `full_slice` and `diagonal_slice`; all
-    other relevances are those of `state`. With the sparsity s and the squared quality q² of the
-    column φ (see `leave_one_out`), a = q²/s², γ' = 1/s and γ'' = γ/‖φ‖², where γ is the noise
-    variance. γ'' is never larger than γ'.
-    """
+    """Return (a, γ', γ'') of the slices: q²/s², 1/s and γ/‖φ‖² (`leave_one_out`); γ'' ≤ γ'."""
     sparsities, qualities = leave_one_out(state)
     sparsity, quality = float(sparsities[index]), float(qualities[index])
     norm = float(namespace(state.noise).sum(squared_moduli(state.dictionary[:, index])))

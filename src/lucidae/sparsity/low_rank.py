@@ -1,9 +1,7 @@
 """The inverse covariance of a response from the active columns alone, by Woodbury's identity.
 
-The covariance is Σ = SSᵀ + γI with the a columns S = ΦT of the dictionary Φ that are active, each
-times a root of its prior variance, and with the noise variance γ. With SᵀS + γI = LLᵀ and K =
-L⁻¹Sᵀ, Woodbury's identity gives Σ⁻¹ = (I − KᵀK)/γ. So a form uᵀΣ⁻¹v is (uᵀv − (Ku)ᵀKv)/γ, and if
-the products uᵀv are known, it costs as many operations as there are active columns instead of rows.
+Let S = ΦT be the active columns, each times a root of its prior variance, SᵀS + γI = LLᵀ and K =
+L⁻¹Sᵀ. Then Σ⁻¹ = (I − KᵀK)/γ, and a form uᵀΣ⁻¹v is (uᵀv − (Ku)ᵀKv)/γ.
 """
 
 from __future__ import annotations
@@ -14,11 +12,10 @@ from lucidae.arrays import Array, add_diagonal, adjoint, cholesky, solve_lower
 from lucidae.sparsity.problem import root_by_qr
 
 WELL_CONDITIONED = 1e6
-"""Largest sum of the prior variances, relative to the noise variance, for accurate forms.
+"""Largest sum of the prior variances, relative to γ, for accurate forms.
 
-The relative error of φᵀΣ⁻¹φ for an active column φ and the covariance Σ of a response is then below
-1e-4, and below 1e-9 unless active columns are nearly dependent. With larger prior variances columns
-are evaluated by a factor of Σ."""
+The relative error of φᵀΣ⁻¹φ is then below 1e-4, and below 1e-9 unless columns are nearly dependent.
+"""
 
 
 class LowRank(NamedTuple):
@@ -30,10 +27,7 @@ class LowRank(NamedTuple):
 
     @classmethod
     def of(cls, scaled: Array, noise: Array) -> LowRank:
-        """Return the inverse for the columns `scaled` and the noise variance `noise`.
-
-        If rounding errors make SᵀS + γI indefinite, its factor is computed by QR decomposition.
-        """
+        """Return the inverse, by QR if rounding errors make SᵀS + γI indefinite."""
         system = add_diagonal(adjoint(scaled) @ scaled, noise[None])
         if not scaled.shape[1]:
             return cls(noise, system, adjoint(scaled))

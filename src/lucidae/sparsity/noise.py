@@ -1,8 +1,7 @@
-"""The noise variance γ: how it is found, and its estimation by minimising the energy over it too.
+"""The noise variance γ: how it is found, and learning it by minimising the energy.
 
-The energy is the loss. Learning γ in this way is safe if there are enough rows to determine the
-coefficients. Otherwise the energy falls without limit as γ tends to zero. In that case γ follows
-from the errors of predicting held-out rows, see `lucidae.sparsity.held_out`.
+Learning is safe if there are enough rows to determine the coefficients. Otherwise the energy falls
+without limit as γ → 0, and γ follows from held-out rows (`held_out`).
 """
 
 from __future__ import annotations
@@ -35,10 +34,7 @@ FALLBACK = 0.1
 
 
 def checked_noise(given: Any, ways: tuple[str, ...] = WAYS) -> str | float:
-    """Return the argument `noise_variance` if it is a positive number or one of the names `ways`.
-
-    Raise an error otherwise.
-    """
+    """Return `noise_variance` if it is a positive number or one of the names `ways`."""
     if isinstance(given, Real):
         words = f" or one of {', '.join(map(repr, ways))}"
         return check_number(given, "noise_variance", low=0.0, open_low=True, others=words)
@@ -48,8 +44,8 @@ def checked_noise(given: Any, ways: tuple[str, ...] = WAYS) -> str | float:
 def noise_rule(given: Any, objective: Energy, n_rows: int, n_columns: int) -> str | float:
     """Return how the noise variance is found: a rule by name, "fallback" or the number given.
 
-    "auto" becomes "learn" if the energy has a posterior variance and there are at most half as many
-    columns as rows, "cv" otherwise, and "fallback" for a single row.
+    "auto" is "learn" for energies with a posterior and κ ≤ d/2, "cv" otherwise, and "fallback" for
+    a single row.
     """
     rule = checked_noise(given)
     if not isinstance(rule, str):
@@ -80,10 +76,7 @@ def check_learnable(objective: Energy) -> None:
 
 
 class Learning(NamedTuple):
-    """The relevances found at one noise variance, and the noise variance to be tried next.
-
-    The next noise variance follows from one step of expectation–maximisation (EM).
-    """
+    """The relevances found at one noise variance, and the γ of the next EM step."""
 
     solution: Solution[State]
     noise: float
@@ -96,21 +89,13 @@ class Learning(NamedTuple):
 
     @property
     def distance(self) -> float:
-        """Distance to stationarity: the larger of that in the relevances and that in the noise.
-
-        The latter is the relative change of the noise variance in the next expectation–maximisation
-        (EM) step.
-        """
+        """Distance to stationarity: the larger of that in relevances and the step of γ."""
         change = abs(self.noise / scalar(self.solution.value.noise) - 1.0)
         return max(change, self.solution.distance)
 
 
 def first_noise(problem: Problem) -> float:
-    """Return the noise variance from which learning starts, in units of the mean square response.
-
-    It is the residual variance of least squares on all columns, or 0.1 if there are not more rows
-    than columns.
-    """
+    """Return the normalised γ at which learning starts: that of least squares, or 0.1."""
     spare, outside = scalar(problem.spare), scalar(problem.outside)
     estimate = outside / spare if spare >= 1.0 else FALLBACK
     return max(estimate, SMALLEST_LEARNED)
@@ -128,9 +113,8 @@ def learn_noise(
 ) -> Solution[State]:
     """Minimise the energy with respect to the relevances and the noise variance together.
 
-    For the full posterior, minimisations over the relevances alternate with steps of
-    expectation–maximisation (EM) of the noise variance; both lower the energy. For the diagonal
-    posterior, both are updated in every step.
+    For the full posterior, minimisations over the relevances alternate with EM steps of γ; for the
+    diagonal one both are updated in every step.
     """
     problem = problem.with_noise(first_noise(problem))
     stop: dict[str, Any] = {"tolerance": tolerance, "callbacks": callbacks}
@@ -164,11 +148,7 @@ def learn_noise(
 def _learn_by_updates(
     problem: Problem, objective: Energy, start: Array | None, limit: int, stop: dict[str, Any]
 ) -> Solution[State]:
-    """Update the relevances and the noise variance together in every step.
-
-    Columns with negligible relevances are dropped on the way. If one of them should grow at the
-    end, the updates continue with all columns.
-    """
+    """Update relevances and γ together in every step; negligible columns are dropped on the way."""
     solution = repeat_update(problem, objective, start=start, limit=limit, learn=True, **stop)
     left, state = limit - solution.n_iter, solution.value
     # A column is dropped where its relevance decreases; as γ falls later, it might increase again.
@@ -200,10 +180,9 @@ no minimum above zero."""
 
 
 def advice_on_learning(solution: Solution[Any]) -> str:
-    """Return a text that says how the learning of a noise variance ended, and what the user can do.
+    """Return how the learning of a noise variance ended, and what the user can do.
 
-    With as many columns as rows the likelihood may grow without bound as the noise variance tends
-    to zero. More iterations do not help then.
+    With as many columns as rows the likelihood may grow without bound as γ → 0.
     """
     state, limited = solution.value, solution.status is Status.ITERATION_LIMIT
     noise = scalar(state.noise)

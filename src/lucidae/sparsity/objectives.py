@@ -1,13 +1,8 @@
 """The energies that sparse solvers minimise: value, gradient, distance to stationarity, updates.
 
-An energy is a bound on minus the log-likelihood of the responses. All energies are divided by the
-number of responses and are in the units of the normalised problem (columns of unit norm, responses
-of unit mean square). X are the responses, Φ is the dictionary, w are the relevances (prior
-variances of the coefficients), γ is the noise variance and Σ = Φ diag(w) Φᵀ + γI is the covariance
-of a response. The VAEs with full and with diagonal covariance share the data term tr(XXᵀΣ⁻¹) and
-differ in their log-volume, the term that does not depend on the responses. The deterministic
-autoencoder has a penalty on its coefficients instead of a log-volume. `POSTERIORS` contains the
-energies by name, and `register_posterior` adds one.
+They are per response and in the units of the canonical problem; `problem` defines the terms. The
+VAEs share the data term tr(XXᵀΣ⁻¹) and differ in their log-volume, which does not depend on X. The
+deterministic autoencoder has a penalty on its coefficients instead.
 """
 
 from __future__ import annotations
@@ -132,22 +127,14 @@ class Energy(ABC):
 
 @dataclass(frozen=True, slots=True)
 class Marginal(Energy):
-    """An energy that is the sum of a data term and a log-volume.
-
-    The data term is tr(XXᵀΣ⁻¹) for the responses X, where Σ = Φ diag(w) Φᵀ + γI is their covariance
-    with the dictionary Φ, the relevances w and the noise variance γ. The log-volume, such as
-    log|Σ|, depends on Φ, w and γ, but not on X.
-    """
+    """An energy that is the sum of the data term tr(XXᵀΣ⁻¹) and a log-volume of Φ, w and γ."""
 
     groups: Groups | None = None
     has_posterior: ClassVar[bool] = True
 
     @property
     def prunes(self) -> bool:
-        """Whether updates may leave out columns: true without groups of columns.
-
-        Columns of a group can only be left out together.
-        """
+        """Whether updates may leave out columns: those of a group only together."""
         return self.groups is None
 
     @property
@@ -157,25 +144,15 @@ class Marginal(Energy):
 
     @abstractmethod
     def volume(self, state: State) -> Array:
-        """Return the log-volume: the term of the energy that does not depend on the responses.
-
-        Only the rows of the normalised problem count, not those outside the dictionary's span.
-        """
+        """Return the log-volume, of the rows of the canonical problem alone."""
 
     @abstractmethod
     def pressure(self, state: State) -> Array:
-        """Return the derivative of the log-volume in the relevance of each column.
-
-        Columns are treated as if each had a relevance of its own, even if there are groups.
-        """
+        """Return the derivative of the log-volume in each relevance, without groups."""
 
     @abstractmethod
     def concavity(self, metric: Array, pressure: Array) -> Array:
-        """Return minus the Hessian matrix of the log-volume in the relevances.
-
-        `metric` is ΦᵀΣ⁻¹Φ for the dictionary Φ and the covariance Σ of a response. `pressure` are
-        the derivatives of the log-volume.
-        """
+        """Return minus the Hessian of the log-volume in the relevances; `metric` is ΦᵀΣ⁻¹Φ."""
 
     def reduced_value(self, state: State) -> Array:
         """Return the part of the energy per response that depends on the relevances."""
@@ -187,58 +164,34 @@ class Marginal(Energy):
         return state.energy_of_fit + self.volume(state) + state.spare * xp.log(state.noise)
 
     def gradient(self, state: State) -> Array:
-        """Return the derivative of the energy per response with respect to each relevance.
-
-        For columns of a group, the derivative is with respect to the relevance of the group.
-        """
+        """Return the derivative of the energy per response in each relevance (of a group)."""
         slope = self.pressure(state) - state.alignment
         return slope if self.groups is None else self.groups.share(slope)
 
     def violation(self, state: State) -> Array:
-        """Return the distance of the relevances in `state` to the optimality (KKT) conditions.
-
-        The relevance of a column is the prior variance of its coefficients; `complementarity`
-        defines the distance.
-        """
+        """Return the distance to the KKT conditions, that of `complementarity`."""
         return complementarity(state.relevance, state.alignment, self.pressure(state), self.groups)
 
     def degrees_of_freedom(self, state: State) -> Array:
-        """Return the effective number of parameters of the fit.
-
-        It is the sum of the relevances times the derivatives in them of the log-volume, the term of
-        the energy without the responses. For the full posterior this is tr(ΦWΦᵀΣ⁻¹), with the
-        dictionary Φ, the relevances W and the covariance Σ of a response.
-        """
+        """Return Σⱼ wⱼ·pressureⱼ, the effective parameters; tr(ΦWΦᵀΣ⁻¹) for the full energy."""
         xp = namespace(state.noise)
         return xp.sum(state.relevance * self.pressure(state), axis=-1)
 
     def in_units(self, per_response: Array, units: Units) -> Array:
-        """Return the energy of all responses in the units of the data.
-
-        `per_response` is the energy per response after dictionary and responses were scaled. The
-        scaling shifts the log-volume, the term of the energy without the responses, by a constant;
-        `units` contains the scales, and this shift is undone.
-        """
+        """Return the energy of all responses in data units; scaling shifts the log-volume."""
         return units.energy(per_response)
 
 
 @dataclass(frozen=True, slots=True)
 class FullCovariance(Marginal):
-    """Energy of the VAE with a full posterior covariance (Wipf 2023, eq. 18).
-
-    It is tr(XXᵀΣ⁻¹) + n log|Σ| for n responses X with the covariance Σ = Φ diag(w) Φᵀ + γI, where Φ
-    is the dictionary, w are the relevances and γ is the noise variance.
-    """
+    """tr(XXᵀΣ⁻¹) + n log|Σ|: the VAE with a full posterior covariance (Wipf 2023, eq. 18)."""
 
     rules: ClassVar[tuple[str, ...]] = tuple(UPDATES)
     descends_between_noise_steps: ClassVar[bool] = True
 
     @property
     def exact_coordinates(self) -> bool:
-        """True: each relevance, also that of a group, has an exact minimiser.
-
-        See Wipf 2023, Theorem 4.4, and `group_moves` for groups.
-        """
+        """True: each relevance has an exact minimiser (Wipf 2023, Theorem 4.4; `group_moves`)."""
         return True
 
     def update(self, rule: str = "mm") -> Callable[[State], Array]:
@@ -251,97 +204,62 @@ class FullCovariance(Marginal):
         return state.log_determinant
 
     def pressure(self, state: State) -> Array:
-        """Return the derivatives of log|Σ| in the relevances: φᵀΣ⁻¹φ for all columns φ.
-
-        Σ is the covariance of a response, and the relevance of a column is the prior variance of
-        its coefficients.
-        """
+        """Return φᵀΣ⁻¹φ, the derivatives of log|Σ| in the relevances."""
         return state.curvature
 
     def concavity(self, metric: Array, pressure: Array) -> Array:  # noqa: ARG002
-        """Return minus the Hessian of log|Σ| in the relevances: each entry of `metric`, squared.
-
-        `metric` is ΦᵀΣ⁻¹Φ for the dictionary Φ and the covariance Σ of a response; of complex
-        entries the absolute values are squared.
-        """
+        """Return |metric|², entry by entry: minus the Hessian of log|Σ| in the relevances."""
         return squared_moduli(metric)
 
 
 @dataclass(frozen=True, slots=True)
 class DiagonalCovariance(Marginal):
-    """Energy of the VAE with a diagonal posterior covariance (Wipf 2023, eq. 50).
-
-    It is tr(XXᵀΣ⁻¹) + n Σⱼ log(γ + wⱼ‖φⱼ‖²) + n(d − κ) log γ for n responses X with covariance Σ, a
-    dictionary of d rows and κ columns φⱼ, the relevances wⱼ and the noise variance γ.
-    """
+    """tr(XXᵀΣ⁻¹) + n Σⱼ log(γ + wⱼ‖φⱼ‖²) + n(d − κ) log γ: the diagonal VAE (eq. 50)."""
 
     needs_curvature: ClassVar[bool] = False
     patient: ClassVar[bool] = True
 
     def update(self, rule: str = "mm") -> Callable[[State], Array]:  # noqa: ARG002
-        """Return the update rule: it minimises the energy in the relevances at fixed coefficients.
+        """Return the update that minimises a/w + log(γ + wc) (Wipf 2023, eq. 50).
 
-        For a column with relevance w, squared norm c and mean square a of its coefficients, the
-        rule minimises a/w + log(γ + wc) (Wipf 2023, eq. 50), where γ is the noise variance.
+        a is the mean square of a column's coefficients and c its squared norm.
         """
         return self._update if self.groups is None else partial(self._grouped_update, self.groups)
 
     def _update(self, state: State) -> Array:
-        """Return the relevances that minimise the energy at fixed coefficients, without groups.
-
-        The relevance w of a column is the positive root of w² − aw − aγ/c = 0, where the derivative
-        of a/w + log(γ + wc) vanishes. Here a is the mean square of the column's coefficients, c its
-        squared norm and γ the noise variance.
-        """
+        """Return the positive root of w² − aw − aγ/c = 0, the minimum of a/w + log(γ + wc)."""
         power = state.power
         offset = 4.0 * state.noise[..., None] / positive(column_squares(state.dictionary))
         return (power + namespace(power).sqrt(power * (power + offset))) / 2.0
 
     def _grouped_update(self, groups: Groups, state: State) -> Array:
-        """Return the relevances of grouped columns after one step that lowers the energy.
-
-        The step minimises an upper bound of the energy, in which tangents replace the logarithms,
-        because the energy itself has no minimiser in closed form for a group.
-        """
+        """Return the minimiser of a bound with tangents: groups have no closed form."""
         pressure = positive(groups.share(self.pressure(state)))
         return namespace(pressure).sqrt(groups.share(state.power) / pressure)
 
     def volume(self, state: State) -> Array:
-        """Return the log-volume Σⱼ log(1 + wⱼ‖φⱼ‖²/γ) + d log γ, the energy without its data term.
-
-        The dictionary has d rows and columns φⱼ with relevances wⱼ; γ is the noise variance.
-        """
+        """Return Σⱼ log(1 + wⱼ‖φⱼ‖²/γ) + d log γ."""
         xp = namespace(state.relevance)
         ratios = state.relevance * column_squares(state.dictionary) / state.noise[..., None]
         rows = state.dictionary.shape[-2]
         return xp.sum(xp.log1p(ratios), axis=-1) + rows * xp.log(state.noise)
 
     def pressure(self, state: State) -> Array:
-        """Return the derivative ‖φ‖²/(γ + w‖φ‖²) of the log-volume in the relevance of each column.
-
-        φ is a column with relevance w, and γ is the noise variance.
-        """
+        """Return the derivative ‖φ‖²/(γ + w‖φ‖²) of the log-volume in each relevance."""
         norms = column_squares(state.dictionary)
         return norms / (state.noise[..., None] + state.relevance * norms)
 
     def concavity(self, metric: Array, pressure: Array) -> Array:
-        """Return minus the Hessian of the log-volume: a diagonal matrix with `pressure` squared.
-
-        The log-volume is the term of the energy that does not depend on the responses, and
-        `pressure` are its derivatives in the relevances. Of `metric`, a square matrix, only the
-        size is used.
-        """
+        """Return minus the Hessian of the log-volume: a diagonal matrix with `pressure` squared."""
         return eye_like(metric.shape[-1], pressure) * (pressure**2)[..., None, :]
 
 
 @dataclass(frozen=True, slots=True)
 class Autoencoder(Energy):
-    """Energy of the deterministic autoencoder (Wipf 2023, eq. 48).
+    """‖X − ΦU‖²/γ + n Σⱼ h(‖uⱼ‖²/n): the deterministic autoencoder (Wipf 2023, eq. 48).
 
-    It is ‖X − ΦU‖²/γ + n Σⱼ h(‖uⱼ‖²/n) for n responses X, the dictionary Φ, the noise variance γ
-    and the coefficients U with rows uⱼ. The penalty h is concave and not decreasing. With h = log
-    the energy is −∞ as soon as one row of U vanishes; `value` then takes the logarithm of
-    `penalties.SMALLEST`.
+    h is concave and does not fall. With h = log the energy is −∞ as soon as one row of U vanishes;
+    `value` then takes the logarithm of `SMALLEST`.
     """
 
     penalty: Penalty = field(default_factory=LogPenalty)
@@ -362,26 +280,15 @@ class Autoencoder(Energy):
         return residual + namespace(state.noise).sum(penalties, axis=-1)
 
     def update(self, rule: str = "mm") -> Callable[[State], Array]:  # noqa: ARG002
-        """Return the update rule: one step of iteratively reweighted ridge regression.
-
-        It sets the relevance of each column to 1/h′(a), where h is the penalty and a the mean
-        square of the column's coefficients.
-        """
+        """Return the update w = 1/h′(a): one step of iteratively reweighted ridge regression."""
         return self.ridge_relevance
 
     def ridge_relevance(self, state: State) -> Array:
-        """Return the relevances of the ridge regression whose loss is an upper bound of the energy.
-
-        They are 1/h′(a), where h is the penalty and a the mean square of a column's coefficients.
-        """
+        """Return 1/h′(a) for the mean squares a of the coefficients."""
         return ridge_relevance(self.penalty, self.power(state))
 
     def violation(self, state: State) -> Array:
-        """Return the largest relative change of a relevance in the next update.
-
-        It is the distance to optimality. The change is relative to the larger of the old and the
-        new relevance, plus the noise variance.
-        """
+        """Return the largest change of w in the next update, over the larger value plus γ."""
         xp = namespace(state.noise)
         target = self.ridge_relevance(state)
         largest = xp.maximum(target, state.relevance) + state.noise[..., None]
@@ -395,10 +302,7 @@ POSTERIORS: dict[str, EnergyFactory] = {
     "diagonal": lambda _, groups: DiagonalCovariance(groups),
     "point": Autoencoder,
 }
-"""For each name of a posterior, the function that makes its energy.
-
-It is called with the penalty of point estimates and the groups of columns (or None).
-"""
+"""For each name of a posterior, the function of penalty and groups that makes its energy."""
 
 
 def register_posterior(name: str, factory: EnergyFactory) -> None:

@@ -1,9 +1,7 @@
 """The whole path of noise variances γ: which columns explain the responses at which γ.
 
-The error of predicting held-out rows does not show that a dictionary is wrong if it is wrong in the
-same way for all rows, because further columns then predict these errors too. The path contains the
-solutions at all noise variances, and the user decides how much of the responses the dictionary can
-be trusted to explain.
+Held-out rows do not show that a dictionary is wrong in the same way for all rows, because further
+columns predict these errors too. The user decides how much of the responses to trust.
 """
 
 from __future__ import annotations
@@ -53,17 +51,13 @@ LAST = 1e-6
 """Smallest noise variance of the default path, relative to the mean square response."""
 
 PATIENCE = 4
-"""Number of noise variances without a better prediction of held-out rows that ends the path.
-
-This is for the default path; a given list of noise variances is used up."""
+"""Noise variances without a better prediction of held-out rows that end the default path."""
 
 FITTED = 0.99
 """Without folds, the default path ends where this share of the responses' power is explained."""
 
 BISECTIONS = 12
-"""Largest number of noise variances that `NoisePath.select` tries between two of the path.
-
-It searches for a given number of significant columns."""
+"""Noise variances that `NoisePath.select` tries between two points for a number of columns."""
 
 RULES = ("min", "one_se", "stable")
 
@@ -77,7 +71,7 @@ class PathInput:
     sample_weight: Any
     noise_cov: Any
     template: SparseVAE  # the estimator with the settings of the path, without a noise variance
-    objective: Energy  # the energy (loss), the normalised problem with its units, and the rows
+    objective: Energy  # the energy, the normalised problem with its units, and the rows
     problem: Problem
     units: Units
     rows: Rows
@@ -85,9 +79,8 @@ class PathInput:
     def solved(self, noise: float, start: Array | None) -> State:
         """Return the relevances of lowest energy at one noise variance.
 
-        The solver starts from the solution `start`. A small problem is also solved from the default
-        start, since the solution at a larger noise variance may lead to a poorer minimum; the
-        better of the two results is returned.
+        A small problem is also solved from the default start, since the solution at a larger noise
+        variance may lead to a poorer minimum.
         """
         model = self.template
         at = self.problem.with_noise(scalar(self.units.normalised_noise(noise)))
@@ -100,10 +93,7 @@ class PathInput:
         return found if scalar(value(found)) <= scalar(value(other)) + 1e-9 else other
 
     def point(self, noise: float, state: State) -> dict[str, Any]:
-        """Return the values of one solution by name, such as its energy and its support.
-
-        `state` is the solver's state at the noise variance `noise`.
-        """
+        """Return the values of one solution by name, such as its energy and its support."""
         total = float(np.sum(np.abs(to_numpy(self.problem.responses)) ** 2))
         total += scalar(self.problem.outside)
         significant = significant_columns(
@@ -333,10 +323,7 @@ class NoisePath:
         return model._fit_on(data.X, data.y, data.sample_weight, data.noise_cov, guide)
 
     def _by_share(self, explained: Any) -> int:
-        """Return the index of the largest noise variance that explains a given share of the power.
-
-        The power is the sum of squares of the responses.
-        """
+        """Return the index of the largest noise variance that explains a share of the power."""
         share = check_number(explained, "explained", low=0.0, high=1.0, open_low=True)
         enough = np.flatnonzero(self.explained >= share)
         if not enough.size:
@@ -348,10 +335,7 @@ class NoisePath:
         return int(enough[0])
 
     def _by_rule(self, rule: Any) -> int:
-        """Return the index of the noise variance that `rule` selects: "min", "one_se" or "stable".
-
-        The rules are explained in `select`.
-        """
+        """Return the index that `rule` selects: "min", "one_se" or "stable"."""
         name = check_choice(rule, "rule", RULES)
         if name == "stable":
             part = self.stable_part
@@ -391,10 +375,7 @@ class NoisePath:
         )
 
     def _bisected(self, index: int, count: int) -> SparseVAE | None:
-        """Return the estimator with `count` significant columns, or None if it is not found.
-
-        Noise variances between those of the points `index` and `index` + 1 of the path are tried.
-        """
+        """Return the estimator with `count` significant columns, or None if it is not found."""
         high, low = self.noise_variances[index : index + 2]
         start, rises = self._starts[index], self.n_columns[index] < count
         for _ in range(BISECTIONS):
@@ -411,10 +392,7 @@ class NoisePath:
         return None
 
     def _units_of(self, support: Floats) -> Floats:
-        """Return the indices `support` of significant columns, or the numbers of their groups.
-
-        Groups are returned if columns are grouped, each only once.
-        """
+        """Return the indices `support` of significant columns, or the numbers of their groups."""
         groups = self._data.objective.groups
         return support if groups is None else np.unique(groups.labels[support])
 
@@ -521,11 +499,7 @@ def noise_path(
 
 
 def _walked(data: PathInput, grid: Floats, held_out: HeldOut | None, stop: float) -> NoisePath:
-    """Return the solutions at the noise variances `grid`, with the held-out errors if given.
-
-    The path ends early at the noise variance at which the share `stop` of the sum of squares of the
-    responses is explained.
-    """
+    """Return the solutions at the noise variances `grid`, with the held-out errors if given."""
     points = list(_points(data, grid, stop))
     lists = {name: [point[name] for point in points] for name in points[0]}
     unknown = np.full(len(points), np.nan)
@@ -539,11 +513,7 @@ def _walked(data: PathInput, grid: Floats, held_out: HeldOut | None, stop: float
 
 
 def _points(data: PathInput, grid: Floats, stop: float) -> Iterator[dict[str, Any]]:
-    """Yield, for each noise variance of `grid`, the values of its solution by name.
-
-    Each solution starts from the one before. The first one that explains at least the share `stop`
-    of the sum of squares of the responses is the last.
-    """
+    """Yield, for each noise variance of `grid`, the values of its solution by name."""
     start: Array | None = None
     for noise in grid:
         state = data.solved(float(noise), start)
@@ -556,11 +526,7 @@ def _points(data: PathInput, grid: Floats, stop: float) -> Iterator[dict[str, An
 
 
 def _grid(noise_variances: Any, highest: float, lowest: float) -> Floats:
-    """Return the noise variances of a path in descending order.
-
-    These are the given ones after checking them, or, if None was given, a geometric sequence from
-    `highest` to `lowest`.
-    """
+    """Return the noise variances of a path in descending order."""
     if noise_variances is None:
         count = int(np.ceil(np.log(lowest / highest) / np.log(STEP)))
         return highest * STEP ** np.arange(count + 1.0)

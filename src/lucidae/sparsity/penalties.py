@@ -1,9 +1,4 @@
-"""Concave penalties of the deterministic autoencoder: values and derivatives.
-
-A penalty is a function of the mean square a of the coefficients of one column, taken over all
-responses. The coefficients are in units in which columns have unit norm and responses have unit
-mean square, so that results do not depend on the units of the data.
-"""
+"""Concave penalties h(a) of the mean square a of a column's coefficients, in normalised units."""
 
 from __future__ import annotations
 
@@ -32,11 +27,7 @@ class Penalty(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LogPenalty:
-    """The penalty h(a) = log a of the mean square a of a column's coefficients.
-
-    The energy of the diagonal-covariance VAE tends to that of the autoencoder with this penalty as
-    the noise variance tends to zero (Wipf 2023, Lemma 4.3).
-    """
+    """h(a) = log a, the limit of the diagonal VAE as γ → 0 (Wipf 2023, Lemma 4.3)."""
 
     def value(self, power: Array) -> Array:
         """Return the penalty, the logarithm of the mean squares `power` of coefficients."""
@@ -49,10 +40,7 @@ class LogPenalty:
 
 @dataclass(frozen=True, slots=True)
 class PowerPenalty:
-    """The penalty h(a) = a^p / p of the mean square a of a column's coefficients.
-
-    The exponent p lies between 0 and 1; p = ½ gives the penalty of the group lasso.
-    """
+    """h(a) = a^p / p with 0 < p ≤ 1; p = ½ gives the penalty of the group lasso."""
 
     exponent: float = 0.25
 
@@ -64,20 +52,13 @@ class PowerPenalty:
         return power**self.exponent / self.exponent
 
     def supergradient(self, power: Array) -> Array:
-        """Return the derivative a^(p−1) of the penalty at the mean squares a = `power`.
-
-        p is the exponent of the penalty.
-        """
+        """Return h′(a) = a^(p−1) at the mean squares a = `power`."""
         return power ** (self.exponent - 1.0)
 
 
 @dataclass(frozen=True, slots=True)
 class ArctanPenalty:
-    """The penalty h(a) = arctan(a/ε) of the mean square a of a column's coefficients.
-
-    The number ε is `width`. The penalty is bounded, so that the sum of the penalties is nearly
-    proportional to the number of columns with non-zero coefficients.
-    """
+    """h(a) = arctan(a/ε) with ε = `width`, bounded: nearly a count of the columns in use."""
 
     width: float = 1e-2
 
@@ -89,10 +70,7 @@ class ArctanPenalty:
         return namespace(power).atan(power / self.width)
 
     def supergradient(self, power: Array) -> Array:
-        """Return the derivative ε/(ε² + a²) of the penalty at the mean squares a = `power`.
-
-        ε is the width.
-        """
+        """Return h′(a) = ε/(ε² + a²) at the mean squares a = `power`."""
         return self.width / (self.width**2 + power**2)
 
 
@@ -120,19 +98,15 @@ def penalty_of(stored: Any) -> Any:
 
 
 def penalty_value(penalty: Penalty, power: Array) -> Array:
-    """Return the penalty at the mean squares `power` of coefficients.
-
-    Mean squares below `SMALLEST` are replaced by it.
-    """
+    """Return the penalty at the mean squares `power`, but at least `SMALLEST`, of coefficients."""
     xp = namespace(power)
     return penalty.value(xp.maximum(power, xp.full_like(power, SMALLEST)))
 
 
 def ridge_relevance(penalty: Penalty, power: Array) -> Array:
-    """Return the relevances 1/h′(a) for a penalty h and the mean squares a = `power`.
+    """Return 1/h′(a), zero if h′(a) is infinite.
 
-    The ridge regression with these relevances is an upper bound of the penalised problem that is
-    equal to it at the current coefficients. If h′(a) is infinite, the relevance is zero.
+    Ridge regression with it bounds the penalised problem and is equal to it at a.
     """
     xp = namespace(power)
     # h(a) ≤ h(a₀) + h′(a₀)(a − a₀): the tangent of a concave h majorises it, and is the ridge
@@ -142,10 +116,7 @@ def ridge_relevance(penalty: Penalty, power: Array) -> Array:
 
 
 def as_penalty(penalty: Any) -> Penalty:
-    """Return the penalty of that name, or `penalty` itself if it is an object of that kind.
-
-    Such an object has the methods `value` and `supergradient`.
-    """
+    """Return the penalty of that name, or `penalty` if it has `value` and `supergradient`."""
     if isinstance(penalty, str) and penalty in PENALTIES:
         return PENALTIES[penalty]
     if isinstance(penalty, Penalty) and not isinstance(penalty, type | str):

@@ -1,11 +1,8 @@
 """The Gaussian posterior of the coefficients: its mean and covariance on the active columns.
 
-Φ is the dictionary with d rows, X are the responses, W is the diagonal matrix of the relevances
-(prior variances of the coefficients U) and γ the noise variance. Let S = ΦW^½ on the a active
-columns, those with positive relevance. The coefficients have the posterior covariance W^½ C W^½ and
-the mean W^½ C SᵀX/γ, where C = (I + SᵀS/γ)⁻¹ is a × a. Woodbury's identity expresses both by a
-d × d matrix: C = I − Sᵀ(SSᵀ + γI)⁻¹S and C Sᵀ/γ = Sᵀ(SSᵀ + γI)⁻¹. The smaller of the two matrices
-is factorised. No matrix of the size of all columns is formed.
+With S = ΦW^½ on the a active columns and C = (I + SᵀS/γ)⁻¹ the covariance is W^½CW^½ and the mean
+W^½CSᵀX/γ. By Woodbury's identity C = I − Sᵀ(SSᵀ + γI)⁻¹S and CSᵀ/γ = Sᵀ(SSᵀ + γI)⁻¹. The smaller of
+the two matrices is factorised.
 """
 
 from __future__ import annotations
@@ -39,17 +36,16 @@ from lucidae.sparsity.dictionary import Dictionary, dense_columns
 from lucidae.sparsity.problem import root_by_qr
 
 ILL_CONDITIONED = 1e-8
-"""Noise variance below which QR decomposition replaces the Cholesky factorisation.
+"""Noise variance, over the largest squared norm, below which QR replaces Cholesky factors.
 
-It is relative to the largest squared norm of a row or column of the scaled dictionary. Below it,
-the Cholesky factor would lose more than half of the digits."""
+Below it, the Cholesky factor would lose more than half of the digits."""
 
 
 @dataclass(frozen=True, slots=True)
 class ActiveFactor:
     """The active columns of a dictionary, with the matrix factor that gives their posterior."""
 
-    # (a,): indices of the active columns, those with positive relevance (prior variance)
+    # (a,): indices of the active columns, those with positive relevance
     active: np.ndarray[Any, Any]
     roots: Array  # (a,): square roots of their relevances
     scaled: Array  # (d, a): the active columns times these roots, called S below
@@ -69,11 +65,7 @@ class ActiveFactor:
     def of(
         cls, dictionary: Dictionary, relevance: Array, noise: float, axes: Any = None
     ) -> ActiveFactor:
-        """Return the `ActiveFactor` of a dictionary whose rows are already centred and weighted.
-
-        The coefficients have the prior variances `relevance`, along the principal axes `axes` if
-        these are given, and `noise` is the noise variance.
-        """
+        """Return the `ActiveFactor` of a dictionary whose rows are already centred and weighted."""
         xp = namespace(relevance)
         active = np.flatnonzero(to_numpy(relevance))
         index = xp.asarray(active, device=device(relevance))
@@ -92,10 +84,7 @@ class ActiveFactor:
         return cls(active, roots, scaled, lower, basis, explicit, relevance.shape[0], axes)
 
     def mean(self, responses: Array) -> Array:
-        """Return the posterior mean of the coefficients, of shape (n_columns, n_responses).
-
-        It is WΦᵀΣ⁻¹X for the responses X with covariance Σ, the dictionary Φ and the relevances W.
-        """
+        """Return the posterior mean WΦᵀΣ⁻¹X, of shape (κ, n)."""
         index, found = self._possible_mean(responses)
         nothing = zeros_like_shape((self.n_columns, responses.shape[1]), found)
         return put(nothing, index, found) if index.size else nothing
@@ -108,10 +97,7 @@ class ActiveFactor:
         return self.axes.coefficients_from(found, self.active)  # type: ignore[no-any-return]
 
     def nonzero_mean(self, responses: Array) -> tuple[np.ndarray[Any, Any], Array]:
-        """Return the indices of the columns whose coefficients are not zero, and their mean.
-
-        It contains the rows of `mean` with these indices.
-        """
+        """Return the indices of the columns whose coefficients are not zero, and their mean."""
         index, mean = self._possible_mean(responses)
         if self.axes is None:
             return index, mean
@@ -120,10 +106,7 @@ class ActiveFactor:
         return index[kept], xp.take(mean, xp.asarray(kept, device=device(mean)), axis=0)
 
     def _active_mean(self, responses: Array) -> Array:
-        """Return the posterior mean of the coefficients of the active columns (or axes of groups).
-
-        Active columns have a positive prior variance.
-        """
+        """Return the posterior mean of the coefficients of active columns (or axes)."""
         if is_complex(responses) and not is_complex(self.scaled):
             xp = namespace(responses)  # the mean is linear in X, with real factors
             parts = xp.real(responses), xp.imag(responses)
@@ -134,10 +117,7 @@ class ActiveFactor:
         return self.roots[:, None] * self._latent(responses)
 
     def _latent(self, responses: Array) -> Array:
-        """Return the posterior mean divided by the prior standard deviations, shape (a, n).
-
-        There are a active columns (those of positive prior variance) and n responses.
-        """
+        """Return the posterior mean divided by the prior standard deviations, shape (a, n)."""
         lower, scaled = self.lower, self.scaled
         if self.basis is not None:
             # With S = BLᵀ, L⁻ᵀL⁻¹SᵀX is L⁻ᵀBᵀX, the least-squares solution for [S; √γ I]; with
@@ -172,11 +152,7 @@ def _largest(values: Array) -> float:
 def posterior_mean(
     dictionary: Dictionary, responses: Array, relevance: Array, noise: float, axes: Any = None
 ) -> Array:
-    """Return the posterior mean of the coefficients, of shape (n_columns, n_responses).
-
-    This is ridge regression with the prior variances `relevance`, along `axes` if these are given,
-    and the noise variance `noise`.
-    """
+    """Return the posterior mean of the coefficients, of shape (n_columns, n_responses)."""
     return ActiveFactor.of(dictionary, relevance, noise, axes).mean(responses)
 
 
@@ -184,8 +160,8 @@ def posterior_mean(
 class Posterior:
     """Posterior covariance of the coefficients, which is the same for all responses.
 
-    On the a active columns with relevances W it is W^½ KᵀK W^½ if there are no more active columns
-    than rows (`explicit`), and W^½ (I − KᵀK) W^½ otherwise. For all other columns it is zero.
+    On the active columns it is W^½KᵀKW^½ if these are at most as many as rows (`explicit`), and
+    W^½(I − KᵀK)W^½ otherwise.
     """
 
     active: Any  # (a,): indices of the active columns, those with positive relevance
@@ -196,20 +172,13 @@ class Posterior:
     axes: Any = None  # principal axes of the covariances of groups of columns
 
     def prior_roots(self, groups: Any) -> Any:
-        """Return square roots A of the prior covariances AAᵀ of groups with `axes`.
-
-        They have shape (g, m, m) for g groups of at most m columns, see `Axes.covariance_roots`.
-        """
+        """Return square roots A of the prior covariances AAᵀ of groups with `axes`."""
         deviations = np.zeros(self.n_columns)
         deviations[self.active] = to_numpy(self.roots)
         return self.axes.covariance_roots(deviations, groups)
 
     def variance(self, rows: Array) -> Array:
-        """Return the posterior variance of the mean predicted for each row, without the noise.
-
-        `rows` has shape (n_rows, n_columns). For a row x the variance is xᵀCx, where C is the
-        posterior covariance of the coefficients.
-        """
+        """Return xᵀCx, the variance of the mean predicted for each row x, without the noise."""
         xp = namespace(rows)
         if self.axes is not None:
             return self.active_variance(self.axes.columns_at(rows, self.active))
@@ -217,11 +186,7 @@ class Posterior:
         return self.active_variance(xp.take(rows, index, axis=1))
 
     def active_variance(self, columns: Array) -> Array:
-        """Return the posterior variance of the mean predicted for rows of the active columns alone.
-
-        `columns` has one row for each prediction and one column for each active column. The result
-        is that of `variance`, because all other columns have coefficients zero.
-        """
+        """Return `variance` for rows of the active columns alone."""
         xp = namespace(columns)
         scaled, factor = columns * self.roots, self.factor
         if is_complex(scaled) or is_complex(factor):
@@ -248,10 +213,7 @@ class Posterior:
         return turn @ block @ adjoint(turn)
 
     def _along_axes(self, wanted: Any) -> Array:
-        """Return the posterior covariance of the coefficients along some principal axes of groups.
-
-        `wanted` are the indices of the axes; axis j of the dictionary takes the place of column j.
-        """
+        """Return the posterior covariance along some principal axes of groups."""
         xp = namespace(self.roots)
         place = np.full(self.n_columns, -1)
         place[self.active] = np.arange(self.active.size)

@@ -18,20 +18,15 @@ from lucidae.arrays import (
 )
 
 KEPT_DIGITS = 1e-5
-"""Largest relative change of a fitted number allowed when it is stored as float32.
-
-Numbers whose contribution to the fit is smaller than this share of the largest may change more.
-"""
+"""Largest relative change of a fitted number that matters when it is stored as float32."""
 
 
 def level_at_center(coef: Array, intercept: Any, center: Array, level: Array | None) -> Array:
-    """Return the prediction for the mean training row, one number for each output.
+    """Return the prediction cU + b for the mean training row c.
 
-    For coefficients U and intercept b, a row x is predicted as (x − c) U + (c U + b) with the mean
-    training row c, because this loses no digits if columns are far from zero. This function returns
-    c U + b. The stored intercept b is rounded, so the more accurate `level` found by `fit` is
-    returned if the two agree up to rounding. They disagree if the user has assigned other
-    coefficients or another intercept; then c U + b is returned.
+    Rows are predicted as (x − c)U + (cU + b), which loses no digits far from zero. The more
+    accurate `level` of the fit is returned if it agrees with the stored, rounded b; it does not if
+    a user assigned other values.
     """
     xp = namespace(coef)
     stored = machine_epsilon(intercept if is_array(intercept) else coef)
@@ -45,12 +40,7 @@ def level_at_center(coef: Array, intercept: Any, center: Array, level: Array | N
 
 
 def determination(targets: Any, predicted: Any, weights: Any) -> float:
-    """Return R² of complex predictions: one minus the mean square error over the variance.
-
-    It is averaged over outputs, of which `targets` and `predicted` are the true and the predicted
-    values, of shape (n_rows, n_outputs). As in scikit-learn's `r2_score`, an output that does not
-    vary has R² = 1 if it is predicted exactly, and 0 otherwise.
-    """
+    """Return R² of complex predictions, averaged over outputs as `r2_score` does."""
     mean = weights @ targets / weights.sum()
     errors = weights @ np.abs(targets - predicted) ** 2
     spread = weights @ np.abs(targets - mean) ** 2
@@ -60,11 +50,7 @@ def determination(targets: Any, predicted: Any, weights: Any) -> float:
 
 
 def narrowed(values: Array, ref: Array, name: str) -> Array:
-    """Return `values` in the library, the precision and on the device of `ref`.
-
-    Complex values stay complex and real values stay real. Raise an error that mentions `name` if a
-    number is outside the range of the dtype.
-    """
+    """Return `values` in library, precision and device of `ref`; raise if they leave its range."""
     xp = namespace(values)
     if bool(xp.all(xp.abs(values) <= namespace(ref).finfo(ref.dtype).max)):
         return matched(values, ref)

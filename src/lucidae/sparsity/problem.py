@@ -1,20 +1,16 @@
-"""Rows of data, and the normalised problem that every sparse solver works on.
+"""Rows of data, and the canonical problem that every sparse solver works on.
 
-`Rows` are the dictionary Φ and the responses X as they were given, with weights and an intercept.
-`normalise` gives columns unit norm and responses unit mean square. If there are more responses than
-rows, it replaces them by a square root of their Gram matrix. If there are fewer columns than rows,
-it reduces the problem to the span of the columns. `Units` converts energies (losses), relevances
-(prior variances of the coefficients) and noise variances back to the units of the data.
+Terms of this subpackage: Φ is the dictionary (d, κ) with columns φ, and X are the n responses (d,
+n); public functions call them ``X`` and ``y``, as scikit-learn does. The *relevance* wⱼ of a column
+is the prior variance of its coefficients, W = diag(w), γ is the noise variance and Σ = ΦWΦᵀ + γI
+the covariance of a response. Columns with w > 0 are *active*. The *energy* is the loss as a
+function of w and γ; the full one is tr(XXᵀΣ⁻¹) + n log|Σ|, minus twice the log-likelihood of real
+responses and minus once that of circular complex ones. For complex data a transpose ᵀ is the
+conjugate transpose, and a square that of the absolute value.
 
-The public functions call the dictionary ``X`` and the responses ``y``, as scikit-learn does;
-formulas write Φ and X, as Wipf (2023) does.
-
-Dictionary and responses may be complex. The noise and the coefficients are then circular complex
-Gaussian variables. In all formulas of this subpackage the transpose ᵀ then is the conjugate
-transpose, and a square is that of the absolute value. Relevances, noise variances and energies are
-real. The energy log|Σ| + tr(XXᵀΣ⁻¹)/n per response has the same form, for n responses X with
-covariance Σ. Minus n times it is twice the log-likelihood of real responses, up to a constant, and
-the log-likelihood itself of complex ones.
+`normalise` makes the *canonical* problem: columns of unit norm, responses of unit mean square, a
+square root of XXᵀ in place of more responses than rows, and the span of the columns in place of
+more rows than columns. `Units` converts back.
 """
 
 from __future__ import annotations
@@ -61,14 +57,10 @@ NOISE_FLOOR = 1e-14
 """Smallest noise variance that float64 can resolve, relative to the mean square response."""
 
 CONSTANT = 8.0
-"""A column is constant if it varies, relative to its largest entry, by at most this many epsilons.
-
-One epsilon is the machine epsilon of float64."""
+"""A column is constant if it varies, relative to its largest entry, by at most this many ε."""
 
 SMALLEST_PEAK = 1e-70
-"""Columns with a largest entry between this number and its inverse have squares within float64.
-
-The columns of smaller or larger entries are rescaled before their norms are computed."""
+"""Columns with a largest entry between this number and its inverse have squares within float64."""
 
 LEAST_ACCURACY = 1e-2
 """Largest distance to optimality that is accepted if the noise variance is very small."""
@@ -80,10 +72,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def takes_dictionary_and_responses(function: Function) -> Function:
-    """Decorate a function so that former names of its arguments ``X`` and ``y`` raise an error.
-
-    ``X`` is the dictionary and ``y`` are the responses.
-    """
+    """Decorate a function so that former names of its arguments ``X`` and ``y`` raise an error."""
 
     @wraps(function)
     def checked(*args: Any, **options: Any) -> Any:
@@ -128,11 +117,9 @@ class Problem(NamedTuple):
         return self._replace(noise=xp.zeros_like(self.noise) + value)
 
     def restricted(self, index: Any) -> Problem:
-        """Return the problem of the columns `index` alone, which become dense.
+        """Return the problem of the columns `index` alone, dense, reduced to their span.
 
-        If there are fewer columns than rows, the problem is reduced to their span, so that it has
-        as many rows as columns. Its energies are those of this problem if the relevances of all
-        other columns are zero.
+        Its energies are those of this problem if the relevances of all other columns are zero.
         """
         columns = dense_columns(self.dictionary, index)
         dictionary, responses, outside = reduced_to_span(columns, self.responses)
@@ -152,41 +139,25 @@ class Units:
     n_responses: int  # number of responses
 
     def relevance(self, normalised: Array) -> Array:
-        """Convert relevances of the normalised problem to the units of the data.
-
-        The normalised problem has columns of unit norm and responses of unit mean square.
-        """
+        """Convert relevances of the normalised problem to the units of the data."""
         return normalised * (self.scale[..., None] / self.norms) ** 2
 
     def normalised_relevance(self, relevance: Array) -> Array:
-        """Convert relevances from the units of the data to those of the normalised problem.
-
-        The normalised problem has columns of unit norm and responses of unit mean square.
-        """
+        """Convert relevances from the units of the data to those of the normalised problem."""
         return relevance * (self.norms / self.scale[..., None]) ** 2
 
     def noise(self, normalised: Array) -> Array:
-        """Convert a noise variance of the normalised problem to squared units of the responses.
-
-        In the normalised problem the responses have unit mean square.
-        """
+        """Convert a noise variance of the normalised problem to squared units of the responses."""
         return normalised * self.scale**2
 
     def normalised_noise(self, noise: Any) -> Any:
-        """Convert a noise variance from squared units of the responses to normalised units.
-
-        In these units the responses have unit mean square. The result is at least `NOISE_FLOOR`.
-        """
+        """Convert a noise variance to normalised units, at least `NOISE_FLOOR`."""
         xp = namespace(self.scale)
         value = like(noise, self.scale) / self.scale / self.scale
         return xp.where(value < NOISE_FLOOR, xp.full_like(value, NOISE_FLOOR), value)
 
     def energy(self, per_response: Array) -> Array:
-        """Return the energy in the units of the data, summed over the responses.
-
-        `per_response` is the energy of the normalised problem (columns of unit norm, responses of
-        unit mean square), divided by the number of responses.
-        """
+        """Return the energy in the units of the data, summed over the responses."""
         xp = namespace(self.scale)
         return self.n_responses * (per_response + 2.0 * self.dimension * xp.log(self.scale))
 
@@ -250,12 +221,7 @@ def normalise(
 def compressed(
     dictionary: Dictionary, responses: Array, dimension: float, few: bool = True
 ) -> Problem:
-    """Return a problem of as few rows and responses as possible, with the noise variance 1.
-
-    It has the same energies as the dictionary and the responses, which are divided by the square
-    root of their number. `dimension` is the number of independent rows of the data. Only if `few`
-    are many responses replaced by a square root of their Gram matrix.
-    """
+    """Return a problem of fewest rows and responses with the same energies and γ = 1."""
     dictionary, responses = _of_one_kind(dictionary, responses)
     dictionary, responses, outside = reduced_to_span(dictionary, responses)
     ones = namespace(outside).ones_like(outside)
@@ -267,9 +233,7 @@ def compressed(
 def _of_one_kind(dictionary: Array, responses: Array) -> tuple[Array, Array]:
     """Return dictionary and responses, both real or both complex, that have the same energies.
 
-    With a real dictionary the covariance Σ of a response is real. The energies then depend on
-    complex responses X through the real part of XXᴴ alone, where ᴴ is the conjugate transpose. So
-    the real responses [Re X, Im X] replace X.
+    With a real dictionary energies depend on Re XXᴴ alone, so that [Re X, Im X] replaces X.
     """
     if is_complex(dictionary):
         return dictionary, as_complex(responses)
@@ -280,11 +244,7 @@ def _of_one_kind(dictionary: Array, responses: Array) -> tuple[Array, Array]:
 
 
 def _gram_root(responses: Array) -> Array:
-    """Return a matrix Y with YYᵀ = XXᵀ for the responses X, with at most as many columns as rows.
-
-    The energies depend on X through XXᵀ alone. With Xᵀ = QR, XXᵀ = RᵀR, so the square matrix Rᵀ
-    replaces X, and the cost no longer depends on the number of responses.
-    """
+    """Return Y with YYᵀ = XXᵀ and at most as many columns as rows: Rᵀ with Xᵀ = QR."""
     xp = namespace(responses)
     if responses.shape[-1] <= responses.shape[-2]:
         return responses
@@ -293,21 +253,15 @@ def _gram_root(responses: Array) -> Array:
 
 
 def covariance(dictionary: Dictionary, relevance: Array, noise: Array) -> Array:
-    """Return the covariance Φ diag(w) Φᵀ + γI of a response (Wipf 2023, eq. 18).
-
-    Φ is the dictionary, w are the relevances and γ is the noise variance.
-    """
+    """Return Σ = Φ diag(w) Φᵀ + γI (Wipf 2023, eq. 18)."""
     return add_diagonal(weighted_gram(dictionary, relevance), noise[..., None])
 
 
 def root_by_qr(tall: Array, noise: Any) -> tuple[Array, Array]:
     """Return the Cholesky factor L of AᵀA + γI for A = `tall`, γ = `noise`, and B with A = BLᵀ.
 
-    AᵀA is not formed: rounding errors may make AᵀA + γI indefinite if γ is far below the squares of
-    A, while the QR decomposition [A; √γ I] = QR always exists. L is Rᵀ and B consists of the first
-    rows of Q, up to the signs that make the diagonal of L positive (for complex numbers, up to
-    factors of absolute value 1). For a stack of matrices, `noise` has one noise variance per
-    matrix.
+    AᵀA is not formed: rounding may make AᵀA + γI indefinite, while [A; √γ I] = QR always exists. L
+    is Rᵀ and B are the first rows of Q, with signs that make the diagonal of L positive.
     """
     xp = namespace(tall)
     root = noise**0.5
@@ -333,29 +287,19 @@ def _as_matrices(values: Any) -> Any:
 
 
 def rounding_distance(problem: Problem) -> float:
-    """Return the smallest distance to optimality that rounding errors allow for this problem.
-
-    Of several problems it is the largest of theirs; see `rounding_distances`.
-    """
+    """Return the largest of `rounding_distances`."""
     return float(namespace(problem.noise).max(rounding_distances(problem.noise)))
 
 
 def rounding_distances(noise: Array) -> Array:
-    """Return the smallest distance to optimality that rounding errors allow, for each problem.
-
-    It grows with the condition number of the covariance of a response, which is of the order of 1/γ
-    for the noise variance γ relative to the mean square response, an entry of `noise`.
-    """
+    """Return the distance to optimality that rounding allows: of the order of cond(Σ), 1/γ."""
     xp = namespace(noise)
     errors = 32.0 * machine_epsilon(noise) / noise
     return xp.minimum(errors, xp.full_like(errors, LEAST_ACCURACY))
 
 
 class Mean(NamedTuple):
-    """A weighted mean of rows as the sum of two float64 arrays, which is more accurate than one.
-
-    `rounded` is the mean rounded to float64, and `rest` is the rounding error.
-    """
+    """A weighted mean as a rounded float64 array and its rounding error."""
 
     rounded: Array
     rest: Array
@@ -406,19 +350,12 @@ class Rows:
 
     @property
     def real_responses(self) -> int:
-        """Number of responses, of which each complex one counts as two.
-
-        Twice the log-likelihood that a column adds is this number times the decrease of the energy
-        per response.
-        """
+        """Number of responses, complex ones twice: the factor from energy to evidence."""
         return int(self.responses.shape[1]) * (1 + self.is_complex)
 
     @property
     def is_complex(self) -> bool:
-        """Whether dictionary or responses are complex, so that the noise is circular complex.
-
-        Arrays of complex dtype whose imaginary parts are all zero count as real.
-        """
+        """Whether data are complex; complex dtypes with imaginary parts of zero count as real."""
         xp, parts = namespace(self.dictionary), (self.dictionary, self.responses)
         return any(is_complex(part) and bool(xp.any(xp.imag(part) != 0)) for part in parts)
 
@@ -443,10 +380,7 @@ class Rows:
         return self.offsets
 
     def noise_volume(self) -> float:
-        """Return the log-determinant of the noise covariance, without the noise variance as factor.
-
-        It is zero for white noise.
-        """
+        """Return the log-determinant of the noise covariance R (without γ)."""
         return 0.0
 
     def without(self, values: Array, offset: Mean) -> Array:
@@ -466,10 +400,9 @@ class Rows:
         return Mean(center, shares @ (values - center))
 
     def centred(self) -> tuple[Array, Array]:
-        """Return dictionary and responses minus their weighted means.
+        """Return dictionary and responses minus their weighted means, if there is an intercept.
 
-        Columns that vary by rounding errors only become exactly zero. Without an intercept both are
-        returned unchanged.
+        Columns that vary by rounding errors only become exactly zero.
         """
         if not self.intercept:
             return self.dictionary, self.responses
@@ -499,11 +432,7 @@ class Rows:
         return dictionary * roots, responses * roots
 
     def normalised(self, groups: Groups | None, compress: bool = True) -> tuple[Problem, Units]:
-        """Return the problem of the centred and weighted rows in normalised units, and the units.
-
-        In these units columns have unit norm and responses have unit mean square. `compress` is
-        that of `normalise`.
-        """
+        """Return the canonical problem of the centred and weighted rows, and its units."""
         return normalise(*self.weighted, dimension=self.dimension, groups=groups, compress=compress)
 
     def mean_square(self) -> float:
@@ -514,10 +443,7 @@ class Rows:
         return scalar(xp.sum(squared_moduli(responses))) / count
 
     def columns(self, index: Any) -> Array:
-        """Return the columns of the dictionary with the integer indices `index` as a dense array.
-
-        They are neither centred nor weighted.
-        """
+        """Return the columns `index` as a dense array, neither centred nor weighted."""
         return dense_columns(self.dictionary, index)
 
     def take(self, index: Any) -> Rows:
@@ -529,12 +455,7 @@ class Rows:
         return Rows(dictionary, responses, weights, self.intercept)
 
     def squared_error(self, index: Any, coefficients: Array, reference: Rows) -> float:
-        """Return the weighted sum of squared errors of predicting these rows.
-
-        `coefficients` have one row for each of the columns with the integer indices `index`; those
-        of all other columns are zero. The means that are subtracted from the dictionary and the
-        responses are those of the rows `reference`.
-        """
+        """Return the weighted sum of squared errors of predicting these rows."""
         center, level = reference.offsets
         moved = self.without(self.columns(index), center.of_columns(index))
         if is_complex(coefficients):
@@ -547,9 +468,8 @@ class Rows:
 def canonical(dictionary: Array, responses: Array, weights: Array | None, intercept: bool) -> Rows:
     """Return the distinct rows of positive weight, sorted, with the total weight of each.
 
-    Results of a fit then do not depend on the order of the rows. They are sorted by the norms of
-    their responses first, so that the order stays the same if columns of the dictionary are
-    permuted, change their signs or are turned inside their groups, or if the responses do.
+    Results then do not depend on the order of rows. Norms of responses come first, so that the
+    order survives permutations, signs and rotations of columns inside groups and of responses.
     """
     xp = namespace(dictionary)
     frequencies = np.ones(dictionary.shape[0]) if weights is None else to_numpy(weights)
@@ -580,9 +500,7 @@ def row_sizes(responses: Array) -> Any:
 def sortable(values: Any) -> Any:
     """Return unsigned integers such that the bytes of two rows sort as the float64 rows do.
 
-    Equal rows have equal bytes. Multiplying columns by positive numbers does not change the order,
-    so that the folds into which sorted rows are divided stay the same. A complex number is taken as
-    two float64 numbers, its real and its imaginary part.
+    Positive factors of columns do not change the order, so that folds of sorted rows stay the same.
     """
     # The bits of positive doubles increase with their value and those of negative ones decrease:
     # the sign bit is set for the former, and all bits are inverted for the latter.

@@ -1,18 +1,11 @@
 """Responses whose coefficients are correlated, such as samples of a time series.
 
-Φ is the dictionary and X are the n responses. The n coefficients of a column j, one for each
-response, have the prior N(0, wⱼB): the relevance wⱼ (prior variance) belongs to the column, and the
-n × n matrix B, with mean diagonal 1, is shared by all columns. W is the diagonal matrix of the
-relevances. The noise of variance γ is white. This is the model of Zhang & Rao (2011). Their
-algorithm T-MSBL approximates its likelihood; here it is evaluated without this approximation. With
-B = VΛVᵀ the responses XV are independent, because V is orthogonal and leaves the noise white.
-Column x̃ₜ of XV has the covariance Σₜ = λₜΦWΦᵀ + γI. With ΦWΦᵀ = QDQᵀ all Σₜ are diagonal in the
-same basis, so that one eigendecomposition serves all responses.
-
-The energy (loss) is the sum over t of log|Σₜ| + x̃ₜᵀΣₜ⁻¹x̃ₜ, minus twice the log-likelihood. The
-relevances are updated by MacKay's rule and then by damped Newton steps. For an autoregressive model
-of order one, AR(1), B has the entries ρ^|s−t|, and ρ is found by a search in one dimension. No step
-raises the energy. The minimum that is found is a local one.
+The coefficients of column j over the responses have the prior N(0, wⱼB), with mean diagonal 1 of B
+and white noise (Zhang & Rao 2011, whose T-MSBL approximates this likelihood). With B = VΛVᵀ the
+responses XV are independent, and x̃ₜ has the covariance Σₜ = λₜΦWΦᵀ + γI. With ΦWΦᵀ = QDQᵀ all Σₜ
+are diagonal in one basis. The energy is the sum of log|Σₜ| + x̃ₜᵀΣₜ⁻¹x̃ₜ. Relevances are updated by
+MacKay's rule and by damped Newton steps; for AR(1), with entries ρ^|s−t| of B, ρ is found by a
+search. No step raises the energy.
 """
 
 from __future__ import annotations
@@ -80,8 +73,7 @@ class ResponseSpectrum(NamedTuple):
     def autoregressive(cls, correlation: float, count: int) -> ResponseSpectrum:
         """Return the spectrum of the covariance ρ^|s−t| of `count` responses s and t.
 
-        ρ is `correlation`, that of successive responses. The inverse of this matrix times 1 − ρ² is
-        the tridiagonal matrix with the diagonal (1, 1 + ρ², …, 1 + ρ², 1) and −ρ beside it.
+        Its inverse times 1 − ρ² is tridiagonal: (1, 1 + ρ², …, 1 + ρ², 1) with −ρ beside it.
         """
         middle = np.full(count, 1.0 + correlation**2)
         middle[[0, -1]] = 1.0
@@ -95,11 +87,7 @@ class ResponseSpectrum(NamedTuple):
 
 
 def given_covariance(wanted: Any) -> Any:
-    """Return the covariance of the responses that was given, divided by its mean diagonal entry.
-
-    `wanted` is the argument `response_covariance` of `SparseVAE`. Return None if it is None or
-    "learn".
-    """
+    """Return the given covariance divided by its mean diagonal entry; None for None and "learn"."""
     if wanted is None or isinstance(wanted, str):
         return None
     matrix = np.asarray(to_numpy(wanted), dtype=float)
@@ -109,11 +97,7 @@ def given_covariance(wanted: Any) -> Any:
 def checked_spectrum(
     wanted: Any, rows: Rows, objective: Energy, posterior: str, solver: str
 ) -> ResponseSpectrum | None:
-    """Return the covariance of the responses to start from; None for independent responses.
-
-    Raise an error if `wanted`, the argument `response_covariance`, is invalid, or if the other
-    arguments or the data do not suit it.
-    """
+    """Return the covariance of the responses to start from; None for independent responses."""
     if wanted is None:
         return None
     count, name = int(rows.responses.shape[1]), "response_covariance"
@@ -156,7 +140,7 @@ class CorrelatedState(NamedTuple):
     """Relevances and a covariance of the responses, with the quantities computed from them."""
 
     problem: Problem  # the normalised problem with all n responses
-    # (κ,): the relevances, prior variances of the coefficients of each of the κ columns
+    # (κ,): the relevances
     relevance: Any
     # eigenvalues λ and eigenvectors V of the covariance of the responses
     spectrum: ResponseSpectrum
@@ -180,12 +164,7 @@ class CorrelatedState(NamedTuple):
 
     @property
     def inverses(self) -> Any:
-        """Eigenvalues 1/(λₜDᵢ + γ) of the inverse covariances of all responses, of shape (d, n).
-
-        λₜ is the eigenvalue of the covariance of the responses that belongs to response t, Dᵢ one
-        of the d eigenvalues of ΦWΦᵀ for the dictionary Φ and the relevances W, and γ the noise
-        variance.
-        """
+        """1/(λₜDᵢ + γ): eigenvalues of the inverse covariances of all responses, (d, n)."""
         return 1.0 / (np.outer(self.powers, self.spectrum.values) + self.noise)
 
     @property
@@ -209,11 +188,7 @@ class CorrelatedState(NamedTuple):
         return float(complementarity(self.relevance, self.alignment, self.curvature, groups))
 
     def of_columns(self, index: Any) -> tuple[Any, Any]:
-        """Return λₜφᵀΣₜ⁻¹φ and √λₜ φᵀΣₜ⁻¹ỹₜ for the m columns φ of `index`, both of shape (n, m).
-
-        t is one of the n rotated responses ỹₜ, Σₜ its covariance, and λₜ its eigenvalue of the
-        covariance of the responses.
-        """
+        """Return λₜφᵀΣₜ⁻¹φ and √λₜ φᵀΣₜ⁻¹ỹₜ for m columns φ, both of shape (n, m)."""
         inside, values = self.basis.T @ dense_columns(self.problem.dictionary, index), self.inverses
         weights = self.spectrum.values[:, None]
         products = (values * self.rotated).T @ inside
@@ -221,11 +196,7 @@ class CorrelatedState(NamedTuple):
 
 
 def _energy(problem: Problem, powers: Any, values: Any, rotated: Any) -> float:
-    """Return the energy per response at given eigenvalues.
-
-    `powers` are those of ΦWΦᵀ for the dictionary Φ and the relevances W, `values` those of the
-    covariance of the responses, and `rotated` are the responses in both eigenbases.
-    """
+    """Return the energy per response at given eigenvalues."""
     variances, noise = np.outer(powers, values) + float(problem.noise), float(problem.noise)
     inside = np.log(variances).sum() / values.size + (rotated**2 / variances).sum()
     return float(inside + float(problem.outside) / noise + float(problem.spare) * np.log(noise))
@@ -234,10 +205,7 @@ def _energy(problem: Problem, powers: Any, values: Any, rotated: Any) -> float:
 def evaluate_correlated(
     problem: Problem, relevance: Any, spectrum: ResponseSpectrum, **others: Any
 ) -> CorrelatedState:
-    """Return the state of a problem at given relevances and covariance of the responses.
-
-    `others` are the fields `moved` and `damping` of the state.
-    """
+    """Return the state of a problem at given relevances and covariance of the responses."""
     active = np.flatnonzero(relevance)
     columns = selected_columns(problem.dictionary, active)
     powers, basis = np.linalg.eigh(weighted_gram(columns, relevance[active]))
@@ -264,10 +232,7 @@ def _with_relevance(state: CorrelatedState, relevance: Any) -> CorrelatedState:
 def mackay_step(state: CorrelatedState, groups: Groups | None) -> CorrelatedState:
     """Return the state after MacKay's update of the relevances, which does not raise the energy.
 
-    For a column with the relevance w let z and Q be its fields `curvature` and `alignment`, the
-    derivatives of the two terms of the energy with respect to w, up to the sign. As for independent
-    responses, w²Q/v + zv plus a constant is an upper bound of the energy as a function of the new
-    relevance v. It has the same value at v = w and at v = wQ/z, the update.
+    w²Q/v + zv bounds the energy in the new relevance v, and has the same value at w and at wQ/z.
     """
     Q, z = state.alignment, state.curvature
     if groups is not None:
@@ -279,10 +244,9 @@ def mackay_step(state: CorrelatedState, groups: Groups | None) -> CorrelatedStat
 
 
 def newton_step(state: CorrelatedState, groups: Groups | None) -> CorrelatedState:
-    """Return the state after one damped Newton step in the relevances that may change.
+    """Return the state after one damped Newton step, or after MacKay's update if it takes too long.
 
-    If the step raises the energy, the relevances stay the same, and the damping is raised. A step
-    that would take too long is replaced by MacKay's update.
+    If the step raises the energy, the damping is raised instead.
     """
     # As for one covariance (see `working_set.newton_direction`): with Gₜ = ΦᵀΣₜ⁻¹Φ and kₜ =
     # ΦᵀΣₜ⁻¹ỹₜ the Hessian is Σₜ λₜ² Gₜ∘(2kₜkₜᵀ − Gₜ/n), and its concave part is faded out.
@@ -318,11 +282,7 @@ def newton_step(state: CorrelatedState, groups: Groups | None) -> CorrelatedStat
 def _direction(
     hessian: Any, slope: Any, pressure: Any, damping: float, groups: Groups | None, index: Any
 ) -> Any:
-    """Return the change of the relevances in a Newton step; None if the Hessian is not definite.
-
-    `slope` is minus the gradient, and `pressure` are the derivatives of the log-determinants. The
-    Hessian is scaled by them before the damping is added.
-    """
+    """Return the Newton step; None if the damped Hessian, scaled by `pressure`, is not definite."""
     part = None if groups is None else groups.restricted(index)
     if part is not None:
         hessian = part.total(part.total(hessian).T)
@@ -341,10 +301,8 @@ def _direction(
 def correlation_step(state: CorrelatedState) -> CorrelatedState:
     """Return the state after two searches for the correlation ρ with the lowest energy.
 
-    ρ is the correlation of successive responses in an autoregressive model of order one, AR(1). The
-    first search fixes w(1 − ρ²) for all relevances w, the variances of the innovations of this
-    model, which the data determine better than w if ρ is near 1. The second fixes w. Only
-    eigenvalues and rotated responses change.
+    The first fixes w(1 − ρ²), the variances of the innovations, which data determine better than w
+    if ρ is near 1; the second fixes w. Only eigenvalues and rotated responses change.
     """
     first = _searched(state, innovations=True)
     second = _searched(first._replace(moved=state.moved), innovations=False)
@@ -352,11 +310,7 @@ def correlation_step(state: CorrelatedState) -> CorrelatedState:
 
 
 def _searched(state: CorrelatedState, *, innovations: bool) -> CorrelatedState:
-    """Return the state at the correlation ρ of successive responses with the lowest energy.
-
-    If `innovations`, the variances w(1 − ρ²) of the innovations are fixed during the search, for
-    all relevances w; otherwise the relevances are.
-    """
+    """Return the state at the correlation ρ of successive responses with the lowest energy."""
     count, rho = state.spectrum.values.size, state.spectrum.correlation
     responses, old = state.basis.T @ state.problem.responses, float(np.arctanh(rho))
 
@@ -383,10 +337,7 @@ def _searched(state: CorrelatedState, *, innovations: bool) -> CorrelatedState:
 
 
 def _at_angle(angle: float, count: int) -> ResponseSpectrum:
-    """Return the spectrum of the AR(1) model with the correlation tanh(`angle`).
-
-    It is the correlation of successive responses, of which there are `count`.
-    """
+    """Return the spectrum of the AR(1) model with the correlation tanh(`angle`)."""
     return ResponseSpectrum.autoregressive(float(np.tanh(angle)), count)
 
 
@@ -447,11 +398,8 @@ def solve_correlated(
 def correlated_support(state: CorrelatedState, significance: float, groups: Groups | None) -> Any:
     """Return a Boolean mask of the statistically significant columns.
 
-    The evidence of a column (or group) Φ_g with relevance w is twice the log-likelihood that is
-    lost without it. It is the sum over the n responses of log|Mₜ| + n wλₜ kₜᵀMₜ⁻¹kₜ with Mₜ = I −
-    wλₜΦ_gᵀΣₜ⁻¹Φ_g and kₜ = Φ_gᵀΣₜ⁻¹ỹₜ, where ỹₜ is response t in the eigenbasis of the covariance
-    of the responses, Σₜ its covariance and λₜ its eigenvalue. The evidence is compared with the
-    threshold for independent responses.
+    The evidence of a group is the sum over t of log|Mₜ| + n wλₜkₜᵀMₜ⁻¹kₜ with Mₜ = I −
+    wλₜΦ_gᵀΣₜ⁻¹Φ_g and kₜ = Φ_gᵀΣₜ⁻¹ỹₜ, compared with the threshold for independent responses.
     """
     w, count = state.relevance, state.spectrum.values.size
     active = np.flatnonzero(w)
@@ -482,10 +430,7 @@ def correlated_attributes(
     found: CorrelatedState, units: Units, groups: Groups | None, rows: Rows, X: Array,
     significance: float,
 ) -> tuple[dict[str, Any], CorrelatedPosterior, Any]:  # fmt: skip
-    """Return fitted attributes in the units of the data, the posterior, and its mean.
-
-    Relevances are rounded to the dtype of X first, and all else is computed from the rounded ones.
-    """
+    """Return fitted attributes, posterior and mean, at relevances rounded as X is."""
     relevance = narrowed(units.relevance(found.relevance), X, "relevance_")
     kept = as_double(relevance)
     state = evaluate_correlated(found.problem, units.normalised_relevance(kept), found.spectrum)

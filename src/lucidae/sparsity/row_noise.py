@@ -1,11 +1,8 @@
 """One noise variance for each row, learned together with the relevances.
 
-Let Φ be the dictionary, X the n responses, W the diagonal matrix of the relevances (prior variances
-of the coefficients) and Λ the diagonal matrix of the noise variances of the rows, so that a
-response has the covariance Σ = ΦWΦᵀ + Λ. With an intercept, the likelihood is that of the
-responses projected on the complement of the vector 1 of ones, and Σ⁻¹ is replaced by P = Σ⁻¹ −
-Σ⁻¹1(1ᵀΣ⁻¹1)⁻¹1ᵀΣ⁻¹ (restricted likelihood). Minimisations of the energy (loss) over the relevances
-alternate with updates of Λ.
+Now Σ = ΦWΦᵀ + Λ with a diagonal Λ. With an intercept, Σ⁻¹ is replaced by P = Σ⁻¹ −
+Σ⁻¹1(1ᵀΣ⁻¹1)⁻¹1ᵀΣ⁻¹ (restricted likelihood). Minimisations over the relevances alternate with
+updates of Λ.
 """
 
 from __future__ import annotations
@@ -34,12 +31,7 @@ UPDATES = 5
 
 
 class RowFigures(NamedTuple):
-    """The two numbers for each row from which its noise variance is updated.
-
-    They are the diagonal entry of P, and the mean square of the row of PX over the n responses X. P
-    is the inverse covariance of a response; with an intercept it is restricted to the complement of
-    the column of ones.
-    """
+    """The diagonal entries dᵢ of P, and the mean squares qᵢ of the rows of PX."""
 
     precision: Any
     power: Any
@@ -48,11 +40,7 @@ class RowFigures(NamedTuple):
 def row_figures(
     dictionary: Any, responses: Any, relevance: Any, variances: Any, intercept: bool
 ) -> RowFigures:
-    """Return the diagonal of P, and the mean square of each row of PX for the responses X.
-
-    P is the inverse covariance of a response; with an intercept it is restricted to the complement
-    of the column of ones.
-    """
+    """Return the diagonal of P, and the mean square of each row of PX."""
     # With S = Λ^(−½)ΦW^½ on the active columns and SᵀS + I = LLᵀ, Σ⁻¹ = Λ^(−½)(I − KᵀK)Λ^(−½)
     # for K = L⁻¹Sᵀ (Woodbury). An intercept takes the direction Bt from B = I − KᵀK, t = Λ^(−½)1.
     root = np.sqrt(variances)
@@ -74,13 +62,7 @@ def row_figures(
 
 
 def majorized_variances(variances: Any, figures: RowFigures, floor: float) -> Any:
-    """Return the noise variances of the rows after one step of majorise–minimise.
-
-    The noise variance Λᵢ of row i becomes √(rᵢ/dᵢ), but at least `floor`. Here rᵢ = Λᵢ²qᵢ is the
-    mean squared residual of the posterior mean, qᵢ is the mean square of (PX)ᵢ over the responses
-    X, and dᵢ = Pᵢᵢ, where P is the inverse covariance of a response; `figures` contains all dᵢ and
-    qᵢ.
-    """
+    """Return √(rᵢ/dᵢ), at least `floor`, with the mean squared residual rᵢ = Λᵢ²qᵢ: an MM step."""
     # The log-determinant is concave in Λ with gradient d, and the data term is the minimum over
     # the coefficients of Σᵢ rᵢ/Λᵢ + …, so dᵢΛᵢ + rᵢ/Λᵢ majorises the energy in Λᵢ.
     ratio = figures.power / np.where(figures.precision > 0, figures.precision, 1.0)
@@ -88,24 +70,18 @@ def majorized_variances(variances: Any, figures: RowFigures, floor: float) -> An
 
 
 def longer_variances(variances: Any, figures: RowFigures, floor: float) -> Any:
-    """Return the noise variances of the rows after a step twice as long as `majorized_variances`.
+    """Return Λᵢqᵢ/dᵢ, at least `floor`: a step twice as long in log Λ as `majorized_variances`.
 
-    The length is that in the logarithm of the noise variances. The noise variance Λᵢ of row i
-    becomes Λᵢqᵢ/dᵢ, but at least `floor`, where dᵢ = Pᵢᵢ for the inverse covariance P of a response
-    and qᵢ is the mean square of (PX)ᵢ over the responses X. The upper bound dᵢΛᵢ + rᵢ/Λᵢ of the
-    energy, with the mean squared residual rᵢ, has the same value before and after this step, so
-    that the energy does not rise.
+    The bound dᵢΛᵢ + rᵢ/Λᵢ has the same value before and after it, so that the energy does not rise.
     """
     ratio = figures.power / np.where(figures.precision > 0, figures.precision, 1.0)
     return np.maximum(variances * ratio, floor)
 
 
 def row_distance(variances: Any, figures: RowFigures, floor: float) -> float:
-    """Return the largest distance Λᵢ|dᵢ − qᵢ| of a row to stationarity, a dimensionless number.
+    """Return the largest distance Λᵢ|dᵢ − qᵢ| of a row to stationarity.
 
-    Λᵢ is the noise variance of row i, dᵢ the diagonal entry of P and qᵢ the mean square of row i of
-    PX, for the inverse covariance P of a response and the responses X. A noise variance at its
-    lower limit `floor` counts as stationary if a smaller one would lower the energy.
+    At `floor` a noise variance also counts as stationary if a smaller one would lower the energy.
     """
     slope = variances * (figures.precision - figures.power)
     at_floor = (variances <= 1.01 * floor) & (slope > 0)
@@ -113,11 +89,7 @@ def row_distance(variances: Any, figures: RowFigures, floor: float) -> float:
 
 
 class RowLearning(NamedTuple):
-    """Noise variances of the rows, and the relevances fitted at them.
-
-    The whitened rows and the units are those of the fit, whose noise variance is the mean of the
-    noise variances of the rows. `distance` is that of the noise variances to stationarity.
-    """
+    """Noise variances of the rows, and the relevances fitted at them."""
 
     variances: Any
     rows: WhitenedRows
@@ -137,10 +109,7 @@ class RowLearning(NamedTuple):
 
 
 def check_learnable_rows(objective: Energy, n_outputs: int, weighted: bool, given: bool) -> None:
-    """Raise an error if one noise variance for each row cannot be learned.
-
-    `weighted` tells whether weights of the rows were given, `given` whether `noise_cov` was.
-    """
+    """Raise an error if one noise variance for each row cannot be learned."""
     if not objective.descends_between_noise_steps or objective.marginal is None:
         raise ValueError(
             "noise_variance='learn_diagonal' needs the full posterior covariance, and groups that "

@@ -1,13 +1,7 @@
 """Fits of low accuracy that evaluate all columns of a dictionary only once, or a few times.
 
-The evaluation, called screening, finds the columns whose activation would lower the energy (loss)
-most. Together with those in use they form a working set, on which the energy is minimised. Such
-fits suffice to predict held-out rows along a path of noise variances, for the path itself, and to
-find a start for an accurate fit.
-
-Φ is the dictionary with d rows and κ columns φ, Y are the p responses of the normalised problem, W
-the relevances (prior variances of the coefficients), γ is the noise variance and Σ = ΦWΦᵀ + γI the
-covariance of a response. `low_rank` gives Σ⁻¹ from the active columns, of positive relevance.
+This screening finds the columns whose activation lowers the energy most; with those in use they
+form a working set. Such fits predict held-out rows, trace paths and start accurate fits.
 """
 
 from __future__ import annotations
@@ -57,10 +51,7 @@ from lucidae.sparsity.working_set import (
 )
 
 LOW_RANK = 1e-8
-"""Noise variance above which all columns are evaluated by low-rank updates from the active ones.
-
-It is relative to the mean square response. Below it, differences of nearly equal numbers would lose
-too many digits."""
+"""Noise variance, over the mean square response, above which low-rank updates keep digits."""
 
 
 SCREENED_STAGE = 1e-4
@@ -69,12 +60,7 @@ evaluates all columns by `Screening`."""
 
 
 class DictionaryProducts(NamedTuple):
-    """Products with the whole dictionary that do not depend on relevances or noise variance.
-
-    The fields are the squared norms of the columns, of shape (κ,), and ΦᵀY of shape (κ, p) for the
-    dictionary Φ with κ columns and the p responses Y. The latter is None for a sparse dictionary:
-    it would be larger than the dictionary, of which products are cheap.
-    """
+    """Products with the whole dictionary that do not depend on relevances or noise variance."""
 
     squares: Array
     responses: Array | None
@@ -88,12 +74,7 @@ class DictionaryProducts(NamedTuple):
 
 
 class Screening(NamedTuple):
-    """An evaluation of all columns at given relevances, from the active ones.
-
-    The cost is that of a product of the dictionary with as many vectors as there are active
-    columns (those of positive relevance), instead of one with as many as there are rows. It is
-    lower than that of `evaluate` if there are fewer active columns than rows.
-    """
+    """An evaluation of all columns at given relevances, from the active ones (`low_rank`)."""
 
     # the state with the curvatures φᵀΣ⁻¹φ and the alignments ‖φᵀΣ⁻¹Y‖² of all columns φ, for
     # responses Y with covariance Σ. Its other fields are NaN or empty
@@ -105,11 +86,7 @@ class Screening(NamedTuple):
     def of(
         cls, problem: Problem, relevance: Array, products: DictionaryProducts | None = None
     ) -> Screening:
-        """Return the evaluation of all columns of a problem.
-
-        `relevance` are the relevances, and `products` those of the dictionary if they are known
-        already.
-        """
+        """Return the evaluation of all columns of a problem."""
         squares, known = DictionaryProducts.of(problem) if products is None else products
         xp, noise, responses = namespace(relevance), problem.noise, problem.responses
         active = np.flatnonzero(to_numpy(relevance))
@@ -187,11 +164,7 @@ def _refined(
 def _exact_fit(
     problem: Problem, marginal: Marginal, start: Array, products: GroupProducts | None = None
 ) -> tuple[Array, np.ndarray[Any, Any], State | None]:
-    """Return the result of `coarse_fit`, with all columns evaluated by a factor of the covariance.
-
-    The covariance is that of a response. Columns may be in groups, which are evaluated by
-    `products` if they are given.
-    """
+    """Return `coarse_fit` with all columns evaluated by a factor of the covariance."""
     state = evaluate_screened(problem, start, products)
     index = working_set(state, marginal)
     if not index.size:
@@ -209,11 +182,9 @@ def continuation(
 ) -> State:  # fmt: skip
     """Return a state from which to minimise the full energy, found at decreasing noise variances.
 
-    A large noise variance smooths it: the covariance of a response is nearly a multiple of the
-    identity, columns hardly interact, and those that explain most enter first. Each stage is solved
-    to low accuracy from the one before. For a tiny noise variance this ends at lower energies than
-    a direct descent, and it avoids the ill-conditioned covariance of a poor start. `grouped` are
-    the products by which groups of columns are evaluated, if there are any.
+    A large γ smooths the energy: columns hardly interact, and those that explain most enter first.
+    For a tiny γ this ends lower than a direct descent, and avoids the ill-conditioned Σ of a poor
+    start.
     """
     relevance, stages = empty_start(problem), noise_stages(scalar(problem.noise))
     products: DictionaryProducts | GroupProducts | None = grouped

@@ -1,11 +1,8 @@
 """Solvers that find the relevances at which an energy is minimal, in one table by name.
 
-The relevances are the prior variances of the coefficients, and an energy is a loss as a function of
-them; the full energy is that of the VAE with full posterior covariance. If the full energy has a
-single minimum, all its solvers end there; otherwise solvers may end at different minima. The table
-shows the energy per response above the lowest of all solvers (median, largest) for ten problems a
-line with d = 100 rows, κ = 200 columns, n responses of rank 3, r relevant columns and noise of
-20 dB:
+If the full energy has several minima, solvers may end at different ones. The table shows the energy
+per response above the lowest of all solvers (median, largest) for ten problems a line with d = 100
+rows, κ = 200 columns, n responses of rank 3, r relevant columns and noise of 20 dB:
 
 =====  ==========  =======  =======  =========  =======  ==========
 n      r           auto     mm       em         mackay   coordinate
@@ -51,62 +48,44 @@ from lucidae.sparsity.working_set import best_change, solve_working_set
 from lucidae.validation import check_choice
 
 BASIN = 1e-2
-"""Distance to stationarity at which the updates stop and Newton steps take over.
-
-The updates have then chosen the basin of attraction of one minimum, and Newton steps find it."""
+"""Distance to stationarity at which a basin is chosen and Newton steps take over."""
 
 BASIN_LIMIT = {"mm": 30, "mackay": 15, "em": 300}
-"""Largest number of updates, for each update rule, before Newton steps take over.
-
-More updates did not end at a lower energy."""
+"""Largest number of updates before Newton steps; more did not end at a lower energy."""
 
 FEW_RESPONSES = 2
-"""Largest number of responses for which "auto" uses expectation–maximisation (EM).
-
-The energy (loss) then has many minima, and EM finds lower ones."""
+"""Largest number of responses for which "auto" uses EM, which then finds lower minima."""
 
 EM_PER_COLUMN = 15
-"""For few responses, "auto" makes this many EM steps times the ratio of columns to rows.
-
-EM is expectation–maximisation. There are at least 30 and at most 100 steps."""
+"""For few responses, "auto" makes this many EM steps times the ratio of columns to rows."""
 
 SMALL = 200_000
 """Largest number of entries of a dictionary for which "auto" updates all columns in every step."""
 
 CROWDED = 0.6
-"""Effective number of parameters per row above which "auto" compares several solvers.
-
-The energy then has many minima, and a single solver may have stopped in a poor one."""
+"""Effective parameters per row above which "auto" compares solvers: minima are many."""
 
 FEW_FOR_GROUPS = 5
 CROWDED_GROUPS = 0.3
 """Limits within which "auto" starts only once if every group of columns has its own covariance.
 
-With at most `FEW_FOR_GROUPS` responses, or with more effective parameters than `CROWDED_GROUPS`
-times the number of rows, it compares two starts. Among 66 problems with more responses and fewer
-parameters, the second start never ended at a lower energy."""
+Among 66 problems with more responses than `FEW_FOR_GROUPS` and fewer parameters per row than
+`CROWDED_GROUPS`, the second start never ended at a lower energy."""
 
 WIDE = 8
-"""Number of columns per row above which coordinate moves are cheaper than updates of all columns.
-
-Most relevances are then zero and never move."""
+"""Columns per row above which coordinate moves are cheaper: most relevances never move."""
 
 EQUAL = 1e-9
-"""Relative difference of energies (losses) up to which they count as equal."""
+"""Relative difference of energies up to which they count as equal."""
 
 NOISE_FREE = 1e-6
 """Noise variance, relative to the mean square response, below which data count as noise-free."""
 
 NEGLIGIBLE = 1e-14
-"""Relevance, relative to the noise variance, below which a column is dropped from the updates.
-
-It no longer changes the covariance of a response in float64."""
+"""Relevance over γ below which a column no longer changes Σ in float64 and is dropped."""
 
 LIFT = 1e-2
-"""Smallest relevance from which updates start, relative to that of `flat_start`.
-
-Smaller ones among the relevances that are given as a start are raised to it, because updates cannot
-change a relevance (prior variance) of zero."""
+"""Smallest relevance from which updates start, relative to that of `flat_start`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +104,7 @@ Minimise: TypeAlias = Callable[[Problem, Energy, Array | None, Limits], Solution
 class Solver:
     """A method that minimises an energy, and the property of the energy that it needs."""
 
-    # called with the problem, the energy, the relevances (prior variances) to start from (or None)
+    # called with the problem, the energy, the relevances to start from (or None)
     # and the `Limits`; returns a `Solution`
     minimise: Minimise
     # called with an energy; returns whether the method can minimise it
@@ -154,11 +133,7 @@ def solve(
 def _solve_group_covariances(
     problem: Problem, objective: GroupCovariance, method: str, start: Array | None, limits: Limits
 ) -> Solution[State]:
-    """Minimise the energy with a covariance of its own for every group of columns.
-
-    For a small problem that probably has several minima "auto" starts twice, and returns the result
-    with the lower energy.
-    """
+    """Minimise the energy with a covariance for every group; twice if minima are probably many."""
 
     def solved_by(name: str) -> Solution[State]:
         return solve_groups(
@@ -178,12 +153,7 @@ def _solve_group_covariances(
 def fitted_parameters(
     problem: Problem, objective: Energy, *, start: Array | None, tolerance: float, limit: int
 ) -> tuple[Solution[Any], Array]:
-    """Minimise an energy and return what was fitted, without the state of all columns.
-
-    The arguments are those of `solve`. The first result tells how the minimisation ended, and the
-    second contains the parameters of the energy (see `Energy.parameters`): relevances (prior
-    variances of the columns) or covariances of groups.
-    """
+    """Minimise an energy and return what was fitted, without the state of all columns."""
     if not isinstance(objective, GroupCovariance) or (start is None and is_small(problem)):
         solution = solve(problem, objective, start=start, tolerance=tolerance, limit=limit)
         return solution, objective.parameters(solution.value)
@@ -194,10 +164,9 @@ def fitted_parameters(
 
 
 def advice_on(solution: Solution[State]) -> str:
-    """Return a text that says how a minimisation ended and what the user can do.
+    """Return how a minimisation ended and what the user can do.
 
-    If it ended without progress, the text mentions the noise variance: one that is far below that
-    of the data makes the covariance of a response nearly singular.
+    A noise variance far below that of the data makes Σ nearly singular.
     """
     if solution.status is not Status.STALLED:
         return solution.advice
@@ -238,26 +207,17 @@ def is_small(problem: Problem) -> bool:
 
 
 def em_steps(problem: Problem) -> int:
-    """Return how many steps of expectation–maximisation ``solver="auto"`` makes.
-
-    It makes them if there are one or two responses. The number is from 30 to 100.
-    """
+    """Return how many EM steps ``solver="auto"`` makes for one or two responses: 30 to 100."""
     return min(max(EM_PER_COLUMN * problem.columns // problem.rows, 30), 100)
 
 
 def basin_limit(objective: Energy, rule: str) -> int:
-    """Return the largest number of updates by `rule` before Newton steps take over.
-
-    The updates choose a basin of attraction of the energy; Newton steps find its minimum.
-    """
+    """Return the largest number of updates by `rule` before Newton steps take over."""
     return max(BASIN_LIMIT.values()) if objective.patient else BASIN_LIMIT[rule]
 
 
 class PrunedState(NamedTuple):
-    """A state restricted to the columns that are still updated, and the indices of the columns.
-
-    The other columns have negligible relevances.
-    """
+    """A state restricted to the columns that are still updated, and the indices of the columns."""
 
     state: State
     columns: np.ndarray[Any, Any]
@@ -304,29 +264,20 @@ def repeat_update(
 
 
 def _with_learned_noise(state: State, objective: Energy) -> Problem:
-    """Return the problem of a state with its noise variance updated.
-
-    The update is one step of expectation–maximisation.
-    """
+    """Return the problem of a state with its noise variance updated."""
     noise = learned_noise(state, objective.degrees_of_freedom(state))
     return state.problem._replace(noise=noise)
 
 
 def _noise_distance(state: State, objective: Energy) -> float:
-    """Return the relative change of the noise variance in its next update.
-
-    The update is one step of expectation–maximisation.
-    """
+    """Return the relative change of the noise variance in its next update."""
     return abs(scalar(_with_learned_noise(state, objective).noise / state.noise) - 1.0)
 
 
 def _dropped(
     pruned: PrunedState, problem: Problem, relevance: Array
 ) -> tuple[PrunedState, Problem, Array]:
-    """Return the arguments without the columns that have negligible relevances.
-
-    The arguments are returned unchanged if fewer than a tenth of the columns are negligible.
-    """
+    """Return the arguments without the columns that have negligible relevances."""
     # A column whose relevance still grows (Q > z) is not dropped however small it is.
     state = pruned.state
     negligible = (relevance <= NEGLIGIBLE * state.noise) & (state.alignment <= state.curvature)
@@ -363,11 +314,7 @@ def with_value(solution: Solution[Any], value: State) -> Solution[State]:
 
 
 def lifted(problem: Problem, start: Array | None, groups: Groups | None = None) -> Array | None:
-    """Return the relevances `start`, with those that are too small replaced by a small number.
-
-    The relevance of a column is the prior variance of its coefficients; the updates cannot change
-    one that is zero. If `start` is None, return None.
-    """
+    """Return the relevances `start`, raised to a small number: updates cannot change zeros."""
     if start is None:
         return None
     return namespace(start).maximum(start, LIFT * flat_start(problem, groups))
@@ -377,11 +324,7 @@ def _solve_by_updates(
     rule: str, problem: Problem, objective: Energy, start: Array | None, limits: Limits,
     updates: int | None = None,
 ) -> Solution[State]:  # fmt: skip
-    """Repeat an update of the relevances; then take Newton steps if the energy allows them.
-
-    `updates` is the largest number of updates before the Newton steps; by default the function
-    `basin_limit` gives it.
-    """
+    """Repeat an update of the relevances; then take Newton steps if the energy allows them."""
     marginal = objective.marginal
     tolerance, steps = limits.tolerance, limits.steps
     if marginal is not None:
@@ -408,11 +351,7 @@ def _finish(basin: Solution[State], marginal: Marginal, limits: Limits) -> Solut
 def _descend(
     start: State, marginal: Marginal, limits: Limits, products: GroupProducts | None = None
 ) -> Solution[State]:
-    """Minimise the energy by sweeps over working sets of columns, from the state `start`.
-
-    A sweep makes coordinate moves and Newton steps, see `solve_working_set`. If all groups of
-    columns are evaluated by `products`, the end is confirmed without them.
-    """
+    """Minimise the energy by sweeps over working sets of columns, from the state `start`."""
 
     def solved(state: State, steps: int, used: GroupProducts | None = None) -> Solution[State]:
         return solve_working_set(
@@ -427,12 +366,10 @@ def _descend(
 
 
 def without_vanishing(state: State, marginal: Marginal) -> State:
-    """Return the state, of one or several problems, with relevances that tend to zero set to zero.
+    """Return the state with relevances that tend to zero set to zero.
 
-    A relevance far below the noise variance is set to zero if the energy falls as it shrinks. If
-    the minimum of the energy in one relevance is known in closed form (Wipf 2023, Theorem 4.4), so
-    is every relevance whose minimiser, with the others fixed, is zero, but only if this does not
-    raise the energy.
+    These are relevances far below γ if the energy falls as they shrink and, with exact coordinates,
+    those whose minimiser is zero, if this does not raise the energy.
     """
     xp = namespace(state.relevance)
     falling = marginal.gradient(state) > 0
@@ -457,10 +394,7 @@ def without_vanishing(state: State, marginal: Marginal) -> State:
 def _solve_by_coordinates(
     problem: Problem, objective: Energy, start: Array | None, limits: Limits
 ) -> Solution[State]:
-    """Minimise the energy by coordinate moves and Newton steps on a working set of columns.
-
-    Without given relevances, the start is found at a decreasing sequence of noise variances.
-    """
+    """Minimise the energy by coordinate moves and Newton steps on a working set of columns."""
     marginal = _marginal(objective)
     products = GroupProducts.of(problem, marginal.groups)
     if start is None:
@@ -471,10 +405,7 @@ def _solve_by_coordinates(
 
 
 def _marginal(objective: Energy) -> Marginal:
-    """Return the energy as a data term plus a log-volume; raise an error if it has no such form.
-
-    The log-volume is the term that does not depend on the responses.
-    """
+    """Return the energy as a data term plus a log-volume; raise an error if it has no such form."""
     if objective.marginal is None:
         raise ValueError(
             f"The energy {type(objective).__name__} has exact_coordinates=True but its marginal is "
@@ -489,8 +420,7 @@ def _solve_auto(
 ) -> Solution[State]:
     """Minimise the energy by the method that suits the problem.
 
-    If the energy probably has many minima, run further methods and return the result with the
-    lowest energy. It probably has if the result uses many columns, or if columns are in groups.
+    If the energy probably has many minima, further methods run, and the lowest result is returned.
     """
     if not objective.exact_coordinates:
         updates = max(BASIN_LIMIT.values())
@@ -514,10 +444,7 @@ def _solve_auto(
 
 
 def methods_for(problem: Problem) -> tuple[str, ...]:
-    """Return the name of the solver that suits a problem, and those of others to compare it with.
-
-    The others are run only if the energy probably has many minima.
-    """
+    """Return the solver that suits a problem, and others to compare it with."""
     if not is_small(problem):
         return ("coordinate",)
     if problem.responses.shape[-1] <= FEW_RESPONSES:

@@ -1,9 +1,4 @@
-"""Rows of a sparse dictionary with their responses: centring, weights, distinct rows, subsets.
-
-`SparseRows` has the methods of `Rows`. Its dictionary is a CSR matrix; centring it would fill all
-its zeros, so the means of the columns are stored beside it. Results agree with those of the same
-rows as a dense array up to rounding errors.
-"""
+"""Rows of a sparse dictionary: `Rows` with the means of columns beside a CSR matrix."""
 
 from __future__ import annotations
 
@@ -38,20 +33,14 @@ def rows_of(X: Any, responses: Array, weights: Array | None, intercept: bool) ->
 
 
 def distinct_rows(given: Rows) -> Rows:
-    """Return the distinct rows of positive weight, sorted, with the total weight of each.
-
-    Results of a fit then do not depend on the order of the rows.
-    """
+    """Return the distinct rows of positive weight, sorted, with the total weight of each."""
     if isinstance(given, SparseRows):
         return _distinct_sparse(given)
     return canonical(given.dictionary, given.responses, given.frequencies, given.intercept)
 
 
 class RowSubset(NamedTuple):
-    """Some rows of a CSR matrix, which are copied only while they are needed.
-
-    The folds of a cross-validation would otherwise hold several copies of the dictionary.
-    """
+    """Some rows of a CSR matrix, copied only while they are needed, so that folds share memory."""
 
     matrix: Any
     index: Any
@@ -68,11 +57,7 @@ class RowSubset(NamedTuple):
 
 
 class SparseRows(Rows):
-    """Rows of a sparse dictionary with their responses and weights; see `Rows`.
-
-    The dictionary is a CSR matrix with sorted indices and without explicit zeros, or a `RowSubset`
-    of one.
-    """
+    """Rows of a sparse dictionary with their responses and weights; see `Rows`."""
 
     @property
     def matrix(self) -> Any:
@@ -136,18 +121,12 @@ class SparseRows(Rows):
         return SparseRows(subset, self.responses[chosen], self.weights[chosen], self.intercept)
 
     def columns(self, index: Any) -> Array:
-        """Return the columns of the dictionary with the integer indices `index` as a dense array.
-
-        They are neither centred nor weighted.
-        """
+        """Return the columns `index` as a dense array, neither centred nor weighted."""
         return self.matrix[:, index].toarray()
 
 
 def _mean_of_differences(A: Any, center: Any, shares: Any) -> Any:
-    """Return the weighted mean of A − `center` over the rows of A; `shares` are the weights.
-
-    Its rounding errors are relative to these differences, not to the entries of A.
-    """
+    """Return the weighted mean of A − `center`, accurate for these differences."""
     row = np.repeat(shares, np.diff(A.indptr))
     inside = np.bincount(A.indices, row * (A.data - center[A.indices]), minlength=A.shape[1])
     present = np.bincount(A.indices, row, minlength=A.shape[1])
@@ -161,10 +140,7 @@ def _filled(A: Any) -> Any:
 
 
 def _distinct_sparse(given: SparseRows) -> SparseRows:
-    """Return the distinct rows of positive weight, sorted as `canonical` sorts dense rows.
-
-    Each has the total weight of the rows that are equal to it.
-    """
+    """Return the distinct rows of positive weight, sorted as `canonical` sorts dense rows."""
     frequencies = to_numpy(given.weights)
     matrix = given.matrix
     keys = _row_keys(matrix, given.responses)
@@ -184,10 +160,9 @@ def _distinct_sparse(given: SparseRows) -> SparseRows:
 def _row_keys(A: Any, responses: Array) -> list[bytes]:
     """Return byte strings that sort as `canonical` sorts the dense rows [responses | A].
 
-    At the first entry in which two rows differ, one of them has a zero or both have a value. So
-    each entry of a row is written as its sign, its index and its value: a negative entry comes
-    before the end of the row (all further entries are zero), and a positive one after it. Among
-    negative entries an earlier one makes the row smaller, among positive ones it makes it larger.
+    Each entry is written as its sign, index and value: a negative one comes before the end of the
+    row (further zeros), a positive one after it. Among negative entries an earlier one makes the
+    row smaller, among positive ones larger.
     """
     entry = np.dtype([("sign", "u1"), ("index", ">u8"), ("value", ">u8")])
     begins = sortable(np.concatenate([row_sizes(responses), to_numpy(responses) + 0.0], axis=1))

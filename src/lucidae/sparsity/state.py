@@ -1,9 +1,8 @@
-"""The state of a sparse problem: quantities that follow from one factorisation of the covariance.
+"""The state of a sparse problem: quantities that follow from one factorisation Σ = LLᵀ.
 
-Σ = ΦWΦᵀ + γI is the covariance of a response, with the dictionary Φ, the relevances W (prior
-variances of the coefficients) and the noise variance γ. `evaluate` and `evaluate_fit` are the only
-functions of the solvers that factorise Σ. Coordinate moves, Newton steps, updates and the test of
-significance all use the state that they return.
+The *curvature* of a column is z = φᵀΣ⁻¹φ and its *alignment* Q = ‖φᵀΣ⁻¹X‖²/n, the derivatives of
+log|Σ| and, with the opposite sign, of the data term in its relevance. *Whitened* columns are L⁻¹φ,
+and the *loading* is ΦᵀΣ⁻¹Y. Only `evaluate` and `evaluate_fit` factorise Σ.
 """
 
 from __future__ import annotations
@@ -42,18 +41,11 @@ from lucidae.sparsity.groups import Groups
 from lucidae.sparsity.problem import Problem, covariance, root_by_qr
 
 CANCELLING = 1e-5
-"""Noise variance below which curvatures of sparse columns are not sums over pairs of entries.
-
-It is relative to the mean square response. In these sums numbers of the size of the inverse noise
-variance cancel."""
+"""Noise variance, over the mean square response, below which sums over pairs cancel."""
 
 
 class Factor(NamedTuple):
-    """A Cholesky factorisation Σ = LLᵀ of the covariance Σ of a response.
-
-    The fields are L⁻¹, the product L⁻¹Y with the responses Y of the problem in normalised units,
-    and log|Σ|.
-    """
+    """A Cholesky factorisation Σ = LLᵀ: L⁻¹, L⁻¹Y and log|Σ|."""
 
     inverse: Array
     responses: Array
@@ -63,11 +55,8 @@ class Factor(NamedTuple):
 class State(NamedTuple):
     """A problem with relevances, and the quantities that follow from them (Wipf 2023, eq. 18).
 
-    Φ is the dictionary with d rows and κ columns φⱼ, X are the n responses and Y is a matrix with p
-    columns and YYᵀ = XXᵀ/n. W is the diagonal matrix of the relevances, γ the noise variance and Σ
-    = ΦWΦᵀ + γI = LLᵀ the covariance of a response. With several problems every field has one more
-    leading axis. The last four fields have shape (0, 0) if they are not stored: the updates do not
-    need them, and problems on an accelerator would copy them in every step.
+    Y has p columns and YYᵀ = XXᵀ/n. With several problems every field has one more leading axis.
+    The last four fields have shape (0, 0) if they are not stored.
     """
 
     dictionary: Dictionary  # the fields of `Problem`
@@ -75,7 +64,7 @@ class State(NamedTuple):
     noise: Array
     outside: Array
     spare: Array
-    relevance: Array  # (κ,): the relevances, prior variances of the coefficients of each column
+    relevance: Array  # (κ,): the relevances
     curvature: Array  # (κ,): φⱼᵀΣ⁻¹φⱼ for each column
     alignment: Array  # (κ,): ‖φⱼᵀΣ⁻¹X‖²/n for each column
     fit: Array  # (): the data term tr(XXᵀΣ⁻¹)/n, and log|Σ|
@@ -100,42 +89,27 @@ class State(NamedTuple):
 
     @property
     def energy_of_fit(self) -> Array:
-        """Data term of the energy, including responses outside the span of the dictionary.
-
-        It is tr(XXᵀΣ⁻¹)/n for n responses X with covariance Σ.
-        """
+        """Data term tr(XXᵀΣ⁻¹)/n, including responses outside the span of the dictionary."""
         return self.fit + self.outside / self.noise
 
     @property
     def residual(self) -> Array:
-        """Squared residual ‖X − ΦU‖²/n of the posterior mean U, divided by the number of responses.
+        """Squared residual ‖X − ΦU‖²/n of the posterior mean U.
 
-        Φ is the dictionary and X are the n responses. Since X − ΦU = γΣ⁻¹X, with the noise variance
-        γ and the covariance Σ of a response, it is γ² tr(XXᵀΣ⁻²)/n. With Σ⁻¹ = Σ⁻¹ΣΣ⁻¹ = γΣ⁻² +
-        Σ⁻¹ΦWΦᵀΣ⁻¹ this is γ times the difference of the data term tr(XXᵀΣ⁻¹)/n and the sum of all
-        wⱼQⱼ. Here W are the relevances wⱼ, and Qⱼ = ‖φⱼᵀΣ⁻¹X‖²/n are the alignments of the columns
-        φⱼ.
+        X − ΦU = γΣ⁻¹X and Σ⁻¹ = γΣ⁻² + Σ⁻¹ΦWΦᵀΣ⁻¹, so it is γ² tr(XXᵀΣ⁻²)/n = γ(tr(XXᵀΣ⁻¹)/n − Σⱼ
+        wⱼQⱼ).
         """
         explained = namespace(self.relevance).sum(self.relevance * self.alignment, axis=-1)
         return self.noise * (self.fit - explained) + self.outside
 
     @property
     def power(self) -> Array:
-        """Mean square, taken over all responses, of each column's coefficients.
-
-        It is the squared relevance of the column φ times its alignment ‖φᵀΣ⁻¹X‖²/n, for n responses
-        X with covariance Σ.
-        """
+        """Mean squares w²Q of each column's coefficients over the responses."""
         return self.relevance**2 * self.alignment
 
     @property
     def used(self) -> Array:
-        """Effective number of parameters: the sum of the relevances times the curvatures.
-
-        It is tr(ΦWΦᵀΣ⁻¹) for the dictionary Φ, the relevances W and the covariance Σ of a response.
-        The relevance of a column φ is the prior variance of its coefficients, its curvature is
-        φᵀΣ⁻¹φ.
-        """
+        """Effective number of parameters Σⱼ wⱼzⱼ = tr(ΦWΦᵀΣ⁻¹)."""
         return namespace(self.relevance).sum(self.relevance * self.curvature, axis=-1)
 
     @property
@@ -149,20 +123,12 @@ class State(NamedTuple):
         return self._replace(inverse=nothing, whitened_responses=nothing)
 
     def compact(self) -> State:
-        """Return the state with `inverse`, `whitened_responses`, `whitened` and `loading` emptied.
-
-        This saves memory; `evaluate` computes them again.
-        """
+        """Return the state without the four fields of matrices, which saves memory."""
         nothing = _not_stored(self.relevance)
         return self.without_factor()._replace(whitened=nothing, loading=nothing)
 
     def take(self, index: Any) -> State:
-        """Return the state restricted to the columns `index`; all others must have relevance zero.
-
-        The state must be that of one problem. Its fields `whitened` and `loading`, products of the
-        dictionary with the inverse covariance of a response, are computed for these columns if they
-        are not stored. The columns of the result are dense.
-        """
+        """Return the state restricted to the columns `index`; all others must be inactive."""
         xp = namespace(self.relevance)
         chosen = xp.asarray(index, device=device(self.relevance))
         vectors = ("relevance", "curvature", "alignment")
@@ -185,10 +151,9 @@ class State(NamedTuple):
 
 
 def factorise(problem: Problem, relevance: Array) -> tuple[Array, Array]:
-    """Return the Cholesky factor of the covariance of a response, and its log-determinant.
+    """Return the Cholesky factor of Σ, and its log-determinant.
 
-    If rounding errors make the covariance indefinite, the factor of a single problem is computed by
-    QR decomposition instead; among several problems, the factor of that problem is NaN.
+    If rounding makes Σ indefinite, QR serves a single problem; among several its factor is NaN.
     """
     xp = namespace(problem.noise)
     dictionary, weights = _active_columns(problem, relevance)
@@ -213,10 +178,7 @@ def _all_dense(dictionary: Dictionary) -> Array:
 
 
 def _active_columns(problem: Problem, relevance: Array) -> tuple[Dictionary, Array]:
-    """Return the columns, with their relevances, from which the covariance is computed.
-
-    These are the columns of positive relevance if there are few of them, otherwise all columns.
-    """
+    """Return the active columns, with their relevances, if they are few, otherwise all columns."""
     if relevance.ndim > 1 or problem.columns <= problem.rows:
         return problem.dictionary, relevance
     active = np.flatnonzero(to_numpy(relevance))
@@ -230,10 +192,7 @@ def _active_columns(problem: Problem, relevance: Array) -> tuple[Dictionary, Arr
 def evaluate(
     problem: Problem, relevance: Array, *, factor: Factor | None = None, columns: bool = False
 ) -> State:
-    """Return the state of a problem at given relevances.
-
-    The cost is one Cholesky factorisation and one product with the dictionary.
-    """
+    """Return the state at given relevances: one Cholesky factorisation, one product with Φ."""
     factor = factor_of(problem, relevance) if factor is None else factor
     nothing = _not_stored(relevance)
     if is_sparse(problem.dictionary):
@@ -271,23 +230,16 @@ def _precise(factor: Factor) -> Array:
 
 
 def _curvature(problem: Problem, factor: Factor) -> Array:
-    """Return φᵀΣ⁻¹φ for all columns φ of a sparse dictionary; Σ is the covariance of a response.
-
-    It is ‖L⁻¹φ‖² with Σ = LLᵀ, and only if the noise variance is not small, the faster sum over
-    pairs of entries of φ.
-    """
+    """Return the curvatures of sparse columns: ‖L⁻¹φ‖², or sums over pairs unless γ is small."""
     if float(problem.noise) < CANCELLING:
         return norms_after(problem.dictionary, factor.inverse)
     return quadratic_forms(problem.dictionary, factor.inverse)
 
 
 def evaluate_fit(problem: Problem, relevance: Array) -> State:
-    """Return the state of a problem at given relevances, with curvatures that are NaN.
+    """Return the state with curvatures NaN, for energies that do not need them.
 
-    This takes less time than `evaluate` and suffices for energies whose update and distance to
-    stationarity do not depend on the curvatures φᵀΣ⁻¹φ of the columns φ, with the covariance Σ of a
-    response. Two triangular systems are solved for the responses, instead of inverting the Cholesky
-    factor.
+    Two triangular systems are solved for the responses, instead of inverting the Cholesky factor.
     """
     xp = namespace(problem.noise)
     lower, log_determinant = factorise(problem, relevance)
@@ -307,11 +259,7 @@ def evaluate_fit(problem: Problem, relevance: Array) -> State:
 
 
 def evaluate_from(state: State, relevance: Array) -> State:
-    """Return the state at the relevances `relevance`, with `whitened` and `loading` stored.
-
-    These two fields are products of the dictionary with the inverse covariance of a response. The
-    factorisation stored in `state` is reused if the relevances are unchanged.
-    """
+    """Return the state at `relevance` with its matrices, by the stored factor if unchanged."""
     unchanged = bool(namespace(relevance).all(relevance == state.relevance))
     if unchanged and state.complete:
         return state
@@ -327,8 +275,7 @@ def _not_stored(relevance: Array) -> Array:
 def flat_start(problem: Problem, groups: Groups | None = None) -> Array:
     """Return equal relevances for which the prior variance of a response is its mean square.
 
-    Columns that are zero get relevance zero, but a zero column of a group has the relevance of its
-    group, which is zero if all its columns are.
+    Zero columns get zero, but a zero column of a group the relevance of its group.
     """
     xp = namespace(problem.noise)
     share = float(problem.rows) / problem.columns
@@ -346,10 +293,7 @@ def empty_start(problem: Problem) -> Array:
 
 
 def positive(values: Array) -> Array:
-    """Return `values` with entries that are not positive replaced by one.
-
-    Used as divisors of zero columns, they then give zero instead of NaN.
-    """
+    """Return `values` with entries that are not positive replaced by one, as divisors."""
     xp = namespace(values)
     return xp.where(values > 0, values, xp.ones_like(values))
 
@@ -357,14 +301,10 @@ def positive(values: Array) -> Array:
 def complementarity(
     relevance: Array, alignment: Array, pressure: Array, groups: Groups | None = None
 ) -> Array:
-    """Return the distance of relevances to the optimality (KKT) conditions, a dimensionless number.
+    """Return the distance to the KKT conditions Q = z if w > 0 and Q ≤ z if w = 0.
 
-    The relevance of a column is the prior variance of its coefficients, and the energy is the sum
-    of a data term and a log-volume, which does not depend on the responses. Let w be the relevance
-    of a column, Q its alignment (minus the derivative of the data term) and z its pressure (the
-    derivative of the log-volume). The conditions are Q = z if w > 0, and Q ≤ z if w = 0. The
-    distance is the largest of w|Q − z| and (Q − z)/z over all columns, and zero exactly if the
-    conditions hold. For a group of columns, Q and z are sums over the group.
+    It is the largest of w|Q − z| and (Q − z)/z over all columns, with the derivative z of the
+    log-volume; for a group Q and z are sums.
     """
     xp = namespace(relevance)
     if groups is not None:

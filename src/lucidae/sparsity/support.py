@@ -1,8 +1,6 @@
 """Test of significance of each column, by the likelihood that it adds.
 
-At the optimum about half of the columns that are pure noise have a small positive relevance (prior
-variance of the coefficients). A positive relevance alone therefore does not make a column part of
-the support.
+At the optimum about half of the columns that are pure noise have a small positive relevance.
 """
 
 from __future__ import annotations
@@ -26,11 +24,9 @@ from lucidae.sparsity.state import State, evaluate_from, positive
 def leave_one_out(state: State) -> tuple[Array, Array]:
     """Return the sparsity sⱼ and the squared quality qⱼ² of each column (Tipping & Faul 2003).
 
-    They are the curvature zⱼ = φⱼᵀΣ⁻¹φⱼ and the alignment Qⱼ = ‖φⱼᵀΣ⁻¹X‖²/n of the column φⱼ with
-    relevance wⱼ, for n responses X, after the column is left out of their covariance Σ. Then Σ₋ⱼ =
-    Σ − wⱼφⱼφⱼᵀ, and by Sherman–Morrison φⱼᵀΣ₋ⱼ⁻¹ = φⱼᵀΣ⁻¹/(1 − wⱼzⱼ). So sⱼ = zⱼ/(1 − wⱼzⱼ) and qⱼ²
-    = Qⱼ/(1 − wⱼzⱼ)². The divisor 1 − wⱼzⱼ is the posterior variance of the column's latent, whose
-    prior variance is 1; it is kept above zero in spite of rounding.
+    These are zⱼ and Qⱼ after the column is left out of Σ: by Sherman–Morrison sⱼ = zⱼ/(1 − wⱼzⱼ)
+    and qⱼ² = Qⱼ/(1 − wⱼzⱼ)². The divisor, the posterior variance of the column's latent, is kept
+    above zero.
     """
     xp = namespace(state.relevance)
     variance = 1.0 - state.relevance * state.curvature
@@ -41,10 +37,8 @@ def leave_one_out(state: State) -> tuple[Array, Array]:
 def evidence_ratios(state: State, n_responses: int) -> Array:
     """Return twice the log-likelihood that each column adds to a model of all other columns.
 
-    For n responses X it is n(t − 1 − log t) with t = q²/s, where s = φᵀS⁻¹φ is the sparsity and q²
-    = ‖φᵀS⁻¹X‖²/n the squared quality of the column φ; S is the covariance of a response without
-    this column. It is zero if t ≤ 1, since the best relevance of the column is then zero. For
-    complex responses n is twice their number (`Rows.real_responses`).
+    It is n(t − 1 − log t) with t = q²/s (`leave_one_out`), and zero if t ≤ 1, since the best
+    relevance is then zero. Complex responses count twice.
     """
     xp = namespace(state.relevance)
     sparsity, quality = leave_one_out(state)
@@ -54,24 +48,16 @@ def evidence_ratios(state: State, n_responses: int) -> Array:
 
 
 def significance_threshold(significance: float, n_columns: int) -> float:
-    """Return the evidence that a column (or group) must exceed to be significant.
-
-    The evidence is twice the log-likelihood that the column adds. The threshold is the quantile of
-    the χ² distribution with one degree of freedom at one minus the significance divided by the
-    number of columns (or groups).
-    """
+    """Return the quantile of χ²₁ at 1 − significance/count that the evidence must exceed."""
     return float(scipy.special.chdtri(1, significance / n_columns))
 
 
 def significant_columns(
     state: State, n_responses: int, significance: float, objective: Energy, parts: int = 1
 ) -> Any:
-    """Return a Boolean mask of the statistically significant columns.
+    """Return a Boolean mask of the statistically significant columns; groups are tested together.
 
-    A column is significant if twice the log-likelihood that it adds exceeds
-    `significance_threshold`. The columns of a group are tested together. Each complex response
-    counts as two in `n_responses`. `parts` is 2 for complex data, and 1 for real numbers even if
-    their arrays have a complex dtype (`Rows.is_complex`).
+    `parts` is 2 for complex data.
     """
     # Twice the log-likelihood ratio of one parameter is χ²₁ under the null hypothesis (Wilks); the
     # level α/κ per column bounds the probability of any spurious column by α (Bonferroni).
@@ -90,9 +76,7 @@ def significant_columns(
 def group_evidence(state: State, groups: Groups, n_responses: int) -> Any:
     """Return, for each group, twice the log-likelihood that is lost without its columns.
 
-    Let Φ_g be the columns of a group with relevance w, X the n responses with covariance Σ, G =
-    Φ_gᵀΣ⁻¹Φ_g and B = Φ_gᵀΣ⁻¹X/√n. Without the group the energy per response, minus twice the
-    log-likelihood, is larger by log|I − wG| + w tr(Bᵀ(I − wG)⁻¹B).
+    Per response it is log|I − wG| + w tr(Bᵀ(I − wG)⁻¹B) with G = Φ_gᵀΣ⁻¹Φ_g and B = Φ_gᵀΣ⁻¹X/√n.
     """
     state = evaluate_from(state, state.relevance)
     relevance = to_numpy(state.relevance)
@@ -111,11 +95,9 @@ def group_evidence(state: State, groups: Groups, n_responses: int) -> Any:
 def removal_costs(left: Any, moment: Any) -> Any:
     """Return the increase of the energy per response when each of several groups is removed.
 
-    It is log|M| + tr(M⁻¹C), where M is the posterior covariance of the latents of the group, whose
-    prior covariance is the identity, and C is the mean over the responses of xxᵀ for their
-    posterior means x. With one relevance w, M = I − wG and C = wBBᵀ (see `group_evidence`). `left`
-    and `moment` contain the matrices M and C of all groups, of shape (k, m, m). The cost is
-    infinite if M is not positive definite.
+    It is log|M| + tr(M⁻¹C) for the posterior covariance M of the group's latents and the mean C of
+    xxᵀ over their posterior means x, and infinite if M is not positive definite. With one relevance
+    M = I − wG and C = wBBᵀ (`group_evidence`).
     """
     # Σ₋g = Σ − wΦ_gΦ_gᵀ. The determinant lemma gives |Σ₋g| = |Σ||I − wG|, Woodbury's identity
     # Σ₋g⁻¹ = Σ⁻¹ + wΣ⁻¹Φ_g(I − wG)⁻¹Φ_gᵀΣ⁻¹.
@@ -140,24 +122,19 @@ BOUNDARY_WEIGHTS = {
 }
 """For m columns, the weights of the χ² distributions with 0, 1, …, m(m + 1)/2 degrees of freedom.
 
-They are those of the projection of a normal symmetric m × m matrix on the positive semi-definite
-ones. For m = 2 they are (1 − √½)/2 and √2/4; for m = 3 and 4 they were fitted to 10⁶ simulated
-matrices. For m = 1 a single χ² variable is taken, as for columns without groups."""
+They belong to the projection of a normal symmetric matrix on the positive semi-definite ones. For m
+= 2 they are (1 − √½)/2 and √2/4; for m = 3 and 4 they were fitted to 10⁶ simulated matrices."""
 
 
 @lru_cache(maxsize=100)
 def covariance_threshold(significance: float, n_groups: int, size: int, parts: int = 1) -> float:
     """Return the evidence that a group with a covariance of its own must exceed.
 
-    The evidence is twice the log-likelihood that the group adds, with its best covariance of m × m
-    entries, where m = `size` is the number of columns. Under the null hypothesis the covariance is
-    zero, which lies at the boundary of the positive semi-definite matrices. For many responses the
-    evidence is then a mixture of χ² variables with 0 to m(m + 1)/2 degrees of freedom, with the
-    weights of `BOUNDARY_WEIGHTS`. The threshold is the quantile of this mixture at one minus the
-    level, which is the significance divided by the number of groups. For m > 4, and for complex
-    data (`parts` is 2, and there are m² degrees of freedom), the χ² variable with the most degrees
-    of freedom is taken instead, which makes the test conservative. For n responses, simulations
-    (importance sampling) gave these rates of false positives, divided by the level:
+    Without an effect the best m × m covariance lies at the boundary of the positive semi-definite
+    matrices. For many responses twice the log-likelihood is then a mixture of χ² variables with 0
+    to m(m + 1)/2 degrees of freedom and the weights `BOUNDARY_WEIGHTS`. For m > 4, and for complex
+    data (m² degrees of freedom), the last of them alone is taken, which is conservative. For n
+    responses, importance sampling gave these rates of false positives, divided by the level:
 
     ===  =====  ============  ===========  ===========
     m    n      level 0.05    level 1e-3   level 1e-5
@@ -196,11 +173,7 @@ def covariance_threshold(significance: float, n_groups: int, size: int, parts: i
 def _significant_covariances(
     state: PrincipalState, n_responses: int, significance: float, parts: int
 ) -> Any:
-    """Return a Boolean mask of the columns of significant groups.
-
-    Each group has a covariance matrix of its own, as in ``group_covariance="full"``. `parts` is the
-    number of real numbers of an entry of the data.
-    """
+    """Return a Boolean mask of the columns of significant groups."""
     groups = state.groups
     whole = evaluate_from(state, state.relevance)
     relevance = to_numpy(state.relevance)

@@ -1,9 +1,8 @@
 """Proofs that a sparse representation is unique, and the relevances that coefficients imply.
 
-No solver uses this module. Uniqueness is proved either from the mutual coherence of the dictionary,
-which bounds its spark (the smallest number of linearly dependent columns), or by checking all sets
-of columns that could replace the active ones. It is never assumed. The relevance of a column is the
-prior variance of its coefficients.
+Uniqueness is proved from the coherence, which bounds the spark (the smallest number of linearly
+dependent columns), or by checking all sets of columns that could replace the active ones. It is
+never assumed. No solver uses this module.
 """
 
 from __future__ import annotations
@@ -20,15 +19,10 @@ from lucidae.sparsity.evaluation import squares
 BLOCK_COLUMNS = 1024
 
 EXACT = 1e-8
-"""Relative residual below which a fit counts as exact.
-
-It is far above rounding errors and far below the noise of data."""
+"""Relative residual of an exact fit: far above rounding, far below the noise of data."""
 
 MARGIN = 10.0
-"""Reconstructions of the responses count as different if they differ by this times `EXACT`.
-
-Two exact fits differ by at most 2 `EXACT` in their reconstruction, so any factor above 2 is safe.
-"""
+"""Reconstructions differ if they do by this times `EXACT`; exact fits differ by at most 2."""
 
 SUBSETS = 20_000
 """Largest number of subsets of three or more columns that are checked one by one."""
@@ -49,10 +43,7 @@ TOO_MANY = (
 
 
 def coherence(dictionary: Any) -> float:
-    """Return the mutual coherence: the largest absolute cosine between two different columns.
-
-    Zero columns are ignored.
-    """
+    """Return the mutual coherence: the largest absolute cosine of two non-zero columns."""
     given = to_numpy(dictionary)
     unit, _ = unit_columns(given if np.iscomplexobj(given) else given.astype(np.float64))
     largest = 0.0
@@ -72,30 +63,25 @@ def unit_columns(columns: Any) -> tuple[Any, Any]:
 
 
 def spark_bound(mutual_coherence: float, rows: int = 0) -> float:
-    """Return a lower bound on the spark of a dictionary with the given mutual coherence.
+    """Return 1 + 1/μ, a lower bound on the spark for the coherence μ (Donoho & Elad 2003).
 
-    The spark is the smallest number of linearly dependent columns. The bound is 1 + 1/μ for the
-    coherence μ (Donoho & Elad 2003). If `rows` is given, μ is first raised by a bound on the
-    rounding error of an inner product of so many terms.
+    If `rows` is given, μ is first raised by the rounding error of an inner product of so many
+    terms.
     """
     raised = mutual_coherence + 2.0 * (rows + 2) * np.finfo(float).eps if rows else mutual_coherence
     return 1.0 + 1.0 / raised if raised > 0 else float("inf")
 
 
 def uniqueness_bound(spark: float, rank: int) -> float:
-    """Return the number of columns below which an exact representation is the only sparsest one.
+    """Return (spark − 1 + rank)/2 (Chen & Huo 2006, Theorem 2.4).
 
-    It is (spark − 1 + rank)/2 for the rank of the responses and the spark of the dictionary, the
-    smallest number of linearly dependent columns (Chen & Huo 2006, Theorem 2.4).
+    An exact representation by fewer columns is the only sparsest one.
     """
     return (spark - 1.0 + rank) / 2.0
 
 
 def row_scale_ratios(norms: Any) -> Any:
-    """Return the ratio of each non-zero row norm to the next larger one, largest norms first.
-
-    The norms are those of the coefficient rows in Wipf 2023, Theorem 4.1.
-    """
+    """Return the ratio of each non-zero row norm to the next larger (Wipf 2023, Theorem 4.1)."""
     positive_norms = np.sort(to_numpy(norms)[to_numpy(norms) > 0])[::-1]
     return positive_norms[1:] / positive_norms[:-1]
 
@@ -103,10 +89,8 @@ def row_scale_ratios(norms: Any) -> Any:
 def implied_relevance(dictionary: Any, responses: Any, rows: Any, noise: float) -> Any:
     """Return the relevances for which given coefficients are the posterior mean.
 
-    Let Φ be the dictionary with columns φⱼ, X the responses, γ the noise variance, Σ the covariance
-    of a response and U, with rows uⱼ, the coefficients `rows`. A posterior mean satisfies
-    X − ΦU = γΣ⁻¹X and uⱼ = wⱼφⱼᵀΣ⁻¹X, so the relevances are wⱼ = γ‖uⱼ‖/‖φⱼᵀ(X − ΦU)‖. They are
-    infinite if φⱼᵀ(X − ΦU) vanishes and uⱼ does not; then U is not a posterior mean.
+    A posterior mean U satisfies X − ΦU = γΣ⁻¹X and uⱼ = wⱼφⱼᵀΣ⁻¹X, so wⱼ = γ‖uⱼ‖/‖φⱼᵀ(X − ΦU)‖. It
+    is infinite if only the divisor vanishes; then U is not a posterior mean.
     """
     slopes = dictionary.conj().T @ (responses - dictionary @ rows)
     lengths, norms = np.linalg.norm(slopes, axis=1), np.linalg.norm(rows, axis=1)
@@ -151,14 +135,12 @@ def _by_projection(
 ) -> Position:
     """Try to prove that no other set of as few columns represents the responses.
 
-    The proof uses the parts of the columns that are orthogonal to the responses. Let S be the s
-    columns of the representation, X the responses of rank r, and T another set of at most s columns
-    whose span contains the range of X. Orthogonal to this range, the columns of T span at most s −
-    r dimensions, so that any s − r + 1 of them are linearly dependent there. Hence no such T exists
-    if all subsets of s − r + 1 columns that are not contained in S are linearly independent after
-    the range of X is projected out. For representations with a relative residual up to `EXACT`, the
-    smallest singular value of such a subset of T is at most EXACT √s ‖X‖/σ_r(X), where σ_r(X) is
-    the r-th singular value of X; this is below `least`.
+    Let S be the s columns in use, X of rank r, and T another set of at most s columns whose span
+    contains the range of X. Orthogonal to this range, T spans at most s − r dimensions, so that any
+    s − r + 1 of its columns are dependent there. Hence no such T exists if all sets of s − r + 1
+    columns that are not contained in S are independent after the range is projected out. For
+    residuals up to `EXACT`, the smallest singular value of such a set of T is at most EXACT √s
+    ‖X‖/σ_r(X), below `least`.
     """
     size = used.size - rank + 1
     work = float(unit.shape[1]) ** 2 * unit.shape[0]
@@ -182,10 +164,7 @@ def _by_projection(
 
 
 def _smallest_eigenvalue(rest: Any, used: Any, size: int) -> float:
-    """Return the smallest eigenvalue among the Gram matrices of all sets of `size` columns.
-
-    Sets that are contained in `used` are left out. If no set remains, return infinity.
-    """
+    """Return the smallest eigenvalue of Gram matrices of all sets not inside `used`."""
     inside = np.zeros(rest.shape[1], dtype=bool)
     inside[used] = True
     if size == 1:
@@ -200,10 +179,7 @@ def _smallest_eigenvalue(rest: Any, used: Any, size: int) -> float:
 
 
 def _smallest_of_pairs(rest: Any, inside: Any) -> float:
-    """Return the smallest eigenvalue among the 2 × 2 Gram matrices of all pairs of columns.
-
-    Pairs of two columns for which the mask `inside` is True are left out.
-    """
+    """Return the smallest eigenvalue among the 2 × 2 Gram matrices of all pairs of columns."""
     norms, smallest = squares(rest).sum(axis=0), np.inf
     for start in range(0, rest.shape[1], BLOCK_COLUMNS):
         block = slice(start, start + BLOCK_COLUMNS)
@@ -228,10 +204,7 @@ def _rank(unit: Any) -> tuple[int, float]:
 
 
 def _outside_span(unit: Any, used: Any) -> tuple[Any, float]:
-    """Return the distance of each column from the span of the used columns.
-
-    The second value is the smallest singular value of the used columns.
-    """
+    """Return the distance of each column from the span of the used columns."""
     left, values, _ = np.linalg.svd(unit[:, used], full_matrices=False)
     smallest = float(values[-1]) if used.size <= unit.shape[0] else 0.0
     return np.linalg.norm(unit - left @ (left.conj().T @ unit), axis=0), smallest

@@ -1,7 +1,6 @@
-"""Measured values behind the claims that no other set of as few columns explains the responses.
+"""Values behind the claims that no other set of as few columns explains the responses.
 
-They are measured on the least-squares fit of the responses by the columns that are used (the
-refit), because the posterior mean shrinks its coefficients and is never exact.
+They are measured on the least-squares refit, because the posterior mean shrinks and is never exact.
 """
 
 from __future__ import annotations
@@ -25,10 +24,7 @@ from lucidae.sparsity.theory import (
 )
 
 RANK = 1e-6
-"""The rank of the responses is the number of singular values above this share of the largest.
-
-It is a hundred times `EXACT`, so that the residual of an exact fit does not count as rank.
-"""
+"""The rank counts singular values above this share, a hundred times `EXACT`, of the largest."""
 
 SPARSE_ENTRIES = 5_000_000
 """Largest number of entries of a sparse dictionary that is made dense to search for other fits."""
@@ -55,10 +51,7 @@ class Refit(NamedTuple):
 
 
 def refit(columns: Any, responses: Any) -> Refit:
-    """Return the least-squares fit of the responses (d, n) by columns (d, s).
-
-    None of the columns is zero.
-    """
+    """Return the least-squares fit of the responses (d, n) by columns (d, s)."""
     unit, total = columns / np.linalg.norm(columns, axis=0), np.linalg.norm(responses)
     left, values, right = np.linalg.svd(unit, full_matrices=False)
     kept = values > values[0] * max(unit.shape) * np.finfo(float).eps
@@ -73,10 +66,7 @@ def refit(columns: Any, responses: Any) -> Refit:
 
 
 def with_uniqueness(figures: SparseFigures, Phi: Any, X: Any, used: Any) -> SparseFigures:
-    """Return the measured values with those added from which uniqueness is judged.
-
-    Uniqueness is claimed of exact fits only.
-    """
+    """Return the measured values with those added from which uniqueness is judged."""
     fit = refit(Phi[:, used], X)
     figures = replace(figures, exact_error=fit.error)
     if fit.error > EXACT:
@@ -91,11 +81,7 @@ def with_uniqueness(figures: SparseFigures, Phi: Any, X: Any, used: Any) -> Spar
 def _with_position(
     figures: SparseFigures, Phi: Any, X: Any, used: Any, fit: Refit
 ) -> SparseFigures:
-    """Return `figures` with values added that tell whether other columns represent the responses.
-
-    `used` are the indices of the columns with non-zero coefficients, and `fit` is the least-squares
-    fit by these columns.
-    """
+    """Return `figures` with values that tell whether other columns represent the responses."""
     compressed = triangle_of(X.conj().T).conj().T if X.shape[1] > X.shape[0] else X
     singular = np.linalg.svd(compressed, compute_uv=False)
     rank = int((singular > RANK * singular[0]).sum())

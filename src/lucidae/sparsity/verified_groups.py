@@ -1,11 +1,8 @@
 """Verification of fits with a covariance matrix for every group of columns.
 
-The model does not depend on the axes chosen inside a group. With the QR decomposition Φ_g = BR of
-the columns of a group, whose coefficients have the covariance Γ_g, the coefficients of the columns
-B have the covariance RΓ_gRᵀ = V diag(w) Vᵀ. The verifier replaces the columns of each group by BV.
-Their coefficients are independent with the relevances (prior variances) w, and all measured values
-for relevances apply, except for the optimality (KKT) conditions and the test of significance, which
-are computed here. Like the rest of the verifier, this module shares no code with the solvers.
+With Φ_g = BR the coefficients of B have the covariance RΓ_gRᵀ = V diag(w) Vᵀ. Those of the columns
+BV are independent with relevances w, and all measured values for relevances apply, except for the
+KKT conditions and the test of significance, which are computed here.
 """
 
 from __future__ import annotations
@@ -21,26 +18,20 @@ from lucidae.sparsity.evaluation import Evaluation, Weighted
 UNIT = float(np.finfo(float).eps)
 
 FINE_UNIT = float(np.finfo(np.longdouble).eps)
-"""Machine epsilon of the products by which covariances are expressed in other bases.
-
-It is that of extended precision, and on platforms without it that of float64."""
+"""Machine epsilon of the precision in which covariances change their basis."""
 
 DEPENDENT = 1e-10
 """Singular value of a group's unit columns, relative to the largest, that counts as zero.
 
-Solver and verifier round differently. So covariances and coefficients must be zero only below half
-of this value, and conditions for more variance apply only above twice this value."""
+Solver and verifier round differently: numbers must be zero only below half of it, and conditions
+for more variance apply only above twice of it."""
 
 INDEPENDENT = 1e-4
-"""Smallest eigenvalue of the Gram matrix of unit columns above which it is accurate enough.
-
-QR and singular value decompositions are then computed from the Gram matrix, which is faster."""
+"""Smallest eigenvalue of the Gram matrix of unit columns above which it is accurate enough."""
 
 WORN = 100.0
-"""Factor by which the rounding error of a stored covariance may grow before it is counted.
-
-It grows where large entries cancel. Smaller errors are part of the tolerance for the rounding of
-stored numbers."""
+"""Factor by which cancelling may enlarge the rounding error of a covariance before it is counted.
+"""
 
 MIXTURES = {
     2: (0.1464, 0.3536, 0.3536, 0.1464),
@@ -48,8 +39,7 @@ MIXTURES = {
     4: (0.0024, 0.0150, 0.0525, 0.1240, 0.1951, 0.2221, 0.1951, 0.1240, 0.0525, 0.0150, 0.0024),
 }
 """For groups of 2, 3 and 4 real columns, weights of χ² variables with 0, 1, … degrees of freedom.
-
-Their mixture is the distribution of the evidence of a group whose covariance is zero."""
+"""
 
 
 class PrincipalRows(NamedTuple):
@@ -137,11 +127,7 @@ def in_principal_axes(
 
 
 class _Half(NamedTuple):
-    """Square roots Φ_gA of the covariances Φ_gΓ_gΦ_gᵀ of responses that groups contribute.
-
-    The fields are the matrices Φ_gA, the matrices A for columns of unit norm, and the errors
-    `distance`, `lost`, `blurred` and `clipped` of `PrincipalRows`.
-    """
+    """Square roots Φ_gA of what groups contribute to Σ, and their errors."""
 
     columns: Any
     root: Any
@@ -151,10 +137,7 @@ class _Half(NamedTuple):
 def _half_columns(
     part: _Orthogonal, columns: Any, covariances: Any, roots: Any, exponents: Any
 ) -> _Half:
-    """Return the square roots of the covariances of groups, for groups of one size.
-
-    They are computed from the covariances, and from `roots` where these agree with them.
-    """
+    """Return the square roots of the covariances of groups, for groups of one size."""
     size = columns.shape[2]
     lengths = np.ldexp(part.lengths, exponents)
     given = 0.5 * (covariances + _adjoint(covariances))
@@ -185,11 +168,7 @@ def _half_columns(
 
 
 def _is_root(roots: Any, covariances: Any) -> Any:
-    """Tell for each matrix A and each covariance Γ whether Γ = AAᵀ up to the rounding of Γ.
-
-    The entry of row i and column j of Γ is rounded by a few ε√(Γᵢᵢ Γⱼⱼ), where ε is the machine
-    epsilon.
-    """
+    """Tell for each matrix A and covariance Γ whether Γ = AAᵀ up to a few ε√(Γᵢᵢ Γⱼⱼ)."""
     deviations = np.sqrt(np.abs(np.diagonal(covariances, axis1=1, axis2=2)))
     allowed = 8.0 * (roots.shape[1] + 1) * UNIT * deviations[:, :, None] * deviations[:, None, :]
     return (np.abs(roots @ _adjoint(roots) - covariances) <= allowed).all(axis=(1, 2))
@@ -198,11 +177,8 @@ def _is_root(roots: Any, covariances: Any) -> Any:
 def _principal(basis: Any, half: Any) -> tuple[Any, Any, Any]:
     """Return the principal axes of the covariances of groups, and the variances along them.
 
-    The covariance of a group is HHᵀ for the matrix H in `half`. With the singular value
-    decomposition H = P diag(s) Zᵀ the axes are P, with the variances s². They are completed by an
-    orthonormal basis of what is orthogonal to them in the span of `basis`, whose columns are
-    orthonormal or zero; zero columns follow if it has some. The third result is Z diag(1/s), so
-    that P = HZ diag(1/s).
+    With half H = P diag(s) Zᵀ the axes are P with the variances s², completed to a basis of the
+    span of `basis`. The third result is Z diag(1/s), so that P = HZ diag(1/s).
     """
     _, rows, size = half.shape
     padding = ((0, 0), (0, max(size - rows, 0)), (0, 0))
@@ -232,13 +208,7 @@ def _product(first: Any, second: Any) -> Any:
 
 
 class _Orthogonal(NamedTuple):
-    """The decompositions Φ_g = BRL of the columns Φ_g of several groups, with B orthonormal.
-
-    The fields are B (whose last columns are zero if columns are linearly dependent), R, its
-    pseudo-inverse, the projection on the vectors that are orthogonal to the rows of R, the norms L
-    of the columns (1 for columns of zeros), the rank, and the smallest singular value of R that is
-    not zero, relative to the largest.
-    """
+    """The decompositions Φ_g = BRL of the columns Φ_g of several groups, with B orthonormal."""
 
     basis: Any
     triangle: Any
@@ -266,10 +236,7 @@ def _adjoint(matrices: Any) -> Any:
 
 
 def _orthogonal(columns: Any) -> _Orthogonal:
-    """Return an orthonormal basis of the columns of each group, and the columns in this basis.
-
-    `columns` has shape (g, d, m), for g groups of m columns with d rows.
-    """
+    """Return an orthonormal basis of the columns of each group, and the columns in this basis."""
     size = columns.shape[2]
     lengths = np.linalg.norm(columns, axis=1)
     lengths = np.where(lengths > 0, lengths, 1.0)
@@ -294,11 +261,7 @@ def _orthogonal(columns: Any) -> _Orthogonal:
 
 
 def _qr(units: Any) -> tuple[Any, Any]:
-    """Return the QR decompositions of matrices (g, d, m) of unit columns, with m × m triangles.
-
-    Where the columns are far from dependent, they follow from the Cholesky factors of the Gram
-    matrices, which is faster.
-    """
+    """Return QR decompositions of unit columns, by Cholesky where they are far from dependent."""
     _, rows, size = units.shape
     gram = _adjoint(units) @ units
     poor = ~(np.linalg.eigvalsh(gram)[:, 0] > INDEPENDENT)
@@ -314,9 +277,8 @@ def _qr(units: Any) -> tuple[Any, Any]:
 def _in_basis(part: _Orthogonal, columns: Any, covariances: Any, exponents: Any) -> Any:
     """Return the covariances of groups in the orthonormal bases of their columns.
 
-    If columns are nearly dependent, large entries of a covariance cancel, so that the products are
-    computed in extended precision where the platform has it. `exponents` are the powers of two by
-    which the columns were divided, of shape (g, 1) for g groups.
+    Entries cancel if columns are nearly dependent: products are in extended precision where there
+    is one.
     """
     kind = np.result_type(part.triangle, covariances)
     wide = np.result_type(kind, np.longdouble)
@@ -328,21 +290,14 @@ def _in_basis(part: _Orthogonal, columns: Any, covariances: Any, exponents: Any)
 
 
 def _share_outside(outside: Any, values: Any) -> float:
-    """Return the largest norm of a matrix after the projection `outside`, relative to its norm.
-
-    The share of zero matrices is zero.
-    """
+    """Return the largest norm of a matrix after the projection `outside`, relative to its norm."""
     sizes = np.linalg.norm(values, axis=(1, 2))
     left = np.linalg.norm(outside @ values, axis=(1, 2))
     return float((left / np.where(sizes > 0, sizes, 1.0)).max(initial=0.0))
 
 
 def _deviation(blocks: Any, diagonals: Any) -> float:
-    """Return the largest relative deviation of matrices from covariances with the given diagonals.
-
-    Deviations from symmetry, from the diagonals and from positive semi-definiteness are divided by
-    the largest entry of the matrix.
-    """
+    """Return the largest relative deviation of matrices from covariances with given diagonals."""
     scale = np.abs(blocks).max(axis=(1, 2))
     skewed = np.abs(blocks - _adjoint(blocks)).max(axis=(1, 2))
     apart = np.abs(np.diagonal(blocks, axis1=1, axis2=2) - diagonals).max(axis=1)
@@ -354,10 +309,7 @@ def _deviation(blocks: Any, diagonals: Any) -> float:
 
 
 def _by_size(labels: Any) -> list[tuple[Any, Any]]:
-    """Return the numbers of the groups of each size and their columns, in order of the sizes.
-
-    For each size m there is a pair of integer arrays of shape (k,) and (k, m), for k groups.
-    """
+    """Return numbers (k,) and columns (k, m) of the groups of each size m, ascending."""
     order, sizes = np.argsort(labels, kind="stable"), np.bincount(labels)
     first = np.cumsum(sizes) - sizes
     return [
@@ -368,11 +320,7 @@ def _by_size(labels: Any) -> list[tuple[Any, Any]]:
 
 
 def _blocks(at: Evaluation, labels: Any) -> Iterator[tuple[Any, Any, Any]]:
-    """Yield the columns of groups and two matrices for each group, one size of groups at a time.
-
-    Let Φ_g be the columns of a group and Σ the covariance of a response. The first matrix is the
-    metric Φ_gᵀΣ⁻¹Φ_g, the second the explained moment Φ_gᵀΣ⁻¹XXᵀΣ⁻¹Φ_g/n for the n responses X.
-    """
+    """Yield the columns of groups and two matrices for each group, one size of groups at a time."""
     n = at.mean.shape[1]
     for _, members in _by_size(labels):
         columns = np.moveaxis(at.whitened[:, members], 1, 0)
@@ -385,13 +333,10 @@ def _blocks(at: Evaluation, labels: Any) -> Iterator[tuple[Any, Any, Any]]:
 
 
 def excess_of_groups(at: Evaluation, labels: Any) -> tuple[Any, Any]:
-    """Return, for each column, a number that is positive if its group should have more variance.
+    """Return the largest eigenvalue of S^{-½}QS^{-½} minus one for the group of each column.
 
-    The second array contains bounds on the rounding errors. Let S be the metric Φ_gᵀΣ⁻¹Φ_g and Q
-    the explained moment Φ_gᵀΣ⁻¹XXᵀΣ⁻¹Φ_g/n of the columns Φ_g of a group, for n responses X with
-    covariance Σ. The number is the largest eigenvalue of S^{-½}QS^{-½} minus one. If it is
-    positive, the energy falls if the covariance of the group grows in some direction; at an optimal
-    covariance it is zero or negative.
+    If it is positive, the energy falls if the covariance grows in some direction. The second array
+    bounds rounding errors.
     """
     excess, error = np.zeros(labels.size), np.zeros(labels.size)
     for _, members in _by_size(labels):
@@ -416,10 +361,7 @@ def excess_of_groups(at: Evaluation, labels: Any) -> tuple[Any, Any]:
 
 
 def _singular_values(columns: Any) -> tuple[Any, Any, Any]:
-    """Return the singular values and right singular vectors of matrices of shape (k, d, m).
-
-    The third result is the relative rounding error of the smallest singular value that is not zero.
-    """
+    """Return the singular values and right singular vectors of matrices of shape (k, d, m)."""
     # The Gram matrix is fast, but its relative error is that of the squared condition number. So
     # matrices C whose columns are nearly dependent are decomposed themselves: C = U diag(s) Vᵀ.
     _, rows, size = columns.shape
@@ -446,12 +388,8 @@ def group_violation(
 ) -> tuple[float, float]:
     """Return the distance of the covariances to optimality, and a bound on its rounding error.
 
-    Let W be the variances of a group along its principal axes, S = Φ_gᵀΣ⁻¹Φ_g and Q =
-    Φ_gᵀΣ⁻¹XXᵀΣ⁻¹Φ_g/n, for its columns Φ_g along these axes and n responses X with covariance Σ.
-    Optimality (KKT) means that W^½(Q − S)W^½ is zero and that no direction v has vᵀQv > vᵀSv. The
-    distance is the largest eigenvalue of |W^½(Q − S)W^½|, or the largest `excess_of_groups` if that
-    is larger. `slope_error` are bounds on the errors of the diagonals of Q − S, and `excess` is the
-    result of `excess_of_groups`.
+    Optimal means that W^½(Q − S)W^½ is zero and that no direction has vᵀQv > vᵀSv. The distance is
+    the largest eigenvalue of |W^½(Q − S)W^½| or `excess_of_groups`.
     """
     worst, error = 0.0, 0.0
     for members, metric, explained in _blocks(at, labels):
@@ -472,10 +410,8 @@ def covariance_support_differences(
 ) -> tuple[int, int]:
     """Return how many columns `support` contains or lacks wrongly, and how many are undecided.
 
-    A group is significant if its evidence, twice the log-likelihood that is lost without it, has a
-    tail probability below the level, the significance divided by the number of groups. For up to
-    four columns the distribution is the mixture of `MIXTURES`, and for complex data (`parts` is 2)
-    or more columns m it is χ² with m(m + 1)/2 (m² for complex data) degrees of freedom.
+    Evidence is judged by its tail probability, that of `MIXTURES` or, for complex data or m > 4,
+    that of χ² with m(m + 1)/2 (complex: m²) degrees of freedom.
     """
     count, n = int(labels.max()) + 1, at.mean.shape[1]
     claimed = np.zeros(labels.size, dtype=bool)

@@ -1,10 +1,4 @@
-"""Verification of fits with several dictionaries and one set of relevances.
-
-The relevance of a column is the prior variance of its coefficients. Each part has a dictionary,
-responses and a noise variance of its own. The verifier evaluates each part by a QR decomposition
-(see `evaluation`) and adds the derivatives of the energies (losses) of all parts. It imports
-nothing of the solvers.
-"""
+"""Verification of fits with several dictionaries and one set of relevances: slopes are added."""
 
 from __future__ import annotations
 
@@ -45,7 +39,7 @@ class JointFit(NamedTuple):
     coef: list[Any]  # (n_columns, n_responses): the coefficients of each part
     relevance: Any  # (n_columns,): the relevances
     noise: Any  # (F,): the noise variances
-    energy: float  # the reported energy (loss), summed over all parts
+    energy: float  # the reported energy, summed over all parts
     support: Any  # the columns that are reported as significant
     # (F,): the noise variances that were asked for; None if they were learned
     given_noise: Any = None
@@ -55,11 +49,7 @@ class JointFit(NamedTuple):
 
 
 class JointPart(NamedTuple):
-    """One part as the verifier sees it: its rows, its evaluation and its own measured values.
-
-    `weight` is its number of responses, divided by that of all parts, and `exponent` is the
-    difference of the powers of two by which its columns and those of all parts are divided.
-    """
+    """One part as the verifier sees it: its rows, its evaluation and its own measured values."""
 
     rows: Weighted
     at: Evaluation
@@ -201,9 +191,7 @@ def _judged(
 def _support_differences(parts: list[JointPart], fit: JointFit) -> tuple[int, int]:
     """Return how many columns the support contains or lacks wrongly, and how many are undecided.
 
-    The evidence of a column is twice the log-likelihood that is lost without it, the sum over all
-    parts. It is compared with the quantile of χ²₁ at 1 − α/κ, where α is the significance level and
-    κ the number of columns.
+    The evidence, summed over all parts, is compared with the quantile of χ²₁ at 1 − α/κ.
     """
     size = parts[0].at.relevance.size
     evidence, error = np.zeros(size), np.zeros(size)
@@ -223,11 +211,7 @@ def _support_differences(parts: list[JointPart], fit: JointFit) -> tuple[int, in
 
 
 def _noise_distance(parts: list[JointPart], fit: JointFit) -> tuple[str, float]:
-    """Return how the noise variances were found, and their largest distance from that.
-
-    The rule is "given", "learn", or "floor" if one of those that were learned is the smallest that
-    is allowed. The distances are relative.
-    """
+    """Return how the noise variances were found, and their largest relative distance from that."""
     power = sum(float((np.abs(p.rows.responses) ** 2).sum()) * 4.0**p.rows.shift for p in parts)
     entries = sum(part.rows.responses.size for part in parts)
     mean_square = power / entries if power > 0 else 1.0

@@ -1,12 +1,8 @@
 """The verifier: measured values of a certificate, from fitted numbers and rows of data alone.
 
-It imports nothing of the solvers. Φ is the dictionary, X the responses, W the diagonal matrix of
-the relevances (prior variances of the coefficients) and γ the noise variance. The verifier centres
-and weights the rows itself, factorises the covariance Σ = ΦWΦᵀ + γI of a response by a QR
-decomposition (the solvers form Σ and use Cholesky factors), and evaluates the posterior mean, the
-Karush–Kuhn–Tucker (KKT) conditions and the energy (loss) by their definitions. Since Σ is never
-formed, its results are accurate to ε√cond(Σ), while those of the solvers are accurate to ε cond(Σ),
-where ε is the machine epsilon.
+It imports nothing of the solvers. It centres and weights the rows itself, and evaluates posterior
+mean, KKT conditions and energy by their definitions. Σ is never formed, so that results are
+accurate to ε√cond(Σ), while those of the solvers are accurate to ε cond(Σ).
 """
 
 from __future__ import annotations
@@ -51,10 +47,7 @@ from lucidae.sparsity.verified_groups import (
 )
 
 ACTIVE = 1e-6
-"""A latent is active if its posterior variance is below its prior variance 1 by more than this.
-
-A row of coefficients counts as non-zero if its norm, relative to the largest, exceeds it too.
-"""
+"""A latent is active if its posterior variance is below 1 by more than this; rows likewise."""
 
 SMALLEST_NOISE = 1e-14
 """Smallest noise variance that the estimator allows, relative to the mean square response."""
@@ -66,11 +59,7 @@ FALLBACK = 0.1
 """Noise variance that the estimator takes for a single row, relative to its mean square."""
 
 COLLAPSE = 1e-3
-"""Relative excess (Q − z)/z above which a collapsed latent should be active.
-
-−Q is the derivative of the data term in the relevance of the column, and z that of the log-volume.
-Making a column with this excess active lowers the energy per response by half its square, 5e-7.
-"""
+"""Relative excess (Q − z)/z from which a collapsed latent should be active: it gains 5e-7."""
 
 LOOSEST = 1e-2
 """Largest distance that counts as stationary, even if `tol` is larger."""
@@ -78,20 +67,17 @@ LOOSEST = 1e-2
 STORED = 8.0
 """Error allowed because relevances are rounded when they are stored, divided by ε(1 + √a).
 
-ε is the machine epsilon of their dtype and a the number of active columns. Rounding changes each
-relevance by a relative amount δ of at most ε/2, and this changes the measured values by at most
-(3 + 2√a)δ, as the documentation of these certificates shows.
-"""
+A relative change δ ≤ ε/2 of a relevances changes the measured values by at most (3 + 2√a)δ."""
 
 
 class Fit(NamedTuple):
     """Fitted numbers of an estimator, which the verifier checks."""
 
     coef: Any  # (n_columns, n_responses): the coefficients
-    # (n_columns,): the relevances (prior variances); by default those that the coefficients imply
+    # (n_columns,): the relevances; by default those that the coefficients imply
     relevance: Any = None
     noise: Figure = None  # the noise variance
-    energy: Figure = None  # the reported energy (loss)
+    energy: Figure = None  # the reported energy
     # how the noise variance was found: "given", "learn", "learn_diagonal", "cv", "cv_1se",
     # "fallback", or "" if unknown
     noise_rule: str = ""
@@ -142,10 +128,7 @@ def measure(
 
 
 def _measured(sample: Sample, fit: Fit, model: EnergyKind, title: str) -> SparseFigures:
-    """Return the measured values of a fit on rows of data; see `measure` for the arguments.
-
-    Floating-point warnings are not suppressed here, but in `measure`.
-    """
+    """Return the measured values of a fit on rows of data; see `measure` for the arguments."""
     stored = max(machine_epsilon(part) for part in (fit.coef, fit.relevance) if part is not None)
     plain = Sample(
         _wide(sample.dictionary),
@@ -218,10 +201,7 @@ def _measured(sample: Sample, fit: Fit, model: EnergyKind, title: str) -> Sparse
 def _evaluated(
     rows: Weighted, w: Any, noise: float, covariance: Any, model: EnergyKind
 ) -> Evaluation:
-    """Return the quantities that follow from the relevances `w`.
-
-    `covariance` is that of the responses; None if they are independent.
-    """
+    """Return the quantities that follow from the relevances `w`."""
     if covariance is None:
         return evaluate_relevances(rows, w, noise)
     if not _is_covariance(covariance, rows.responses.shape[1]):
@@ -241,11 +221,7 @@ def _is_covariance(matrix: Any, n: int) -> bool:
 
 
 def _of_covariance(rows: Weighted, at: Evaluation, fit: Fit) -> dict[str, Any]:
-    """Return, by name, the error of the covariance of the responses.
-
-    If it was learned, this is the decrease of the energy at nearby correlations, and if it was
-    given, the largest difference from the given one. Without it the result is empty.
-    """
+    """Return, by name, the error of the covariance of the responses, if there is one."""
     if fit.response_covariance is None:
         return {}
     if fit.given_covariance is None:
@@ -262,20 +238,14 @@ def _wide(values: Any) -> Any:
 
 
 def _implied_relevance(rows: Weighted, U: Any, noise: float) -> Any:
-    """Return the relevances for which the coefficients U are the posterior mean.
-
-    They are zero for columns whose coefficients are zero.
-    """
+    """Return the relevances for which the coefficients U are the posterior mean."""
     used, w = np.flatnonzero(U.any(axis=1)), np.zeros(U.shape[0])
     w[used] = implied_relevance(rows.dictionary[:, used], rows.responses, U[used], noise)
     return w
 
 
 def _failed(figures: SparseFigures, fit: Fit, tolerance: float) -> SparseFigures:
-    """Return measured values with infinite distances to optimality, for an invalid fit.
-
-    Such a fit, with entries that are not finite, cannot be evaluated.
-    """
+    """Return measured values with infinite distances to optimality, for an invalid fit."""
     return replace(
         figures,
         violation=np.inf,
@@ -321,10 +291,7 @@ def _worse(first: Figure, second: Figure) -> float:
 
 
 def _shifted(noise: float, rows: Weighted) -> float:
-    """Return a noise variance, given in the units of the data, in the verifier's units.
-
-    The verifier divides the responses by a power of two.
-    """
+    """Return a noise variance, given in the units of the data, in the verifier's units."""
     return float(np.ldexp(noise, -2 * rows.shift))
 
 
@@ -356,12 +323,8 @@ def _judged(
 ) -> SparseFigures:  # fmt: skip
     """Return `figures` with values about optimality, posterior mean and collapsed latents.
 
-    Optimality means the Karush–Kuhn–Tucker (KKT) conditions. A collapsed latent belongs to a column
-    whose posterior variance equals its prior variance. `U` are the coefficients, `tolerance` is the
-    largest distance that counts as stationary, `stored` the machine epsilon of the fitted arrays,
-    `implied` the relative error of relevances that were computed from the coefficients (0 if they
-    were given), and `rounded` are bounds on the norms of the errors of the rows of `U`, because the
-    coefficients were rounded when they were stored.
+    `implied` is the relative error of relevances computed from coefficients, and `rounded` bounds
+    what rounding of the stored coefficients changed.
     """
     w, z, Q = at.relevance, at.curvature, at.alignment
     n_used = int((w > 0).sum())
@@ -408,11 +371,7 @@ def _judged(
 
 
 def slope_errors(at: Evaluation) -> tuple[Any, Any]:
-    """Return bounds on the rounding errors of Q − z and of √Q, one for each column.
-
-    z = φᵀΣ⁻¹φ and Q = ‖φᵀΣ⁻¹X‖²/n are the derivatives of the terms of the energy in the relevance
-    of a column φ, for n responses X with covariance Σ.
-    """
+    """Return bounds on the rounding errors of Q − z and of √Q, one for each column."""
     # A perturbation E of A changes φᵀΣ⁻¹φ by at most 2z‖E‖/√γ and ‖φᵀΣ⁻¹X‖/√n by at most
     # 2√(z fit)‖E‖/√γ, where fit = tr(XXᵀΣ⁻¹)/n.
     z, Q = at.curvature, at.alignment
@@ -429,13 +388,7 @@ def _violation(
     rows: Weighted, at: Evaluation, model: EnergyKind, slope_error: Any,
     growth: tuple[Any, Any] | None,
 ) -> tuple[float, float]:  # fmt: skip
-    """Return the distance of relevances to optimality, and a bound on its rounding error.
-
-    Optimality means the Karush–Kuhn–Tucker (KKT) conditions, and the relevance of a column is the
-    prior variance of its coefficients. `slope_error` are bounds on the errors of the derivatives of
-    the energy, one for each column; `growth` is the result of `excess_of_groups` for fits with a
-    covariance of every group.
-    """
+    """Return the distance of relevances to optimality, and a bound on its rounding error."""
     if model.violation is not None:
         return model.violation, 0.0
     if model.posterior == "point":
@@ -457,11 +410,7 @@ def _violation(
 
 
 def _pressure(rows: Weighted, at: Evaluation, model: EnergyKind) -> Any:
-    """Return the derivative of the log-volume in the relevance of each column.
-
-    For a column φ with relevance w, noise variance γ and the covariance Σ of a response, the
-    derivative is φᵀΣ⁻¹φ for the full posterior, and ‖φ‖²/(γ + w‖φ‖²) for the diagonal one.
-    """
+    """Return the derivative of the log-volume: φᵀΣ⁻¹φ, or ‖φ‖²/(γ + w‖φ‖²) if diagonal."""
     if model.posterior != "diagonal":
         return at.curvature
     norms = column_lengths(rows.dictionary) ** 2
@@ -469,10 +418,7 @@ def _pressure(rows: Weighted, at: Evaluation, model: EnergyKind) -> Any:
 
 
 def _power(rows: Weighted, at: Evaluation, model: EnergyKind, alignment: Any) -> tuple[Any, Any]:
-    """Return the mean squares of the coefficients, and the relevances, in the penalty's units.
-
-    In these units columns have unit norm and responses have unit mean square.
-    """
+    """Return the mean squares of the coefficients, and the relevances, in the penalty's units."""
     norms = totals_in(column_lengths(rows.dictionary) ** 2, model.labels)
     norms = np.where(norms > 0, norms, 1.0)
     norms = norms / rows.mean_square if rows.mean_square > 0 else norms
@@ -484,12 +430,7 @@ def _power(rows: Weighted, at: Evaluation, model: EnergyKind, alignment: Any) ->
 def _point_violation(
     rows: Weighted, at: Evaluation, model: EnergyKind, slope_error: Any
 ) -> tuple[float, float]:
-    """Return the largest relative change of a relevance in the point estimate's next update.
-
-    The update replaces it by 1/h′(a), where h is the penalty and a the mean square of the column's
-    coefficients. The change is relative to the larger of old and new relevance plus the noise
-    variance. The second value is a bound on the rounding error.
-    """
+    """Return the largest |1/h′(a) − w| over the larger of both plus γ, and its rounding error."""
     noise = at.noise / rows.mean_square if rows.mean_square > 0 else at.noise
 
     def distances(alignment: Any) -> Any:
@@ -508,12 +449,9 @@ def _mean_distance(
 ) -> float:
     """Return the largest distance of a column's coefficients from their posterior mean.
 
-    For n responses and a column with relevance `w`, the distance is divided by √(n w), its prior
-    standard deviation. Along the axes of a group with a covariance of its own, `w` is the largest
-    variance, since the coefficients of a group are rounded together. If the relevance is
-    negligible, the distance times the norm of the column is divided by the norm of the responses
-    instead. `U` are the coefficients and `norms` the norms of the columns. Distances are reduced by
-    `rounded`, what the rounding of the stored coefficients explains, for each column.
+    It is divided by √(n w), along axes of a group by that of the largest variance. If w is
+    negligible, the distance times the norm of the column is divided by that of the responses. What
+    rounding of the stored coefficients explains (`rounded`) is subtracted.
     """
     n = U.shape[1]
     lengths = np.maximum(np.linalg.norm(U - at.mean, axis=1) - rounded, 0.0)
@@ -527,20 +465,13 @@ def _mean_distance(
 
 
 def _implied_share(at: Evaluation, implied: float) -> float:
-    """Return the error of the KKT distance caused by the relative error `implied` of relevances.
-
-    The KKT distance is that to the optimality conditions; relevances are prior variances.
-    """
+    """Return the error of the KKT distance caused by the relative error `implied` of relevances."""
     w, z, Q = at.relevance, at.curvature, at.alignment
     return implied * float(max((w * (z + Q)).max(initial=0.0), (1.0 + _ratio(Q, z)).max()))
 
 
 def _implied_error(rows: Weighted, U: Any, w: Any, noise: float, stored: float) -> float:
-    """Return a bound on the relative error of relevances computed from rounded coefficients.
-
-    `U` are the coefficients, `w` the relevances and `stored` the machine epsilon of the dtype in
-    which the coefficients were stored.
-    """
+    """Return a bound on the relative error of relevances computed from rounded coefficients."""
     used = np.flatnonzero(U.any(axis=1))
     if not used.size or not np.isfinite(w).all():
         return 0.0
@@ -552,10 +483,7 @@ def _implied_error(rows: Weighted, U: Any, w: Any, noise: float, stored: float) 
 
 
 def _floored_rule(fit: Fit, rows: Weighted, at: Evaluation) -> str:
-    """Return how the noise variance was found, as in `Fit.noise_rule`.
-
-    "learn" becomes "floor" if learning ended at the smallest noise variance that is allowed.
-    """
+    """Return how γ was found: "floor" if learning ended at the smallest allowed value."""
     mean_square = rows.mean_square if rows.mean_square > 0 else 1.0
     at_floor = at.noise <= 1.01 * SMALLEST_LEARNED * mean_square
     return "floor" if fit.noise_rule == "learn" and at_floor else fit.noise_rule
@@ -564,11 +492,7 @@ def _floored_rule(fit: Fit, rows: Weighted, at: Evaluation) -> str:
 def _noise_distance(
     fit: Fit, sample: Sample, rows: Weighted, at: Evaluation, model: EnergyKind
 ) -> Figure:
-    """Return the relative distance of the noise variance from the value that it should have.
-
-    That value follows from how it was found: given, learned, or from held-out rows. Return None if
-    this is unknown.
-    """
+    """Return the relative distance of γ from what its rule gives; None if that is unknown."""
     mean_square = rows.mean_square if rows.mean_square > 0 else 1.0
     lowest = SMALLEST_NOISE * mean_square
     if fit.noise_rule == "given" and fit.given_noise is not None:
@@ -590,11 +514,7 @@ def _noise_distance(
 
 
 def _with_rows(distance: Figure, fit: Fit, sample: Sample) -> Figure:
-    """Return the larger of `distance` and the error of the reported noise variances of the rows.
-
-    These should be the noise variance times the diagonal of the noise covariance; the error is
-    relative.
-    """
+    """Return the larger of `distance` and the relative error of the noise variances of the rows."""
     if fit.row_variances is None or sample.noise_cov is None or fit.noise is None:
         return distance
     diagonal = sample.noise_cov if sample.noise_cov.ndim == 1 else np.diagonal(sample.noise_cov)
@@ -607,11 +527,7 @@ def _with_rows(distance: Figure, fit: Fit, sample: Sample) -> Figure:
 
 
 def _log_volume(rows: Weighted, at: Evaluation, model: EnergyKind) -> float:
-    """Return the log-volume of the energy per response, for all rows, in the units of the data.
-
-    The log-volume is the term of the energy that does not depend on the responses: the
-    log-determinant of the covariance of a response, or its diagonal counterpart.
-    """
+    """Return the log-volume of the energy per response, for all rows, in the units of the data."""
     logarithm = float(np.log(at.noise))
     if model.posterior == "diagonal":
         norms = column_lengths(rows.dictionary) ** 2
@@ -624,10 +540,7 @@ def _log_volume(rows: Weighted, at: Evaluation, model: EnergyKind) -> float:
 
 
 def _energy(rows: Weighted, at: Evaluation, model: EnergyKind) -> Figure:
-    """Return the energy of all responses in the units of the data.
-
-    Return None for an energy added by `register_posterior`, whose formula is unknown.
-    """
+    """Return the energy of all responses in the units of the data."""
     n = rows.responses.shape[1]
     if model.posterior == "point":
         power, _ = _power(rows, at, model, at.alignment)
@@ -641,12 +554,7 @@ def _energy(rows: Weighted, at: Evaluation, model: EnergyKind) -> Figure:
 def _energy_distance(
     fit: Fit, rows: Weighted, at: Evaluation, model: EnergyKind, vague: float
 ) -> Figure:
-    """Return the relative difference between the reported energy and the verifier's.
-
-    It is divided by the energy, or by the number of responses times the number of independent rows
-    if this is larger, and reduced by `vague`, the relative error of nearly dependent columns.
-    Return None if one of the energies is unknown.
-    """
+    """Return the relative difference of the reported energy from the verifier's."""
     energy = _energy(rows, at, model)
     if fit.energy is None or energy is None:
         return None
@@ -668,13 +576,7 @@ def _energies(rows: Weighted, at: Evaluation, model: EnergyKind) -> dict[str, An
 def _evidence(
     rows: Weighted, at: Evaluation, worst: int, outside: Any, active: Any
 ) -> dict[str, Any]:
-    """Return the noise variance and the values of the active columns, by name.
-
-    Active columns have positive relevance. The values are relevances, curvatures φᵀΣ⁻¹φ and
-    alignments ‖φᵀΣ⁻¹X‖²/n of the columns φ, for n responses X with covariance Σ, in the units of
-    the data. `worst` is the index of the inactive column whose activation would lower the energy
-    most.
-    """
+    """Return the noise variance and the values of the active columns, by name, in data units."""
     chosen = np.flatnonzero(active)
     exponent = 2 * (rows.shifts[chosen] - rows.shift)
     return {

@@ -1,11 +1,8 @@
 """Noise with a covariance γR: checks of R, and rows that are whitened before anything is fitted.
 
-Let T be a whitener of R: a matrix of shape (r, d) with TRTᴴ = I, where r is the rank of R and d the
-number of rows. The model Φu + b + e with the dictionary Φ, the intercept b and noise e of
-covariance γR becomes TΦu + Tb1 + Te, whose noise has covariance γI. So every solver works on the
-rows of TΦ and the whitened responses, and the intercept is the coefficient of the column T1
-(generalised least squares). What lies outside the range of R is not used: there R says that there
-is no noise, as after an average reference or a projection.
+With T (r, d) and TRTᴴ = I the model Φu + b1 + e becomes TΦu + bT1 + Te, whose noise is white; the
+intercept is the coefficient of T1 (generalised least squares). What lies outside the range of R is
+not used: there R says that there is no noise, as after an average reference.
 """
 
 from __future__ import annotations
@@ -37,10 +34,7 @@ from lucidae.sparsity.sparse_rows import distinct_rows
 from lucidae.validation import has_complex
 
 ASYMMETRIC = 1e-8
-"""Largest difference of two entries that should be equal, relative to the variances of both rows.
-
-It is also the largest negative eigenvalue that counts as rounding error, relative to the largest
-eigenvalue of the correlation matrix; both are larger for float32."""
+"""Largest relative difference or negative eigenvalue that counts as rounding; float32 has more."""
 
 RANK_MARGIN = 10.0
 """Factor between the expected rounding errors of eigenvalues and those that count as positive."""
@@ -49,26 +43,18 @@ TIE = 1e-4
 """Largest relative difference of rows that counts as a tie when axes are aligned with rows."""
 
 UNIDENTIFIED = 1e-7
-"""Norm of the whitened column of ones below which the intercept lies outside the range of R.
-
-It is relative to the largest norm that a whitened column with entries ±1 can have."""
+"""Relative norm of the whitened ones below which the intercept is outside the range of R."""
 
 
 @dataclass(frozen=True, eq=False)
 class NoiseCovariance:
-    """A checked noise covariance R of d rows, and its whitener.
-
-    The noise has the covariance γR, where γ is the noise variance that is given or learned.
-    """
+    """A checked noise covariance R of d rows, and its whitener."""
 
     values: Any  # (d, d): the covariance R, or its diagonal if R is diagonal
 
     @classmethod
     def of(cls, noise_cov: Any, n_rows: int) -> NoiseCovariance:
-        """Return the argument `noise_cov` as a `NoiseCovariance`; raise an error if it is invalid.
-
-        The data have `n_rows` rows.
-        """
+        """Return `noise_cov` as a `NoiseCovariance`; raise an error if it is invalid."""
         if scipy.sparse.issparse(noise_cov):
             noise_cov = noise_cov.toarray()
         try:
@@ -101,10 +87,7 @@ class NoiseCovariance:
 
     @classmethod
     def of_data(cls, noise_cov: Any, X: Any, y: Any) -> NoiseCovariance | None:
-        """Return the checked noise covariance of the rows of X and y; None if it is None.
-
-        The covariance of real data must be real.
-        """
+        """Return the checked noise covariance of the rows of X and y; None if it is None."""
         if noise_cov is None:
             return None
         found = cls.of(noise_cov, X.shape[0])
@@ -135,8 +118,7 @@ class NoiseCovariance:
     def rounding(self) -> float:
         """Eigenvalue of the correlation matrix, relative to the largest, that counts as zero.
 
-        It follows from the precision with which the given numbers were rounded, which may be that
-        of float32 although they are stored as float64.
+        It follows from the precision of the given numbers, which may be float32 stored as float64.
         """
         return RANK_MARGIN * len(self.values) * apparent_epsilon(self.values)
 
@@ -149,8 +131,8 @@ class NoiseCovariance:
     def matrix(self) -> Any:
         """The whitener T of shape (r, d) for a rank r, with TRTᴴ = I.
 
-        If R has full rank and D is its diagonal, T is K^(−½)D^(−½) with the correlation matrix K of
-        the noise, so that each whitened row belongs to one row of the data.
+        At full rank it is K^(−½)D^(−½) for the correlation matrix K, so that each whitened row
+        belongs to one row of the data.
         """
         if self.is_diagonal:
             kept = np.flatnonzero(self.variances > 0)
@@ -171,10 +153,7 @@ class NoiseCovariance:
         return rotation_to_rows(vectors) @ (vectors / np.sqrt(values)).conj().T
 
     def apply(self, values: Array) -> Array:
-        """Return the whitener T times `values`, of shape (r, m) for the rank r.
-
-        `values` has shape (d, m), with one row for each of the d rows of the data.
-        """
+        """Return the whitener T times `values`, of shape (r, m) for the rank r."""
         if self.is_diagonal:
             xp = namespace(values)
             kept = xp.asarray(np.flatnonzero(self.variances > 0), device=device(values))
@@ -184,10 +163,7 @@ class NoiseCovariance:
         return like(self.matrix, values) @ values
 
     def log_determinant(self, weights: Any = None) -> float:
-        """Return the sum of the logarithms of the positive eigenvalues of R.
-
-        `weights` are the frequencies of the rows of a diagonal R.
-        """
+        """Return the sum of the logarithms of the positive eigenvalues of R."""
         if self.is_diagonal:
             kept = self.variances > 0
             counts = 1.0 if weights is None else weights[kept]
@@ -198,12 +174,9 @@ class NoiseCovariance:
 def rotation_to_rows(vectors: Any, importance: Any = None) -> Any:
     """Return the rotation U that aligns r orthonormal axes with r of the d rows, of shape (r, r).
 
-    `vectors` is the matrix V of shape (d, r) with the axes as columns. Pivoting selects r rows J of
-    V. With the singular value decomposition V_J = PSQᴴ the rotation is U = PQᴴ, and VUᴴ is positive
-    semi-definite on the rows J, so that each rotated axis belongs to one row.
-
-    After an average reference all rows of V are equally good. Of such rows, those with the larger
-    `importance`, of shape (d,), are selected; otherwise rounding errors would decide.
+    Pivoting selects r rows J of the axes V (d, r). With V_J = PSQᴴ and U = PQᴴ, VUᴴ is positive
+    semi-definite on J, so that each rotated axis belongs to one row. Of equally good rows those
+    with the larger `importance` are selected; otherwise rounding errors would decide.
     """
     rank = vectors.shape[1]
     scales = np.ones(len(vectors))
@@ -277,10 +250,7 @@ def _check_matrix(matrix: Any, tolerance: float) -> None:
 
 
 def _correlation(matrix: Any, symmetric: bool = True) -> tuple[Any, Any]:
-    """Return D^(−½) A D^(−½) for a matrix A with the diagonal D, and the roots of D.
-
-    Rows with a zero on the diagonal are divided by the root of the largest entry of D.
-    """
+    """Return D^(−½) A D^(−½) for a matrix A with the diagonal D, and the roots of D."""
     diagonal = np.diagonal(matrix).real
     peak = float(diagonal.max()) or 1.0
     scales = np.sqrt(np.where(diagonal > 0, diagonal, peak))
@@ -292,8 +262,8 @@ def _correlation(matrix: Any, symmetric: bool = True) -> tuple[Any, Any]:
 class WhitenedRows(Rows):
     """Whitened rows of a dictionary and of responses: their noise has covariance γI.
 
-    Dictionary and responses are centred before they are whitened, so that no digits are lost if
-    their means are far from zero; the intercept is then the coefficient of `constant`.
+    They are centred before they are whitened, so that no digits are lost if means are far from
+    zero; the intercept is the coefficient of `constant`.
     """
 
     # (n_rows,): the whitened column of ones; zero without an intercept, and if ones lie outside the
@@ -325,18 +295,11 @@ class WhitenedRows(Rows):
         return first, second
 
     def noise_volume(self) -> float:
-        """Return `log_volume`: the log-determinant of the noise covariance without its factor γ.
-
-        γ is the noise variance. The energy per response of the data contains this number.
-        """
+        """Return `log_volume`: the log-determinant of the noise covariance without its factor γ."""
         return self.log_volume
 
     def _offset(self, values: Array) -> Mean:
-        """Return the mean of whitened rows `values` by weighted least squares.
-
-        It is the coefficient of `constant`, the whitened column of ones, for each column of
-        `values`; zeros if the rows do not determine an intercept.
-        """
+        """Return the mean of whitened rows by least squares, coefficients of `constant`."""
         if not self.identified:
             nothing = values[0, :] * 0.0
             return Mean(nothing, nothing)
@@ -348,11 +311,7 @@ class WhitenedRows(Rows):
         return Mean(center, shares @ (values - column * center))
 
     def without(self, values: Array, offset: Mean) -> Array:
-        """Return whitened rows `values` minus their mean `offset`.
-
-        Each entry of `constant`, the whitened column of ones, is multiplied by the mean and
-        subtracted from its row.
-        """
+        """Return whitened rows `values` minus their mean `offset`."""
         column = self.constant[:, None]
         return (values - column * offset.rounded) - column * offset.rest
 
@@ -418,11 +377,7 @@ def canonical_whitened(rows: WhitenedRows) -> WhitenedRows:
 
 
 def prepared_rows(given: Rows, cov: NoiseCovariance | None) -> tuple[Rows, Rows]:
-    """Return the distinct rows to fit with their weights, and the rows for the folds of a splitter.
-
-    The latter are all rows in their order, to which a cross-validation splitter of the user refers.
-    Both are whitened if the noise has a covariance `cov`.
-    """
+    """Return the distinct rows to fit with their weights, and the rows for folds."""
     if cov is None:
         return distinct_rows(given), given
     whitened = whitened_rows(given, cov)

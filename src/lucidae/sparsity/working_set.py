@@ -1,14 +1,9 @@
 """Minimisation of a sparse energy on a working set of columns: coordinate moves, Newton steps.
 
-The energy is the loss as a function of the relevances, the prior variances of the coefficients of
-each column. The working set contains the columns of positive relevance and those others whose
-activation lowers the energy most. With all other relevances fixed, the energy of the VAE with full
-posterior covariance has a single minimum in one relevance. It follows from the curvature φᵀΣ⁻¹φ and
-the alignment ‖φᵀΣ⁻¹X‖²/n of that column φ, for n responses X with covariance Σ (Wipf 2023, Theorem
-4.4). A sweep evaluates all columns once, chooses the working set, moves single relevances to their
-minimum (coordinate moves) by rank-one updates, and finishes with damped Newton steps. Groups of
-columns that share one relevance are moved as `group_moves` describes. The energy of the diagonal
-covariance has no exact coordinate moves and takes Newton steps alone.
+The working set contains the active columns and those whose activation lowers the energy most. A
+sweep evaluates all columns once, moves single relevances to their minimum by rank-one updates (Wipf
+2023, Theorem 4.4), and finishes with damped Newton steps. Groups move as in `group_moves`; the
+diagonal energy takes Newton steps alone.
 """
 
 from __future__ import annotations
@@ -72,18 +67,13 @@ GROUP_CANDIDATES = 60
 """Largest number of groups of relevance zero in a working set."""
 
 PROMISING = 1e-3
-"""Columns of relevance zero join the working set if their gain exceeds this share of the largest.
-
-The gain of a column is the decrease of the energy (loss) when its relevance (prior variance) alone
-becomes the best one."""
+"""Inactive columns join the working set if their gain exceeds this share of the largest."""
 
 CHECK_MOVES = 16
 """Number of coordinate moves between two checks of the stopping rule."""
 
 CANCELLED = 1e-3
-"""An alignment that falls below this share in one move is not updated by a difference of numbers.
-
-All alignments are then computed again, because nearly equal numbers would be subtracted."""
+"""All alignments are computed again if one falls below this share in a move: terms cancel."""
 
 FIRST_DAMPING = 1e-4
 SMALLEST_DAMPING = 1e-12
@@ -97,9 +87,7 @@ NEAR = 1e-3
 """Distance to optimality below which a Newton step may be judged by the distance after it."""
 
 POLISHED = 1e-2
-"""Newton steps on a working set stop when the distance to optimality has fallen by this factor.
-
-The distance before the steps is that of all columns."""
+"""Newton steps stop when the distance to optimality of all columns has fallen by this factor."""
 
 STAGE = 10.0
 """Factor by which the noise variance is divided from one stage of a continuation to the next."""
@@ -109,11 +97,9 @@ COARSE = 1e-2
 
 
 def best_change(relevance: Array, curvature: Array, alignment: Array) -> Array:
-    """Return the change of each relevance that minimises the full energy if all others are fixed.
+    """Return max(0, w + (Q − z)/z²) − w, the way to the minimiser (Wipf 2023, Theorem 4.4).
 
-    A column φ with relevance w, alignment Q = ‖φᵀΣ⁻¹X‖²/n and curvature z = φᵀΣ⁻¹φ, for n responses
-    X with covariance Σ, has the minimiser max(0, w + (Q − z)/z²) (Wipf 2023, Theorem 4.4).
-    Curvatures must be positive; replace those of zero columns before.
+    All other relevances are fixed. Curvatures must be positive; replace those of zero columns.
     """
     # When wⱼ moves by Δ, Σ gains Δφφᵀ: log|Σ| gains log(1 + Δz) (determinant lemma), the data term
     # loses QΔ/(1 + Δz) (Sherman–Morrison). The derivative z/(1 + Δz) − Q/(1 + Δz)² vanishes at
@@ -123,28 +109,20 @@ def best_change(relevance: Array, curvature: Array, alignment: Array) -> Array:
 
 
 def gain_of(change: Array, curvature: Array, alignment: Array) -> Array:
-    """Return the decrease of the full energy per response if one relevance changes by `change`.
-
-    Each entry is one column φ that changes alone; `curvature` is its φᵀΣ⁻¹φ and `alignment` its
-    ‖φᵀΣ⁻¹X‖²/n before the change, for n responses X with covariance Σ.
-    """
+    """Return the decrease QΔ/(1 + zΔ) − log(1 + zΔ) of the energy if one relevance changes by Δ."""
     growth = change * curvature
     return alignment * change / (1.0 + growth) - namespace(change).log1p(growth)
 
 
 def coordinate_gains(relevance: Array, curvature: Array, alignment: Array) -> Array:
-    """Return the decrease of the full energy per response if one relevance moves to its minimiser.
-
-    The result has one entry for each column, with all other relevances fixed. `curvature` is φᵀΣ⁻¹φ
-    and `alignment` is ‖φᵀΣ⁻¹X‖²/n for each column, for n responses X with covariance Σ.
-    """
+    """Return the decrease of the full energy if each relevance alone moves to its minimiser."""
     return gain_of(best_change(relevance, curvature, alignment), curvature, alignment)
 
 
 class Workspace(NamedTuple):
     """Arrays for coordinate moves on the columns of a working set; the moves overwrite them."""
 
-    relevance: Array  # (m,): relevances (prior variances) of the m columns
+    relevance: Array  # (m,): relevances of the m columns
     # (m, m + p): the matrix [ΦᵀΣ⁻¹Φ | ΦᵀΣ⁻¹Y] of the m columns Φ, where Σ is the covariance of a
     # response and Y are the p responses of the normalised problem
     gram: Array
@@ -155,22 +133,13 @@ class Workspace(NamedTuple):
 
 
 def open_workspace(state: State) -> Workspace:
-    """Return new arrays for coordinate moves on all columns of a state.
-
-    The state must store its fields `whitened` and `loading`, products of the dictionary with the
-    inverse covariance of a response.
-    """
+    """Return new arrays for coordinate moves on all columns of a state."""
     metric = adjoint(state.whitened) @ state.whitened
     return workspace_of(state.relevance + 0.0, metric, state.loading)
 
 
 def workspace_of(relevance: Array, metric: Array, loading: Array) -> Workspace:
-    """Return the workspace of m columns Φ with given relevances.
-
-    `metric` and `loading` are the two parts ΦᵀΣ⁻¹Φ and ΦᵀΣ⁻¹Y of its matrix, where Σ is the
-    covariance of a response and Y are the responses of the normalised problem. The moves overwrite
-    `relevance`.
-    """
+    """Return the workspace of m columns Φ with given relevances."""
     return Workspace(
         relevance,
         namespace(metric).concat([metric, loading], axis=1),
@@ -180,10 +149,7 @@ def workspace_of(relevance: Array, metric: Array, loading: Array) -> Workspace:
 
 
 def move_coordinate_(workspace: Workspace, index: int, change: float) -> Workspace:
-    """Change one relevance by `change` and update the arrays of the workspace by one rank-one term.
-
-    Relevances and `gram` are overwritten; the returned workspace has the new values.
-    """
+    """Change one relevance by `change` and update the workspace by a rank-one term."""
     # Sherman–Morrison: Σ⁻¹ loses sΣ⁻¹φφᵀΣ⁻¹ with s = Δ/(1 + Δz). Multiplied by Φᵀ and
     # [Φ, Y], this takes s times the outer product of column φ and row φ from the buffer. The
     # column is the conjugate c̄ of the row's left part c. So a row r of the right part becomes
@@ -206,10 +172,7 @@ def move_coordinate_(workspace: Workspace, index: int, change: float) -> Workspa
 
 
 def best_coordinate_step(workspace: Workspace) -> Workspace:
-    """Move the relevance that lowers the energy most to its minimiser; return the new workspace.
-
-    The arrays of the given workspace are overwritten.
-    """
+    """Move the relevance that lowers the energy most to its minimiser; return the new workspace."""
     xp = namespace(workspace.gram)
     changes = best_change(workspace.relevance, workspace.curvature, workspace.alignment)
     index = int(xp.argmax(gain_of(changes, workspace.curvature, workspace.alignment)))
@@ -219,8 +182,7 @@ def best_coordinate_step(workspace: Workspace) -> Workspace:
 def coordinate_steps(workspace: Workspace) -> Workspace:
     """Return the workspace after `CHECK_MOVES` calls of `best_coordinate_step`.
 
-    The alignments, which the moves update by differences, are then computed again from the rows of
-    `gram`, so that their rounding errors do not add up.
+    Alignments, which moves update by differences, are then computed again from `gram`.
     """
     for _ in range(CHECK_MOVES):
         workspace = best_coordinate_step(workspace)
@@ -240,12 +202,7 @@ def descend(workspace: Workspace, *, tolerance: float, limit: int) -> Workspace:
 
 
 class NewtonPoint(NamedTuple):
-    """A state of one or several problems, and the damping that the next Newton step will try.
-
-    A state contains the relevances and what follows from them. The fields are those of `State`,
-    then the damping (one number for each problem). They are not nested, because `iterate_batch`
-    needs a flat tuple of arrays.
-    """
+    """A state and the damping of the next Newton step, flat as `iterate_batch` needs it."""
 
     dictionary: Array
     responses: Array
@@ -265,11 +222,7 @@ class NewtonPoint(NamedTuple):
 
     @classmethod
     def at(cls, state: State, damping: Array | None = None) -> NewtonPoint:
-        """Return the point at a state that stores its fields `whitened` and `loading`.
-
-        These fields are products of the dictionary with the inverse covariance of a response. The
-        damping is `FIRST_DAMPING` by default.
-        """
+        """Return the point at a state that stores its fields `whitened` and `loading`."""
         if damping is None:
             damping = namespace(state.noise).full_like(state.noise, FIRST_DAMPING)
         return cls(*state, damping)
@@ -288,11 +241,8 @@ class NewtonPoint(NamedTuple):
 def newton_direction(point: NewtonPoint, marginal: Marginal = FULL) -> Array:
     """Return the damped Newton step: the change of each relevance.
 
-    A relevance is free if it is positive or if the energy falls as it grows; all others do not
-    change. The step is NaN if the damped Hessian matrix is not positive definite. The Hessian is
-    scaled by the derivatives of the log-volume (the term of the energy without the responses)
-    before the damping is added, so that the step does not depend on the scale of columns or
-    responses.
+    Only relevances that are positive, or with which the energy falls, change. The Hessian is scaled
+    by the pressures, so that the step has no units, and is NaN if it is not definite.
     """
     # dΣ⁻¹/dwⱼ = −Σ⁻¹φⱼφⱼᵀΣ⁻¹, so with G = ΦᵀΣ⁻¹Φ and K = ΦᵀΣ⁻¹YYᵀΣ⁻¹Φ the data term has gradient
     # −diag(K) and Hessian 2 G∘K, and log|Σ| has gradient diag(G) and Hessian −G∘G. Together
@@ -325,9 +275,7 @@ def newton_direction(point: NewtonPoint, marginal: Marginal = FULL) -> Array:
 def newton_step(point: NewtonPoint, marginal: Marginal = FULL) -> NewtonPoint:
     """Return the point after one damped Newton step, for each of one or several problems.
 
-    If the step does not raise the energy, up to rounding errors, it is taken and the damping is
-    lowered. Otherwise the relevances stay the same and the damping is raised. `is_accepted`
-    decides.
+    If `is_accepted` refuses it, the relevances stay the same and the damping is raised.
     """
     xp = namespace(point.relevance)
     direction = newton_direction(point, marginal)
@@ -360,8 +308,8 @@ def is_accepted(
 ) -> Any:  # fmt: skip
     """Tell whether a Newton step is accepted: it lowers the energy, or the distance.
 
-    Near a minimum a step gains about the square of the distance to optimality, which may be less
-    than the rounding error of the energy. It is then judged by the distance, which must halve.
+    Near a minimum a step gains about the square of the distance, which may be less than the
+    rounding error of the energy. Then the distance must halve.
     """
     size = abs(energy) + 1.0
     lower = after <= energy + 16.0 * machine_epsilon(noise) * size
@@ -373,10 +321,7 @@ def is_accepted(
 
 
 def _raised(damping: Array, direction: Array) -> Array:
-    """Return the damping to try after a step that failed: ten times the old one.
-
-    It is at least `DEFINITE` if the step `direction` is NaN, because the Hessian was indefinite.
-    """
+    """Return ten times the damping, at least `DEFINITE` if the step was indefinite."""
     xp = namespace(damping)
     safe = where_set(0.0 * damping, xp.any(xp.isnan(direction), axis=-1), DEFINITE)
     return xp.maximum(10.0 * damping, safe)
@@ -385,11 +330,7 @@ def _raised(damping: Array, direction: Array) -> Array:
 def polish(
     state: State, marginal: Marginal = FULL, *, tolerance: float, limit: int = 30
 ) -> NewtonPoint:
-    """Return the point after damped Newton steps on the relevances of a working set of columns.
-
-    `state` is restricted to these columns; relevances are the prior variances of their
-    coefficients.
-    """
+    """Return the point after damped Newton steps on the relevances of a working set of columns."""
     stop = Below(lambda point: marginal.violation(point.state), tolerance, patience=10)
     return iterate(
         lambda point: newton_step(point, marginal), NewtonPoint.at(state), stop=stop, limit=limit
@@ -399,12 +340,7 @@ def polish(
 def working_set(
     state: State, marginal: Marginal = FULL, ranking: Ranking | None = None
 ) -> np.ndarray[Any, Any]:
-    """Return the indices of the working set: active columns, and those that would lower the energy.
-
-    The indices are ascending. Active columns have positive relevance; of the others, those whose
-    activation lowers the energy most are taken. Groups of columns are taken as a whole; `ranking`
-    are their best moves, if they are known already.
-    """
+    """Return the ascending indices of active columns and of those that gain most."""
     relevance = to_numpy(state.relevance)
     if not marginal.exact_coordinates:
         rising = to_numpy(marginal.gradient(state)) < 0
@@ -420,10 +356,7 @@ def working_set(
 
 
 def candidates(active: Any, gains: Any, most: int) -> np.ndarray[Any, Any]:
-    """Return the ascending indices of active items and of the inactive ones with the largest gains.
-
-    At most `most` inactive items are taken, those whose gain is not far below the largest.
-    """
+    """Return ascending indices of active items and of inactive ones with the largest gains."""
     # Candidates far below the best gain rarely survive the first moves, and each one makes the
     # buffers of the moves and the Newton system larger.
     promise = np.where(active, 0.0, gains)
@@ -439,13 +372,7 @@ def improve(
     ranking: Ranking | None = None,
     products: GroupProducts | None = None,
 ) -> State:
-    """Return the state after one sweep: coordinate moves and Newton steps on the working set.
-
-    Coordinate moves change one relevance each. All columns are evaluated at the new relevances.
-    `tolerance` is the distance to optimality to be reached in the end, and `ranking` are the best
-    moves of groups of columns, if they are known already; `products` are those by which the groups
-    are evaluated, if they are not evaluated by a factor.
-    """
+    """Return the state after one sweep: coordinate moves and Newton steps on the working set."""
     index = working_set(state, marginal, ranking)
     relevance, groups = state.relevance, marginal.groups
     if index.size and marginal.exact_coordinates:
@@ -474,12 +401,7 @@ def improve(
 def _move_groups(
     state: State, index: np.ndarray[Any, Any], groups: Groups, tolerance: float
 ) -> tuple[Array, np.ndarray[Any, Any]]:
-    """Return all relevances after moves of groups in the working set, and the free columns.
-
-    The columns of a group share one relevance; a move changes it to its minimiser. `index` are the
-    columns of the working set. A group is free if its relevance is positive or the energy falls as
-    it grows.
-    """
+    """Return all relevances after moves of groups in the working set, and the free columns."""
     inside = groups.restricted(index)
     part = state.take(index)
     relevance = to_numpy(part.relevance) + 0.0
@@ -500,13 +422,7 @@ def _move_groups(
 
 
 def move_coordinates(workspace: Workspace, tolerance: float) -> tuple[Array, np.ndarray[Any, Any]]:
-    """Return the relevances after coordinate moves on a working set, and a mask of the free ones.
-
-    The relevance of a column is the prior variance of its coefficients; a coordinate move changes
-    one relevance to its minimiser. `tolerance` is the distance to optimality to be reached in the
-    end. A column is free if its relevance is positive or the energy falls as it grows. The arrays
-    of the workspace are overwritten.
-    """
+    """Return the relevances after coordinate moves, and a mask of the free ones."""
     gains = coordinate_gains(workspace.relevance, workspace.curvature, workspace.alignment)
     enough = max(1e-2 * largest(gains), 1e-2 * tolerance**2)
     workspace = descend(workspace, tolerance=enough, limit=4 * workspace.gram.shape[0])
@@ -516,10 +432,7 @@ def move_coordinates(workspace: Workspace, tolerance: float) -> tuple[Array, np.
 
 
 def _restricted(state: State, relevance: Array, index: np.ndarray[Any, Any]) -> State:
-    """Return the state restricted to the columns `index`, at the relevances `relevance`.
-
-    If there are few columns, the state has as many rows as columns.
-    """
+    """Return the state restricted to the columns `index`, at the relevances `relevance`."""
     if 2 * index.size <= state.problem.rows:
         return state_in_span(state.problem, relevance, index)
     xp = namespace(relevance)
@@ -533,8 +446,7 @@ def _restricted(state: State, relevance: Array, index: np.ndarray[Any, Any]) -> 
 def state_in_span(problem: Problem, relevance: Array, index: np.ndarray[Any, Any]) -> State:
     """Return the state of a problem restricted to the columns `index`, from which to polish.
 
-    The relevances of all other columns are zero. If there are fewer columns than rows, the state
-    has as many rows as columns, which makes Newton steps cheaper.
+    With fewer columns than rows it has as many rows as columns, which makes Newton steps cheaper.
     """
     xp = namespace(relevance)
     chosen = xp.asarray(index, device=device(relevance))
@@ -582,10 +494,6 @@ def solve_working_set(
 
 
 def noise_stages(target: float) -> list[float]:
-    """Return the noise variances of a continuation: a decreasing geometric sequence below 1.
-
-    They are those of successive fits, each of which starts from the one before. The sequence ends
-    before `target`, the noise variance of the problem.
-    """
+    """Return the noise variances of a continuation: a geometric sequence to `target`."""
     stages = round(math.log(max(1.0 / target, 1.0), STAGE))
     return [target ** (stage / stages) for stage in range(1, stages)]
