@@ -8,8 +8,10 @@ import threading
 import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
+from sklearn.base import clone
 from threadpoolctl import ThreadpoolController, threadpool_info
 
+from lucidae import LinearAutoencoder
 from lucidae.arrays import threads
 from lucidae.arrays.threads import (
     blas_threads,
@@ -76,6 +78,18 @@ def test_a_limit_that_ends_in_another_thread_first_restores_the_numbers():
     with one_thread():
         leave.set()
         holder.join(10)
+    assert numbers() == before
+
+
+@pytest.mark.usefixtures("two")
+def test_fits_in_several_threads_restore_the_numbers():
+    before, X = numbers(), np.random.default_rng(0).standard_normal((40, 6))
+    model = LinearAutoencoder(2, solver="gradient", tol=1e-3, random_state=0)
+    running = [threading.Thread(target=clone(model).fit, args=(X,)) for _ in range(6)]
+    for thread in running:
+        thread.start()
+    for thread in running:
+        thread.join()
     assert numbers() == before
 
 

@@ -1,9 +1,7 @@
-"""The loop: its end, its callbacks, and that a stack of problems equals its members."""
+"""The loop: its end, its history, its callbacks, and that a stack equals its problems."""
 
+import json
 import math
-import os
-import subprocess
-import sys
 from typing import NamedTuple
 
 import numpy as np
@@ -13,9 +11,11 @@ from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 from threadpoolctl import threadpool_info
 
-from lucidae.arrays import Array, namespace, threads, to_numpy
+from lucidae.arrays import Array, namespace, to_numpy
 from lucidae.iteration import (
     Below,
+    History,
+    Solution,
     Status,
     iterate,
     iterate_batch,
@@ -92,6 +92,136 @@ def test_a_step_that_overwrites_its_buffers_is_fine_with_a_copy(check_every):
     assert_array_equal(solution.value, pure.value)
     assert_array_equal(solution.history["first"], pure.history["first"])
     assert np.abs(solution.value).max() == solution.distance
+
+
+# Divergence, stalling and advice.
+
+
+@pytest.mark.parametrize("check_every", [1, 3])
+def test_not_a_number_ends_it_with_the_last_finite_state(check_every):
+    def step(x):
+        return x - 1.0 if x > 1.0 else math.nan
+
+    solution = iterate(step, 5.0, stop=NEVER, limit=100, check_every=check_every)
+    assert solution.status is Status.DIVERGED
+    assert solution.n_iter == {1: 5, 3: 6}[check_every]
+    assert solution.value == {1: 1.0, 3: 2.0}[check_every]
+    assert solution.distance == solution.value
+    assert solution.history["distance"][-1] == solution.value
+
+
+@pytest.mark.parametrize("start", [1e-3, 1.0, 1e5])
+def test_an_explosion_ends_it_long_before_the_numbers_do(start):
+    solution = iterate(double, start, stop=NEVER, limit=10_000)
+    assert solution.status is Status.DIVERGED
+    assert solution.n_iter < 60
+    assert np.isfinite(solution.value)
+    assert solution.value == start * 2.0 ** (solution.n_iter - 1)
+
+
+def test_overflow_inside_a_step_is_a_divergence_and_not_a_warning():
+    def square(x):
+        return (x * np.array([1e30])) ** 2 - np.array([np.inf])
+
+    solution = iterate(square, np.ones(1), stop=Below(np.max, 0.0), limit=50, check_every=7)
+    assert solution.status is Status.DIVERGED
+    assert solution.value == 1.0
+
+
+def test_a_hopeless_start_is_returned_as_it_is():
+    solution = iterate(pytest.fail, math.nan, stop=NEVER, limit=5)
+    assert (solution.status, solution.n_iter) == (Status.DIVERGED, 0)
+    assert len(solution.history) == 0
+
+
+@pytest.mark.parametrize("patience", [1, 5])
+def test_no_new_best_for_a_while_is_a_stall(patience):
+    solution = iterate(
+        lambda x: max(x / 2, 1.0), 8.0, stop=Below(abs, 0.5, patience=patience), limit=100
+    )
+    assert solution.status is Status.STALLED
+    assert (solution.n_iter, solution.value) == (3 + patience, 1.0)
+
+
+def test_without_patience_nothing_stalls():
+    assert iterate(lambda x: x, 1.0, stop=Below(abs, 0.5), limit=50).n_iter == 50
+
+
+@pytest.mark.parametrize("status", Status)
+def test_every_status_says_what_happened_and_what_to_do(status):
+    solution = Solution(None, status, 12, 0.5, 1e-3)
+    assert "12 iterations" in solution.advice
+    assert "0.5" in solution.advice
+    assert solution.advice.endswith(".")
+    assert status.ok == (status is Status.CONVERGED)
+    if status in (Status.ITERATION_LIMIT, Status.DIVERGED, Status.STALLED):
+        assert any(word in solution.advice for word in ("Raise", "Lower"))
+
+
+def test_bad_stopping_rules_are_refused():
+    with pytest.raises(ValueError, match="tolerance"):
+        Below(abs, math.nan)
+    with pytest.raises(ValueError, match="patience"):
+        Below(abs, 1.0, patience=0)
+
+
+# The history.
+
+
+def recorded(limit=20, **settings):
+    solution = iterate(halve, 1.0, stop=NEVER, limit=limit, **settings)
+    history = solution.history
+    assert_array_equal(history["distance"], 2.0**-history.iterations)
+    return history.iterations.tolist()
+
+
+def test_records_fall_on_the_asked_iterations():
+    assert recorded(check_every=5) == [0, 5, 10, 15, 20]
+    assert recorded(check_every=20, record_at=6) == [0, 6, 12, 18, 20]
+    assert recorded(check_every=7, record_at=np.int64(10)) == [0, 10, 20]
+    assert recorded(check_every=7, record_at=[13, 0, 2, 2, 99]) == [0, 2, 13]
+    assert recorded(check_every=50, record_at=log_grid(20, 2)) == [*log_grid(20, 2)]
+    assert recorded(limit=0, record_at=3) == [0]
+
+
+def test_recording_changes_neither_values_nor_the_count_of_steps():
+    steps = []
+
+    def step(x):
+        steps.append(x)
+        return halve(x)
+
+    solution = iterate(
+        step, 1.0, stop=NEVER, limit=10, check_every=4, record={"square": lambda x: x * x},
+        record_at=[1, 3, 9],
+    )  # fmt: skip
+    assert steps == [2.0**-i for i in range(10)]
+    assert_array_equal(solution.history["square"], [2.0**-2, 2.0**-6, 2.0**-18])
+    assert solution.history.names == ("distance", "square")
+
+
+def test_arrays_of_any_library_are_recorded_as_numpy(xp):
+    solution = iterate(
+        halve,
+        xp.ones(3),
+        stop=Below(xp.max, 0.1),
+        limit=10,
+        record={"state": lambda x: x, "sum": xp.sum},
+    )
+    assert solution.status.ok
+    assert solution.history["state"].shape == (5, 3)
+    assert_array_equal(solution.history["sum"], 3.0 * 2.0 ** -np.arange(5))
+    assert namespace(solution.value) is namespace(xp.ones(1))
+
+
+def test_history_is_a_small_mapping_that_json_understands():
+    history = History(np.array([0, 1]), {"loss": np.array([1.0, np.inf])})
+    assert "loss" in history
+    assert "gain" not in history
+    assert [*history] == ["loss"]
+    assert len(history) == 2
+    written = json.dumps(history.to_dict(), allow_nan=False)
+    assert json.loads(written) == {"iteration": [0, 1], "loss": [1.0, "inf"]}
 
 
 # Callbacks.
@@ -357,68 +487,6 @@ def test_small_problems_run_on_one_thread_and_the_rest_is_restored(size, limited
     with pytest.raises(RuntimeError, match="broken step"):
         iterate(fail, 1.0, stop=NEVER, limit=1, size=size)
     assert blas_threads() == before
-
-
-def test_the_limit_of_threads_is_seen_to_bite():
-    two = threads._controller().limit(limits=2, user_api="blas")
-    with two:
-        assert max(blas_threads()) == 2
-        with limited_blas(10):
-            assert set(blas_threads()) == {1}
-        assert max(blas_threads()) == 2
-
-
-OVERLAPPING_THREADS = """
-import threading
-import numpy as np
-from threadpoolctl import threadpool_info
-from lucidae.iteration import limited_blas
-
-def count():
-    return [pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"]
-
-first_is_in, second_is_in, first_is_out = (threading.Event() for _ in range(3))
-
-def first():
-    with limited_blas(10), limited_blas(20):
-        first_is_in.set()
-        second_is_in.wait(10)
-    first_is_out.set()
-
-def second():
-    first_is_in.wait(10)
-    with limited_blas(10):
-        second_is_in.set()
-        first_is_out.wait(10)
-
-def fit():
-    X = np.random.default_rng(0).standard_normal((40, 6))
-    LinearAutoencoder(2, solver="gradient", tol=1e-3, random_state=0).fit(X)
-
-before = count()
-for actions in ((first, second), (fit,) * 6):
-    threads = [threading.Thread(target=action) for action in actions]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-with limited_blas(10):
-    during = count()
-print(set(before), set(during), set(count()))
-"""
-
-
-def test_threads_that_overlap_restore_the_number_of_blas_threads():
-    # In a process of its own, in which no other test has touched the number of threads.
-    names = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS", "BLIS_NUM_THREADS")
-    run = subprocess.run(
-        [sys.executable, "-c", OVERLAPPING_THREADS],
-        env=os.environ | dict.fromkeys(names, "2"),
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert run.stdout.strip() == "{2} {1} {2}"
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
 from lucidae import metrics
-from lucidae.arrays import to_numpy
 
 SEEDS = st.integers(0, 2**32 - 1)
 RNG = np.random.default_rng
@@ -34,7 +33,7 @@ def test_support_recovery_of_a_stack_with_different_supports(xp):
     truth = np.array([[[1.0, 0, 0, 0]], [[1, 1, 0, 0]], [[1, 1, 1, 1]], [[0, 0, 0, 0]]])
     coef = np.array([[[3.0, 2, 1, 0]], [[3, 0, 1, 0]], [[1, 2, 3, 0]], [[0, 0, 0, 0]]])
     values = metrics.support_recovery(xp.asarray(coef), xp.asarray(truth))
-    assert_allclose(to_numpy(values), [1.0, 0.5, 0.75, 1.0])
+    assert_allclose(np.asarray(values), [1.0, 0.5, 0.75, 1.0])
 
 
 @pytest.mark.parametrize(
@@ -74,8 +73,8 @@ def test_row_criterion_sees_the_small_row_and_the_spurious_one(xp):
     wrong = np.array([[[1.0, 0.0101, 0.0]], [[1.0, 0.01, 2e-5]], [[1.0, 0.01, 0.9e-5]]])
     truths = xp.asarray(np.stack([truth] * 3))
     by_rows = metrics.exact_recovery(xp.asarray(wrong), truths, criterion="rows")
-    assert to_numpy(by_rows).tolist() == [False, False, True]
-    assert to_numpy(metrics.exact_recovery(xp.asarray(wrong), truths)).tolist() == [True] * 3
+    assert np.asarray(by_rows).tolist() == [False, False, True]
+    assert np.asarray(metrics.exact_recovery(xp.asarray(wrong), truths)).tolist() == [True] * 3
 
 
 def test_active_dimensions_need_a_small_variance_and_a_moving_mean(xp):
@@ -86,14 +85,14 @@ def test_active_dimensions_need_a_small_variance_and_a_moving_mean(xp):
     )
     assert type(count) is int
     assert count == 1
-    assert to_numpy(mask).tolist() == [True, False, False, False]
+    assert np.asarray(mask).tolist() == [True, False, False, False]
     assert metrics.active_dimensions(xp.asarray(mean), xp.asarray(variance[0])) == 1
     looser = metrics.active_dimensions(mean, variance, max_variance=1.1, min_spread=0.0)
     assert looser == 4
     stack = metrics.active_dimensions(
         xp.asarray(np.stack([mean, 0 * mean])), xp.asarray(np.stack([variance] * 2))
     )
-    assert to_numpy(stack).tolist() == [1, 0]
+    assert np.asarray(stack).tolist() == [1, 0]
 
 
 def test_active_dimensions_are_strictly_inside_their_limits():
