@@ -43,18 +43,18 @@ def test_arbitrary_arrays_measure_the_path_along_the_direction():
 def test_covariances_are_those_of_the_sources_and_the_noise():
     correlation = np.array([[1.0, 0.6 + 0.3j], [0.6 - 0.3j, 1.0]])
     data = make_array_snapshots(
-        6, 200_000, source_angles=[-20.0, 30.3], powers=[4.0, 1.0], correlation=correlation,
+        6, 40_000, source_angles=[-20.0, 30.3], powers=[4.0, 1.0], correlation=correlation,
         snr_db=3.0, random_state=1,
     )  # fmt: skip
     signals = data.coef[:, data.support].T
     roots = np.diag([2.0, 1.0])
     expected = roots @ correlation @ roots
-    assert_allclose(signals @ signals.conj().T / 200_000, expected, atol=0.05)
+    assert_allclose(signals @ signals.conj().T / 40_000, expected, atol=0.1)
     # Circular: the covariance without conjugation vanishes.
-    assert_allclose(signals @ signals.T / 200_000, 0.0, atol=0.05)
+    assert_allclose(signals @ signals.T / 40_000, 0.0, atol=0.1)
     waves = steering_vectors(data.positions, data.source_angles)
     noise = data.responses - waves @ signals
-    assert_allclose(noise @ noise.conj().T / 200_000, np.eye(6) * 10**-0.3, atol=0.01)
+    assert_allclose(noise @ noise.conj().T / 40_000, np.eye(6) * 10**-0.3, atol=0.02)
     assert_allclose(data.noise_variance, 10**-0.3)
     assert_array_equal(data.angles[data.support], [-20.0, 30.0])  # nearest to 30.3
 

@@ -1,6 +1,8 @@
 """Folds and stacks give the same digits in this process, in threads and in other processes."""
 
 import re
+import sys
+from types import SimpleNamespace
 
 import joblib
 import numpy as np
@@ -11,6 +13,7 @@ from sklearn.base import clone
 
 from lucidae import DropoutRegressor, SparseVAE
 from lucidae.iteration import ProgressBar, loop, of_each
+from lucidae.iteration.progress import is_shown
 from lucidae.sparsity import solve_batch
 
 
@@ -48,6 +51,15 @@ def test_folds_in_processes_give_the_same_digits(name, processes):
     together = clone(CHOSEN[name]).set_params(n_jobs=processes).fit(X, y, weights)
     assert_array_equal(digits(together), digits(alone))
     assert clone(together).n_jobs == processes
+
+
+def is_shown_on_a_terminal():
+    sys.stderr = SimpleNamespace(isatty=lambda: True)
+    return is_shown("auto")
+
+
+def test_processes_show_no_progress_of_their_own(processes):
+    assert of_each(is_shown_on_a_terminal, [()] * 2, n_jobs=processes) == [False, False]
 
 
 @pytest.mark.parametrize("n_jobs", [3, 10**6, 10**30])

@@ -157,7 +157,8 @@ def test_path_norm_is_least_when_equalized_among_equal_total_importance(seed, r)
 
 def test_importance_scores_are_products_of_column_norms(xp):
     U, V = [[3.0, 0.0], [4.0, 2.0]], [[1.0, 5.0], [0.0, 12.0]]
-    assert_allclose(np.asarray(metrics.importance_scores(xp.asarray(U), xp.asarray(V))), [5.0, 26.0])
+    scores = metrics.importance_scores(xp.asarray(U), xp.asarray(V))
+    assert_allclose(np.asarray(scores), [5.0, 26.0])
 
 
 def test_non_diagonality_of_batches_with_two_axes_and_of_other_shapes():

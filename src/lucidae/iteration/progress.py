@@ -123,6 +123,21 @@ def _bar_class(in_notebook: bool) -> Any:
     class Bar(kind):  # type: ignore[misc, valid-type]
         monitor_interval = 0  # no thread: every update looks at the clock (miniters=1)
 
+        def __init__(self, **settings: Any) -> None:
+            try:
+                super().__init__(**settings)
+            except BaseException:  # Ctrl-C while it was drawn
+                with suppress(Exception):
+                    self.display(" " * len(str(self)))
+                    self.clear()
+                    self.close()
+                raise
+
+        def close(self) -> None:
+            """Remove the bar; in a notebook, tqdm would keep one that is not complete."""
+            self.total = None
+            super().close()
+
         def display(self, msg: str | None = None, *arguments: Any, **named: Any) -> Any:
             """Draw the bar; in a log, print it as a line of its own."""
             if _on_screen():
