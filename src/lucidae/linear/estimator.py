@@ -90,6 +90,35 @@ class LinearAutoencoder(
         rule (Johnson & Zhang 2013), so that the noise vanishes at the optimum and the step size
         need not decrease. ``"auto"`` is ``"exact"`` if the method has a closed form, otherwise
         ``"gradient"``.
+    whiten : bool, default=False
+        Whether `transform` divides every code by its standard deviation.
+    random_state : int, RandomState or None, default=None
+        Seed of the initial weights, of the order of mini-batches and of the masks of nested
+        dropout. The exact solver does not use it.
+    handle_missing : {"error", "em"}, default="error"
+        What to do with missing entries, which are NaN (or pandas' NA, or masked entries). With
+        ``"error"`` they raise an error. With ``"em"``, mean and covariance of the rows are those of
+        probabilistic PCA with `n_components` latents (Tipping & Bishop 1999), which maximise the
+        likelihood of the observed entries; the method's closed form is computed from them. So all
+        methods with a closed form are allowed, the solvers ``"exact"`` and ``"auto"``, and for
+        `n_components` a number, a share of the variance or None, but no criterion by name. This
+        assumes that entries are missing at random: whether an entry is missing may depend on
+        observed entries, but not on its own value (Rubin 1976). The likelihood is maximised by
+        expectation maximisation (EM) with quasi-Newton acceleration, until the norm of its gradient
+        per row, in units of standard errors of one row, is at most `tol`. If `n_components` is
+        None, all components are fitted (at most n − 1 for n rows); a share of the variance refers
+        to the covariance of maximum likelihood without a restriction of rank. Without missing
+        entries the result is that of ``"error"``. Rows without any observed entry do not count.
+        With ``warm_start=True`` the maximisation starts from the last fit, also from one with
+        another number of components. See docs/missing.md.
+    verbose : bool or "auto", default="auto"
+        Whether progress is shown, if a fit or a pass over data that are read in blocks takes longer
+        than two seconds. With ``"auto"`` it is if standard error is a terminal or belongs to a
+        notebook: as a bar, or as the elapsed time where the length is not known. True also prints
+        lines to a file or a pipe, and False shows nothing.
+
+    Other Parameters
+    ----------------
     optimizer : {"nesterov", "heavy_ball", "gradient_descent", "adam"}, default="nesterov"
         How the gradient and stochastic solvers update the weights. Adam is refused for the methods
         ``"rag"``, ``"gha"`` and ``"brockett"``.
@@ -107,8 +136,6 @@ class LinearAutoencoder(
     prior : {"geometric", "uniform"} or array of shape (n_components,), default="geometric"
         Probabilities of the prefix lengths 1 … k in nested dropout. The prefix length is the number
         of latents that are kept.
-    whiten : bool, default=False
-        Whether `transform` divides every code by its standard deviation.
     batch_size : int, optional
         Number of rows per step of the stochastic solver, 256 by default.
     tied : bool or "auto", default="auto"
@@ -128,34 +155,10 @@ class LinearAutoencoder(
         over the rows, or after 20 steps if that is later. If the loss then exceeds its minimum by
         more than 1e-6 of the total variance, because components of small eigenvalues have not
         converged, a ConvergenceWarning states by how much.
-    random_state : int, RandomState or None, default=None
-        Seed of the initial weights, of the order of mini-batches and of the masks of nested
-        dropout. The exact solver does not use it.
     warm_start : bool, default=False
         Whether the gradient and stochastic solvers start from the weights of the last `fit`. These
         may come from any solver and method: weights are converted between tied and untied. If their
         shape differs from the one that is needed, a warning says so and random weights are used.
-    verbose : bool or "auto", default="auto"
-        Whether progress is shown, if a fit or a pass over data that are read in blocks takes longer
-        than two seconds. With ``"auto"`` it is if standard error is a terminal or belongs to a
-        notebook: as a bar, or as the elapsed time where the length is not known. True also prints
-        lines to a file or a pipe, and False shows nothing.
-    handle_missing : {"error", "em"}, default="error"
-        What to do with missing entries, which are NaN (or pandas' NA, or masked entries). With
-        ``"error"`` they raise an error. With ``"em"``, mean and covariance of the rows are those of
-        probabilistic PCA with `n_components` latents (Tipping & Bishop 1999), which maximise the
-        likelihood of the observed entries; the method's closed form is computed from them. So all
-        methods with a closed form are allowed, the solvers ``"exact"`` and ``"auto"``, and for
-        `n_components` a number, a share of the variance or None, but no criterion by name. This
-        assumes that entries are missing at random: whether an entry is missing may depend on
-        observed entries, but not on its own value (Rubin 1976). The likelihood is maximised by
-        expectation maximisation (EM) with quasi-Newton acceleration, until the norm of its gradient
-        per row, in units of standard errors of one row, is at most `tol`. If `n_components` is
-        None, all components are fitted (at most n − 1 for n rows); a share of the variance refers
-        to the covariance of maximum likelihood without a restriction of rank. Without missing
-        entries the result is that of ``"error"``. Rows without any observed entry do not count.
-        With ``warm_start=True`` the maximisation starts from the last fit, also from one with
-        another number of components. See docs/missing.md.
 
     Attributes
     ----------
