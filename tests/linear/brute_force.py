@@ -54,6 +54,7 @@ class Case:
     aligned: bool = True  # whether each latent finds a principal axis, not only their span
     ordered: bool = True  # whether latents in another order are noticed
     balanced: bool = True  # whether W₁W₁ᵀ = W₂ᵀW₂ at the optimum
+    unit_free: bool = True  # whether rows in other units have the same components
 
 
 RULE = Case(1.5)
