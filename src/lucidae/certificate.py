@@ -11,9 +11,9 @@ import inspect
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from importlib import import_module
 from typing import Any
 
-from lucidae._families import import_families
 from lucidae.cards import Html, card
 from lucidae.io.atomic import json_safe
 from lucidae.iteration.progress import elapsed_on
@@ -476,7 +476,8 @@ def _certified(subject: Any, X: Any, y: Any, settings: dict[str, Any]) -> Certif
             subject.certificate_ if X is None else subject._certify_on(X, y, **settings)
         )
         return certificate
-    import_families()
+    for family in ("linear", "dropout", "sparsity"):  # importing one registers its certifier
+        import_module(f"lucidae.{family}")
     if isinstance(subject, tuple | list) and len(subject) == 2 and "family" in settings:
         return _certify_pair(subject[0], subject[1], X, y, **settings)
     if hasattr(subject, "components_"):
