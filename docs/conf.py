@@ -63,7 +63,7 @@ page_children = {
         "comparison",
     ],
     "howto/index": ["*", "data", "command_line"],
-    "theory/index": ["*", "lab"],
+    "theory/index": ["*", "lab", "glossary"],
     "results/index": ["benchmarks", "Scaling <scaling>", "*"],
     "api/index": ["*", "certificates/index"],
     "project": ["contributing", "architecture", "reliability", "changelog"],
