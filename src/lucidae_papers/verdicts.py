@@ -101,11 +101,7 @@ def measured(claim: Claim) -> str:
 
 @dataclass(frozen=True, slots=True)
 class AtMost:
-    """Verdict that the selected values of one curve are at most `bound`.
-
-    `series` is the name of the curve, `at` selects its values (a point of the grid, an interval,
-    ``"end"``, ``"everywhere"`` or ``"mean"``), and `says` describes the quantity in words.
-    """
+    """Verdict that the selected values of one curve are at most `bound`."""
 
     series: str
     bound: float
@@ -122,11 +118,7 @@ class AtMost:
 
 @dataclass(frozen=True, slots=True)
 class AtLeast:
-    """Verdict that the selected values of one curve are at least `bound`.
-
-    `series` is the name of the curve, `at` selects its values (a point of the grid, an interval,
-    ``"end"``, ``"everywhere"`` or ``"mean"``), and `says` describes the quantity in words.
-    """
+    """Verdict that the selected values of one curve are at least `bound`."""
 
     series: str
     bound: float
@@ -143,11 +135,7 @@ class AtLeast:
 
 @dataclass(frozen=True, slots=True)
 class Between:
-    """Verdict that the selected values of one curve lie from `low` to `high`, both included.
-
-    `series` is the name of the curve, `at` selects its values (a point of the grid, an interval,
-    ``"end"``, ``"everywhere"`` or ``"mean"``), and `says` describes the quantity in words.
-    """
+    """Verdict that the selected values of one curve lie from `low` to `high`, both included."""
 
     series: str
     low: float
@@ -176,9 +164,7 @@ class Between:
 class Ordered:
     """Verdict that each of several curves exceeds the next one by at least `margin`.
 
-    `series` are the names of the curves, `at` selects their values (a point of the grid, an
-    interval, ``"end"``, ``"everywhere"`` or ``"mean"``), and `says` describes the quantity in
-    words. A negative margin allows for sampling noise.
+    A negative margin allows for sampling noise.
     """
 
     series: tuple[str, ...]
@@ -187,10 +173,7 @@ class Ordered:
     says: str = ""
 
     def judge(self, curves: Curves, reference: str) -> Claim:
-        """Return a `Claim` on the smallest difference between a curve and the next one.
-
-        It holds if that difference is at least `margin`.
-        """
+        """Return a `Claim` on the smallest difference between a curve and the next one."""
         levels = [figures(curves, name, self.at) for name in self.series]
         value = min(worst(a - b, largest=False) for a, b in pairwise(levels))
         name, curve = " ≥ ".join(self.series), curves[self.series[0]]
@@ -202,12 +185,7 @@ class Ordered:
 
 @dataclass(frozen=True, slots=True)
 class Agree:
-    """Verdict that the selected values of two curves differ by at most `within`.
-
-    `first` and `second` are the names of the curves, `at` selects their values (a point of the
-    grid, an interval, ``"end"``, ``"everywhere"`` or ``"mean"``), and `says` describes the quantity
-    in words.
-    """
+    """Verdict that the selected values of two curves differ by at most `within`."""
 
     first: str
     second: str
@@ -230,10 +208,8 @@ class Agree:
 class Outweighs:
     """Verdict that the values of a first curve are at least `factor` times those of a second.
 
-    `first` and `second` are the names of the curves, `at` selects their values (a point of the
-    grid, an interval, ``"end"``, ``"everywhere"`` or ``"mean"``), and `says` describes the quantity
-    in words. If a value of the second curve is zero and that of the first is positive, the ratio is
-    infinite and satisfies the bound.
+    If a value of the second curve is zero and that of the first is positive, the ratio is infinite
+    and satisfies the bound.
     """
 
     first: str
@@ -243,10 +219,7 @@ class Outweighs:
     says: str = ""
 
     def judge(self, curves: Curves, reference: str) -> Claim:
-        """Return a `Claim` that the smallest ratio of both curves is at least `factor`.
-
-        The ratio is that of the first curve to the second.
-        """
+        """Return a `Claim` that the smallest ratio of both curves is at least `factor`."""
         above = figures(curves, self.first, self.at)
         below = figures(curves, self.second, self.at)
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -262,8 +235,7 @@ class Outweighs:
 class Falls:
     """Verdict that a curve increases by at most `slack` from each grid point to the next.
 
-    `series` is the name of the curve, and `says` describes the quantity in words. A negative
-    `slack` requires that it decreases by at least the absolute value of `slack`.
+    A negative `slack` requires that it decreases by at least the absolute value of `slack`.
     """
 
     series: str
@@ -271,10 +243,7 @@ class Falls:
     says: str = ""
 
     def judge(self, curves: Curves, reference: str) -> Claim:
-        """Return a `Claim` that the largest increase between grid points is at most `slack`.
-
-        `curves` are all curves of the experiment, and `reference` names the paper.
-        """
+        """Return a `Claim` that the largest increase between grid points is at most `slack`."""
         curve = curve_named(curves, self.series)
         steps = np.diff(curve.y)
         value = worst(steps, largest=True) if len(steps) else 0.0
@@ -300,11 +269,7 @@ class Sooner:
     says: str = ""
 
     def judge(self, curves: Curves, reference: str) -> Claim:
-        """Return a `Claim` on the ratio of the points at which both curves fall to `level`.
-
-        It holds if the point of the second curve, divided by that of the first, is at least
-        `factor`.
-        """
+        """Return a `Claim` on the ratio of the points at which both curves fall to `level`."""
         first, second = (curve_named(curves, name) for name in (self.first, self.second))
         early, late = arrival(first, self.level), arrival(second, self.level)
         remark = ""
@@ -329,21 +294,14 @@ def arrival(curve: Curve, level: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Reported:
-    """Report the largest selected value of one curve without judging it.
-
-    `series` is the name of the curve, `at` selects its values (a point of the grid, an interval,
-    ``"end"``, ``"everywhere"`` or ``"mean"``), and `says` describes the quantity in words.
-    """
+    """Report the largest selected value of one curve without judging it."""
 
     series: str
     at: Where = "end"
     says: str = ""
 
     def judge(self, curves: Curves, reference: str) -> Claim:
-        """Return a `Claim` with the measured value and no bound; its `holds` is None.
-
-        `curves` are all curves of the experiment, and `reference` names the paper.
-        """
+        """Return a `Claim` with the measured value and no bound; its `holds` is None."""
         value = worst(figures(curves, self.series, self.at), largest=True)
         statement = stated(self.says or self.series, "", curves[self.series], self.at)
         return reported(self.series, statement, reference, value)
@@ -404,10 +362,7 @@ class Judgement:
 
     @property
     def verdict(self) -> str:
-        """The verdict: "seen" or "not seen", "holds" or "does not hold", or "not judged".
-
-        The first pair is for claims of a paper, the second for findings of this project.
-        """
+        """The verdict: "seen" or "not seen", "holds" or "does not hold", or "not judged"."""
         return NOT_JUDGED if self.holds is None else WORDS[self.statement.kind, self.holds]
 
     @property
@@ -453,10 +408,7 @@ class Counts:
 
     @classmethod
     def of(cls, outcomes: Iterable[Outcome]) -> Counts:
-        """Return the counts of statements and values, summed over several experiments.
-
-        `outcomes` are the judged experiments.
-        """
+        """Return the counts of statements and values, summed over several experiments."""
         every = tuple(outcomes)
         judged = [
             (one.statement.kind, one.holds) for outcome in every for one in outcome.judgements
