@@ -24,7 +24,6 @@ import pytest
 
 from lucidae import SparseVAE
 from lucidae.sparsity import (
-    correlated_posterior,
     group_blocks,
     group_covariance,
     group_moves,
@@ -121,7 +120,6 @@ SERVED = {
     whitening: ("coloured", "coloured, intercept", "low rank", "variances"),
     row_noise: ("learned rows",),
     response_covariance: ("given responses", "learned responses"),
-    correlated_posterior: ("given responses", "learned responses"),
 }
 """The modules whose functions are broken, with the problems that use them."""
 

@@ -16,7 +16,6 @@ import lucidae
 from lucidae import SparseVAE, certify
 from lucidae.datasets import make_sparse_regression
 from lucidae.sparsity import (
-    attributes,
     columns,
     evaluation,
     figures,
@@ -275,7 +274,7 @@ def test_the_coherence_bound_has_a_margin_for_rounding():
 @pytest.mark.parametrize(
     "module",
     [
-        verifier, evaluation, figures, theory, attributes, uniqueness, columns,
+        verifier, evaluation, figures, theory, uniqueness, columns,
         generalised, verified_groups, verified_joint,
     ],
 )  # fmt: skip
@@ -287,7 +286,7 @@ def test_the_verifier_shares_no_code_with_the_solvers(module):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("lucidae")
     }
     allowed = {
-        "attributes", "columns", "evaluation", "figures", "generalised",
+        "columns", "evaluation", "figures", "generalised",
         "theory", "uniqueness", "verified_groups", "verifier",
     }  # fmt: skip
     assert imported <= {f"lucidae.sparsity.{name}" for name in allowed} | {"lucidae.arrays"}
