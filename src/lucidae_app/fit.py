@@ -72,7 +72,6 @@ def components_of(text: str | None) -> int | float | str | tuple[str, float] | N
     """Return the value of ``--components``: a number, a share of the variance or a criterion.
 
     The criterion ``hard_threshold`` can be followed by a colon and the known variance of the noise.
-    The result is None if the option was not given, that is, if `text` is None.
     """
     if text is None:
         return None
@@ -94,10 +93,7 @@ def components_of(text: str | None) -> int | float | str | tuple[str, float] | N
 
 
 def dropout_of(text: str, regression: bool) -> float | str:
-    """Return the value of ``--dropout``: a probability or, for a regression, a rule to choose it.
-
-    The rules are ``"cv"`` and ``"cv_1se"``.
-    """
+    """Return the value of ``--dropout``: a probability or, for a regression, a rule."""
     if text in ("cv", "cv_1se") and regression:
         return text
     number = number_of(text)
@@ -110,10 +106,7 @@ def dropout_of(text: str, regression: bool) -> float | str:
 
 
 def noise_of(text: str) -> float | str:
-    """Return the value of ``--noise-variance``: a number or a rule that chooses it.
-
-    The rules are ``"auto"``, ``"learn"``, ``"cv"`` and ``"cv_1se"``.
-    """
+    """Return the value of ``--noise-variance``: a number or a rule that chooses it."""
     if text in ("auto", "learn", "cv", "cv_1se"):
         return text
     number = number_of(text)
@@ -371,10 +364,7 @@ class Job:
         return replace(table, target=responses.values, target_names=responses.columns)
 
     def check_outputs(self, sheets: Sequence[str]) -> None:
-        """Raise an error if an output file exists that must not be replaced.
-
-        `sheets` are the names of the output tables, such as "codes".
-        """
+        """Raise an error if an output file exists that must not be replaced."""
         second = self.target_file
         inputs = [self.file] if second is None else [self.file, second]
         others = [sheet_path(self.sheet_path(what), self.file.suffix) for what in sheets]

@@ -199,10 +199,7 @@ def _loose_of(text: str, fixed: bool) -> float | str:
 
 
 def _read(reader: Any, file: Path, what: str) -> Any:
-    """Return what a function of MNE (`reader`) reads from a file.
-
-    If it fails, the error names the file and its expected content (`what`).
-    """
+    """Return what a function of MNE reads from a file; an error names the file and `what`."""
     try:
         return reader(file, verbose="ERROR")
     except Exception as error:  # what MNE raises depends on the content of the file
@@ -228,10 +225,7 @@ def _is_fif(file: Path) -> bool:
 
 
 def _chosen(mne: Any, file: Path, condition: str | None) -> Any:
-    """Return the evoked response of a file that ``--condition`` names; without it, the only one.
-
-    If the choice is not clear, the error lists all evoked responses.
-    """
+    """Return the evoked response of a file that ``--condition`` names; without it, the only one."""
     found = _read(mne.read_evokeds, file, "file of evoked responses")
     names = [str(response.comment) for response in found]
     if condition is None:

@@ -61,10 +61,7 @@ def image_grid(
 
 
 def image_rows(rows: Mapping[str, Series]) -> Figure:
-    """Draw named rows of images below each other, with the grey scale of the first row.
-
-    Each value of `rows` has shape (n_images, height, width).
-    """
+    """Draw named rows of images (n, height, width) below each other, in the greys of the first."""
     first = next(iter(rows.values()))
     scale, pitch = _greys(first), _pitch(first)
     with drawing():
@@ -148,10 +145,7 @@ def loadings(components: Series, columns: Sequence[str]) -> Figure:
 def curves(
     series: Mapping[str, tuple[Series, Series]], *, xlabel: str, ylabel: str, logarithmic: bool
 ) -> Figure:
-    """Draw named curves with a legend; each value of `series` is a pair (abscissas, ordinates).
-
-    If `logarithmic`, both axes are logarithmic.
-    """
+    """Draw named curves, each a pair (abscissas, ordinates), with a legend."""
     with drawing():
         figure, axes = new_figure(figsize=(8.2, 3.2))
         for name, (abscissa, ordinate) in series.items():
@@ -186,10 +180,7 @@ def hidden_curves(series: Mapping[str, tuple[Series, Series]]) -> list[tuple[str
 
 
 def matrices(panels: Mapping[str, Series], *, xlabel: str, ylabel: str) -> Figure:
-    """Draw named matrices of values in [0, 1] side by side with one common colour scale.
-
-    `panels` has the matrices by name; `xlabel` and `ylabel` are the labels of their axes.
-    """
+    """Draw named matrices of values in [0, 1] side by side with one common colour scale."""
     with drawing():
         figure, grid = new_figure(1, len(panels), figsize=(8.2, 3.7), squeeze=False)
         for axes, (name, values) in zip(grid[0], panels.items(), strict=True):
@@ -204,10 +195,7 @@ def matrices(panels: Mapping[str, Series], *, xlabel: str, ylabel: str) -> Figur
 
 
 def panels(lines: Mapping[str, tuple[Series, Series]], *, xlabel: str) -> Figure:
-    """Draw each named curve in a panel of its own; `xlabel` is the label of all horizontal axes.
-
-    Each value of `lines` is a pair (abscissas, ordinates).
-    """
+    """Draw each named curve, a pair (abscissas, ordinates), in a panel of its own."""
     with drawing():
         figure, grid = new_figure(1, len(lines), figsize=(8.2, 2.9), squeeze=False)
         for axes, (title, (abscissa, ordinate)) in zip(grid[0], lines.items(), strict=True):

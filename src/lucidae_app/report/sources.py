@@ -56,10 +56,7 @@ def sources_page(result: Any, *, name: str, clock: Clock, with_path: bool = True
 
 
 def _sources(result: Any, path: Any) -> list[Block]:
-    """Return the parts on the sources: key numbers, a figure of the head, and a table.
-
-    `path` has the sources that are significant at each of several noise variances, or is None.
-    """
+    """Return the parts on the sources: key numbers, a figure of the head, and a table."""
     facts = Facts(
         (
             *_counts(result),
