@@ -113,7 +113,7 @@ def test_nothing_is_solved_before_it_is_read(X, monkeypatch):
 @pytest.fixture
 def small_buffer(monkeypatch):
     """Give buffers 12 rows of 6 features."""
-    monkeypatch.setattr("lucidae.linear.running_moment.BUFFERED_ROWS", 2)
+    monkeypatch.setattr("lucidae.linear.stream.BUFFERED_ROWS", 2)
 
 
 def rows_about(center, n=400, dtype=float):

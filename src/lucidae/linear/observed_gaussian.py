@@ -34,7 +34,7 @@ from lucidae.arrays import (
     zeros_like_shape,
 )
 from lucidae.linear.model import Model
-from lucidae.linear.streaming import LowRankCovariance
+from lucidae.linear.stream import LowRankCovariance
 from lucidae.rows.spectrum import TINY, Spectrum
 
 BLOCK_ENTRIES = 2**22

@@ -14,7 +14,7 @@ from lucidae.linear.patterns import Statistics
 from lucidae.linear.probe import Probe
 from lucidae.linear.solvers import Stream
 from lucidae.linear.state import LinearState
-from lucidae.linear.streaming import StreamFit
+from lucidae.linear.stream import StreamFit
 from lucidae.linear.weights import TiedWeights, UntiedWeights, VariationalWeights
 from lucidae.moments import SecondMoment
 from lucidae.rows.spectrum import Spectrum

@@ -34,9 +34,8 @@ from lucidae.linear.missing import (
 from lucidae.linear.model import Model
 from lucidae.linear.observed_gaussian import ObservedGaussian, gaussian_of
 from lucidae.linear.probe import Probe, probe_after
-from lucidae.linear.running_moment import RunningMoment, first_moment
 from lucidae.linear.solvers import solve
-from lucidae.linear.streaming import StreamFit
+from lucidae.linear.stream import RunningMoment, StreamFit, first_moment
 from lucidae.linear.verified_blocks import BlocksForValues, data_of_passes
 from lucidae.linear.verified_data import Data, data_of
 from lucidae.linear.verified_gram import FEW_ROWS
