@@ -11,7 +11,7 @@ from numpy.testing import assert_allclose, assert_equal
 
 from lucidae.dropout import theory
 from lucidae.dropout.landscape import scalar_surface, tied_objective
-from lucidae.dropout.objectives import (
+from lucidae.dropout.problem import (
     DropoutObjective,
     LinearProblem,
     Weights,

@@ -17,10 +17,11 @@ import numpy as np
 
 import lucidae
 from lucidae.certificate import Certificate
-from lucidae.dropout.certificate import CERTIFIED, claims
+from lucidae.dropout.claims import claims
 from lucidae.dropout.figures import EPSILON, DropoutFigures
 from lucidae.dropout.theory import dropout_of
 from lucidae.dropout.verified_completion import CompletionFigures, completion_certificate
+from lucidae.dropout.verifier import CERTIFIED
 from lucidae.iteration import Status
 from lucidae.linear.methods import Options
 from lucidae.models import built, check_part, check_row

@@ -12,7 +12,7 @@ import scipy.optimize
 from lucidae.arrays import like
 from lucidae.datasets import make_linear_network
 from lucidae.dropout.landscape import scalar_surface, tied_objective
-from lucidae.dropout.objectives import sampled_gradient
+from lucidae.dropout.problem import sampled_gradient
 from lucidae.dropout.sgd import DropoutStep, GaussianSource, Runs, descend, linear_decay
 from lucidae.dropout.theory import dropout_of, optimal_value
 from lucidae.iteration import Below, iterate, log_grid

@@ -30,17 +30,8 @@ import pytest
 import scipy.sparse
 
 from lucidae import DropoutAutoencoder, DropoutFactorization, DropoutRegressor, certify
-from lucidae.dropout import (
-    LinearProblem,
-    moments,
-    objectives,
-    projection,
-    reduced_rank,
-    solvers,
-    theory,
-    wide,
-)
-from lucidae.dropout.certificate import certificate_of
+from lucidae.dropout import LinearProblem, problem, projection, rows, solvers, theory, whitening
+from lucidae.dropout.claims import certificate_of
 from lucidae.dropout.equalize import (
     _plane_rotation,
     _rotated,
@@ -50,8 +41,8 @@ from lucidae.dropout.equalize import (
 from lucidae.dropout.estimators.network import NetworkState
 from lucidae.dropout.estimators.regressor import RegressionState
 from lucidae.dropout.figures import ReportedAttributes
-from lucidae.dropout.row_space import WideRows
-from lucidae.rows import sources as data
+from lucidae.dropout.problem import WideRows
+from lucidae.rows import sources
 from mutants import broken, calls_of, is_among, mutants
 
 RNG = np.random.default_rng(12)
@@ -139,14 +130,14 @@ def fitted_by_gram():
 
 def with_many_features(model, X, y=None, weights=None, products=False):
     """Fit without the second moment of all features, which is used for many features only."""
-    places = ((wide, "STORED_FEATURES"), (data, "STORED_FEATURES"), (projection, "SMALL"))
-    places += ((moments, "FEWEST_GRAM_ROWS"),)
-    places += ((wide, "WIDE_FEATURES"),) if products else ()
-    before, cheapest = [getattr(*place) for place in places], data._moment_is_cheapest
+    places = ((rows, "STORED_FEATURES"), (sources, "STORED_FEATURES"), (projection, "SMALL"))
+    places += ((solvers, "STORED_FEATURES"), (whitening, "FEWEST_GRAM_ROWS"))
+    places += ((rows, "WIDE_FEATURES"),) if products else ()
+    before, cheapest = [getattr(*place) for place in places], sources._moment_is_cheapest
     try:
         for place in places:
             setattr(*place, 3)
-        data._moment_is_cheapest = lambda *_: False
+        sources._moment_is_cheapest = lambda *_: False
         model.fit(X, y, weights)
         assert not hasattr(model._state.moment, "squares")
         assert model.certificate_
@@ -154,7 +145,7 @@ def with_many_features(model, X, y=None, weights=None, products=False):
     finally:
         for place, value in zip(places, before, strict=True):
             setattr(*place, value)
-        data._moment_is_cheapest = cheapest
+        sources._moment_is_cheapest = cheapest
 
 
 def result(model):
@@ -188,10 +179,10 @@ def differs(found, healthy):
 @pytest.fixture(scope="module", autouse=True)
 def small_blocks():
     """Read the few rows of the problems in several blocks, as millions of rows would be."""
-    before = moments.BLOCK_ROWS, moments.ROOT_ROWS
-    moments.BLOCK_ROWS, moments.ROOT_ROWS = 16, 8
+    before = rows.BLOCK_ROWS, rows.ROOT_ROWS
+    rows.BLOCK_ROWS, rows.ROOT_ROWS = 16, 8
     yield
-    moments.BLOCK_ROWS, moments.ROOT_ROWS = before
+    rows.BLOCK_ROWS, rows.ROOT_ROWS = before
 
 
 @pytest.fixture(scope="module")
@@ -230,38 +221,37 @@ FUNCTIONS = {
         solvers.leading_svd,
         solvers._faint,
         solvers._gram_svd,
-        solvers._signs,
         solvers.value_after,
     ),
     "tied solver": (solvers.solve_tied,),
-    "reduced rank": (reduced_rank.solve_reduced_rank, moments.ridged),
+    "reduced rank": (solvers.solve_reduced_rank, whitening.ridged),
     "whitening": (
-        moments.whiten,
-        moments._whiten_standardised,
-        moments._whiten_rows,
-        moments._in_range,
-        moments.input_range,
-        moments.principal_problem,
-        moments._nonzero,
-        moments._floor,
-        moments._is_graded,
+        whitening.whiten,
+        whitening._whiten_standardised,
+        whitening._whiten_rows,
+        whitening._in_range,
+        whitening.input_range,
+        whitening.principal_problem,
+        whitening._nonzero,
+        whitening._floor,
+        whitening._is_graded,
     ),
     "factorised rows": (
-        moments.row_problem,
-        moments.row_root,
-        moments.joined_rows,
-        moments._weighted,
+        rows.rows_problem,
+        rows.is_ill_conditioned,
+        rows.row_root,
+        rows.joined_rows,
     ),
     "many features": (
-        wide.leading_optimum,
-        wide.autoencoder_loss,
-        wide.row_factor,
-        moments._gram_svd,
-        moments.principal_map,
-        objectives.LinearProblem.from_root.__func__,
+        solvers.leading_optimum,
+        solvers.autoencoder_loss,
+        rows.row_factor,
+        whitening._gram_svd,
+        whitening.principal_map,
+        problem.LinearProblem.from_root.__func__,
     ),
     "products with rows": (
-        moments._whiten_wide,
+        whitening._whiten_wide,
         WideRows.times,
         WideRows.back,
         WideRows.gram,
@@ -269,20 +259,19 @@ FUNCTIONS = {
     ),
     "equalizer": (equalized_factors, level_diagonal, _plane_rotation, _rotated),
     "moments": (
-        moments.joint_moment,
-        moments._block,
-        moments._has_weight,
-        objectives._second,
-        objectives.second_about,
-        objectives.LinearProblem.from_second.__func__,
-        objectives.LinearProblem.autoencoder.__func__,
+        rows.joint_moment,
+        rows._joined,
+        problem._second,
+        problem.second_about,
+        problem.LinearProblem.from_second.__func__,
+        problem.LinearProblem.autoencoder.__func__,
         RegressionState.centers,
     ),
     "objective": (
-        objectives.DropoutObjective.loss,
-        objectives.DropoutObjective.importance,
-        objectives.DropoutObjective.regularizer,
-        objectives.DropoutObjective.value,
+        problem.DropoutObjective.loss,
+        problem.DropoutObjective.importance,
+        problem.DropoutObjective.regularizer,
+        problem.DropoutObjective.value,
     ),
 }
 

@@ -18,7 +18,7 @@ from dropout.problems import (
 )
 from lucidae import SecondMoment, metrics
 from lucidae.dropout import DropoutObjective, GaussianSource, LinearProblem, Weights, descend
-from lucidae.dropout.objectives import (
+from lucidae.dropout.problem import (
     check_hidden_units,
     data_resolution,
     draw_masks,

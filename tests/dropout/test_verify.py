@@ -39,15 +39,15 @@ from lucidae.dropout import (
     Weights,
     differences,
     projection,
+    rows,
     solve,
-    wide,
 )
-from lucidae.dropout.certificate import claims
+from lucidae.dropout.claims import claims
 from lucidae.dropout.differences import Slope
 from lucidae.dropout.figures import ReportedAttributes
-from lucidae.dropout.moments import joint_moment, row_problem
 from lucidae.dropout.projection import Gram, possible_saving, smallest_loss, with_bounds
 from lucidae.dropout.reduction import row_objective
+from lucidae.dropout.rows import rows_problem
 from lucidae.dropout.theory import optimal_value
 from lucidae.dropout.verifier import measure, noise_level
 
@@ -73,9 +73,8 @@ def test_nothing_of_the_solver_is_imported(module):
     # eigenvalue_bounds is imported by verifiers only.
     allowed = {f"lucidae.{name}" for name in ("arrays", "eigenvalue_bounds", "sampling")}
     allowed |= {f"lucidae.dropout.{name}" for name in VERIFIER}
-    names = ("LinearProblem", "RowReduction", "Weights")
-    containers = {("lucidae.dropout.objectives", name) for name in names}
-    containers |= {("lucidae.dropout.row_space", "WideRows")}
+    names = ("LinearProblem", "RowReduction", "Weights", "WideRows")
+    containers = {("lucidae.dropout.problem", name) for name in names}
     assert all(source in allowed or (source, name) in containers for source, name in imported)
 
 
@@ -169,7 +168,7 @@ def collinear(spread=1e-5):
 @pytest.mark.parametrize(("shift", "holds"), [(1.5e-9, False), (1.5e-10, True)])
 def test_factorised_rows_agree_with_the_moment(shift, holds):
     X, Y = collinear()
-    problem = row_problem(X, Y, None, joint_moment(X, Y), centered=True)
+    problem = rows_problem(X, Y, None, centered=True)[0]
     weights = solve(problem, STRENGTH, 2).weights
     wrong = replace(problem, root=problem.root * (1 + shift))
     assert judged(measure(wrong, weights, STRENGTH), "conditioning").holds is holds
@@ -273,7 +272,7 @@ def test_a_certificate_that_cannot_be_drawn_says_why(monkeypatch):
     def fail(*args, **kwargs):
         raise ArithmeticError("no luck")
 
-    monkeypatch.setattr("lucidae.dropout.certificate.measure", fail)
+    monkeypatch.setattr("lucidae.dropout.claims.measure", fail)
     certificate = DropoutRegressor(2).fit(*regression_data()).certificate_
     assert certificate.holds is None
     assert "no luck" in certificate.summary()
@@ -397,7 +396,7 @@ def with_hidden_value(monkeypatch, times=10**9):
     monkeypatch.setattr(projection, "eigsh", misses)
 
 
-def rows(kind):
+def large_rows(kind):
     rng = np.random.default_rng(3)
     X = rng.standard_normal((60, 5)) @ (rng.standard_normal((5, 50)) * 0.7 ** np.arange(5)[:, None])
     X = X + 0.05 * rng.standard_normal((60, 50))
@@ -409,7 +408,7 @@ def rows(kind):
 def test_a_singular_value_that_lanczos_misses_does_not_make_wrong_weights_pass(
     kind, dropout, small_limit, monkeypatch
 ):
-    X = rows(kind)
+    X = large_rows(kind)
     dense = np.asarray(X.todense()) if kind == "sparse" else X
     centred = dense - dense.mean(axis=0)
     axis = np.linalg.svd(centred, full_matrices=False)[2][0]
@@ -426,7 +425,7 @@ def test_a_singular_value_that_lanczos_misses_does_not_make_wrong_weights_pass(
 
 
 def test_a_missed_singular_value_is_searched_for_again(small_limit, monkeypatch):
-    X = rows("dense")
+    X = large_rows("dense")
     model = DropoutAutoencoder(WIDTH, dropout=0.3).fit(X)
     factors = DropoutFactorization(WIDTH, dropout=0.3).fit(X)
     for subject in (model, factors):
@@ -489,7 +488,7 @@ def test_rows_too_large_to_copy_are_judged_as_far_as_their_digits_allow(monkeypa
     rng = np.random.default_rng(0)
     X = rng.standard_normal((25, 4200))
     y = rng.standard_normal((25, 2))
-    monkeypatch.setattr(wide, "LARGEST_COPY", 100)
+    monkeypatch.setattr(rows, "LARGEST_COPY", 100)
     assert DropoutRegressor(2).fit(X, y).certificate_.holds
     X[7] = X[8] + 1e-5 * X[9]
     assert DropoutRegressor(2).fit(X, y).certificate_["gap"].holds is not False
@@ -497,7 +496,7 @@ def test_rows_too_large_to_copy_are_judged_as_far_as_their_digits_allow(monkeypa
     assert far.certificate_["conditioning"].holds is None
     assert not far.certificate_.holds
     model = DropoutRegressor(2).fit(X, y)
-    monkeypatch.setattr("lucidae.dropout.certificate.LARGEST_ROWS", 20)
+    monkeypatch.setattr("lucidae.dropout.claims.LARGEST_ROWS", 20)
     (claim,) = certify(model, X, y)
     assert claim.holds is None
     assert "25 rows" in claim.advice

@@ -31,7 +31,7 @@ from sklearn.utils._param_validation import InvalidParameterError
 from sklearn.utils.validation import check_is_fitted
 
 from lucidae.certificate import Certificate
-from lucidae.dropout.estimators.fitted_arrays import UnrepresentableError
+from lucidae.dropout.estimators.network import UnrepresentableError
 
 PATIENCE = 120
 """Seconds of processor time after which a call counts as one that does not end."""

@@ -6,7 +6,7 @@ landscape, training by stochastic gradient descent (SGD), certificates and estim
 Mianjy et al. 2018, but allow inputs of any covariance.
 """
 
-from lucidae.dropout.certificate import certify_weights
+from lucidae.dropout.claims import certify_weights
 from lucidae.dropout.completion import CompletionPath, completion_path
 from lucidae.dropout.equalize import equalize, equalize_pair
 from lucidae.dropout.estimators import (
@@ -21,13 +21,13 @@ from lucidae.dropout.landscape import (
     scalar_surface,
     smallest_curvature,
 )
-from lucidae.dropout.objectives import DropoutObjective, LinearProblem, Weights
 from lucidae.dropout.path import (
     RankPath,
     RegularizationPath,
     rank_path,
     regularization_path,
 )
+from lucidae.dropout.problem import DropoutObjective, LinearProblem, Weights
 from lucidae.dropout.sgd import GaussianSource, SampleSource, descend
 from lucidae.dropout.solvers import ExactSolution, solve, solve_tied
 

@@ -25,7 +25,7 @@ from lucidae.arrays import (
     svd_thin,
     to_numpy,
 )
-from lucidae.dropout.objectives import check_hidden_units
+from lucidae.dropout.problem import check_hidden_units
 from lucidae.validation import check_choice, check_integer, real_array
 
 __all__ = ["EQUALIZERS", "equalize", "equalize_pair", "equalized_factors", "product_svd"]

@@ -18,11 +18,19 @@ from sklearn.model_selection import check_cv
 
 from lucidae.arrays import Array, arange_like, diagonal, like, namespace, scalar, to_numpy
 from lucidae.cards import card, table
-from lucidae.dropout.moments import joined_rows, joint_moment, ridged, take_rows, whiten
-from lucidae.dropout.objectives import LinearProblem, second_about
+from lucidae.dropout.problem import LinearProblem, second_about
+from lucidae.dropout.rows import (
+    WIDE_FEATURES,
+    RowMean,
+    joined_rows,
+    joint_moment,
+    row_factor,
+    take_rows,
+    wide_rows,
+)
 from lucidae.dropout.solvers import leading_svd
 from lucidae.dropout.theory import shrink
-from lucidae.dropout.wide import WIDE_FEATURES, RowMean, row_factor, wide_rows
+from lucidae.dropout.whitening import ridged, whiten
 from lucidae.iteration import limited_blas, of_each
 from lucidae.moments import SecondMoment
 from lucidae.validation import check_integer

@@ -35,7 +35,7 @@ from lucidae.arrays import (
     zeros_like_shape,
 )
 from lucidae.dropout.equalize import equalized_factors
-from lucidae.dropout.objectives import DropoutObjective, LinearProblem, Weights
+from lucidae.dropout.problem import DropoutObjective, LinearProblem, Weights
 from lucidae.dropout.solvers import solve_tied
 from lucidae.dropout.theory import rank_tolerance
 from lucidae.validation import check_integer, check_number, check_rows
@@ -375,7 +375,7 @@ def smallest_curvature(
     Examples
     --------
     >>> import numpy as np
-    >>> from lucidae.dropout.objectives import LinearProblem
+    >>> from lucidae.dropout import LinearProblem
     >>> objective = DropoutObjective(LinearProblem.from_matrix(np.eye(2)), 0.5)
     >>> curvature, _ = smallest_curvature(objective, Weights(np.zeros((2, 1)), np.zeros((2, 1))))
     >>> round(curvature, 6)

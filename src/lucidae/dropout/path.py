@@ -21,13 +21,12 @@ from lucidae.dropout.held_out import (
     cross_validate_rows,
     fold_moments,
 )
-from lucidae.dropout.moments import checked_columns, ridged, whiten
-from lucidae.dropout.objectives import DropoutObjective, LinearProblem, Weights
-from lucidae.dropout.reduced_rank import solve_reduced_rank
+from lucidae.dropout.problem import DropoutObjective, LinearProblem, Weights
 from lucidae.dropout.reduction import host
-from lucidae.dropout.solvers import leading_svd
+from lucidae.dropout.rows import checked_columns, is_wide, rows_problem
+from lucidae.dropout.solvers import leading_svd, solve_reduced_rank
 from lucidae.dropout.theory import breakpoints, dropout_of, optimal_value, shrink, strength_of
-from lucidae.dropout.wide import is_wide, rows_problem
+from lucidae.dropout.whitening import ridged, whiten
 from lucidae.iteration.progress import elapsed_on
 from lucidae.validation import (
     check_flag,

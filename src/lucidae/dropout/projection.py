@@ -36,7 +36,7 @@ from scipy.sparse.linalg import ArpackError, LinearOperator, eigsh
 
 from lucidae.arrays import Array, to_numpy
 from lucidae.dropout.figures import EPSILON
-from lucidae.dropout.objectives import LinearProblem, Weights
+from lucidae.dropout.problem import LinearProblem, Weights
 from lucidae.eigenvalue_bounds import STARTS, STEPS, Complement, digest_of, drawn_after
 
 Matrix = np.ndarray[Any, Any]

@@ -23,8 +23,7 @@ import scipy.sparse
 
 from lucidae.arrays import Array, like, namespace, scalar, squared_norm, to_numpy
 from lucidae.dropout.figures import EPSILON, ReportedAttributes
-from lucidae.dropout.objectives import LinearProblem, RowReduction, Weights
-from lucidae.dropout.row_space import WideRows
+from lucidae.dropout.problem import LinearProblem, RowReduction, Weights, WideRows
 
 Matrix = np.ndarray[Any, Any]
 
@@ -188,7 +187,7 @@ class Reduced(NamedTuple):
     dropped: int
     inconsistency: float
     # the part of E‖y‖² outside of the coordinates of the problem, as in
-    # `lucidae.dropout.objectives.LinearProblem`
+    # `lucidae.dropout.problem.LinearProblem`
     rest: float = 0.0
 
 

@@ -17,8 +17,7 @@ import numpy as np
 import scipy.sparse
 
 from lucidae.arrays import Array, largest, like, namespace, normal, scalar, squared_norm
-from lucidae.dropout.moments import take_rows
-from lucidae.dropout.objectives import (
+from lucidae.dropout.problem import (
     DropoutObjective,
     LinearProblem,
     Weights,
@@ -26,6 +25,7 @@ from lucidae.dropout.objectives import (
     sampled_gradient,
     shared_direction,
 )
+from lucidae.dropout.rows import take_rows
 from lucidae.dropout.theory import checked_dropout
 from lucidae.iteration import Below, Solution, iterate
 from lucidae.validation import check_choice, check_integer, check_number
@@ -351,7 +351,7 @@ def descend(
         How the learning rate decreases. With a constant rate the weights fluctuate about the
         optimum; they converge to it only if the rate decreases to zero.
     direction : callable
-        `lucidae.dropout.objectives.sampled_gradient`, or `paper_direction` for the step of
+        `lucidae.dropout.problem.sampled_gradient`, or `paper_direction` for the step of
         Mianjy et al. 2018, Algorithm 1, which is θ/2 times as long, θ the probability of keeping a
         unit.
     tied : bool, default=False

@@ -6,14 +6,13 @@ from functools import partial
 from typing import Any
 
 from lucidae.dropout.estimators.autoencoder import AutoencoderState
-from lucidae.dropout.estimators.factors import CompletionState, FactorizationState
+from lucidae.dropout.estimators.factorization import CompletionState, FactorizationState
 from lucidae.dropout.estimators.network import TrainedNetwork
-from lucidae.dropout.estimators.regression import RegressionState
+from lucidae.dropout.estimators.regressor import RegressionState
 from lucidae.dropout.held_out import CrossValidation
-from lucidae.dropout.objectives import Weights
-from lucidae.dropout.row_space import WideRows
+from lucidae.dropout.problem import Weights, WideRows
+from lucidae.dropout.rows import RowMean
 from lucidae.dropout.solvers import ExactSolution
-from lucidae.dropout.wide import RowMean
 from lucidae.moments import SecondMoment
 from lucidae.snapshots import CERTIFICATE, DTYPE, HISTORY, STATUS, Record, Snapshot
 

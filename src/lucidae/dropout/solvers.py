@@ -7,27 +7,47 @@ and Theorem 2.4 for tied weights and white inputs (whose second moment is the id
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
+
+import scipy.linalg
+import scipy.sparse
 
 from lucidae.arrays import (
     Array,
     as_double,
+    diagonal,
     eigh_descending,
+    largest,
+    machine_epsilon,
     namespace,
     scalar,
     squared_norm,
     svd_thin,
     where_set,
+    zeros_like_shape,
 )
-from lucidae.arrays.eigen import leading_eigenpairs
+from lucidae.arrays.eigen import column_signs, leading_eigenpairs
 from lucidae.arrays.krylov import krylov_eigenpairs
 from lucidae.dropout.equalize import check_width, equalized_factors
-from lucidae.dropout.moments import Whitened, whiten
-from lucidae.dropout.objectives import LinearProblem, Weights
+from lucidae.dropout.problem import (
+    CONSTANT,
+    LinearProblem,
+    Weights,
+)
 from lucidae.dropout.theory import optimal_rank, optimal_value, shrink
+from lucidae.dropout.whitening import (
+    RANGE_FACTOR,
+    Whitened,
+    principal_map,
+    whiten,
+)
+from lucidae.rows.deflation import are_accurate, refined_spectrum
 from lucidae.rows.routes import FEWEST_PASSES, costs
+from lucidae.rows.sources import SOLVERS, STORED_FEATURES, MomentSource, RowsSource, source_of
 from lucidae.validation import check_number, check_rows
 
 Triple = tuple[Array, Array, Array]
+
 
 FEW = 4
 """`leading_svd` may use the Gram matrix if fewer than 1/FEW of all singular values are needed."""
@@ -138,7 +158,7 @@ def assemble(
     P, values, Qt = triple
     shrunk = shrink(values, strength, width)
     rank = shrunk.rank
-    signs = _signs(P[:, :rank])
+    signs = column_signs(P[:, :rank])
     factors = equalized_factors(
         P[:, :rank] * signs, shrunk.values[:rank], Qt[:rank, :].mT * signs, width
     )
@@ -196,7 +216,7 @@ def solve_tied(matrix: Array, strength: float, width: int) -> ExactSolution:
     positive = where_set(eigenvalues, eigenvalues < 0, 0.0)
     shrunk = shrink(positive, strength, width)
     rank = shrunk.rank
-    axes = vectors[:, :rank] * _signs(vectors[:, :rank])
+    axes = vectors[:, :rank] * column_signs(vectors[:, :rank])
     factor, _ = equalized_factors(axes, shrunk.values[:rank], axes, width)
     unreachable = scalar(squared_norm(matrix)) - scalar(
         namespace(positive).sum(positive * positive)
@@ -263,13 +283,150 @@ def _krylov_directions(matrix: Array, count: int) -> Array | None:
     return None if found is None else found[1][:, :count]
 
 
-def _signs(vectors: Array) -> Array:
-    """Return the sign of the largest entry of each column, which makes singular vectors unique."""
-    xp = namespace(vectors)
-    highest, lowest = xp.max(vectors, axis=0), xp.min(vectors, axis=0)
-    return xp.where(highest >= -lowest, xp.ones_like(highest), -xp.ones_like(highest))
-
-
 def value_after(values: Array, width: int) -> float:
     """Return the singular value after the first `width` values; 0 if there are not more of them."""
     return scalar(values[width]) if values.shape[0] > width else 0.0
+
+
+def solve_reduced_rank(problem: LinearProblem, width: int) -> ExactSolution:
+    """Return the factors U and V of the least-squares coefficients of rank at most `width`.
+
+    The columns of U are orthonormal directions of the outputs, by descending singular values; those
+    of V are the least-squares coefficients along them, with uncorrelated values vᵢᵀx. Columns
+    beyond the rank of the least-squares map are zero.
+    """
+    width = check_width(width, "width", max(problem.cross.shape))
+    white = whiten(problem)
+    P, values, Qt = leading_svd(white.matrix, width + 1)
+    xp, rank = namespace(values), optimal_rank(values, 0.0, width)
+    signs = column_signs(P[:, :rank])
+    left, right = P[:, :rank] * signs, Qt[:rank, :].mT * (signs * values[:rank])
+    # M − PₖPₖᵀM is formed, because the difference of squared norms would cancel digits.
+    rest = white.matrix - left @ (left.mT @ white.matrix)
+    zeros = [xp.zeros_like(part[:, :1]) + 0.0 * values[:1] for part in (P, Qt.mT)]
+    padded = [
+        xp.concat([part, *([zero] * (width - rank))], axis=1)
+        for part, zero in zip((left, right), zeros, strict=True)
+    ]
+    return ExactSolution(
+        white.raise_weights(Weights(*padded)),
+        rank,
+        0.0,
+        values[:width],
+        white.floor + scalar(xp.sum(rest * rest)),
+        value_after(values, width),
+    )
+
+
+def leading_source(X: Any, weights: Array | None, width: int) -> RowsSource | None:
+    """Return the rows as a source of principal components; None if the second moment is better.
+
+    It is for few features, from which `partial_fit` can continue, and for many more rows than
+    features.
+    """
+    if X.shape[1] <= STORED_FEATURES:
+        return None
+    source = source_of(X, weights, SOLVERS["exact"], width)
+    return source if isinstance(source, RowsSource) and source.moment is None else None
+
+
+def leading_optimum(source: RowsSource, strength: float, width: int) -> ExactSolution:
+    """Return the optimal autoencoder from the leading principal components of the rows."""
+    n, m = source.rows.shape
+    spectrum = source.spectrum(min(width + 1, n, m))
+    if spectrum is None:
+        raise ValueError(
+            f"{width} hidden units need all principal components of {n} rows with {m} features, "
+            "which takes too much memory: give a smaller n_components."
+        )
+    xp = namespace(spectrum.values)
+    # Components that dropout removes need not be accurate.
+    squares = where_set(spectrum.values, spectrum.values < 0, 0.0)
+    refined = refined_spectrum(source, spectrum, shrink(xp.sqrt(squares), strength, width).rank)
+    scales, axes = _refined(source, (spectrum if refined is None else refined[0]).vectors)
+    return _optimum_of(source, scales, axes, strength, width)
+
+
+def deflated_optimum(source: MomentSource, strength: float, width: int) -> ExactSolution | None:
+    """Return the optimal autoencoder of rows that are read again without their large components.
+
+    The result is None if the principal components from the second moment are accurate.
+    """
+    spectrum = source.spectrum(min(width + 1, source.moment.n_features))
+    xp = namespace(spectrum.values)
+    scales = xp.sqrt(where_set(spectrum.values, spectrum.values < 0, 0.0))
+    refined = refined_spectrum(source, spectrum, shrink(scales, strength, width).rank)
+    if refined is None:
+        return None
+    found, _ = refined
+    return _optimum_of(source, xp.sqrt(found.values), found.vectors, strength, width)
+
+
+def _optimum_of(
+    source: MomentSource | RowsSource, scales: Array, axes: Array, strength: float, width: int
+) -> ExactSolution:
+    """Return the optimal autoencoder from leading standard deviations and principal axes."""
+    xp, m = namespace(scales), axes.shape[0]
+    level = RANGE_FACTOR * m * machine_epsilon(scales) * largest(scales[:1])
+    if not source.trace > scalar(xp.sum((CONSTANT * source.mean) ** 2)):
+        level = largest(scales[:1])  # equal rows, up to the rounding errors of their mean
+    count = max(int(xp.sum(xp.astype(scales > level, xp.int64))), 1)
+    scales = xp.where(scales > level, scales, 0.0 * scales)[:count]
+    white, triple = principal_map(scales, axes[:, :count])
+    return assemble(white, triple, strength, width, source.trace)
+
+
+def needs_rows(source: MomentSource, optimum: ExactSolution, strength: float, width: int) -> bool:
+    """Tell whether an optimum from a second moment is inaccurate, and its rows must be used.
+
+    Rounding errors of the moment hide components of small variance beside much larger ones. It
+    matters if the optimum contains them.
+    """
+    scales = optimum.singular_values
+    xp, count = namespace(scales), int(scales.shape[0])
+    if not are_accurate(source, scales**2, optimum.rank):
+        return True
+    # Standard deviations below this one were left out, because they may be rounding errors.
+    m = source.moment.n_features
+    lost = (RANGE_FACTOR * m * machine_epsilon(scales)) ** 0.5 * largest(scales[:1])
+    if count >= min(width, m) or optimum.threshold >= lost:
+        return False
+    padded = xp.concat([scales, zeros_like_shape((1,), scales) + lost])
+    hidden = shrink(padded, strength, width).rank > count
+    return hidden and not are_accurate(source, xp.concat([scales**2, 0.0 * scales[:1]]), count + 1)
+
+
+def _refined(source: RowsSource, vectors: Array) -> tuple[Array, Array]:
+    """Return standard deviations along the leading principal axes, and the axes as columns.
+
+    Eigenvalues of the moment are squares, in which a deviation below √ε times the largest is lost.
+    The singular values of the rows on the span of `vectors` (one Rayleigh–Ritz step) have an error
+    of the order ε times the largest.
+    """
+    known = source.centred if source.single is None else None
+    rows, mean = known or (source.rows, source.mean)
+    xp = namespace(vectors)
+    codes = rows @ vectors if scipy.sparse.issparse(rows) else as_double(rows) @ vectors
+    codes = (codes - mean @ vectors) * xp.sqrt(source.weights / source.weight)[:, None]
+    _, scales, turn = svd_thin(codes)
+    return scales, vectors @ turn.mT
+
+
+def autoencoder_loss(
+    source: RowsSource, left: Array, right: Array, strength: float, center: Array | None = None
+) -> tuple[float, float]:
+    """Return the expected dropout loss of an autoencoder on rows, and the total variance of these.
+
+    It is tr C − 2 tr UᵀCV + tr(UᵀU VᵀCV) + λ Σᵢ ‖uᵢ‖² vᵢᵀC vᵢ about the mean or `center`; C is not
+    formed.
+    """
+    xp = namespace(left)
+    inward, total = source.covariance.apply(right.mT).mT, source.trace
+    if center is not None:
+        shift = source.mean - center
+        inward = inward + shift[:, None] * (shift @ right)
+        total += scalar(xp.sum(shift * shift))
+    inner, outer = right.mT @ inward, left.mT @ left
+    fitted = scalar(xp.sum(outer * inner)) - 2 * scalar(xp.sum(left * inward))
+    penalty = scalar(xp.sum(diagonal(outer) * diagonal(inner)))
+    return total + fitted + strength * penalty, total

@@ -26,11 +26,11 @@ from typing import Any
 import numpy as np
 
 from lucidae.arrays import eye_like, like
-from lucidae.dropout.moments import whiten
-from lucidae.dropout.objectives import LinearProblem
+from lucidae.dropout.problem import LinearProblem
 from lucidae.dropout.reduction import host
 from lucidae.dropout.solvers import TIE
 from lucidae.dropout.theory import optimal_rank, shrink
+from lucidae.dropout.whitening import whiten
 from lucidae.validation import warn_user
 
 __all__ = ["FittedValueErrors", "fitted_value_errors", "noise_covariance"]

@@ -30,7 +30,7 @@ from lucidae.dropout.figures import (
     DropoutFigures,
     ReportedAttributes,
 )
-from lucidae.dropout.objectives import LinearProblem, Weights
+from lucidae.dropout.problem import LinearProblem, Weights
 from lucidae.dropout.projection import (
     is_large,
     possible_saving,

@@ -28,40 +28,44 @@ from lucidae.base import (
 from lucidae.certificate import Certificate, undecided
 from lucidae.data import LazyOutputMixin, by_blocks, in_memory
 from lucidae.data.kinds import by_chunks, check_batch
-from lucidae.dropout.batches import BlockProblem, check_features, check_problem, loaded_or_problem
-from lucidae.dropout.certificate import claims
-from lucidae.dropout.estimators.blocks import AutoencoderBatchesMixin, merges_moments
-from lucidae.dropout.estimators.fitted_arrays import (
-    beside_rows,
-    finite_output,
-    representable,
-    weights_of,
-)
+from lucidae.dropout.claims import claims
 from lucidae.dropout.estimators.network import (
+    AutoencoderBatchesMixin,
     NetworkMixin,
     NetworkState,
     SgdSettings,
     TrainedNetwork,
+    beside_rows,
     exact_network,
+    finite_output,
     hidden_width,
+    merges_moments,
+    representable,
+    weights_of,
 )
 from lucidae.dropout.figures import MEAN_ERROR, DropoutFigures, ReportedAttributes
-from lucidae.dropout.moments import principal_problem
-from lucidae.dropout.objectives import DropoutObjective, LinearProblem, Weights, second_about
+from lucidae.dropout.problem import (
+    DropoutObjective,
+    LinearProblem,
+    Weights,
+    check_features,
+    check_problem,
+    second_about,
+)
 from lucidae.dropout.projection import UnprojectedError, has_many_features, projected_rows
 from lucidae.dropout.reduction import host
-from lucidae.dropout.solvers import assemble
-from lucidae.dropout.theory import strength_of
-from lucidae.dropout.verifier import deviations_away, measure
-from lucidae.dropout.wide import (
-    RowMean,
+from lucidae.dropout.rows import BlockProblem, RowMean, loaded_or_problem, mean_of
+from lucidae.dropout.solvers import (
+    assemble,
     autoencoder_loss,
     deflated_optimum,
     leading_optimum,
     leading_source,
-    mean_of,
     needs_rows,
 )
+from lucidae.dropout.theory import strength_of
+from lucidae.dropout.verifier import deviations_away, measure
+from lucidae.dropout.whitening import principal_problem
 from lucidae.iteration.progress import timed_fit
 from lucidae.moments import SecondMoment
 from lucidae.rows.sources import MomentSource, RowsSource

@@ -1,4 +1,4 @@
-"""Fitted state, solvers and training that the dropout estimators with a hidden layer share."""
+"""What the dropout estimators share: fitted arrays, state, SGD, certificate and `fit_batches`."""
 
 from __future__ import annotations
 
@@ -6,56 +6,132 @@ import math
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
+import scipy.sparse
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from lucidae.arrays import (
     Array,
+    beside,
     diagonal,
+    is_array,
     largest,
     like,
     machine_epsilon,
     namespace,
     to_numpy,
 )
-from lucidae.base import PROBED_ENTRIES, CertifiedMixin, Fitted, FittedState
+from lucidae.base import PROBED_ENTRIES, CertifiedMixin, Fitted, FittedState, restored_on_failure
 from lucidae.certificate import Certificate, Claim
-from lucidae.dropout.batches import BlockProblem, check_problem
-from lucidae.dropout.certificate import (
-    ATTRIBUTES_CLAIM,
-    CERTIFIED,
-    LARGEST_GAP,
-    certificate_of,
-    claims,
-)
+from lucidae.data import aligned_blocks, read_moment, store_features, store_targets
+from lucidae.data.passes import Passes, check_start, given_moment, load_rows
+from lucidae.dropout.claims import ATTRIBUTES_CLAIM, LARGEST_GAP, certificate_of, claims
 from lucidae.dropout.equalize import check_width
-from lucidae.dropout.estimators.fitted_arrays import (
-    UnrepresentableError,
-    representable,
-    same_values,
-    weights_of,
-)
 from lucidae.dropout.figures import ATTRIBUTES, DropoutFigures, ReportedAttributes
-from lucidae.dropout.moments import Whitened, whiten
-from lucidae.dropout.objectives import DropoutObjective, LinearProblem, Weights
+from lucidae.dropout.held_out import SELECTIONS
+from lucidae.dropout.problem import DropoutObjective, LinearProblem, Weights, check_problem
 from lucidae.dropout.reduction import host, row_objective
+from lucidae.dropout.rows import BlockProblem, joint_moment, read_problem
 from lucidae.dropout.sgd import SCHEDULES, SampleSource, checked_rate, descend
 from lucidae.dropout.solvers import ExactSolution, assemble, leading_svd
 from lucidae.dropout.theory import dropout_of
+from lucidae.dropout.verifier import CERTIFIED
+from lucidae.dropout.whitening import Whitened, whiten
 from lucidae.iteration import History, Status, progress_bars
+from lucidae.iteration.progress import timed_fit
+from lucidae.moments import SecondMoment
+from lucidae.rows.sources import MomentSource
 from lucidae.validation import (
     check_choice,
     check_flag,
     check_integer,
     check_number,
+    check_rows,
     check_seed,
     check_verbose,
     warn_user,
 )
+
+
+class UnrepresentableError(ValueError, AttributeError):
+    """Error for a fitted attribute that overflows or underflows its dtype.
+
+    Like scikit-learn's NotFittedError it is an AttributeError too, so that `hasattr` and `dir` work
+    after `partial_fit`, whose attributes are computed when they are first read.
+    """
+
+
+def representable(values: Array, ref: Array, name: str, *, factor: bool = True) -> Array:
+    """Return the fitted array `values` in the dtype of `ref`; an overflow or underflow is an error.
+
+    Underflow is an error only for an array by which rows are multiplied (`factor`). `name` is the
+    attribute's name in the message.
+    """
+    limits, size = namespace(ref).finfo(ref.dtype), largest(values)
+    vanishes = factor and 0.0 < size < float(limits.smallest_normal)
+    if not size <= float(limits.max) or vanishes:
+        raise UnrepresentableError(
+            f"{name} has entries of the size {size:.3g}, which {ref.dtype} cannot represent. "
+            "Divide X or y by a constant, so that both have entries of similar size"
+            f"{', or give X as float64' if machine_epsilon(ref) > 1e-10 else ''}."
+        )
+    return shown(values, ref)
+
+
+def shown(values: Array, ref: Array) -> Array:
+    """Return a copy of `values` in the library, dtype and on the device of `ref`.
+
+    Because it is a copy, a user who writes into an attribute does not change the fitted state.
+    """
+    converted = like(values, ref)
+    return namespace(converted).asarray(converted, copy=True)
+
+
+def same_values(found: Any, expected: Any) -> bool:
+    """Tell whether an attribute (`found`) has the fitted value `expected`.
+
+    It has not if a user has assigned another value, or written into the array. Values that are
+    neither arrays nor numbers are records of the fit, such as ``history_``, from which nothing is
+    computed; they are not compared.
+    """
+    if not is_array(expected) and not isinstance(expected, int | float | np.generic):
+        return True
+    try:
+        return np.array_equal(host(found), host(expected))
+    except (TypeError, ValueError):
+        return False
+
+
+def weights_of(attributes: Mapping[str, Any]) -> Weights:
+    """Return the weights U (``left_``) and V (``right_``) among attributes, after checking them.
+
+    A user may have assigned them.
+    """
+    return Weights(
+        *(check_rows(attributes[name], name=name) for name in ("left_", "right_")),
+    )
+
+
+def beside_rows(fitted: Array, X: Any) -> Array:
+    """Return a fitted array in the library and on the device of rows X; NumPy if X is sparse."""
+    return to_numpy(fitted) if scipy.sparse.issparse(X) else beside(fitted, X)
+
+
+def finite_output(values: Array, name: str) -> Array:
+    """Return the output `values` of an estimator; an entry that is not finite is an error.
+
+    The inputs are finite, so that this means an overflow. `name` says what the values are.
+    """
+    if not bool(namespace(values).all(namespace(values).isfinite(values))):
+        raise ValueError(
+            f"the {name} overflow {values.dtype}: X is too large for the fitted weights. Give X "
+            "as float64, or in the units of the data passed to fit."
+        )
+    return values
 
 
 @dataclass(frozen=True, slots=True)
@@ -498,3 +574,188 @@ def _changed_claim(state: NetworkState, why: str) -> Claim:
     `state` is the fitted state, and `why` the sentence that the claim gives as advice.
     """
     return Claim(*state.attributes_claim, math.inf, ATTRIBUTES, False, why)
+
+
+def merges_moments(estimator: Any) -> bool:
+    """Return True if an estimator has `partial_fit`; otherwise raise an AttributeError.
+
+    scikit-learn calls this function to decide whether the method exists. It does for solvers that
+    need second moments only. It also does for an unknown solver, so that a call of `partial_fit`
+    reports the wrong name.
+    """
+    if any(name == estimator.solver and solver.needs_rows for name, solver in SOLVERS.items()):
+        raise AttributeError(
+            f"partial_fit is not available for solver={estimator.solver!r}, which needs all rows "
+            "at once: use solver='exact'."
+        )
+    return True
+
+
+def merges_regression(estimator: Any) -> bool:
+    """Return True if a `DropoutRegressor` has `partial_fit`; otherwise raise an AttributeError.
+
+    scikit-learn calls this function to decide whether the method exists. It does not if the solver
+    is SGD, or if a setting is chosen by cross-validation.
+    """
+    for name in ("dropout", "n_components"):
+        value = getattr(estimator, name)
+        if isinstance(value, str) and value in SELECTIONS:
+            raise AttributeError(
+                f"partial_fit is not available for {name}={value!r}: give {name} as a number."
+            )
+    return merges_moments(estimator)
+
+
+def _check_streamed(estimator: Any, data: Any, start: SecondMoment | None) -> None:
+    """Raise an error for settings that need rows in random order or folds of rows."""
+    if estimator._chosen_solver.needs_rows:
+        raise ValueError(
+            f"solver={estimator.solver!r} draws rows in random order, but X is read in blocks: use "
+            "solver='exact', or give X as an array or a memory map."
+        )
+    for name in ("dropout", "n_components"):
+        value = getattr(estimator, name)
+        if isinstance(value, str):
+            raise ValueError(
+                f"{name}={value!r} divides the rows into folds, but X is read in blocks: give "
+                f"{name} as a number, or X as an array or a memory map."
+            )
+    if start is not None and start.n_features < data.rows.n_features:
+        raise ValueError(
+            f"start has {start.n_features} features, but X has {data.rows.n_features}: start must "
+            "be the second moment of earlier rows of the same data."
+        )
+
+
+class _BatchesMixin:
+    """Base class of the mixins that fit a dropout estimator to data read in blocks of rows."""
+
+    fit: Any
+    _keep: Any
+    _unsolved: Any
+    _state_of_blocks: Any
+    _block_moment: Any = None  # function that returns the moment of one block, as in `load_rows`
+
+    def _fit_blocks(
+        self, batches: Any, y: Any, sample_weight: Any, start: Any, **kind: Any
+    ) -> Self:
+        """Fit to rows that are loaded if they fit into one block, else to their second moment.
+
+        `batches`, `y` and `sample_weight` are the arguments of `fit_batches`, `start` is the moment
+        of rows that were read before, or None, and `kind` are keyword arguments of
+        `lucidae.data.kinds.aligned_blocks`.
+        """
+        settings = SgdSettings.of(self)  # refuses wrong settings, which this solver does not use
+        check_start(start)
+        data = aligned_blocks(batches, y, sample_weight, **kind)
+        small = None
+        if start is None:
+            small = load_rows(data, self._block_moment, verbose=settings.verbose)
+        if small is not None:
+            self.fit(small.rows, small.targets, small.weights)
+            return self
+        _check_streamed(self, data, start)
+        store_features(self, data)
+        self._keep(self._state_of_blocks(data, start, settings.verbose))
+        return self
+
+
+class AutoencoderBatchesMixin(_BatchesMixin):
+    """Give `DropoutAutoencoder` its method `fit_batches`."""
+
+    @restored_on_failure
+    @timed_fit
+    def fit_batches(
+        self, batches: Any, sample_weight: Any = None, *, start: SecondMoment | None = None
+    ) -> Self:
+        """Fit to data that are read in blocks of rows; the result equals `fit` on all rows.
+
+        Not more than a few blocks are in memory at a time, besides the second moment. Data that
+        fit into one block (32 MiB) are loaded.
+
+        Parameters
+        ----------
+        batches : iterable of batches, path, memory map, or data of any other kind
+            Each batch is an array, a data frame or a sparse matrix of rows, the path of a file, or
+            a tuple of rows, targets (which are ignored) and weights. See
+            `lucidae.data.row_blocks` for the other kinds. None if `start` is the moment of all
+            rows.
+        sample_weight : data of any kind, optional
+            Frequencies of the rows, unless the batches contain them.
+        start : SecondMoment, optional
+            Moment of rows that were read before, such as that of a
+            `lucidae.data.ReadInterrupted`.
+
+        Returns
+        -------
+        self
+            The fitted estimator itself.
+        """
+        if batches is None:
+            SgdSettings.of(self)  # refuses wrong settings, which this solver does not use
+            check_start(start)
+            moment = given_moment(self, start)
+            self._keep(self._unsolved(moment, moment.center[:0]))
+            return self
+        return self._fit_blocks(batches, None, sample_weight, start)
+
+    def _state_of_blocks(self, data: Any, start: SecondMoment | None, verbose: bool | str) -> Any:
+        moment = read_moment(data, start=start, verbose=verbose)
+        state = self._unsolved(moment, data.rows.reference)
+        if data.repeatable and start is None:
+            state.refine_blocks(MomentSource(moment, passes=Passes(data, verbose)))
+        return state
+
+
+class RegressorBatchesMixin(_BatchesMixin):
+    """Give `DropoutRegressor` its method `fit_batches`."""
+
+    _block_moment = staticmethod(joint_moment)
+    fit_intercept: bool
+    _check_settings: Any
+    _fixed_network: Any
+
+    @restored_on_failure
+    @timed_fit
+    def fit_batches(
+        self,
+        batches: Any,
+        y: Any = None,
+        sample_weight: Any = None,
+        *,
+        start: SecondMoment | None = None,
+    ) -> Self:
+        """Fit to data that are read in blocks of rows; the result equals `fit` on all rows.
+
+        Not more than a few blocks are in memory at a time, besides the second moment. Data that
+        fit into one block (32 MiB) are loaded.
+
+        Parameters
+        ----------
+        batches : iterable of batches, path, memory map, or data of any other kind
+            Each batch is a tuple of rows, targets and, optionally, weights; or of rows alone, if y
+            is given. See `lucidae.data.row_blocks` for the other kinds.
+        y : data of any kind, optional
+            Targets, unless the batches contain them.
+        sample_weight : data of any kind, optional
+            Frequencies of the rows, unless the batches contain them.
+        start : SecondMoment, optional
+            Moment of rows [x | y] that were read before, such as that of a
+            `lucidae.data.ReadInterrupted`.
+
+        Returns
+        -------
+        self
+            The fitted estimator itself.
+        """
+        self._check_settings()
+        self._fit_blocks(batches, y, sample_weight, start, with_targets=True)
+        store_targets(self, y)
+        return self
+
+    def _state_of_blocks(self, data: Any, start: SecondMoment | None, verbose: bool | str) -> Any:
+        centered = check_flag(self.fit_intercept, "fit_intercept")
+        problem, moment = read_problem(data, centered=centered, start=start, verbose=verbose)
+        state = self._unsolved(self._fixed_network(moment), data.flat_targets, data.rows.reference)
+        state.root = problem.root
+        return state

@@ -1,4 +1,4 @@
-"""Moments of rows [x | y], and the exact reduction of correlated inputs to white inputs.
+"""The exact reduction of correlated inputs to white inputs, and of ridge penalties to inputs.
 
 Let C = E[xxᵀ] = LLᵀ, V' = LᵀV and M = E[yxᵀ]L⁻ᵀ. Then vᵢᵀC vᵢ = ‖v'ᵢ‖², and completing the square
 in E‖y − UVᵀx‖² gives the expected dropout loss ‖M − UV'ᵀ‖² + λΣ‖uᵢ‖²‖v'ᵢ‖² plus the constant E‖y‖²
@@ -13,49 +13,34 @@ F_yᵀP and the whitening matrix B = WS⁻¹ (x' = Bᵀx), with errors of the or
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import reduce
 from typing import Any
 
 import numpy as np
-import scipy.sparse
 
 from lucidae.arrays import (
     Array,
     add_diagonal,
-    as_double,
-    as_float,
-    beside,
-    device,
     diagonal,
     eigh_descending,
     eye_like,
-    is_array,
     is_numpy,
     largest,
-    like,
     machine_epsilon,
     namespace,
     scalar,
     squared_norm,
     squared_norms,
     svd_thin,
-    to_numpy,
     where_set,
 )
 from lucidae.arrays.eigen import leading_eigenpairs
-from lucidae.dropout.objectives import (
-    SMALLEST_ENERGY,
+from lucidae.dropout.problem import (
     LinearProblem,
+    RowLift,
     Weights,
+    WideRows,
     data_resolution,
-    varying,
 )
-from lucidae.dropout.row_space import RowLift, WideRows
-from lucidae.moments import SecondMoment
-from lucidae.validation import check_rows
-
-BLOCK_ROWS = 16_384
-"""Number of rows of which X and Y are joined at a time, so that a large X is never copied whole."""
 
 RANGE_FACTOR = 10.0
 """Eigenvalues of the second moment C of the d₂ inputs count as zero below RANGE_FACTOR · d₂ · ε
@@ -67,105 +52,15 @@ CONDITION = 1e6
 accurate enough. At this number the relative error of the least-squares map is about
 CONDITION · ε = 2e-10, far below the relative error of 1e-6 in the loss that certificates allow."""
 
+
 GRAM_CONDITION = 1e4
 """Largest condition number of the second moment of the inputs, on their range, for which the Gram
 matrix of the rows is decomposed instead of the rows; the relative error is then about 1e-12."""
 
+
 FEWEST_GRAM_ROWS = 64
 """For fewer rows than this their singular value decomposition is computed, not that of a Gram
 matrix."""
-
-LARGEST_ENTRY = 1e150
-"""Largest entry of y that is accepted: the sum of the squares of larger entries may overflow."""
-
-ROOT_ROWS = 4096
-"""Number of rows that are factorised at a time, or twice the number of columns if that is more."""
-
-
-def joint_moment(X: Any, Y: Any, weights: Array | None = None) -> SecondMoment:
-    """Return the second moment of the rows of [X | Y]; a sparse X stays sparse."""
-    Y = checked_columns(X, Y)
-    starts = [start for start in range(0, X.shape[0], BLOCK_ROWS) if _has_weight(weights, start)]
-    blocks = (_block(X, Y, weights, start) for start in starts)
-    moment = reduce(SecondMoment.merge, blocks)
-    _refuse_underflow(moment, X, Y, weights)
-    return moment
-
-
-def checked_columns(X: Any, Y: Any) -> Array:
-    """Return the targets Y as columns; as many rows as X, and no squares that overflow."""
-    Y = as_columns(Y)
-    if Y.shape[0] != X.shape[0]:
-        raise ValueError(
-            f"X has {X.shape[0]} rows and y has {Y.shape[0]}: give one row of y per row of X."
-        )
-    if largest(Y) > LARGEST_ENTRY:
-        check_rows(Y, name="y")  # infinity is not an overflow
-        raise ValueError(
-            f"the squares of y overflow double precision: its largest entry is {largest(Y):.3g}, "
-            f"expected at most {LARGEST_ENTRY:g}. Divide y by a constant first."
-        )
-    return Y
-
-
-def _refuse_underflow(moment: SecondMoment, X: Any, Y: Array, weights: Array | None) -> None:
-    """Raise an error if a column is not constant, but the squares of its entries underflow.
-
-    `SecondMoment` itself tests only the sum over all columns, in which one may be negligible.
-    """
-    tiny = np.flatnonzero(to_numpy(diagonal(moment.squares)) < SMALLEST_ENERGY)
-    mean = to_numpy(moment.mean)
-    for column in tiny:
-        inside = column < X.shape[1]
-        values = X[:, [column]] if inside else Y[:, column - X.shape[1]]
-        values = to_numpy(values.toarray() if scipy.sparse.issparse(values) else values)
-        if weights is not None:  # rows of zero weight do not count, however large they are
-            values = values[to_numpy(weights) > 0]
-        size = float(np.abs(values).max())
-        if np.abs(np.float64(values) - mean[column]).max() > 1e-15 * size:
-            name = f"column {column} of X" if inside else "y"
-            raise ValueError(
-                f"the squares of {name} underflow double precision: its largest entry is "
-                f"{size:.3g}. Multiply it by a constant first."
-            )
-
-
-def as_columns(Y: Any) -> Array:
-    """Return targets of shape (n,) or (n, d) as a floating matrix with one column per target."""
-    Y = as_float(Y if is_array(Y) else np.asarray(Y))
-    return Y[:, None] if Y.ndim == 1 else Y
-
-
-def _block(X: Any, Y: Array, weights: Array | None, start: int) -> SecondMoment:
-    """Return the second moment of `BLOCK_ROWS` rows of [X | Y], from row `start` on."""
-    rows = slice(start, start + BLOCK_ROWS)
-    part = None if weights is None else weights[rows]
-    if scipy.sparse.issparse(X):
-        columns = scipy.sparse.csr_array(Y[rows])
-        joined = scipy.sparse.hstack([X[rows].astype(np.float64), columns], format="csr")
-        return SecondMoment.of(joined, part)
-    xp, inputs, outputs = namespace(X), X[rows, :], beside(Y[rows, :], X)
-    if inputs.dtype != outputs.dtype:  # a target in float64 keeps its digits beside float32 inputs
-        inputs, outputs = as_double(inputs), as_double(outputs)
-    return SecondMoment.of(xp.concat([inputs, outputs], axis=1), part)
-
-
-def row_problem(
-    X: Any,
-    Y: Any,
-    weights: Array | None,
-    moment: SecondMoment,
-    *,
-    centered: bool,
-) -> LinearProblem:
-    """Return the problem of rows [x | y], with a triangular factor if C is ill-conditioned."""
-    problem = LinearProblem.from_moment(moment, X.shape[1], centered=centered)
-    precision = machine_epsilon(X.data if scipy.sparse.issparse(X) else X)
-    problem = resolved(problem, moment, precision, centered=centered)
-    variances = namespace(problem.inputs).linalg.eigvalsh(problem.inputs)
-    if scalar(variances[0]) * CONDITION >= scalar(variances[-1]):
-        return problem
-    return replace(problem, root=row_root(X, as_columns(Y), weights, moment, centered=centered))
 
 
 def resolved(
@@ -206,10 +101,17 @@ def ridged(problem: LinearProblem, penalty: float) -> LinearProblem:
         added = added * varies  # not even rounding errors, which standardised inputs would magnify
         outputs = xp.zeros_like(root[:1, size:]) + 0.0 * added[:, :1]
         root = xp.concat([root, xp.concat([penalty**0.5 * added, outputs], axis=1)], axis=0)
-        root = root if wide else _triangle(root)
+        root = root if wide else triangle(root)
     if inputs is not None:
         inputs = add_diagonal(inputs, penalty * varies)
     return replace(problem, inputs=inputs, root=root)
+
+
+def triangle(rows: Array) -> Array:
+    """Return the triangular factor R of the QR factorisation of `rows`."""
+    if is_numpy(rows):
+        return np.linalg.qr(rows, mode="r")
+    return namespace(rows).linalg.qr(rows)[1]
 
 
 def squares_of_columns(problem: LinearProblem) -> Array:
@@ -220,62 +122,6 @@ def squares_of_columns(problem: LinearProblem) -> Array:
         return diagonal(problem.inputs)
     assert problem.root is not None
     return squared_norms(problem.root[:, : problem.cross.shape[1]], axis=-2)
-
-
-def row_root(
-    X: Any, Y: Array, weights: Array | None, moment: SecondMoment, *, centered: bool
-) -> Array:
-    """Return the triangular factor F of the rows [x | y], for which FᵀF is their second moment.
-
-    Blocks of rows are joined to the factor of the rows before them and factorised again, so that
-    only one block is dense at a time. The mean is the sum of two vectors, which are subtracted one
-    after the other to preserve deviations that are far smaller than the mean.
-    """
-    size = moment.n_features
-    step = max(ROOT_ROWS, 2 * size)
-    total = None
-    for start in range(0, X.shape[0], step):
-        rows = joined_rows(X, Y, slice(start, start + step), moment.center)
-        if centered:
-            rows = (rows - moment.center) - moment.offset
-        part = None if weights is None else like(weights[start : start + step], moment.center)
-        rows = rows / moment.weight**0.5 if part is None else _weighted(rows, part / moment.weight)
-        xp = namespace(rows)
-        total = _triangle(rows if total is None else xp.concat([total, rows], axis=0))
-    return total * varying(diagonal(moment.covariance), moment.mean) if centered else total
-
-
-def joined_rows(X: Any, Y: Array, rows: slice, ref: Array) -> Array:
-    """Return the given rows of [X | Y] as one dense float64 array, in the library of `ref`."""
-    inputs = X[rows].toarray() if scipy.sparse.issparse(X) else X[rows, :]
-    return namespace(ref).concat([like(inputs, ref), like(Y[rows, :], ref)], axis=1)
-
-
-def _weighted(rows: Array, weights: Array) -> Array:
-    """Return the rows, each multiplied by the square root of its weight."""
-    return rows * namespace(rows).sqrt(weights)[:, None]
-
-
-def _triangle(rows: Array) -> Array:
-    """Return the triangular factor R of the QR factorisation of `rows`."""
-    if is_numpy(rows):
-        return np.linalg.qr(rows, mode="r")
-    return namespace(rows).linalg.qr(rows)[1]
-
-
-def _has_weight(weights: Array | None, start: int) -> bool:
-    """Tell whether `BLOCK_ROWS` rows have a positive weight; without it they have no mean."""
-    if weights is None:
-        return True
-    return bool(namespace(weights).any(weights[start : start + BLOCK_ROWS] > 0))
-
-
-def take_rows(values: Any, rows: np.ndarray[Any, Any]) -> Any:
-    """Return the rows with the given indices of an array of any library, or a sparse matrix."""
-    if scipy.sparse.issparse(values):
-        return values[rows]
-    xp = namespace(values)
-    return xp.take(values, xp.asarray(rows, device=device(values)), axis=0)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -20,53 +20,75 @@ from lucidae.certificate import (
     reported,
     undecided,
 )
-from lucidae.dropout.batches import check_problem, data_problem, matrix_problem
+from lucidae.data import in_memory
 from lucidae.dropout.figures import ATTRIBUTES, DropoutFigures, ReportedAttributes
 from lucidae.dropout.landscape import classify
-from lucidae.dropout.objectives import SINGLE, LinearProblem, Weights, check_hidden_units
+from lucidae.dropout.problem import (
+    SINGLE,
+    LinearProblem,
+    Weights,
+    check_features,
+    check_hidden_units,
+    check_problem,
+)
+from lucidae.dropout.projection import has_many_features, projected_rows
 from lucidae.dropout.reduction import LARGEST_ROWS
+from lucidae.dropout.rows import BlockProblem, loaded_or_problem, rows_problem
 from lucidae.dropout.theory import strength_of
 from lucidae.dropout.verifier import CERTIFIED, measure
-from lucidae.validation import check_flag, check_number, check_rows
-
-__all__ = ["CERTIFIED", "DropoutFigures", "certify_weights", "claims", "measure"]
+from lucidae.moments import SecondMoment
+from lucidae.validation import check_flag, check_number, check_rows, check_weights
 
 LARGEST_GAP = 2e-2
 """Largest gap that the certificate of a fit by SGD allows, whatever its `tol`. The gap is the loss
 minus its global minimum, divided by the part of E‖y‖² that least squares explains; weights with a
 larger gap are not called optimal."""
 
+
 CONSISTENT = 1e-9
 """Largest difference between the second moment of the rows and that of their triangular factor (of
 a QR factorisation), in units of standard deviations. It exceeds the rounding errors of 10⁶ rows
 and is smaller than any difference that could change the verdict of a claim."""
 
+
 UNCERTAIN_CURVATURE = 4.0
 """If the relative norm of the gradient is g, the Hessian differs from that of the nearest critical
 point by about UNCERTAIN_CURVATURE · g."""
+
 
 UNEXPLAINED = 1e6
 """If E‖y‖², the mean squared norm of the outputs y, exceeds the part of it that least squares
 explains by this factor, rounding errors of the outputs limit the accuracy: the outputs have large
 means or consist mostly of noise."""
 
+
 _EXACT = "solver='exact' computes the optimum from one decomposition."
+
+
 _NO_DROPOUT = (
     "Without dropout the loss depends on the product U Vᵀ alone, not on the norms of single units."
 )
+
+
 _CORRELATED = (
     "Theorems 3.3 and 3.4 of Mianjy et al. 2018 hold for separate layers, and for tied layers with "
     "white inputs. With tied layers and correlated inputs the hidden units of the optimum have in "
     "general unequal norms."
 )
+
+
 _REMEDY = (
     "Call fit, or lucidae.certify, with all rows at once: the rows lose fewer digits to rounding "
     "than their second moment."
 )
+
+
 _SEE = (
     "The errors of the computation are too large to judge the distance to the optimum: see the "
     "claim 'conditioning'."
 )
+
+
 _NOT_KNOWN = "For tied weights and inputs that are not white no formula of the optimum is known."
 
 
@@ -124,6 +146,8 @@ def _gap(figures: DropoutFigures, tolerance: float) -> Claim:
 
 
 _PART = "the part of E‖y‖² that least squares explains"
+
+
 _MINIMUM = "the expected dropout loss equals its global minimum"
 
 
@@ -531,17 +555,136 @@ def certify_weights(
             "that U Vᵀ approximates."
         )
     if matrix is None:
-        problem, weights = data_problem(
+        problem, weights = _data_problem(
             X, Y, fit_intercept, sample_weight, weights, strength, tied=tied
         )
     else:
-        problem = matrix_problem(matrix)
+        problem = LinearProblem.from_matrix(matrix)
     return certificate_of(
         problem, weights, strength, title="dropout weights", tied=tied, tolerance=tolerance
     )
+
+
+def _data_problem(
+    X: Any,
+    Y: Any,
+    fit_intercept: bool,
+    sample_weight: Any,
+    weights: Weights,
+    strength: float,
+    *,
+    tied: bool,
+) -> tuple[LinearProblem, Weights]:
+    """Return second moments for predicting Y from X, or X itself if Y is None, and the weights.
+
+    For an autoencoder with many features both are projected on a few directions.
+    """
+    if not (in_memory(X) and in_memory(Y) and in_memory(sample_weight)):
+        found = loaded_or_problem(X, Y, sample_weight, centered=fit_intercept)
+        if isinstance(found, BlockProblem):
+            return found.problem, weights
+        X, Y, sample_weight = found
+    X = check_rows(X)
+    frequencies = check_weights(sample_weight, X)
+    if Y is not None:
+        problem, _ = rows_problem(X, Y, frequencies, centered=fit_intercept, products=not tied)
+        return problem, weights
+    if not tied and has_many_features(X.shape, weights.left.shape[1]):
+        check_features(X, weights.left)
+        check_features(X, weights.right)
+        return projected_rows(X, frequencies, weights, strength, centered=fit_intercept)[:2]
+    moment = SecondMoment.of(X, frequencies)
+    return LinearProblem.autoencoder(moment, centered=fit_intercept), weights
 
 
 def _layer(weights: Any, name: str) -> np.ndarray[Any, Any]:
     """Return the weights of a layer as a float64 NumPy array, without their gradient history."""
     host = to_numpy(weights) if is_array(weights) else np.asarray(weights)
     return np.asarray(check_rows(host, accept_sparse=False, name=name), dtype=np.float64)
+
+
+_LOW_RANK = "Eckart & Young 1936; Izenman 1975"
+
+
+_LANDSCAPE = "Baldi & Hornik 1989"
+
+
+REDUCED_RANK_ATTRIBUTES = (*ATTRIBUTES_CLAIM[:2], "Izenman 1975")
+"""Name, statement and reference of the claim about the fitted attributes without shrinkage."""
+
+
+_TIED_VALUES = (
+    "The optimal coefficients are not unique: the last singular value of the least-squares map "
+    "that the rank allows equals the next one within the tolerance."
+)
+
+
+_OTHER = (
+    "These are not the coefficients of reduced-rank least squares for these rows: they belong to "
+    "other rows or another rank, or were changed. Call fit again."
+)
+
+
+def reduced_rank_claims(figures: DropoutFigures, tolerance: float) -> tuple[Claim, ...]:
+    """Return the claims about coefficients of reduced-rank regression, most important first.
+
+    They are those of a network without dropout, in words of Eckart and Young.
+    """
+    rank = figures.width
+    words = {
+        "gap": (f"no coefficients of rank at most {rank} have a smaller squared error", _LOW_RANK),
+        "subgradient": (
+            "least squares minus fit is orthogonal to the fit, whose singular values are larger",
+            "Eckart & Young 1936",
+        ),
+        "product": (
+            f"for white inputs, the fit has the {rank} leading singular triples of least squares",
+            _LOW_RANK,
+        ),
+        "rank": (f"the coefficients have the rank of the optimum, at most {rank}", _LOW_RANK),
+        "stationarity": (
+            "the gradient of the squared error is zero for both factors of the coefficients",
+            _LANDSCAPE,
+        ),
+        "curvature": (
+            "the Hessian of the squared error has no negative eigenvalue: no strict saddle",
+            _LANDSCAPE,
+        ),
+        "attributes": REDUCED_RANK_ATTRIBUTES[1:],
+    }
+    found = []
+    for claim in claims(figures, tolerance):
+        if claim.name in ("equalized", "path_norm"):
+            continue  # properties of dropout
+        statement, reference = words.get(claim.name, (claim.statement, claim.reference))
+        name = "orthogonality" if claim.name == "subgradient" else claim.name
+        advice = _advice(claim)
+        found.append(
+            replace(claim, name=name, statement=statement, reference=reference, advice=advice)
+        )
+    return tuple(found)
+
+
+def _advice(claim: Claim) -> str:
+    """Return the advice of a claim about dropout weights, reworded for reduced-rank regression."""
+    if claim.name == "product" and claim.value is None and claim.holds is None:
+        return claim.advice if "errors" in claim.advice else _TIED_VALUES
+    trained = ("gap", "subgradient", "product", "rank", "stationarity", "curvature")
+    return _OTHER if claim.holds is False and claim.name in trained else claim.advice
+
+
+def ridge_claims(found: tuple[Claim, ...], alpha: float) -> tuple[Claim, ...]:
+    """Return the claims `found`, with the ridge penalty `alpha` mentioned if it is not zero."""
+    if alpha == 0.0:
+        return found
+    included = f", with the ridge penalty alpha={alpha:g} included"
+    fewer = " With a ridge penalty the number of components above the noise may be larger."
+    changes = {
+        "gap": lambda claim: replace(
+            claim,
+            statement=claim.statement + included,
+            reference=f"{claim.reference}; Mukherjee & Zhu 2011",
+        ),
+        "sampling": lambda claim: replace(claim, advice=claim.advice + fewer),
+    }
+    return tuple(changes[c.name](c) if c.name in changes else c for c in found)

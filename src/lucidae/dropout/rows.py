@@ -1,0 +1,427 @@
+"""From rows in memory or read in blocks to the second moments that define the dropout loss.
+
+A regression on fewer rows than features works on the rows themselves, centred and scaled, in place
+of their second moment (`LinearProblem.from_root`); with more than `WIDE_FEATURES` features, on
+products with the rows (`LinearProblem.from_wide`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+import scipy.linalg
+import scipy.sparse
+
+from lucidae.arrays import (
+    Array,
+    as_double,
+    as_float,
+    beside,
+    device,
+    diagonal,
+    is_array,
+    largest,
+    like,
+    machine_epsilon,
+    namespace,
+    scalar,
+    squared_norms,
+    to_numpy,
+)
+from lucidae.base import reference_array
+from lucidae.data.kinds import AlignedBlocks, LoadedRows, aligned_blocks
+from lucidae.data.passes import fold, load_rows, read_moment
+from lucidae.dropout.problem import (
+    SMALLEST_ENERGY,
+    LinearProblem,
+    WideRows,
+    varying,
+)
+from lucidae.dropout.whitening import (
+    CONDITION,
+    GRAM_CONDITION,
+    RANGE_FACTOR,
+    resolved,
+    triangle,
+)
+from lucidae.moments import SecondMoment
+from lucidae.rows.sources import STORED_FEATURES, RowsSource
+from lucidae.validation import check_rows
+
+WIDE_FEATURES = 4096
+"""A regression on fewer rows than features computes only products with the rows, and their Gram
+matrix, if there are more features than this. Below, the rows are factorised."""
+
+LARGEST_COPY = 2**27
+"""Largest number of entries of rows that are made dense and factorised, one gibibyte, if their Gram
+matrix is ill-conditioned. Of larger rows the Gram matrix is used in any case."""
+
+LARGE_MEAN = 100.0
+"""If the squared norm of the mean of sparse rows exceeds their total variance by this factor, rows
+of at most `LARGEST_COPY` entries are made dense before they are centred."""
+
+BLOCK_ROWS = 16_384
+"""Number of rows of which X and Y are joined at a time, so that a large X is never copied whole."""
+
+LARGEST_ENTRY = 1e150
+"""Largest entry of X and y that is accepted: the sum of the squares of larger ones may overflow."""
+
+ROOT_ROWS = 4096
+"""Number of rows that are factorised at a time, or twice the number of columns if that is more."""
+
+
+class BlockProblem(NamedTuple):
+    """Second moments of data that were read in blocks: a problem, and that of the rows [x | y]."""
+
+    problem: LinearProblem
+    moment: SecondMoment
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RowMean:
+    """Mean and standard deviations of rows whose second moment is not stored."""
+
+    weight: float  # sum of the weights of the rows
+    center: Array  # (m,): two vectors whose sum is the mean
+    offset: Array
+    deviations: Array  # (m,): square roots of the mean squares of the rows minus `center`
+
+    @property
+    def mean(self) -> Array:
+        """Weighted mean of the rows, shape (m,)."""
+        return self.center + self.offset
+
+    @property
+    def n_features(self) -> int:
+        """Number m of features, the entries of a row."""
+        return int(self.center.shape[0])
+
+    def merge(self, other: Any) -> Any:
+        """Raise an error: a fit without the second moment cannot continue with other rows."""
+        del other
+        raise ValueError(
+            f"fit does not store the second moment of {self.n_features} features, so partial_fit "
+            "cannot continue from it. Start a new estimator and give all batches to partial_fit."
+        )
+
+
+def is_wide(X: Any) -> bool:
+    """Tell whether a regression works on rows instead of on their second moment."""
+    return bool(X.shape[0] < X.shape[1] and X.shape[1] > STORED_FEATURES)
+
+
+def rows_problem(
+    X: Any,
+    Y: Any,
+    weights: Array | None,
+    *,
+    centered: bool,
+    products: bool = True,
+    moment: SecondMoment | None = None,
+) -> tuple[LinearProblem, SecondMoment | RowMean]:
+    """Return the problem of predicting Y from X, and the moment or mean of rows [x | y].
+
+    With fewer rows than features the second moment is not formed; with very many features only
+    products with the rows are computed, unless `products` is False. If the second moment of the
+    inputs is ill-conditioned, the rows are factorised too. `moment` is that of all rows, if it is
+    known.
+    """
+    mean: SecondMoment | RowMean
+    wide = wide_rows(X, Y, weights, centered=centered) if products else None
+    if wide is not None:
+        mean, problem = wide[0], LinearProblem.from_wide(wide[1], wide[0].weight - centered)
+    elif is_wide(X):
+        mean, factor = row_factor(X, Y, weights, centered=centered)
+        problem = LinearProblem.from_root(factor, X.shape[1], mean.weight - centered)
+    else:
+        mean = moment = joint_moment(X, Y, weights) if moment is None else moment
+        problem = LinearProblem.from_moment(moment, X.shape[1], centered=centered)
+        if is_ill_conditioned(problem):
+            root = row_root(X, as_columns(Y), weights, moment, centered=centered)
+            problem = replace(problem, root=root)
+    precision = machine_epsilon(X.data if scipy.sparse.issparse(X) else X)
+    return resolved(problem, mean, precision, centered=centered), mean
+
+
+def is_ill_conditioned(problem: LinearProblem) -> bool:
+    """Tell whether the condition number of E[xxᵀ] exceeds `CONDITION`."""
+    variances = namespace(problem.inputs).linalg.eigvalsh(problem.inputs)
+    return not scalar(variances[0]) * CONDITION >= scalar(variances[-1])
+
+
+def joint_moment(X: Any, Y: Any, weights: Array | None = None) -> SecondMoment:
+    """Return the second moment of the rows of [X | Y]; a sparse X stays sparse."""
+    Y = checked_columns(X, Y)
+    moment = None
+    for start in range(0, X.shape[0], BLOCK_ROWS):
+        rows = slice(start, start + BLOCK_ROWS)
+        part = None if weights is None else weights[rows]
+        if part is None or bool(namespace(part).any(part > 0)):  # otherwise there is no mean
+            block = SecondMoment.of(_joined(X, Y, rows), part)
+            moment = block if moment is None else moment.merge(block)
+    assert moment is not None
+    # `SecondMoment` itself tests only the sum over all columns, in which one may be negligible.
+    _refuse_underflow(X, Y, weights, diagonal(moment.squares), moment.mean)
+    return moment
+
+
+def _joined(X: Any, Y: Array, rows: slice) -> Any:
+    """Return the given rows of [X | Y], sparse if X is, in the wider dtype of the two."""
+    if scipy.sparse.issparse(X):
+        parts = [X[rows].astype(np.float64), scipy.sparse.csr_array(Y[rows])]
+        return scipy.sparse.hstack(parts, format="csr")
+    inputs, outputs = X[rows, :], beside(Y[rows, :], X)
+    if inputs.dtype != outputs.dtype:  # a target in float64 keeps its digits beside float32 inputs
+        inputs, outputs = as_double(inputs), as_double(outputs)
+    return namespace(X).concat([inputs, outputs], axis=1)
+
+
+def checked_columns(X: Any, Y: Any) -> Array:
+    """Return the targets Y as columns; as many rows as X, and no squares that overflow."""
+    Y = as_columns(Y)
+    if Y.shape[0] != X.shape[0]:
+        raise ValueError(
+            f"X has {X.shape[0]} rows and y has {Y.shape[0]}: give one row of y per row of X."
+        )
+    if largest(Y) > LARGEST_ENTRY:
+        check_rows(Y, name="y")  # infinity is not an overflow
+        raise ValueError(
+            f"the squares of y overflow double precision: its largest entry is {largest(Y):.3g}, "
+            f"expected at most {LARGEST_ENTRY:g}. Divide y by a constant first."
+        )
+    return Y
+
+
+def as_columns(Y: Any) -> Array:
+    """Return targets of shape (n,) or (n, d) as a floating matrix with one column per target."""
+    Y = as_float(Y if is_array(Y) else np.asarray(Y))
+    return Y[:, None] if Y.ndim == 1 else Y
+
+
+def _refuse_overflow(X: Any) -> None:
+    """Raise an error if the square of an entry of X may overflow."""
+    size = largest(X.data if scipy.sparse.issparse(X) else X)
+    if size > LARGEST_ENTRY:
+        raise ValueError(
+            f"the squares of X overflow double precision: its largest entry is {size:.3g}, "
+            f"expected at most {LARGEST_ENTRY:g}. Divide X by a constant first."
+        )
+
+
+def _refuse_underflow(X: Any, Y: Array, weights: Array | None, squares: Array, mean: Array) -> None:
+    """Raise an error if a column is not constant, but its sum of squares underflows."""
+    tiny = np.flatnonzero(to_numpy(squares) < SMALLEST_ENERGY)
+    if scipy.sparse.issparse(X):  # many columns may be zero
+        stored = np.concatenate([X.indices[X.data != 0], X.shape[1] + np.arange(Y.shape[1])])
+        tiny = np.intersect1d(tiny, stored)
+    for column in tiny:
+        inside = column < X.shape[1]
+        values = X[:, [column]] if inside else Y[:, column - X.shape[1]]
+        values = to_numpy(values.toarray() if scipy.sparse.issparse(values) else values)
+        if weights is not None:  # rows of zero weight do not count, however large they are
+            values = values[to_numpy(weights) > 0]
+        size = float(np.abs(values).max())
+        if np.abs(np.float64(values) - scalar(mean[int(column)])).max() > 1e-15 * size:
+            name = f"column {column} of X" if inside else "y"
+            raise ValueError(
+                f"the squares of {name} underflow double precision: its largest entry is "
+                f"{size:.3g}. Multiply it by a constant first."
+            )
+
+
+def row_root(
+    X: Any, Y: Array, weights: Array | None, moment: SecondMoment, *, centered: bool
+) -> Array:
+    """Return the triangular factor F of the rows [x | y], for which FᵀF is their second moment.
+
+    Blocks of rows are joined to the factor of the rows before them and factorised again, so that
+    only one block is dense at a time. The mean is the sum of two vectors, which are subtracted one
+    after the other to preserve deviations that are far smaller than the mean.
+    """
+    size = moment.n_features
+    step = max(ROOT_ROWS, 2 * size)
+    total = None
+    for start in range(0, X.shape[0], step):
+        rows = joined_rows(X, Y, slice(start, start + step), moment.center)
+        if centered:
+            rows = (rows - moment.center) - moment.offset
+        xp = namespace(rows)
+        if weights is not None:
+            rows = rows * xp.sqrt(like(weights[start : start + step], rows))[:, None]
+        rows = rows / moment.weight**0.5
+        total = triangle(rows if total is None else xp.concat([total, rows], axis=0))
+    return total * varying(diagonal(moment.covariance), moment.mean) if centered else total
+
+
+def joined_rows(X: Any, Y: Array, rows: slice, ref: Array) -> Array:
+    """Return the given rows of [X | Y] as one dense float64 array, in the library of `ref`."""
+    inputs = X[rows].toarray() if scipy.sparse.issparse(X) else X[rows, :]
+    return namespace(ref).concat([like(inputs, ref), like(Y[rows, :], ref)], axis=1)
+
+
+def take_rows(values: Any, rows: np.ndarray[Any, Any]) -> Any:
+    """Return the rows with the given indices of an array of any library, or a sparse matrix."""
+    if scipy.sparse.issparse(values):
+        return values[rows]
+    xp = namespace(values)
+    return xp.take(values, xp.asarray(rows, device=device(values)), axis=0)
+
+
+def row_factor(X: Any, Y: Any, weights: Array | None, *, centered: bool) -> tuple[RowMean, Array]:
+    """Return the mean of the rows [x | y], and F with FᵀF = E[(x, y)(x, y)ᵀ]: the scaled rows.
+
+    The mean is the sum of two vectors, so that deviations far smaller than it keep their digits.
+    """
+    Y = checked_columns(X, Y)
+    _refuse_overflow(X)
+    ref = as_double(reference_array(X))
+    xp, n = namespace(ref), X.shape[0]
+    rows = joined_rows(X, Y, slice(0, n), ref)
+    ones = xp.ones(n, dtype=xp.float64, device=device(ref))
+    frequencies = ones if weights is None else like(weights, ones)
+    total = scalar(xp.sum(frequencies))
+    share = frequencies / total
+    center = share @ rows
+    offset = 0.0 * center
+    if centered:  # in place, because the rows are a large part of the memory
+        rows -= center
+        offset = share @ rows
+        rows -= offset
+    rows *= xp.sqrt(share)[:, None]
+    squares = squared_norms(rows, axis=-2)
+    _refuse_underflow(X, Y, weights, squares, center + offset)
+    spread = xp.sqrt(squares if centered else xp.clip(squares - center * center, 0.0, None))
+    if centered:
+        rows *= varying(squares, center)
+    return RowMean(total, center, offset, spread), rows
+
+
+def sparse_rows(
+    X: Any, Y: Any, weights: Array | None, *, centered: bool
+) -> tuple[RowMean, WideRows]:
+    """Return the mean of the rows [x | y] of sparse inputs, and the rows, which stay sparse."""
+    Y = np.asarray(as_double(to_numpy(checked_columns(X, Y))))
+    n, m = X.shape
+    given = np.ones(n) if weights is None else np.asarray(to_numpy(weights), dtype=np.float64)
+    total = float(given.sum())
+    share = given / total
+    rows = scipy.sparse.csr_array(X, dtype=np.float64, copy=True)
+    rows.sum_duplicates()
+    _refuse_overflow(rows)
+    mean, outputs = rows.T @ share, share @ Y
+    # Σ share (x − mean)² over the stored entries, and mean² times the share of the other entries.
+    each = np.repeat(share, np.diff(rows.indptr))
+    away = each * (rows.data - mean[rows.indices]) ** 2
+    stored = np.bincount(rows.indices, minlength=m)
+    empty = 1.0 - np.bincount(rows.indices, weights=each, minlength=m)
+    empty = np.where(stored == n, 0.0, np.clip(empty, 0.0, None))
+    spread = np.bincount(rows.indices, weights=away, minlength=m) + empty * mean**2
+    squares = spread if centered else spread + mean**2
+    rows.data *= np.sqrt(each)
+    deviations = Y - outputs
+    offset = share @ deviations
+    targets = (deviations - offset if centered else Y) * np.sqrt(share)[:, None]
+    beside = (targets**2).sum(axis=0)
+    means = np.concatenate([mean, outputs])
+    _refuse_underflow(X, Y, weights, np.concatenate([squares, beside]), means)
+    if centered:
+        targets = targets * varying(beside, outputs)
+        kept = varying(squares, mean)
+        rows.data *= kept[rows.indices]
+        squares = squares * kept
+    found = RowMean(
+        total,
+        means,
+        np.concatenate([0.0 * mean, offset * centered]),
+        np.sqrt(np.concatenate([spread, share @ (deviations - offset) ** 2])),
+    )
+    center = mean * kept if centered else 0.0 * mean
+    entries = (rows.data, rows.indices, rows.indptr)
+    return found, WideRows(targets, squares, None, entries, np.sqrt(share), center, centered)
+
+
+def wide_rows(
+    X: Any, Y: Any, weights: Array | None, *, centered: bool
+) -> tuple[RowMean, WideRows] | None:
+    """Return the mean of the rows [x | y], and the rows for products.
+
+    The result is None if the rows are to be factorised: at most `WIDE_FEATURES` features, or
+    products that would lose digits (a large mean, an ill-conditioned Gram matrix) of at most
+    `LARGEST_COPY` entries.
+    """
+    if not (is_wide(X) and X.shape[1] > WIDE_FEATURES):
+        return None
+    small = X.shape[0] * X.shape[1] <= LARGEST_COPY
+    if scipy.sparse.issparse(X):
+        mean, rows = sparse_rows(X, Y, weights, centered=centered)
+        size = 0.0 if rows.mean is None else float(rows.mean @ rows.mean)
+        if small and size > LARGE_MEAN * float(rows.squares.sum()):
+            return None
+    else:
+        mean, factor = row_factor(X, Y, weights, centered=centered)
+        inward, outward = factor[:, : X.shape[1]], factor[:, X.shape[1] :]
+        rows = WideRows(outward, squared_norms(inward, axis=-2), inward, centered=centered)
+    return None if small and _loses_digits(rows.gram()) else (mean, rows)
+
+
+def _loses_digits(gram: Array) -> bool:
+    """Tell whether the condition number of a Gram matrix, on its range, exceeds `GRAM_CONDITION`.
+
+    The squared pivots of its Cholesky factorisation are either large or rounding errors otherwise.
+    """
+    host = np.array(to_numpy(gram), dtype=np.float64)
+    top = float(np.diag(host).max())
+    if not top > 0:
+        return False
+    noise = RANGE_FACTOR * len(host) * machine_epsilon(host)
+    factor, _, rank, _ = scipy.linalg.lapack.dpstrf(host / top, tol=noise, lower=1)
+    pivots = np.diag(factor)[:rank] ** 2
+    return bool(pivots.min() * GRAM_CONDITION < 1.0)
+
+
+def read_problem(
+    data: AlignedBlocks,
+    *,
+    centered: bool,
+    start: SecondMoment | None = None,
+    verbose: bool | str = "auto",
+) -> BlockProblem:
+    """Return the second moments of data that are read in blocks, after the rows of `start`.
+
+    If they are ill-conditioned, the data are read again and a QR factorisation is computed block by
+    block. An iterator can be read once only, so that its moment alone is used.
+    """
+    moment = read_moment(data, joint_moment, start=start, verbose=verbose)
+    problem = LinearProblem.from_moment(moment, data.rows.n_features, centered=centered)
+    if start is None and data.repeatable and is_ill_conditioned(problem):
+        factor = partial(row_root, moment=moment, centered=centered)
+        problem = replace(problem, root=fold(data, factor, _stacked_root, verbose=verbose))
+    return BlockProblem(problem, moment)
+
+
+def _stacked_root(first: Array, second: Array) -> Array:
+    """Return the triangular factor R of a QR factorisation of `first` stacked on `second`."""
+    return triangle(namespace(first).concat([first, second], axis=0))
+
+
+def loaded_or_problem(
+    X: Any, y: Any, sample_weight: Any, *, centered: bool
+) -> LoadedRows | BlockProblem:
+    """Return the rows if they fit into one block, else the second moments of the data."""
+    data = aligned_blocks(X, y, sample_weight, with_targets=y is not None)
+    small = load_rows(data, None if y is None else joint_moment)
+    if small is not None:
+        return small
+    if y is None:
+        moment = read_moment(data)
+        return BlockProblem(LinearProblem.autoencoder(moment, centered=centered), moment)
+    return read_problem(data, centered=centered)
+
+
+def mean_of(source: RowsSource) -> RowMean:
+    """Return weight and mean of the rows of a source; deviations are not computed."""
+    zeros = 0.0 * source.mean
+    return RowMean(source.weight, source.mean, zeros, zeros)
