@@ -490,8 +490,7 @@ def _by_threshold(problem: ScaledSpectrum, noise_variance: float | None) -> Comp
 def _squared_threshold(problem: ScaledSpectrum, noise_variance: float | None) -> float:
     """Return the square of the threshold above which singular values count as components.
 
-    The rows are scaled such that the largest eigenvalue of their covariance is 1. If
-    `noise_variance` is None, the noise is estimated from the median singular value.
+    If `noise_variance` is None, the noise is estimated from the median singular value.
     """
     ratio = problem.size / problem.larger
     if noise_variance is not None:

@@ -198,7 +198,7 @@ class Complement:
 
         After q steps the difference is roughly proportional to (2q − 1)^(−5/2) if the eigenvalues
         are nearly equal. If it has decreased twice as fast since the last bound, the same factor
-        per step is assumed for all further steps. The result is 0 before `FEWEST_STEPS` steps.
+        per step is assumed for all further steps.
         """
         if self.steps < FEWEST_STEPS or len(self.slacks) < 2:
             return 0.0

@@ -181,10 +181,7 @@ def save_from(
 
 
 def source_of(path: str | os.PathLike[str]) -> Source | None:
-    """Return name and place (a digest of the path) of the data file that a model was fitted to.
-
-    Return None if `path` is not a saved model, or was written by `save`, which does not store them.
-    """
+    """Return name and place (a digest of the path) of the data file that a model was fitted to."""
     try:
         header = json.loads(str(load_arrays(path, "a saved estimator")[_HEADER]))
         return Source(str(header["source"]["name"]), str(header["source"]["place"]))

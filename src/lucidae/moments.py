@@ -72,10 +72,7 @@ _READERS: list[Reader] = []
 
 
 def reads_moments(read: Reader) -> Reader:
-    """Register a function that `SecondMoment.of` asks before it takes its data as arrays.
-
-    The arguments are the data, the weights and `verbose`; None means that it does not read them.
-    """
+    """Register a function that `SecondMoment.of` asks before it takes its data as arrays."""
     _READERS.append(read)
     return read
 

@@ -207,11 +207,7 @@ def _in_single_precision(X: Array) -> bool:
 
 
 def _single_sums(center: Array, X: Array) -> Sums | None:
-    """Return the sums of float32 rows about a centre, from products in single precision.
-
-    The result is None if float32 cannot represent the centre exactly, or if squares are outside the
-    range of single precision.
-    """
+    """Return the sums of float32 rows about a centre, from products in single precision."""
     rounded, n = center.astype(np.float32), X.shape[0]
     if not np.array_equal(rounded, center):
         return None

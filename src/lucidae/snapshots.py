@@ -147,10 +147,7 @@ def object_of(kind: Any, values: Values, name: str = "") -> Any:
 
 
 def check_schema(values: Values, schema: Mapping[str, tuple[Any, ...]], features: Any) -> None:
-    """Raise a ValueError unless all values have the kinds and shapes of their schema.
-
-    `features` is the number m of features.
-    """
+    """Raise a ValueError unless all values have the kinds and shapes of their schema."""
     sizes = {"m": features, "1": 1, "0": 0}
     for name, value in values.items():
         if name not in schema:

@@ -125,10 +125,7 @@ def install_command(extras: str) -> str:
 
 @contextmanager
 def explained_refusals(**tables: Any) -> Iterator[None]:
-    """Add column names and a remedy to errors about text or NaN that scikit-learn raises.
-
-    `tables` are the data that are validated in the ``with`` block, by the name of their argument.
-    """
+    """Add column names and a remedy to errors about text or NaN that scikit-learn raises."""
     try:
         yield
     except (TypeError, ValueError) as error:
@@ -486,8 +483,7 @@ def check_number(
 ) -> float:
     """Return `value` as a float if it is finite and from `low` to `high`; otherwise raise an error.
 
-    `low` itself is accepted unless `open_low`, and `high` unless `open_high`. `others` names in the
-    error what the caller accepts besides numbers.
+    `low` itself is accepted unless `open_low`, and `high` unless `open_high`.
     """
     number = float(value) if _is_real(value) else math.nan
     inside = low <= number <= high and math.isfinite(number)

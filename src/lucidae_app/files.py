@@ -84,7 +84,7 @@ def check_page(page: Path, inputs: Iterable[Path], force: bool, *, kind: str = "
     """Raise an error if the path `page` of an HTML page is a folder or a file not to be replaced.
 
     Not to be replaced are the input files (`inputs`) and, without `force`, all files that are not
-    pages of lucidae. `kind` is the name of the page in messages, such as "report".
+    pages of lucidae.
     """
     if page.is_dir():
         raise ValueError(
@@ -187,10 +187,7 @@ def write_sheet(prefix: Path, sheet: Sheet | StreamedSheet, kind: str) -> Path:
 
 
 def sheet_path(prefix: Path, kind: str) -> Path:
-    """Return the path `prefix` with the suffix of the format that `write_sheet` writes.
-
-    `kind` is the suffix of the input file, such as ``".csv"``.
-    """
+    """Return the path `prefix` with the suffix of the format that `write_sheet` writes."""
     suffix, _ = WRITERS.get(kind.lower(), TEXT)
     return prefix.with_name(prefix.name + suffix)
 

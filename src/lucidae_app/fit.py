@@ -230,7 +230,6 @@ def rate_hint(rate: str | None, n_targets: int, components: int | None = None) -
     """Return a sentence that says how the default dropout rate shrinks a regression.
 
     The sentence is empty if a rate was given, or if there is no target and hence no regression.
-    `components` is the number of hidden units, by default as many as targets or features.
     """
     if rate is not None or n_targets == 0:
         return ""
@@ -333,7 +332,6 @@ class Job:
         """Return the table with its targets; a large table is not loaded but read in blocks.
 
         If the fit needs all rows at once (`rows_needed`), the table is loaded whatever its size.
-        `scheduler` is the address of a Dask scheduler whose workers read the table, or None.
         """
         if rows_needed and scheduler is not None:
             raise ValueError(

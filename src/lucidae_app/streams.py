@@ -217,10 +217,9 @@ def streamed_table(
 ) -> Table | None:
     """Return a table whose values are read in blocks, or by Dask if a scheduler is given.
 
-    The result is None for a file that the caller should load into memory: one that is smaller than
-    one block, or whose format cannot be read in blocks. HDF5 and Zarr are read in blocks whatever
-    their size. If columns of the file are targets, the values of the table are `SplitRows`; with a
-    scheduler, features and targets are two Dask collections.
+    HDF5 and Zarr are read in blocks whatever their size. If columns of the file are targets, the
+    values of the table are `SplitRows`; with a scheduler, features and targets are two Dask
+    collections.
     """
     streams = file.suffix.lower() in STREAMED
     if scheduler is not None and not streams:
@@ -309,8 +308,7 @@ class _Sample:
 def summarised_table(file: Path, options: ReadOptions) -> Table | None:
     """Return a large file as a table with the second moment of all rows and a sample of the rows.
 
-    The file is read once. The result is None for a file that the caller should load into memory:
-    one that is smaller than one block, or whose format cannot be read in blocks.
+    The file is read once.
     """
     if file.suffix.lower() not in STREAMED or not file.exists() or not is_large(file):
         return None

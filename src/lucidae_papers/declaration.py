@@ -323,10 +323,7 @@ class Verdict(Protocol):
     """A comparison of a measured value, taken from a curve, with a bound."""
 
     def judge(self, curves: Curves, reference: str) -> Any:
-        """Return a `Claim` with the measured value and whether it satisfies the bound.
-
-        `reference` names the paper and its figure or theorem.
-        """
+        """Return a `Claim` with the measured value and whether it satisfies the bound."""
 
 
 class VerdictKind(StrEnum):

@@ -455,12 +455,11 @@ CONVERGENCE_STATEMENTS = {
 def expect_of_convergence(widths: tuple[int, ...], within: float) -> dict[str, Any]:
     """Return, for each statement of the experiment, the comparisons by which it is judged.
 
-    There is one for every width (number of hidden units) and strength of dropout. `within` is the
-    largest accepted difference between the last objective and the optimal value, divided by the
-    optimal value. Larger strengths must make the units equally important sooner; this is judged on
-    the mean, over the whole training, of the variance of their importance scores (products of the
-    norms of incoming and outgoing weights). The steps are those of a logarithmic grid, so that the
-    result does not depend on the choice of one step.
+    There is one for every width (number of hidden units) and strength of dropout. Larger strengths
+    must make the units equally important sooner; this is judged on the mean, over the whole
+    training, of the variance of their importance scores (products of the norms of incoming and
+    outgoing weights). The steps are those of a logarithmic grid, so that the result does not depend
+    on the choice of one step.
     """
     verdicts: dict[str, list[Any]] = {name: [] for name in CONVERGENCE_STATEMENTS}
     for width in widths:

@@ -161,7 +161,6 @@ def _evaluate(
     """Return accuracy and recall with the first dimensions of a network's embeddings.
 
     Embeddings of the images `test` are classified, and compared with those of the images `train`.
-    `dims` are the numbers of dimensions, and `name` ends the names of the two returned arrays.
     """
     stored, queries = model(train[0]), model(test[0])
     accuracy = [_accuracy(model, _padded(queries, b), test[1]) for b in dims]

@@ -198,10 +198,7 @@ class Store:
 def _content(
     archive: zipfile.ZipFile, member: zipfile.ZipInfo, name: str
 ) -> tuple[dict[str, Any], bytes]:
-    """Return the JSON description and the bytes of one member of a packed file, after checks.
-
-    `name` is the name of the packed file, for error messages.
-    """
+    """Return the JSON description and the bytes of one member of a packed file, after checks."""
     most = min(LARGEST_MEMBER, max(SMALL_MEMBER, EXPANSION * member.compress_size))
     require_size(member.file_size, most)
     with open_member(archive, member) as entry:

@@ -135,8 +135,7 @@ def arpack_eigenpairs(
 ) -> tuple[Array, Array] | None:
     """Return the `k` leading eigenpairs of a positive semidefinite matrix, one vector at a time.
 
-    With `rough`, the last pair is only estimated. The result is None if about `products` products
-    with vectors do not suffice, or if an eigenvector (a copy of a repeated eigenvalue) was missed.
+    With `rough`, the last pair is only estimated.
     """
     rough = rough and k > 1
     count = k - 1 if rough else k

@@ -102,9 +102,8 @@ def _wide_product(
 ) -> Vector:
     """Return the product of vectors with the second moment of few wide rows, in double precision.
 
-    The arguments are those of `moment_product`. Some columns at a time are converted and centred:
-    once for the codes of the rows, which are sums over all columns, and once for their products
-    with the columns.
+    Some columns at a time are converted and centred: once for the codes of the rows, which are sums
+    over all columns, and once for their products with the columns.
     """
     (n, m), total = X.shape, np.empty(vectors.shape)
     size = max(1, CACHED_BYTES // (32 * n))

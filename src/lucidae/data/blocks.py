@@ -251,9 +251,7 @@ def shrunk(name: str, expected: int, found: int) -> str:
 def floating_rows(raw: Any, name: str, index: int, row: int | None, *, flat: bool = False) -> Any:
     """Return a block of data as a two-dimensional floating array; None if it has no rows.
 
-    `name`, `index` and `row` (the name of the data, the number of the block and its first row, None
-    if it is not known) are used in error messages. If `flat`, a vector is accepted and becomes one
-    column.
+    If `flat`, a vector is accepted and becomes one column.
 
     NaN and infinity are not searched for here: they are found in the sums of squares.
     """
@@ -280,8 +278,7 @@ def located(
 ) -> ValueError:
     """Return a `ValueError` with the message of `error` and the position of the block in the data.
 
-    If an entry of the block is NaN or infinite, the message names this entry instead. `name` is the
-    name of the data, and `columns` are the names of their columns, if they have any.
+    If an entry of the block is NaN or infinite, the message names this entry instead.
     """
     for part, what in ((block.rows, name), (block.targets, "y")):
         found = None if part is None else _first_bad_entry(part)
@@ -314,10 +311,7 @@ def refuse_bad_entries(block: RowBlock, name: str, columns: tuple[str, ...] | No
 
 
 def _first_bad_entry(rows: Any) -> tuple[int, int, str] | None:
-    """Return row, column and kind ("NaN" or "infinity") of the first entry that is not finite.
-
-    The result is None if all entries are finite.
-    """
+    """Return row, column and kind ("NaN" or "infinity") of the first entry that is not finite."""
     if scipy.sparse.issparse(rows):
         entries = rows.tocoo()
         bad = np.flatnonzero(~np.isfinite(entries.data))
@@ -445,10 +439,7 @@ def reference_of_rows(array: Any) -> Array:
 
 
 def column_names(array: Any) -> tuple[str, ...] | None:
-    """Return the names of the columns of a data frame; None if they are not all strings.
-
-    The result is also None for an array without names of columns.
-    """
+    """Return the names of the columns of a data frame; None if they are not all strings."""
     columns = getattr(array, "columns", None)
     names = () if columns is None else tuple(columns)
     return names if names and all(isinstance(name, str) for name in names) else None

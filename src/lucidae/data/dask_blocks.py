@@ -163,8 +163,7 @@ def first_rows(lengths: tuple[int, ...] | None, count: int, first_row: int = 0) 
 def first_row_of(chunk: Any, first_row: int | None) -> int | None:
     """Return the number of the first row of a chunk in the data; None if it is not known.
 
-    `first_row` is the number that Dask knows, or None. The index of a partition of a Parquet file
-    contains it.
+    The index of a partition of a Parquet file contains it.
     """
     index: Any = getattr(chunk, "index", None)
     if first_row is None and getattr(index, "name", None) == ROW_INDEX and len(index):
@@ -214,8 +213,7 @@ class DaskAligned(AlignedBlocks):
         """Return all rows if they are few enough to be loaded into memory, else None.
 
         If Dask does not know the number of rows, chunks are computed to count them, twice as many
-        in each round, until they are too many. `most_bytes` is the largest size to load, by default
-        that of one block. `missing` allows NaN in the rows.
+        in each round, until they are too many. `missing` allows NaN in the rows.
         """
         if self.rows.n_rows is None or (most_bytes is not None and not self.rows.is_dense):
             parts, rows, size, done = self.rows.parts(), 0, 0, 0
@@ -263,8 +261,7 @@ class DaskAligned(AlignedBlocks):
 
         The codes of rows, which the summary needs, are sums over the chunks of columns. They are
         computed first; then each chunk is summarised by itself, so that no worker needs a whole
-        row. `leaf` and `combine` are those of `fold`, and `topic` is the name under which the tasks
-        report their progress, or None.
+        row.
         """
         checked = dask.delayed(_checked_part, pure=False)
         codes, total = dask.delayed(_codes, pure=False), dask.delayed(_total, pure=False)
@@ -390,8 +387,7 @@ def _tree(parts: list[Any], combine: Any) -> list[list[Any]]:
 def _computed_tree(levels: list[list[Any]], combine: Any) -> tuple[_Part, bool]:
     """Compute a tree of delayed summaries; return its last one, and whether it is that of all rows.
 
-    `levels` and `combine` are those of `_tree`. After Ctrl-C the result is the summary of the first
-    rows, as many as were summarised until then.
+    After Ctrl-C the result is the summary of the first rows, as many as were summarised until then.
     """
     client = cluster_client()
     places = {
@@ -457,8 +453,7 @@ def _order_tasks(places: dict[Any, _Place], _graph: Any, state: dict[str, Any]) 
 def _first_chunks(places: dict[Any, _Place], dependencies: Any) -> dict[Any, int]:
     """Return, for each task, the number of the first chunk whose summary needs it.
 
-    `places` are the places of summaries in their tree, and `dependencies` are the tasks that each
-    task needs, both by key. A join of summaries counts as a task of its first chunk.
+    A join of summaries counts as a task of its first chunk.
     """
     first: dict[Any, int] = {}
     for key, (level, at) in sorted(places.items(), key=lambda item: item[1]):
@@ -601,9 +596,7 @@ def _summary(
 ) -> Any:
     """Return the summary of one chunk of rows (`raw`), computed by `leaf` on the chunk's worker.
 
-    The chunk must have the dtype `dtype` and `n_features` columns. `name`, `index` and `first_row`
-    are the name of the data, the number of the chunk and that of its first row, for messages;
-    `topic` is the name under which the progress is reported.
+    The chunk must have the dtype `dtype` and `n_features` columns.
     """
     first_row = first_row_of(raw, first_row)
     rows = _checked_chunk(raw, name, dtype, index, first_row, n_features)
@@ -663,12 +656,7 @@ def _checked_part(
     first_row: int | None,
     place: slice,
 ) -> tuple[Any, Any] | None:
-    """Return some columns of a chunk of rows (`raw`), checked, and the weights of the rows.
-
-    The result is None if the chunk has no rows, or if all their weights are zero. `place` are the
-    positions of these columns in the data, `dtype` is the expected dtype, and `name`, `index` and
-    `first_row` are the name of the data, the number of the chunk and that of its first row.
-    """
+    """Return some columns of a chunk of rows (`raw`), checked, and the weights of the rows."""
     rows = _checked_chunk(raw, name, dtype, index, first_row, place.stop - place.start)
     if rows is None:
         return None

@@ -33,8 +33,7 @@ __all__ = ["dask_of_file", "mapped"]
 def mapped(estimator: Any, X: Any, method: str) -> Any:
     """Return what a method of an estimator returns for the rows of a Dask collection X.
 
-    The result is a lazy Dask collection with the same chunks of rows; `method` is the name of the
-    method. The estimator is copied, so that fitting it again does not change the result.
+    The estimator is copied, so that fitting it again does not change the result.
     """
     if X.ndim != 2:
         raise ValueError(f"X has {X.ndim} dimensions, expected rows and columns: two.")
@@ -78,7 +77,7 @@ def _in_blocks(X: Any, row_bytes: int) -> Any:
     """Return codes X in chunks of so few rows that the decoded rows of a chunk need little memory.
 
     Decoded rows need at most `LARGEST_BLOCK` times the memory of a block, if the lengths of the
-    chunks are known. `row_bytes` is the size of a decoded row.
+    chunks are known.
     """
     lengths = row_lengths(X)
     most = max(1, LARGEST_BLOCK * sizes.BLOCK_BYTES // row_bytes)
@@ -124,8 +123,7 @@ def _part_codes(
     """Return t(xⱼ) − t(0), where t(x) are the codes of rows x.
 
     xⱼ are the rows of a chunk (`raw`) with zeros in all columns except those of the chunk, which
-    begin at `first_column` of `n_columns`. `at_zero` is t(0); `index` and `first_row` are the
-    numbers of the chunk and of its first row, for messages.
+    begin at `first_column` of `n_columns`.
     """
     rows = floating_rows(raw, "X", index, first_row)
     if rows is None:
@@ -168,10 +166,7 @@ def _applied_chunk(
     estimator: Any,
     block_id: Any = None,
 ) -> Any:
-    """Return the result of `method` for one chunk of rows; it is `empty` if there are no rows.
-
-    `starts` are the numbers of the first rows of all chunks, where they are known.
-    """
+    """Return the result of `method` for one chunk of rows; it is `empty` if there are no rows."""
     if not rows.shape[0]:
         return empty
     index = 0 if block_id is None else block_id[0]
@@ -190,10 +185,7 @@ def _applied_rows(method: str, rows: Any, estimator: Any, index: int, first_row:
 
 
 def _mapped_frame(estimator: Any, X: Any, method: str) -> Any:
-    """Return what a method of an estimator returns for a Dask data frame X, with the index of X.
-
-    The result is a lazy data frame or a lazy series; `method` is the name of the method.
-    """
+    """Return what a method of an estimator returns for a Dask data frame X, with the index of X."""
     import pandas as pd
 
     zeros = pd.DataFrame(np.zeros((1, len(X.columns))), columns=list(X._meta.columns))

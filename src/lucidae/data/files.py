@@ -513,7 +513,7 @@ class ParquetBlocks(RowBlocks):
     def rows_of_groups(self, groups: Sequence[int] | None, n_rows: int) -> Any:
         """Return the rows of some row groups, given by their numbers; missing values are NaN.
 
-        `n_rows` is the number of rows that they have together. None means all row groups.
+        None means all row groups.
         """
         rows = np.empty((n_rows, self.n_features), dtype=self.dtype)
         done = 0
@@ -570,8 +570,7 @@ def _pyarrow() -> Any:
 def _fields(schema: Any, about: Any) -> tuple[list[str], list[str], int | None]:
     """Return the names of the columns of a Parquet file, and why each of them is not numeric.
 
-    The last result is the position of an index that has a name. `schema` is the schema of the file
-    and `about` its metadata.
+    The last result is the position of an index that has a name.
     """
     import pyarrow.types as types
 

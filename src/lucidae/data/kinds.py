@@ -146,7 +146,7 @@ def by_chunks(*, with_targets: bool = False) -> Callable[[Method], Method]:
     """Return a decorator by which `partial_fit` takes Dask collections.
 
     The chunks of rows are computed one after the other, and each is a batch. y and the weights may
-    be of any kind. `with_targets` says whether the method uses y.
+    be of any kind.
     """
 
     def decorate(method: Method) -> Method:

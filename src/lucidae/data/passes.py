@@ -233,10 +233,7 @@ def _after(
 
 
 def leaf_of(block: RowBlock, name: str, leaf: Leaf, columns: tuple[str, ...] | None = None) -> Any:
-    """Return the summary of a block, computed by `leaf`; an error message names the block.
-
-    The result is None if all weights of the block are zero.
-    """
+    """Return the summary of a block, computed by `leaf`; an error message names the block."""
     rows, targets, weights = block[:3]
     if weights is not None and not bool(namespace(weights).any(weights > 0)):
         return None
@@ -583,8 +580,8 @@ def applied_blocks(
 ) -> Iterator[Array]:
     """Yield the result of a method (`apply`) for each block of `data`, in one pass.
 
-    `verbose` decides whether the progress is shown. If the method is one of the given `estimator`,
-    scikit-learn's warnings about names of columns are issued once.
+    If the method is one of the given `estimator`, scikit-learn's warnings about names of columns
+    are issued once.
     """
     count = 0
     with Shown("computing {}", verbose).rows(data.n_rows_to_read) as show:

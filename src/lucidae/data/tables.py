@@ -208,10 +208,7 @@ class Table:
         return f"{self.name}: {'; '.join(parts)}." if parts else ""
 
     def with_target(self, names: Sequence[str]) -> Table:
-        """Return a copy of the table in which some columns are responses instead of features.
-
-        `names` are the names or the 0-based indices of these columns.
-        """
+        """Return a copy of the table in which some columns are responses instead of features."""
         reasons = [""] * len(self.columns)
         options = ReadOptions(targets=tuple(names))
         chosen = choose_columns(self.name, self.columns, reasons, options)

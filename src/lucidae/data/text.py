@@ -393,7 +393,6 @@ def _records(sample: str, delimiter: str) -> tuple[int, list[list[str]]]:
 def _delimiter(sample: str, decimal: str | None) -> str:
     """Return the delimiter of the cells in a text (`sample`): comma, semicolon or tab.
 
-    It is the one that gives all records the same number of cells and most cells that are numbers.
     The comma is excluded if it is the decimal separator (`decimal`) and the text has no quotes.
     """
     candidates = ",;\t"
@@ -422,8 +421,7 @@ def _is_split_by_commas(sample: str, records: Records) -> bool:
 def _score(sample: str, delimiter: str) -> tuple[float, int]:
     """Return two numbers that tell how well a delimiter fits a text; the largest pair fits best.
 
-    They are one plus the share of cells that are numbers, and the number of cells of a record. Both
-    are 0 if the records have different numbers of cells or only one cell.
+    They are one plus the share of cells that are numbers, and the number of cells of a record.
     """
     try:
         _, records = _records(sample, delimiter)
@@ -521,8 +519,8 @@ def _kinds_of(cells: Sequence[str], decimal: str) -> set[str]:
 def _names_a_column(kind: str, below: set[str]) -> bool:
     """Return whether a first cell of kind `kind` must be the name of its column.
 
-    `below` are the kinds of the other cells of the column. The first cell is a name if these are
-    all of one kind other than text, and the first cell is of another kind that is not a number.
+    The first cell is a name if these are all of one kind other than text, and the first cell is of
+    another kind that is not a number.
     """
     uniform = len(below) == 1 and below != {"text"}
     return uniform and kind not in below and kind in ("text", "date", "truth")

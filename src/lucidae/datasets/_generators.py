@@ -59,10 +59,7 @@ class LinearNetworkData(NamedTuple):
 
 
 def check_range(values: Floats, name: str) -> Floats:
-    """Return the computed `values` if they are finite; otherwise raise a ValueError.
-
-    `name` is the name of the values in the error.
-    """
+    """Return the computed `values` if they are finite; otherwise raise a ValueError."""
     if not np.isfinite(values).all():
         raise ValueError(
             f"{name} would exceed the range of float64 with the given arguments; give smaller "
@@ -341,10 +338,7 @@ def _active_rows(
 
 
 def _noise_variance(clean: Floats, snr_db: float | None) -> float:
-    """Return the noise variance for a signal-to-noise ratio in decibels; 0 if it is None.
-
-    `clean` is the signal, whose mean square is divided by the ratio.
-    """
+    """Return the noise variance for a signal-to-noise ratio in decibels; 0 if it is None."""
     if snr_db is None:
         return 0.0
     ratio = check_number(snr_db, "snr_db")

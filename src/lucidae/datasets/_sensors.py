@@ -299,10 +299,10 @@ def sarvas_gain(sensors: Floats, normals: Floats, sources: Floats) -> Floats:
 def helmet(count: int) -> tuple[Floats, Floats]:
     """Return positions and outward unit normals of `count` sensors on an ellipsoidal helmet.
 
-    Both have shape (count, 3), positions in metres. The points are a Fibonacci lattice on a sphere:
-    equal steps in height cover equal areas, and turning by the golden angle from one point to the
-    next spreads them evenly. The lattice is then stretched to the half axes of the ellipsoid, whose
-    normal at x is parallel to x divided by the squared half axes.
+    The points are a Fibonacci lattice on a sphere: equal steps in height cover equal areas, and
+    turning by the golden angle from one point to the next spreads them evenly. The lattice is then
+    stretched to the half axes of the ellipsoid, whose normal at x is parallel to x divided by the
+    squared half axes.
     """
     steps = (np.arange(count) + 0.5) / count
     height = 1.0 - steps * (1.0 - HELMET_RIM)

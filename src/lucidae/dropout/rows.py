@@ -126,8 +126,7 @@ def rows_problem(
 
     With fewer rows than features the second moment is not formed; with very many features only
     products with the rows are computed, unless `products` is False. If the second moment of the
-    inputs is ill-conditioned, the rows are factorised too. `moment` is that of all rows, if it is
-    known.
+    inputs is ill-conditioned, the rows are factorised too.
     """
     mean: SecondMoment | RowMean
     wide = wide_rows(X, Y, weights, centered=centered) if products else None

@@ -151,10 +151,7 @@ class Runs(NamedTuple):
 def first_runs(
     start: Weights | None, rng: Rng, matrix: Array, keep: Array, width: int, scale: float
 ) -> Runs:
-    """Return the runs at the start of training: `start`, or random weights if None.
-
-    `scale` is the size of random weights, relative to the square root of the norm of `matrix`.
-    """
+    """Return the runs at the start of training: `start`, or random weights if None."""
     if start is None:
         return _random_runs(rng, matrix, keep, width, scale)
     left, right = (like(part, matrix) for part in start)

@@ -151,10 +151,7 @@ def solve(problem: LinearProblem, strength: float, width: int) -> ExactSolution:
 def assemble(
     white: Whitened, triple: Triple, strength: float, width: int, total: float | None = None
 ) -> ExactSolution:
-    """Return the optimum from leading singular triples P, s, Qᵀ of the least-squares map.
-
-    `total` is the squared norm of the map, if `white.matrix` is only its part of these triples.
-    """
+    """Return the optimum from leading singular triples P, s, Qᵀ of the least-squares map."""
     P, values, Qt = triple
     shrunk = shrink(values, strength, width)
     rank = shrunk.rank
@@ -348,10 +345,7 @@ def leading_optimum(source: RowsSource, strength: float, width: int) -> ExactSol
 
 
 def deflated_optimum(source: MomentSource, strength: float, width: int) -> ExactSolution | None:
-    """Return the optimal autoencoder of rows that are read again without their large components.
-
-    The result is None if the principal components from the second moment are accurate.
-    """
+    """Return the optimal autoencoder of rows that are read again without their large components."""
     spectrum = source.spectrum(min(width + 1, source.moment.n_features))
     xp = namespace(spectrum.values)
     scales = xp.sqrt(where_set(spectrum.values, spectrum.values < 0, 0.0))

@@ -127,11 +127,7 @@ class FittedValueErrors:
 
 
 def noise_covariance(problem: LinearProblem, weight: float) -> tuple[Matrix, float]:
-    """Return the covariance S of the errors of the targets, and its degrees of freedom.
-
-    S is the sum of the outer products of the residuals of least squares, divided by the number of
-    rows (minus one, if means were subtracted) minus the number of linearly independent inputs.
-    """
+    """Return the covariance S of the errors of the targets, and its degrees of freedom."""
     assert problem.outputs is not None
     assert problem.n_rows is not None
     white = whiten(problem)

@@ -59,11 +59,7 @@ def strength_of(dropout: float) -> float:
 
 
 def checked_dropout(dropout: Any, others: str = "") -> float:
-    """Return a dropout rate in [0, 1) as a float; anything else is an error.
-
-    `others` is added to the error message and says what else the caller accepts, such as ``" or
-    'cv'"``.
-    """
+    """Return a dropout rate in [0, 1) as a float; anything else is an error."""
     return check_number(dropout, "dropout", low=0.0, high=1.0, open_high=True, others=others)
 
 
@@ -116,8 +112,7 @@ def shrink(singular_values: Array, strength: float, width: int) -> Shrinkage:
 def optimal_rank(singular_values: Array, strength: float, width: int) -> int:
     """Return the rank of the optimal product: how many singular values dropout does not remove.
 
-    `singular_values` are those of the least-squares map, descending; the rank is at most `width`,
-    the number of hidden units. `shrink` states the condition.
+    `shrink` states the condition.
     """
     xp = namespace(singular_values)
     candidates = singular_values[:width]
@@ -187,8 +182,7 @@ def small_dropout_bound(eigenvalues: Array, width: int) -> float:
 
     The theorem says that every local minimum of tied weights is global. The bound is the strength
     at which the rank of the optimum falls below the width. The conclusion of the theorem holds
-    above the bound too: see the proof in the docstring of this module. `eigenvalues` are those of
-    the target, descending.
+    above the bound too: see the proof in the docstring of this module.
     """
     if eigenvalues.shape[0] < width:
         return 0.0

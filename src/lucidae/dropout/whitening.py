@@ -269,9 +269,7 @@ def _whiten_wide(rows: WideRows) -> Whitened:
 def _gram_svd(rows: Array) -> tuple[Array, Array, Array] | None:
     """Return P, S and W of A = PSWᵀ for few rows A, from the eigenvectors of AAᵀ.
 
-    W = AᵀPS⁻¹ costs less than a decomposition of A, with errors of the order ε·cond(AAᵀ). The
-    result is None if the condition number exceeds `GRAM_CONDITION`, or if A does not have fewer
-    rows than columns.
+    W = AᵀPS⁻¹ costs less than a decomposition of A, with errors of the order ε·cond(AAᵀ).
     """
     n, m = rows.shape
     if n >= m or n < FEWEST_GRAM_ROWS:

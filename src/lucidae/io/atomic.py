@@ -119,11 +119,7 @@ def _is_without_room(error: BaseException | None) -> bool:
 
 
 def _without_room(destination: Path, temporary: Path, size: int | None) -> OSError:
-    """Return the error for a full disk, which states the space that is needed and that is free.
-
-    `size` is the size of the file `destination` in bytes, or None if it is not known, and
-    `temporary` is its incomplete copy.
-    """
+    """Return the error for a full disk, which states the space that is needed and that is free."""
     written = temporary.stat().st_size if temporary.exists() else 0
     free = shutil.disk_usage(destination.parent).free + written  # what was written is removed
     if size is None:
@@ -171,7 +167,6 @@ def load_arrays(source: str | os.PathLike[str], what: str) -> Arrays:
 def read_arrays(stream: BinaryIO, name: str, what: str) -> Arrays:
     """Return all arrays of an open ``.npz`` file that `save_arrays` wrote, by name.
 
-    `name` is the name of the file and `what` its expected content, for error messages.
     `save_arrays` does not compress, so the size of the file bounds the memory that is needed. A
     file that states a larger content is refused before its arrays are read.
     """

@@ -289,9 +289,8 @@ class Judge:
     def __call__(self, distances: Array, exhausted: bool) -> Array:
         """Return for each running problem the `Status` with which it ended; None if it continues.
 
-        `exhausted` tells whether the largest number of steps has been made. If several statuses
-        apply, divergence has precedence over convergence, convergence over the limit of steps, and
-        this limit over stalling.
+        If several statuses apply, divergence has precedence over convergence, convergence over the
+        limit of steps, and this limit over stalling.
         """
         if distances.shape != self.latest.shape:
             raise ValueError(

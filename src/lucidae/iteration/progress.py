@@ -310,7 +310,7 @@ def _show_time(description: str, ended: threading.Event) -> None:
 def timed_fit(method: Method) -> Method:
     """Let a method of an estimator that is fitted to data show its elapsed time.
 
-    The first argument of the method are the data. The estimator's parameter `verbose` decides.
+    The estimator's parameter `verbose` decides.
     """
 
     @wraps(method)

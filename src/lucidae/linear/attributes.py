@@ -101,7 +101,7 @@ def verified_count(
     """Return the number of components that a criterion finds, from the verifier's eigenvalues.
 
     `wanted`, the estimator's argument `n_components`, names the criterion. Eigenvalues of at most
-    `factor` times their rounding error are set to zero. `weight` is the number of rows.
+    `factor` times their rounding error are set to zero.
     """
     values = np.where(leading.values > factor * leading.error, leading.values, 0.0)
     return count_wanted(wanted, values, weight, len(values))
@@ -113,8 +113,7 @@ def verified_counts(
     """Return the numbers of components that all criteria find, from the verifier's eigenvalues.
 
     The criterion `wanted`, which the argument `n_components` names, comes first, then the others of
-    `CRITERIA`. The result is None if `wanted` is not a criterion, and a sentence that says why if
-    the eigenvalues or the number of rows (`weight`) are not known.
+    `CRITERIA`.
     """
     if not is_criterion(wanted):
         return None

@@ -37,11 +37,7 @@ times: 256 mebibytes."""
 
 
 def draws_rows(options: Options, X: Any) -> bool:
-    """Tell whether a fit to `X` needs the rows themselves, not only their second moment.
-
-    The rows are needed if `options` ask for a solver that draws rows in random order, or if all
-    eigenvalues of the covariance of many features are needed.
-    """
+    """Tell whether a fit to `X` needs the rows themselves, not only their second moment."""
     refuse_closed(X)
     shape = getattr(X, "shape", None)
     wide = isinstance(shape, tuple) and len(shape) == 2 and shape[1] > EXACT_FEATURES
@@ -85,10 +81,7 @@ def loaded_if_small(X: Any, sample_weight: Any) -> tuple[Any, Any]:
 
 
 def check_streamed(options: Options, n_features: int, start: SecondMoment | None) -> None:
-    """Raise an error for settings that do not work with data that are read in blocks.
-
-    `start` is the second moment of rows that were read before, or None.
-    """
+    """Raise an error for settings that do not work with data that are read in blocks."""
     if options.reads.batches:
         raise ValueError(
             f"solver={options.solver!r} with method={options.method!r} draws rows in random order, "

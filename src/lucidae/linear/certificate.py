@@ -233,11 +233,7 @@ def _single_note(figures: LinearFigures) -> str:
 
 
 def _mean_misalignment(figures: LinearFigures, identifiable: Vector) -> Estimate:
-    """Return the mean squared sine between principal axes and their nearest decoder columns.
-
-    `identifiable` contains the indices, from 0, of the axes over which the mean is taken. The
-    result is an `Estimate`: the mean with a bound on its error.
-    """
+    """Return the mean squared sine between principal axes and their nearest decoder columns."""
     leading = figures.leading
     found, angles = leading.misalignments[identifiable], leading.angles[identifiable]
     mean = float(np.mean(found))
@@ -438,10 +434,7 @@ _FEWER = "Choose fewer components, or collect more rows, before you interpret th
 
 
 def _component_sentence(count: int, k: int, others: Vector) -> str:
-    """Return a sentence: `count` of k components are separated from sampling noise.
-
-    `others` are the numbers, from 1, of the components that are not separated.
-    """
+    """Return a sentence: `count` of k components are separated from sampling noise."""
     if count == k:
         which = {1: "The component is", 2: "Both components are"}.get(k, f"All {k} components are")
         return f"{which} separated from sampling noise."
@@ -677,10 +670,7 @@ def with_changes(found: Certificate, changed: Mapping[str, float]) -> Certificat
 
 
 def check_latents(k: int, m: int, name: str) -> None:
-    """Raise an error if there are more latents k than features m.
-
-    The data have only m principal components.
-    """
+    """Raise an error if there are more latents k than features m."""
     if k > m:
         raise ValueError(
             f"{name} has {k} rows, but X has {m} features, and so only {m} principal components: "
@@ -693,7 +683,7 @@ def checked_data(X: Any, sample_weight: Any) -> tuple[Any, Any]:
 
     Rows in memory are returned with their weights, and a `SecondMoment` as it is. Of data that are
     read in blocks the second moment is returned, as `ReadBlocks` if they can be read again, or,
-    with very many features, the blocks themselves. The weights are None unless rows are returned.
+    with very many features, the blocks themselves.
     """
     if isinstance(X, SecondMoment):
         return X, None

@@ -190,9 +190,8 @@ def _differences(
     """Return the relative difference of each attribute of the subject to its definition.
 
     It is None for attributes that the subject does not have, and for those whose definition needs
-    more than the data. `data` are centred; `mean` is None if the components are those of rows that
-    are not. For n rows, PCA divides sums of squares by n − 1 and TruncatedSVD by n, so that both
-    are tried.
+    more than the data. For n rows, PCA divides sums of squares by n − 1 and TruncatedSVD by n, so
+    that both are tried.
     """
     given = {name: getattr(subject, name, None) for name in MEASURED}
     along = _along(components, data)
@@ -317,11 +316,7 @@ def _mean_difference(given: Any, data: Data) -> float:
 
 
 def _finite(given: Any, shape: tuple[int, ...]) -> tuple[Vector, float] | None:
-    """Return an attribute as a float64 array, and the machine epsilon of its dtype.
-
-    The result is None if the attribute does not have the given shape, or has entries that are not
-    finite numbers.
-    """
+    """Return an attribute as a float64 array, and the machine epsilon of its dtype."""
     try:
         host = to_numpy(given) if is_array(given) else np.asarray(given)
         found = np.asarray(host, dtype=float)

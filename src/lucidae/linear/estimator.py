@@ -400,10 +400,7 @@ class LinearAutoencoder(
         return self
 
     def _fit_observed(self, options: Options, X: Array, weights: Array | None) -> None:
-        """Fit to rows X (n, m) with missing entries; each row has at least one observed entry.
-
-        `options` are the checked arguments, and `weights` those of the rows, or None.
-        """
+        """Fit to rows X (n, m) with missing entries; each row has at least one observed entry."""
         _check_weight(float(X.shape[0]) if weights is None else scalar(namespace(X).sum(weights)))
         state = LinearState(options, reference_array(X))
         previous = None
@@ -423,10 +420,7 @@ class LinearAutoencoder(
         return self.handle_missing == "em" and has_missing(X)
 
     def _fit_moment(self, options: Options, moment: SecondMoment, reference: Array) -> None:
-        """Fit to data of which only the second moment is known.
-
-        `reference` is an array of the library, dtype and device in which attributes are returned.
-        """
+        """Fit to data of which only the second moment is known."""
         self._fit_source(options, MomentSource(moment), reference)
 
     def _fit_source(
@@ -434,8 +428,7 @@ class LinearAutoencoder(
     ) -> None:
         """Fit to data that are not in memory.
 
-        `source` returns their mean and products with their second moment. `reference` is an array
-        of the library, dtype and device in which attributes are returned.
+        `source` returns their mean and products with their second moment.
         """
         _check_weight(source.weight)
         state = LinearState(options, reference)

@@ -110,9 +110,9 @@ class Method:
 def relative_direction(rule: Rule, weights: Any, covariance: Any, scale: Any) -> Array:
     """Return the norm of a rule's direction divided by `scale` and by the norm of the weights.
 
-    Both are Frobenius norms over all weights. The ratio is 0 at a fixed point and of order 1 at a
-    random start. If the norm of the weights is below `SMALLEST_NORM`, it is replaced by
-    `SMALLEST_NORM`, because all latents may be zero at the optimum.
+    The ratio is 0 at a fixed point and of order 1 at a random start. If the norm of the weights is
+    below `SMALLEST_NORM`, it is replaced by `SMALLEST_NORM`, because all latents may be zero at the
+    optimum.
     """
     return relative_norm(rule.direction(weights, covariance), weights, scale)
 
@@ -121,7 +121,6 @@ def relative_norm(direction: Any, weights: Any, scale: Any) -> Array:
     """Return the norm of `direction` divided by `scale` and by the norm of `weights`.
 
     `direction` is that of an update rule at `weights`, and `scale` is the curvature at the optimum.
-    See `relative_direction`, which also computes the direction.
     """
     size = frobenius(weights)
     size = where_set(size, size < SMALLEST_NORM, SMALLEST_NORM)
@@ -371,10 +370,7 @@ class Options:
         verbose: Any = "auto",
         handle_missing: Any = "error",
     ) -> Options:
-        """Return the checked arguments; a wrong one raises a ValueError.
-
-        The arguments and their defaults are those of `LinearAutoencoder`.
-        """
+        """Return the checked arguments; a wrong one raises a ValueError."""
         verbose = check_verbose(verbose)
         check_choice(optimizer, "optimizer", OPTIMIZERS)
         tied = _check_tied(tied)
@@ -529,10 +525,7 @@ def _check_solver(solver: Any, method: Method) -> str:
 
 
 def _check_missing(value: Any, method: str, given: str, solver: str) -> None:
-    """Raise a ValueError if `handle_missing` is wrong, or does not work with the solver.
-
-    `given` is the argument `solver`, and `solver` the solver that is used for the method.
-    """
+    """Raise a ValueError if `handle_missing` is wrong, or does not work with the solver."""
     check_choice(value, "handle_missing", ("error", "em"))
     if value == "em" and not SOLVERS[solver].closed_form:
         raise ValueError(

@@ -292,10 +292,7 @@ class _ObservedLikelihood:
         return xp.concat([xp.reshape(beta, (-1,)), last])
 
     def at(self, theta: Array, pairs: tuple[tuple[Array, Array], ...] = ()) -> _Point:
-        """Return the solver's state (loss, gradient and more) at the parameters `theta`.
-
-        `pairs` are earlier changes of parameters and gradient, for L-BFGS.
-        """
+        """Return the solver's state (loss, gradient and more) at the parameters `theta`."""
         xp = namespace(theta)
         beta, noise = self.unpacked(theta)
         found, n = self.rows.statistics(beta, noise), self.rows.weight
@@ -420,7 +417,7 @@ def gaussian(
 
     `center` was subtracted from the data, and they were divided by `unit`. For m features and k
     latents, `beta` (m, k + 1) contains the loadings and, as its last column, the mean of the scaled
-    data; `noise` is their noise variance. `weight` is the sum of the weights of the rows.
+    data; `noise` is their noise variance.
     """
     k = beta.shape[1] - 1
     left, lengths, _ = svd_thin(beta[:, :k])
@@ -453,7 +450,6 @@ def first_parameters(
 def _start_eigenpairs(rows: ObservedRows, k: int) -> tuple[Array, Array, float]:
     """Return k eigenvalues and eigenvectors of an estimated covariance, and its trace.
 
-    Each entry of the covariance is estimated from the rows in which both features are observed.
     With more than `PAIRWISE_FEATURES` features, missing entries count as zero, and each feature is
     rescaled by the share of its observed entries instead.
     """
@@ -480,8 +476,8 @@ def _continued(
 ) -> tuple[Array, Array, float]:
     """Return loadings (m, k), mean and noise variance of an earlier fit, for the scaled `rows`.
 
-    `previous` is the earlier fit of the m features. If it has fewer than k latents, columns of `W`
-    (m, k), made orthogonal to its loadings, are added.
+    If it has fewer than k latents, columns of `W` (m, k), made orthogonal to its loadings, are
+    added.
     """
     xp, (m, k) = namespace(W), W.shape
     every = like(previous.loadings, W) / rows.unit
@@ -519,8 +515,8 @@ class IncompleteStream:
     ) -> IncompleteStream:
         """Return the state before the first batch X with missing entries, for k latents.
 
-        `moment` is the second moment of the complete rows given earlier, or None. The scale of the
-        data and the first parameters are computed from these rows or, without them, from the batch.
+        The scale of the data and the first parameters are computed from these rows or, without
+        them, from the batch.
         """
         if moment is None:
             rows = ObservedRows.of(X, weights)

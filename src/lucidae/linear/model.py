@@ -119,10 +119,7 @@ class Model:
         return _minus_diagonal(inner, -noise)
 
     def log_likelihood(self, centred: Array) -> Array:
-        """Return the log-likelihood of each row under probabilistic PCA, shape (n,).
-
-        `centred` are rows minus the mean, shape (n, m).
-        """
+        """Return the log-likelihood of each row under probabilistic PCA, shape (n,)."""
         xp, m = namespace(centred), centred.shape[1]
         inside, noise = self._floored()
         factor, _ = cholesky(inside)
@@ -216,8 +213,7 @@ def _negligible(codes: Array, encoder: Array) -> Array:
 def _unit_rows(encoder: Array, atoms: Array) -> tuple[Array, np.ndarray[Any, Any]]:
     """Return the decoder columns scaled to unit length, and a mask of the nonzero latents.
 
-    `atoms` (k, m) are the decoder columns of k latents as rows, and the result has the same form;
-    rows of zero latents are 0. The mask is a boolean NumPy array of shape (k,).
+    The mask is a boolean NumPy array of shape (k,).
     """
     xp = namespace(atoms)
     norms = xp.sqrt(xp.sum(atoms * atoms, axis=-1))
@@ -231,7 +227,7 @@ def _unit_rows(encoder: Array, atoms: Array) -> tuple[Array, np.ndarray[Any, Any
 def _basis(components: Array, nonzero: np.ndarray[Any, Any]) -> Array:
     """Return r orthonormal rows, (r, m), that span the components of the latents that are not zero.
 
-    `nonzero` is the mask of these latents. If all latents are zero, one arbitrary row is returned.
+    If all latents are zero, one arbitrary row is returned.
     """
     if nonzero.all():
         gram = components @ components.mT
@@ -278,11 +274,7 @@ def _measured(
 
 
 def _outside(basis: Array, spectrum: Spectrum | None) -> float | None:
-    """Return the variance of the data outside of the span of orthonormal rows `basis` (r, m).
-
-    The result is None if it is known as a difference of variances alone: if the sum of the other
-    eigenvalues was not computed, or if the span is not that of the first r eigenvectors.
-    """
+    """Return the variance of the data outside of the span of orthonormal rows `basis` (r, m)."""
     r = int(basis.shape[0])
     if spectrum is None or spectrum.beyond is None or spectrum.vectors.shape[1] < r:
         return None
@@ -295,8 +287,7 @@ def _outside(basis: Array, spectrum: Spectrum | None) -> float | None:
 def _are_eigenvectors(components: Array, spectrum: Spectrum) -> bool:
     """Tell whether components (k, m) are the first k eigenvectors of `spectrum`, in their order.
 
-    The result is also False if an eigenvalue is too small, compared with the largest one, to be
-    accurate. If `beyond` is known, all of them are accurate.
+    If `beyond` is known, all of them are accurate.
     """
     k = components.shape[0]
     if spectrum.vectors.shape[1] < k:

@@ -207,10 +207,7 @@ class Objective(Rule):
 
 
 def reconstruction(weights: AnyWeights, data: Products, trace: Any) -> Array:
-    """Return the reconstruction loss, one number per run (Bao et al. 2020, eq. 1).
-
-    `data` has the products of the weights with the second moment, whose trace is `trace`.
-    """
+    """Return the reconstruction loss, one number per run (Bao et al. 2020, eq. 1)."""
     xp = namespace(weights.encoder)
     cross = xp.sum(weights.atoms * data.encoded, axis=(-2, -1))
     return trace - 2 * cross + xp.sum(data.gram * data.code_moment, axis=(-2, -1))
@@ -641,10 +638,7 @@ class LinearVAE(Objective):
 
     @staticmethod
     def _misfit(weights: VariationalWeights, data: Products, trace: Any) -> Array:
-        """Return the expected squared error: reconstruction loss plus the posterior's variance.
-
-        `data` has the products of the weights with the second moment, whose trace is `trace`.
-        """
+        """Return the expected squared error: reconstruction loss plus the posterior's variance."""
         xp = namespace(weights.encoder)
         variances = xp.exp(weights.log_variances)[..., 0]
         spread = xp.sum(variances * diagonal(data.gram), axis=-1)

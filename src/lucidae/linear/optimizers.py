@@ -266,17 +266,11 @@ class DescentSettings:
         return self.learning_rate == "auto" and OPTIMIZERS[self.optimizer] is not Adam
 
     def rate(self, curvature: float) -> float:
-        """Return the step size: `learning_rate`, or for ``"auto"`` one that suits the curvature.
-
-        `curvature` is a bound on the curvature of the loss.
-        """
+        """Return the step size: `learning_rate`, or for ``"auto"`` one that suits the curvature."""
         if self.learning_rate != "auto":
             return float(self.learning_rate)
         return OPTIMIZERS[self.optimizer].automatic_rate(curvature, self.momentum)
 
     def build(self, curvature: float) -> Optimizer:
-        """Return the optimizer with its step size and momentum.
-
-        `curvature` is a bound on the curvature of the loss, for an automatic step size.
-        """
+        """Return the optimizer with its step size and momentum."""
         return OPTIMIZERS[self.optimizer](self.rate(curvature), self.momentum)

@@ -71,9 +71,8 @@ class ObservedRows:
     ) -> ObservedRows:
         """Return the observed entries of the rows X (n, m), centred, scaled and grouped.
 
-        `center` is subtracted from the rows, which are then divided by `unit`. By default these are
-        the mean and the root mean variance of the observed entries; each feature must have an
-        observed entry.
+        By default these are the mean and the root mean variance of the observed entries; each
+        feature must have an observed entry.
         """
         xp, X = namespace(X), as_double(X)
         if weights is None:
@@ -95,11 +94,7 @@ class ObservedRows:
     def _grouped(
         cls, filled: Array, mask: Array, weights: Array, center: Array, unit: float
     ) -> ObservedRows:
-        """Return the `ObservedRows` of centred and scaled rows, sorted by pattern.
-
-        `filled` are the rows with 0 for missing entries, and `mask` is 1 where an entry is
-        observed. `weights` are the weights of the rows.
-        """
+        """Return the `ObservedRows` of centred and scaled rows, sorted by pattern."""
         xp, seen, mass = namespace(filled), to_numpy(mask) > 0.0, to_numpy(weights)
         used = np.flatnonzero(seen.any(axis=1) & (mass > 0.0))
         packed = np.ascontiguousarray(np.packbits(seen[used], axis=1))
@@ -125,10 +120,7 @@ class ObservedRows:
 
     @classmethod
     def of_moment(cls, moment: SecondMoment, center: Array, unit: float) -> ObservedRows:
-        """Return rows with the given second moment, which replace rows without missing entries.
-
-        `center` is subtracted from the rows, and they are divided by `unit`.
-        """
+        """Return rows with the given second moment, which replace rows without missing entries."""
         xp, total = namespace(center), moment.weight
         values, vectors = eigh_descending(moment.covariance)
         lengths = xp.sqrt(total * where_set(values, values < 0.0, 0.0))
@@ -203,10 +195,7 @@ class ObservedRows:
             first = end
 
     def _owners(self, patterns: slice) -> Array | None:
-        """Return the index of the pattern to which each stored row belongs, for some patterns.
-
-        The result is None if each pattern has one row.
-        """
+        """Return the index of the pattern to which each stored row belongs, for some patterns."""
         sizes = np.diff(self.starts[patterns.start : patterns.stop + 1])
         if np.all(sizes == 1):
             return None
@@ -214,11 +203,7 @@ class ObservedRows:
         return namespace(self.mask).asarray(owner, device=device(self.mask))
 
     def _summed(self, latents: Array, patterns: slice, owner: Array | None) -> Array:
-        """Return the sum of zzᵀ over the stored rows of each of p patterns, (p, k + 1, k + 1).
-
-        `latents` contains the vector z of each row, and `owner` the index of its pattern, or None
-        if each pattern has one row.
-        """
+        """Return the sum of zzᵀ over the stored rows of each of p patterns, (p, k + 1, k + 1)."""
         outer = latents[:, :, None] * latents[:, None, :]
         if owner is None:
             return outer

@@ -180,9 +180,7 @@ def _best_distinct(values: Vector, k: int) -> Vector:
 def _highest_floor(values: Vector, k: int, first: float, accuracy: float) -> Vector:
     """Return the k penalties, the first of which is given, that maximise an eigenvalue.
 
-    This is the smallest eigenvalue of the Hessian at the minimum. `values` are the distinct
-    eigenvalues of the second moment, descending, and `accuracy` is the relative accuracy of the
-    penalties.
+    This is the smallest eigenvalue of the Hessian at the minimum.
     """
     if k == 1:
         return np.array([first])
@@ -226,8 +224,7 @@ def _penalties_above(
     """Return penalties, starting with `first`, for which rotation blocks have no small eigenvalue.
 
     Each penalty is the smallest one for which the rotation block of its latent and the previous one
-    (4 × 4, a part of the Hessian) has no eigenvalue below `floor`. `values` are the eigenvalues of
-    the second moment, descending, and `accuracy` is the relative accuracy of the penalties.
+    (4 × 4, a part of the Hessian) has no eigenvalue below `floor`.
     """
     chosen = [first]
     for own, following in pairwise(values):

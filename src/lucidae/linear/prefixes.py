@@ -63,8 +63,7 @@ def keep_probabilities(prior: Array) -> Array:
 def prefix_thresholds(prior: Array) -> Array:
     """Return, for i = 1 … k, the probability that nested dropout keeps fewer than i latents.
 
-    It keeps the first b of k latents, where b is the prefix length. `prior` has the probabilities
-    of the prefix lengths 1 … k; they are divided by their sum.
+    It keeps the first b of k latents, where b is the prefix length.
     """
     keep = keep_probabilities(prior)
     return 1 - keep / keep[0]
@@ -104,10 +103,7 @@ class PrefixNumbers:
         return drawn, self.width(float(drawn.max()))
 
     def prepare(self, epochs: int, runs: int) -> None:
-        """Draw and store the random numbers of the next call, while a GPU computes.
-
-        `epochs` and `runs` are the arguments of that call.
-        """
+        """Draw and store the random numbers of the next call, while a GPU computes."""
         self.ahead = self.rng.random((epochs, runs, self.n_rows))
 
     def width(self, largest: float) -> int:

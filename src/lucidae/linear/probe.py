@@ -61,8 +61,7 @@ class Probe(NamedTuple):
         """Return the probe of the first batch of rows X; None if it has too many entries.
 
         A probe is the mean and the scatter of the rows along random directions. The largest number
-        of entries is `PROBED_ENTRIES`. `moment` is the second moment of the batch; only its
-        standard deviations are used, to scale the directions.
+        of entries is `PROBED_ENTRIES`.
         """
         if X.shape[0] * X.shape[1] > PROBED_ENTRIES:
             return None
@@ -72,8 +71,7 @@ class Probe(NamedTuple):
     def after(self, X: Any, weights: Any) -> Probe | None:
         """Return the probe of the previous rows and the rows of `X` together.
 
-        A probe is the mean and the scatter of rows along random directions. The result is None if
-        all rows together have more than `PROBED_ENTRIES` entries.
+        A probe is the mean and the scatter of rows along random directions.
         """
         rows = self.rows + X.shape[0]
         if rows * X.shape[1] > PROBED_ENTRIES:

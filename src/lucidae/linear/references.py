@@ -120,10 +120,7 @@ class ObjectiveReference(Reference):
         return np.arange(k)
 
     def zero_latents(self, leading: Leading, k: int) -> tuple[Vector, Vector]:  # noqa: ARG002
-        """Return the latents that are zero at the optimum, and those for which it is not known.
-
-        Both are arrays of the numbers of latents, counted from 1.
-        """
+        """Return the latents that are zero at the optimum, and those for which it is not known."""
         none = np.empty(0, dtype=int)
         return none, none
 

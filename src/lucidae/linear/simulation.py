@@ -248,10 +248,7 @@ class Ensemble:
         return self.plan.rows
 
     def _masked(self, rng: np.random.Generator) -> tuple[Any, PrefixNumbers | None]:
-        """Return the second moment of all rows and the random numbers of their masks.
-
-        Both are None unless the rule draws masks and an epoch is one step on all rows.
-        """
+        """Return the second moment of all rows and the random numbers of their masks."""
         if not self.method.rule.needs_rows or self._steps_per_epoch > 1:
             return None, None
         rows = self._rows()

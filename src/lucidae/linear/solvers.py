@@ -132,8 +132,7 @@ def _needed_spectrum(options: Options, source: Source, solver: LinearSolver) -> 
     """Return the eigenpairs of the second moment that are needed before the solver starts.
 
     The closed form needs the leading eigenpairs, ``l2="auto"`` needs them for the penalties, and an
-    `n_components` that is not an integer needs all eigenpairs. The result is None if no eigenpair
-    is needed.
+    `n_components` that is not an integer needs all eigenpairs.
     """
     wanted = options.n_components
     if solver.closed_form:
@@ -267,7 +266,7 @@ def known_excess(method: Method, weights: Any, covariance: Covariance) -> float:
     """Return a lower bound on the loss of `weights` minus its minimum, divided by `Objective.size`.
 
     The minimum is replaced by the loss of the closed form on estimated eigenvectors, which is at
-    least as large. The result is 0 if no closed form is known.
+    least as large.
     """
     objective = method.objective
     if not objective.has_minimizer:
@@ -315,10 +314,7 @@ def _warm_start(method: Method, previous: Any, start: Any) -> Any:
 def _batch_rows(
     options: Options, method: Method, covariance: Any, solver: LinearSolver
 ) -> int | None:
-    """Return the number of rows per step of descent.
-
-    The result is None if a step uses the second moment of all rows instead of rows.
-    """
+    """Return the number of rows per step of descent."""
     if not solver.batches and not method.rule.needs_rows:
         return None
     n_rows: int = covariance.rows.shape[0]
@@ -363,7 +359,7 @@ def batch_noise(batch_size: int, n_rows: int, training: DescentSettings) -> floa
 
     The true one is that of all `n_rows` rows, and the result is divided by the total variance. A
     sample of b rows adds about 1/b of the total variance to the largest eigenvalue, and momentum μ
-    adds up the directions of about 1/(1 − μ) batches. The result is 0 if a batch has all rows.
+    adds up the directions of about 1/(1 − μ) batches.
     """
     if batch_size >= n_rows:
         return 0.0
@@ -373,8 +369,7 @@ def batch_noise(batch_size: int, n_rows: int, training: DescentSettings) -> floa
 def random_start(method: Method, k: int, m: int, scale: float, rng: Any, ref: Array) -> Any:
     """Return random initial weights for k latents and m features.
 
-    The entries are independent and normal with standard deviation `scale`. `ref` is an array whose
-    library, dtype and device are used.
+    The entries are independent and normal with standard deviation `scale`.
     """
     encoder = scale * normal(rng, (k, m), ref)
     atoms = encoder if method.tied else scale * normal(rng, (k, m), ref)

@@ -162,8 +162,7 @@ class LinearState(FittedState):
         """Fit the model to rows X (n, m) with missing entries by maximum likelihood.
 
         The method's closed form is computed from mean and covariance of the fitted probabilistic
-        PCA. The certificate is computed at once, because the rows are not stored. `previous` is an
-        earlier fit from which the solver starts, or None.
+        PCA. The certificate is computed at once, because the rows are not stored.
         """
         training, m = self.options.training, X.shape[1]
         k = resolve_latents(self.options.n_components, X, weights, training)
@@ -227,8 +226,7 @@ class LinearState(FittedState):
     def certify_observed(self, X: Any, weights: Any, title: str) -> Certificate:
         """Return the certificate of a fit to rows X (n, m) with missing entries.
 
-        The weights are judged on the covariance of the fitted probabilistic PCA, and its parameters
-        on the likelihood of the observed entries. If X is None, the parameters are not judged.
+        If X is None, the parameters are not judged.
         """
         fitted = self.parameters
         figures = self._figures(data_of_gaussian(fitted))
@@ -274,8 +272,7 @@ class LinearState(FittedState):
         """Return the second moment of all rows of a stream, and its probe, after one more batch.
 
         The probe (mean and scatter of the rows along random directions) shows whether the second
-        moment is correct. Both are None if the second moment of the earlier rows is not known or if
-        there are too many features.
+        moment is correct.
         """
         before = self.moment if self.stream is None else self.seen
         unknown = before is None and (self.stream is not None or self._model is not None)
@@ -516,9 +513,8 @@ class LinearState(FittedState):
     def changed_attributes(self, given: Mapping[str, Any]) -> dict[str, float]:
         """Return the fitted attributes that a user changed, each with its relative difference.
 
-        `given` are the attributes that a user assigned, by name. Attributes whose arrays were
-        changed in place are found as well. ``history_`` is not compared, because nothing is
-        computed from it.
+        Attributes whose arrays were changed in place are found as well. ``history_`` is not
+        compared, because nothing is computed from it.
         """
         shown = dict(self._attributes or {}) | dict(given)
         shown.pop("history_", None)

@@ -82,10 +82,7 @@ class _Buffer:
         self._takers: dict[int, object] = {}
 
     def take(self, first: int, count: int) -> Array | None:
-        """Return the rows `first` to `first + count` − 1, to be written by this caller alone.
-
-        The result is None if another caller has taken them.
-        """
+        """Return the rows `first` to `first + count` − 1, to be written by this caller alone."""
         taker = object()
         # `setdefault` is one operation also where several threads call it.
         if self._takers.setdefault(first, taker) is not taker:

@@ -54,10 +54,7 @@ class AlignedPoint:
 
     @classmethod
     def nested(cls, values: Vector, prior: Vector) -> AlignedPoint:
-        """Return the minimum of expected nested dropout at which all lengths are one.
-
-        `prior` has the probability of each number 1, …, k of latents that are kept.
-        """
+        """Return the minimum of expected nested dropout at which all lengths are one."""
         ones = np.ones(len(prior))
         keep = np.cumsum(prior[::-1])[::-1]  # P(prefix length ≥ i)
         return cls(np.asarray(values, dtype=float), ones, ones, 0 * ones, keep)

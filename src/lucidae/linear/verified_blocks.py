@@ -244,7 +244,7 @@ class _Deviations(ColumnLeaf):
         """Return Σ w, Σ w d, Σ w d² and Σ w ⟨v, d⟩ d.
 
         The sums are over rows with weights w and deviations d from the centre; the last one is
-        computed for each vector v. `codes` are the inner products ⟨v, d⟩ over all columns.
+        computed for each vector v.
         """
         shares = np.ones(rows.shape[0]) if weights is None else to_numpy(weights)
         weight, codes = float(shares.sum()), shares[:, None] * codes

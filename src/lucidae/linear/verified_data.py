@@ -181,8 +181,8 @@ class KnownProducts:
     def _inside(self, units: Vector) -> tuple[Vector, Vector]:
         """Return coefficients of rows in the stored basis, and a mask of the rows outside its span.
 
-        `units` are rows of unit length. If a row lies in the span of earlier rows, up to rounding
-        errors, its product follows from the stored products by these coefficients.
+        If a row lies in the span of earlier rows, up to rounding errors, its product follows from
+        the stored products by these coefficients.
         """
         inside = units @ self.basis.T
         rest = units - inside @ self.basis

@@ -118,8 +118,7 @@ class FewRows:
     def measured(self, span: Vector) -> GramFigures:
         """Return the products of a decoder's span with the second moment, and tested eigenvalues.
 
-        `span` (r, m) are orthonormal rows that span the decoder's columns. The eigenvalues are
-        those of the Gram matrix, with a bound on their error.
+        The eigenvalues are those of the Gram matrix, with a bound on their error.
         """
         roots = np.sqrt(self.shares)
         checks = drawn_after((CHECKS, len(self.shares)), self.gram, self.mean, span)
@@ -141,8 +140,8 @@ class FewRows:
     def _tested(self, gram: Vector, checks: Vector, products: Vector) -> tuple[Vector, float]:
         """Return a Gram matrix in the units of the results, and a bound on its error.
 
-        Both are multiplied by the field `factor`. The matrix `gram`, which may be wrong, is
-        compared with `products`, those of the true Gram matrix with the random vectors `checks`.
+        The matrix `gram`, which may be wrong, is compared with `products`, those of the true Gram
+        matrix with the random vectors `checks`.
         """
         gram = gram * self.factor
         difference = gram @ checks.T - products * self.factor

@@ -74,10 +74,7 @@ class ObservedFigures(NamedTuple):
 
 
 def data_of_gaussian(fitted: ObservedGaussian) -> Data:
-    """Return the covariance WWᵀ + γI of the fitted model in the form that the verifier uses.
-
-    W are the fitted loadings and γ is the noise variance.
-    """
+    """Return the covariance WWᵀ + γI of the fitted model in the form that the verifier uses."""
     mean, W = to_numpy(fitted.mean), to_numpy(fitted.loadings)
     m, noise = len(mean), fitted.noise
     own = np.sum(W**2, axis=1) + noise
@@ -180,11 +177,10 @@ def _patterns(rows: Vector) -> list[Vector]:
 def _by_definition(model: _Parameters, rows: Vector, mass: Vector, groups: list[Vector]) -> _Slope:
     """Return the log-likelihood of all rows, and its derivatives, by their definition.
 
-    `mass` are the weights of the rows, and `groups` the indices of the rows of each pattern. Let C
-    be the covariance of these features, S the scatter about the mean of the rows with this pattern,
-    and n their total weight. The derivative with respect to C is (C⁻¹SC⁻¹ − nC⁻¹)/2. So that all C
-    have the same shape, rows and columns of the identity matrix are inserted for the other
-    features.
+    Let C be the covariance of these features, S the scatter about the mean of the rows with this
+    pattern, and n their total weight. The derivative with respect to C is (C⁻¹SC⁻¹ − nC⁻¹)/2. So
+    that all C have the same shape, rows and columns of the identity matrix are inserted for the
+    other features.
     """
     W, m, total = model.loadings, len(model.mean), _Slope.zero(model)
     C = W @ W.T + model.noise * np.eye(m)
@@ -233,12 +229,12 @@ def _by_residuals(
 ) -> tuple[_Slope, Vector]:
     """Return log-likelihood and derivatives from residuals of all rows, and the loss of the codes.
 
-    `mass` are the weights of the rows. The loss of a code of `encoder` is its variance given the
-    observed entries, divided by its variance: the share that missing entries leave undetermined. A
-    row x with mean μ has the covariance C = WWᵀ + γI, with loadings W and noise variance γ,
-    restricted to the observed entries. For each row, a = C⁻¹(x − μ) is computed with G = WᵀW + γI
-    over the observed entries. The derivative with respect to the loadings w of feature j is the sum
-    of aⱼ aᵀW − wᵀG⁻¹, since C⁻¹W = WG⁻¹.
+    The loss of a code of `encoder` is its variance given the observed entries, divided by its
+    variance: the share that missing entries leave undetermined. A row x with mean μ has the
+    covariance C = WWᵀ + γI, with loadings W and noise variance γ, restricted to the observed
+    entries. For each row, a = C⁻¹(x − μ) is computed with G = WᵀW + γI over the observed entries.
+    The derivative with respect to the loadings w of feature j is the sum of aⱼ aᵀW − wᵀG⁻¹, since
+    C⁻¹W = WG⁻¹.
     """
     W, noise = model.loadings, model.noise
     (m, q), k, total = W.shape, len(encoder), _Slope.zero(model)
@@ -291,7 +287,6 @@ def _pairs(patterns: Vector) -> tuple[Vector | None, int]:
     """Return the pairs of features never observed together, and the number of groups of features.
 
     Two features are in one group if a chain of pairs that were observed together connects them.
-    `patterns` (p, m) says which of m features are observed in each of p patterns.
     """
     if patterns.shape[1] > PAIRED_FEATURES:
         return None, 1

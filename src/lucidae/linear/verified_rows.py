@@ -123,11 +123,7 @@ class RowsForValues:
         return SingularValues(values, axes, max(m, FEWEST_ROUNDINGS) * EPS * float(values[0]))
 
     def bounded(self, span: Vector) -> SpanValues | None:
-        """Return singular values inside and a bound on those outside of a decoder's span.
-
-        `span` (m, r) is an orthonormal basis of the span. The result is None if no bound below the
-        singular values inside can be proved, which is so if the decoder misses a larger one.
-        """
+        """Return singular values inside and a bound on those outside of a decoder's span."""
         rows = self.centred()
         n, m = rows.shape
         codes = rows @ span

@@ -224,8 +224,7 @@ def _exacter(data: Data, atoms: Vector, known: Leading) -> Leading:
 def _by_deflated_rows(data: Data, atoms: Vector, known: Leading) -> Leading | None:
     """Return bounds on eigenvalues and distances from singular values in a decoder's span.
 
-    The result is None if the bounds do not separate the span from its complement. The estimate of
-    the eigenvalue after the last latent is that of `known`.
+    The estimate of the eigenvalue after the last latent is that of `known`.
     """
     assert data.rows is not None, "the caller has tested it"
     k = atoms.shape[0]
@@ -400,9 +399,7 @@ def _from_gram(
 ) -> Leading:
     """Return bounds on the eigenvalues and on the decoder's distance to the principal axes.
 
-    They follow from all eigenvalues of the Gram matrix of few rows. `span` is an orthonormal basis
-    of the decoder's span, `basis_error` is its error as an angle, and `found` contains the products
-    of the basis with the second moment, and the eigenvalues.
+    They follow from all eigenvalues of the Gram matrix of few rows.
     """
     k = atoms.shape[0]
     inner = found.images @ span
@@ -469,10 +466,7 @@ def _judged(
     """Return bounds on the eigenvalues and on the decoder's distance to the principal axes.
 
     The eigenvalues are those of the second moment. The bounds follow from the residuals of the
-    decoder's columns (`latents`) and of their span. `inside` are the Ritz values of the span,
-    `size` is the norm of its residual, and `rest` bounds the eigenvalues in the orthogonal
-    complement of the span. `ritz` are lower bounds on all eigenvalues (see `Complement.ritz`), k is
-    the number of latents, and `basis_error` is the error of the span's basis as an angle.
+    decoder's columns (`latents`) and of their span.
     """
     rank, rounding = len(inside), data.n_features * EPS * data.trace + data.uncertainty
     gap = float(inside[-1]) - rest.bound

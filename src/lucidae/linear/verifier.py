@@ -145,10 +145,7 @@ def _figures(
     wanted: Any,
     running: bool,
 ) -> LinearFigures:
-    """Return all measured values of weights that are float64 NumPy arrays.
-
-    The arguments are those of `measure`.
-    """
+    """Return all measured values of weights that are float64 NumPy arrays."""
     k, m = weights.encoder.shape
     data = data.remembering()
     leading = leading_eigenpairs(data, weights.atoms)
@@ -233,11 +230,7 @@ def _stationarity(
 
 
 def _conditioning(method: Method, leading: Leading) -> float | None:
-    """Return the condition number of the Hessian at the optimum, without its zero eigenvalues.
-
-    The result is None if the objective does not know its Hessian, if not all eigenvalues of the
-    second moment were computed, or if products in single precision make the smallest one uncertain.
-    """
+    """Return the condition number of the Hessian at the optimum, without its zero eigenvalues."""
     if not leading.dense:
         return None
     curvatures = method.objective.hessian_eigenvalues(leading.values)
@@ -259,8 +252,7 @@ def _epochs(
 ) -> float | None:
     """Return the predicted number of training epochs until the alignment distance is `REACHED`.
 
-    This distance is the mean squared sine between principal axes and nearest decoder columns. The
-    result is None if the rate of convergence is not known or is zero.
+    This distance is the mean squared sine between principal axes and nearest decoder columns.
     """
     if not leading.dense or data.trace <= 0.0:
         return None

@@ -116,10 +116,7 @@ class VariationalWeights(NamedTuple):
 
 
 def map_fields(function: Callable[..., Array], first: Any, *others: Any) -> Any:
-    """Return weights of the type of `first` whose fields are `function` of the given fields.
-
-    `function` is called once per field, with that field of `first` and of each of `others`.
-    """
+    """Return weights of the type of `first` whose fields are `function` of the given fields."""
     return type(first)(*(function(*fields) for fields in zip(first, *others, strict=True)))
 
 

@@ -310,10 +310,7 @@ class SelectedSources:
         return OrthogonalFactor.of(self)
 
     def energy(self, kept: Floats | None = None) -> float:
-        """Return n log|Σ| + tr(MᵀΣ⁻¹M), minus twice the log-likelihood up to a constant.
-
-        `kept` is a mask of the selected columns that are used, all columns of some groups.
-        """
+        """Return n log|Σ| + tr(MᵀΣ⁻¹M), minus twice the log-likelihood up to a constant."""
         used = np.ones(self.columns.size, dtype=bool) if kept is None else kept
         parts = {g: root for g, root in self.roots.items() if used[self.members[g]].all()}
         d, n = self.responses.shape

@@ -452,10 +452,7 @@ class GroupEstimate:
 
     @cached_property
     def covariance(self) -> Floats:
-        """Posterior covariance (a, a) of the coefficients of the a selected columns.
-
-        It is the same for every response.
-        """
+        """Posterior covariance (a, a) of the coefficients of the a selected columns."""
         if not self.columns.size:
             return np.zeros((0, 0))
         latent = self._factor.posterior(self.noise_variance)
@@ -589,11 +586,7 @@ def fit_prior(
 
 
 def block_diagonal(groups: Groups, covariances: Floats, columns: Floats) -> Floats:
-    """Return the covariance of the coefficients of some columns from those of all groups.
-
-    `covariances` has shape (g, m, m) for g groups of at most m columns, and `columns` contains all
-    columns of some of them, in ascending order.
-    """
+    """Return the covariance of the coefficients of some columns from those of all groups."""
     found = np.zeros((columns.size, columns.size))
     numbers, places = np.unique(groups.labels[columns], return_inverse=True)
     if not numbers.size:
@@ -611,10 +604,7 @@ BySize = list[tuple[Floats, Floats]]
 def without_weakest(
     left: Floats, moment: Floats, sizes: BySize, excess: Floats, allowed: Floats
 ) -> tuple[Floats, Floats, BySize]:
-    """Remove several groups at once, those with the least evidence.
-
-    The result is that of removing one group after the other in order of their evidence.
-    """
+    """Remove several groups at once, those with the least evidence."""
     order = np.argsort(np.concatenate([excess[numbers] for numbers, _ in sizes]), kind="stable")
     numbers = np.concatenate([numbers for numbers, _ in sizes])[order]
     parts = [members for _, these in sizes for members in these]

@@ -297,7 +297,6 @@ def _prepared(
 ) -> tuple[Any, Floats, Any, Floats, Floats]:
     """Return forward solution, gain, channels, whitener and weighting, without depth or weights.
 
-    The results are those of MNE's `_prepare_gain`, up to one factor of all columns of the gain.
     That function prepares the noise covariance twice, which takes half of its time.
     """
     forward = forward.copy()

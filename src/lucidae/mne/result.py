@@ -597,8 +597,7 @@ class SourceResult:
     def _amplitudes(self, coefficients: Floats) -> Floats:
         """Return the amplitudes (n, n_orient, n_times) of the n sources of this evoked.
 
-        A source has `n_orient` components. `coefficients` are those of the selected columns of the
-        fit, for the samples of all evokeds.
+        A source has `n_orient` components.
         """
         here = self.problem.samples(self.index)
         scale = np.sqrt(self.problem.averages[self.index])

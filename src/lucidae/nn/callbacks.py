@@ -117,10 +117,7 @@ class ScalarMonitor(ABC, Callback):
 
     @abstractmethod
     def _scalars(self, module: Any, trainer: Any) -> Scalars:
-        """Return the scalars of a module by name; a subclass defines which they are.
-
-        `trainer` is that of Lightning, or None in a loop of your own.
-        """
+        """Return the scalars of a module by name; a subclass defines which they are."""
 
     def figure(self) -> Any:
         """Return a figure of the measured scalars; see `lucidae.nn.scalars_figure`."""
@@ -343,10 +340,7 @@ class PrefixMonitor(ScalarMonitor):
         self._rows.append({f"{stage}/{name}": value for name, value in found.items()})
 
     def _scalars(self, _module: Any, trainer: Any) -> Scalars:
-        """Return the mean loss of each prefix of the embeddings since the epoch began.
-
-        `trainer` is None in a loop of your own, where an epoch ends with the call of ``measure``.
-        """
+        """Return the mean loss of each prefix of the embeddings since the epoch began."""
         found = mean_scalars(self._rows)
         if trainer is None:
             self._rows = []
@@ -360,10 +354,7 @@ def _validates(trainer: Any) -> bool:
 
 
 def _loader(trainer: Any) -> Any:
-    """Return the validation data of a trainer, or its training data if there are none.
-
-    `trainer` is None outside of a training with Lightning, which is an error.
-    """
+    """Return the validation data of a trainer, or its training data if there are none."""
     if trainer is None:
         raise ValueError(
             "data is None and measure was called outside of a training with Lightning, expected "

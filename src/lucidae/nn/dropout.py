@@ -237,9 +237,7 @@ def _bias_claim(
 
     The expected dropout loss is that on centred data plus ‖ȳ − ŷ‖² + λ Σᵢ ‖uᵢ‖² h̄ᵢ², with the mean
     target ȳ, the mean output ŷ, the strength λ of dropout, the columns uᵢ of the second weight and
-    the means h̄ᵢ of the hidden units. Both terms are zero for the best biases. `inputs` and
-    `outputs` are the data, and the claim fails if the sum exceeds `tolerance`, relative to the
-    total variance of the targets.
+    the means h̄ᵢ of the hidden units. Both terms are zero for the best biases.
     """
     with torch.no_grad():
         first, second = linear1.weight.double(), linear2.weight.double()

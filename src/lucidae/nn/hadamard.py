@@ -325,8 +325,7 @@ def _finite(codes: Tensor) -> Tensor:
 def _gram_forward(decode: Callable[[Tensor], Tensor], z: Tensor, **_: Any) -> Tensor:
     """Return JᵀJ for each row of latents z, shape (n, k, k), by forward-mode differentiation.
 
-    J is the Jacobian of the decoder `decode` at this row, and k is the number of latents. One
-    product with a tangent is computed for each latent.
+    One product with a tangent is computed for each latent.
     """
     columns = [column.flatten(1).double() for column in jacobian_columns(decode, z)]
     jacobian = torch.stack(columns, -1)
@@ -354,8 +353,7 @@ def jacobian_columns(decode: Callable[[Tensor], Tensor], z: Tensor) -> list[Tens
 def _gram_reverse(decode: Callable[[Tensor], Tensor], z: Tensor, **_: Any) -> Tensor:
     """Return JᵀJ for each row of latents z, shape (n, k, k), by reverse-mode differentiation.
 
-    J is the Jacobian of the decoder `decode` at this row, and k is the number of latents. One
-    product with a cotangent is computed for each entry of the output.
+    One product with a cotangent is computed for each entry of the output.
     """
     decoded, pull_back = torch.func.vjp(decode, z)
     gram = z.new_zeros((len(z), z.shape[1], z.shape[1]), dtype=torch.float64)
@@ -370,8 +368,7 @@ def _gram_reverse(decode: Callable[[Tensor], Tensor], z: Tensor, **_: Any) -> Te
 def _gram_sketch(decode: Callable[[Tensor], Tensor], z: Tensor, *, count: int, rng: Any) -> Tensor:
     """Return (RJ)ᵀRJ for each row of latents z, shape (n, k, k), with a random matrix R.
 
-    J is the Jacobian of the decoder `decode` at this row, and R has `count` rows. The product
-    estimates JᵀJ.
+    The product estimates JᵀJ.
     """
     decoded, pull_back = torch.func.vjp(decode, z)
     rows = [

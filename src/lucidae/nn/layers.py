@@ -203,7 +203,7 @@ def affine_matrix(decode: Callable[[Tensor], Any], codes: Tensor) -> Tensor | No
     The decoder is evaluated at 0, which gives b, and at multiples of the k unit vectors, which give
     W. It counts as affine if it equals b + Wz, up to rounding, at random points near the origin and
     far from it, and at some of the latents `codes` of shape (n, k). The points are the same in each
-    call. The result is also None if the decoder does not return a real tensor of shape (n, …).
+    call.
     """
     k = codes.shape[1]
     random = torch.randn(8, k, generator=torch.Generator().manual_seed(0)).to(codes)

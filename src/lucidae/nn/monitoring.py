@@ -270,10 +270,7 @@ def _panels(history: Sequence[Mapping[str, float]]) -> dict[str, dict[str, str]]
 def _draw_panel(
     axes: Any, title: str, members: Mapping[str, str], history: Sequence[Mapping[str, float]]
 ) -> None:
-    """Draw the curves of one panel; those of prefixes get darker with their length.
-
-    `members` contains the name and the label of each curve, and `history` the measured scalars.
-    """
+    """Draw the curves of one panel; those of prefixes get darker with their length."""
     import matplotlib as mpl
 
     shades = mpl.colormaps["viridis_r"]
@@ -294,9 +291,6 @@ def _draw_panel(
 
 
 def _expect(value: Any, kind: type, name: str, words: str) -> None:
-    """Raise an error unless `value` is of the type `kind`, described by `words`.
-
-    `name` is the name of the argument in the message.
-    """
+    """Raise an error unless `value` is of the type `kind`, described by `words`."""
     if not isinstance(value, kind):
         raise ValueError(f"{name} is of type {type(value).__name__}, expected {words}.")

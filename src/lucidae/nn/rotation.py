@@ -291,10 +291,7 @@ class RotationAugmented(torch.optim.Optimizer):
         return values
 
     def _augment(self) -> list[tuple[Any, Tensor]]:
-        """Add the rotation to the gradients of the bottleneck.
-
-        Return the changed parameters with their gradients before the change.
-        """
+        """Add the rotation to the gradients of the bottleneck."""
         weights = (self.encoder.weight, self.decoder.weight)
         if any(weight.grad is None for weight in weights):
             raise RuntimeError(
@@ -334,10 +331,7 @@ class RotationAugmented(torch.optim.Optimizer):
 def _rebuild(
     optimizer: Any, encoder: Any, decoder: Any, settings: dict[str, Any]
 ) -> RotationAugmented:
-    """Return a new `RotationAugmented` from the parts of a copied or unpickled object.
-
-    `settings` are the keyword arguments with which it is made.
-    """
+    """Return a new `RotationAugmented` from the parts of a copied or unpickled object."""
     return RotationAugmented(optimizer, encoder, decoder, **settings)
 
 
@@ -366,10 +360,7 @@ def refuse_rescaling(optimizer: Any) -> None:
 
 
 def _resolve_tying(optimizer: Any, encoder: Any, decoder: Any, tied: bool | str) -> bool:
-    """Return whether the two layers are tied; tied layers are made transposes of each other.
-
-    `tied` is the argument of `RotationAugmented`.
-    """
+    """Return whether the two layers are tied; tied layers are made transposes of each other."""
     groups = [
         _group_of(optimizer, encoder, "encoder"),
         _group_of(optimizer, decoder, "decoder"),

@@ -502,10 +502,7 @@ class DictionaryVAE(nn.Module):
         return full_precision(x).to(self.encoder.dtype)
 
     def _squared_error(self, x: Tensor, posterior: FullGaussian | DiagonalGaussian) -> Tensor:
-        """Return the squared error of each sample x, averaged over its posterior, shape (B,).
-
-        It is the exact mean or, if `sampled`, an estimate from one random sample of the posterior.
-        """
+        """Return the squared error of each sample x, averaged over its posterior, shape (B,)."""
         # With z = μ + Sε, E‖x − Dz‖² = ‖x − Dμ‖² + ‖DS‖²_F, and ‖DS‖²_F = Σⱼ sⱼ²‖dⱼ‖² where S is
         # diagonal. The exact mean has no sampling noise.
         decoder = self.linear_decoder()

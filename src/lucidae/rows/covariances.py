@@ -180,10 +180,7 @@ class RowsCovariance:
         return (encoder @ self.rows.mT).mT - shift
 
     def centred_products(self, codes: Array) -> Array:
-        """Return codesᵀ(X − mean) for the n rows X (n, m), of shape (…, k, m).
-
-        `codes` (…, n, k) has k numbers for each row.
-        """
+        """Return codesᵀ(X − mean) for the n rows X (n, m), of shape (…, k, m)."""
         # codesᵀ(X − 1μᵀ) = codesᵀX − (codesᵀ1)μᵀ
         spread = namespace(self.mean).sum(codes, axis=-2)
         raw = (self.rows.T @ codes).mT if self._sparse else codes.mT @ self.rows
@@ -304,8 +301,7 @@ def ritz_spectrum(covariance: Covariance, k: int, like: Array, *, n_iter: int = 
     """Estimate the `k` largest eigenvalues of the second moment and their eigenvectors.
 
     `n_iter` block power iterations are made, so that only products with the second moment are
-    needed. The estimated eigenvalues (Ritz values) never exceed the true ones. `like` is an array
-    whose library, dtype and device are used.
+    needed. The estimated eigenvalues (Ritz values) never exceed the true ones.
     """
     xp = namespace(like)
     width = min(k + 8, covariance.n_features)  # more columns than k make the first k accurate

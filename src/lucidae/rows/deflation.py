@@ -269,10 +269,7 @@ class CentredBlocks:
         return replace(self, vectors=joined)
 
     def variance_without(self, vectors: Array) -> float:
-        """Return the total variance of the rows without their parts along `vectors` (m, q).
-
-        The rows are read again only if their second moment does not have enough digits for it.
-        """
+        """Return the total variance of the rows without their parts along `vectors` (m, q)."""
         if self.vectors.shape[1]:
             products = self.moment.covariance @ vectors
             left = self.variance - scalar(namespace(vectors).sum(products * vectors))

@@ -308,8 +308,7 @@ def single_eigenpairs(
 def _single_gram_vectors(X: Array, mean: Array, shares: Array, k: int) -> Array | None:
     """Return k orthonormal approximate eigenvectors, (m, k), of the second moment of float32 rows.
 
-    They come from the Gram matrix of the rows X (n, m) with weights `shares` of sum 1. The result
-    is None if an eigenvalue is below `SINGLE_RESOLVED` times the largest.
+    They come from the Gram matrix of the rows X (n, m) with weights `shares` of sum 1.
     """
     (n, m), roots = X.shape, np.sqrt(shares)[:, None]
     gram = np.zeros((n, n))
@@ -409,9 +408,8 @@ def _from_left(
 ) -> Spectrum | None:
     """Return the eigenpairs of the second moment AᵀA from eigenpairs (`values`, `left`) of AAᵀ.
 
-    A are the rows X minus `mean`, each times the root of its weight divided by `total`, the sum of
-    the weights; `trace` is the total variance. The result is None if an eigenvalue is below
-    `RESOLVED` times the largest, because its eigenvector would be inaccurate.
+    The result is None if an eigenvalue is below `RESOLVED` times the largest, because its
+    eigenvector would be inaccurate.
     """
     xp = namespace(values)
     if not bool(values[-1] > RESOLVED * values[0]):

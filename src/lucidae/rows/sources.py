@@ -135,9 +135,7 @@ class RowsSource:
     ) -> RowsSource:
         """Return the rows X (n, m) as a `RowsSource`, with their mean and total variance.
 
-        Without `weights`, each row has weight 1. `moment` is the second moment of X if it is known.
-        `closed_form` tells whether only leading eigenpairs are needed, for which float32 rows are
-        not converted.
+        Without `weights`, each row has weight 1.
         """
         reference = np.empty(0) if scipy.sparse.issparse(X) else X
         xp = namespace(reference)
@@ -191,8 +189,6 @@ class RowsSource:
         """Return the `k` leading eigenpairs of the second moment; all of them if `k` is None.
 
         The algorithm that is cheapest for the shape of the rows is used (`lucidae.rows.routes`).
-        The result is None if all eigenpairs are asked for, but there are more than 8192 rows and
-        more than 8192 features.
         """
         n, m = self.rows.shape
         if k is not None and k < min(n, m):
@@ -224,10 +220,7 @@ class RowsSource:
         return found or _padded(spectrum_of_rows(*rows), k)
 
     def _iterated(self, k: int, cost: Costs) -> Spectrum | None:
-        """Return the `k` leading eigenpairs by iteration; None if it would take too long.
-
-        `cost` are the costs of the iteration and of the other algorithms.
-        """
+        """Return the `k` leading eigenpairs by iteration; None if it would take too long."""
         rows, mean = self._products
         if _for_vectors(rows, k):
             found = vector_eigenpairs(
@@ -280,9 +273,9 @@ def _centred_statistics(
 ) -> tuple[Array, float, tuple[Array, Array] | None]:
     """Return mean (m,) and total variance of weighted rows X (n, m), and a centred copy or None.
 
-    `total` is the sum of the weights. Dense rows with at most `COPIED_ENTRIES` entries are copied
-    if they are not float64 numbers or if their mean is large. The third result is then the copy
-    with its mean, as in the field `copied` of `RowsSource`.
+    Dense rows with at most `COPIED_ENTRIES` entries are copied if they are not float64 numbers or
+    if their mean is large. The third result is then the copy with its mean, as in the field
+    `copied` of `RowsSource`.
     """
     if scipy.sparse.issparse(X):
         first, rest, spread, full = sparse_sums(X, weights, total)
@@ -380,10 +373,7 @@ def source_of(
 
 
 def _many(wanted: Any, m: int) -> bool:
-    """Tell whether a dense solver is faster than an iteration for `wanted` of m components.
-
-    `wanted` is the argument `n_components`; unless it is an integer, all eigenpairs are needed.
-    """
+    """Tell whether a dense solver is faster than an iteration for `wanted` of m components."""
     return m < ARPACK_FEATURES or not isinstance(wanted, int) or wanted > m // ITERATIVE_SHARE
 
 

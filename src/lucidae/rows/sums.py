@@ -226,9 +226,7 @@ class ProductPass(ColumnLeaf):
     def sums(self, rows: Any, codes: Any, weights: Any) -> ProductSums:
         """Return the sums over a block of rows that give the products of Σ with vectors v.
 
-        Σ is the second moment of all rows. `rows` are the columns of the block for which the
-        products are wanted. `codes` are the inner products ⟨v, x − c⟩, over all columns, of each
-        row x and each v, with the centre c.
+        Σ is the second moment of all rows.
         """
         centred, left = self._centred(rows)
         codes = codes if scipy.sparse.issparse(centred) else like(codes, centred)

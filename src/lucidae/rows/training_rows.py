@@ -104,7 +104,7 @@ def _projected(X: Any, direction: Vector) -> Vector:
 
     BLAS may divide the sums differently if its number of threads has changed. The products are
     computed in double precision: in single precision, a large constant feature would hide changes
-    of the others. Each row is summed by one thread.
+    of the others.
     """
     if scipy.sparse.issparse(X):
         return np.asarray(X @ direction)

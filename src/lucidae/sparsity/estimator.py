@@ -726,10 +726,7 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         self, state: SparseState, fitted: Mapping[str, Any], given: Rows, rows: Rows,
         objective: Energy, rule: str | float, cov: NoiseCovariance | None,
     ) -> SparseFigures:  # fmt: skip
-        """Return the verifier's measured values of fitted attributes on rows of data.
-
-        `given` are the rows as they were passed, `rows` the distinct ones, whitened by `cov`.
-        """
+        """Return the verifier's measured values of fitted attributes on rows of data."""
         coef, relevance, noise = fitted["coef_"], fitted["relevance_"], fitted["noise_variance_"]
         estimated = state.results["noise_variance_"] if rule in RULES else None
         known, grouped = self.posterior in VERIFIED, objective.groups is not None

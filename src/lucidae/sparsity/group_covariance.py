@@ -98,10 +98,7 @@ class Axes:
         return self._turned(latent, self.vectors)
 
     def coefficients_from(self, latent: Array, index: Any) -> tuple[Any, Array]:
-        """Return the columns whose coefficients may differ from zero, and these coefficients.
-
-        `latent` (a, n) are those along the axes with the ascending indices `index`.
-        """
+        """Return the columns whose coefficients may differ from zero, and these coefficients."""
         involved = self.closure(index)
         nothing = zeros_like_shape((involved.size, latent.shape[1]), latent)
         whole = put(nothing, np.searchsorted(involved, index), latent) if index.size else nothing

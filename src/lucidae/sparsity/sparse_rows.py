@@ -160,9 +160,7 @@ def _distinct_sparse(given: SparseRows) -> SparseRows:
 def _row_keys(A: Any, responses: Array) -> list[bytes]:
     """Return byte strings that sort as `canonical` sorts the dense rows [responses | A].
 
-    Each entry is written as its sign, index and value: a negative one comes before the end of the
-    row (further zeros), a positive one after it. Among negative entries an earlier one makes the
-    row smaller, among positive ones larger.
+    Among negative entries an earlier one makes the row smaller, among positive ones larger.
     """
     entry = np.dtype([("sign", "u1"), ("index", ">u8"), ("value", ">u8")])
     begins = sortable(np.concatenate([row_sizes(responses), to_numpy(responses) + 0.0], axis=1))

@@ -301,11 +301,7 @@ def positive(values: Array) -> Array:
 def complementarity(
     relevance: Array, alignment: Array, pressure: Array, groups: Groups | None = None
 ) -> Array:
-    """Return the distance to the KKT conditions Q = z if w > 0 and Q ≤ z if w = 0.
-
-    It is the largest of w|Q − z| and (Q − z)/z over all columns, with the derivative z of the
-    log-volume; for a group Q and z are sums.
-    """
+    """Return the distance to the KKT conditions Q = z if w > 0 and Q ≤ z if w = 0."""
     xp = namespace(relevance)
     if groups is not None:
         alignment, pressure = groups.share(alignment), groups.share(pressure)

@@ -98,10 +98,7 @@ def _contact_sheet(columns: int, height: float, left: float = 0.0) -> tuple[Figu
 
 
 def _place(axes: Any, image: Series, column: int, top: float, scale: Mapping[str, Any]) -> None:
-    """Draw one image in a column of the grid of images, `top` units below the grid's upper edge.
-
-    `scale` are the keyword arguments of ``imshow`` for the colours.
-    """
+    """Draw one image in a column of the grid of images, `top` units below the grid's upper edge."""
     height, width = image.shape
     bottom = top + MARGIN + (1 - 2 * MARGIN) * height / width
     extent = (column + MARGIN, column + 1 - MARGIN, bottom, top + MARGIN)
@@ -120,11 +117,7 @@ def shortened(name: str, longest: int = 28) -> str:
 
 
 def loadings(components: Series, columns: Sequence[str]) -> Figure:
-    """Draw components as a matrix with one row per component and one column per feature.
-
-    `columns` are the names of the features; long ones are shortened, and all get the height that
-    they need.
-    """
+    """Draw components as a matrix with one row per component and one column per feature."""
     limit = float(np.max(np.abs(components))) or 1.0
     names = [plain_text(shortened(name)) for name in columns] if len(columns) <= 40 else []
     room = 0.085 * max(map(len, names), default=8)

@@ -187,10 +187,7 @@ class Chapter:
 
 
 def fill_page(title: str, lead: str, chapters: Sequence[Chapter], seconds: float) -> str:
-    """Return the text of one self-contained HTML page.
-
-    `lead` is the paragraph below the title, and `seconds` the time that the page took.
-    """
+    """Return the text of one self-contained HTML page."""
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True
     )

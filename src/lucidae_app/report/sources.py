@@ -39,10 +39,7 @@ LARGEST_LEGEND = 12
 
 
 def sources_page(result: Any, *, name: str, clock: Clock, with_path: bool = True) -> str:
-    """Return the text of the HTML page on a `SourceResult`.
-
-    `clock` has the time of the fit; `with_path` adds the sources at many noise variances.
-    """
+    """Return the text of the HTML page on a `SourceResult`."""
     with clock("path of noise variances"):
         path = result.noise_path() if with_path else None
     with clock("certificate"):

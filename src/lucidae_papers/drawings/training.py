@@ -55,10 +55,7 @@ def look(method: str, optimizer: str = "nesterov") -> dict[str, Any]:
 
 
 def numbers(curves: Curves, prefixes: Iterable[str] = ("",)) -> Mapping[str, list[Any]]:
-    """Return the points of all curves whose names start with one of `prefixes`.
-
-    The result is a table with the columns series (the name of the curve), x and y.
-    """
+    """Return the points of all curves whose names start with one of `prefixes`."""
     chosen = [(name, curve) for name, curve in curves.items() if name.startswith(tuple(prefixes))]
     return {
         "series": [name for name, curve in chosen for _ in curve.x],

@@ -43,11 +43,7 @@ HORN_SIMULATIONS = 199
 
 
 def by_criterion(name: str, noise_variance: float | None = None) -> Callable[[Floats, int], int]:
-    """Return a function that counts components by the criterion `name` of `count_components`.
-
-    The function takes the eigenvalues of the covariance and the number of rows; `noise_variance` is
-    the variance of the noise if it is known.
-    """
+    """Return a function that counts components by the criterion `name` of `count_components`."""
 
     def count(values: Floats, n: int) -> int:
         return count_components(values, n, name, noise_variance=noise_variance).n_components
@@ -56,18 +52,15 @@ def by_criterion(name: str, noise_variance: float | None = None) -> Callable[[Fl
 
 
 def by_share(values: Floats, n: int) -> int:  # noqa: ARG001
-    """Return the number of leading components that explain 95 % of the variance.
-
-    `values` are the eigenvalues of the covariance; the number n of rows is not used.
-    """
+    """Return the number of leading components that explain 95 % of the variance."""
     return int(np.searchsorted(np.cumsum(values) / np.sum(values), SHARE)) + 1
 
 
 def by_horn(values: Floats, n: int) -> int:
     """Return the number of leading eigenvalues that are larger than those of noise (Horn 1965).
 
-    `values` are the eigenvalues of the covariance of n rows. Eigenvalue j is compared with the 99 %
-    quantile of eigenvalue j of white noise whose variance is the mean of all eigenvalues.
+    Eigenvalue j is compared with the 99 % quantile of eigenvalue j of white noise whose variance is
+    the mean of all eigenvalues.
     """
     levels = _horn_levels(len(values), n) * np.sum(values)
     below = values[: len(levels)] <= levels
@@ -248,10 +241,7 @@ def measure(settings: Settings) -> Arrays:
 
 
 def rate(panel: str, name: str) -> str:
-    """Return a phrase for the share of data sets in which a criterion is right, for a verdict.
-
-    `panel` is the name of the panel (the quantity that varies), and `name` that of the criterion.
-    """
+    """Return a phrase for the share of data sets in which a criterion is right, for a verdict."""
     words = {
         "strength": "",
         "ratio": "",

@@ -28,11 +28,7 @@ SUBSPACE = "distance of the decoder's columns to the principal subspace"
 
 
 def every_run(baseline: Baseline, source_of_rates: str) -> TrainingRuns:
-    """Return the settings with one training run per model and optimizer.
-
-    `baseline` has the data, the epochs and the learning rates; `source_of_rates` says in words
-    where the rates come from.
-    """
+    """Return the settings with one training run per model and optimizer."""
     trials = tuple(baseline.trial(*pair) for pair in baseline.rates)
     return TrainingRuns(trials, {"rates": source_of_rates})
 
@@ -448,14 +444,7 @@ WEIGHTS_STATEMENTS = {
 
 
 def expect_of_weights(rag: float, nested: float, uniform: float, start: float) -> dict[str, Any]:
-    """Return, for each statement of the experiment, the comparisons by which it is judged.
-
-    The arguments are bounds of mean squared cosines between principal directions and decoder
-    columns. `rag` and `nested` are lower bounds of the mean over directions and columns of equal
-    index, for the rotation-augmented gradient and for expected nested dropout. `uniform` and
-    `start` are upper bounds of the mean over each direction's best column, for the uniform ℓ₂
-    penalty and for the initial weights.
-    """
+    """Return, for each statement of the experiment, the comparisons by which it is judged."""
     diagonal = "mean squared cosine of each principal direction and the decoder column of its index"
     best = "mean over the principal directions of the largest squared cosine with a decoder column"
     return {

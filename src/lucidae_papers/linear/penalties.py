@@ -410,20 +410,13 @@ def measure_conditioning(settings: Settings) -> Arrays:
 
 
 def exceeds_bound(series: str, bound: str, words: str) -> Outweighs:
-    """Return the verdict that a condition number is never below its lower bound.
-
-    `series` and `bound` are the names of the two curves, and `words` describes the objective.
-    """
+    """Return the verdict that a condition number is never below its lower bound."""
     says = f"ratio of the condition number of the Hessian to its lower bound, {words}"
     return Outweighs(series, bound, 1.0, at="everywhere", says=says)
 
 
 def expect_of_conditioning(nonuniform: float, nested: float) -> dict[str, Any]:
-    """Return, for each statement of the experiment, the comparisons by which it is judged.
-
-    `nonuniform` and `nested` are the smallest ratios of the condition number at the largest number
-    of latents to that at the smallest, for the non-uniform ℓ₂ penalty and for nested dropout.
-    """
+    """Return, for each statement of the experiment, the comparisons by which it is judged."""
     growth = (
         "ratio of the condition number at the largest number of latents to that at the smallest"
     )

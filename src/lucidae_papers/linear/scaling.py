@@ -161,10 +161,7 @@ EVERY_SIZE = (2, 5, 10, 20, 50, 100, 200, 300, 400, 500)
 
 
 def slower(method: str, factor: float, at: int) -> Outweighs:
-    """Return the verdict that a method needs at least `factor` times as many epochs as RAG.
-
-    RAG is the rotation-augmented gradient; `at` is the number of latents.
-    """
+    """Return the verdict that a method needs at least `factor` times as many epochs as RAG."""
     model, optimizer = method.split("/")
     return Outweighs(
         f"epochs at least/{method}",
@@ -216,11 +213,7 @@ EXPONENT = Reported(
 
 
 def expect(limit: int, size: int) -> dict[str, Any]:
-    """Return the verdicts that both scales of the experiment share, for each of its statements.
-
-    `limit` is the largest number of epochs, and `size` the number of latents at which the epochs of
-    two methods are compared.
-    """
+    """Return the verdicts that both scales of the experiment share, for each of its statements."""
     return {
         "penalty": (slower("nonuniform_l2/nesterov", 2.5, size),),
         "nested": (

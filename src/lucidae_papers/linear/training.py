@@ -103,10 +103,7 @@ def _uniform(_values: Matrix, k: int, value: float) -> Matrix:
 
 
 def _paper(values: Matrix, k: int) -> Matrix:
-    """Return the k penalties that minimise the bound of Bao et al. 2020, eq. 16 (Figure 5).
-
-    `values` are the eigenvalues of the covariance in descending order.
-    """
+    """Return the k penalties that minimise the bound of Bao et al. 2020, eq. 16 (Figure 5)."""
     return paper_penalties(values[:k])
 
 

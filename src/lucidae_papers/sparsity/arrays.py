@@ -51,9 +51,7 @@ def beamforming(A: Any, X: Any, noise: float, count: int) -> Floats:  # noqa: AR
 def music(A: Any, X: Any, noise: float, count: int) -> Floats:  # noqa: ARG001
     """Return the pseudo-spectrum ‖a‖²/‖Eᴴa‖² of MUSIC for each direction (Schmidt 1986).
 
-    E are the eigenvectors of the covariance of the snapshots X that belong to its smallest
-    eigenvalues, all but `count`, the number of sources. The columns a of `A` are the steering
-    vectors. The noise variance is not used.
+    The columns a of `A` are the steering vectors. The noise variance is not used.
     """
     _, vectors = np.linalg.eigh(X @ X.conj().T)
     outside = vectors[:, : A.shape[0] - count].conj().T @ A
@@ -264,9 +262,6 @@ def _expect(low: Where, few: Where, high: Where, margin: float) -> dict[str, Any
 
     `low` and `high` select signal-to-noise ratios and `few` numbers of snapshots at which the
     methods are compared.
-
-    `margin` is the smallest accepted difference between the shares of pairs that the VAE and the
-    group lasso, the strongest of the other methods, resolve.
     """
     others = ("music", "beamforming")
     in_phase = f"{rate('in phase', 'group lasso')}, minus that of {_named('full')}"

@@ -78,8 +78,7 @@ def _not_sparse(Phi: Array, X: Array, noise: Array, value: SparseBatch) -> np.nd
     """Return the indices of problems without noise whose estimate is not sparse.
 
     An estimate is not sparse if it uses more than the share `CROWDED` of the rows of the
-    dictionary. `Phi` are the dictionaries, `X` the responses, `noise` the noise variances and
-    `value` the estimates of all problems.
+    dictionary.
     """
     xp, rows = namespace(X), X.shape[-2]
     factor, _ = cholesky(covariance(Phi, value.relevance, noise))
@@ -116,18 +115,14 @@ def _lower(first: Solved, second: Solved, index: np.ndarray[Any, Any]) -> Solved
 
 
 def diagonal(Phi: Array, X: Array, noise: Array, **limits: Any) -> Solved:
-    """Return the minimisers of the energy of the diagonal-covariance VAE (Wipf 2023, eq. 50).
-
-    `Phi` are the dictionaries, `X` the responses and `noise` the noise variances of many problems.
-    """
+    """Return the minimisers of the energy of the diagonal-covariance VAE (Wipf 2023, eq. 50)."""
     return solve_batch(Phi, X, posterior="diagonal", noise_variance=noise, **limits)
 
 
 def autoencoder(Phi: Array, X: Array, noise: Array, **limits: Any) -> Solved:
     """Return the minimisers of the autoencoder's training loss with a log penalty on row norms.
 
-    This is the deterministic model of Wipf 2023, eq. 48. `Phi` are the dictionaries, `X` the
-    responses and `noise` the noise variances of many problems.
+    This is the deterministic model of Wipf 2023, eq. 48.
     """
     return solve_batch(Phi, X, posterior="point", noise_variance=noise, **limits)
 
@@ -291,10 +286,7 @@ def rate(method: str) -> str:
 
 
 def above(first: str, second: str, at: Where, margin: float) -> Ordered:
-    """Return the verdict that the first method's success rate exceeds the second's by `margin`.
-
-    `at` is a number r of active (nonzero) rows of the code, an interval of them, or ``"mean"``.
-    """
+    """Return the verdict that the first method's success rate exceeds the second's by `margin`."""
     words = f"success rate at recovering r nonzero rows: {LABELS[first]} minus {LABELS[second]}"
     return Ordered((first, second), at=at, margin=margin, says=words)
 
@@ -351,10 +343,7 @@ def measure(group: Sequence[Settings], device: str) -> list[Arrays]:
 
 
 def _solve(method: str, limits: tuple[float, int], stack: Stack) -> dict[str, Any]:
-    """Solve all problems of a stack by one method; return by which criteria each is recovered.
-
-    `limits` are the tolerance and the largest number of iterations.
-    """
+    """Solve all problems of a stack by one method; return by which criteria each is recovered."""
     tol, limit = limits
     solution = METHODS[method](
         stack.dictionary, stack.responses, stack.noise, tol=tol, max_iter=limit

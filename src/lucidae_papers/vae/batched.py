@@ -149,9 +149,8 @@ def _log_diagonal(factor: Tensor) -> Tensor:
 def _most_likely(decode: Callable[[Tensor], Tensor], x: Tensor, noise: Tensor, z: Tensor) -> Tensor:
     """Return the latents of each sample that minimise ½‖x − f(z)‖²/γ + ½‖z‖², for the decoder f.
 
-    `x` are the samples, `noise` is the noise variance γ and `z` are the first latents. Each sample
-    has its own damping of the Levenberg–Marquardt steps. It is decreased after a step that lowers
-    the value; a step that does not is discarded, and the damping is increased.
+    Each sample has its own damping of the Levenberg–Marquardt steps. It is decreased after a step
+    that lowers the value; a step that does not is discarded, and the damping is increased.
     """
 
     def values(z: Tensor) -> Tensor:
@@ -315,10 +314,7 @@ class Draws:
         self.size, self.device, self.position = size, device, BLOCK
 
     def __call__(self) -> tuple[Tensor, Tensor]:
-        """Return new normal variables (R, B, WIDEST) and uniform variables (R, B).
-
-        R is the number of runs and B the number of samples per step.
-        """
+        """Return new normal variables (R, B, WIDEST) and uniform variables (R, B)."""
         if self.position == BLOCK:
             self.normal = self._drawn(torch.randn, (BLOCK, self.size, WIDEST))
             self.uniform = self._drawn(torch.rand, (BLOCK, self.size))
@@ -437,8 +433,7 @@ class VaeStack:
     def evidence(self, x: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
         """Return squared errors and KL divergences of samples x, both of shape (R, B).
 
-        There are R runs and B samples. `noise` are standard normal variables, which determine the
-        sample of each posterior.
+        There are R runs and B samples.
         """
         posterior = self.encode(x)
         drawn = (noise * self.used)[..., None]

@@ -125,7 +125,7 @@ class Manifold:
         """Return (ratio, noise, dimensions) of each panel of a figure, for a source of data.
 
         The ratio is the number of latents divided by the dimension of the data, `noise` the noise
-        variance, and `dimensions` are those of the data. `source` is ``"random"`` or ``"images"``.
+        variance, and `dimensions` are those of the data.
         """
         random = source == "random"
         dimensions = self.dimensions if random else self.image_dimensions
@@ -136,10 +136,7 @@ class Manifold:
         ]
 
     def _pair(self, source: str, r: int, ratio: int, noise: Noise, seed: int) -> dict[str, Any]:
-        """Return the settings of a pair of VAEs, with full and with diagonal covariance.
-
-        The data have r dimensions, and the VAEs `ratio` times as many latents.
-        """
+        """Return the settings of a pair of VAEs, with full and with diagonal covariance."""
         return {
             "source": source,
             "dimension": r,

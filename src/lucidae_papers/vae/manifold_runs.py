@@ -79,11 +79,7 @@ def _stack(group: Sequence[Settings], device: str) -> tuple[VaeStack, list[int],
 def _by_arm(
     arrays: list[Arrays], copies: Sequence[int], stack: VaeStack, measured: Sequence[Arrays]
 ) -> list[Arrays]:
-    """Return `arrays` with the measured values of each VAE added, under ``NAME/ARM``.
-
-    ARM is the kind of covariance. `copies` contains the index of the settings of each VAE of the
-    stack.
-    """
+    """Return `arrays` with the measured values of each VAE added, under ``NAME/ARM``."""
     for index, run, values in zip(copies, stack.runs, measured, strict=True):
         arrays[index] |= {f"{name}/{run.arm}": value for name, value in values.items()}
     return arrays
@@ -99,8 +95,7 @@ def random_generators(
 
     A and B are the weights of a random network. The entries of A have the variance 1/r, and B is
     scaled such that the entries of x have the mean variance 1. The number of entries of x and an
-    empty dictionary for each of the settings in `group` are returned, too. `copies` are the indices
-    in `group` of the settings of each VAE.
+    empty dictionary for each of the settings in `group` are returned, too.
     """
     each = [random_generator(one["seed"], one["dimension"], one["entries"]) for one in group]
     inner, outer = (padded([each[index][part] for index in copies]).to(device) for part in (0, 1))
@@ -131,8 +126,7 @@ def image_generators(
     """Return a source of images from trained generators, their size, and sample images.
 
     The generators are the decoders of VAEs with as many latents as the dimension of the data. These
-    VAEs have a diagonal covariance and are trained on the images ``rows`` first. `copies` are the
-    indices of the settings of each VAE in `group`.
+    VAEs have a diagonal covariance and are trained on the images ``rows`` first.
     """
     design = Design(**group[0]["design"])
     design = replace(design, steps=group[0]["generator_steps"])

@@ -117,7 +117,6 @@ def _bounds(panels: Sequence[tuple[str, str]]) -> tuple[Any, ...]:
     """Return verdicts that the cost of a diagonal covariance lies between two Hadamard gaps.
 
     The gaps are those of the decoders that were trained with diagonal and with full covariance.
-    `panels` are pairs of the name of a panel and its description in words.
     """
     verdicts: list[Any] = []
     for panel, words in panels:
@@ -145,10 +144,7 @@ def _bounds(panels: Sequence[tuple[str, str]]) -> tuple[Any, ...]:
 
 
 def panel_words(ratio: int, noise: Noise) -> str:
-    """Return a phrase that describes a panel: its number of latents and its noise variance.
-
-    `ratio` is the number k of latents divided by the dimension r of the data.
-    """
+    """Return a phrase that describes a panel: its number of latents and its noise variance."""
     latents = "k = r" if ratio == 1 else f"k = {ratio} r"
     return f"{latents}, γ {'learned' if noise == 'learn' else f'= {noise:g}'}"
 
@@ -156,8 +152,7 @@ def panel_words(ratio: int, noise: Noise) -> str:
 def _best_bounds(panels: Sequence[tuple[str, str]]) -> tuple[Any, ...]:
     """Return verdicts that each decoder is the better one for posteriors of its own kind.
 
-    The kinds are full and diagonal covariance. `panels` are pairs of the name of a panel and its
-    description in words.
+    The kinds are full and diagonal covariance.
     """
     verdicts: list[Any] = []
     for panel, words in panels:
@@ -450,8 +445,8 @@ def standard_error(values: Any) -> float:
 def low_and_high(name: str, curve: Curve) -> dict[str, Curve]:
     """Return two curves that show how the cost of a diagonal covariance grows with the dimension r.
 
-    They are the mean cost for r ≥ 4 minus that for r ≤ 3, and the cost divided by the number
-    r(r − 1)/2 of pairs of dimensions. `curve` is the cost against r, and `name` is its name.
+    They are the mean cost for r ≥ 4 minus that for r ≤ 3, and the cost divided by the number r(r −
+    1)/2 of pairs of dimensions.
     """
     panel = name.removeprefix("difference/")
     low, high = curve.y[curve.x <= 3], curve.y[curve.x >= 4]

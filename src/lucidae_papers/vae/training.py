@@ -485,10 +485,7 @@ def train_model(
 def fit_model(
     images: Tensor, held_out: Tensor, chosen: RunSettings, kind: str, seed: int
 ) -> tuple[VAE, dict[str, Images]]:
-    """Train one model and return it with the measured values per epoch.
-
-    The arguments are those of `train_model`.
-    """
+    """Train one model and return it with the measured values per epoch."""
     if images.device.type == "cpu":  # compiling for the processor takes longer than it saves
         plain = replace(chosen.training, precision="float32", compiled=False)
         chosen = replace(chosen, training=plain)

@@ -114,8 +114,8 @@ class AutoencoderState(NetworkState):
     def refine(self, X: Any, weights: Array | None) -> None:
         """Compute the optimum from the rows X (n, m) if their second moment hides components.
 
-        `weights` are the frequencies of the rows. The second moment itself is kept, but the values
-        of the certificate are measured on the rows.
+        The second moment itself is kept, but the values of the certificate are measured on the
+        rows.
         """
         source, optimum = MomentSource(self.moment, X, weights), self.network.optimum
         if needs_rows(source, optimum, self.strength, self.width):
@@ -126,8 +126,7 @@ class AutoencoderState(NetworkState):
     def refine_blocks(self, source: MomentSource) -> None:
         """Compute the optimum from rows that are read again if their moment hides components.
 
-        `source` contains the second moment and the passes over the rows. The certificate is that
-        of the second moment, and undecided where its digits do not suffice.
+        The certificate is that of the second moment, and undecided where its digits do not suffice.
         """
         if needs_rows(source, self.network.optimum, self.strength, self.width):
             optimum = deflated_optimum(source, self.strength, self.width)
@@ -189,11 +188,7 @@ class AutoencoderState(NetworkState):
         }
 
     def reported(self, attributes: Mapping[str, Any], moment: Any) -> ReportedAttributes:
-        """Return the attributes that the certificate compares with data whose moment is given.
-
-        `attributes` are the fitted attributes by name, and `moment` is the second moment of the
-        rows, or their mean.
-        """
+        """Return the attributes that the certificate compares with data whose moment is given."""
         found = super().reported(attributes, moment)
         mean, center, offset = map(host, (attributes["mean_"], moment.center, moment.offset))
         if mean.shape != center.shape:
@@ -403,10 +398,7 @@ class DropoutAutoencoder(
         return self
 
     def _fit_rows(self, source: RowsSource, sample_weight: Array | None) -> Self:
-        """Fit to rows without forming their second moment, and measure the certificate's values.
-
-        `source` contains the rows and their frequencies, which are also given as `sample_weight`.
-        """
+        """Fit to rows without forming their second moment, and measure the certificate's values."""
         X = source.rows
         state = self._unsolved(mean_of(source), reference_array(X))
         optimum = leading_optimum(source, state.strength, state.width)
@@ -550,8 +542,7 @@ class DropoutAutoencoder(
     def _unsolved(self, moment: SecondMoment | RowMean, ref: Array) -> AutoencoderState:
         """Return a fitted state with the given second moment, or mean, of the rows.
 
-        The fitted attributes are computed when they are first read. `ref` is an array of the
-        library, dtype and device in which they are returned.
+        The fitted attributes are computed when they are first read.
         """
         width = hidden_width(self.n_components, moment.n_features)
         strength = strength_of(self.dropout)

@@ -117,12 +117,7 @@ class FactorizationState(FittedState):
 def factorised_state(
     X: Array, weights: Array | None, width: int, dropout: float, cv: CrossValidation | None
 ) -> FactorizationState:
-    """Return the fitted state for a matrix X without missing entries, from its singular values.
-
-    `weights` are the frequencies of the rows or None, `width` is the number of columns of the
-    factors, `dropout` the probability of dropping a column, and `cv` contains the errors on
-    held-out entries by which it was chosen, or is None.
-    """
+    """Return the fitted state for a matrix X without missing entries, from its singular values."""
     strength, rows, ref = strength_of(dropout), as_double(X), reference_array(X)
     roots = None if weights is None else like(namespace(weights).sqrt(weights), rows)
     problem = LinearProblem.from_matrix(rows if roots is None else rows * roots[:, None])
@@ -150,8 +145,8 @@ def _returned(
     """Return a solution with its factors rounded to the dtype of `ref`, and the loss of these.
 
     `rows` is the factorised matrix; `problem` contains it with its rows multiplied by `roots`, the
-    square roots of their weights, unless these are None. `strength` is the strength of dropout. The
-    rows of the returned factor U are the codes of `rows`.
+    square roots of their weights, unless these are None. The rows of the returned factor U are the
+    codes of `rows`.
     """
     left, right = solution.weights
     right = like(representable(right, ref, "right_"), problem.cross)
@@ -208,9 +203,7 @@ class CompletionState(FittedState):
 
         V, with `width` columns, is rounded to the dtype of `ref`. The rows of U are the codes that
         `transform` computes with this V from the observed entries, for the strength λ of dropout
-        (`strength`). `roots` are square roots of the weights of the rows, by which `found` has been
-        multiplied, and `entries` are the observed entries without these weights. `settings` are
-        further fields of the state.
+        (`strength`).
         """
         _, V = equalized_factors(found.left, found.values, found.right, width)
         V = np.asarray(host(representable(V, ref, "right_")), dtype=float)
@@ -266,11 +259,7 @@ class CompletionState(FittedState):
         return completion_certificate(title, self.figures, self.tolerance)
 
     def measured(self, X: Any, attributes: Mapping[str, Any], weights: Any) -> CompletionFigures:
-        """Return the values that the certificate needs, measured from attributes and a matrix X.
-
-        `attributes` are the fitted attributes by name, and `weights` the frequencies of the rows or
-        None.
-        """
+        """Return the values that the certificate needs, measured from attributes and a matrix X."""
         factors = weights_of(attributes)
         return measure_completion(
             X,
@@ -288,8 +277,7 @@ def reported_attributes(attributes: Mapping[str, Any], state: Any) -> ReportedAt
     """Return the fitted attributes that the certificate checks, such as ``objective_``.
 
     The certificate computes them again from the fitted factors and the matrix X that was given to
-    `fit`, and compares. `attributes` are the fitted attributes by name, and `state` is the fitted
-    state of the estimator.
+    `fit`, and compares.
     """
     ref, dropout = state.ref, dropout_of(state.strength)
     return ReportedAttributes(
@@ -486,13 +474,7 @@ class DropoutFactorization(
         cv: CrossValidation | None,
         ref: Array,
     ) -> CompletionState:
-        """Return the fitted state for a matrix with missing entries.
-
-        `rows` is the matrix, `observed` are its observed entries, and `roots` are the square roots
-        of the weights of its rows. `width` is the number of columns of the factors and `dropout`
-        the probability of dropping one. `cv` contains the errors on held-out entries by which it
-        was chosen, or is None, and `ref` has the dtype and device of the matrix.
-        """
+        """Return the fitted state for a matrix with missing entries."""
         strength = strength_of(dropout)
         if not observed.count:
             raise ValueError("X has no observed entry: all entries are missing.")
@@ -717,10 +699,7 @@ def _check_shape(rows: Any, attributes: Mapping[str, Any]) -> None:
 
 
 def _difference(now: Mapping[str, Any], fitted: Mapping[str, Any]) -> float:
-    """Return the largest relative difference between two sets of fitted attributes.
-
-    `now` are the present attributes by name, and `fitted` those at the end of `fit`.
-    """
+    """Return the largest relative difference between two sets of fitted attributes."""
     differences = [0.0]
     for name, expected in fitted.items():
         if same_values(now[name], expected):

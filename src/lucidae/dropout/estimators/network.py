@@ -68,8 +68,7 @@ class UnrepresentableError(ValueError, AttributeError):
 def representable(values: Array, ref: Array, name: str, *, factor: bool = True) -> Array:
     """Return the fitted array `values` in the dtype of `ref`; an overflow or underflow is an error.
 
-    Underflow is an error only for an array by which rows are multiplied (`factor`). `name` is the
-    attribute's name in the message.
+    Underflow is an error only for an array by which rows are multiplied (`factor`).
     """
     limits, size = namespace(ref).finfo(ref.dtype), largest(values)
     vanishes = factor and 0.0 < size < float(limits.smallest_normal)
@@ -124,7 +123,7 @@ def beside_rows(fitted: Array, X: Any) -> Array:
 def finite_output(values: Array, name: str) -> Array:
     """Return the output `values` of an estimator; an entry that is not finite is an error.
 
-    The inputs are finite, so that this means an overflow. `name` says what the values are.
+    The inputs are finite, so that this means an overflow.
     """
     if not bool(namespace(values).all(namespace(values).isfinite(values))):
         raise ValueError(
@@ -212,10 +211,7 @@ class SgdSettings:
         )
 
     def bars(self, description: str) -> tuple[Callable[..., Any], ...]:
-        """Return callbacks that show the progress of a loop, or an empty tuple.
-
-        `description` is the text in front of the progress bar; `verbose` decides.
-        """
+        """Return callbacks that show the progress of a loop, or an empty tuple."""
         return progress_bars(description, self.verbose)
 
 
@@ -245,10 +241,7 @@ def _whitened_start(
 
 
 def hidden_width(n_components: Any, default: int, others: str = " or None") -> int:
-    """Return the number of hidden units, which is `default` if `n_components` is None.
-
-    `others` is added to the error message and says what the caller accepts besides integers.
-    """
+    """Return the number of hidden units, which is `default` if `n_components` is None."""
     if n_components is None:
         return default
     return check_width(n_components, "n_components", default, others=others)
@@ -304,11 +297,7 @@ class NetworkState(FittedState):
         return ATTRIBUTES_CLAIM
 
     def judge(self, figures: DropoutFigures, tolerance: float) -> tuple[Claim, ...]:
-        """Return the claims about the weights that follow from the values measured on the data.
-
-        `figures` are the measured values, and `tolerance` the largest accepted loss minus its
-        minimum, divided by the part of the mean squared output that least squares explains.
-        """
+        """Return the claims about the weights that follow from the values measured on the data."""
         return claims(figures, tolerance)
 
     def chosen(self) -> dict[str, Any]:
@@ -325,9 +314,7 @@ class NetworkState(FittedState):
     def train(self, X: Any, Y: Any, sample_weight: Array | None, settings: SgdSettings) -> None:
         """Train the network by SGD as in Mianjy et al. 2018, Algorithm 1.
 
-        X are the inputs, Y the outputs and `sample_weight` the frequencies of the training rows.
-        The inputs are whitened: transformed so that their second moment is the identity. The result
-        is stored in the field `trained`.
+        The inputs are whitened: transformed so that their second moment is the identity.
         """
         problem, strength, width = self.problem, self.strength, self.width
         white = whiten(problem)
@@ -432,9 +419,7 @@ class NetworkState(FittedState):
     ) -> Certificate:
         """Return the certificate of given attributes, judged on other data than the training rows.
 
-        `problem` contains the second moments of inputs and outputs of these data, without a ridge
-        penalty, and `moment` is the moment of their rows. `rows` is the loss measured on the rows
-        and its rounding error, or None; see `measured_on`.
+        `rows` is the loss measured on the rows and its rounding error, or None; see `measured_on`.
         """
         return certificate_of(
             problem,
@@ -470,11 +455,7 @@ class NetworkState(FittedState):
         )
 
     def reported(self, attributes: Mapping[str, Any], moment: Any) -> ReportedAttributes:
-        """Return the attributes that the certificate compares with data whose moment is given.
-
-        `attributes` are the fitted attributes by name, and `moment` is the second moment of the
-        rows, or their mean.
-        """
+        """Return the attributes that the certificate compares with data whose moment is given."""
         del moment  # the means are compared by the estimators that have them
         return ReportedAttributes(
             attributes["objective_"],
@@ -538,8 +519,7 @@ class NetworkMixin(CertifiedMixin):
     def _certificate_on_blocks(self, found: BlockProblem) -> Certificate:
         """Return the certificate on data that were read in blocks.
 
-        `found` contains their second moments. The loss is not measured on the rows themselves,
-        because there are too many of them.
+        The loss is not measured on the rows themselves, because there are too many of them.
         """
         problem, moment = found
         attributes = self._attributes_now()
@@ -569,10 +549,7 @@ class NetworkMixin(CertifiedMixin):
 
 
 def _changed_claim(state: NetworkState, why: str) -> Claim:
-    """Return the failed claim about attributes that were changed after the fit.
-
-    `state` is the fitted state, and `why` the sentence that the claim gives as advice.
-    """
+    """Return the failed claim about attributes that were changed after the fit."""
     return Claim(*state.attributes_claim, math.inf, ATTRIBUTES, False, why)
 
 
@@ -639,12 +616,7 @@ class _BatchesMixin:
     def _fit_blocks(
         self, batches: Any, y: Any, sample_weight: Any, start: Any, **kind: Any
     ) -> Self:
-        """Fit to rows that are loaded if they fit into one block, else to their second moment.
-
-        `batches`, `y` and `sample_weight` are the arguments of `fit_batches`, `start` is the moment
-        of rows that were read before, or None, and `kind` are keyword arguments of
-        `lucidae.data.kinds.aligned_blocks`.
-        """
+        """Fit to rows that are loaded if they fit into one block, else to their second moment."""
         settings = SgdSettings.of(self)  # refuses wrong settings, which this solver does not use
         check_start(start)
         data = aligned_blocks(batches, y, sample_weight, **kind)

@@ -134,8 +134,7 @@ class RegressionState(NetworkState):
         """Return a problem with ridge penalty, and with the size of its inputs' rounding errors.
 
         Inputs of data type float32 have larger rounding errors than the computation, which is done
-        in float64 (see `lucidae.dropout.whitening.resolved`). `moment` is the second moment of the
-        rows.
+        in float64 (see `lucidae.dropout.whitening.resolved`).
         """
         problem = ridged(problem, self.alpha / moment.weight)
         return resolved(problem, moment, machine_epsilon(self.ref), centered=self.centered)
@@ -150,8 +149,8 @@ class RegressionState(NetworkState):
     ) -> Certificate:
         """Return the certificate of given attributes, judged on other data than the training rows.
 
-        The arguments are those of `NetworkState.certificate_on`. Directions of the inputs that the
-        dtype of the training rows does not resolve count as constant, as in the fit.
+        Directions of the inputs that the dtype of the training rows does not resolve count as
+        constant, as in the fit.
         """
         problem = self._resolved(problem, moment)
         return super().certificate_on(problem, moment, title, attributes, rows)
@@ -171,11 +170,7 @@ class RegressionState(NetworkState):
         return super().attributes_claim if self.shrink else REDUCED_RANK_ATTRIBUTES
 
     def judge(self, figures: DropoutFigures, tolerance: float) -> tuple[Claim, ...]:
-        """Return the claims about the weights that follow from the values measured on the data.
-
-        `figures` are the measured values, and `tolerance` the largest accepted loss minus its
-        minimum, divided by the part of the mean squared target that least squares explains.
-        """
+        """Return the claims about the weights that follow from the values measured on the data."""
         if self.shrink:
             return ridge_claims(super().judge(figures, tolerance), self.alpha)
         return ridge_claims(reduced_rank_claims(figures, tolerance), self.alpha)
@@ -204,11 +199,7 @@ class RegressionState(NetworkState):
         return settings | {"cv_": self.cv, "cv_results_": results}
 
     def reported(self, attributes: Mapping[str, Any], moment: Any) -> ReportedAttributes:
-        """Return the attributes that the certificate compares with data whose moment is given.
-
-        `attributes` are the fitted attributes by name, and `moment` is the second moment of the
-        rows [x | y] of inputs and targets, or their mean.
-        """
+        """Return the attributes that the certificate compares with data whose moment is given."""
         found = super().reported(attributes, moment)
         coef, bias = self.function(attributes["coef_"], attributes["intercept_"])
         means = [host(part) for part in (moment.center, moment.offset)]
@@ -303,10 +294,7 @@ class RegressionState(NetworkState):
 
 
 def _spread(moment: SecondMoment | RowMean) -> np.ndarray[Any, Any]:
-    """Return the square root of the mean square of every column, about a point near its mean.
-
-    `moment` is the second moment of the rows, or their mean and deviations.
-    """
+    """Return the square root of the mean square of every column, about a point near its mean."""
     if isinstance(moment, RowMean):
         return host(moment.deviations)
     squares = np.clip(np.diag(host(moment.squares)), 0.0, None)
@@ -786,10 +774,7 @@ class DropoutRegressor(
         return hidden_width(self.n_components, most, others)
 
     def _fixed_network(self, moment: Any) -> NetworkChoice:
-        """Return the settings of a network whose dropout rate and width are given by the user.
-
-        `moment` is the second moment of the rows of inputs and targets, or their mean.
-        """
+        """Return the settings of a network whose dropout rate and width are given by the user."""
         dropout = checked_dropout(self.dropout, ", 'cv' or 'cv_1se'") if self.shrink else 0.0
         n_features = self.n_features_in_
         return NetworkChoice(
@@ -832,11 +817,7 @@ class DropoutRegressor(
         return self._chosen_network(total, found, width)
 
     def _chosen_network(self, moment: Any, found: CrossValidation, width: int) -> NetworkChoice:
-        """Return the network's dropout rate and width, chosen by the errors on held-out rows.
-
-        `found` contains these errors, `width` is the largest number of hidden units, and `moment`
-        the second moment of the rows, or their mean, which is passed on.
-        """
+        """Return the network's dropout rate and width, chosen by the errors on held-out rows."""
         selected = SELECTIONS[str(self._cross_validated)](found)
         if self.shrink:
             return NetworkChoice(moment, selected, width, found)
