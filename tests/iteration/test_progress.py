@@ -358,3 +358,25 @@ def test_ctrl_c_on_a_real_terminal_erases_all_lines():
     screen = Terminal()
     screen.write(shown.decode().replace("\r\n", "\n"))
     assert screen.screen == ""
+
+
+def show_steps(description):
+    """Show three steps by a new bar."""
+    bar = ProgressBar(description, delay=0.0)
+    for n in range(3):
+        bar(Progress(n, 10, 1.0, 0.1, None))
+
+
+def test_a_bar_that_cannot_be_drawn_leaves_others_free(monkeypatch):
+    class Broken(io.StringIO):
+        def write(self, text):
+            raise OSError("the disk is full")
+
+    monkeypatch.setattr("sys.stderr", Broken())
+    with pytest.raises(OSError, match="full"):
+        show_steps("fitting")
+    monkeypatch.setattr("sys.stderr", io.StringIO())
+    other = threading.Thread(target=show_steps, args=("solving",), daemon=True)
+    other.start()
+    other.join(10.0)
+    assert not other.is_alive()

@@ -72,7 +72,7 @@ def test_the_workers_of_a_dask_cluster_measure_the_cells(toy, tmp_path):
     run(cells, stores[0], jobs=1)
     with (
         distributed.LocalCluster(
-            n_workers=2, threads_per_worker=1, processes=False, dashboard_address=None
+            n_workers=2, threads_per_worker=1, processes=False, dashboard_address=":0"
         ) as cluster,
         distributed.Client(cluster) as client,
         joblib.parallel_config("dask"),

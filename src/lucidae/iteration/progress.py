@@ -138,6 +138,17 @@ def _bar_class(in_notebook: bool) -> Any:
             self.total = None
             super().close()
 
+        # tqdm's own two methods do not release the lock if drawing is interrupted by an exception.
+        def refresh(self, nolock: bool = False, lock_args: Any = None) -> Any:  # noqa: ARG002
+            """Draw the bar again."""
+            with nullcontext() if nolock else _LOCK:
+                return super().refresh(nolock=True)
+
+        def clear(self, nolock: bool = False) -> None:
+            """Erase the bar."""
+            with nullcontext() if nolock else _LOCK:
+                super().clear(nolock=True)
+
         def display(self, msg: str | None = None, *arguments: Any, **named: Any) -> Any:
             """Draw the bar; in a log, print it as a line of its own."""
             if _on_screen():
