@@ -1,1 +1,1 @@
-"""Reading and writing of files: saved models, tables and atomic writes."""
+"""Files that are written atomically and read with bounds."""
