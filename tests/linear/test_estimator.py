@@ -18,7 +18,6 @@ from lucidae.linear import METHODS
 from lucidae.metrics import subspace_distance
 
 RULES = ("rag", "gha", "brockett")
-ALIGNED = [name for name in METHODS if name not in ("plain", "uniform_l2")]
 
 
 @pytest.fixture(scope="module")

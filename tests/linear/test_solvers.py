@@ -13,6 +13,7 @@ from sklearn.decomposition import PCA
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.preprocessing import scale
 
+from linear.brute_force import ALIGNED
 from linear.problems import centred_rows, covariance_from, spectrum_from
 from lucidae import LinearAutoencoder
 from lucidae.linear import METHODS, MethodSettings, best_penalties, geometric_prior, make_method
@@ -45,7 +46,7 @@ def trained(k, method, solver="gradient", rows=X, **settings):
         for optimizer in ("nesterov", "heavy_ball", "gradient_descent", "adam")
         if not (optimizer == "adam" and method in RULES)
         and not (optimizer == "gradient_descent" and method == "linear_vae")  # 1e5 steps
-        and method not in ("plain", "uniform_l2")  # which find the subspace alone
+        and method in ALIGNED
     ],
 )
 def test_descent_ends_at_the_closed_form(method, optimizer):
