@@ -115,8 +115,11 @@ TESTED = {
 
 
 def test(arguments):
-    """Run the tests with one process per core and one BLAS thread per process."""
-    return run("pytest", "-n", str(cores()), "-m", "not slow", *arguments, **TESTED)
+    """Run the tests with one BLAS thread per process.
+
+    One process more than there are cores uses the time in which tests wait for other processes.
+    """
+    return run("pytest", "-n", str(cores() + 1), "-m", "not slow", *arguments, **TESTED)
 
 
 def fuzz(arguments):
