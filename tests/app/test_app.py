@@ -4,6 +4,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -247,18 +248,16 @@ def test_interruptions_during_the_import_print_no_traceback(name, times):
 def test_a_claim_has_the_same_mark_in_the_table_and_in_the_summary():
     from rich.console import Console
 
-    from lucidae.certificate import Certificate, at_most, does_not_apply, undecided
     from lucidae_app.console import certificate_table
 
-    certificate = Certificate(
-        "a fit",
-        (
-            at_most("first", "a statement", "a theorem", 0.0, 1.0),
-            at_most("second", "a statement", "a theorem", 2.0, 1.0),
-            undecided("third", "a statement", "a theorem", "It is not known.", 1.0, 1.0),
-            does_not_apply("fourth", "a statement", "a theorem", "No."),
-        ),
-    )
+    certificate = lucidae.LinearAutoencoder(1).fit(np.eye(3)[:, :2]).certificate_
+    verdicts = {"first": (True, False), "second": (False, False), "third": (None, True)}
+    verdicts["fourth"] = (None, False)
+    claims = [
+        replace(certificate.claims[0], name=name, holds=holds, undecided=undecided)
+        for name, (holds, undecided) in verdicts.items()
+    ]
+    certificate = replace(certificate, claims=tuple(claims))
     console = Console(width=120)
     with console.capture() as captured:
         console.print(certificate_table(certificate))

@@ -15,7 +15,6 @@ from extras import require
 require("typer")
 require("rich")
 require("pandas")
-from lucidae.data.files import read_table
 from lucidae_app.files import Sheet, write_sheet
 
 COLUMNS = ("a", "b", "c", "d", "e", "f")
@@ -63,6 +62,17 @@ def test_a_file_is_fitted_as_the_estimator_fits_it(run, samples, name):
     assert (len(names[0]) > 0) == name.startswith("rows")
 
 
+def numbers_of(path):
+    """Return the columns of numbers of a file that a command wrote, as a data frame."""
+    pandas, path = require("pandas"), Path(path)
+    if path.suffix == ".npz":
+        with np.load(path) as arrays:
+            return pandas.DataFrame(arrays["X"], columns=arrays["columns"])
+    if path.suffix == ".parquet":
+        return pandas.read_parquet(path)
+    return pandas.read_csv(path, float_precision="round_trip").select_dtypes("number")
+
+
 def rows_of(path):
     with Path(path).open(newline="") as stream:
         return list(csv.reader(stream))
@@ -78,7 +88,7 @@ def test_linear_codes_and_model_are_those_of_the_estimator(run, folder, samples)
     assert "\x1b" not in out  # no colours where there is no terminal
     model = lucidae.load("X-linear-model.npz")
     assert np.array_equal(model.transform(X), expected.transform(X))
-    assert np.array_equal(read_table("X-linear-codes.npz").values, expected.transform(X))
+    assert np.array_equal(numbers_of("X-linear-codes.npz").values, expected.transform(X))
     assert sorted(path.name for path in folder.glob("X-*")) == [
         "X-linear-codes.npz",
         "X-linear-model.npz",
@@ -116,7 +126,7 @@ def test_share_of_variance_method_and_whitening_reach_the_estimator(run, samples
     model = lucidae.load("X-linear-model.npz")
     assert (model.n_components, model.method, model.whiten) == (0.9, "linear_vae", True)
     assert model.n_components_ < 6
-    assert np.allclose(read_table("X-linear-codes.npz").values.std(axis=0, ddof=1), 1)
+    assert np.allclose(numbers_of("X-linear-codes.npz").values.std(axis=0, ddof=1), 1)
 
 
 def test_columns_of_words_are_named_and_left_out(run):
@@ -134,7 +144,7 @@ def test_dropout_without_a_target_is_an_autoencoder(run, samples):
     assert run("fit", "dropout", "X.npy", "--components", 4, "--dropout", 0.2)[0] == 0
     expected = lucidae.DropoutAutoencoder(4, dropout=0.2).fit(X)
     assert isinstance(lucidae.load("X-dropout-model.npz"), lucidae.DropoutAutoencoder)
-    assert np.allclose(read_table("X-dropout-codes.npz").values, expected.transform(X))
+    assert np.allclose(numbers_of("X-dropout-codes.npz").values, expected.transform(X))
 
 
 @pytest.mark.parametrize(
@@ -166,10 +176,10 @@ def test_dropout_with_targets_is_a_regression(run, samples):
     arguments = ("--target", "u", "--target", "v", "--dropout", "cv")
     assert run("fit", "dropout", "rows.csv", *arguments)[0] == 0
     expected = lucidae.DropoutRegressor(dropout="cv", random_state=0).fit(X, Y)
-    predictions = read_table("rows-dropout-predictions.csv")
-    assert predictions.columns == ("u", "v")
+    predictions = numbers_of("rows-dropout-predictions.csv")
+    assert list(predictions) == ["u", "v"]
     assert np.allclose(predictions.values, expected.predict(X))
-    coefficients = read_table("rows-dropout-coefficients.csv")
+    coefficients = numbers_of("rows-dropout-coefficients.csv")
     assert np.allclose(coefficients.values, expected.coef_.T)
     assert [row[0] for row in rows_of("rows-dropout-coefficients.csv")] == ["feature", *COLUMNS]
 
@@ -183,10 +193,10 @@ def test_sparse_finds_the_columns_that_explain_the_target(run, samples):
     header, *rows = rows_of("rows-sparse-coefficients.csv")
     assert header == ["feature", "in support", "relevance", "u", "v"]
     assert [row[0] for row in rows if float(row[1])] == ["b", "e"]
-    table = read_table("rows-sparse-coefficients.csv").values
+    table = numbers_of("rows-sparse-coefficients.csv").values
     assert np.array_equal(table[:, 1], expected.relevance_)
     assert np.array_equal(table[:, 2:], expected.coef_.T)
-    predictions = read_table("rows-sparse-predictions.csv").values
+    predictions = numbers_of("rows-sparse-predictions.csv").values
     assert np.array_equal(predictions, expected.predict(X))
     named = require("pandas").DataFrame(X, columns=COLUMNS)
     assert np.array_equal(lucidae.load("rows-sparse-model.npz").predict(named), predictions)
@@ -199,7 +209,7 @@ def test_target_from_a_second_file(run, samples, file, outputs):
     assert run("fit", "sparse", "X.npy", "--target", file, *settings)[0] == 0
     model = lucidae.load("X-sparse-model.npz")
     assert (model.noise_variance, model.posterior) == (0.01, "diagonal")
-    predictions = read_table("X-sparse-predictions.npz").values
+    predictions = numbers_of("X-sparse-predictions.npz").values
     assert predictions.shape == (40, outputs)
     assert np.abs(predictions - Y[:, :outputs]).max() < 1
     assert model.predict(X).shape == ((40,) if outputs == 1 else (40, 2))
@@ -230,7 +240,7 @@ def test_column_that_looks_like_a_file_is_a_column(run, folder):
     text = (folder / "rows.csv").read_text().replace(",u,v", ",u.csv,v")
     (folder / "rows.csv").write_text(text)
     assert run("fit", "sparse", "rows.csv", "--target", "u.csv")[0] == 0
-    assert read_table("rows-sparse-predictions.csv").columns == ("u.csv",)
+    assert list(numbers_of("rows-sparse-predictions.csv")) == ["u.csv"]
 
 
 @pytest.mark.parametrize("out", ["new/", "."])
@@ -383,9 +393,8 @@ def test_what_is_written_is_read_back_exactly(tmp_path, kind):
         require("pyarrow")
     values = np.random.default_rng(0).standard_normal((5, 3)) * [1e-300, 1, 1e300]
     path = write_sheet(tmp_path / "a.b", Sheet(values, ('o"ne', "t,wo", "three")), kind)
-    table = read_table(path)
-    assert np.array_equal(table.values, values)
-    assert kind == ".npy" or table.columns == ('o"ne', "t,wo", "three")
+    assert np.array_equal(numbers_of(path), values)
+    assert list(numbers_of(path)) == ['o"ne', "t,wo", "three"]
 
 
 def test_header_columns_and_decimal_reach_the_reader(run, folder):
@@ -401,7 +410,7 @@ def test_header_columns_and_decimal_reach_the_reader(run, folder):
     assert run("fit", "linear", "a.csv", "--columns", "2020,3")[0] == 0
     assert lucidae.load("a-linear-model.npz").n_features_in_ == 2
     assert run("fit", "dropout", "a.csv", "--columns", "2020", "--target", "3")[0] == 0
-    assert read_table("a-dropout-predictions.csv").columns == ("x",)
+    assert list(numbers_of("a-dropout-predictions.csv")) == ["x"]
     (folder / "a.csv").write_text(text.replace("x", "7"))
     code, _, err = run("fit", "linear", "a.csv", "--no-header", "--decimal", ".")
     assert (code, err.count("\n")) == (0, 1)

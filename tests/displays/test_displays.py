@@ -5,7 +5,6 @@ from sklearn.linear_model import MultiTaskLasso
 
 import extras
 import lucidae
-from lucidae.iteration import History
 
 extras.require("matplotlib")
 
@@ -72,7 +71,7 @@ def test_a_closed_form_has_no_history_and_says_so(digits):
     with pytest.raises(ValueError, match="computed in closed form, without"):
         HistoryDisplay.from_estimator(fitted)
     with pytest.raises(ValueError, match="empty"):
-        HistoryDisplay(History(np.array([], dtype=int), {}))
+        HistoryDisplay(fitted.history_)
 
 
 def test_components_as_images_keep_every_pixel(linear):

@@ -289,11 +289,13 @@ def test_an_iteration_on_a_system_without_threads_has_no_time(tty, at_once, monk
 
 
 SCRIPT = """
-    import json, sys, threading, time
+    import json, signal, threading, time
     import numpy as np
     from lucidae import LinearAutoencoder
     from lucidae.iteration import progress
     progress.DELAY, progress.TICK = 0.05, 0.05
+    # Shells start background jobs without Ctrl-C, and processes inherit it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
     def batches():
         for _ in range(400):

@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass
 
-from lucidae.arrays import namespace, squared_norm
+from array_api_compat import array_namespace
+
 from lucidae.linear import (
     Objective,
     Reconstruction,
@@ -28,7 +29,7 @@ class Denoising(Objective):
 
     def value(self, weights, covariance):
         """Return L + ν‖W₂W₁‖²."""
-        shrunk = squared_norm(weights.atoms.mT @ weights.encoder)
+        shrunk = ((weights.atoms.mT @ weights.encoder) ** 2).sum()
         return Reconstruction().value(weights, covariance) + self.noise * shrunk
 
     def gradient(self, weights, covariance):
@@ -44,14 +45,14 @@ class Denoising(Objective):
     def minimizer(self, spectrum, k):
         """Return the balanced minimizer W₂ = U(S²/(S² + νI))^½ = W₁ᵀ."""
         values = spectrum.values[:k]
-        length = namespace(values).sqrt(values / (values + self.noise))
+        length = array_namespace(values).sqrt(values / (values + self.noise))
         rows = length[:, None] * spectrum.vectors[:, :k].mT
         return UntiedWeights(rows, rows)
 
     def minimum(self, spectrum, k):
         """Return tr Σ − Σᵢ σᵢ⁴/(σᵢ² + ν)."""
         values = spectrum.values[:k]
-        return spectrum.trace - float(namespace(values).sum(values**2 / (values + self.noise)))
+        return spectrum.trace - float(sum(values**2 / (values + self.noise)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ import pytest
 from numpy.testing import assert_allclose
 
 import extras
-from lucidae.dropout.landscape import scalar_surface
+from lucidae.dropout import scalar_surface
 from lucidae_papers.declaration import Curve, Measured, Results
 from lucidae_papers.engine import experiment
 from lucidae_papers.verdicts import Outcome

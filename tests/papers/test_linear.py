@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import extras
-from lucidae.linear.penalties import paper_penalties, rotation_bound
+from lucidae.linear import paper_penalties
 from lucidae_papers.engine import experiment
 from lucidae_papers.linear import counts
 from lucidae_papers.linear import penalties as module
@@ -135,10 +135,7 @@ def test_the_claims_on_penalties_hold(conditioned):
 def test_the_search_agrees_with_the_walk(seed):
     rng = np.random.default_rng(seed)
     values = np.sort(rng.uniform(1.0, 20.0, size=8))[::-1]
-    searched, walked = search_eq16(values), paper_penalties(values)
-    np.testing.assert_allclose(
-        rotation_bound(values, searched), rotation_bound(values, walked), rtol=1e-6
-    )
+    np.testing.assert_allclose(search_eq16(values), paper_penalties(values), 1e-5, 1e-12)
 
 
 def test_penalties_that_do_not_minimise_eq_16_fail(conditioned):

@@ -34,7 +34,6 @@ from lucidae.sparsity import (
     row_noise,
     whitening,
 )
-from lucidae.sparsity.fitted import SparseState
 from mutants import mutants
 from sparsity.broken_fits import lines_of, outcome, sampled, surveyed
 from sparsity.general_model import Model
@@ -296,11 +295,12 @@ OWN = {
     ("part", "name"), [(part, name) for part, names in OWN.items() for name in names]
 )
 def test_a_dropped_factor_in_any_attribute_is_caught(monkeypatch, name, part, factor):
-    healthy = SparseState.add_noise
+    state = type(fitted(name)._state)
+    healthy = state.add_noise
 
     def with_factor(self, *given):
         healthy(self, *given)
         self.results[part] = self.results[part] * factor
 
-    monkeypatch.setattr(SparseState, "add_noise", with_factor)
+    monkeypatch.setattr(state, "add_noise", with_factor)
     assert fitted(name).certificate_.holds is False

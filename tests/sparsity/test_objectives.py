@@ -24,7 +24,7 @@ from lucidae.sparsity.penalties import (
     ridge_relevance,
 )
 from lucidae.sparsity.problem import Problem, normalise
-from lucidae.sparsity.state import evaluate
+from lucidae.sparsity.state import evaluate, evaluate_fit, flat_start
 from lucidae.sparsity.support import (
     covariance_threshold,
     evidence_ratios,
@@ -503,3 +503,14 @@ def test_a_number_of_columns_per_group():
     for wrong in (0, -2, 4):
         with pytest.raises(ValueError, match=f"groups={wrong} was given for 6 columns"):
             Groups.of(wrong, 6)
+
+
+@pytest.mark.parametrize("noise", [1e-8, 1e-2])
+def test_a_state_without_curvatures_has_everything_else(noise):
+    p = make_sparse_regression(20, 40, 4, 8, 3, row_scaling="jeffreys", random_state=0)
+    problem, _ = normalise(p.dictionary, p.responses)
+    problem = problem._replace(noise=noise * problem.noise)
+    light, whole = (look(problem, flat_start(problem)) for look in (evaluate_fit, evaluate))
+    assert np.isnan(light.curvature).all()
+    for name in ("alignment", "fit", "log_determinant", "residual", "relevance"):
+        assert_allclose(getattr(light, name), getattr(whole, name), rtol=1e-7, err_msg=name)
