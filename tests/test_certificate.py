@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from extras import require
 from html_reader import Reader
-from lucidae.certificate import (
+from lucidae.certificates.claims import (
     Certificate,
     Claim,
     at_least,

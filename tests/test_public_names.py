@@ -18,9 +18,8 @@ NAMES = {
         SecondMoment SparseVAE __version__ certify datasets displays equalize
         equalize_pair load metrics save
     """,
-    "lucidae.certificate": """
-        Certificate Claim at_least at_most certifies certify check_settings
-        does_not_apply reported undecided
+    "lucidae.certificates": """
+        Certificate Claim at_least at_most does_not_apply reported undecided
     """,
     "lucidae.datasets": """
         data_home fetch_mnist load_digits load_mnist make_array_snapshots

@@ -7,7 +7,7 @@ from lucidae._version import __version__
 
 if TYPE_CHECKING:
     from lucidae import datasets, displays, metrics
-    from lucidae.certificate import certify
+    from lucidae.certificates.certify import certify
     from lucidae.dropout import DropoutAutoencoder, DropoutFactorization, DropoutRegressor
     from lucidae.dropout.equalize import equalize, equalize_pair
     from lucidae.linear.estimator import LinearAutoencoder
@@ -40,7 +40,7 @@ _HOMES = {
     "LinearAutoencoder": "lucidae.linear",
     "SecondMoment": "lucidae.data.passes",  # which reads data that are not in memory
     "SparseVAE": "lucidae.sparsity",
-    "certify": "lucidae.certificate",
+    "certify": "lucidae.certificates.certify",
     "equalize": "lucidae.dropout",
     "equalize_pair": "lucidae.dropout",
     "load": "lucidae.models",
@@ -51,7 +51,7 @@ _HOMES = {
 _MODULES = {
     "arrays",
     "base",
-    "certificate",
+    "certificates",
     "data",
     "datasets",
     "displays",

@@ -14,7 +14,7 @@ import scipy.sparse
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from lucidae.arrays import Array, is_array, is_numpy, to_numpy, zeros_like_shape
-from lucidae.certificate import Certificate, undecided
+from lucidae.certificates.claims import Certificate, undecided
 from lucidae.iteration.progress import TIMED_FEATURES, elapsed
 from lucidae.validation import (
     check_kind,

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 import lucidae
-from lucidae.certificate import Certificate
+from lucidae.certificates.claims import Certificate
 from lucidae.dropout.claims import claims
 from lucidae.dropout.figures import EPSILON, DropoutFigures
 from lucidae.dropout.theory import dropout_of

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from lucidae.arrays import is_array, to_numpy
-from lucidae.certificate import Certificate, Claim
+from lucidae.certificates.claims import Certificate, Claim
 from lucidae.iteration import History, Status
 
 __all__ = [

@@ -23,7 +23,7 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
-from lucidae.certificate import Certificate, Claim
+from lucidae.certificates.claims import Certificate, Claim
 from lucidae.iteration.progress import silenced
 
 __all__ = [

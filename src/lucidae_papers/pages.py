@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 
-from lucidae.certificate import Claim
+from lucidae.certificates.claims import Claim
 from lucidae.io.atomic import atomic_path
 from lucidae_app.report.page import Block, Card, Chapter, Facts, Grid, Note, Plot, Prose, fill_page
 from lucidae_app.report.style import LIGHT

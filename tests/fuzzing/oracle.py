@@ -30,7 +30,7 @@ from sklearn.exceptions import NotFittedError
 from sklearn.utils._param_validation import InvalidParameterError
 from sklearn.utils.validation import check_is_fitted
 
-from lucidae.certificate import Certificate
+from lucidae.certificates.claims import Certificate
 from lucidae.dropout.estimators.network import UnrepresentableError
 
 PATIENCE = 120

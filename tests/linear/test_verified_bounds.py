@@ -12,9 +12,10 @@ from numpy.testing import assert_allclose
 
 from known_spectra import rows_with
 from linear.problems import centred_rows, orthogonal
-from lucidae import SecondMoment, eigenvalue_bounds
+from lucidae import SecondMoment
+from lucidae.certificates import complement as krylov_bounds
+from lucidae.certificates.complement import STARTS, Complement, eigenvalue_bound, start_share
 from lucidae.data.kinds import aligned_blocks
-from lucidae.eigenvalue_bounds import STARTS, Complement, eigenvalue_bound, start_share
 from lucidae.linear import verified_data, verified_rows
 from lucidae.linear.certificate import claims, measure
 from lucidae.linear.methods import Options
@@ -89,7 +90,7 @@ def test_the_bound_is_the_last_crossing_of_the_norm():
 @pytest.mark.parametrize("starts", [1, 3, 16])
 def test_the_bound_fails_as_rarely_as_stated(monkeypatch, kind, starts):
     """With a failure probability of 0.3, at most that share of starts gives a wrong bound."""
-    monkeypatch.setattr(eigenvalue_bounds, "FAILURE", 0.3)
+    monkeypatch.setattr(krylov_bounds, "FAILURE", 0.3)
     values, trials, wrong = SPECTRA[kind](60), 150, 0
     rng = np.random.default_rng(0)
     for _ in range(trials):

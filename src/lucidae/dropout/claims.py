@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 
 from lucidae.arrays import is_array, like, to_numpy
-from lucidae.certificate import (
+from lucidae.certificates.certify import certifies
+from lucidae.certificates.claims import (
     Certificate,
     Claim,
     at_least,
     at_most,
-    certifies,
     does_not_apply,
     reported,
     undecided,

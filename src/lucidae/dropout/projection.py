@@ -16,7 +16,7 @@ that were found with the eigenvalues Θ, and R = GS − SΘ. If no eigenvalue of
 of S exceeds β, the i-th largest eigenvalue of G exceeds the i-th largest of Θ and β, β, … by at
 most ‖R‖ (Weyl). β does not rely on S being complete. It comes
 
-* from the bound of `lucidae.eigenvalue_bounds` from a block Krylov space with random starts, which
+* from the bound of `certificates.complement` from a block Krylov space with random starts, which
   is wrong with a probability of at most 10⁻⁹;
 * or, if the spectrum is too flat for that, from a Cholesky factorisation of βI − PGP, with the
   projection P onto the complement of S: it exists only if all eigenvalues of PGP are below β, up to
@@ -35,9 +35,9 @@ import scipy.sparse
 from scipy.sparse.linalg import ArpackError, LinearOperator, eigsh
 
 from lucidae.arrays import Array, to_numpy
+from lucidae.certificates.complement import STARTS, STEPS, Complement, digest_of, drawn_after
 from lucidae.dropout.figures import EPSILON
 from lucidae.dropout.problem import LinearProblem, Weights
-from lucidae.eigenvalue_bounds import STARTS, STEPS, Complement, digest_of, drawn_after
 
 Matrix = np.ndarray[Any, Any]
 

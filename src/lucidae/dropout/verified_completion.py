@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy.sparse
 
-from lucidae.certificate import Certificate, Claim, at_most, reported, undecided
+from lucidae.certificates.claims import Certificate, Claim, at_most, reported, undecided
+from lucidae.certificates.complement import digest_of
 from lucidae.dropout.figures import ATTRIBUTES, EPSILON, ReportedAttributes
 from lucidae.dropout.projection import Gram, complement_bound
-from lucidae.eigenvalue_bounds import digest_of
 
 __all__ = [
     "CompletionFigures",

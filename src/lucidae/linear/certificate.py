@@ -11,13 +11,12 @@ from typing import Any
 import numpy as np
 
 from lucidae.arrays import Array, as_double, like, namespace
-from lucidae.certificate import (
+from lucidae.certificates.certify import certifies, check_settings
+from lucidae.certificates.claims import (
     Certificate,
     Claim,
     at_least,
     at_most,
-    certifies,
-    check_settings,
     does_not_apply,
     reported,
     undecided,

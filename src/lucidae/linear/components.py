@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from lucidae.arrays import as_double, is_array, to_numpy
-from lucidae.certificate import Certificate, Claim, at_most, certifies, does_not_apply
+from lucidae.certificates.certify import certifies
+from lucidae.certificates.claims import Certificate, Claim, at_most, does_not_apply
 from lucidae.linear.attributes import mean_difference
 from lucidae.linear.certificate import check_latents, checked_data, claims
 from lucidae.linear.methods import Options

@@ -21,7 +21,7 @@ from lucidae.base import (
     restored_on_failure,
     validated_rows,
 )
-from lucidae.certificate import Certificate
+from lucidae.certificates.claims import Certificate
 from lucidae.counting import ComponentCount
 from lucidae.data import LazyOutputMixin, blocks, by_blocks, in_memory, loaded
 from lucidae.data.kinds import AlignedBlocks, by_chunks, check_batch

@@ -16,7 +16,7 @@ import numpy as np
 from lucidae.arrays import Array, as_double, like, namespace, to_numpy
 from lucidae.arrays.threads import fork_safe
 from lucidae.base import FittedState, changed_attributes
-from lucidae.certificate import Certificate, undecided
+from lucidae.certificates.claims import Certificate, undecided
 from lucidae.counting import ComponentCount, count_wanted, is_criterion
 from lucidae.iteration import History, Status
 from lucidae.iteration.progress import TIMED_FEATURES, elapsed

@@ -17,9 +17,9 @@ import scipy.linalg
 import scipy.sparse
 
 from lucidae.arrays import as_double, like, to_numpy
+from lucidae.certificates.complement import digest_of
 from lucidae.data.kinds import AlignedBlocks
 from lucidae.data.passes import ColumnLeaf, Passes, ReadInterrupted, fold, rows_differed
-from lucidae.eigenvalue_bounds import digest_of
 from lucidae.linear.verified_data import Data, KnownProducts, data_of
 from lucidae.linear.verified_rows import (
     LARGEST_BOUNDED,

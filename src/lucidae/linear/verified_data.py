@@ -16,7 +16,7 @@ import numpy as np
 import scipy.sparse
 
 from lucidae.arrays import as_double, diagonal, is_numpy, like, to_numpy
-from lucidae.eigenvalue_bounds import digest_of, orthonormal
+from lucidae.certificates.complement import digest_of, orthonormal
 from lucidae.linear.probe import EPS, FEWEST_ROUNDINGS, Estimate, Probe
 from lucidae.linear.verified_gram import FEW_ROWS, FewRows, gram_of
 from lucidae.linear.verified_rows import RowsForValues

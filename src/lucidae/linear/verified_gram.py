@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from lucidae.arrays import as_double
-from lucidae.eigenvalue_bounds import drawn_after, start_share
+from lucidae.certificates.complement import drawn_after, start_share
 from lucidae.linear.probe import EPS, Estimate
 
 __all__ = ["FEW_ROWS", "FewRows", "GramFigures", "gram_of"]

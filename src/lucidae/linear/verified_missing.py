@@ -16,7 +16,7 @@ import numpy as np
 from scipy.sparse.csgraph import connected_components
 
 from lucidae.arrays import as_double, to_numpy
-from lucidae.certificate import (
+from lucidae.certificates.claims import (
     Certificate,
     Claim,
     at_most,

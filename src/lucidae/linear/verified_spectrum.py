@@ -2,7 +2,7 @@
 
 No code is shared with the solvers, so that a mistake in a solver is not repeated in its
 certificate. The eigenvalues come from another LAPACK routine (`syevd`), or are bounded by a Krylov
-space (`eigenvalue_bounds`); the bounds are wrong with a small probability, which is stated.
+space (`certificates.complement`); the bounds are wrong with a small probability, which is stated.
 
 Rounding errors: for a second moment of m features with the largest eigenvalue σ₁² and the machine
 epsilon ε, each eigenvalue is known up to m·ε·σ₁² (Weyl). A principal axis whose eigenvalue differs
@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from lucidae.eigenvalue_bounds import (
+from lucidae.certificates.complement import (
     STARTS,
     STEPS,
     Complement,

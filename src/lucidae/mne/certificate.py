@@ -18,7 +18,14 @@ import numpy as np
 import scipy.linalg
 import scipy.optimize
 
-from lucidae.certificate import Certificate, Claim, at_least, at_most, does_not_apply, undecided
+from lucidae.certificates.claims import (
+    Certificate,
+    Claim,
+    at_least,
+    at_most,
+    does_not_apply,
+    undecided,
+)
 
 __all__ = ["SelectedSources", "selection_claims", "with_noise_covariance", "with_selection"]
 

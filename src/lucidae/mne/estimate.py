@@ -21,7 +21,7 @@ from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 
 from lucidae.arrays.threads import one_thread
-from lucidae.certificate import Certificate
+from lucidae.certificates.claims import Certificate
 from lucidae.mne.certificate import SelectedSources, with_selection
 from lucidae.sparsity.estimator import SparseVAE
 from lucidae.sparsity.group_blocks import group_grams

@@ -11,7 +11,7 @@ import mne
 import numpy as np
 
 from lucidae.cards import card, table
-from lucidae.certificate import Certificate
+from lucidae.certificates.claims import Certificate
 from lucidae.mne.certificate import with_noise_covariance
 from lucidae.mne.estimate import DOUBT, GroupEstimate
 from lucidae.mne.problem import (

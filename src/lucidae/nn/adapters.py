@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from lucidae.certificate import Certificate, at_most, does_not_apply, reported
+from lucidae.certificates.claims import Certificate, at_most, does_not_apply, reported
 from lucidae.dropout.theory import strength_of
 from lucidae.nn.calibration import summed
 from lucidae.nn.layers import Tensor, batches, check_tensor

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from lucidae.cards import card, table
-from lucidae.certificate import Certificate
+from lucidae.certificates.claims import Certificate
 from lucidae.dropout.theory import strength_of
 from lucidae.nn.adapters import adapter, certify_adapter
 from lucidae.nn.attention import LowRankAttention, heads

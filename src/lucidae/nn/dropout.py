@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from lucidae.arrays import scalar
-from lucidae.certificate import Certificate, Claim, at_most
+from lucidae.certificates.claims import Certificate, Claim, at_most
 from lucidae.dropout.claims import certify_weights
 from lucidae.dropout.equalize import equalize_pair
 from lucidae.dropout.theory import strength_of

@@ -10,7 +10,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from lucidae.certificate import Certificate, certify
+from lucidae.certificates.certify import certify
+from lucidae.certificates.claims import Certificate
 from lucidae.nn.collapse import CollapseReport
 from lucidae.nn.layers import Tensor, check_bottleneck, check_tensor
 from lucidae.nn.prefixes import PrefixLoss

@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from lucidae.certificate import Certificate, Claim, at_most, does_not_apply, reported, undecided
+from lucidae.certificates.claims import (
+    Certificate,
+    Claim,
+    at_most,
+    does_not_apply,
+    reported,
+    undecided,
+)
 from lucidae.dropout.theory import strength_of
 from lucidae.nn.calibration import CalibrationSource, meet, observed, observer, samples_of, summed
 from lucidae.nn.layers import Tensor, device_of

@@ -10,11 +10,11 @@ import numpy as np
 import scipy.sparse
 
 from lucidae.arrays import as_double, is_array
-from lucidae.certificate import (
+from lucidae.certificates.certify import certifies
+from lucidae.certificates.claims import (
     Certificate,
     Claim,
     at_most,
-    certifies,
     does_not_apply,
     reported,
     undecided,

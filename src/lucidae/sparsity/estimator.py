@@ -39,7 +39,7 @@ from lucidae.base import (
     restored_on_failure,
     validated_rows,
 )
-from lucidae.certificate import Certificate
+from lucidae.certificates.claims import Certificate
 from lucidae.iteration import Callback, Solution, Status, limited_blas, progress_bars
 from lucidae.iteration.progress import timed_fit
 from lucidae.sparsity.certificate import certificate_of, with_changes

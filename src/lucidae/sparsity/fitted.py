@@ -20,7 +20,7 @@ from lucidae.arrays import (
     to_numpy,
 )
 from lucidae.base import FittedState, changed_attributes
-from lucidae.certificate import Certificate
+from lucidae.certificates.claims import Certificate
 from lucidae.sparsity.certificate import certificate_of
 from lucidae.sparsity.posterior import Posterior
 from lucidae.sparsity.prediction import level_at_center

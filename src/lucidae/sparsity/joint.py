@@ -35,7 +35,7 @@ from lucidae.arrays import (
     zeros_like_shape,
 )
 from lucidae.cards import Html, card, facts
-from lucidae.certificate import Certificate
+from lucidae.certificates.claims import Certificate
 from lucidae.iteration import Below, Solution, Status, iterate, limited_blas
 from lucidae.iteration.progress import elapsed
 from lucidae.iteration.solution import joined

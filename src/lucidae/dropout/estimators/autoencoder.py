@@ -25,7 +25,7 @@ from lucidae.base import (
     restored_on_failure,
     validated_rows,
 )
-from lucidae.certificate import Certificate, undecided
+from lucidae.certificates.claims import Certificate, undecided
 from lucidae.data import LazyOutputMixin, by_blocks, in_memory
 from lucidae.data.kinds import by_chunks, check_batch
 from lucidae.dropout.claims import claims

@@ -25,7 +25,7 @@ from lucidae.base import (
     restored_on_failure,
     validated_rows,
 )
-from lucidae.certificate import Certificate, Claim
+from lucidae.certificates.claims import Certificate, Claim
 from lucidae.dropout.claims import ATTRIBUTES_CLAIM, LARGEST_GAP, certificate_of, claims
 from lucidae.dropout.completion import (
     ABSENT,

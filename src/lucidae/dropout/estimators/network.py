@@ -26,7 +26,7 @@ from lucidae.arrays import (
     to_numpy,
 )
 from lucidae.base import PROBED_ENTRIES, CertifiedMixin, Fitted, FittedState, restored_on_failure
-from lucidae.certificate import Certificate, Claim
+from lucidae.certificates.claims import Certificate, Claim
 from lucidae.data import aligned_blocks, read_moment, store_features, store_targets
 from lucidae.data.passes import Passes, check_start, given_moment, load_rows
 from lucidae.dropout.claims import ATTRIBUTES_CLAIM, LARGEST_GAP, certificate_of, claims

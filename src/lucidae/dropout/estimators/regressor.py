@@ -26,7 +26,7 @@ from lucidae.arrays import (
     to_numpy,
 )
 from lucidae.base import Fitted, reference_array, restored_on_failure, validated_rows
-from lucidae.certificate import Certificate, Claim
+from lucidae.certificates.claims import Certificate, Claim
 from lucidae.data import by_blocks, in_memory, loaded, store_targets
 from lucidae.data.kinds import by_chunks, check_batch
 from lucidae.dropout.claims import REDUCED_RANK_ATTRIBUTES, reduced_rank_claims, ridge_claims

@@ -1,0 +1,184 @@
+"""A sketch of rows: what remains of them when they have passed, to test a second moment with.
+
+For rows x with weights w, a shift c and a matrix Ω of independent standard normal entries (m × q),
+
+    Y = Σ w (x − c)(x − c)ᵀΩ,   s = Σ w (x − c),   W = Σ w
+
+give the product CΩ of the covariance C of the rows about their mean with Ω. A solver that used
+another matrix C′ has the error E = C′ − C, and EΩ = C′Ω − CΩ is known. For the leading right
+singular vector v of E, ‖EΩ‖ ≥ ‖E‖ ‖vᵀΩ‖, and ‖vᵀΩ‖² has a chi-squared distribution with q degrees
+of freedom, because Ω is independent of E. So ‖EΩ‖_F divided by a small quantile is a bound on ‖E‖
+that is wrong with the probability `FAILURE` (Freivalds' test of a product, with a bound on the
+error). With this bound C′ is as good as C: Weyl's inequality does the rest.
+
+The sums are made block by block by the code of this module alone, in float64 on the device of the
+rows; no solver uses them. Reading of the data is outside of what a sketch can test.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import scipy.sparse
+
+from lucidae.arrays import as_double, like, to_numpy
+from lucidae.certificates.bounds import TINY, gamma
+from lucidae.certificates.complement import start_share
+
+__all__ = ["Sketch"]
+
+Vector = np.ndarray[Any, Any]
+
+DIRECTIONS = 8
+"""Number q of random directions: the quantile of 1e-9 is then 0.16, so that ‖E‖ ≤ 6.4 ‖EΩ‖_F."""
+
+BLOCK_ENTRIES = 2**17
+"""Entries of rows that are shifted and multiplied at a time: one mebibyte, which fits the cache."""
+
+FIRST_ROWS = 64
+"""Number of rows whose mean is the shift."""
+
+PEAKS = 8
+"""Number of rows with the largest squared distance from the shift that are remembered."""
+
+
+@lru_cache(maxsize=4)
+def _directions(m: int) -> Vector:
+    return np.random.default_rng([m, 20181]).standard_normal((DIRECTIONS, m))
+
+
+@dataclass(frozen=True)
+class Sketch:
+    """Sums over rows with which a covariance and a mean are tested; see the module's docstring."""
+
+    shift: Vector  # (m,): the shift c
+    weight: float  # W
+    sums: Vector  # (m,): s
+    images: Vector  # (q, m): Yᵀ
+    # sum of w‖x − c‖² over all rows and shifts, which bounds every sum of absolute terms
+    size: float
+    depth: int  # rounding errors in sequence of an entry of the sums
+    rows: int  # number of rows
+    peaks: Vector  # (2, ≤ PEAKS): numbers of the rows farthest from the shift, and their w‖x − c‖²
+
+    @classmethod
+    def empty(cls, m: int) -> Sketch:
+        """Return the sketch of no rows with m features."""
+        zeros = np.zeros(m)
+        return cls(zeros, 0.0, zeros, np.zeros((DIRECTIONS, m)), 0.0, 0, 0, np.empty((2, 0)))
+
+    @classmethod
+    def of(cls, X: Any, weights: Any = None) -> Sketch:
+        """Return the sketch of the rows X (dense of any library, or sparse) with their weights."""
+        return cls.empty(X.shape[1]).update(X, weights)
+
+    def update(self, X: Any, weights: Any = None) -> Sketch:
+        """Return the sketch of the rows so far and the rows X together."""
+        n, m = X.shape
+        if not n:
+            return self
+        sparse = scipy.sparse.issparse(X)
+        # Sparse rows are not shifted, so that zeros stay zeros. Otherwise the first rows are a
+        # shift that is close to the mean of most data.
+        shift = self.shift
+        if not self.rows and not sparse:
+            shift = to_numpy(as_double(X[: min(n, FIRST_ROWS), :])).mean(axis=0)
+        rows = X.tocsr().astype(np.float64) if sparse else X
+        shares = np.ones(n) if weights is None else to_numpy(weights).astype(float)
+        omega, images, squares = _directions(m), np.zeros((DIRECTIONS + 1, m)), np.empty(n)
+        device_omega = None if sparse else like(omega, as_double(X[:1, :]))
+        device_shift = None if sparse else like(shift, as_double(X[:1, :]))
+        step = n if sparse else max(1, BLOCK_ENTRIES // m)
+        codes = np.empty((DIRECTIONS + 1, min(step, n)))
+        for start in range(0, n, step):
+            part = slice(start, min(start + step, n))
+            left = codes[:, : part.stop - start]
+            if sparse:
+                left[:-1] = (rows @ omega.T).T
+                squares[:] = np.asarray(rows.multiply(rows).sum(axis=1)).ravel()
+            else:
+                block = as_double(rows[part, :]) - device_shift
+                left[:-1] = to_numpy(device_omega @ block.mT)
+                squares[part] = (
+                    np.einsum("ij,ij->i", block, block)
+                    if isinstance(block, np.ndarray)
+                    else to_numpy((block * block).sum(axis=-1))
+                )
+            left[:-1] *= shares[part]
+            left[-1] = shares[part]
+            images += (rows.T @ left.T).T if sparse else to_numpy(like(left, block) @ block)
+        squares *= shares
+        top = np.argsort(-squares, kind="stable")[:PEAKS]
+        return self.merge(
+            Sketch(
+                np.zeros(m) if sparse else shift,
+                float(shares.sum()),
+                images[-1],
+                images[:-1],
+                float(squares.sum()),
+                min(step, n) + m + -(-n // step),
+                n,
+                np.stack([top, squares[top]]),
+            )
+        )
+
+    def merge(self, other: Sketch) -> Sketch:
+        """Return the sketch of the rows of both, those of `other` after those of this one.
+
+        Sums about another shift follow by (x − c) = (x − c′) + (c′ − c).
+        """
+        if not self.rows:
+            return other
+        later = other.peaks + np.array([[self.rows], [0.0]])
+        peaks = np.concatenate([self.peaks, later], axis=1)
+        images, sums, size = other.images, other.sums, other.size
+        if not np.array_equal(self.shift, other.shift):
+            omega, step = _directions(len(self.shift)), other.shift - self.shift
+            along = omega @ step
+            images = images + np.outer(along, sums + other.weight * step)
+            images = images + np.outer(omega @ other.sums, step)
+            sums = sums + other.weight * step
+            size = 2.0 * (size + other.weight * float(step @ step))
+        return Sketch(
+            self.shift,
+            self.weight + other.weight,
+            self.sums + sums,
+            self.images + images,
+            self.size + size,
+            max(self.depth, other.depth) + 1,
+            self.rows + other.rows,
+            peaks[:, np.argsort(-peaks[1], kind="stable")[:PEAKS]],
+        )
+
+    @property
+    def mean(self) -> Vector:
+        """Mean of the rows."""
+        return np.asarray(self.shift + self.sums / self.weight)
+
+    @property
+    def mean_error(self) -> float:
+        """Bound on the Euclidean norm of the error of `mean`."""
+        # Σ w|x − c| ≤ (W Σ w|x − c|²)^½ in each feature (Cauchy–Schwarz).
+        spread = gamma(self.depth) * float(np.sqrt(self.size / self.weight))
+        return spread + gamma(1) * float(np.linalg.norm(self.shift))
+
+    def moment_error(self, covariance: Vector) -> float:
+        """Return a bound on ‖C′ − C‖ for a matrix C′ that is claimed to be the covariance C.
+
+        The divisor of C is the total weight W.
+        """
+        omega, m = _directions(len(self.shift)), len(self.shift)
+        # In units of the largest entry no square overflows or vanishes.
+        unit = max(self.size / self.weight, float(np.max(np.abs(covariance))), TINY)
+        covariance, root = covariance / unit, np.sqrt(unit)
+        offset = self.sums / self.weight / root
+        true = self.images / self.weight / unit - np.outer(omega @ offset, offset)
+        apart = float(np.linalg.norm(omega @ covariance - true))
+        rounding = 2.0 * gamma(self.depth + m) * self.size / self.weight / unit
+        rounding += gamma(m) * float(np.linalg.norm(covariance))
+        bound = (apart + rounding * float(np.linalg.norm(omega))) / start_share(DIRECTIONS)
+        return bound * unit if np.isfinite(bound) else math.inf
