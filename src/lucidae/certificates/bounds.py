@@ -174,7 +174,7 @@ def _ball(number: Any) -> Ball:
 
 def row_norms(matrix: Vector) -> Vector:
     """Return the Euclidean norms of the rows of a matrix."""
-    return np.sqrt(np.sum(np.abs(matrix) ** 2, axis=-1))
+    return np.asarray(np.sqrt(np.sum(np.abs(matrix) ** 2, axis=-1)))
 
 
 @dataclass(frozen=True, slots=True)
