@@ -1,6 +1,7 @@
 """Claims and certificates: verdicts, text, HTML that holds any text, JSON for any reader."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -103,6 +104,23 @@ def test_a_certificate_holds_when_every_claim_that_applies_does(claims, holds, h
     assert certificate.summary().splitlines()[0] == f"fit: {headline}"
     assert len(certificate) == len(claims)
     assert tuple(certificate) == claims
+
+
+def test_the_first_line_says_what_is_certified_and_what_is_not():
+    claims = [
+        replace(HOLDS, headline="global minimum of the loss"),
+        replace(FAILS, headline="order of the components"),
+        replace(FIGURE, headline="influence: row 137"),
+        ABSENT,
+    ]
+    certificate = Certificate("fit", tuple(claims))
+    line = certificate.summary().splitlines()[0]
+    assert line == (
+        "fit: 1 of 2 claims fails. Global minimum of the loss: yes. "
+        "Order of the components: no. Influence: row 137."
+    )
+    assert line in certificate._repr_html_()
+    assert certificate.to_dict()["claims"][2]["headline"] == "influence: row 137"
 
 
 def test_claims_are_found_by_name():

@@ -36,6 +36,27 @@ def test_every_estimator_is_certified_with_and_without_data(data):
         assert certify(model, X).title.startswith(type(model).__name__)
 
 
+@pytest.mark.parametrize(
+    ("kind", "name", "settings"),
+    [
+        (LinearAutoencoder, "components_", {}),
+        (DropoutRegressor, "coef_", {}),
+        (SparseVAE, "coef_", {"noise_variance": 1e-3}),
+    ],
+)
+def test_a_subclass_that_overrides_a_fitted_attribute_is_judged_by_what_users_read(
+    kind, name, settings, data
+):
+    class Altered(kind):
+        pass
+
+    setattr(Altered, name, property(lambda self: 1.5 * self._state.attributes[name]))
+    assert kind(**settings).fit(*data).certificate_.holds is not False
+    certificate = Altered(**settings).fit(*data).certificate_
+    assert certificate.holds is False
+    assert certificate["attributes"].holds is False
+
+
 def test_weights_go_to_their_family(data):
     X, Y = data
     linear = LinearAutoencoder(2).fit(X)

@@ -33,6 +33,7 @@ __all__ = [
     "changed_attributes",
     "checked_codes",
     "reference_array",
+    "replaced_attributes",
     "restored_on_failure",
     "validated_rows",
 ]
@@ -199,6 +200,19 @@ def fitted_names(kind: type) -> frozenset[str]:
         for name, value in vars(parent).items()
         if isinstance(value, Fitted)
     )
+
+
+def replaced_attributes(estimator: Any) -> dict[str, Any]:
+    """Return the fitted attributes that users read from elsewhere than the fitted state.
+
+    They were assigned, or a subclass overrides them. A certificate judges what users read.
+    """
+    kind = type(estimator)
+    return {
+        name: getattr(estimator, name)
+        for name in fitted_names(kind)
+        if name in vars(estimator) or not isinstance(getattr(kind, name), Fitted)
+    }
 
 
 def restored_on_failure(method: Method) -> Method:

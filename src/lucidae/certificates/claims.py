@@ -29,6 +29,15 @@ _MARKS = {
     "does not apply": "–",
 }
 
+_ANSWERS = {
+    "holds": ": yes",
+    "fails": ": no",
+    "undecided": ": not decided",
+    "reported": "",
+    "does not apply": ": does not apply",
+}
+"""What the first line of a summary adds to the phrase of a claim."""
+
 _LEGEND = {
     "✓": "holds",
     "✗": "fails",
@@ -65,6 +74,10 @@ class Claim:
         True if the claim applies but could be neither confirmed nor refuted, because `value`
         differs from `threshold` by no more than `error` or could not be computed. `holds` of a
         certificate with an undecided claim is never True.
+    headline : str
+        What the first line of a summary says of this claim: a phrase such as "global minimum of
+        the loss", to which the verdict is added, or a whole statement for a value that is not
+        judged. Empty for claims that are not mentioned there.
 
     Examples
     --------
@@ -83,6 +96,7 @@ class Claim:
     advice: str = ""
     error: float = 0.0
     undecided: bool = False
+    headline: str = ""
 
     def __post_init__(self) -> None:
         # Scalars of array libraries are neither JSON nor `is True`.
@@ -133,6 +147,7 @@ class Claim:
             "advice": self.advice,
             "error": json_safe(self.error),
             "undecided": self.undecided,
+            "headline": self.headline,
         }
 
 
@@ -323,23 +338,26 @@ class Certificate:
         return ", ".join(f"{mark} {words}" for mark, words in _LEGEND.items() if mark in used)
 
     def _headline(self) -> str:
+        """Return one line: how many claims hold, and what is certified and what is not."""
         verdicts = [claim.verdict for claim in self.claims]
         failing, holding, waiting = map(verdicts.count, ("fails", "holds", "undecided"))
         judged = failing + holding
-        if failing:
+        if judged == 0:
+            words = "undecided" if waiting else "no claim applies"
+        elif failing:
             of = f"{failing} of {judged} claims {'fails' if failing == 1 else 'fail'}"
             words = "the claim fails" if judged == 1 else of
-        elif judged:
+        else:
             short = {1: "the claim holds", 2: "both claims hold"}
             words = short.get(judged, f"all {judged} claims hold")
-        elif waiting:
-            return f"{self.title}: undecided"
-        else:
-            return f"{self.title}: no claim applies"
-        if waiting:
+        if waiting and judged:
             words = words.replace("the claim", "one claim").replace("all ", "")
             words += f", {waiting} {'is' if waiting == 1 else 'are'} undecided"
-        return f"{self.title}: {words}"
+        told = [claim for claim in self.claims if claim.headline]
+        texts = [claim.headline + _ANSWERS[claim.verdict] for claim in told]
+        # Only the first letter changes: names in a phrase keep theirs.
+        sentences = [f"{text[0].upper()}{text[1:]}." for text in texts]
+        return f"{self.title}: {words}" + (". " + " ".join(sentences) if sentences else "")
 
     def to_dict(self) -> dict[str, Any]:
         """Return title, verdict, claims and evidence as a dict that can be written as JSON.

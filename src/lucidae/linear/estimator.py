@@ -16,8 +16,8 @@ from lucidae.base import (
     CertifiedMixin,
     Fitted,
     checked_codes,
-    fitted_names,
     reference_array,
+    replaced_attributes,
     restored_on_failure,
     validated_rows,
 )
@@ -670,9 +670,7 @@ class LinearAutoencoder(
 
         Without changes, `found` is returned as it is.
         """
-        names = fitted_names(type(self))  # type: ignore[arg-type]
-        assigned = {name: vars(self)[name] for name in names & vars(self).keys()}
-        return with_changes(found, self._state.changed_attributes(assigned))
+        return with_changes(found, self._state.changed_attributes(replaced_attributes(self)))
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

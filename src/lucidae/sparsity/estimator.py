@@ -36,6 +36,7 @@ from lucidae.base import (
     changed_attributes,
     fitted_names,
     reference_array,
+    replaced_attributes,
     restored_on_failure,
     validated_rows,
 )
@@ -481,9 +482,7 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
     def certificate_(self) -> Certificate:
         """Certificate of the fit; it has a failed claim if fitted attributes were changed since."""
         found = super().certificate_
-        names = fitted_names(type(self))  # type: ignore[arg-type]
-        assigned = {name: vars(self)[name] for name in names & vars(self).keys()}
-        return with_changes(found, self._state.changed_attributes(assigned))
+        return with_changes(found, self._state.changed_attributes(replaced_attributes(self)))
 
     def _checked_objective(self, n_columns: int) -> Energy:
         """Check the parameters that do not depend on data; return the energy to minimise."""
