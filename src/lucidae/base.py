@@ -210,7 +210,7 @@ def replaced_attributes(estimator: Any) -> dict[str, Any]:
     kind = type(estimator)
     return {
         name: getattr(estimator, name)
-        for name in fitted_names(kind)
+        for name in fitted_names(kind)  # type: ignore[arg-type]
         if name in vars(estimator) or not isinstance(getattr(kind, name), Fitted)
     }
 
