@@ -28,6 +28,37 @@ settings.register_profile("explore", deadline=None, max_examples=1000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "lucidae"))
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark as slow what the marker `covering` leaves out.
+
+    Of all combinations of the parameters of such a test, quick runs take a few in which each value
+    occurs: first the diagonal, then any with a value that did not occur yet.
+    """
+    tests: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        if item.get_closest_marker("covering") and not item.get_closest_marker("slow"):
+            tests.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    for combinations in tests.values():
+        places: dict[str, dict[int, int]] = {}  # of each value among the values of its parameter
+        for item in combinations:
+            for name, value in item.callspec.params.items():
+                of_name = places.setdefault(name, {})
+                of_name.setdefault(id(value), len(of_name))
+        sizes = {name: len(of_name) for name, of_name in places.items()}
+        longest = range(max(sizes.values()))
+        diagonal = [{(name, n % size) for name, size in sizes.items()} for n in longest]
+        values = [
+            {(name, places[name][id(value)]) for name, value in item.callspec.params.items()}
+            for item in combinations
+        ]
+        seen: set[tuple[str, int]] = set()
+        for n in sorted(range(len(values)), key=lambda n: values[n] not in diagonal):
+            if values[n] <= seen:
+                combinations[n].add_marker("slow")
+            seen |= values[n]
+
+
 @pytest.fixture(autouse=True)
 def no_closed_scheduler() -> None:
     """Forget the scheduler of a Dask client that is closed.

@@ -237,6 +237,7 @@ lucidae_app.main()
 """
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("name", ["numpy", "lucidae_app.app"])
 @pytest.mark.parametrize("times", [1, 2])
 def test_interruptions_during_the_import_print_no_traceback(name, times):

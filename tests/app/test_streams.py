@@ -56,6 +56,7 @@ def never_loaded(monkeypatch):
     monkeypatch.setattr("lucidae_app.files.read_table", refuse)
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("name", ["rows.parquet", "rows.csv", "rows.npy"])
 @pytest.mark.parametrize("family", ["linear", "dropout"])
 def test_large_files_are_streamed(run, rows, never_loaded, name, family):
@@ -226,6 +227,7 @@ def test_an_address_that_is_none_is_one_sentence(run, address, why):
     assert "did not answer" not in err
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("watched", [False, True])
 @pytest.mark.parametrize("command", ["fit", "report"])
 def test_progress_is_printed_on_a_terminal_only(run, short_page, monkeypatch, watched, command):
@@ -283,6 +285,7 @@ def write_text(rows, kind):
     return ["--decimal", decimal, header]
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("kind", WRITTEN)
 @pytest.mark.parametrize("columns", [None, "3,0"])
 def test_a_streamed_text_is_read_as_a_loaded_one(run, rows, monkeypatch, kind, columns):

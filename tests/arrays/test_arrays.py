@@ -75,6 +75,7 @@ FUNCTIONS = {
 }
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_functions_of_matrices_are_those_of_numpy(xp, dtype, shape):
@@ -218,6 +219,7 @@ def test_decompositions_descend_and_rebuild_the_matrix(xp, dtype, shape):
         assert_allclose((U * s[..., None, :]) @ Vt, wide, atol=tolerance(dtype))
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("layout", ["C", "F", "strided", "reversed"])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_rank_one_update_happens_in_place_without_conjugation(xp, dtype, layout):
@@ -307,6 +309,7 @@ def positive_definite(seed, shape, dtype="float64"):
     return A @ transposed(A) + np.eye(shape[-1])
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_cholesky_factors_and_triangular_systems(xp, dtype, shape):

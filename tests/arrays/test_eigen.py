@@ -38,6 +38,7 @@ def assert_leading(values, vectors, matrix, expected):
     assert_allclose(matrix @ vectors, vectors * values, atol=1e-10 * scale)
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("name", SPECTRA)
 @pytest.mark.parametrize("k", [1, 3, SIZE - 1, SIZE, None])
 def test_dense_spectra_on_every_library(xp, name, k):
@@ -116,6 +117,7 @@ def assert_graded(values, vectors, rows):
             assert sine < 4 * error / gap
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("first", range(0, 300, 50))
 def test_graded_spectra_have_orthonormal_eigenvectors(first, xp):
     """LAPACK's evr gave components with a dot product of 0.66 for such moments."""
@@ -177,6 +179,7 @@ LARGE = {
 }
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("rough", [False, True])
 @pytest.mark.parametrize("k", [1, 2, 7])
 @pytest.mark.parametrize("name", LARGE)
@@ -208,6 +211,7 @@ def test_copies_that_arpack_missed_are_noticed(monkeypatch):
     assert eigen.arpack_eigenpairs(lambda v: matrix @ v, SIZE, 2, 100) is None
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("k", [5, 60, 120])
 @pytest.mark.parametrize("size", [450, 700])
 def test_every_algorithm_for_a_stored_matrix_finds_the_leading_pairs(size, k):
@@ -234,6 +238,7 @@ HARD = {
 }
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("k", [1, 3, 11, 45, 120])
 @pytest.mark.parametrize("spectrum", HARD)
 def test_pairs_are_those_of_a_dense_decomposition(spectrum, k):

@@ -15,6 +15,7 @@ def naive(vectors, X, weights):
     return vectors @ (centred.T * shares) @ centred
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize(("shape", "width"), [((301, 40), 4), ((50, 70), 1), ((7, 90_000), 12)])

@@ -44,6 +44,7 @@ CASES = [
 ]
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize(
     ("dtype", "weighted", "shift"),
     [
@@ -74,6 +75,7 @@ def test_the_same_fit_gets_the_same_verdicts_both_ways(name, way, dtype, weighte
     assert own.holds is not False, own.summary()
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize(("dtype", "amount"), [(np.float64, 1e-3), (np.float32, 100.0)])
 @pytest.mark.parametrize("name", [name for name in MODELS if name != "factorization"])
 def test_shifted_rows_are_not_those_of_the_fit(name, amount, dtype):
@@ -131,6 +133,7 @@ def test_an_assigned_attribute_is_judged(name):
         assert model.certificate_.holds is True
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("alpha", [0.0, 3.0])
 @pytest.mark.parametrize("features", [1100, 4200])
 def test_an_assigned_attribute_of_many_features_is_judged(features, alpha):
@@ -274,6 +277,7 @@ def test_a_range_that_the_moment_does_not_resolve_is_undecided(mean):
         assert certify(model, X, Y).holds is False
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize(("dtype", "read_before"), [(np.float64, False), (np.float32, True)])
 @pytest.mark.parametrize("name", [name for name in MODELS if "sgd" not in name])
 def test_attributes_changed_in_place_are_judged(name, dtype, read_before):

@@ -294,6 +294,7 @@ def test_a_saddle_is_not_hidden_by_outputs_that_no_weights_explain(constant):
     assert certify((model.left_, model.right_), X, Y, **settings).holds is True
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("eigenvalues", [(-1.0, -2.0), (-1.0, 1e-20)])
 @pytest.mark.parametrize("U", [np.eye(2), np.diag([1.0, 0.0]), np.ones((2, 2))], ids=str)
 def test_weights_near_an_optimum_of_zero_are_compared_with_the_problem(eigenvalues, U):
@@ -444,6 +445,7 @@ def claim_at(family, name, target, **settings):
     return found
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("tolerance", [1e-6, 1e-4])
 @pytest.mark.parametrize(
     ("family", "name", "power"),
@@ -485,6 +487,7 @@ def noise(rng, n, features, targets, scales=1.0):
     return X, rng.standard_normal((n, targets)) * scales
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize(
     ("n", "features", "targets", "scales"),
     [

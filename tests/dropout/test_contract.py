@@ -255,6 +255,7 @@ BAD_DATA = {
 }
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("kind", BAD_DATA)
 @pytest.mark.parametrize("library", ["numpy", "torch"])
 @of_each_estimator
@@ -313,6 +314,7 @@ FUNCTIONS = {
 }
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("function", FUNCTIONS.values(), ids=FUNCTIONS)
 @pytest.mark.parametrize("given", NO_MATRICES.values(), ids=NO_MATRICES)
 def test_what_is_no_matrix_is_refused(given, function):

@@ -80,6 +80,7 @@ ADVERSARIAL = {
 }
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("kind", ADVERSARIAL)
 @pytest.mark.parametrize("width", [1, 2, 200, 1000])
 def test_wide_and_adversarial_matrices_are_levelled_to_ten_digits(kind, width):

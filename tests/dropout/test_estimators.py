@@ -25,6 +25,7 @@ def of_each_network(test):
     return pytest.mark.parametrize("model", NETWORKS, ids=lambda model: type(model).__name__)(test)
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize(
     "model", [*NETWORKS, DropoutRegressor(2, shrink=False, alpha=2.0)], ids=str
 )

@@ -45,6 +45,7 @@ def outputs(model, X):
     )
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("scales", [SCALES, pytest.param(MORE, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("dtype", SCALES)

@@ -119,6 +119,7 @@ def reference(X, Y, weights, settings):
     )
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("setting", SETTINGS)
 @pytest.mark.parametrize("name", DATA)
 def test_a_regression_is_the_optimum_of_its_rows(name, setting):
@@ -198,6 +199,7 @@ def test_weights_of_any_kind_are_judged_by_their_loss(name):
         judge(certificate, value, best)
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("dropout", [0.0, DROPOUT])
 @pytest.mark.parametrize("name", [name for name in DATA if name != "single precision"])
 def test_an_autoencoder_and_a_factorization_are_optimal(name, dropout):
@@ -241,6 +243,7 @@ def test_an_autoencoder_of_few_rows_has_any_number_of_hidden_units(width):
     assert model.certificate_["gap"].holds
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("kind", [DropoutRegressor, DropoutAutoencoder])
 @pytest.mark.parametrize("form", ["stream", "function", "memory map", "Dask array"])
 def test_rows_in_parts_give_the_fit_of_all_rows(kind, form, tmp_path, monkeypatch):
@@ -276,6 +279,7 @@ def fitted(X, Y, weights, intercept, route):
     return model.fit(X, Y, weights), X
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("constant", [0.0, 1 / 3, -1e3 / 7])
 @pytest.mark.parametrize(("intercept", "weighted"), [(True, True), (False, True), (True, False)])
 @pytest.mark.parametrize("route", ["rows", "sparse", "stream"])
@@ -371,6 +375,7 @@ def dominated(ratio):
     return np.concatenate([[ratio], np.linspace(6.0, 4.0, 4), np.linspace(1.0, 0.5, 20)])
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("shape", [(200, 40), (40, 200), (40, 1100), (1100, 1030)])
 @pytest.mark.parametrize("ratio", [1e8, 1e14])
 def test_small_components_beside_a_dominant_one_are_exact(shape, ratio):
@@ -444,6 +449,7 @@ def test_a_regression_on_blocks_uses_the_exact_small_components(monkeypatch):
     assert model.certificate_.holds
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("size", [1e-5, 1e-7])
 @pytest.mark.parametrize("dropout", [0.0, 1e-9, 0.3])
 def test_small_singular_values_of_many_features_are_found(size, dropout):
@@ -538,6 +544,7 @@ def test_rows_changed_before_the_certificate_is_read_leave_it_undecided(sparse):
     assert kept.certificate_.holds
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("shape", [(430, 500), (500, 430)])
 @pytest.mark.parametrize("dropout", [0.0, 0.8])
 def test_few_factors_of_a_large_matrix_are_those_of_the_full_decomposition(shape, dropout):

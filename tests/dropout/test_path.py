@@ -61,6 +61,7 @@ def naive_errors(X, Y, splits, width, dropouts, fit_intercept):
     return np.array(errors)
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("fit_intercept", [True, False])
 @pytest.mark.parametrize(
     "cv",

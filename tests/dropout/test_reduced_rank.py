@@ -49,6 +49,7 @@ def best_factors(X, Y, rank, alpha, rng, starts=3):
     return min(runs)
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("alpha", [0.0, 2.0])
 @pytest.mark.parametrize("rank", [1, 3])
 def test_no_factors_found_by_descent_are_better(rank, alpha):

@@ -135,6 +135,7 @@ def test_a_falling_rate_ends_closer_than_a_constant_one():
     assert excess["inverse"] < excess["constant"]
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("batch_size", [1, 16])
 @pytest.mark.parametrize(
     ("features", "outputs", "width"), [(1, 1, 1), (3, 20, 2), (20, 3, 30), (8, 8, 8)]

@@ -36,6 +36,7 @@ def noise_covariance(X, Y, fit_intercept=True):
     return residual.T @ residual / (len(X) - design.shape[1])
 
 
+@pytest.mark.covering
 @pytest.mark.filterwarnings("ignore:components .* differ by")
 @pytest.mark.filterwarnings("ignore:a singular value is")
 @pytest.mark.parametrize("shape", [(4, 3), (3, 5)], ids=["few targets", "many targets"])

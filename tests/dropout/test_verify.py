@@ -351,6 +351,7 @@ SPECTRA = {
 }
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("name", SPECTRA)
 @pytest.mark.parametrize("strength", [0.0, 0.5])
 @pytest.mark.parametrize("cholesky", [True, False])
@@ -403,6 +404,7 @@ def large_rows(kind):
     return scipy.sparse.csr_array(X) if kind == "sparse" else X
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("kind", ["dense", "sparse"])
 @pytest.mark.parametrize("dropout", [0.0, 0.3])
 def test_a_singular_value_that_lanczos_misses_does_not_make_wrong_weights_pass(

@@ -66,6 +66,7 @@ def sparse(rng, shape, offset):
     return X.tocsr() @ scipy.sparse.diags_array(1.0 + np.arange(shape[1]) / 20)
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("shape", [(300, 40), (40, 300), (120, 120), (1300, 1100), (60, 9000)])
 @pytest.mark.parametrize("make", [dense, sparse])
 @pytest.mark.parametrize("weighted", [False, True])
@@ -79,6 +80,7 @@ def test_rows_of_every_shape(make, shape, weighted):
     assert model.certificate_["attributes"].holds
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("make", [dense, sparse])
 @pytest.mark.parametrize("shape", [(200, 1500), (1000, 1500), (90, 60)])
 def test_a_huge_mean_keeps_the_variance(make, shape):
@@ -94,6 +96,7 @@ def test_a_huge_mean_keeps_the_variance(make, shape):
     assert model.certificate_["attributes"].holds
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("mean", [0.01, 5.0])
 @pytest.mark.parametrize("shape", [(600, 1200), (1500, 1100), (60, 9000), (60_000, 40)])
 def test_float32_rows_have_the_components_of_float64(shape, mean):
@@ -193,6 +196,7 @@ SHAPES = {
 }
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("ratio", [1e4, 1e6, 1e8, 1e10, 1e12, 1e14])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_small_components_are_as_exact_as_those_of_a_singular_value_decomposition(shape, ratio):

@@ -58,6 +58,7 @@ def failing(certificate):
 # Optimal weights.
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("name", DATA)
 @pytest.mark.parametrize("method", METHODS)
 def test_an_exact_fit_is_not_blamed(method, name):
@@ -83,6 +84,7 @@ def test_an_exact_fit_is_not_blamed(method, name):
     assert first == second, "the same fit has the same verdicts"
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("name", ["ordinary", "few rows", "duplicated columns", "float32"])
 @pytest.mark.parametrize("method", METHODS)
 def test_as_many_latents_as_features(method, name):
@@ -98,6 +100,7 @@ def test_as_many_latents_as_features(method, name):
         assert all(claim.value is None or abs(claim.value) < 1e6 for claim in fitted.certificate_)
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("value", [0.0, 0.1, 1e5 + 0.1, 3e100])
 @pytest.mark.parametrize("m", [3, 1030])
 @pytest.mark.parametrize("method", METHODS)
@@ -111,6 +114,7 @@ def test_a_fit_of_constant_data_is_not_blamed(method, value, m):
             assert certificate["gap"].undecided
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("rows", [[2, 1, 2], [0, 1, 2, 2], [0, 0, 0, 1]])
 def test_one_hot_rows_with_more_latents_than_rank_are_not_blamed(method, rows):
@@ -184,6 +188,7 @@ def exchange(decoder):
     return np.eye(len(other)) - np.outer(old, old) + np.outer(other, old)
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("attack", ATTACKS)
 @pytest.mark.parametrize("method", METHODS)
 def test_an_attack_is_judged_as_brute_force_judges_it(method, attack):
@@ -214,6 +219,7 @@ def test_an_attack_is_judged_as_brute_force_judges_it(method, attack):
     assert certificate.holds is bool(optimal and harmless), certificate.summary()
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("wrong", ["reversed columns", "other rows", "scaled rows", "more rows"])
 def test_other_data_are_noticed(method, wrong):
@@ -254,6 +260,7 @@ def test_the_evidence_of_a_linear_vae_is_in_the_units_of_the_data(scale):
         assert_allclose(found[1][name] - found[0][name], 5 * np.log(scale), atol=1e-9)
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("n", [40, 1100])
 @pytest.mark.parametrize("attack", ["zero", "swapped", "twice", "nothing"])
 def test_a_wrong_latent_is_not_left_out_where_only_bounds_are_known(attack, n):
@@ -316,6 +323,7 @@ def turned(axes, k, sine, other):
 SHAPES = {"tall": (200, 40), "wide": (40, 200), "few rows": (40, 1100), "large": (1100, 1030)}
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("ratio", [1e8, 1e14])
 def test_components_beside_a_dominant_eigenvalue(shape, ratio):
@@ -394,6 +402,7 @@ CHANGES = {
 }
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("name", CHANGES)
 @pytest.mark.parametrize("how", ["assigned", "none", "in place", "not a number"])
 def test_a_changed_attribute_fails_the_certificate(name, how):
@@ -472,6 +481,7 @@ SOME_ROWS = {
 }
 
 
+@pytest.mark.covering
 @pytest.mark.filterwarnings("ignore:.*limit of:UserWarning")
 @pytest.mark.parametrize("name", SOME_ROWS)
 @pytest.mark.parametrize(("stream", "dtype"), [(False, np.float64), (True, np.float32)])
@@ -500,6 +510,7 @@ def test_the_same_fit_has_the_same_verdicts(method, stream, dtype, name):
 FITTED = [name for name in CHANGES if name not in ("n_components_", "n_iter_")]
 
 
+@pytest.mark.covering
 @pytest.mark.filterwarnings("ignore:.*limit of:UserWarning")
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("method", [name for name in CASES if CASES[name].unit_free])

@@ -498,6 +498,7 @@ def test_absurd_numbers_of_epochs_are_not_reported(learning_rate, spread):
 # Large numbers.
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("size", [1e80, 1e120, 1e150])
 def test_figures_on_huge_data_are_infinite_rather_than_nan(method, size):
@@ -507,6 +508,7 @@ def test_figures_on_huge_data_are_infinite_rather_than_nan(method, size):
         assert certificate["gap"].holds is False
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("shape", [(300, 8), (40, 1100), (1200, 1100)])
 @pytest.mark.parametrize(("mean", "spread"), [(1e156, 1e147), (1e300, 1e286)])
 def test_a_huge_mean_does_not_overflow(shape, mean, spread):

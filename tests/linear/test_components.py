@@ -175,6 +175,7 @@ def test_what_cannot_be_judged_is_refused(subject, data, message):
         certify(subject, data)
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("shape", [(200, 6), (30, 60)])
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 @pytest.mark.parametrize(

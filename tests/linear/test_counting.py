@@ -86,6 +86,7 @@ def test_equal_eigenvalues_have_a_finite_evidence():
 # Parallel analysis
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize(("n", "m"), [(6, 4), (40, 40), (15, 60), (300, 8), (31, 30)])
 @pytest.mark.parametrize("removed", [0, 2])
 def test_simulated_spectra_are_those_of_gaussian_matrices(n, m, removed):
@@ -113,6 +114,7 @@ def simulated_shares(null, k):
     )
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize(
     ("smaller", "larger"), [(2, 2.0), (5, 9.5), (60, 60.0), (700, 700.0), (700, 1e6)]
 )
@@ -225,6 +227,7 @@ def test_the_hard_threshold_minimises_the_error_of_reconstruction():
 # Estimator
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("criterion", [*CRITERIA, KNOWN])
 @pytest.mark.parametrize(("n", "m"), [(200, 30), (40, 90)])
 def test_every_way_to_fit_finds_the_same_number(criterion, n, m):

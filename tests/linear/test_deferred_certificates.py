@@ -17,6 +17,7 @@ from lucidae import LinearAutoencoder, SecondMoment, certify
 WIDE = np.random.default_rng(0).standard_normal((60, 1100)) * np.geomspace(3, 0.1, 1100) + 0.2
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("convert", [np.array, np.float32, scipy.sparse.csr_array])
 @pytest.mark.parametrize("weighted", [False, True])
 def test_a_certificate_that_is_read_later_is_that_of_the_fit(monkeypatch, convert, weighted):

@@ -137,6 +137,7 @@ def test_constant_rows_have_no_variance(solver):
     assert fitted.certificate_["eigengap"].holds is False
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("solver", ["exact", "gradient"])
 @pytest.mark.parametrize("method", [m for m in METHODS if m != "nested_dropout"])
 def test_weights_are_repetitions(X, method, solver):
@@ -279,6 +280,7 @@ def test_float32_in_float32_out(X):
     assert LinearAutoencoder(3).fit(X.astype(int)).components_.dtype == np.float64
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("solver", ["exact", "gradient", "stochastic"])
 @pytest.mark.parametrize("method", METHODS)
 def test_tensors_stay_in_their_library(X, xp, method, solver):

@@ -34,6 +34,7 @@ BAD_ROWS = {
 }
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("solver", ["exact", "gradient", "stochastic"])
 @pytest.mark.parametrize(("rows", "message"), BAD_ROWS.values(), ids=BAD_ROWS)
 def test_bad_rows_are_refused(rows, message, solver):
@@ -149,6 +150,7 @@ def test_scales_whose_squares_leave_double_precision_are_refused(scale, solver):
         LinearAutoencoder(2, solver=solver).fit(X * scale)
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("solver", ["exact", "gradient", "stochastic"])
 @pytest.mark.parametrize("method", ["rag", "gha", "brockett", "nonuniform_l2", "linear_vae"])
 @pytest.mark.parametrize("scale", [1e-130, 1e-100, 1e-30, 1e30, 1e100])

@@ -576,6 +576,7 @@ CHANGES = {
 }
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
 @pytest.mark.parametrize("operations", [2e9, 0.0])
 def test_changed_parameters_fail(monkeypatch, change, operations):

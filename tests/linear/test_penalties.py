@@ -383,6 +383,7 @@ def test_uniform_penalties_by_hand():
             nonuniform_penalties(wrong, None, 2)
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("k", [6, 12])
 @pytest.mark.parametrize("last", [0.5, 0.05, 1e-4])
 def test_no_first_penalty_on_a_grid_is_better(k, last):

@@ -56,6 +56,7 @@ FITS = [
 ]
 
 
+@pytest.mark.covering
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 @pytest.mark.parametrize(("name", "optimizer"), [*FITS, ("brockett", "nesterov")])
 @pytest.mark.parametrize("max_iter", [600, 137])
@@ -102,6 +103,7 @@ def test_errors_of_a_step_itself_are_raised():
         iterate(steps, steps.start((np.ones(()),)), stop=Below(lambda s: s.distance, 0.0), limit=3)
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("name", ["rag", "nonuniform_l2", "linear_vae", "gha"])
 @pytest.mark.parametrize("solver", ["auto", "gradient"])
 def test_what_is_too_small_for_a_device_is_solved_beside_it(name, solver, monkeypatch):

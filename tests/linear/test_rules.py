@@ -93,6 +93,7 @@ def test_discrete_untied_steps_drift_from_balance_and_end_unaligned():
     assert ends[TiedWeights] < 1e-9
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("name", ["rag", "gha", "brockett", "expected_nested_dropout"])
 def test_rules_align_in_order_from_random_starts(name, seed):
@@ -142,6 +143,7 @@ def axis_error(atoms, axes):
     return np.linalg.norm(unit - own)
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("values", [[2.0, 1.6, 0.3, 0.1], [2.0, 1.0, 0.8, 0.1]])
 @pytest.mark.parametrize("name", ["rag", "gha", "brockett", "nonuniform_l2"])
 def test_misalignment_decays_at_the_predicted_rate(name, values):

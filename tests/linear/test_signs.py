@@ -26,6 +26,7 @@ def assert_convention(fitted):
     assert np.all(np.sum(fitted.encoder_ * fitted.components_, axis=1) > 0)
 
 
+@pytest.mark.covering
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("solver", ["exact", "gradient", "stochastic"])

@@ -69,6 +69,7 @@ def test_mini_batches_end_at_the_closed_form(method):
         assert axis_alignment_distance(found.decoder_, exact.components_.T) < 1e-3
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("condition", [1.0, 1e2, 1e4, 1e6])
 @pytest.mark.parametrize("method", [name for name in FULL_BATCH if name != "linear_vae"])
 def test_descent_converges_at_every_condition_number(method, condition):
@@ -92,6 +93,7 @@ def test_the_elbo_descends_as_far_as_its_own_stiffness_allows(condition):
     assert excess[-1] < (0.01 if condition <= 1e3 else 0.9 * excess[0])
 
 
+@pytest.mark.covering
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 @pytest.mark.parametrize("optimizer", ["gradient_descent", "heavy_ball", "nesterov"])
 @pytest.mark.parametrize("method", [name for name in FULL_BATCH if name != "linear_vae"])
@@ -104,6 +106,7 @@ def test_no_start_makes_descent_diverge(method, optimizer):
                 assert trained(k, method, rows=rows, **given).status_ != "diverged"
 
 
+@pytest.mark.covering
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 @pytest.mark.parametrize("batch_size", [1, 4, 32])
 @pytest.mark.parametrize("method", METHODS)
@@ -277,6 +280,7 @@ class _Line(tuple):
         return super().__new__(cls, fields)
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("optimizer", ["gradient_descent", "heavy_ball", "nesterov"])
 @pytest.mark.parametrize("momentum", [0.0, 0.5, 0.9, 0.99])
 def test_the_largest_stable_product_is_where_a_parabola_starts_to_diverge(optimizer, momentum):

@@ -51,6 +51,7 @@ def assert_same(found, expected, X):
     assert_allclose(found.score(X), expected.score(X), rtol=1e-10)
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("size", [1, 7, 1000])
 @pytest.mark.parametrize("wanted", [5, None, 0.9])
 def test_batches_of_any_size_equal_the_fit(X, wanted, size):
@@ -59,6 +60,7 @@ def test_batches_of_any_size_equal_the_fit(X, wanted, size):
     assert_same(streamed(clone(estimator), X, size), estimator.fit(X), X)
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("solver", ["exact", "gradient"])
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_streams(X, method, solver):
@@ -131,6 +133,7 @@ def assert_moment_of(estimator, X):
     assert_allclose(estimator.get_covariance(), exact, rtol=1e-9, atol=1e-9 * np.trace(exact))
 
 
+@pytest.mark.covering
 @pytest.mark.usefixtures("small_buffer")
 @pytest.mark.parametrize("center", [0.0, 3.0, 1e6])
 @pytest.mark.parametrize("size", [1, 3, 5, 12, 13])

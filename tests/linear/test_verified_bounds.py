@@ -86,6 +86,7 @@ def test_the_bound_is_the_last_crossing_of_the_norm():
     assert all(size(at) < 0.05 for at in found * np.linspace(1.0001, 3.0, 200))
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("kind", SPECTRA)
 @pytest.mark.parametrize("starts", [1, 3, 16])
 def test_the_bound_fails_as_rarely_as_stated(monkeypatch, kind, starts):

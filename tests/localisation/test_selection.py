@@ -109,6 +109,7 @@ def part(matrix, rows, columns):
     return mpmath.matrix([[matrix[int(i), int(j)] for j in columns] for i in rows])
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("rank", [1, 2])
 @pytest.mark.parametrize("condition", [1e2, 1e5, 1e8, 1e11, 1e14])
 def test_errors_are_bounds_in_comparison_with_fifty_digits(condition, rank):
@@ -163,6 +164,7 @@ def test_a_source_that_the_others_can_replace_has_little_evidence():
     assert "after the other sources are fitted again" in claim.statement
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("full", [True, False])
 @pytest.mark.parametrize("rank", [1, 2])
 def test_the_refit_finds_the_minimum_that_a_naive_search_finds(full, rank):

@@ -17,6 +17,7 @@ PAIRWISE = ["axis_alignment_distance", "subspace_distance", "imbalance", "import
             "active_dimensions"]  # fmt: skip
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("name", PAIRWISE)
 @pytest.mark.parametrize(
     "bad",
@@ -103,6 +104,7 @@ NUMBERS = [
 ]
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("junk", JUNK_NUMBERS)
 @pytest.mark.parametrize(("name", "parameter"), NUMBERS)
 def test_a_number_that_is_none_is_refused_by_its_name(name, parameter, junk):
@@ -115,6 +117,7 @@ def test_a_flag_that_is_none_is_refused():
         metrics.active_dimensions(np.eye(3), np.eye(3), return_mask="no")
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize(
     "junk",
     [
@@ -161,6 +164,7 @@ def test_metrics_without_a_unit_are_those_of_small_numbers(dtype, size):
         metrics.subspace_distance(weights, large)
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize(("dtype", "size"), CASES)
 @pytest.mark.parametrize(
     "metric",

@@ -815,6 +815,7 @@ def adapter_error(delta, moment, strength, product):
     return ((missed @ moment) * missed).sum() + masks
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("dropout", [0.0, 0.3])
 @pytest.mark.parametrize("rank_of_inputs", [3, 7])
 def test_no_optimizer_beats_an_adapter(dropout, rank_of_inputs):

@@ -133,6 +133,7 @@ def test_channels_of_images_are_truncated_on_their_axis():
     assert_allclose(value.item(), images[:, :3].square().sum().item(), rtol=1e-6)
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("samples", [1, 3])
 @pytest.mark.parametrize("prior", ["uniform", "geometric", [0.05, 0, 0.15, 0.2, 0.2, 0, 0.3, 0.1]])
 def test_sampled_prefixes_are_unbiased_for_the_expected_loss(prior, samples):

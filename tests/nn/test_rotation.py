@@ -326,6 +326,7 @@ ORDERS = (
 )
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("tied", [True, False])
 @pytest.mark.parametrize("order", ORDERS, ids=lambda order: order.__name__)
 def test_every_order_of_calls_equals_steps_written_by_hand(order, tied):

@@ -189,6 +189,7 @@ TEXTS = {
 }
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("kind", TEXTS)
 @pytest.mark.parametrize("blocks_are_small", [True, False])
 def test_text_that_could_be_read_as_numbers_is_refused(kind, blocks_are_small, request):
@@ -213,6 +214,7 @@ def test_text_that_could_be_read_as_numbers_is_refused(kind, blocks_are_small, r
             linear().fit(lazy)
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 @pytest.mark.parametrize("wrap", [np.asarray, scipy.sparse.csr_array])
 def test_the_block_and_the_row_of_a_bad_entry_are_named(bad, wrap, small_blocks):
@@ -299,6 +301,7 @@ def weights_of_shape(kind, shape, folder):
     }[kind]()
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("kind", ["array", "frame", "list", "dask", "file", "batches"])
 @pytest.mark.parametrize("block_bytes", [2**25, 2**12])
 def test_weights_with_two_dimensions_are_refused(kind, block_bytes, tmp_path, monkeypatch):

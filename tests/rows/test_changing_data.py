@@ -55,6 +55,7 @@ ONCE = {
 }
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("kind", ONCE)
 @pytest.mark.parametrize("block_bytes", [2**25, 2**12])
 def test_no_batch_is_lost_or_read_twice(kind, block_bytes, monkeypatch):

@@ -367,6 +367,7 @@ UNKNOWN = {
 }
 
 
+@pytest.mark.covering
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize("kind", [*KNOWN, *UNKNOWN])
 @pytest.mark.parametrize("small", [False, True])

@@ -65,6 +65,7 @@ def slowly_read(kind, X, folder):
     return name
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("make", [LinearAutoencoder, DropoutAutoencoder], ids=["linear", "dropout"])
 @pytest.mark.parametrize(
     "kind", ["iterator", "function", "npy", "map", "h5", "zarr", "parquet", "csv"]

@@ -80,6 +80,7 @@ def exact_problem(draw, shape, count, rank, seed):
     return Phi, U, Phi @ U
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(("count", "rank"), [(1, 1), (2, 1), (2, 2), (3, 1), (3, 3)])
 @pytest.mark.parametrize(
@@ -101,6 +102,7 @@ def test_certified_uniqueness_is_never_contradicted(draw, shape, count, rank, se
         assert certificate[GENERAL].holds  # what is unique for certain is certified
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("fit_intercept", [False, True])
 @pytest.mark.parametrize("posterior", ["full", "diagonal", "point"])
 @pytest.mark.parametrize("count", [8, pytest.param(80, marks=pytest.mark.slow)])
@@ -382,6 +384,7 @@ def same_verdicts(model, X, y, **options):
     return mine
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 @pytest.mark.parametrize("name", FITS)
 def test_good_fits_hold_and_agree_on_their_data(name, dtype):
@@ -416,6 +419,7 @@ CHANGES = {
 }  # fmt: skip
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("name", ["n < m", "tall", "diagonal", "groups"])
 def test_unusual_data_have_no_false_failure(name, change):
@@ -426,6 +430,7 @@ def test_unusual_data_have_no_false_failure(name, change):
             assert claim.holds is not False or claim.name == "posterior_collapse", str(certificate)
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("noise", [1e-6, 1e-10, 1e-12, 1e-14, 1e-30])
 @pytest.mark.parametrize("snr", [None, 20])
 def test_tiny_noise_gets_the_same_verdicts_both_ways(noise, snr):

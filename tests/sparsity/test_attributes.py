@@ -40,6 +40,7 @@ def failing(model, X, y, **options):
     return {claim.name for claim in certify(model, X, y, **options) if claim.holds is False}
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 @pytest.mark.parametrize("name", OPTIONS)
 def test_what_was_fitted_is_certified(name, dtype):
@@ -62,6 +63,7 @@ def test_another_support_fails(name):
     assert certify(model, X, y)["support"].holds  # the order of the columns does not matter
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("name", OPTIONS)
 @pytest.mark.parametrize("attribute", ["coef_", "intercept_", "relevance_", "noise_variance_"])
 @pytest.mark.parametrize("factor", [1.001, 5.0])
@@ -115,6 +117,7 @@ WRONG_ROWS = {
 }  # fmt: skip
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("change", WRONG_ROWS)
 @pytest.mark.parametrize("name", OPTIONS)
 def test_other_rows_fail(name, change):
@@ -232,6 +235,7 @@ def test_both_ways_give_the_same_verdicts(posterior, groups, noise):
         assert names <= {"posterior_collapse"}, str(mine)
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 @pytest.mark.parametrize("attribute", ["coef_", "intercept_", "relevance_", "support_"])
 def test_attributes_changed_in_place_fail_also_after_saving(attribute, dtype, tmp_path):
@@ -269,6 +273,7 @@ CHANGED_PARAMETERS = {
 }  # fmt: skip
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("parameter", CHANGED_PARAMETERS)
 @pytest.mark.parametrize("name", ["full", "groups", "learned"])
 def test_the_parameters_are_those_of_the_fit(name, parameter, tmp_path):

@@ -23,6 +23,7 @@ def stack(count=4, d=12, kappa=20, r=2, n=5, snr=20):
     return Phi, X, np.array([p.noise_variance for p in problems]), problems
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize(
     ("posterior", "solver"),
     [("full", "auto"), ("full", "mm"), ("point", "auto")],
@@ -176,6 +177,7 @@ def test_masked_arrays_without_masked_entries_are_arrays():
         solve_batch(np.ma.array(Phi, mask=Phi > 0), X, noise_variance=noise)
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("solver", ["auto", "mm"])
 @pytest.mark.parametrize("posterior", ["full", "diagonal"])
 def test_groups_of_columns_are_those_of_single_fits(posterior, solver):

@@ -63,6 +63,7 @@ def test_coefficients_by_the_dense_formula():
     assert_allclose(covariance, covariance.conj().T)
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("posterior", ["full", "diagonal", "point"])
 @pytest.mark.parametrize("groups", [None, np.arange(40) // 2])
 @pytest.mark.parametrize("kind", ["complex", "real dictionary", "real responses"])
@@ -252,6 +253,7 @@ def test_coefficients_from_elsewhere():
     assert certify(1.1 * model.coef_, Phi, y, noise_variance=NOISE)["stationarity"].holds is False
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("solver", ["auto", "mm"])
 @pytest.mark.parametrize("posterior", ["full", "diagonal", "point"])
 def test_batches_solve_as_the_estimator_does(solver, posterior):

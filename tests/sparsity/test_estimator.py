@@ -122,6 +122,7 @@ def test_one_output_gives_flat_coefficients_that_agree_with_a_column(fitted):
     assert flat.predict(X).shape == (30,)
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("noise_variance", [0.01, "cv"])
 @pytest.mark.parametrize("posterior", ["full", "diagonal", "point"])
 def test_weights_are_frequencies_exactly(posterior, noise_variance):
@@ -271,6 +272,7 @@ def moved(X, y, seed=0, by=0.01):
     return X, y + by * np.random.default_rng(seed).standard_normal(y.shape)
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("noise_variance", [0.01, "cv"])
 @pytest.mark.parametrize("posterior", ["full", "diagonal", "point"])
 def test_a_warm_start_needs_fewer_steps_and_ends_at_the_same_optimum(posterior, noise_variance):
@@ -326,6 +328,7 @@ def test_verbose_shows_updates_sweeps_and_the_path(monkeypatch, capsys):
     assert not capsys.readouterr().err
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("options", [{}, {"groups": 2, "group_covariance": "full"}])
 @pytest.mark.parametrize("intercept", [False, True])
 @pytest.mark.parametrize("place", ["CPU", "GPU"])

@@ -24,6 +24,7 @@ def dummies():
     return X, level @ [0.0, 3.0, -2.0, 1.0] + 0.1 * rng.standard_normal(80)
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("noise", ["learn", "cv", 0.01])
 @pytest.mark.parametrize(
     ("posterior", "solver", "place", "dtype"),
@@ -179,6 +180,7 @@ def test_the_unit_of_a_column_inside_a_group_changes_nothing(factor):
     assert certify(second, scaled, y).holds
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("kind", [float, complex])
 @pytest.mark.parametrize("condition", [1e3, 1e6])
 def test_invertible_changes_of_columns_inside_groups_change_nothing(kind, condition):
@@ -362,6 +364,7 @@ def unmet(model):
     return [claim.name for claim in model.certificate_ if claim.holds is False or claim.undecided]
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("is_complex", [False, True])
 @pytest.mark.parametrize("intercept", [False, True])
 def test_groups_with_more_columns_than_rows_are_certified(is_complex, intercept):
@@ -388,6 +391,7 @@ def test_fits_with_nearly_dependent_columns_are_certified_in_all_axes(noise):
         assert energies[0] == pytest.approx(energies[1], rel=1e-6)
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("solver", ["auto", "mm"])
 @pytest.mark.parametrize(
     ("size", "rank", "kind"), [(2, 1, float), (3, 1, complex), (3, 2, float), (3, 2, complex)]

@@ -371,6 +371,7 @@ def test_former_keywords_are_refused_with_the_new_ones(call, words):
         call()
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("library", ["numpy", "torch"])
 @pytest.mark.parametrize(
     ("of_x", "of_y", "words"),

@@ -37,6 +37,7 @@ def energy(X, y, relevance, noise):
     return total
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("complex_data", [True, False])
 @pytest.mark.parametrize("solver", ["auto", "mm", "em", "mackay"])
 def test_the_solution_is_a_minimum_of_the_sum_of_energies(complex_data, solver):
@@ -165,6 +166,7 @@ def test_the_certificate_holds_and_its_numbers_follow_from_the_data(complex_data
     assert_allclose(evidence["violation"], distance, atol=1e-12)
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize(
     ("name", "change", "claims"),
     [

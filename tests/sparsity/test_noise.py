@@ -29,6 +29,7 @@ def outcome(settings, snr, seeds):
     return np.array(ratios), np.array(missed), np.array(spurious)
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("snr", [10, 20])
 @pytest.mark.parametrize(
     "settings", [(100, 50, 5, 20), (100, 200, 10, 20), (50, 400, 5, 5)], ids=str

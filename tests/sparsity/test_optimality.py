@@ -251,6 +251,7 @@ def test_duplicate_and_zero_columns_are_harmless(solver):
     assert_allclose(merged, plain, atol=1e-4 * plain.max())
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("noise", [1e-12, 1e-8, 1e-4, 1.0, 1e4])
 @pytest.mark.parametrize("solver", ["auto", "mm", "em", "mackay"])
 def test_noise_from_tiny_to_huge_is_safe(solver, noise):
@@ -351,6 +352,7 @@ def test_no_iteration_raises_the_energy(options, seed, noise):
     assert (np.diff(energies) <= rounding * np.maximum(1.0, np.abs(energies[:-1]))).all()
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize(
     ("seed", "spread", "noise"), [(0, 1e-5, 1e-10), (1, 1e-5, 1e-10), (2, 1e-4, 1e-8)]
 )
@@ -380,6 +382,7 @@ def test_an_exhausted_limit_is_reported():
     assert (model.status_, model.n_iter_) == ("iteration limit", 3)
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("solver", ["em", "mm", "mackay", "coordinate"])
 @pytest.mark.parametrize("seed", range(2))
 def test_rows_of_very_different_norms_leave_one_minimum(solver, seed):

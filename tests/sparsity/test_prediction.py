@@ -24,6 +24,7 @@ def exactly_centred(columns):
     return np.array(moved).T, means
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("weights", [None, np.arange(30) % 3 + 1.0])
 @pytest.mark.parametrize("posterior", ["full", "diagonal"])
 @pytest.mark.parametrize("offset", [0.0, 1e6, 1e9, 1e12, 1e14])
@@ -118,6 +119,7 @@ def test_offsets_without_an_intercept_do_not_make_a_fit_diverge(options):
     assert_allclose(model.predict(X), (X @ expected.T).reshape(y.shape), atol=1e-5 * size(y))
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("solver", ["auto", "mackay"])
 @pytest.mark.parametrize("kappa", [8, 40])
 def test_offsets_do_not_spoil_the_coefficients_of_a_stack(kappa, solver):
@@ -132,6 +134,7 @@ def test_offsets_do_not_spoil_the_coefficients_of_a_stack(kappa, solver):
         assert_allclose(predicted, X[i] @ expected.T, rtol=0, atol=1e-5 * size(y[i]))
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize(
     ("posterior", "noise"), [("full", "cv"), ("diagonal", 1e-3), ("point", 1e-3)]
 )
@@ -197,6 +200,7 @@ def test_predictions_that_leave_the_range_are_refused():
         model.predict(X, return_std=True)
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("route", ["numpy", "torch", "batch", "torch batch"])
 @pytest.mark.parametrize("posterior", ["full", "diagonal", "point"])
 @pytest.mark.parametrize("noise", ["learn", "cv", 0.1])

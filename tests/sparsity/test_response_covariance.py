@@ -32,6 +32,7 @@ def dense_energy(X, y, w, covariance, noise):
     return np.linalg.slogdet(sigma)[1] + vector @ np.linalg.solve(sigma, vector)
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("rule", ["given", "learn"])
 @pytest.mark.parametrize("covariance", ["learn", autoregressive(0.7, 4)])
 def test_the_fit_is_a_minimum_of_the_joint_likelihood_of_all_responses(covariance, rule):

@@ -53,6 +53,7 @@ OPTIONS = [
 ]
 
 
+@pytest.mark.covering
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 @pytest.mark.parametrize("weights", [None, np.arange(24) % 3 + 1.0])
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
@@ -194,6 +195,7 @@ def without_order(full, kind, seed=0):
     return matrix
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("kind", [sp.csr_array, sp.csc_matrix])
 @pytest.mark.parametrize("entries", [0, 10**6])
 def test_matrices_without_canonical_form_are_not_changed_and_give_the_same_fit(

@@ -431,6 +431,7 @@ def test_what_is_left_without_a_column_is_that_of_another_fit(size):
         assert not found.needed.any()
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("noise", [1e-1, 1e-3, 1e-5, 1e-8, 1e-11, 1e-14])
 @pytest.mark.parametrize("shape", [(8, 14, 3), (14, 5, 3), (6, 6, 12)])
 def test_figures_are_as_accurate_as_their_error_says(shape, noise):
@@ -450,6 +451,7 @@ def test_figures_are_as_accurate_as_their_error_says(shape, noise):
         assert figures.violation_error < 1e-11 / np.sqrt(noise)
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("noise", [0.0, 1e-9, 1e-5])
 @pytest.mark.parametrize("factor", [0.99, 2.0])
 def test_wrong_covariances_of_nearly_dependent_columns_are_refused(noise, factor):

@@ -34,6 +34,7 @@ def whitened_by_hand(cov, *parts, intercept):
     return [whitener @ part for part in parts]
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("intercept", [False, True])
 @pytest.mark.parametrize("rank", [D, D - 4])
 @pytest.mark.parametrize("posterior", ["full", "diagonal"])
@@ -163,6 +164,7 @@ def test_saved_estimators_keep_the_noise_of_their_rows(tmp_path):
     assert loaded.certificate_["noise_covariance"].value == D
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("rank", [D, D - 3])
 @pytest.mark.parametrize("intercept", [False, True])
 def test_hermitian_covariances_of_complex_data(rank, intercept):
@@ -231,6 +233,7 @@ def referenced(seed, d=25):
     return X, y + 0.1 * reference @ rng.standard_normal((d, 6)), R
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("intercept", [False, True])
 def test_a_covariance_rounded_to_float32_keeps_its_rank(seed, intercept):
