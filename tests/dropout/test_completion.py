@@ -9,9 +9,11 @@ import scipy.optimize
 import scipy.sparse
 from numpy.testing import assert_allclose
 from sklearn.exceptions import ConvergenceWarning
+from sklearn.model_selection import KFold
 
 from extras import require
 from lucidae import DropoutFactorization, certify, load, save
+from lucidae.datasets import load_digits
 from lucidae.dropout import LinearProblem, completion_path, solve
 
 
@@ -393,10 +395,26 @@ def test_cross_validation_holds_out_entries():
     folds = [(np.setdiff1d(np.arange(len(rows)), test), test)]
     found, kept = complete(X, "cv", cv=folds).cv_, X.copy()
     kept[rows[test], columns[test]] = np.nan
-    for number in (-1, -4):
+    for number in (-1, -4, 1, 0):
         fold = complete(kept, found.dropout[number], tol=1e-7)
         missed = (X - product(fold))[rows[test], columns[test]]
         assert found.errors[0, number] == pytest.approx(np.mean(missed**2), rel=1e-2)
+
+
+def test_the_search_for_the_dropout_rate_ends_where_less_dropout_changes_nothing():
+    # The error of images tends to that of the matrix of least nuclear norm that agrees with them.
+    X = load_digits().data[:150]
+    X[np.random.default_rng(0).random(X.shape) < 0.2] = np.nan
+    found = complete(X, "cv", cv=2).cv_
+    assert found.dropout[0] > 2e-3
+    assert found.mean[0] == pytest.approx(found.mean[2], rel=0.01)
+    # what is compared at the smallest rate is its own solution, not that of the rate before
+    rows, columns = np.nonzero(~np.isnan(X))
+    _, test = next(KFold(2, shuffle=True, random_state=0).split(rows))
+    held_out = X[rows[test], columns[test]]
+    X[rows[test], columns[test]] = np.nan
+    fold = product(complete(X, found.dropout[0], tol=1e-8))[rows[test], columns[test]]
+    assert found.errors[0, 0] == pytest.approx(np.mean((fold - held_out) ** 2), rel=1e-3)
 
 
 def test_saved_models_are_read_back(tmp_path):

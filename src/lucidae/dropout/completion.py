@@ -39,6 +39,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from numbers import Integral
@@ -70,6 +71,10 @@ entries that it does not store."""
 
 DENSE_SHARE = 1 / 16
 """Share of observed entries above which products UVᵀ are formed as dense blocks of rows."""
+
+DENSE_MATRIX = 1 / 5
+"""Share of observed entries above which residuals of up to `BLOCK` entries are dense matrices: with
+1797 × 64 entries products with 10 to 55 columns take as long as those of a sparse matrix."""
 
 BLOCK = 2**22
 """Largest number of entries of temporary arrays in the computation of entries of products."""
@@ -167,6 +172,13 @@ class ObservedEntries:
         """Whether no entry is missing."""
         return self.count == self.shape[0] * self.shape[1]
 
+    def limited_threads(self) -> AbstractContextManager[None]:
+        """Return a context manager in which BLAS has one thread if min(n, m), the rank, is small.
+
+        The many products of thin factors are slower with more threads.
+        """
+        return limited_blas(min(self.shape))
+
     def with_values(self, values: Matrix) -> ObservedEntries:
         """Return the same observed positions of the matrix with other values."""
         return replace(self, values=values)
@@ -184,10 +196,34 @@ class ObservedEntries:
         """Return the observed entries after multiplying row i of the matrix by ``roots[i]``."""
         return self.with_values(self.values * roots[self.rows])
 
+    @cached_property
+    def mask(self) -> Matrix | None:
+        """Dense matrix with 1 where an entry is observed; None if residuals are to be sparse."""
+        n, m = self.shape
+        if n * m > BLOCK or self.count <= DENSE_MATRIX * n * m:
+            return None
+        found = np.zeros(self.shape)
+        found[self.rows, self.columns] = 1.0
+        return found
+
     def sparse(self, values: Matrix | None = None) -> Any:
         """Return a sparse matrix with the observed entries, or with given values in their place."""
         data = self.values if values is None else values
         return scipy.sparse.csr_array((data, self.columns, self.starts), shape=self.shape)
+
+    def matrix(self, values: Matrix) -> Any:
+        """Return a matrix with given observed entries and zeros, dense if there is a `mask`."""
+        if self.mask is None:
+            return self.sparse(values)
+        found = np.zeros(self.shape)
+        found[self.rows, self.columns] = values
+        return found
+
+    def projected(self, left: Matrix, right: Matrix) -> Any:
+        """Return P_Ω(left · rightᵀ) as a matrix."""
+        if self.mask is None:
+            return self.matrix(self.product(left, right))
+        return self.mask * (left @ right.T)
 
     def product(self, left: Matrix, right: Matrix) -> Matrix:
         """Return the entries of left · rightᵀ at the positions of the observed entries."""
@@ -305,11 +341,10 @@ class CompletionObjective:
         level, entries = self.penalty * norm, self.entries
 
         def apply(direction: Factors) -> Factors:
-            change = entries.product(
+            moved = entries.projected(
                 np.hstack([direction.left, factors.left]),
                 np.hstack([factors.right, direction.right]),
             )
-            moved = entries.sparse(change)
             turned = self.penalty * factors.dot(direction)
             return Factors(
                 level * direction.left
@@ -326,7 +361,7 @@ class CompletionObjective:
 
     def curvatures(self, factors: Factors, norm: float) -> Factors:
         """Return a positive approximation to the diagonal of half of the Hessian."""
-        mask = self.entries.sparse(np.ones(self.entries.count))
+        mask = self.entries.matrix(np.ones(self.entries.count))
         level = self.penalty * norm
         return Factors(
             mask @ (factors.right * factors.right) + level,
@@ -381,7 +416,7 @@ def _outside(residual: Any, span: Factors, count: int) -> _Triples:
     P, Q = span
     n, m = residual.shape
     if n * m <= DENSE_SPECTRUM:
-        dense = residual.toarray()
+        dense = residual if isinstance(residual, np.ndarray) else residual.toarray()
         dense = dense - P @ (P.T @ dense)
         dense = dense - (dense @ Q) @ Q.T
         left, values, right = np.linalg.svd(dense, full_matrices=False)
@@ -459,7 +494,7 @@ class _Solver:
         """Return the state of `factors`, with `bound` and `excess` of the state `before`."""
         factors, values = factors.balanced()
         norm, residual = float(values.sum()), self.objective.residual(factors)
-        gradient = self.objective.gradient(factors, self.entries.sparse(residual), norm)
+        gradient = self.objective.gradient(factors, self.entries.matrix(residual), norm)
         size = self.objective.penalty * norm * math.sqrt(2 * norm)
         slope = math.sqrt(gradient.dot(gradient)) / size if size > 0 else math.inf
         value = self.objective.value(residual, norm)
@@ -473,7 +508,7 @@ class _Solver:
     def step(self, state: _Iterate, tolerance: float) -> _Iterate:
         """Return the state after a Newton step and, if the gradient is small, with new columns."""
         state = self.measured(self.newton(state), state)
-        due = min(LOOSE * max(state.excess, tolerance), 0.1)
+        due = min(LOOSE * max(state.excess, math.sqrt(tolerance)), 0.1)
         if state.rank >= self.width and state.excess > tolerance:
             due = min(due, math.sqrt(tolerance) / 10)  # the limit of the rank may be final
         return self.searched(state) if state.slope <= due else state
@@ -481,7 +516,7 @@ class _Solver:
     def newton(self, state: _Iterate) -> Factors:
         """Return factors after one damped Newton step; their number of columns stays."""
         objective, factors = self.objective, state.factors
-        norm, residual = float(state.values.sum()), self.entries.sparse(state.residual)
+        norm, residual = float(state.values.sum()), self.entries.matrix(state.residual)
         gradient = objective.gradient(factors, residual, norm)
         forcing = min(NEWTON_FORCING, math.sqrt(state.slope))
         direction = conjugate_gradients(
@@ -513,7 +548,7 @@ class _Solver:
 
     def searched(self, state: _Iterate) -> _Iterate:
         """Return the state with a new lower bound, and with new columns if they reduce the loss."""
-        residual, span = self.entries.sparse(state.residual), state.span
+        residual, span = self.entries.matrix(state.residual), state.span
         level = self.objective.penalty * float(state.values.sum())
         count = max(NEW_COLUMNS, state.rank)
         found = _outside(residual, span, min(count, min(self.entries.shape)))
@@ -623,7 +658,6 @@ def complete(
     start: Completion | None = None,
     tolerance: float = 1e-6,
     limit: int = 500,
-    callbacks: Sequence[Callable[..., Any]] = (),
 ) -> Solution[Completion]:
     """Return the matrix X that minimises ‖P_Ω(M − X)‖² + (λ/r)‖X‖*² over rank at most r."""
     if not np.any(entries.values):
@@ -639,8 +673,6 @@ def complete(
         _started(solver, start, unit),
         stop=Below(lambda state: 0.0 if state.limited else solver.gap(state), tolerance),
         limit=limit,
-        callbacks=callbacks,
-        size=max(entries.shape),
     )
     state = solution.value
     turn = column_signs(state.span.right)
@@ -673,7 +705,7 @@ def _started(solver: _Solver, start: Completion | None, unit: float) -> _Iterate
     none = Factors(np.zeros((n, 0)), np.zeros((m, 0)))
     residual = solver.entries.values
     empty = _Iterate(none, np.zeros(0), residual, solver.energy, math.inf, math.inf, 0.0)
-    found = _outside(solver.entries.sparse(), none, min(NEW_COLUMNS, n, m))
+    found = _outside(solver.entries.matrix(residual), none, min(NEW_COLUMNS, n, m))
     new = min(solver.width, int(np.count_nonzero(found.values > 0.1 * found.values[0])))
     return solver.measured(solver.extended(empty, found, new))
 
@@ -683,12 +715,18 @@ Vector = np.ndarray[Any, Any]
 STRENGTHS = np.geomspace(1e3, 1e-4, 29)
 """Strengths dropout/(1 − dropout) that are compared, descending: four per decade."""
 
-PATIENCE = 3
-"""Number of successive rates without a smaller held-out error after which smaller rates are not
-tried: with less and less dropout the factors only follow the noise more closely."""
+PATIENCE = 2
+"""Number of successive rates without a smaller held-out error (`GAINED`) after which smaller rates
+are not tried: with less and less dropout the factors only follow the noise more closely."""
+
+GAINED = 3e-3
+"""Smallest relative decrease of the held-out error that counts. As dropout vanishes, X tends to the
+matrix of least nuclear norm that agrees with the observed entries, and the error to a constant."""
 
 FOLD_TOLERANCE = 1e-4
-"""Relative duality gap of the solutions that are compared on held-out entries."""
+"""Duality gap of the solutions that are compared on held-out entries, relative to the loss of the
+solution from which they start. (Relative to ‖P_Ω M‖², which little dropout makes much larger than
+the loss, the solution of the rate before would pass as that of the next.)"""
 
 FOLD_STEPS = 100
 """Largest number of Newton steps for one solution that is compared on held-out entries."""
@@ -790,7 +828,7 @@ def completion_path(
     if np.any(strengths <= 0.0):
         raise ValueError("a dropout rate of 0 was given, expected rates in (0, 1): leave it out.")
     found: list[Completion] = []
-    with limited_blas(max(entries.shape)):
+    with entries.limited_threads():
         for strength in strengths:
             start = found[-1] if found else None
             solution = complete(
@@ -815,17 +853,13 @@ def _rank(values: Vector) -> int:
 
 
 def cross_validate_entries(
-    entries: ObservedEntries,
-    width: int,
-    cv: Any,
-    *,
-    roots: Vector | None = None,
-    strengths: Vector = STRENGTHS,
-    callbacks: Sequence[Callable[..., Any]] = (),
-) -> CrossValidation:
-    """Return the mean squared error on held-out entries for every strength of dropout.
+    entries: ObservedEntries, width: int, cv: Any, roots: Vector | None
+) -> tuple[CrossValidation, dict[float, Completion]]:
+    """Return the errors on held-out entries, and for every rate the completion of the first fold.
 
-    The strengths descend; `PATIENCE` of them without a smaller mean error end the search.
+    Strengths of dropout descend, and each solution starts from the one before it in its fold;
+    `PATIENCE` strengths without a smaller mean error end the search. `roots` are the square roots
+    of the weights of the rows.
     """
     cv = 5 if cv is None else cv
     if isinstance(cv, Integral):
@@ -836,28 +870,29 @@ def cross_validate_entries(
     scaled = entries if roots is None else entries.weighted(roots)
     parts = [(scaled.taken(train), scaled.taken(np.sort(test))) for train, test in splits]
     weights = np.array([float(np.sum(scale[test] ** 2)) for _, test in splits])
-    starts: list[Completion | None] = [None] * len(parts)
+    solutions: list[list[Completion]] = []  # of the folds, for every strength
     errors: list[list[float]] = []
-    means: list[float] = []
-    for strength in strengths:
-        row = []
-        for number, (training, held_out) in enumerate(parts):
+    smallest, waited = math.inf, 0
+    for strength in STRENGTHS:
+        before = solutions[-1] if solutions else [None] * len(parts)
+        solutions.append([])
+        errors.append([])
+        for (training, held_out), weight, start in zip(parts, weights, before, strict=True):
+            share = start.value / training.energy if start is not None and start.rank else 1.0
+            tolerance = FOLD_TOLERANCE * min(share, 1.0)
             found = complete(
-                training,
-                float(strength),
-                width,
-                start=starts[number],
-                tolerance=FOLD_TOLERANCE,
-                limit=FOLD_STEPS,
-                callbacks=callbacks,
+                training, float(strength), width, start=start, tolerance=tolerance, limit=FOLD_STEPS
             ).value
-            starts[number] = found
             missed = held_out.values - held_out.product(found.left * found.values, found.right)
-            row.append(float(missed @ missed) / max(weights[number], np.finfo(float).tiny))
-        errors.append(row)
-        means.append(float(np.average(row, weights=weights)))
-        if len(means) - 1 - int(np.argmin(means)) >= PATIENCE:
+            solutions[-1].append(found)
+            errors[-1].append(float(missed @ missed) / max(weight, np.finfo(float).tiny))
+        mean = float(np.average(errors[-1], weights=weights))
+        if mean < (1.0 - GAINED) * smallest:
+            smallest, waited = mean, 0
+            continue
+        waited += 1
+        if waited == PATIENCE:
             break
-    tried = strengths[: len(errors)]
-    rates = np.array([dropout_of(float(strength)) for strength in tried])[::-1]
-    return CrossValidation(rates, np.array(errors)[::-1].T, weights)
+    rates = [dropout_of(float(strength)) for strength in STRENGTHS[: len(errors)]]
+    compared = CrossValidation(np.array(rates[::-1]), np.array(errors)[::-1].T, weights)
+    return compared, {rate: found[0] for rate, found in zip(rates, solutions, strict=True)}

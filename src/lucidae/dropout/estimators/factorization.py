@@ -449,9 +449,10 @@ class DropoutFactorization(
         rows = self._marked(X)
         observed = ObservedEntries.of(rows)
         roots = None if weights is None else np.sqrt(to_numpy(weights))
-        dropout, cv = self.dropout, None
+        dropout, cv, starts = self.dropout, None, {}
         if rule is not None:
-            cv = cross_validate_entries(observed, width, self.cv, roots=roots)
+            with observed.limited_threads():
+                cv, starts = cross_validate_entries(observed, width, self.cv, roots)
             dropout = rule(cv)
         dropout = checked_dropout(dropout)
         if observed.complete:
@@ -459,9 +460,9 @@ class DropoutFactorization(
                 X = np.asarray(rows.toarray() if scipy.sparse.issparse(rows) else rows)
             self._state = factorised_state(X, weights, width, dropout, cv)
         else:
-            self._state = self._completed(
-                rows, observed, roots, width, dropout, cv, reference_array(X)
-            )
+            ref, start = reference_array(X), starts.get(dropout)
+            with observed.limited_threads():
+                self._state = self._completed(rows, observed, roots, width, dropout, cv, ref, start)
         return self
 
     def _completed(
@@ -473,8 +474,9 @@ class DropoutFactorization(
         dropout: float,
         cv: CrossValidation | None,
         ref: Array,
+        start: Completion | None,
     ) -> CompletionState:
-        """Return the fitted state for a matrix with missing entries."""
+        """Return the fitted state for a matrix with missing entries, solved from `start`."""
         strength = strength_of(dropout)
         if not observed.count:
             raise ValueError("X has no observed entry: all entries are missing.")
@@ -484,7 +486,9 @@ class DropoutFactorization(
                 "penalty, and the completed matrix is not determined. Give a positive dropout."
             )
         weighted = observed if roots is None else observed.weighted(roots)
-        solution = complete(weighted, strength, width, tolerance=self.tol, limit=self.max_iter)
+        solution = complete(
+            weighted, strength, width, start=start, tolerance=self.tol, limit=self.max_iter
+        )
         if not solution.status.ok:
             warn_user(solution.advice, ConvergenceWarning)
         state = CompletionState.of(
