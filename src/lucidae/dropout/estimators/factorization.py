@@ -449,7 +449,8 @@ class DropoutFactorization(
         rows = self._marked(X)
         observed = ObservedEntries.of(rows)
         roots = None if weights is None else np.sqrt(to_numpy(weights))
-        dropout, cv, starts = self.dropout, None, {}
+        dropout, cv = self.dropout, None
+        starts: dict[float, Completion] = {}
         if rule is not None:
             with observed.limited_threads():
                 cv, starts = cross_validate_entries(observed, width, self.cv, roots)
