@@ -66,7 +66,7 @@ READING = {
 SECONDS = 20
 
 
-class Slow(Exception):
+class TooSlowError(Exception):
     """A fault made a fit too slow."""
 
 
@@ -268,7 +268,7 @@ def broken(owner, name, damage, part):
 @contextlib.contextmanager
 def limited(seconds):
     def stop(*_):
-        raise Slow
+        raise TooSlowError
 
     before = signal.signal(signal.SIGALRM, stop)
     signal.alarm(seconds)
@@ -287,7 +287,7 @@ def outcome(case, owner, name, damage, part):
             with np.errstate(all="ignore"), limited(SECONDS), broken(owner, name, damage, part):
                 model = case.fit()
                 holds = model.certificate_.holds
-        except Slow:
+        except TooSlowError:
             return "slow"
         except Exception:
             return "raised"
