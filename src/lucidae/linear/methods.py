@@ -346,6 +346,7 @@ class Options:
     tied: bool | str
     init_scale: float
     random_state: Any
+    rule: Rule = field(compare=False)  # that of one latent, for what all rules of the method share
 
     @classmethod
     def of(
@@ -371,32 +372,56 @@ class Options:
         handle_missing: Any = "error",
     ) -> Options:
         """Return the checked arguments; a wrong one raises a ValueError."""
-        verbose = check_verbose(verbose)
+        # 1) The method, made for one latent, says which solvers and optimizers it works with.
         check_choice(optimizer, "optimizer", OPTIMIZERS)
-        tied = _check_tied(tied)
-        trial = _trial_method(method, tied)
+        if not isinstance(tied, bool | np.bool_):
+            check_choice(tied, "tied", ("auto",), others=", True or False")
+        trial = make_method(method, MethodSettings(_ONE, _ONE, _RNG, tied))
         check_optimizer(trial, optimizer)
-        check_flag(whiten, "whiten")
-        check_flag(warm_start, "warm_start")
         chosen = _check_solver(solver, trial)
         _check_missing(handle_missing, method, solver, chosen)
+        # 2) Arguments of descent.
+        if not isinstance(learning_rate, str) or learning_rate != "auto":
+            learning_rate = check_number(
+                learning_rate, "learning_rate", low=0.0, open_low=True, others=" or 'auto'"
+            )
+        training = DescentSettings(
+            optimizer,
+            learning_rate,
+            check_number(momentum, "momentum", low=0.0, high=1.0, open_high=True),
+            check_integer(max_iter, "max_iter", low=1),
+            check_number(tol, "tol", low=0.0),
+            check_verbose(verbose),
+        )
+        # 3) All others.
+        check_flag(whiten, "whiten")
+        check_flag(warm_start, "warm_start")
+        if not isinstance(l2, str) or l2 != "auto":
+            l2 = check_vector(l2, "l2", expected=_PENALTIES)
+        if batch_size is not None:
+            batch_size = check_integer(batch_size, "batch_size", low=1, others=" or None")
+        init_scale = check_number(
+            init_scale, "init_scale", low=0.0, high=LARGEST_START, open_low=True
+        )
         return cls(
             _check_components(n_components),
             method,
             chosen,
-            _check_training(optimizer, learning_rate, momentum, max_iter, tol, verbose),
-            _check_penalty(l2),
+            training,
+            l2,
             _check_prior(prior),
-            _check_batch(batch_size),
-            tied,
-            check_number(init_scale, "init_scale", low=0.0, high=LARGEST_START, open_low=True),
+            batch_size,
+            tied if isinstance(tied, str) else bool(tied),
+            init_scale,
             check_seed(random_state),
+            trial.rule,
         )
 
     @property
     def arguments(self) -> dict[str, Any]:
         """The arguments by name, for which `of` returns these options."""
         own = {entry.name: getattr(self, entry.name) for entry in fields(self)}
+        del own["rule"]
         training = own.pop("training")
         return own | {entry.name: getattr(training, entry.name) for entry in fields(training)}
 
@@ -408,14 +433,9 @@ class Options:
         their second moment, the solver always draws batches of rows.
         """
         solver = SOLVERS[self.solver]
-        if not solver.closed_form and _trial_method(self.method, self.tied).rule.needs_rows:
+        if not solver.closed_form and self.rule.needs_rows:
             return replace(solver, batches=True)
         return solver
-
-    @property
-    def recordable(self) -> bool:
-        """Whether steps of the method's rule can be recorded as CUDA graphs."""
-        return _trial_method(self.method, self.tied).rule.recordable
 
     def rng(self, *, draws: bool = True) -> np.random.Generator:
         """Return a random generator for one fit, seeded by `random_state`.
@@ -423,7 +443,7 @@ class Options:
         If nothing will be drawn (`draws` is false and the rule does not sample masks), a shared
         generator is returned, because making a new one takes time.
         """
-        if not draws and not _trial_method(self.method, self.tied).rule.needs_rows:
+        if not draws and not self.rule.needs_rows:
             return _RNG  # a new one would take a twentieth of the time of a small fit
         return np.random.default_rng(check_random_state(self.random_state).randint(2**31 - 1))
 
@@ -495,15 +515,9 @@ def check_features(k: int, m: int) -> None:
         )
 
 
-def _trial_method(name: str, tied: bool | str) -> Method:
-    """Return the method `name` made for one latent.
-
-    Its properties, such as whether its rule needs rows, can be read before the data are known.
-    """
-    return make_method(name, MethodSettings(_ONE, _ONE, _RNG, tied))
-
-
 _ONE, _RNG = np.ones(1), np.random.default_rng(0)
+
+_PENALTIES = "'auto', or one finite penalty of at least 0, or one per latent"
 
 
 def _check_solver(solver: Any, method: Method) -> str:
@@ -550,34 +564,6 @@ def _check_components(value: Any) -> Any:
     return check_integer(value, "n_components", low=1, others=others)
 
 
-def _check_batch(value: Any) -> int | None:
-    return None if value is None else check_integer(value, "batch_size", low=1, others=" or None")
-
-
-def _check_training(
-    optimizer: str, rate: Any, momentum: Any, max_iter: Any, tol: Any, verbose: bool | str
-) -> DescentSettings:
-    if not isinstance(rate, str) or rate != "auto":
-        rate = check_number(rate, "learning_rate", low=0.0, open_low=True, others=" or 'auto'")
-    momentum = check_number(momentum, "momentum", low=0.0, high=1.0, open_high=True)
-    return DescentSettings(
-        optimizer,
-        rate,
-        momentum,
-        check_integer(max_iter, "max_iter", low=1),
-        check_number(tol, "tol", low=0.0),
-        verbose,
-    )
-
-
-def _check_penalty(value: Any) -> Any:
-    if isinstance(value, str) and value == "auto":
-        return value
-    return check_vector(
-        value, "l2", expected="'auto', or one finite penalty of at least 0, or one per latent"
-    )
-
-
 def _check_prior(value: Any) -> Any:
     expected = (
         "'geometric', 'uniform', or one probability of at least 0 for each number of latents that "
@@ -589,9 +575,3 @@ def _check_prior(value: Any) -> Any:
     if prior.ndim != 1 or prior.sum() <= 0.0:
         raise ValueError(f"prior={value!r} was given, expected {expected}, not all of them 0.")
     return prior
-
-
-def _check_tied(value: Any) -> bool | str:
-    if isinstance(value, bool | np.bool_):
-        return bool(value)
-    return check_choice(value, "tied", ("auto",), others=", True or False")

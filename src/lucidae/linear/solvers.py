@@ -118,7 +118,7 @@ def _too_small_for_device(options: Options, source: Source) -> bool:
     m, k = source.moment.n_features, options.n_components
     if SOLVERS[options.solver].closed_form:
         return m <= HOST_FEATURES
-    if options.recordable and records(source.mean):
+    if options.rule.recordable and records(source.mean):
         return False
     return m * m * (k if isinstance(k, int) else m) <= HOST_PRODUCTS
 
