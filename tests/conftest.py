@@ -22,6 +22,7 @@ settings.register_profile(
     deadline=None,
     database=None,
     print_blob=True,
+    max_examples=50,
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.register_profile("explore", deadline=None, max_examples=1000)

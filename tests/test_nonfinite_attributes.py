@@ -107,13 +107,12 @@ def numbers(model):
 
 
 def with_bad_entries(values):
-    """Yield copies with one bad entry each: the first, the last, the largest and the smallest."""
-    sizes = np.abs(values)
-    for bad in BAD:
-        for place in {0, values.size - 1, int(np.argmax(sizes)), int(np.argmin(sizes))}:
-            changed = values.copy()
-            changed[np.unravel_index(place, values.shape)] = bad
-            yield changed if values.ndim else changed.item()
+    """Yield copies with one bad entry each: the first, the last and the largest in magnitude."""
+    places = (0, values.size - 1, int(np.argmax(np.abs(values))))
+    for bad, place in zip(BAD, places, strict=True):
+        changed = values.copy()
+        changed[np.unravel_index(place, values.shape)] = bad
+        yield changed if values.ndim else changed.item()
 
 
 def is_seen(model, before, data=(), options=None):

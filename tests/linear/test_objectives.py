@@ -198,7 +198,7 @@ def test_descent_from_random_starts_reaches_the_minimum_and_never_passes_it(obje
             method="L-BFGS-B",
             options={"maxiter": 5000, "maxfun": 10_000, "ftol": 1e-15, "gtol": 1e-9},
         ).fun
-        for _ in range(6)
+        for _ in range(3)
     ]
     minimum = objective.minimum(spectrum, K)
     assert min(ends) >= minimum - 1e-10

@@ -38,7 +38,7 @@ from mutants import mutants
 from sparsity.broken_fits import lines_of, outcome, sampled, surveyed
 from sparsity.general_model import Model
 
-SAMPLES = [60, pytest.param(600, marks=pytest.mark.slow)]
+SAMPLES = [30, pytest.param(600, marks=pytest.mark.slow)]
 """Numbers of mutants that the tests run; all of them with LUCIDAE_ALL_MUTANTS=1."""
 
 
@@ -278,7 +278,7 @@ def test_no_wrong_result_of_a_broken_solver_is_certified(healthy, size):
     drawn = sampled(all_mutants(), healthy, size, seed=15)
     effective, survivors = surveyed(drawn, outcome_of, healthy)
     assert not survivors, survivors
-    assert effective >= 6
+    assert effective >= 3
 
 
 OWN = {
