@@ -346,8 +346,6 @@ def test_an_interruption_anywhere_leaves_the_last_fit(name, method):
 
 @pytest.mark.parametrize("name", [name for name in ESTIMATORS if name != "factorization"])
 def test_an_interrupted_callback_leaves_the_last_fit(name, monkeypatch):
-    from lucidae.iteration import ProgressBar
-
     kept, calls = Unchanged(name), []
     kept.estimator.set_params(verbose=True)
     kept.before, kept.objects = snapshot(kept.estimator), dict(vars(kept.estimator))
@@ -356,7 +354,7 @@ def test_an_interrupted_callback_leaves_the_last_fit(name, monkeypatch):
         calls.append(1)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(ProgressBar, "__call__", interrupt)
+    monkeypatch.setattr("lucidae.iteration.ProgressBar.__call__", interrupt)
     try:
         call(kept.estimator, "fit", another("fit"))
     except KeyboardInterrupt:
