@@ -46,7 +46,7 @@ def test_counts_variances_and_divergences_of_a_known_posterior():
     torch.manual_seed(0)
     x = torch.randn(500, 3)
     report = collapse_report(Known(), x)
-    assert report.n_active == report.n_directions == 2
+    assert report.n_active == report.n_coordinates == 2
     assert report.active.tolist() == [True, True, False, False]
     assert_allclose(report.variance, [0.01, 0.09, 1, 1], rtol=1e-5)
     means = (x[:, :2] ** 2).mean(0).numpy()
@@ -63,9 +63,16 @@ def test_directions_do_not_depend_on_how_the_latents_are_turned():
     turn = torch.linalg.qr(torch.randn(4, 4)).Q
     x = torch.randn(500, 3)
     report = collapse_report(Known(turn), x)
-    assert report.n_active > 2  # every coordinate carries something
-    assert report.n_directions == 2
-    assert_allclose(report.total_kl, collapse_report(Known(), x).total_kl, rtol=1e-4)
+    assert report.n_coordinates > 2  # every coordinate carries something
+    assert report.n_active == sum(report.active) == 2
+    assert report.advice.startswith("2 of")
+    assert "spread over" in report.summary()
+    plain = collapse_report(Known(), x)
+    assert_allclose(report.total_kl, plain.total_kl, rtol=1e-4)
+    order = np.argsort(plain.variance)
+    for name in ("variance", "kl", "spread"):
+        rotated = getattr(report, name)[np.argsort(report.variance)]
+        assert_allclose(rotated, getattr(plain, name)[order], rtol=1e-3, atol=1e-5)
     spread = torch.diag(torch.tensor([0.1, 0.95]))
     assert active_directions(spread, torch.tensor([[1.0, 1.0], [-1.0, -1.0]])) == 1
 
@@ -81,7 +88,7 @@ def test_loaders_batches_and_modes():
     assert_allclose(report.kl, collapse_report(model, x).kl, atol=1e-6)
     assert report.n_samples == 20
     assert report.gains is None
-    assert report.linear_active == 0  # the noise variance is still 1
+    assert report.linear_latents == 0  # the noise variance is still 1
     assert "not linear" in report.summary()
 
 
@@ -127,7 +134,7 @@ def test_a_collapsed_linear_model_is_justified_only_if_the_data_are_noise(noise,
     report = collapse_report(model, torch.randn(2000, 3))
     assert report.n_active == 0
     assert report.justified == (expected, expected)
-    assert report.linear_active == (0 if expected else 2)
+    assert report.linear_latents == (0 if expected else 3)
 
 
 def test_each_column_of_a_dictionary_is_judged_by_itself():
@@ -151,6 +158,16 @@ def test_report_reads_as_text_html_and_json():
     assert page.count("<tr") == 3
     assert "<script" not in page
     assert json.loads(json.dumps(report.to_dict()))["n_active"] == 0
+
+
+def test_a_report_is_drawn_with_all_latents():
+    require("matplotlib")
+    torch.manual_seed(0)
+    report = collapse_report(Known(), torch.randn(100, 3))
+    axes = report.plot()
+    heights = sorted(bar.get_height() for bar in axes.patches)
+    assert_allclose(heights, np.sort(report.variance))
+    assert axes.get_ylim()[1] > max(*report.spread, *report.variance)
 
 
 class PlainVAE(torch.nn.Module):
@@ -222,7 +239,6 @@ def test_the_linear_number_of_latents_is_that_of_probabilistic_pca(noise):
     found = [log_likelihood(count) for count in range(6)]
     best = next(c for c in range(6) if np.isclose(found[c], max(found), rtol=0, atol=1e-12))
     assert report.linear_latents == best
-    assert report.linear_active == min(best, 2)
 
 
 def test_advice_says_how_many_latents_are_needed():
@@ -233,31 +249,29 @@ def test_advice_says_how_many_latents_are_needed():
             variance=np.where(active, 0.1, 1.0),
             spread=np.where(active, 0.9, 0.0),
             active=active,
-            n_active=used,
-            n_directions=used,
             total_kl=float(used),
             n_samples=10,
+            n_coordinates=used,
             gains=None if gains is None else np.full(total, gains),
-            linear_active=None if linear is None else min(linear, total),
+            linear_latents=linear,
             noise_variance=None if linear is None else 0.1,
             max_variance=0.9,
             min_spread=0.01,
             tolerance=0.05,
-            linear_latents=linear,
         )
         assert report.advice in report.summary()
         assert report.to_dict()["advice"] == report.advice
         return report.advice
 
     assert advice(4, 8, 4).startswith("4: as many as the data need")
-    assert advice(8, 8, 20).startswith("More than 8 may help: all are used. A linear VAE of this")
+    assert advice(8, 8, 20).startswith("More than 8 may help: all are used. A linear decoder")
     assert advice(8, 8, 8).startswith("8: all are used.")
     assert advice(8, 8, None) == "More than 8 may help: all are used."
-    assert advice(3, 8, None) == "3 of 8: the other 5 directions carry no information."
-    assert advice(3, 4, None) == "3 of 4: the other direction carries no information."
+    assert advice(3, 8, None) == "3 of 8: the other 5 carry no information."
+    assert advice(3, 4, None) == "3 of 4: the other one carries no information."
     assert "training has not found" in advice(3, 8, 5)
     assert advice(3, 8, 5, gains=4.0).startswith("5: the model uses 3")
-    assert "would use 2." in advice(3, 8, 2)
+    assert "would need 2." in advice(3, 8, 2)
     assert advice(0, 8, 0).startswith("None: no direction")
     assert advice(0, 8, 5).startswith("The model uses none of 8, a linear VAE of this noise 5")
     assert advice(0, 8, None).startswith("The model uses none of 8: all posteriors")

@@ -130,7 +130,7 @@ def test_linear_vae_reaches_probabilistic_pca_and_reports_a_justified_collapse()
         reached = np.mean([model(x).loss.item() for _ in range(40)])
     assert abs(reached - optimum) < 0.02 * abs(optimum)
     report = collapse_report(model, x)
-    assert report.n_active == report.linear_active == 2
+    assert report.n_active == report.linear_latents == 2
     assert sorted(report.justified, key=str) == [None, None, True]
 
 

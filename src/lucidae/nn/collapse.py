@@ -26,7 +26,7 @@ from lucidae.nn.layers import (
     evaluation,
 )
 from lucidae.nn.posteriors import as_gaussian
-from lucidae.validation import check_integer, check_number
+from lucidae.validation import check_integer, check_number, install_command
 
 __all__ = ["CollapseReport", "active_directions", "collapse_report"]
 
@@ -35,12 +35,21 @@ MOST_ENTRIES = 4096
 linear VAE."""
 
 
+MOST_COVARIANCES = 2**24
+"""Largest number of entries of posterior covariances that are kept, those of the first samples."""
+
+COUPLED = 1e-6
+"""Latents are coupled if the mean posterior covariance of two of them exceeds this multiple of
+their deviations; smaller ones are rounding errors of float32."""
+
+
 class PosteriorSummary(NamedTuple):
     """Posteriors of all samples, and the second moment of the data."""
 
     mean: Tensor  # (n, k): posterior means and variances of the k latents
     variance: Tensor
     kl: Tensor  # (k,): mean KL divergence of each latent's marginal posterior to N(0, 1)
+    first: Tensor  # (q, k, k): posterior covariances of the first samples
     total_kl: float  # mean KL divergence of the joint posterior to N(0, I)
     covariance: Tensor  # (k, k): mean posterior covariance
     # moment of the data; None if they have more than `MOST_ENTRIES` features
@@ -65,6 +74,11 @@ def collapse_report(
     (Wipf 2023, Definition 3.1 and section 3). A latent is active if the mean over samples of its
     posterior variance is below `max_variance` and the variance over samples of its posterior mean
     is above `min_spread`.
+
+    A decoder can undo any rotation of the latents, so that with a full posterior covariance the
+    coordinates mean nothing: latents are then the directions that the mean posterior covariance
+    has as eigenvectors. Without coupling, and if the columns of the decoder are fixed, they are the
+    coordinates. All numbers of the report use these latents.
 
     If the decoder is linear, with matrix W and noise variance γ, the best model is known (Wipf
     2023, Lemma 3.2; Lucas et al. 2019): with model covariance C = WWᵀ + γI and data covariance Σ, a
@@ -140,7 +154,7 @@ def collapse_report(
     ...     (error + kl).mean().backward()
     ...     optimizer.step()
     >>> report = collapse_report(plain, x, noise_variance=0.1)
-    >>> report.n_directions, report.linear_latents
+    >>> report.n_active, report.linear_latents
     (2, 2)
     >>> print(report.advice)
     2: as many as the data need, according to both models.
@@ -161,33 +175,62 @@ def collapse_report(
         found = _gather(model, loader, reconstruct=stated is None)
     noise = found.mean_square if stated is None else stated
     codes = found.mean[:gap_samples]
-    count, active = active_dimensions(
+    count, _ = active_dimensions(
         found.mean,
         found.variance,
         max_variance=max_variance,
         min_spread=min_spread,
         return_mask=True,
     )
-    gains, useful = _linear_comparison(model, found, active, noise)
+    axes = None if hasattr(model, "dictionary") else _axes(found.covariance)
+    latents = _coordinates(found) if axes is None else _directions(found, axes)
+    active = (latents.variance < max_variance) & (latents.spread > min_spread)
+    gains, useful = _linear_comparison(model, found, axes, active, noise)
     return CollapseReport(
-        kl=to_numpy(found.kl),
-        variance=to_numpy(found.variance.mean(0)),
-        spread=to_numpy(found.mean.var(0, correction=0)),
+        kl=to_numpy(latents.kl),
+        variance=to_numpy(latents.variance),
+        spread=to_numpy(latents.spread),
         active=to_numpy(active),
-        n_active=int(count),
-        n_directions=active_directions(found.covariance, found.mean, max_variance, min_spread),
         total_kl=found.total_kl,
         n_samples=int(found.mean.shape[0]),
+        n_coordinates=int(count),
         gains=None if gains is None else to_numpy(gains),
-        linear_active=None if useful is None else min(useful, int(found.mean.shape[1])),
+        linear_latents=useful,
         noise_variance=noise,
+        noise_estimated=stated is None and noise is not None,
         max_variance=max_variance,
         min_spread=min_spread,
         tolerance=tolerance,
-        linear_latents=useful,
-        noise_estimated=stated is None and noise is not None,
         gap=hadamard_gap(model, codes=codes, noise_variance=noise) if gap_samples else None,
     )
+
+
+class Latents(NamedTuple):
+    """Mean posterior variance, spread of the posterior mean and mean KL divergence of latents."""
+
+    variance: Tensor
+    spread: Tensor
+    kl: Tensor
+
+
+def _axes(covariance: Tensor) -> Tensor | None:
+    """Return the eigenvectors of the mean posterior covariance; None if latents are not coupled."""
+    deviations = covariance.diagonal().sqrt()
+    coupling = (covariance / torch.outer(deviations, deviations)).fill_diagonal_(0.0)
+    return torch.linalg.eigh(covariance)[1] if bool((coupling.abs() > COUPLED).any()) else None
+
+
+def _coordinates(found: PosteriorSummary) -> Latents:
+    return Latents(found.variance.mean(0), found.mean.var(0, correction=0), found.kl)
+
+
+def _directions(found: PosteriorSummary, axes: Tensor) -> Latents:
+    """Return the figures along the columns of `axes`; the divergence is that of first samples."""
+    mean = found.mean.double() @ axes
+    along = torch.einsum("ia,nij,ja->na", axes, found.first.double(), axes)
+    kl = (along + mean[: len(along)].square() - 1 - along.log()) / 2
+    variance = torch.einsum("ia,ij,ja->a", axes, found.covariance, axes)
+    return Latents(variance, mean.var(0, correction=0), kl.mean(0))
 
 
 def active_directions(
@@ -245,6 +288,7 @@ def _gather(model: Any, loader: Any, reconstruct: bool) -> PosteriorSummary:
     """
     means, variances, kls, totals, errors = [], [], [], [], []
     covariance: Tensor = 0.0
+    first: list[Tensor] = []
     moment: SecondMoment | None = None
     device = device_of(model)
     for batch in batches(loader, "loader"):
@@ -254,7 +298,11 @@ def _gather(model: Any, loader: Any, reconstruct: bool) -> PosteriorSummary:
         variances.append(posterior.variance)
         kls.append(posterior.marginal_kl())
         totals.append(posterior.kl())
-        covariance = covariance + posterior.covariance.double().sum(0)
+        matrices = posterior.covariance
+        covariance = covariance + matrices.double().sum(0)
+        kept = sum(len(part) for part in first) * matrices[0].numel()
+        if kept < MOST_COVARIANCES:
+            first.append(matrices[: max(1, (MOST_COVARIANCES - kept) // matrices[0].numel())])
         if reconstruct:
             errors.append(_squared_errors(model, posterior.mean, x))
         rows = x.flatten(1)
@@ -267,6 +315,7 @@ def _gather(model: Any, loader: Any, reconstruct: bool) -> PosteriorSummary:
         torch.cat(means),
         torch.cat(variances),
         torch.cat(kls).mean(0),
+        torch.cat(first),
         scalar(torch.cat(totals).mean()),
         covariance / count,
         moment,
@@ -312,7 +361,7 @@ def _posterior(model: Any, x: Tensor) -> Any:
 
 
 def _linear_comparison(
-    model: Any, found: PosteriorSummary, active: Tensor, noise: float | None
+    model: Any, found: PosteriorSummary, axes: Tensor | None, active: Tensor, noise: float | None
 ) -> tuple[Tensor | None, int | None]:
     """Return the likelihood ratio of each latent, and how many latents a linear VAE would use.
 
@@ -328,7 +377,8 @@ def _linear_comparison(
         return None, useful
     dictionary = getattr(model, "dictionary", None)
     if dictionary is None:
-        gain = free_gain(decoder[:, active].double(), noise, sigma)
+        columns = decoder.double() if axes is None else decoder.double() @ axes
+        gain = free_gain(columns[:, active], noise, sigma)
         return gain.expand(decoder.shape[1]), useful
     return column_gains(decoder.double(), noise, sigma, dictionary), useful
 
@@ -419,32 +469,27 @@ class CollapseReport:
         Variance over samples of the posterior mean of each latent.
     active : ndarray of bool, shape (k,)
         Which latents carry information about the data.
-    n_active : int
-        Number of active latents.
-    n_directions : int
-        Number of active directions in the space of the latents, see `active_directions`; it does
-        not depend on a rotation of the latents.
     total_kl : float
         Mean KL divergence of the joint posterior to N(0, I), in nats; larger than the sum of `kl`
         if latents are correlated.
     n_samples : int
         Number of samples.
+    n_coordinates : int
+        Number of coordinates that are active (Wipf 2023, Definition 3.1). It differs from
+        `n_active` if the posterior covariance is full, and depends on the rotation of the latents.
     gains : ndarray of shape (k,) or None
         For a linear decoder, the largest ratio vᵀC⁻¹ΣC⁻¹v / vᵀC⁻¹v over the decoder columns v that
         each latent could use, with the covariance C of the model and Σ of the data. Above 1 the
         likelihood would increase, so that the collapse of the latent is not justified. None if the
         decoder is not linear or γ is not known.
-    linear_active : int or None
-        Number of latents that the best linear VAE with k latents and the same noise variance γ
-        would use: the number of eigenvalues of the data covariance above γ, at most k. None if γ is
-        not known or there are too many features.
+    linear_latents : int or None
+        Number of latents that the best linear VAE of the same noise variance γ would use: the
+        number of eigenvalues of the data covariance above γ. None if γ is not known or there are
+        too many features.
     noise_variance : float or None
         Noise variance γ of the decoder; None if the model has none.
     max_variance, min_spread, tolerance : float
         The settings of `collapse_report` with which the report was made.
-    linear_latents : int or None, default=None
-        As `linear_active`, but not limited by the number k of latents of the model; None if
-        unknown.
     noise_estimated : bool, default=False
         Whether `noise_variance` is the mean squared error of the reconstructions, because the
         model does not state its noise variance.
@@ -458,13 +503,13 @@ class CollapseReport:
     >>> from lucidae.nn import CollapseReport
     >>> report = CollapseReport(
     ...     kl=np.array([2.0, 0.0]), variance=np.array([0.1, 1.0]), spread=np.array([0.9, 0.0]),
-    ...     active=np.array([True, False]), n_active=1, n_directions=1, total_kl=2.0,
-    ...     n_samples=100, gains=np.array([0.5, 0.5]), linear_active=1, noise_variance=0.1,
+    ...     active=np.array([True, False]), total_kl=2.0, n_samples=100, n_coordinates=1,
+    ...     gains=np.array([0.5, 0.5]), linear_latents=1, noise_variance=0.1,
     ...     max_variance=0.9, min_spread=0.01, tolerance=0.05)
     >>> report.justified
     (None, True)
     >>> print(report)
-    1 of 2 latents active (1 direction), total KL 2.00 nats over 100 samples, γ = 0.1
+    1 of 2 latents active, total KL 2.00 nats over 100 samples, γ = 0.1
     latent    KL  variance  spread  active  collapse
          0  2.00      0.10    0.90  yes
          1  0.00      1.00    0.00  no      justified
@@ -477,19 +522,22 @@ class CollapseReport:
     variance: np.ndarray[Any, Any]
     spread: np.ndarray[Any, Any]
     active: np.ndarray[Any, Any]
-    n_active: int
-    n_directions: int
     total_kl: float
     n_samples: int
+    n_coordinates: int
     gains: np.ndarray[Any, Any] | None
-    linear_active: int | None
+    linear_latents: int | None
     noise_variance: float | None
     max_variance: float
     min_spread: float
     tolerance: float
-    linear_latents: int | None = None
     noise_estimated: bool = False
     gap: HadamardGap | None = None
+
+    @property
+    def n_active(self) -> int:
+        """Number of active latents."""
+        return int(np.sum(self.active))
 
     @property
     def justified(self) -> tuple[bool | None, ...]:
@@ -524,9 +572,8 @@ class CollapseReport:
         noise = "" if self.noise_variance is None else f", γ = {self.noise_variance:.3g}"
         noise += " (estimated)" if self.noise_estimated else ""
         return (
-            f"{self.n_active} of {_count(len(self.kl), 'latent')} active "
-            f"({_count(self.n_directions)}), total KL {self.total_kl:.2f} nats over "
-            f"{_count(self.n_samples, 'sample')}{noise}"
+            f"{self.n_active} of {_count(len(self.kl), 'latent')} active, total KL "
+            f"{self.total_kl:.2f} nats over {_count(self.n_samples, 'sample')}{noise}"
         )
 
     @property
@@ -540,41 +587,42 @@ class CollapseReport:
             f"Active: mean posterior variance < {self.max_variance:g} and variance of the mean > "
             f"{self.min_spread:g}."
         )
+        if self.n_coordinates != self.n_active:
+            meaning += (
+                " The posterior covariance is full, so latents are its principal directions: they "
+                f"are spread over {_count(self.n_coordinates, 'active coordinate')}, which a "
+                "rotation that the decoder undoes would change."
+            )
         found = meaning, self._comparison, f"How many latents? {self.advice}"
         return found if self.gap is None else (*found, self.gap.answer)
 
     @property
     def _comparison(self) -> str:
         """One or two sentences that compare the model with a linear VAE of equal noise variance."""
-        if self._linear is None:
+        if self.linear_latents is None:
             unknown = "the noise variance is not known, or there are too many features"
             return f"No comparison with a linear VAE: {unknown}."
-        compared = (
-            f"The best linear VAE of this noise variance would use {_count(self._linear, 'latent')}"
-            "."
-        )
+        number = _count(self.linear_latents, "latent")
+        compared = f"The best linear VAE of this noise variance would use {number}."
         if self.gains is None:
             compared += " Whether a collapse is justified is not known: the decoder is not linear."
         return compared
 
     @property
-    def _linear(self) -> int | None:
-        """Number of latents of the best linear VAE of this noise, limited in old reports."""
-        return self.linear_active if self.linear_latents is None else self.linear_latents
-
-    @property
     def advice(self) -> str:
         """How many latents the model needs, and why: one or two sentences.
 
-        The number of used directions is compared with the number k of latents that the model has,
+        The number of active latents is compared with the number k of latents that the model has,
         and with the number L of eigenvalues of the data covariance above the noise variance γ, the
         number that probabilistic PCA would use at this noise (Tipping and Bishop 1999; Wipf 2023,
         Lemma 3.2).
         """
-        used, total, linear = self.n_directions, len(self.kl), self._linear
+        used, total, linear = self.n_active, len(self.kl), self.linear_latents
         if not used:
             return self._advice_if_collapsed
-        others = "" if linear is None else f" A linear VAE of this noise would use {linear}."
+        others = ""
+        if linear is not None and linear != used:
+            others = f" A linear decoder with this noise would need {linear}."
         if used >= total:
             enough = linear is not None and linear <= total
             return f"{total if enough else f'More than {total} may help'}: all are used.{others}"
@@ -586,24 +634,25 @@ class CollapseReport:
                 "justified. Train longer, or with a smaller noise variance at first."
             )
         left = total - used
-        rest = "other direction carries" if left == 1 else f"other {left} directions carry"
+        rest = "other one carries" if left == 1 else f"other {left} carry"
         rest = f"{used} of {total}: the {rest} no information.{others}"
         if linear is not None and used < linear:
             rest += (
-                " The decoder describes the data with fewer directions, or training has not found "
-                "the others: compare with a run that starts with a smaller noise variance."
+                " The decoder describes the data with fewer, or training has not found the "
+                "others: compare with a run that starts with a smaller noise variance."
             )
         return rest
 
     @property
     def _advice_if_collapsed(self) -> str:
-        """Advice in one or two sentences for a model that uses no direction of its latent space."""
-        if self._linear == 0:
+        """Advice in one or two sentences for a model that uses none of its latents."""
+        if self.linear_latents == 0:
             return (
                 "None: no direction of the data has more variance than the noise. A smaller noise "
                 "variance, or a smaller weight of the KL divergence, makes latents useful."
             )
-        known = "" if self._linear is None else f", a linear VAE of this noise {self._linear}"
+        linear = self.linear_latents
+        known = "" if linear is None else f", a linear VAE of this noise {linear}"
         return (
             f"The model uses none of {len(self.kl)}{known}: all posteriors have collapsed. Start "
             "with a small weight of the KL divergence or a small noise variance, and train again."
@@ -624,10 +673,9 @@ class CollapseReport:
             "active": [bool(used) for used in self.active],
             "justified": list(self.justified),
             "n_active": self.n_active,
-            "n_directions": self.n_directions,
+            "n_coordinates": self.n_coordinates,
             "total_kl": self.total_kl,
             "n_samples": self.n_samples,
-            "linear_active": self.linear_active,
             "linear_latents": self.linear_latents,
             "noise_variance": self.noise_variance,
             "noise_estimated": self.noise_estimated,
@@ -637,6 +685,41 @@ class CollapseReport:
             "tolerance": self.tolerance,
             "gap": None if self.gap is None else self.gap.to_dict(),
         }
+
+    def plot(self, ax: Any = None) -> Any:
+        """Draw the posterior variance and the spread of the mean of each latent.
+
+        Latents are sorted by their variance; a line shows below which variance they are active.
+
+        Parameters
+        ----------
+        ax : matplotlib Axes, optional
+            Where to draw; a new figure by default.
+
+        Returns
+        -------
+        matplotlib Axes
+            With one bar and one point for each latent.
+        """
+        if ax is None:
+            try:
+                from matplotlib.figure import Figure
+            except ImportError as error:
+                raise ImportError(f"plot needs matplotlib: {install_command('cli')}") from error
+            ax = Figure(figsize=(6.4, 3.4), layout="constrained").subplots()
+        order = np.argsort(self.variance, kind="stable")
+        places, used = np.arange(len(order)), self.active[order]
+        variance = self.variance[order]
+        ax.bar(places[used], variance[used], color="C0", label="active")
+        ax.bar(places[~used], variance[~used], color="0.75", label="collapsed")
+        ax.plot(places, self.spread[order], "k.", label="variance of the posterior mean")
+        ax.axhline(self.max_variance, color="C3", linewidth=1, linestyle="--")
+        ax.set(xlabel="latent, sorted", ylabel="mean posterior variance", title=self.headline)
+        ax.title.set_fontsize("medium")
+        ax.set_ylim(0.0, 1.08 * max(1.0, float(np.max(self.variance)), float(np.max(self.spread))))
+        ax.xaxis.get_major_locator().set_params(integer=True)
+        ax.figure.legend(loc="outside lower center", ncols=3, frameon=False, fontsize="small")
+        return ax
 
     def _repr_html_(self) -> str:
         rows = self._rows()
@@ -660,6 +743,6 @@ class CollapseReport:
         ]
 
 
-def _count(number: int, unit: str = "direction") -> str:
-    """Return a number with its unit, such as "1 direction" or "2 directions"."""
+def _count(number: int, unit: str) -> str:
+    """Return a number with its unit, such as "1 latent" or "2 latents"."""
     return f"{number} {unit}{'' if number == 1 else 's'}"

@@ -12,7 +12,7 @@ from typing import Any
 
 from lucidae.certificates.certify import certify
 from lucidae.certificates.claims import Certificate
-from lucidae.nn.collapse import CollapseReport
+from lucidae.nn.collapse import CollapseReport, collapse_report
 from lucidae.nn.layers import Tensor, check_bottleneck, check_tensor
 from lucidae.nn.prefixes import PrefixLoss
 from lucidae.validation import install_command
@@ -32,34 +32,40 @@ LENGTH = re.compile(r"(?P<name>.*)_(?P<length>\d+)")
 """Pattern of the names of scalars that belong to a prefix, such as ``prefix_8``."""
 
 
-def collapse_scalars(report: CollapseReport) -> Scalars:
+def collapse_scalars(report: Any, loader: Any = None, **settings: Any) -> Scalars:
     """Return the numbers of a collapse report that are worth following during training.
 
     Parameters
     ----------
-    report : CollapseReport
-        Result of `collapse_report`.
+    report : CollapseReport, or nn.Module
+        Result of `collapse_report`, or the model itself.
+    loader : tensor, or iterable of batches, optional
+        Inputs of the model, if `report` is a model.
+    **settings
+        Further arguments of `collapse_report`, if `report` is a model.
 
     Returns
     -------
     dict of str to float
-        ``active`` and ``directions``, the numbers of active latents and directions; ``total_kl``
-        in nats; and, where they are known, ``noise_variance`` and ``linear_latents``, the number of
-        latents that a linear VAE of this noise would use.
+        ``active``, the number of active latents; ``total_kl`` in nats; and, where they are known,
+        ``noise_variance`` and ``linear_latents``, the number of latents that a linear VAE of this
+        noise would use.
 
     Examples
     --------
     >>> import torch
-    >>> from lucidae.nn import DictionaryVAE, collapse_report, collapse_scalars
+    >>> from lucidae.nn import DictionaryVAE, collapse_scalars
     >>> model = DictionaryVAE(torch.eye(2), noise_variance=1.0)
-    >>> scalars = collapse_scalars(collapse_report(model, torch.randn(50, 2)))
+    >>> scalars = collapse_scalars(model, torch.randn(50, 2))
     >>> scalars["active"], scalars["noise_variance"]
     (0.0, 1.0)
     """
-    _expect(report, CollapseReport, "report", "a CollapseReport, the result of collapse_report")
+    if loader is not None:
+        report = collapse_report(report, loader, **settings)
+    words = "a CollapseReport, the result of collapse_report, or a model and its inputs"
+    _expect(report, CollapseReport, "report", words)
     found = {
         "active": report.n_active,
-        "directions": report.n_directions,
         "total_kl": report.total_kl,
         "noise_variance": report.noise_variance,
         "linear_latents": report.linear_latents,
@@ -245,7 +251,7 @@ def scalars_figure(history: Sequence[Mapping[str, float]], title: str = "") -> A
     panels = _panels(history)
     columns = min(3, len(panels))
     rows = math.ceil(len(panels) / columns)
-    figure = Figure(figsize=(3.4 * columns, 2.7 * rows), layout="constrained")
+    figure = Figure(figsize=(max(6.4, 4.0 * columns), 3.0 * rows), layout="constrained")
     flat = list(figure.subplots(rows, columns, squeeze=False).flat)
     for place, (name, members) in zip(flat, panels.items(), strict=False):
         _draw_panel(place, name, members, history)
@@ -288,7 +294,9 @@ def _draw_panel(
     axes.set(title=title.replace("_", " "), xlabel="epoch")
     axes.xaxis.get_major_locator().set_params(integer=True)
     if len(members) > 1:
-        axes.legend(title="dimensions", fontsize=8, title_fontsize=8, ncols=1 + len(members) // 6)
+        # Beside the curves, which would otherwise be hidden.
+        beside = {"loc": "center left", "bbox_to_anchor": (1.0, 0.5), "frameon": False}
+        axes.legend(title="dimensions", fontsize=8, title_fontsize=8, **beside)
 
 
 def _expect(value: Any, kind: type, name: str, words: str) -> None:
