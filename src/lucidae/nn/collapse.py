@@ -205,7 +205,7 @@ def collapse_report(
     )
 
 
-class Latents(NamedTuple):
+class LatentFigures(NamedTuple):
     """Mean posterior variance, spread of the posterior mean and mean KL divergence of latents."""
 
     variance: Tensor
@@ -220,17 +220,17 @@ def _axes(covariance: Tensor) -> Tensor | None:
     return torch.linalg.eigh(covariance)[1] if bool((coupling.abs() > COUPLED).any()) else None
 
 
-def _coordinates(found: PosteriorSummary) -> Latents:
-    return Latents(found.variance.mean(0), found.mean.var(0, correction=0), found.kl)
+def _coordinates(found: PosteriorSummary) -> LatentFigures:
+    return LatentFigures(found.variance.mean(0), found.mean.var(0, correction=0), found.kl)
 
 
-def _directions(found: PosteriorSummary, axes: Tensor) -> Latents:
+def _directions(found: PosteriorSummary, axes: Tensor) -> LatentFigures:
     """Return the figures along the columns of `axes`; the divergence is that of first samples."""
     mean = found.mean.double() @ axes
     along = torch.einsum("ia,nij,ja->na", axes, found.first.double(), axes)
     kl = (along + mean[: len(along)].square() - 1 - along.log()) / 2
     variance = torch.einsum("ia,ij,ja->a", axes, found.covariance, axes)
-    return Latents(variance, mean.var(0, correction=0), kl.mean(0))
+    return LatentFigures(variance, mean.var(0, correction=0), kl.mean(0))
 
 
 def active_directions(
