@@ -131,6 +131,7 @@ def _linear(state: _Fields, _: _Fields) -> _Fields:
     found = _Fields({key.lstrip("_"): value for key, value in state.items()})
     found |= {"dtype": str(found.pop("reference").dtype)}
     found.setdefault("rounding", 0.0)
+    found.pop("incomplete", None)  # statistics of online EM, with which partial_fit went on
     options = found["options"] = _arguments(found["options"])
     stream = found["stream"]
     if found["model"] is not None:

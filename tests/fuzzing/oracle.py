@@ -30,7 +30,8 @@ from sklearn.exceptions import NotFittedError
 from sklearn.utils._param_validation import InvalidParameterError
 from sklearn.utils.validation import check_is_fitted
 
-from lucidae.certificates import Certificate
+from lucidae.certificates.claims import Certificate
+from lucidae.dropout.estimators.network import UnrepresentableError
 
 PATIENCE = 120
 """Seconds of processor time after which a call counts as one that does not end."""
@@ -40,6 +41,7 @@ REFUSALS = (
     TypeError,
     NotFittedError,
     InvalidParameterError,
+    UnrepresentableError,
 )
 """Exceptions that refuse input. Their subclasses, such as `LinAlgError`, are accidents."""
 
@@ -230,8 +232,7 @@ def judged_after(case: Case, names: dict[str, Any]) -> Iterator[Finding]:
 def misbehaviour(case: Case, outcome: Outcome) -> Iterator[tuple[str, str]]:
     """Yield what a call did that no call may do."""
     error = outcome.error
-    refused = type(error) in REFUSALS or type(error).__name__ == "UnrepresentableError"
-    if error is not None and not refused:
+    if error is not None and type(error) not in REFUSALS:
         yield f"{type(error).__name__} at {place(error)}", words(error)
     elif error is not None:
         text = str(error)

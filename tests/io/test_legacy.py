@@ -70,11 +70,15 @@ def test_a_model_of_an_earlier_version_gives_the_same(version, name, tmp_path):
         path = Path(files.extract(f"{name}.npz", tmp_path))
     known = expected(version)
     verdicts = json.loads(str(known["verdicts"]))[name]
+    if name == "linear-em-stream":  # online EM, which does not converge: nothing is claimed now
+        verdicts = {key: "undecided" if word == "holds" else word for key, word in verdicts.items()}
     model = lucidae.load(path)
     own = last_of(model)
     assert verdicts.pop("status_", "none") == getattr(own, "status_", "none")
     assert {claim.name: claim.verdict for claim in own.certificate_} == verdicts
     expressions = [key.partition(":")[2] for key in known if key.startswith(f"{name}:")]
+    if name.startswith("linear-em"):  # batches with missing entries are refused since 0.4
+        expressions = [text for text in expressions if "partial_fit" not in text]
     assert expressions
     for expression in expressions:
         asked = model if "(" in expression else own

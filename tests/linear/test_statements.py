@@ -254,7 +254,8 @@ def test_an_em_step_is_a_preconditioned_gradient_step(seed):
     """Loadings and mean move by the noise variance times inverse information times gradient."""
     rng, k = np.random.default_rng(seed), 2
     X, _ = make_incomplete(n=40, m=5, k=k, seed=seed)
-    rows = ObservedRows.of(X, None, center=np.zeros(5), unit=1.0)
+    rows = ObservedRows.of(X, None)
+    X = (X - rows.center) / rows.unit
     W, mean, noise = rng.standard_normal((5, k)), rng.standard_normal(5), 0.7
     statistics = rows.statistics(np.column_stack([W, mean]), noise)
     after, _ = statistics.maximized()

@@ -30,13 +30,12 @@ from lucidae.data.blocks import (
     refuse_bad_entries,
     stored_bytes,
 )
-from lucidae.data.files import blocks_of_file, blocks_of_map, warn_of_reading
+from lucidae.data.files import blocks_of_file, blocks_of_map
 from lucidae.validation import (
     check_integer,
     check_number,
     check_weights,
     is_sparse_cupy,
-    numeric_columns,
     real_array,
     refuse_closed,
 )
@@ -246,9 +245,7 @@ def _opened(
             raise ValueError(
                 f"There is no file {os.fspath(X)!r}, which was given as {name}: check the path."
             )
-        data = blocks_of_file(X, flat=flat, first_row=first_row)
-        warn_of_reading(data)
-        return data
+        return blocks_of_file(X, flat=flat, first_row=first_row)
     if isinstance(X, np.memmap):
         return blocks_of_map(X, name, flat=flat, first_row=first_row)
     if is_dask(X):
@@ -260,8 +257,7 @@ def _opened(
     if isinstance(X, list | tuple) and not batches:
         X = np.asarray(X)
     if hasattr(X, "shape") and (in_memory(X) or _has_row_slices(X)):
-        rows = X if flat else numeric_columns(X, name)
-        return ArrayBlocks(rows, name, flat=flat, first_row=first_row)
+        return ArrayBlocks(X, name, flat=flat, first_row=first_row)
     _refuse_group(X, name)
     if not isinstance(X, Iterable):
         raise ValueError(

@@ -100,17 +100,17 @@ class LinearAutoencoder(
         ``"error"`` they raise an error. With ``"em"``, mean and covariance of the rows are those of
         probabilistic PCA with `n_components` latents (Tipping & Bishop 1999), which maximise the
         likelihood of the observed entries; the method's closed form is computed from them. So all
-        methods with a closed form are allowed, the solvers ``"exact"`` and ``"auto"``, and for
-        `n_components` a number, a share of the variance or None, but no criterion by name. This
+        methods with a closed form are allowed, and the solvers ``"exact"`` and ``"auto"``. This
         assumes that entries are missing at random: whether an entry is missing may depend on
         observed entries, but not on its own value (Rubin 1976). The likelihood is maximised by
         expectation maximisation (EM) with quasi-Newton acceleration, until the norm of its gradient
         per row, in units of standard errors of one row, is at most `tol`. If `n_components` is
-        None, all components are fitted (at most n − 1 for n rows); a share of the variance refers
-        to the covariance of maximum likelihood without a restriction of rank. Without missing
-        entries the result is that of ``"error"``. Rows without any observed entry do not count.
-        With ``warm_start=True`` the maximisation starts from the last fit, also from one with
-        another number of components. See docs/missing.md.
+        None, all components that differ from noise are fitted (at most n − 1 for n rows). For a
+        share of the variance or a criterion it is the smallest k for which the fit with k latents
+        says that k components suffice. Without missing entries the result is that of
+        ``"error"``. Rows without any observed entry do not count. With ``warm_start=True`` the
+        maximisation starts from the last fit, also from one with another number of components. See
+        docs/missing.md.
     verbose : bool or "auto", default="auto"
         Whether progress is shown, if a fit or a pass over data that are read in blocks takes longer
         than two seconds. With ``"auto"`` it is if standard error is a terminal or belongs to a
@@ -359,12 +359,7 @@ class LinearAutoencoder(
         weights of an earlier `fit` if there was one and otherwise from random weights. Attributes
         that need an eigendecomposition are computed when they are first read.
 
-        With ``handle_missing="em"``, batches without missing entries are treated in this way. From
-        the first missing entry on, or after a `fit` to rows with missing entries, each batch is
-        used for one step of online expectation maximisation (Cappé & Moulines 2009), which is not
-        exact: complete rows are still kept by their second moment, but the expected statistics of
-        the other rows are a running average over the batches, each computed with the parameters
-        at its time. Every feature must be observed in the first such batch, or in rows before it.
+        Missing entries are refused, also with ``handle_missing="em"``, which needs all rows.
 
         Parameters
         ----------
@@ -389,12 +384,11 @@ class LinearAutoencoder(
         options.check_before_solving(X.shape[1])
         before = LinearState(options, reference_array(X)) if first else self._state
         if self._has_missing(X) or before.observed is not None:
-            X = X.toarray() if scipy.sparse.issparse(X) else X
-            if before.moment is None and before.observed is None:
-                observed_part(X, weights, getattr(self, "feature_names_in_", None))
-            state = before.after_incomplete(options, X, weights)
-        else:
-            state = before.after(options, X, weights)
+            raise ValueError(
+                "rows with missing entries were given to partial_fit, or to fit before it, but "
+                "handle_missing='em' needs all rows at once: give all of them to fit."
+            )
+        state = before.after(options, X, weights)
         state.check_range()
         self._state = state
         return self

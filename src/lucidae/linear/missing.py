@@ -1,4 +1,4 @@
-"""Maximum likelihood of probabilistic PCA for rows with missing entries, at once or in batches.
+"""Maximum likelihood of probabilistic PCA for rows with missing entries.
 
 A row x of m features has the distribution N(μ, C) with C = WWᵀ + γI, loadings W (m × k) and noise
 variance γ. Of a row, only the entries o are observed, whose distribution is N(μ_o, C_oo). The
@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import wraps
 from typing import Any, NamedTuple, TypeVar
 
@@ -41,12 +41,14 @@ from lucidae.arrays import (
     zeros_like_shape,
 )
 from lucidae.arrays.krylov import krylov_eigenpairs
-from lucidae.iteration import Below, Solution, iterate, log_grid
+from lucidae.counting import ComponentCount, count_wanted, is_criterion
+from lucidae.iteration import Below, History, Solution, iterate, log_grid
+from lucidae.iteration.progress import progress_bars
 from lucidae.linear.methods import check_features
 from lucidae.linear.observed_gaussian import ObservedGaussian
 from lucidae.linear.optimizers import DescentSettings
 from lucidae.linear.patterns import SMALLEST_NOISE, ObservedRows, Statistics
-from lucidae.moments import SMALLEST_SCATTER, SecondMoment
+from lucidae.moments import SMALLEST_SCATTER
 from lucidae.validation import columns_with_gaps, warn_user
 
 Vector = np.ndarray[Any, Any]
@@ -68,13 +70,12 @@ DECREASE = 1e-4
 PATIENCE = 200
 """Number of steps without a smaller gradient after which the solver ends as stalled."""
 
-FIRST_STEPS = 20
-"""Number of EM steps on the first batch with missing entries that `partial_fit` is given."""
-
-STORED_ENTRIES = 2**20
-"""Largest number of entries of the statistics, m(k + 1)², that `fit` stores so that `partial_fit`
-can continue: eight mebibytes."""
-
+PATH_TOLERANCE = 1e-3
+"""Tolerance of the fits by which the number of latents is found. The standard error of parameters
+estimated from n rows is 1/√n in the same units, so that this is accurate up to a million rows."""
+PATH_STEPS = 500
+"""Largest number of steps of each of these fits. They need 10 to 100, unless so many latents are
+fitted that the noise variance tends to zero."""
 
 IN_MEMORY = (
     "To use the observed entries of rows with missing ones, set handle_missing='em'; otherwise "
@@ -107,8 +108,8 @@ def suggesting_em(method: AnyMethod) -> AnyMethod:
                 advice = IN_BLOCKS
             if self.handle_missing == "em":
                 advice = (
-                    "Rows with missing entries are not fitted block by block (handle_missing='em'):"
-                    " load all rows and call fit, or call partial_fit with each batch."
+                    "Rows with missing entries are not fitted in blocks or batches "
+                    "(handle_missing='em'): load all rows and call fit."
                 )
             raise ValueError(f"{first} {advice}") from error
 
@@ -184,60 +185,6 @@ def comparable(previous: ObservedGaussian, X: Array) -> ObservedGaussian | None:
     return None
 
 
-def latents_of(wanted: Any, m: int) -> int:
-    """Return `wanted`, the argument `n_components`, if it is a valid number of latents.
-
-    m is the number of features. A ValueError is raised unless `wanted` is an integer, because other
-    values, such as a share of the variance, need all rows.
-    """
-    if not isinstance(wanted, int):
-        raise ValueError(
-            f"n_components={wanted!r} was given to partial_fit, and X has missing entries, for "
-            "which the number of components must be known before all rows have been read: give an "
-            "integer."
-        )
-    check_features(wanted, m)
-    return wanted
-
-
-def resolve_latents(wanted: Any, X: Array, weights: Array | None, training: DescentSettings) -> int:
-    """Return the number of latents that `n_components` means for rows X with missing entries.
-
-    X has n rows and m features, and `wanted` is the argument `n_components`. An integer is the
-    number itself. None stands for all components: m, or n − 1 if n ≤ m. A share of the variance
-    refers to the eigenvalues of the covariance matrix of maximum likelihood without a restriction
-    of its rank; this requires n > m.
-    """
-    n, m = int(X.shape[0]), int(X.shape[1])
-    if isinstance(wanted, int):
-        return latents_of(wanted, m)
-    if wanted is None:
-        return int(min(m, n - 1))
-    if not isinstance(wanted, float) or n <= m:
-        raise ValueError(
-            f"n_components={wanted!r} was given, but X has missing entries in {n} rows with {m} "
-            "features, expected an integer, None, or, with more rows than features, a share of the "
-            "variance. Several integers can be compared by `score` on held-out rows."
-        )
-    whole = fit_observed(X, weights, m - 1, training).value.gaussian()
-    spectrum = whole.spectrum(m)
-    shares = np.cumsum(to_numpy(spectrum.values)) / spectrum.trace
-    return min(m, int(np.searchsorted(shares, wanted * (1 - 1e-12))) + 1)
-
-
-def warn_of_fit(solution: Solution[Any], fitted: ObservedGaussian) -> None:
-    """Warn if the solver did not converge, or if the likelihood of `fitted` has no maximum."""
-    if not solution.status.ok:
-        warn_user(solution.advice, ConvergenceWarning)
-    elif not fitted.bounded:
-        warn_user(
-            "The likelihood of the observed entries has no maximum: so many components explain "
-            "these entries without noise. The noise variance was set to a tiny number; choose a "
-            "smaller n_components to estimate it.",
-            ConvergenceWarning,
-        )
-
-
 def _seen(X: Array) -> Array:
     """Return an array of the shape of X: 1.0 for observed entries and 0.0 for missing ones."""
     xp = namespace(X)
@@ -262,6 +209,23 @@ class _Point(NamedTuple):
     pairs: tuple[tuple[Array, Array], ...]
 
 
+def _unpacked(theta: Array, k: int) -> tuple[Array, float]:
+    """Return loadings and mean as one array (m, k + 1), and the noise variance, from θ.
+
+    θ (`theta`) is the vector of all parameters, for m features and k latents; the mean is the last
+    column of the array.
+    """
+    beta = namespace(theta).reshape(theta[:-1], (-1, k + 1))
+    return beta, max(math.exp(min(scalar(theta[-1]), 700.0)), SMALLEST_NOISE)
+
+
+def _packed(beta: Array, noise: float) -> Array:
+    """Return the vector θ of all parameters: the inverse of `_unpacked`."""
+    xp = namespace(beta)
+    last = zeros_like_shape((1,), beta) + math.log(noise)
+    return xp.concat([xp.reshape(beta, (-1,)), last])
+
+
 @dataclass(frozen=True, slots=True)
 class _ObservedLikelihood:
     """Negative log-likelihood of given rows under probabilistic PCA with k latents.
@@ -272,29 +236,10 @@ class _ObservedLikelihood:
     rows: ObservedRows
     k: int
 
-    def unpacked(self, theta: Array) -> tuple[Array, float]:
-        """Return loadings and mean as one array (m, k + 1), and the noise variance, from θ.
-
-        θ (`theta`) is the vector of all parameters, for m features and k latents; the mean is the
-        last column of the array.
-        """
-        beta = namespace(theta).reshape(theta[:-1], (-1, self.k + 1))
-        return beta, max(math.exp(min(scalar(theta[-1]), 700.0)), SMALLEST_NOISE)
-
-    def packed(self, beta: Array, noise: float) -> Array:
-        """Return the vector θ of all parameters, from loadings, mean and noise variance.
-
-        For m features and k latents, `beta` (m, k + 1) contains the loadings and, as its last
-        column, the mean.
-        """
-        xp = namespace(beta)
-        last = zeros_like_shape((1,), beta) + math.log(noise)
-        return xp.concat([xp.reshape(beta, (-1,)), last])
-
     def at(self, theta: Array, pairs: tuple[tuple[Array, Array], ...] = ()) -> _Point:
         """Return the solver's state (loss, gradient and more) at the parameters `theta`."""
         xp = namespace(theta)
-        beta, noise = self.unpacked(theta)
+        beta, noise = _unpacked(theta, self.k)
         found, n = self.rows.statistics(beta, noise), self.rows.weight
         slope = found.cross - (found.information @ beta[:, :, None])[:, :, 0]
         on_noise = (found.entries - found.rest / noise) / (2 * n)
@@ -324,7 +269,7 @@ class _ObservedLikelihood:
             if enough or nearer:
                 return self._remembered(point, trial)
             length /= 2
-        trial = self.at(self.packed(*point.statistics.maximized()))
+        trial = self.at(_packed(*point.statistics.maximized()))
         return trial if trial.loss < point.loss else point
 
     def _direction(self, point: _Point) -> Array:
@@ -352,7 +297,7 @@ class _ObservedLikelihood:
         sym(A) = (A + Aᵀ)/2, and WWᵀg for the gradient g of μ.
         """
         xp, found = namespace(gradient), point.statistics
-        beta, noise = self.unpacked(point.theta)
+        beta, noise = _unpacked(point.theta, self.k)
         W, on_beta = beta[:, :-1], xp.reshape(gradient[:-1], (-1, self.k + 1))
         factor = noise * self.rows.weight
         moved = factor * found.divided(on_beta)
@@ -376,33 +321,123 @@ class _ObservedLikelihood:
         return trial._replace(pairs=(*point.pairs, (change, turn))[-MEMORY:])
 
 
+class ObservedFit(NamedTuple):
+    """Result of maximum likelihood from rows with missing entries."""
+
+    gaussian: ObservedGaussian
+    n_components: int  # what `n_components` means for these rows
+    criterion: ComponentCount | None  # result of the criterion that `n_components` names
+    # How the iteration ended: that for the number of latents, if it did not converge, or the last.
+    ended: Solution[_Point]
+    history: History  # of the last iteration
+
+    def warn(self) -> None:
+        """Warn if the solver did not converge, or if the likelihood has no maximum."""
+        if not self.ended.status.ok:
+            warn_user(self.ended.advice, ConvergenceWarning)
+        elif not self.gaussian.bounded:
+            warn_user(
+                "The likelihood of the observed entries has no maximum: so many components explain "
+                "these entries without noise. The noise variance was set to a tiny number; choose "
+                "a smaller n_components to estimate it.",
+                ConvergenceWarning,
+            )
+
+
 def fit_observed(
     X: Array,
     weights: Array | None,
-    k: int,
+    wanted: Any,
     training: DescentSettings,
     previous: ObservedGaussian | None = None,
-) -> Solution[IncompleteStream]:
-    """Return the maximum-likelihood parameters, with k latents, of rows with missing entries."""
+) -> ObservedFit:
+    """Return the maximum-likelihood parameters of rows X (n, m) with missing entries.
+
+    `wanted` is the argument `n_components`. None stands for all components that differ from noise:
+    at most n − 1, and fewer than features vary if some are constant. For a share of the variance
+    and for a criterion, k is the smallest number for which the fit with k latents says that k
+    components suffice.
+    """
     rows = ObservedRows.of(X, weights)
+    n, m = int(X.shape[0]), int(X.shape[1])
+    # With as many latents as features vary, the noise variance would tend to zero.
+    varying = int(np.sum(rows.varying))
+    most = max(1, varying - 1)
+    # The last component of features that all vary is the direction of the noise.
+    every = m if varying == m else most
+    path: dict[int, tuple[int, Solution[_Point]]] = {}
+    counts: dict[int, ComponentCount] = {}
+    if isinstance(wanted, int):
+        check_features(wanted, m)
+        k = wanted
+    elif wanted is None:
+        k = min(every, n - 1)
+    else:
+        # Find k by fits that start from each other, between the bounds known so far.
+        limit, tol = min(training.max_iter, PATH_STEPS), max(training.tol, PATH_TOLERANCE)
+        rough = replace(training, max_iter=limit, tol=tol)
+        low, high, k = 1, most, 1
+        if not is_criterion(wanted):
+            # Of many features, as many eigenvalues as are quickly found.
+            values, _, trace = _start_eigenpairs(rows, most if m <= PAIRWISE_FEATURES else 50)
+            k = min(most, _reaching(wanted, to_numpy(values), trace))
+        while k not in path:
+            solution = _maximized(rows, k, rough, previous)
+            beta, noise = _unpacked(solution.value.theta, k)
+            previous = gaussian(beta, noise, rows)
+            if is_criterion(wanted):
+                counts[k] = _count(wanted, rows, beta, noise)
+                needed = max(1, counts[k].n_components)
+            else:
+                spectrum = previous.spectrum(m)
+                needed = _reaching(wanted, to_numpy(spectrum.values), spectrum.trace)
+            needed = needed if previous.bounded else min(needed, k)
+            path[k] = min(needed, every), solution
+            low, high = (k + 1, high) if needed > k else (low, k)
+            k = min(max(needed, low), high)
+        k = max(k, path[k][0])
+    final = _maximized(rows, min(k, most), training, previous)
+    found = gaussian(*_unpacked(final.value.theta, min(k, most)), rows)
+    failed = [solution for _, solution in path.values() if not solution.status.ok]
+    ended = failed[0] if failed and final.status.ok else final
+    return ObservedFit(found, k, counts.get(min(k, most)), ended, final.history)
+
+
+def _reaching(share: float, values: Vector, trace: float) -> int:
+    """Return how many of the largest eigenvalues have this share of the trace."""
+    shares = np.cumsum(np.maximum(values, 0.0)) / trace
+    return int(np.searchsorted(shares, share * (1 - 1e-12))) + 1
+
+
+def _count(wanted: Any, rows: ObservedRows, beta: Array, noise: float) -> ComponentCount:
+    """Return what a criterion finds by the eigenvalues of `ObservedRows.scored_covariance`.
+
+    The number of rows is that of complete rows with the same sampling error, `ObservedRows.pairs`.
+    """
+    values, _ = eigh_descending(rows.scored_covariance(beta, noise))
+    m = values.shape[0]
+    size = min(m, max(1, int(rows.pairs) - 1))
+    # Of fewer rows than features, only so many eigenvalues are positive. The estimate need not be
+    # positive definite, but the noise is: zero would stand for data without noise.
+    spread = np.maximum(to_numpy(values)[:size], 1e-3 * noise) * rows.unit**2
+    return count_wanted(wanted, spread, rows.pairs, m)
+
+
+def _maximized(
+    rows: ObservedRows, k: int, training: DescentSettings, previous: ObservedGaussian | None
+) -> Solution[_Point]:
+    """Maximise the likelihood of the rows with k latents, from an earlier fit if there is one."""
     problem = _ObservedLikelihood(rows, k)
-    beta, noise = first_parameters(rows, k, previous)
-    solution = iterate(
+    return iterate(
         problem.step,
-        problem.at(problem.packed(beta, noise)),
+        problem.at(_packed(*first_parameters(rows, k, previous))),
         stop=Below(lambda point: point.distance, training.tol, patience=PATIENCE),
         limit=training.max_iter,
         record={"loss": lambda point: point.loss + _scale_term(rows)},
         record_at=log_grid(training.max_iter),
-        callbacks=training.callbacks,
+        callbacks=progress_bars(f"training {k} components", training.verbose),
         size=rows.mask.shape[1],
     )
-    beta, noise = problem.unpacked(solution.value.theta)
-    stream = IncompleteStream(
-        beta, noise, rows.center, rows.unit, solution.value.statistics, None, solution.n_iter
-    )
-    ended = (solution.status, solution.n_iter, solution.distance, solution.tolerance)
-    return Solution(stream, *ended, solution.history)
 
 
 def _scale_term(rows: ObservedRows) -> float:
@@ -410,20 +445,17 @@ def _scale_term(rows: ObservedRows) -> float:
     return rows.entries * math.log(rows.unit) / rows.weight
 
 
-def gaussian(
-    beta: Array, noise: float, center: Array, unit: float, weight: float
-) -> ObservedGaussian:
+def gaussian(beta: Array, noise: float, rows: ObservedRows) -> ObservedGaussian:
     """Return the Gaussian model of the original data, from parameters of the scaled data.
 
-    `center` was subtracted from the data, and they were divided by `unit`. For m features and k
-    latents, `beta` (m, k + 1) contains the loadings and, as its last column, the mean of the scaled
-    data; `noise` is their noise variance.
+    For m features and k latents, `beta` (m, k + 1) contains the loadings and, as its last column,
+    the mean of the scaled data; `noise` is their noise variance.
     """
-    k = beta.shape[1] - 1
+    k, unit = beta.shape[1] - 1, rows.unit
     left, lengths, _ = svd_thin(beta[:, :k])
-    mean = center + unit * beta[:, k]
+    mean = rows.center + unit * beta[:, k]
     bounded = noise > 10 * SMALLEST_NOISE
-    return ObservedGaussian(mean, unit * left * lengths, unit**2 * noise, weight, bounded)
+    return ObservedGaussian(mean, unit * left * lengths, unit**2 * noise, rows.weight, bounded)
 
 
 def first_parameters(
@@ -481,103 +513,16 @@ def _continued(
     """
     xp, (m, k) = namespace(W), W.shape
     every = like(previous.loadings, W) / rows.unit
-    known, dropped = every[:, :k], every[:, k:]
+    kept = min(k, every.shape[1])
+    known, dropped = every[:, :kept], every[:, kept:]
     lost = scalar(xp.sum(dropped * dropped)) / (m - k)  # becomes noise
     noise = max(previous.noise / rows.unit**2 + lost, 100 * SMALLEST_NOISE)
-    extra = k - known.shape[1]
+    extra = k - kept
     if extra > 0:
         basis, _ = xp.linalg.qr(known)
         left, _, _ = svd_thin(W - basis @ (basis.mT @ W))
         known = xp.concat([known, math.sqrt(noise) * left[:, :extra]], axis=1)
     return known, (like(previous.mean, W) - rows.center) / rows.unit, noise
-
-
-@dataclass(frozen=True, slots=True)
-class IncompleteStream:
-    """State of online EM over batches of rows with missing entries (Cappé & Moulines 2009).
-
-    Complete rows are summarised exactly, by their second moment. The expected statistics of rows
-    with missing entries depend on the parameters. Their running average over the batches is stored;
-    a later batch, computed with better parameters, has a larger weight in it.
-    """
-
-    beta: Array  # (m, k + 1): loadings and mean, in units of `unit` and relative to `center`
-    noise: float  # noise variance, in units of `unit` squared
-    center: Array  # (m,): the vector that is subtracted from all rows
-    unit: float  # the number by which all rows are divided
-    statistics: Statistics | None  # sum of the statistics of the rows with missing entries
-    moment: SecondMoment | None  # second moment of the complete rows
-    steps: int = 0  # number of batches
-
-    @classmethod
-    def begin(
-        cls, X: Array, weights: Array | None, k: int, moment: SecondMoment | None
-    ) -> IncompleteStream:
-        """Return the state before the first batch X with missing entries, for k latents.
-
-        The scale of the data and the first parameters are computed from these rows or, without
-        them, from the batch.
-        """
-        if moment is None:
-            rows = ObservedRows.of(X, weights)
-        else:
-            unit = math.sqrt(max(moment.trace, 0.0) / moment.n_features)
-            rows = ObservedRows.of_moment(moment, moment.mean, unit)
-        if rows.unit == 0.0:
-            raise ValueError(
-                "the rows before the first missing entry, or the observed entries of the first "
-                "batch, are constant, so that no component can be estimated. Give a larger first "
-                "batch to partial_fit."
-            )
-        beta, noise = first_parameters(rows, k)
-        for _ in range(FIRST_STEPS):
-            found = rows.statistics(beta, noise)
-            beta, noise = found.maximized()
-            beta = beta @ found.standardizer()
-        # A small batch is fitted without noise, from which EM would hardly move again.
-        return cls(beta, max(noise, 1e-2), rows.center, rows.unit, None, moment)
-
-    @property
-    def weight(self) -> float:
-        """Sum of the weights of all rows so far."""
-        seen = (self.statistics, self.moment)
-        return sum(float(part.weight) for part in seen if part is not None)
-
-    def gaussian(self) -> ObservedGaussian:
-        """Return the Gaussian model of the original data with the current parameters."""
-        return gaussian(self.beta, self.noise, self.center, self.unit, self.weight)
-
-    def after(self, X: Array, weights: Array | None) -> IncompleteStream:
-        """Return the state after one more batch of rows X (n, m), with or without missing entries.
-
-        Rows without an observed entry are ignored.
-        """
-        xp, moment, statistics = namespace(X), self.moment, self.statistics
-        if weights is None:
-            weights = xp.ones(X.shape[0], dtype=xp.float64, device=device(X))
-        seen, used = ~to_numpy(xp.isnan(X)), to_numpy(weights) > 0.0
-        whole = seen.all(axis=1) & used
-        partly = seen.any(axis=1) & ~seen.all(axis=1) & used
-        if whole.any():
-            rows, mass = _chosen(X, weights, whole)
-            moment = SecondMoment.of(rows, mass) if moment is None else moment.update(rows, mass)
-        if partly.any():
-            observed = ObservedRows.of(*_chosen(X, weights, partly), self.center, self.unit)
-            new = observed.statistics(self.beta, self.noise)
-            statistics = new if statistics is None else statistics.averaged(new)
-        parts = [] if statistics is None else [statistics]
-        if moment is not None:
-            exact = ObservedRows.of_moment(moment, self.center, self.unit)
-            parts.append(exact.statistics(self.beta, self.noise))
-        if not parts:
-            return self
-        total = parts[0] if len(parts) == 1 else parts[0].plus(parts[1])
-        A = total.standardizer()
-        beta, noise = total.maximized()
-        turned = None if statistics is None else statistics.turned(A)
-        return IncompleteStream(
-            beta @ A, noise, self.center, self.unit, turned, moment, self.steps + 1
-        )
 
 
 def _chosen(X: Array, weights: Array, mask: Vector) -> tuple[Array, Array]:

@@ -19,11 +19,8 @@ import numpy as np
 from lucidae.arrays import (
     Array,
     add_diagonal,
-    arange_like,
     as_double,
-    cholesky,
     device,
-    eigh_descending,
     eye_like,
     like,
     machine_epsilon,
@@ -34,7 +31,6 @@ from lucidae.arrays import (
     zeros_like_shape,
 )
 from lucidae.linear.observed_gaussian import BLOCK_ENTRIES, inverses, outer_squares
-from lucidae.moments import SecondMoment
 
 Vector = np.ndarray[Any, Any]
 
@@ -66,28 +62,23 @@ class ObservedRows:
     weight: float  # sum of the weights of all rows with an observed entry
 
     @classmethod
-    def of(
-        cls, X: Array, weights: Array | None, center: Array | None = None, unit: float | None = None
-    ) -> ObservedRows:
+    def of(cls, X: Array, weights: Array | None) -> ObservedRows:
         """Return the observed entries of the rows X (n, m), centred, scaled and grouped.
 
-        By default these are the mean and the root mean variance of the observed entries; each
-        feature must have an observed entry.
+        Each feature must have an observed entry.
         """
         xp, X = namespace(X), as_double(X)
         if weights is None:
             weights = xp.ones(X.shape[0], dtype=xp.float64, device=device(X))
         seen = ~xp.isnan(X)
         mask = xp.astype(seen, xp.float64)
-        if center is None:
-            share = weights @ mask
-            center = (weights @ where_set(X, ~seen, 0.0)) / share
-            # The mean of the deviations from a first mean corrects its rounding error.
-            center = center + (weights @ where_set(X - center, ~seen, 0.0)) / share
+        share = weights @ mask
+        center = (weights @ where_set(X, ~seen, 0.0)) / share
+        # The mean of the deviations from a first mean corrects its rounding error.
+        center = center + (weights @ where_set(X - center, ~seen, 0.0)) / share
         filled = where_set(X - center, ~seen, 0.0)
-        if unit is None:
-            scatter = scalar(xp.sum(weights @ (filled * filled)))
-            unit = math.sqrt(scatter / scalar(xp.sum(weights @ mask)))
+        scatter = scalar(xp.sum(weights @ (filled * filled)))
+        unit = math.sqrt(scatter / scalar(xp.sum(share)))
         return cls._grouped(filled / (unit or 1.0), mask, weights, center, unit)
 
     @classmethod
@@ -118,20 +109,6 @@ class ObservedRows:
             float(counts.sum()),
         )
 
-    @classmethod
-    def of_moment(cls, moment: SecondMoment, center: Array, unit: float) -> ObservedRows:
-        """Return rows with the given second moment, which replace rows without missing entries."""
-        xp, total = namespace(center), moment.weight
-        values, vectors = eigh_descending(moment.covariance)
-        lengths = xp.sqrt(total * where_set(values, values < 0.0, 0.0))
-        shift = math.sqrt(total) * (moment.mean - center)
-        rows = xp.concat([shift[None, :], lengths[:, None] * vectors.mT]) / (unit or 1.0)
-        first = zeros_like_shape((rows.shape[0],), rows)
-        first = where_set(first, arange_like(first) == 0, math.sqrt(total))
-        counts = zeros_like_shape((1,), rows) + total
-        mask = 0.0 * center[None, :] + 1.0
-        return cls(mask, counts, rows, first, np.array([0, rows.shape[0]]), center, unit, total)
-
     @property
     def entries(self) -> float:
         """Number of observed entries, each counted with the weight of its row."""
@@ -149,8 +126,7 @@ class ObservedRows:
         squares = outer_squares(W)
         information = zeros_like_shape((m, (k + 1) ** 2), beta)
         cross, value, rest = zeros_like_shape((m, k + 1), beta), 0.0, 0.0
-        latent = zeros_like_shape((k + 1, k + 1), beta)
-        for patterns, part in self._parts(k):
+        for patterns, part in self._parts((k + 1) ** 2):
             mask, counts = self.mask[patterns, :], self.counts[patterns]
             rows, a = self.rows[part, :], self.intercepts[part]
             owner = self._owners(patterns)
@@ -174,19 +150,67 @@ class ObservedRows:
             moments = moments + _bordered(spread)
             information = information + mask.mT @ xp.reshape(moments, (-1, (k + 1) ** 2))
             cross = cross + rows.mT @ latents
-            latent = latent + xp.sum(moments, axis=0)
         information = xp.reshape(information, (m, k + 1, k + 1))
         total = scalar(xp.sum(self.rows * self.rows))
-        sums = (total, self.entries, self.weight, rest, value)
-        return Statistics(information, cross, latent, *sums)
+        return Statistics(information, cross, total, self.entries, rest, value)
 
-    def _parts(self, k: int) -> Iterator[tuple[slice, slice]]:
+    def scored_covariance(self, beta: Array, noise: float) -> Array:
+        """Return an estimate of the covariance (m, m) without a restriction of its rank.
+
+        It is one step of Fisher scoring from the fitted C = WWᵀ + γI: C + C∇C/p, where
+        ∇ = Σ aaᵀ − C_oo⁻¹, a = C_oo⁻¹(x_o − μ_o), is twice the gradient of the log-likelihood with
+        respect to C, and p is `pairs`, the information that the rows have on a covariance. Without
+        missing entries it is the covariance of the rows, whatever the fit is. `beta` (m, k + 1)
+        contains the loadings W and, as its last column, the mean μ; `noise` is γ.
+        """
+        xp, (m, k) = namespace(beta), (beta.shape[0], beta.shape[1] - 1)
+        W, mean = beta[:, :k], beta[:, k]
+        squares, gradient = outer_squares(W), zeros_like_shape((m, m), beta)
+        for patterns, part in self._parts(m * (k + 1)):
+            mask, counts = self.mask[patterns, :], self.counts[patterns]
+            owner = self._owners(patterns)
+            G = add_diagonal(xp.reshape(mask @ squares, (-1, k, k)), noise)
+            inverse, _ = inverses(G)
+            per_row = mask if owner is None else xp.take(mask, owner, axis=0)
+            of_row = inverse if owner is None else xp.take(inverse, owner, axis=0)
+            centred = self.rows[part, :] - (self.intercepts[part][:, None] * per_row) * mean
+            z = (of_row @ (centred @ W)[:, :, None])[:, :, 0]
+            a = (centred - per_row * (z @ W.mT)) / noise
+            # C_oo⁻¹ = (I − W_o G⁻¹ W_oᵀ)/γ (Woodbury), summed over patterns as one product.
+            inside = mask[:, :, None] * W
+            left = xp.permute_dims((counts[:, None, None] * inside) @ inverse, (1, 0, 2))
+            right = xp.permute_dims(inside, (1, 0, 2))
+            explained = xp.reshape(left, (m, -1)) @ xp.reshape(right, (m, -1)).mT
+            precision = add_diagonal(-explained, counts @ mask) / noise
+            gradient = gradient + a.mT @ a - precision
+        C = add_diagonal(W @ W.mT, noise)
+        return C + C @ gradient @ C / self.pairs
+
+    @property
+    def varying(self) -> Vector:
+        """For each feature, whether its observed entries differ by more than rounding errors."""
+        xp = namespace(self.rows)
+        rounding = 8 * np.finfo(float).eps / (self.unit or 1.0) * np.abs(to_numpy(self.center))
+        return np.asarray(to_numpy(xp.max(xp.abs(self.rows), axis=0)) > rounding)
+
+    @property
+    def pairs(self) -> float:
+        """Mean number of rows in which two features are observed together, at least 2.
+
+        The covariance of these features has the sampling error of this number of complete rows.
+        """
+        xp, m = namespace(self.mask), self.mask.shape[1]
+        seen = xp.sum(self.mask, axis=1)
+        together = scalar(self.counts @ (seen * (seen - 1.0))) / max(1, m * (m - 1))
+        return float(max(2.0, together))
+
+    def _parts(self, entries: int) -> Iterator[tuple[slice, slice]]:
         """Yield pairs of slices: some patterns of observed features, and their stored rows.
 
-        Each part is so small that the matrices of all its rows, (k + 1) × (k + 1) for k latents,
-        fit into memory.
+        Each part is so small that the matrices of all its rows, with so many entries each, fit into
+        memory.
         """
-        most = max(1, BLOCK_ENTRIES // max(self.mask.shape[1], (k + 1) ** 2))
+        most = max(1, BLOCK_ENTRIES // max(self.mask.shape[1], entries))
         first, last = 0, len(self.starts) - 1
         while first < last:
             limit = int(np.searchsorted(self.starts, self.starts[first] + most, side="right")) - 1
@@ -269,18 +293,15 @@ class Statistics(NamedTuple):
 
     Let z̃ = (z, 1) be the latents z of a row x, extended by 1, and E the posterior mean given the
     observed entries of the row. For each feature j, `information` (m, k + 1, k + 1) is the sum of
-    E[z̃z̃ᵀ], and `cross` (m, k + 1) the sum of xⱼE[z̃], over the rows in which j is observed; `latent`
-    (k + 1, k + 1) is the sum of E[z̃z̃ᵀ] over all rows. `squares` is the sum of the squares of the
-    observed entries and `rest` the sum of their expected squared errors; `entries` is the number
-    of these entries, `weight` the total weight of the rows, and `value` the log-likelihood.
+    E[z̃z̃ᵀ], and `cross` (m, k + 1) the sum of xⱼE[z̃], over the rows in which j is observed.
+    `squares` is the sum of the squares of the observed entries and `rest` the sum of their expected
+    squared errors; `entries` is the number of these entries, and `value` the log-likelihood.
     """
 
     information: Array
     cross: Array
-    latent: Array
     squares: float
     entries: float
-    weight: float
     rest: float
     value: float
 
@@ -305,46 +326,3 @@ class Statistics(NamedTuple):
         ridge = 100 * machine_epsilon(slope) * xp.linalg.trace(self.information)
         matrix = add_diagonal(self.information, ridge[:, None] + 0.0 * slope)
         return xp.linalg.solve(matrix, slope[:, :, None])[:, :, 0]
-
-    def plus(self, other: Statistics) -> Statistics:
-        """Return the sum of these statistics and of the statistics of other rows."""
-        return Statistics(*(a + b for a, b in zip(self, other, strict=True)))
-
-    def averaged(self, new: Statistics) -> Statistics:
-        """Return the statistics of all rows, in which those of the `new` rows count twice.
-
-        The old statistics were computed with earlier, less accurate parameters. If all batches have
-        the same size, batch number t has a weight proportional to t in the result.
-        """
-        total = self.weight + new.weight
-        share = min(2 * new.weight / total, 1.0)
-        old, fresh = (1.0 - share) * total / self.weight, share * total / new.weight
-        return Statistics(*(old * a + fresh * b for a, b in zip(self, new, strict=True)))
-
-    def standardizer(self) -> Array:
-        """Return the matrix A = [L a; 0 1] of latents with mean a and covariance LLᵀ.
-
-        Let β be the loadings with the mean, and z̃ = (z, 1) the extended latents, so that the data
-        are βz̃ plus noise. The parameters βA with the latents A⁻¹z̃, which have mean 0 and
-        covariance I, give the same distribution (parameter-expanded EM; Liu, Rubin & Wu 1998).
-        """
-        xp, k = namespace(self.latent), self.latent.shape[0] - 1
-        moments = self.latent / self.weight
-        a = moments[:k, k]
-        factor, ok = cholesky(moments[:k, :k] - a[:, None] * a[None, :])
-        identity = eye_like(k + 1, self.latent)
-        if not bool(ok):
-            return identity
-        return xp.concat([xp.concat([factor, a[:, None]], axis=1), identity[k:, :]])
-
-    def turned(self, A: Array) -> Statistics:
-        """Return the statistics after a linear change of the latents, to A⁻¹z̃ in place of z̃.
-
-        z̃ = (z, 1) are the latents z of a row, extended by 1, and A is a matrix (k + 1, k + 1).
-        """
-        back = namespace(A).linalg.inv(A)
-        return self._replace(
-            information=back @ self.information @ back.mT,
-            cross=self.cross @ back.mT,
-            latent=back @ self.latent @ back.mT,
-        )

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
+from lucidae.counting import ComponentCount
 from lucidae.linear.methods import Method, MethodSettings, Options, make_method
-from lucidae.linear.missing import IncompleteStream
 from lucidae.linear.model import Model, TrainedWeights
 from lucidae.linear.observed_gaussian import ObservedGaussian
 from lucidae.linear.optimizers import AdamState, DescentState, MomentumState
-from lucidae.linear.patterns import Statistics
 from lucidae.linear.probe import Probe
 from lucidae.linear.solvers import Stream
 from lucidae.linear.state import LinearState
@@ -35,7 +33,7 @@ def _made_method(name: str, **settings: Any) -> Method:
 
 
 # Letters: k latents, m features, r dimensions of the decoder, q eigenvalues, d random directions,
-# o latents of probabilistic PCA, l = o + 1, p latents of an earlier fit.
+# o latents of probabilistic PCA, p latents of an earlier fit, c scores of a criterion.
 _NUMBERS = {"noise": float, "weight": float}
 _MOMENT = Record(SecondMoment, weight=float, squares="mm", center="m", offset="m", rounding=float)
 _OPTIONS = Record(
@@ -105,30 +103,11 @@ _STREAM = Record(
     curvature=float,
     inside="kk",
 )
-_STATISTICS = Record(
-    Statistics,
-    information="mll",
-    cross="ml",
-    latent="ll",
-    **dict.fromkeys(("squares", "entries", "weight", "rest", "value"), float),
-)
-_INCOMPLETE = Record(
-    IncompleteStream,
-    None,
-    partial(IncompleteStream, statistics=None, moment=None),
-    beta="ml",
-    noise=float,
-    center="m",
-    unit=float,
-    statistics=_STATISTICS,
-    moment=_MOMENT,
-    steps=int,
-)
 _PROBE = Record(Probe, directions="dm", weight=float, mean="d", scatter="dd", size=float, rows=int)
 
 
-_SHOWN = ("options", "moment", "seen", "previous", "stream", "observed", "incomplete")
-_HIDDEN = ("rounding", "probe", "spectrum")
+_SHOWN = ("options", "moment", "seen", "previous", "stream", "observed")
+_HIDDEN = ("rounding", "probe", "spectrum", "count")
 
 
 def _fields(state: LinearState) -> dict[str, Any]:
@@ -176,7 +155,7 @@ _STATE = Record(
     previous=_weights("p"),
     stream=_STREAM,
     observed=Record(ObservedGaussian, mean="m", loadings="mo", bounded=bool, **_NUMBERS),
-    incomplete=_INCOMPLETE,
+    count=Record(ComponentCount, criterion=str, n_components=int, scores="c"),
 )
 
 SNAPSHOTS = {"LinearAutoencoder": Snapshot(_STATE)}

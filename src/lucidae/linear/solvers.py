@@ -178,12 +178,12 @@ def resolve_components(wanted: Any, source: Source, spectrum: Spectrum | None) -
     if wanted is None:
         return rank
     if is_criterion(wanted):
-        return _counted(count_wanted(wanted, spectrum.resolved(m), source.weight, m))
+        return latents_counted(count_wanted(wanted, spectrum.resolved(m), source.weight, m))
     share = np.cumsum(to_numpy(spectrum.values)) / max(spectrum.trace, np.finfo(float).tiny)
     return min(rank, int(np.searchsorted(share, wanted * (1 - 1e-12))) + 1)
 
 
-def _counted(count: ComponentCount) -> int:
+def latents_counted(count: ComponentCount) -> int:
     """Return the number of latents to fit if a criterion found `count` components.
 
     If it found none, one latent is fitted, and a warning says so.

@@ -18,23 +18,15 @@ from lucidae.arrays.threads import fork_safe
 from lucidae.base import FittedState, changed_attributes
 from lucidae.certificates.claims import Certificate, undecided
 from lucidae.counting import ComponentCount, count_wanted, is_criterion
-from lucidae.iteration import History, Status
 from lucidae.iteration.progress import TIMED_FEATURES, elapsed
 from lucidae.linear.attributes import check_range, in_range
 from lucidae.linear.certificate import LinearFigures, certificate, measure
 from lucidae.linear.methods import Options
-from lucidae.linear.missing import (
-    STORED_ENTRIES,
-    IncompleteStream,
-    fit_observed,
-    latents_of,
-    resolve_latents,
-    warn_of_fit,
-)
+from lucidae.linear.missing import ObservedFit, fit_observed
 from lucidae.linear.model import Model
 from lucidae.linear.observed_gaussian import ObservedGaussian, gaussian_of
 from lucidae.linear.probe import Probe, probe_after
-from lucidae.linear.solvers import solve
+from lucidae.linear.solvers import latents_counted, solve
 from lucidae.linear.stream import RunningMoment, StreamFit, first_moment
 from lucidae.linear.verified_blocks import BlocksForValues, data_of_passes
 from lucidae.linear.verified_data import Data, data_of
@@ -88,9 +80,7 @@ class LinearState(FittedState):
     # parameters that were estimated from rows with missing entries; None for complete rows
     observed: ObservedGaussian | None = None
 
-    # the parameters `observed` with the statistics from which `partial_fit` continues; None if
-    # these would be too large
-    incomplete: IncompleteStream | None = None
+    _count: ComponentCount | None = None  # of a criterion, from rows with missing entries
 
     def solve(self, source: Source, rows: Any, weights: Array | None, title: str) -> None:
         """Fit the model to the data of `source`, and store their second moment if it is small.
@@ -164,63 +154,22 @@ class LinearState(FittedState):
         The method's closed form is computed from mean and covariance of the fitted probabilistic
         PCA. The certificate is computed at once, because the rows are not stored.
         """
-        training, m = self.options.training, X.shape[1]
-        k = resolve_latents(self.options.n_components, X, weights, training)
-        solution = fit_observed(X, weights, min(k, m - 1), training, previous)
-        stream = solution.value
-        self.observed = stream.gaussian()
-        warn_of_fit(solution, self.observed)
-        self.incomplete = stream if stream.beta.shape[1] ** 2 * m <= STORED_ENTRIES else None
-        self._model = self._observed_model(k, solution.status, solution.n_iter, solution.history)
+        found = fit_observed(X, weights, self.options.n_components, self.options.training, previous)
+        found.warn()
+        if found.criterion is not None:
+            latents_counted(found.criterion)
+        self.observed, self._count = found.gaussian, found.criterion
+        self._model = self._observed_model(found)
         self.changed()
         self._certificate = self.certify_observed(X, weights, title)
 
-    def after_incomplete(self, options: Options, X: Array, weights: Array | None) -> LinearState:
-        """Return a new state that includes one more batch of rows X (n, m) with their weights.
-
-        It is used if this batch or an earlier one has missing entries. This state is not changed.
-        """
-        k, m = latents_of(options.n_components, X.shape[1]), X.shape[1]
-        stream = self.incomplete
-        if stream is None:
-            self._check_incomplete(m)
-            stream = IncompleteStream.begin(X, weights, min(k, m - 1), self.moment)
-        if stream.beta.shape[1] - 1 != min(k, m - 1):
-            raise ValueError(
-                f"n_components={k} was given, but training was started with "
-                f"{stream.beta.shape[1] - 1} latents. Give this number, or start a new estimator."
-            )
-        state = LinearState(options, self.reference)
-        state.doubt = self.doubt
-        state.incomplete = stream.after(X, weights)
-        state.observed = state.incomplete.gaussian()
-        steps = History(np.empty(0, dtype=int))
-        state._model = state._observed_model(k, Status.STOPPED, state.incomplete.steps, steps)
-        return state
-
-    def _check_incomplete(self, m: int) -> None:
-        """Raise a ValueError if the statistics of earlier rows are not known or too large."""
-        if m > EXACT_FEATURES:
-            raise ValueError(
-                f"X has missing entries and {m} features, expected at most {EXACT_FEATURES} for "
-                "partial_fit with handle_missing='em'. Give all rows to fit."
-            )
-        if self.moment is None and (self._model is not None or self.stream is not None):
-            raise ValueError(
-                "fit does not store the statistics of so many features and latents, so partial_fit "
-                "cannot continue from it. Start a new estimator and give all batches to "
-                "partial_fit."
-            )
-
-    def _observed_model(self, k: int, status: Status, n_iter: int, history: History) -> Model:
-        """Return the model with k latents for rows with missing entries.
-
-        Its weights are the closed form of the method for the estimated mean and covariance.
-        `status`, `n_iter` and `history` say how the solver ended.
-        """
-        source: Any = self.observed
-        model, self._spectrum = solve(replace(self.options, n_components=k), source)
-        outcome = replace(model.outcome, status=status, n_iter=max(1, n_iter), history=history)
+    def _observed_model(self, found: ObservedFit) -> Model:
+        """Return the model whose weights are the closed form for the estimated covariance."""
+        source: Any = found.gaussian
+        options = replace(self.options, n_components=found.n_components)
+        model, self._spectrum = solve(options, source)
+        status, n_iter = found.ended.status, max(1, found.ended.n_iter)
+        outcome = replace(model.outcome, status=status, n_iter=n_iter, history=found.history)
         return replace(model, outcome=outcome)
 
     def certify_observed(self, X: Any, weights: Any, title: str) -> Certificate:
@@ -235,7 +184,8 @@ class LinearState(FittedState):
             encoder = to_numpy(as_double(self.model.encoder))
             seen = measure_observed(fitted, X, weights, encoder)
         name = f"{title}(method={self.options.method!r}, handle_missing='em')"
-        return observed_certificate(name, figures, seen, fitted)
+        converged = self.observed is None or self.model.outcome.status.ok
+        return observed_certificate(name, figures, seen, fitted, converged)
 
     @property
     def parameters(self) -> ObservedGaussian:
@@ -367,6 +317,8 @@ class LinearState(FittedState):
     @property
     def component_count(self) -> ComponentCount | None:
         """Result of the criterion that `n_components` names; None if it names no criterion."""
+        if self.observed is not None:
+            return self._count
         wanted = self.options.n_components
         values = self.eigenvalues if is_criterion(wanted) else None
         return None if values is None else count_wanted(wanted, values, self.weight, len(values))

@@ -1,8 +1,9 @@
 """Measured values and claims about fits to rows with missing entries, from parameters and rows.
 
-No code is shared with the solver. For small data the gradient of the likelihood is computed by its
-definition, with the covariance matrix of the observed entries of every pattern. For larger data it
-is computed from the residuals of all rows, and compared with the definition on a few rows.
+No code is shared with the solver. A row x has the covariance C = WWᵀ + γI with loadings W and noise
+variance γ, restricted to its observed entries o. With G = W_oᵀW_o + γI (k × k), Woodbury's identity
+gives a = C_oo⁻¹(x − μ)_o = ((x − μ)_o − W_o G⁻¹W_oᵀ(x − μ)_o)/γ, from which the likelihood and its
+derivatives follow row by row.
 """
 
 from __future__ import annotations
@@ -26,20 +27,11 @@ from lucidae.certificates.claims import (
 )
 from lucidae.linear.certificate import STATIONARITY, LinearFigures, claims
 from lucidae.linear.observed_gaussian import ObservedGaussian
-from lucidae.linear.probe import EPS, Estimate
 from lucidae.linear.verified_data import DENSE_FEATURES, Data
 
 Vector = np.ndarray[Any, Any]
 
-DIRECT_OPERATIONS = 2e9
-"""Largest product of the number of patterns and the cube of the number of features for which the
-gradient is computed by its definition."""
-
-COMPARED = 8
-"""Number of rows of larger data on which the gradient is compared with its definition."""
-
-COMPARED_FEATURES = 300
-"""Largest number of observed entries of each of these rows that are used."""
+EPS = float(np.finfo(float).eps)
 
 BLOCK_ENTRIES = 2**21
 """Largest number of entries of matrices that are in memory at a time."""
@@ -47,25 +39,32 @@ BLOCK_ENTRIES = 2**21
 PAIRED_FEATURES = 8192
 """Largest number of features for which all pairs observed together are determined."""
 
-TANGENT_PARAMETERS = 1000
-"""Largest number of loadings for which it is checked whether the covariances determine them."""
+FEW_ROWS = 0.1
+"""Share of the rows with either of two features below which they hardly count as observed together:
+their covariance then has three times the standard error of the others, or more."""
 
-NEGLIGIBLE = 1e-7
-"""Relative threshold below which singular values count as 0, for the derivative of covariances."""
+STANDARD_ERRORS = 3.0
+"""Number of standard errors √(γ/n) by which loadings must be linearly independent."""
+
+EVIDENCE = math.log(1000.0)
+"""Difference of log-likelihoods from which on the data decide between two sets of parameters."""
+
+MIRRORED = 10
+"""Largest number of groups of features whose mirror images are computed."""
 
 
 class ObservedFigures(NamedTuple):
     """Measured values of the parameters of a fit, on rows with missing entries."""
 
-    gradient: Estimate  # norm of the gradient of the log-likelihood per row
+    gradient: float  # norm of the gradient of the log-likelihood per row
+    error: float  # bound on its rounding error
     log_likelihood: float  # log-likelihood of the observed entries
-    # (q, 2): pairs of features that were never observed together; None if there are too many
-    # features
+    # (q, 2): pairs of features never observed together; None if there are too many features
     never: Vector | None
-    parts: int  # number of groups of features between which no pair was observed together
-    # number of directions in which the loadings can change without a change of any covariance of
-    # features that were observed together; None if there are too many loadings
-    free: int | None
+    # features whose loadings the others do not determine; None if this is not known
+    loose: Vector | None
+    # difference of log-likelihoods to the best mirror image of the loadings of some of them
+    mirror: float
     # (k,): share of the variance of each code that the missing entries leave undetermined, on
     # average over the rows
     lost: Vector
@@ -97,63 +96,41 @@ def measure_observed(
     mass = np.ones(len(rows)) if weights is None else to_numpy(weights)
     used = (mass > 0.0) & ~np.all(np.isnan(rows), axis=1)
     rows, mass = rows[used], mass[used]
-    groups = _patterns(rows)
-    seen = ~np.isnan(rows)
+    seen, total, m = ~np.isnan(rows), float(np.sum(mass)), rows.shape[1]
     model = _Parameters(to_numpy(fitted.mean), to_numpy(fitted.loadings), fitted.noise)
-    found, lost = _by_residuals(model, rows, mass, encoder)
-    difference = 0.0
-    if len(groups) * float(rows.shape[1]) ** 3 <= DIRECT_OPERATIONS:
-        found = _by_definition(model, rows, mass, groups)
-    else:
-        difference = _difference(model, rows)
-    total = float(np.sum(mass))
-    m, top = rows.shape[1], float(np.max(np.sum(model.loadings**2, axis=0), initial=0.0))
-    rounding = 8 * m * EPS * math.sqrt(1.0 + top / model.noise)
-    never, parts = _pairs(seen[[group[0] for group in groups]])
-    free = 0 if never is not None and not len(never) else _free_directions(model, never)
+    found = _derivatives(model, rows, mass)
+    # The relative error of G⁻¹ is its condition number times the machine epsilon.
+    top = float(np.max(np.sum(model.loadings**2, axis=0), initial=0.0))
+    rounding = 8 * m * EPS * (1.0 + top / model.noise)
+    never, loose, mirror = _linked(model, rows, mass, found.value)
     return ObservedFigures(
-        Estimate(found.size(model) / total, rounding + difference),
+        found.size(model) / total,
+        rounding,
         found.value,
         never,
-        parts,
-        free,
-        lost,
+        loose,
+        mirror,
+        _lost(model, seen, mass, encoder),
         1.0 - float(mass @ seen.mean(axis=1)) / total,
-        len(groups),
+        len(np.unique(np.packbits(seen, axis=1), axis=0)),
     )
 
 
 class _Parameters(NamedTuple):
-    """Parameters of probabilistic PCA: mean (m,), loadings (m, k) and noise variance.
+    """Parameters of probabilistic PCA with m features and k latents."""
 
-    m is the number of features, and k that of latents.
-    """
-
-    mean: Vector
-    loadings: Vector
+    mean: Vector  # (m,)
+    loadings: Vector  # (m, k)
     noise: float
 
 
-class _Slope(NamedTuple):
+class _Derivatives(NamedTuple):
     """Log-likelihood of some rows, and its derivatives by loadings, mean and noise variance."""
 
     value: float
     loadings: Vector
     mean: Vector
     noise: float
-
-    @classmethod
-    def zero(cls, model: _Parameters) -> _Slope:
-        return cls(0.0, 0.0 * model.loadings, 0.0 * model.mean, 0.0)
-
-    def plus(self, other: _Slope, sign: float = 1.0) -> _Slope:
-        """Return the sum of two results, or their difference if `sign` is −1."""
-        return _Slope(
-            self.value + sign * other.value,
-            self.loadings + sign * other.loadings,
-            self.mean + sign * other.mean,
-            self.noise + sign * other.noise,
-        )
 
     def size(self, model: _Parameters) -> float:
         """Return the norm of the derivatives, scaled such that it does not depend on units.
@@ -166,166 +143,132 @@ class _Slope(NamedTuple):
         return math.sqrt(model.noise * squares + 2 / len(model.mean) * on_log**2)
 
 
-def _patterns(rows: Vector) -> list[Vector]:
-    """Return, for each pattern of observed entries, the indices of the rows with this pattern."""
-    groups: dict[bytes, list[int]] = {}
-    for index, hidden in enumerate(np.isnan(rows)):
-        groups.setdefault(hidden.tobytes(), []).append(index)
-    return [np.array(group) for group in groups.values()]
+def _posteriors(model: _Parameters, seen: Vector, width: int) -> Iterator[tuple[slice, Vector]]:
+    """Yield slices of the rows with G⁻¹ = (W_oᵀW_o + γI)⁻¹ of each row; `seen` are the entries o.
 
-
-def _by_definition(model: _Parameters, rows: Vector, mass: Vector, groups: list[Vector]) -> _Slope:
-    """Return the log-likelihood of all rows, and its derivatives, by their definition.
-
-    Let C be the covariance of these features, S the scatter about the mean of the rows with this
-    pattern, and n their total weight. The derivative with respect to C is (C⁻¹SC⁻¹ − nC⁻¹)/2. So
-    that all C have the same shape, rows and columns of the identity matrix are inserted for the
-    other features.
+    `width` is the number of entries that the caller computes for each row.
     """
-    W, m, total = model.loadings, len(model.mean), _Slope.zero(model)
-    C = W @ W.T + model.noise * np.eye(m)
-    for part in _batches(groups, max(1, BLOCK_ENTRIES // m**2)):
-        index, owner = np.concatenate(part), np.repeat(np.arange(len(part)), [*map(len, part)])
-        seen = ~np.isnan(rows[[group[0] for group in part]])
-        both = seen[:, :, None] & seen[:, None, :]
-        full = np.where(both, C, np.eye(m))
-        inverse = np.where(both, np.linalg.inv(full), 0.0)
-        rest = np.where(seen[owner], rows[index] - model.mean, 0.0)
-        alone, weight = len(part) == 1, mass[index]
-        solved = rest @ inverse[0] if alone else np.einsum("nij,nj->ni", inverse[owner], rest)
-        count = np.bincount(owner, weight)
-        curvature = np.einsum("p,pij->ij", count, inverse)
-        volume = np.linalg.slogdet(full)[1] + seen.sum(axis=1) * math.log(2 * math.pi)
-        misfit = float(weight @ np.sum(solved * rest, axis=1))
-        on_noise = float(weight @ np.sum(solved**2, axis=1)) - float(np.trace(curvature))
-        loadings = (solved * weight[:, None]).T @ (solved @ W) - curvature @ W
-        value = -(misfit + float(count @ volume)) / 2
-        total = total.plus(_Slope(value, loadings, weight @ solved, on_noise / 2))
-    return total
+    m, k = model.loadings.shape
+    outer = np.einsum("ja,jb->jab", model.loadings, model.loadings).reshape(m, -1)
+    size = max(1, BLOCK_ENTRIES // max(k * k, m, width))
+    for start in range(0, len(seen), size):
+        part = slice(start, min(start + size, len(seen)))
+        G = (seen[part].astype(float) @ outer).reshape(-1, k, k) + model.noise * np.eye(k)
+        yield part, np.linalg.inv(G)
 
 
-def _batches(groups: list[Vector], most: int) -> Iterator[list[Vector]]:
-    """Yield lists of groups of rows, with at most `most` rows in all groups of a list.
+def _derivatives(model: _Parameters, rows: Vector, mass: Vector) -> _Derivatives:
+    """Return the log-likelihood of rows with weights `mass`, and its derivatives.
 
-    A group with more rows is in a list of its own.
+    That with respect to the loadings w of feature j is the sum of aⱼ aᵀW − wᵀG⁻¹, because
+    C_oo⁻¹W_o = W_oG⁻¹; that with respect to γ is half the sum of ‖a‖² − tr C_oo⁻¹.
     """
-    part: list[Vector] = []
-    for group in groups:
-        if part and sum(map(len, part)) + len(group) > most:
-            yield part
-            part = []
-        part.append(group)
-    yield part
-
-
-def _blocks(rows: Vector, width: int) -> Iterator[slice]:
-    size = max(1, BLOCK_ENTRIES // max(width, rows.shape[1]))
-    for start in range(0, len(rows), size):
-        yield slice(start, min(start + size, len(rows)))
-
-
-def _by_residuals(
-    model: _Parameters, rows: Vector, mass: Vector, encoder: Vector
-) -> tuple[_Slope, Vector]:
-    """Return log-likelihood and derivatives from residuals of all rows, and the loss of the codes.
-
-    The loss of a code of `encoder` is its variance given the observed entries, divided by its
-    variance: the share that missing entries leave undetermined. A row x with mean μ has the
-    covariance C = WWᵀ + γI, with loadings W and noise variance γ, restricted to the observed
-    entries. For each row, a = C⁻¹(x − μ) is computed with G = WᵀW + γI over the observed entries.
-    The derivative with respect to the loadings w of feature j is the sum of aⱼ aᵀW − wᵀG⁻¹, since
-    C⁻¹W = WG⁻¹.
-    """
-    W, noise = model.loadings, model.noise
-    (m, q), k, total = W.shape, len(encoder), _Slope.zero(model)
-    outer = np.einsum("ja,jb->jab", W, W).reshape(m, -1)
-    mixed = np.einsum("ij,jb->jib", encoder, W).reshape(m, -1)
-    left = np.zeros(k)
-    for part in _blocks(rows, max(q * q, k * q)):
-        seen = ~np.isnan(rows[part])
-        mask, weight = seen.astype(float), mass[part]
-        rest = np.where(seen, rows[part] - model.mean, 0.0)
-        G = (mask @ outer).reshape(-1, q, q) + noise * np.eye(q)
-        inverse = np.linalg.inv(G)
+    (W, noise), (m, k) = (model.loadings, model.noise), model.loadings.shape
+    value, on_loadings, on_mean, on_noise = 0.0, np.zeros((m, k)), np.zeros(m), 0.0
+    seen = ~np.isnan(rows)
+    for part, inverse in _posteriors(model, seen, 0):
+        mask, weight = seen[part].astype(float), mass[part]
+        rest = np.where(seen[part], rows[part] - model.mean, 0.0)
         codes = np.einsum("nab,nb->na", inverse, rest @ W)
         a = (rest - mask * (codes @ W.T)) / noise
-        through = mask.T @ (inverse * weight[:, None, None]).reshape(-1, q * q)
-        loadings = (a * weight[:, None]).T @ (a @ W)
-        loadings -= np.einsum("jab,jb->ja", through.reshape(m, q, q), W)
+        through = mask.T @ (inverse * weight[:, None, None]).reshape(-1, k * k)
+        on_loadings += (a * weight[:, None]).T @ (a @ W)
+        on_loadings -= np.einsum("jab,jb->ja", through.reshape(m, k, k), W)
         count = mask.sum(axis=1)
-        traces = (count - q + noise * np.trace(inverse, axis1=1, axis2=2)) / noise
-        log_det = np.linalg.slogdet(G)[1] + (count - q) * math.log(noise)
+        traces = (count - k + noise * np.trace(inverse, axis1=1, axis2=2)) / noise
+        log_det = (count - k) * math.log(noise) - np.linalg.slogdet(inverse)[1]
         misfit = np.sum(a * rest, axis=1)
-        value = -float(weight @ (misfit + log_det + count * math.log(2 * math.pi))) / 2
-        on_noise = float(weight @ (np.sum(a**2, axis=1) - traces)) / 2
-        total = total.plus(_Slope(value, loadings, weight @ a, on_noise))
-        hidden = 1.0 - mask
-        B = (hidden @ mixed).reshape(-1, k, q)
+        value -= float(weight @ (misfit + log_det + count * math.log(2 * math.pi))) / 2
+        on_noise += float(weight @ (np.sum(a**2, axis=1) - traces)) / 2
+        on_mean += weight @ a
+    return _Derivatives(value, on_loadings, on_mean, on_noise)
+
+
+def _lost(model: _Parameters, seen: Vector, mass: Vector, encoder: Vector) -> Vector:
+    """Return the variance of each code given the observed entries, divided by its variance.
+
+    With the missing entries u of a row, the encoder E and B = E_uW_u, the covariance of the codes
+    is γ(BG⁻¹Bᵀ + E_uE_uᵀ). The result (k,) is the mean over the rows.
+    """
+    W, noise, (k, m) = model.loadings, model.noise, encoder.shape
+    mixed = np.einsum("ij,jb->jib", encoder, W).reshape(m, -1)
+    left = np.zeros(k)
+    for part, inverse in _posteriors(model, seen, mixed.shape[1]):
+        hidden = 1.0 - seen[part]
+        B = (hidden @ mixed).reshape(-1, k, W.shape[1])
         spread = np.einsum("nia,nab,nib->ni", B, inverse, B) + hidden @ (encoder**2).T
-        left += noise * (weight @ spread)
+        left += noise * (mass[part] @ spread)
     variances = np.sum((encoder @ W) ** 2, axis=1) + noise * np.sum(encoder**2, axis=1)
-    return total, left / np.sum(mass) / np.maximum(variances, np.finfo(float).tiny)
+    return np.asarray(left / np.sum(mass) / np.maximum(variances, np.finfo(float).tiny))
 
 
-def _difference(model: _Parameters, rows: Vector) -> float:
-    """Return the largest difference per row between two computations of the likelihood's gradient.
+def _linked(
+    model: _Parameters, rows: Vector, mass: Vector, value: float
+) -> tuple[Vector | None, Vector | None, float]:
+    """Return the pairs of features never observed together, and whose loadings are not determined.
 
-    They are the definition and the formula with residuals (`_by_definition`, `_by_residuals`). They
-    are compared on a few random rows, with at most `COMPARED_FEATURES` observed entries each.
+    Loadings of features that are all observed together are determined up to a common rotation, if
+    there are more of them than latents. A further feature j is determined by its covariances
+    w_jᵀW_N with determined features N if the loadings W_N have rank k. The other features form
+    groups, and if the features of a group are observed together only with features whose loadings
+    have a lower rank, the group has a mirror image of the same likelihood: with v orthogonal to
+    these loadings, W(I − 2vvᵀ) in place of the group's loadings W. Its likelihood is computed;
+    `value` is that of the parameters. The last result is the smallest difference.
     """
-    rng, worst, one = np.random.default_rng(0), 0.0, np.ones(1)
-    for row in rows[rng.choice(len(rows), min(COMPARED, len(rows)), replace=False)]:
-        o = rng.permutation(np.flatnonzero(~np.isnan(row)))[:COMPARED_FEATURES]
-        part, values = _Parameters(model.mean[o], model.loadings[o], model.noise), row[None, o]
-        slope, _ = _by_residuals(part, values, one, part.loadings.T)
-        other = _by_definition(part, values, one, [np.zeros(1, dtype=int)])
-        worst = max(worst, slope.plus(other, -1.0).size(part))
-    return worst
-
-
-def _pairs(patterns: Vector) -> tuple[Vector | None, int]:
-    """Return the pairs of features never observed together, and the number of groups of features.
-
-    Two features are in one group if a chain of pairs that were observed together connects them.
-    """
-    if patterns.shape[1] > PAIRED_FEATURES:
-        return None, 1
-    mask = patterns.astype(np.float32)
-    together = mask.T @ mask > 0.5
-    parts = int(connected_components(together, directed=False, return_labels=False))
-    return np.argwhere(np.triu(~together, 1)), parts
-
-
-def _free_directions(model: _Parameters, never: Vector | None) -> int | None:
-    """Return in how many directions loadings can change without a change of observed covariances.
-
-    The model has the covariance C = WWᵀ + γI with loadings W and noise variance γ. Its derivative
-    in the direction (A, c) of (W, γ) is AWᵀ + WAᵀ + cI. It is restricted to the pairs of features
-    that were observed together; `never` are the other pairs. The rotations of the latents, which
-    change no covariance at all, are not counted.
-    """
-    sizes = np.sum(model.loadings**2, axis=0)
-    W = model.loadings[:, sizes > NEGLIGIBLE * (np.max(sizes, initial=0.0) + model.noise)]
-    m, k = W.shape
-    if never is None or m * k > TANGENT_PARAMETERS:
-        return None
-    known = np.ones((m, m), dtype=bool)
-    known[never[:, 0], never[:, 1]] = False
-    first, second = np.nonzero(np.triu(known))
-    W, index = W / math.sqrt(max(float(np.max(sizes)), np.finfo(float).tiny)), np.arange(len(first))
-    derivative = np.zeros((len(first), m, k))
-    derivative[index, first] += W[second]
-    derivative[index, second] += W[first]
-    table = np.column_stack([derivative.reshape(len(first), m * k), first == second])
-    values = np.linalg.eigvalsh(table.T @ table)
-    zeros = int(np.sum(values <= NEGLIGIBLE**2 * values[-1] + 8 * m * k * EPS * values[-1]))
-    return int(max(0, zeros - k * (k - 1) // 2))
+    m, (W, noise) = rows.shape[1], (model.loadings, model.noise)
+    if m > PAIRED_FEATURES:
+        return None, None, math.inf
+    seen = (~np.isnan(rows)).astype(np.float32)
+    count = (seen.T @ seen).astype(float)
+    never = np.argwhere(np.triu(count < 0.5, 1))
+    apart = count - np.diag(np.diag(count))
+    most = np.max(apart, axis=1, initial=0.0)
+    known = (apart > 0.5) & (apart >= FEW_ROWS * np.minimum(most[:, None], most[None, :]))
+    # 1) Begin with features that are all observed together, those with most others first.
+    first: list[int] = []
+    for j in np.argsort(-known.sum(axis=1), kind="stable"):
+        if known[j, first].all():
+            first.append(j)
+    k = int(np.sum(np.sum(W**2, axis=0) > 0.0))
+    if len(first) == m or k == 0:
+        return never, np.empty(0, dtype=int), math.inf
+    if len(first) <= k:
+        return never, None, math.inf
+    # 2) Add features as long as the determined ones that they were observed with have rank k.
+    found = np.isin(np.arange(m), first)
+    outer = np.einsum("ja,jb->jab", W[:, :k], W[:, :k]).reshape(m, -1)
+    while True:
+        linked = (known & found).astype(float)
+        smallest = np.linalg.eigvalsh((linked @ outer).reshape(m, k, k))[:, 0]
+        noticed = STANDARD_ERRORS**2 * noise * linked.sum(axis=1) / np.maximum(most, 1.0)
+        new = ~found & (smallest > noticed)
+        if not new.any():
+            break
+        found |= new
+    # 3) Mirror each group of other features along the direction in which its links are weakest.
+    loose, mirror = np.flatnonzero(~found), math.inf
+    _, group = connected_components(known[np.ix_(loose, loose)], directed=False)
+    for part in (loose[group == g] for g in range(min(MIRRORED, np.max(group, initial=-1) + 1))):
+        others = np.setdiff1d(np.arange(m), part)
+        links = apart[np.ix_(part, others)].sum(axis=0)
+        if not links.any():
+            mirror = min(mirror, 0.0)
+            continue
+        v = np.linalg.eigh((W[others].T * links) @ W[others])[1][:, 0]
+        if min(np.sum((W[part] @ v) ** 2), np.sum((W[others] @ v) ** 2)) <= EPS * noise:
+            continue  # the mirror image is the same
+        image = W.copy()
+        image[part] -= 2 * np.outer(W[part] @ v, v)
+        other = _derivatives(model._replace(loadings=image), rows, mass).value
+        mirror = min(mirror, value - other)
+    return never, loose, mirror
 
 
 _INCOMPLETE = "Entries are missing, but the theory of sampling noise holds for complete rows."
-_NOT_STORED = (
-    "The rows given to partial_fit were not stored: call lucidae.certify(estimator, X) with all "
-    "rows X. Online EM approaches the maximum of the likelihood, but does not reach it."
+_NOT_STORED = "The rows were not stored: call lucidae.certify(estimator, X) with all rows X."
+_NOT_CONVERGED = (
+    "The fit did not converge, so that nothing is claimed about it: increase max_iter, or choose a "
+    "smaller n_components."
 )
 _NO_MAXIMUM = (
     "The likelihood has no maximum: the noise variance tends to zero, because so many components "
@@ -338,8 +281,12 @@ def observed_certificate(
     figures: LinearFigures,
     seen: ObservedFigures | None,
     fitted: ObservedGaussian,
+    converged: bool,
 ) -> Certificate:
-    """Return the certificate of a fit to rows with missing entries."""
+    """Return the certificate of a fit to rows with missing entries.
+
+    If it did not converge, claims that would hold are undecided.
+    """
     own = claims(replace(figures, sampling=_INCOMPLETE))
     added = (
         _likelihood_claim(seen, figures.tolerance, fitted),
@@ -355,7 +302,11 @@ def observed_certificate(
             "never_observed_together": seen.never,
             "lost_code_variance": seen.lost,
         }
-    return Certificate(title, (*own, *added), evidence)
+    judged = (*own, *added)
+    if not converged:
+        unclear: dict[str, Any] = {"holds": None, "undecided": True, "advice": _NOT_CONVERGED}
+        judged = tuple(replace(claim, **unclear) if claim.holds else claim for claim in judged)
+    return Certificate(title, judged, evidence)
 
 
 def _likelihood_claim(
@@ -368,24 +319,23 @@ def _likelihood_claim(
     )
     if seen is None:
         return undecided(name, statement, reference, _NOT_STORED)
-    value, error = seen.gradient
+    value = seen.gradient
     if not fitted.bounded:
         return undecided(name, statement, reference, _NO_MAXIMUM, value)
     bound = float(np.clip(10 * tolerance, *STATIONARITY))
     advice = (
-        "Train longer (increase max_iter). If X is not the data that was passed to fit, or if it "
-        "was passed to partial_fit in batches, this result is expected."
+        "Train longer (increase max_iter). If X is not the data that was passed to fit, this "
+        "result is expected."
     )
     value = math.inf if math.isnan(value) else value
-    return at_most(name, statement, reference, value, bound, advice, error=error)
+    return at_most(name, statement, reference, value, bound, advice, error=seen.error)
 
 
 def _identifiability_claim(seen: ObservedFigures | None) -> Claim:
-    name, reference = "identifiability", "derivatives of the covariances WWᵀ + γI"
+    name, reference = "identifiability", "linear algebra of WWᵀ + γI"
     statement = (
         "the covariances of features that were observed together determine the loadings (number "
-        "of directions in which the loadings can change while these covariances do not; further "
-        "groups of features without a common row count as well)"
+        "of features that are linked to the others by fewer than k independent loadings)"
     )
     if seen is None:
         return undecided(name, statement, reference, _NOT_STORED)
@@ -393,38 +343,37 @@ def _identifiability_claim(seen: ObservedFigures | None) -> Claim:
         why = f"Pairs of features are not examined for more than {PAIRED_FEATURES} features."
         return does_not_apply(name, statement, reference, why)
     named = _named_pairs(seen.never)
-    if seen.parts > 1:
-        why = (
-            f"The features form {seen.parts} groups, and no row has observed features of two of "
-            f"them ({named}): the covariances between the groups are arbitrary. Collect "
-            "rows in which features of different groups are observed, or fit each group."
-        )
-        return at_most(name, statement, reference, float(seen.parts - 1 + (seen.free or 0)), 0, why)
-    if seen.free is None:
-        why = (
-            f"{named}. Whether the other covariances determine the loadings is not computed for "
-            f"more than {TANGENT_PARAMETERS} loadings."
-        )
+    if seen.loose is None:
+        why = f"No more than k features were all observed together{named}."
         return undecided(name, statement, reference, why)
+    columns = ", ".join(map(str, seen.loose[:10])) + (" …" if len(seen.loose) > 10 else "")
     why = (
-        f"{named}, and the other covariances do not determine the loadings. Choose a smaller "
-        "n_components, or collect rows in which these features are observed together."
+        f"Columns {columns}, counted from 0, are linked to the others by fewer than k independent "
+        f"loadings{named}. "
     )
-    claim = at_most(name, statement, reference, float(seen.free), 0.0, why)
+    count = float(len(seen.loose))
+    if count and seen.mirror > EVIDENCE:
+        why += "Whether the observed covariances determine their loadings is not known."
+        return undecided(name, statement, reference, why, count, 0.0)
+    why += (
+        "Other loadings, with other covariances between these groups of columns, have the same "
+        "likelihood (mirror images). Choose a smaller n_components, or collect rows in which "
+        "columns of both groups are observed."
+    )
+    claim = at_most(name, statement, reference, count, 0.0, why)
     if claim.holds and len(seen.never):
-        return replace(
-            claim,
-            advice=f"{named}: the covariance of these columns is an assumption "
-            "of the model that no row confirms.",
-        )
+        confirmed = f"The covariance of these columns follows from the model alone{named}."
+        return replace(claim, advice=confirmed)
     return claim
 
 
 def _named_pairs(never: Vector) -> str:
     """Return a clause that names up to three pairs of columns that were never observed together."""
+    if not len(never):
+        return ""
     shown = ", ".join(f"{i} and {j}" for i, j in never[:3])
     more = "" if len(never) <= 3 else f" and {len(never) - 3} other pairs"
-    return f"columns {shown}{more}, counted from 0, were never observed together"
+    return f" (columns {shown}{more}, counted from 0, were never observed together)"
 
 
 def _missing_claim(seen: ObservedFigures | None) -> Claim:

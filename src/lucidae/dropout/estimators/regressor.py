@@ -83,7 +83,6 @@ from lucidae.validation import (
     check_weights,
     explained_refusals,
     in_given_precision,
-    numeric_columns,
     real_array,
 )
 
@@ -701,9 +700,7 @@ class DropoutRegressor(
 
         The number and the names of the features are stored if `reset`, otherwise compared.
         """
-        fitted = None if reset else getattr(self, "feature_names_in_", None)
-        X = check_kind(numeric_columns(X, "X", fitted), "X")
-        y = check_kind(y, "y")
+        X, y = check_kind(X, "X"), check_kind(y, "y")
         if is_array(X) and not is_numpy(X):
             X = validated_rows(self, X, reset=reset)
             y = checked_targets(y, X)
