@@ -67,6 +67,14 @@ def surface_space(grade=1):
     return mne.SourceSpaces([hemisphere(-1, grade), hemisphere(1, grade)])
 
 
+def patch_around(vertex, order):
+    """Return the vertices of the left surface that are at most `order` edges from a vertex."""
+    tris, patch = surface_space()[0]["use_tris"], np.array([vertex])
+    for _ in range(order):
+        patch = np.unique(tris[np.isin(tris, patch).any(axis=1)])
+    return patch
+
+
 def grid_space(spacing=25.0):
     return mne.setup_volume_source_space(
         pos=spacing, sphere=(*CENTRE, 0.075), sphere_units="m", verbose=False

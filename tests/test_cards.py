@@ -13,7 +13,7 @@ import extras
 from html_reader import Reader
 from lucidae import DropoutRegressor, LinearAutoencoder, SecondMoment, SparseVAE
 from lucidae.cards import Html, card, facts, shown, sparkline, table
-from lucidae.certificates.claims import Certificate, at_most
+from lucidae.certificates import Certificate, at_most
 from lucidae.datasets import load_digits
 from lucidae.dropout import LinearProblem, completion_path, rank_path, regularization_path
 from lucidae.iteration import Below, History, Status, iterate

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from extras import require
 from html_reader import Reader
-from lucidae.certificates.claims import (
+from lucidae.certificates import (
     Certificate,
     Claim,
     at_least,

@@ -215,7 +215,7 @@ def test_rows_and_weights_that_are_junk_are_refused_and_change_nothing(name, met
     for junk, change in ROWS.items():
         if junk == "complex" and name.startswith("sparse"):  # which this family takes
             continue
-        no_numbers = r"masked|expected real numbers|[Cc]omplex"
+        no_numbers = r"masked|expected real numbers|no numeric column|[Cc]omplex"
         words = no_numbers if junk in NO_NUMBERS else "."
         kept.refuses(words, method, change(X), targets(X))
         if junk in NO_NUMBERS and method == "fit":
@@ -346,8 +346,6 @@ def test_an_interruption_anywhere_leaves_the_last_fit(name, method):
 
 @pytest.mark.parametrize("name", [name for name in ESTIMATORS if name != "factorization"])
 def test_an_interrupted_callback_leaves_the_last_fit(name, monkeypatch):
-    from lucidae.iteration import ProgressBar
-
     kept, calls = Unchanged(name), []
     kept.estimator.set_params(verbose=True)
     kept.before, kept.objects = snapshot(kept.estimator), dict(vars(kept.estimator))
@@ -356,7 +354,7 @@ def test_an_interrupted_callback_leaves_the_last_fit(name, monkeypatch):
         calls.append(1)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(ProgressBar, "__call__", interrupt)
+    monkeypatch.setattr("lucidae.iteration.ProgressBar.__call__", interrupt)
     try:
         call(kept.estimator, "fit", another("fit"))
     except KeyboardInterrupt:

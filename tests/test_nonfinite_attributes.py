@@ -15,7 +15,6 @@ from lucidae import (
     SparseVAE,
     certify,
 )
-from lucidae.base import fitted_names
 from lucidae.sparsity import solve_joint
 
 BAD = (np.nan, np.inf, -np.inf)
@@ -99,7 +98,8 @@ def numbers(model):
     if isinstance(model, PCA):
         names = {"components_", "mean_", "explained_variance_"}
     else:
-        names = fitted_names(type(model)) - set(NOT_JUDGED)
+        names = {name for name in dir(model) if name.endswith("_") and name[0] != "_"}
+        names -= set(NOT_JUDGED)
     for name in sorted(name for name in names if hasattr(model, name)):
         values = np.asarray(getattr(model, name))
         if values.dtype.kind in "fc" and values.size:

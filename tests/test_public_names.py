@@ -24,6 +24,7 @@ NAMES = {
     "lucidae.datasets": """
         data_home fetch_mnist load_digits load_mnist make_array_snapshots
         make_linear_network make_meg_leadfield make_sparse_regression make_spectrum
+        read_table
     """,
     "lucidae.displays": """
         ComponentCountDisplay ComponentsDisplay DropoutPathDisplay HistoryDisplay

@@ -22,7 +22,7 @@ from lucidae.validation import (
     explained_refusals,
     has_complex,
     in_given_precision,
-    refuse_text,
+    numeric_columns,
 )
 
 __all__ = [
@@ -283,7 +283,8 @@ def validated_rows(
     """
     if not (reset or finite) and _needs_no_validation(estimator, X, least):
         return X
-    X = check_kind(X, "X")
+    fitted = None if reset else getattr(estimator, "feature_names_in_", None)
+    X = check_kind(numeric_columns(X, "X", fitted), "X")
     accepted = accept_complex and has_complex(X)
     if accepted and not (is_array(X) and not is_numpy(X)):
         rows = check_rows(X, accept_sparse=False, accept_complex=True, finite=finite)
@@ -300,8 +301,6 @@ def validated_rows(
                 ensure_min_samples=least,
                 ensure_all_finite=finite,
             )
-        if hasattr(X, "columns"):
-            refuse_text(X, "X")  # as in batches of such frames
         return in_given_precision(rows, X)
     X = check_rows(X, accept_sparse=accept_sparse, accept_complex=accept_complex, finite=finite)
     if X.shape[0] < least:

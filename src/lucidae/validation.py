@@ -32,6 +32,7 @@ from lucidae.arrays import (
     scalar,
     to_numpy,
 )
+from lucidae.columns import column_numbers, numeric_frame
 
 COPIED_BYTES = 2**25
 """Memory maps of at most this many bytes are copied before they are used."""
@@ -51,6 +52,7 @@ def check_rows(
     accept_complex: bool = False,
     name: str = "X",
     finite: bool | str = True,
+    every_column: bool = False,
 ) -> Array:
     """Return `X` as a finite, non-empty, two-dimensional floating array; otherwise raise an error.
 
@@ -58,9 +60,11 @@ def check_rows(
     `check_array`. Arrays of other libraries stay in their library and on their device and are
     detached from automatic differentiation. If `finite` is false, NaN and infinity are not searched
     for, and with ``"allow-nan"`` infinity alone is refused. As scikit-learn never accepts complex
-    numbers, lucidae makes these checks itself if `accept_complex`.
+    numbers, lucidae makes these checks itself if `accept_complex`. Columns of a data frame that are
+    not numbers are left out with a warning, or refused if `every_column` is needed.
     """
-    X = check_kind(X, name)
+    needed = list(map(str, getattr(X, "columns", ()))) if every_column else None
+    X = check_kind(numeric_columns(X, name, needed), name)
     if isinstance(X, list | tuple):
         X = np.asarray(X)  # scikit-learn refuses complex numbers by their dtype
     accepted = accept_complex and has_complex(X)
@@ -98,6 +102,20 @@ def check_rows(
             raise ValueError(f"{name} contains infinity. Remove or impute those entries first.")
     elif finite and not bool(xp.all(xp.isfinite(X))):
         raise ValueError(f"{name} contains NaN or infinity. Remove or impute those entries first.")
+    return X
+
+
+def numeric_columns(X: Any, name: str, fitted: Any = None) -> Any:
+    """Return a data frame with its columns of numbers, as `numeric_frame`, and issue its warnings.
+
+    `fitted` are the names of columns that must be numbers. What is not a data frame is returned as
+    it is.
+    """
+    if isinstance(X, np.ndarray):
+        return X
+    X, messages = numeric_frame(X, name, fitted)
+    for message in messages:
+        warn_user(message)
     return X
 
 
@@ -228,8 +246,9 @@ def _has_gaps(column: Any) -> bool:
     """Tell whether a column of a data frame contains NaN, a missing value or infinity."""
     try:
         return not bool(np.all(np.isfinite(np.asarray(column).astype(float))))
-    except TypeError:  # a missing value of pandas
-        return True
+    except (TypeError, ValueError):  # a missing value of pandas, or text
+        values, bad = column_numbers(column, is_truth=False)
+        return not bad and not bool(np.all(np.isfinite(values)))
 
 
 def has_complex(values: Any) -> bool:

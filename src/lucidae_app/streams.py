@@ -394,5 +394,5 @@ def is_large(file: Path) -> bool:
         return True
     if file.suffix.lower() != ".parquet":
         return False
-    data = row_blocks(file)  # Parquet files are compressed
+    data = blocks_of_file(file)  # Parquet files are compressed
     return data.n_rows is not None and data.n_rows > data.rows_per_block

@@ -50,6 +50,7 @@ def run(call_main, folder):
     return call_main
 
 
+@pytest.mark.filterwarnings("ignore:Columns of 'rows")  # the command prints a note instead
 @pytest.mark.parametrize("name", ["rows.csv", "rows.parquet", "X.npy", "both.npz", "images.npy"])
 def test_a_file_is_fitted_as_the_estimator_fits_it(run, samples, name):
     require("pandas").read_csv("rows.csv").to_parquet("rows.parquet")
@@ -415,7 +416,7 @@ def test_header_columns_and_decimal_reach_the_reader(run, folder):
     code, _, err = run("fit", "linear", "a.csv", "--no-header", "--decimal", ".")
     assert (code, err.count("\n")) == (0, 1)
     assert "no header, and its columns are numbered from 0" in err
-    assert "column 1 ('67,5' in row 1 is not a number; --decimal , reads it)" in err
+    assert "column 1 ('67,5' in row 1 is not a number; decimal=',' (--decimal ,) reads it)" in err
 
 
 def test_columns_without_names_have_the_indices_of_the_support(run, folder, samples):

@@ -34,7 +34,7 @@ from lucidae.dropout import (
     solve_tied,
 )
 
-SGD = {"solver": "sgd", "max_iter": 200, "tol": 1e-6, "batch_size": 16}
+SGD = {"solver": "sgd", "max_iter": 50, "tol": 1e-6, "batch_size": 16}
 ESTIMATORS = [
     DropoutRegressor(),
     DropoutRegressor("cv_1se", shrink=False, alpha=0.5, cv=2),
@@ -66,7 +66,7 @@ def expected_failures(estimator):
     return {}
 
 
-# A run of 200 steps is cut short on purpose.
+# A run of 50 steps is cut short on purpose.
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 @parametrize_with_checks(ESTIMATORS, expected_failed_checks=expected_failures)
 def test_scikit_learn_checks(estimator, check):

@@ -30,8 +30,7 @@ from sklearn.exceptions import NotFittedError
 from sklearn.utils._param_validation import InvalidParameterError
 from sklearn.utils.validation import check_is_fitted
 
-from lucidae.certificates.claims import Certificate
-from lucidae.dropout.estimators.network import UnrepresentableError
+from lucidae.certificates import Certificate
 
 PATIENCE = 120
 """Seconds of processor time after which a call counts as one that does not end."""
@@ -41,7 +40,6 @@ REFUSALS = (
     TypeError,
     NotFittedError,
     InvalidParameterError,
-    UnrepresentableError,
 )
 """Exceptions that refuse input. Their subclasses, such as `LinAlgError`, are accidents."""
 
@@ -232,7 +230,8 @@ def judged_after(case: Case, names: dict[str, Any]) -> Iterator[Finding]:
 def misbehaviour(case: Case, outcome: Outcome) -> Iterator[tuple[str, str]]:
     """Yield what a call did that no call may do."""
     error = outcome.error
-    if error is not None and type(error) not in REFUSALS:
+    refused = type(error) in REFUSALS or type(error).__name__ == "UnrepresentableError"
+    if error is not None and not refused:
         yield f"{type(error).__name__} at {place(error)}", words(error)
     elif error is not None:
         text = str(error)

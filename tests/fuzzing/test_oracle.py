@@ -17,7 +17,7 @@ require("mpmath")
 require("pandas")
 
 from fuzzing import extremes, metamorphic, soundness
-from lucidae.certificates.claims import Certificate, at_most
+from lucidae.certificates import Certificate, at_most
 
 
 class Fragile(BaseEstimator):

@@ -31,7 +31,6 @@ from lucidae import (
     SparseVAE,
     models,
 )
-from lucidae.sparsity.penalties import PowerPenalty
 
 RANDOM = np.random.default_rng(0)
 X = RANDOM.standard_normal((40, 6)) * [3, 2.5, 2, 1.5, 1, 0.5] + 1
@@ -104,7 +103,7 @@ MODELS = {
     "sparse, cv": lambda: SparseVAE(cv=3, random_state=0).fit(X, Y),
     "sparse, diagonal": lambda: SparseVAE(posterior="diagonal").fit(X, Y),
     "sparse, point": lambda: SparseVAE(
-        posterior="point", penalty=PowerPenalty(0.3), noise_variance=0.1
+        posterior="point", penalty="power", noise_variance=0.1
     ).fit(X, Y),
     "sparse, groups": lambda: SparseVAE(groups=GROUPS, noise_variance=0.1).fit(X, Y),
     "sparse, covariances": lambda: SparseVAE(

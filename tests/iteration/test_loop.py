@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from numpy.testing import assert_array_equal
+from numpy.testing import assert_allclose, assert_array_equal
 from threadpoolctl import threadpool_info
 
 from lucidae.arrays import Array, namespace, to_numpy
+from lucidae.arrays.graphs import Replay
+from lucidae.datasets import make_sparse_regression
 from lucidae.iteration import (
     Below,
     History,
@@ -22,6 +24,8 @@ from lucidae.iteration import (
     limited_blas,
     log_grid,
 )
+from lucidae.sparsity import solve_batch
+from tape import Tape
 
 NEVER = Below(abs, -1.0)
 
@@ -506,3 +510,26 @@ def test_small_problems_run_on_one_thread_and_the_rest_is_restored(size, limited
 def test_bad_settings_are_refused_by_name(settings, name):
     with pytest.raises(ValueError, match=name):
         iterate(halve, 1.0, **({"stop": NEVER, "limit": 5} | settings))
+
+
+@pytest.mark.parametrize(
+    ("posterior", "noise"), [("full", None), ("point", None), ("full", "learn")]
+)
+def test_recorded_steps_of_a_stack_give_what_the_steps_give(monkeypatch, posterior, noise):
+    drawn = [make_sparse_regression(12, 20, 2, 5, snr_db=20, random_state=i) for i in range(6)]
+    Phi, X = (np.stack([getattr(p, name) for p in drawn]) for name in ("dictionary", "responses"))
+    gamma = np.array([p.noise_variance for p in drawn])
+    settings = {
+        "posterior": posterior,
+        "noise_variance": gamma if noise is None else noise,
+        "solver": "mm",
+    }
+    expected = solve_batch(Phi, X, **settings)
+    tape = Tape()
+    recorded = "lucidae.sparsity.batch.replayable"
+    monkeypatch.setattr(recorded, lambda step, _: Replay(step, tape.record))
+    found = solve_batch(Phi, X, **settings)
+    assert tape.replays > tape.recordings > 0
+    assert found.status == expected.status
+    for one, other in zip(found.value, expected.value, strict=True):
+        assert_allclose(one, other, rtol=1e-12, atol=1e-14)

@@ -10,40 +10,7 @@ from extras import require
 
 mne = require("mne")
 
-from evoked_recordings import forward_of, localised, scattered_space, simulated, surface_space
-from lucidae.mne.estimate import observable_basis
-from lucidae.mne.inverse import neighbourhoods
-
-
-def test_basis_keeps_the_fields_of_all_directions_that_have_one():
-    rng = np.random.default_rng(0)
-    gain = rng.standard_normal((10, 9))
-    gain[:, 5] = gain[:, 3] - 2 * gain[:, 4]
-    gain[:, 6:] = 0.0
-    labels, basis = observable_basis(gain, np.repeat([4, 7, 9], 3))
-    assert_array_equal(labels, [4, 4, 4, 7, 7])
-    assert_allclose((basis.T @ basis).toarray(), np.eye(5), atol=1e-12)
-    assert_allclose(gain @ basis @ basis.T, gain, atol=1e-12)
-    assert_array_equal(basis.toarray()[:3, :3], np.eye(3))
-
-
-def test_patches_are_neighbourhoods_on_surfaces_and_grids():
-    src = surface_space()
-    tris = src[0]["use_tris"]
-    expected = {tuple(np.unique(tris[(tris == vertex).any(axis=1)])) for vertex in range(42)}
-    found = {tuple(patch) for patch in neighbourhoods(src, 1)}
-    assert expected <= found
-    assert {tuple(np.array(patch) + 42) for patch in expected} == found - expected
-    for patch in neighbourhoods(src, [2]):
-        assert np.unique(patch // 42).size == 1  # never over both hemispheres
-    grid = forward_of("grid")["src"]
-    for patch in neighbourhoods(grid, 1):
-        places = grid[0]["rr"][grid[0]["vertno"][patch]]
-        middle = np.argmin(np.linalg.norm(places - places.mean(axis=0), axis=1))
-        assert np.linalg.norm(places - places[middle], axis=1).max() < 0.0251 * 2**0.5
-    assert len(neighbourhoods(grid, [1, 0.0251])) == len(neighbourhoods(grid, [1]))
-    with pytest.raises(ValueError, match="neither on a surface nor on a grid"):
-        neighbourhoods(scattered_space(), 1)
+from evoked_recordings import localised, patch_around, simulated
 
 
 def restricted(forward, counts):
@@ -59,11 +26,7 @@ def test_neighbour_orders_of_a_restricted_forward_are_refused():
     data = simulated("surface", noise=0.3)
     result = localised(data, patches=1, weights=np.repeat([1.0, 0.0], 42))
     assert 0 <= result.sources.max() < 42
-    spaces, whole = data.forward["src"].copy(), data.forward
-    expected = [part.tolist() for part in neighbourhoods(spaces[:1], 1)]
-    for count in (0, 1):  # a source space with less than two sources has no patches
-        spaces[1] = restricted(whole, (20, count))["src"][1]
-        assert [part.tolist() for part in neighbourhoods(spaces, 1)] == expected
+    whole = data.forward
     for counts in ((20, 20), (20, 0), (20, 1)):
         data.forward = restricted(whole, counts)
         with pytest.raises(ValueError, match=r"no triangles between its sources.*radii in metres"):
@@ -85,7 +48,7 @@ def extended(kind, patch, seed):
 
 @pytest.mark.parametrize(("kind", "seed"), [("mag", 0), ("both", 2)])
 def test_extended_source_is_recovered_better_by_patches_than_by_points(kind, seed):
-    patch = neighbourhoods(surface_space(), 1)[7 + seed]
+    patch = patch_around(7 + seed, 1)
     data = extended(kind, patch, seed)
     errors = []
     for sizes in (None, [1, 2]):
@@ -101,7 +64,7 @@ def test_extended_source_is_recovered_better_by_patches_than_by_points(kind, see
 @pytest.fixture(scope="module")
 def patch_and_point():
     """Return the result for a patch of the left hemisphere and a point of the right one."""
-    data = extended("mag", neighbourhoods(surface_space(), 2)[7], 0)
+    data = extended("mag", patch_around(7, 2), 0)
     course = 60e-9 * np.random.default_rng(3).standard_normal(12)
     data.evoked.data += np.outer(data.field[:, 60], course)
     return localised(data, loose=0.0, patches=[1, 2])
@@ -146,7 +109,7 @@ def test_amplitude_and_share_of_a_patch_are_those_of_its_column(patch_and_point)
 
 
 def test_amplitudes_of_overlapping_patches_add_up():
-    first, second = (neighbourhoods(surface_space(), 1)[place] for place in (7, 25))
+    first, second = (patch_around(place, 1) for place in (7, 25))
     assert np.intersect1d(first, second).size
     data = extended("mag", first, 0)
     course = 30e-9 * np.random.default_rng(5).standard_normal(12)
@@ -173,7 +136,7 @@ def test_a_patch_is_one_number_and_one_line_of_the_path(patch_and_point):
 
 
 def test_a_doubtful_patch_counts_once():
-    data = extended("mag", neighbourhoods(surface_space(), 2)[7], 0)
+    data = extended("mag", patch_around(7, 2), 0)
     data.evoked.data *= 0.02
     weak = localised(data, loose=0.0, patches=[2])
     assert weak.doubtful_sources.size == 16
@@ -182,7 +145,8 @@ def test_a_doubtful_patch_counts_once():
 
 def test_patches_of_free_sources_share_one_direction():
     data = simulated("grid", "mag", sources=(), noise=0.0)
-    patch = neighbourhoods(data.forward["src"], 1)[30]
+    places = data.forward["source_rr"]
+    patch = np.flatnonzero(np.linalg.norm(places - places[30], axis=1) < 0.0251)
     rng = np.random.default_rng(0)
     part = np.outer(rng.standard_normal(3), rng.standard_normal(12))
     amplitudes = data.amplitudes.reshape(-1, 3, 12)
@@ -194,7 +158,7 @@ def test_patches_of_free_sources_share_one_direction():
     assert_array_equal(result.patches[0], patch)
     for source in range(1, patch.size):
         assert_allclose(result.amplitudes[source], result.amplitudes[0])
-    data = extended("mag", neighbourhoods(surface_space(), 1)[4], 0)
+    data = extended("mag", patch_around(4, 1), 0)
     result = localised(data, loose=0.2, patches=[1])
     assert_array_equal(result.patches[0], data.sources)
     assert np.abs(result.amplitudes[:, :2]).max() == 0.0  # along the normals

@@ -17,12 +17,13 @@ from extras import require
 
 mne, mpmath = require("mne"), require("mpmath")
 
-from evoked_recordings import localised, simulated
+from evoked_recordings import forward_of, localised, scattered_space, simulated, surface_space
 from lucidae import SparseVAE
 from lucidae.mne import certificate as certificates
 from lucidae.mne import estimate as estimates
 from lucidae.mne.certificate import SelectedSources, Span
-from lucidae.mne.estimate import GroupEstimate
+from lucidae.mne.estimate import GroupEstimate, observable_basis
+from lucidae.mne.inverse import neighbourhoods
 from lucidae.sparsity.groups import Groups
 from lucidae.sparsity.support import covariance_threshold, removal_costs
 from lucidae.sparsity.whitening import rotation_to_rows
@@ -535,3 +536,41 @@ def test_rows_that_are_equally_good_are_chosen_by_their_importance():
     turned = (centred @ turn)[order]
     others = turned @ rotation_to_rows(turned, 7.0 * importance[order]).T
     assert_allclose(np.sort(values[order] @ others), np.sort(values @ axes), atol=1e-12)
+
+
+def test_basis_keeps_the_fields_of_all_directions_that_have_one():
+    rng = np.random.default_rng(0)
+    gain = rng.standard_normal((10, 9))
+    gain[:, 5] = gain[:, 3] - 2 * gain[:, 4]
+    gain[:, 6:] = 0.0
+    labels, basis = observable_basis(gain, np.repeat([4, 7, 9], 3))
+    assert_array_equal(labels, [4, 4, 4, 7, 7])
+    assert_allclose((basis.T @ basis).toarray(), np.eye(5), atol=1e-12)
+    assert_allclose(gain @ basis @ basis.T, gain, atol=1e-12)
+    assert_array_equal(basis.toarray()[:3, :3], np.eye(3))
+
+
+def test_patches_are_neighbourhoods_on_surfaces_and_grids():
+    src = surface_space()
+    tris = src[0]["use_tris"]
+    expected = {tuple(np.unique(tris[(tris == vertex).any(axis=1)])) for vertex in range(42)}
+    found = {tuple(patch) for patch in neighbourhoods(src, 1)}
+    assert expected <= found
+    assert {tuple(np.array(patch) + 42) for patch in expected} == found - expected
+    for patch in neighbourhoods(src, [2]):
+        assert np.unique(patch // 42).size == 1  # never over both hemispheres
+    grid = forward_of("grid")["src"]
+    for patch in neighbourhoods(grid, 1):
+        places = grid[0]["rr"][grid[0]["vertno"][patch]]
+        middle = np.argmin(np.linalg.norm(places - places.mean(axis=0), axis=1))
+        assert np.linalg.norm(places - places[middle], axis=1).max() < 0.0251 * 2**0.5
+    assert len(neighbourhoods(grid, [1, 0.0251])) == len(neighbourhoods(grid, [1]))
+    with pytest.raises(ValueError, match="neither on a surface nor on a grid"):
+        neighbourhoods(scattered_space(), 1)
+    spaces, whole = surface_space(), forward_of("surface")
+    expected = [part.tolist() for part in neighbourhoods(spaces[:1], 1)]
+    for count in (0, 1):  # a source space with less than two sources has no patches
+        vertices = [np.arange(20), np.arange(count)]
+        stc = mne.SourceEstimate(np.ones((20 + count, 1)), vertices, 0.0, 1.0)
+        spaces[1] = mne.forward.restrict_forward_to_stc(whole, stc)["src"][1]
+        assert [part.tolist() for part in neighbourhoods(spaces, 1)] == expected

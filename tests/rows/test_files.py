@@ -6,6 +6,7 @@ Each file is read by `fit` and as the table of the command and the report, with 
 import io
 import signal
 import tracemalloc
+import warnings
 import zipfile
 
 import numpy as np
@@ -21,6 +22,7 @@ from lucidae.data import ReadInterrupted, files, row_blocks
 from lucidae.data.files import blocks_of_file
 from lucidae.data.tables import ReadOptions, Table
 from lucidae.datasets import load_digits
+from lucidae.datasets import read_table as read_frame
 
 pandas, pyarrow = require("pandas"), require("pyarrow")
 
@@ -98,10 +100,7 @@ LAYOUTS = {
     "years": ("country,2020,2021\nFrance,67.5,67.7\nPeru,32.9,33.3\n", ("2020", "2021"), 2),
     "years of integers": ("country,2020,2021\nFrance,67,68\nPeru,33,34\n", ("2020", "2021"), 2),
     "one year": ("city;2000\nParis;2125\nLima;7,5\n", ("2000",), 2),
-    "years alone": ("1990,1991,1992\n1.5,2,3\n4,5,6\n", ("1990", "1991", "1992"), 2),
     "numbered last": ("height,weight,1\n170,60,0\n165,55,1\n", ("height", "weight", "1"), 2),
-    "pandas numbers": ("0,1\n0.5,1.5\n2.5,3.5\n", ("0", "1"), 2),
-    "many pandas numbers": ("0,1,2,3\n7,0,0,1\n5,0,2,9\n", ("0", "1", "2", "3"), 2),
     "pandas index": (",a,b\n0,1,2\n1,3,4\n", ("a", "b"), 2),
     "pandas index and numbers": (",0,1\n0,1,2\n1,3,4\n", ("0", "1"), 2),
     "filtered pandas index": (",a\n3,1\n17,3\n5,2\n", ("a",), 3),
@@ -111,7 +110,8 @@ LAYOUTS = {
     "dates": ("date,1,2\n2020-01-01,5,6\n2020-01-02,7,8\n", ("1", "2"), 2),
     "dates as names": ("id,2020-01,2020-02\nx,5,6\ny,7,8\n", ("2020-01", "2020-02"), 2),
     "dates without names": ("2020-01-01,5,6\n2020-01-02,7,8\n", ("column 1", "column 2"), 2),
-    "truth values": ("flag,7\ntrue,1\nfalse,2\n", ("7",), 2),
+    "truth values": ("flag,b,7\ntrue,1,1\nfalse,2,3\n", ("flag", "b", "7"), 2),
+    "truth without header": ("true,1.5\nfalse,2.5\n", ("column 0", "column 1"), 2),
     "names without header": ("Ada,170,60\nEmmy,165,55\n", ("column 1", "column 2"), 2),
     "iris without header": ("5.1,3,setosa\n4.9,3,setosa\n", ("column 0", "column 1"), 2),
     "no header": ("1,2\n3,4\n5,6\n", ("column 0", "column 1"), 3),
@@ -119,13 +119,17 @@ LAYOUTS = {
     "rows of years": ("1990,1991\n1995,1996\n", ("column 0", "column 1"), 2),
     "one column": ("kg\n60\n55\n", ("kg",), 2),
     "one column without header": ("60\n55\n", ("column 0",), 2),
-    "quoted names": ('"a, b","2"\n1,2\n3,4\n', ("a, b", "2"), 2),
+    "quoted names": ('"a, b","c"\n1,2\n3,4\n', ("a, b", "c"), 2),
     "nameless column": ("a,,c\n1,2,3\n4,5,6\n", ("a", "column 1", "c"), 2),
     "equal names": ("a,a,b\n1,2,x\n3,4,y\n", ("a", "a.1"), 2),
     "empty first line": ("\n\na;b\n1;2\n3;4\n", ("a", "b"), 2),
     "semicolons in text": ('name,x\n"a;b",1\n"c;d",2\n', ("x",), 2),
     "name of two lines": ('"a\nb" , c\n1 , 2\n 3, 4 \n', ("a\nb", "c"), 2),
-    "truth is text": ("a,b,c\ntrue,1,1\ntrue,1,2\n", ("b", "c"), 2),
+    "answers are text": ("a,b,c\nyes,1,1\nno,1,2\n", ("b", "c"), 2),
+    "a scale": ("1,2,3\n3,1,1\n2,2,1\n3,3,1\n", ("column 0", "column 1", "column 2"), 4),
+    "one number first": ("2000\n67\n33\n", ("column 0",), 3),
+    "blanks": ("1.5 2\n 3  4\n5 -6\n", ("column 0", "column 1"), 3),
+    "names of savetxt": ("# a b\n1.5 2\n3 4\n", ("a", "b"), 2),
     "powers": ("a,b,c\n1e3,x,1\n+.5,y,2\n", ("a", "c"), 2),
     "underscores": ("a,b\n1_000,1\n2_000,2\n", ("b",), 2),
 }
@@ -134,10 +138,53 @@ LAYOUTS = {
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_header_and_index_are_told_from_data(write, name):
     text, columns, rows = LAYOUTS[name]
-    table = read_table(write("a.csv", text))
+    path = write("a.csv", text)
+    table = read_table(path)
     assert (table.columns, len(table.values)) == (columns, rows)
     assert ("no header" in table.reading) == columns[-1].startswith("column")
-    assert tuple(LinearAutoencoder(1).fit(write("a.csv", text)).feature_names_in_) == columns
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        frame = read_frame(path)
+    assert (tuple(frame.columns), len(frame)) == (columns, rows)
+    said = " ".join(str(warning.message) for warning in caught)
+    left_out = [name for name, why in table.left_out.items() if "index" not in why]
+    assert [name for name in left_out if repr(name) not in said] == []
+    assert bool(said) == bool(left_out)
+
+
+UNCLEAR = {
+    "years": "1990,1991,1992\n1.5,2,3\n4,5,6\n",
+    "decades": "1990,2000,2010\n15,2,3\n4,5,6\n",
+    "years backwards": "2021,2020\n15,2\n4,5\n",
+    "pandas": "0,1\n0.5,1.5\n2.5,3.5\n",
+    "counts": "0,1,2,3\n7,0,0,1\n5,0,2,9\n",
+    "from five": "5,6,7\n10,20,30\n20,10,3\n",
+    "a bad cell": "12.5 k,3,4\n1,2,3\n4,9,6\n",
+    "a name": "a,7\n1,2\n4,9\n",
+    "a missing cell": "Ada,NA\nEmmy,165\nRosa,170\n",
+}
+
+
+@pytest.mark.parametrize("name", UNCLEAR)
+def test_a_first_line_that_may_be_both_is_asked_for(write, name):
+    path = write("a.csv", UNCLEAR[name])
+    assert "header=True) or header=False, or by --header" in error_of(path)
+    n_lines = len(UNCLEAR[name].splitlines())
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of text columns
+        assert len(read_frame(path, header=True)) == n_lines - 1
+        if name != "a bad cell" and name != "a name":
+            assert len(read_frame(path, header=False)) == n_lines
+
+
+@pytest.mark.parametrize("how", [{}, {"delimiter": ","}, {"delimiter": ";", "fmt": "%.3f"}])
+def test_what_savetxt_wrote_is_data(tmp_path, how):
+    rng = np.random.default_rng(0)
+    for first in ([0, 1, 2], [1990, 1991, 1992], [0.5, 0, 3]):
+        X = np.vstack([first, rng.standard_normal((9, 3)).round(3)])
+        np.savetxt(tmp_path / "x.txt", X, **how)
+        assert LinearAutoencoder(2).fit(tmp_path / "x.txt").n_samples_seen_ == 10
+        assert_allclose(read_frame(tmp_path / "x.txt"), X)
 
 
 def test_what_is_left_out_is_said(write):
@@ -171,7 +218,7 @@ def test_decimal_is_what_the_user_says(write):
     path = write("a.csv", "a;b\n1,5;2.5\n3,5;4.5\n")
     table = read_table(path)
     assert table.columns == ("b",)
-    assert "--decimal , reads it" in table.reading
+    assert "decimal=',' (--decimal ,) reads it" in table.reading
     assert_array_equal(read_table(path, decimal=",").values, [[1.5], [3.5]])
     alone = read_table(write("kg.csv", "kg\n60,5\n55,5\n"), decimal=",")
     assert_array_equal(alone.values, [[60.5], [55.5]])
@@ -249,10 +296,9 @@ def test_columns_of_parquet_are_those_of_numbers(write):
     )
     path = write("a.parquet", frame.astype({"b.c": "float32"}))
     table = read_table(path)
-    assert_array_equal(table.values, [[1, 0.5], [2, 1]])
-    assert table.columns == ("a", "b.c")
+    assert_array_equal(table.values, [[1, 1, 0.5], [2, 2, 1]])
+    assert table.columns == ("a", "digits", "b.c")
     assert table.left_out["day"].startswith("its entries are of type timestamp")
-    assert table.left_out["digits"].startswith("its entries are of type ")
     assert table.left_out["hole"] == "it has no entries"
     with pytest.raises(ValueError, match=r"no numeric column 'day': its entries are of type"):
         read_table(path, targets=("day",))
@@ -471,11 +517,15 @@ def comma(number):
 LINES = {
     "names": (["a,b,c", *(f"{x},{y},{z}" for x, y, z in MANY)], MANY),
     "blank lines": (["", "", "a,b,c", "", *(f"{x}, {y} ,{z}" for x, y, z in MANY)], MANY),
-    "years": (["2020,2021,2022", *(f"{x},{y},{z}" for x, y, z in MANY)], MANY),
+    "no names": ([f"{x},{y},{z}" for x, y, z in MANY], MANY),
     "decimal comma": (["a;b;c", *(";".join(map(comma, row)) for row in MANY)], MANY),
     "text and truth": (
         ["a,b,c,d", *(f"{x},word {x},{z > 0},{y}" for x, y, z in MANY)],
-        MANY[:, :2],
+        np.column_stack([MANY[:, 0], MANY[:, 2] > 0, MANY[:, 1]]),
+    ),
+    "late entries": (
+        ["a,b", *(f"{x},{y if i >= 2000 else ''}" for i, (x, y, _) in enumerate(MANY))],
+        np.where((np.arange(ROWS) >= 2000)[:, None] | [True, False], MANY[:, :2], np.nan),
     ),
     "index": ([",a,b", *(f"{i},{y},{z}" for i, (_, y, z) in enumerate(MANY))], MANY[:, 1:]),
     "whole numbers first": (
@@ -493,9 +543,9 @@ LINES = {
 def test_text_files_in_blocks(write, small_blocks, name):
     lines, expected = LINES[name]
     path = write("rows.csv", "\n".join(lines) + "\n")
-    assert len(list(row_blocks(path))) > 1
-    assert_array_equal(read_table(path).values, expected)
-    later = list(row_blocks(path, first_row=2600))
+    assert len(list(blocks_of_file(path))) > 1
+    assert_array_equal(np.concatenate(list(blocks_of_file(path))), expected)
+    later = list(blocks_of_file(path, first_row=2600))
     assert_array_equal(np.concatenate(later), expected[2600:])
 
 
@@ -504,7 +554,8 @@ def test_text_files_in_blocks(write, small_blocks, name):
     [
         ("1,2,3", "line 3002 has 3 cells, but the first line has 2"),
         ("1", "line 3002 has 1 cell, but the first line has 2"),
-        ("true,1", "column 'a' of 'rows.csv' contains text after row"),
+        ("true,1", "column 'a' of 'rows.csv' contains numbers, but 'True' in row 3000 "),
+        ("1 kg,1", "column 'a' of 'rows.csv' contains numbers, but '1 kg' in row 3000 "),
     ],
 )
 def test_a_bad_line_far_behind_the_first_is_named(write, small_blocks, line, sentence):

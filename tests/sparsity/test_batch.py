@@ -6,11 +6,9 @@ from joblib.externals.loky import get_reusable_executor
 from numpy.testing import assert_allclose
 
 from lucidae import SparseVAE
-from lucidae.arrays.graphs import Replay
 from lucidae.datasets import make_sparse_regression
 from lucidae.sparsity import solve_batch
 from sparsity.brute_force import energy, violation
-from tape import Tape
 
 
 def stack(count=4, d=12, kappa=20, r=2, n=5, snr=20):
@@ -38,27 +36,6 @@ def test_a_stack_is_solved_on_every_library_alike(xp, posterior, solver):
     assert type(ended.value.coef) is type(xp.asarray(Phi))
     assert_allclose(np.asarray(ended.value.coef), reference.value.coef, atol=1e-6)
     assert ended.status == reference.status
-
-
-@pytest.mark.parametrize(
-    ("posterior", "noise"), [("full", None), ("point", None), ("full", "learn")]
-)
-def test_recorded_steps_give_what_the_steps_give(monkeypatch, posterior, noise):
-    Phi, X, gamma, _ = stack(count=6)
-    settings = {
-        "posterior": posterior,
-        "noise_variance": gamma if noise is None else noise,
-        "solver": "mm",
-    }
-    expected = solve_batch(Phi, X, **settings)
-    tape = Tape()
-    recorded = "lucidae.sparsity.batch.replayable"
-    monkeypatch.setattr(recorded, lambda step, _: Replay(step, tape.record))
-    found = solve_batch(Phi, X, **settings)
-    assert tape.replays > tape.recordings > 0
-    assert found.status == expected.status
-    for one, other in zip(found.value, expected.value, strict=True):
-        assert_allclose(one, other, rtol=1e-12, atol=1e-14)
 
 
 def test_each_problem_ends_on_its_own_and_is_stationary():

@@ -19,9 +19,9 @@ from extras import require
 from lucidae import SparseVAE, certify
 from lucidae.datasets import make_sparse_regression
 
-VARIANTS = [SparseVAE(), SparseVAE(solver="em"), SparseVAE(noise_variance=0.1, warm_start=True)]
+VARIANTS = [SparseVAE(), SparseVAE(solver="em", noise_variance=0.1, warm_start=True)]
 OTHERS = [
-    *(SparseVAE(solver=name) for name in ("mm", "mackay", "coordinate")),
+    *(SparseVAE(solver=name) for name in ("mm", "em", "mackay", "coordinate")),
     SparseVAE(posterior="diagonal"),
     SparseVAE(posterior="point", cv=2),
 ]

@@ -16,7 +16,7 @@ from lucidae.data.blocks import (
     floating_rows,
     reference_of_rows,
 )
-from lucidae.data.files import blocks_of_file
+from lucidae.data.files import blocks_of_file, warn_of_reading
 
 __all__ = ["BatchBlocks"]
 
@@ -154,6 +154,7 @@ class BatchBlocks(RowBlocks):
                 yield batch
                 continue
             data = blocks_of_file(batch)
+            warn_of_reading(data)
             self._columns = self._columns or data.feature_names
             if data.feature_names != self._columns:
                 raise ValueError(

@@ -116,6 +116,7 @@ class RowBlocks(ABC):
 
     chosen: ChosenColumns | None = None  # of a file: which of its columns are read
     header = ""  # of a text file: clause that says whether it has a header
+    doubt = ""  # of a text file: clause on the decimal sign, if another one is possible
     image_shape: tuple[int, int] | None = None  # height and width if every row is an image
 
     def __init__(
@@ -263,9 +264,9 @@ def floating_rows(raw: Any, name: str, index: int, row: int | None, *, flat: boo
     if flat and shape is not None and len(shape) == 1:
         raw = (raw if is_array(raw) else np.asarray(raw))[:, None]
     try:
-        rows = check_rows(raw, name=name, finite=False)
-        if rows is not raw:
-            refuse_text(raw, name)  # scikit-learn converts text that can be read as numbers
+        if type(raw) is not np.ndarray or raw.dtype.kind not in "iuf":
+            refuse_text(raw, name)  # which may be read as numbers; all columns are needed
+        rows = check_rows(raw, name=name, finite=False, every_column=True)
     except ValueError as error:
         first = str(error).splitlines()[0].rstrip(":")
         place = f"block {index} of {name}" + ("" if row is None else f", from row {row} on")
@@ -432,7 +433,7 @@ def reference_of_rows(array: Any) -> Array:
     if scipy.sparse.issparse(array) or not is_array(array):
         dtype = getattr(array, "dtype", None)
         if dtype is None:  # a data frame
-            dtype = check_rows(_row_slice(array, 0, 1), finite=False).dtype
+            dtype = check_rows(_row_slice(array, 0, 1), finite=False, every_column=True).dtype
         return float_reference(dtype)
     rows = check_rows(array[:1] if array.ndim == 2 else array[:1][:, None], finite=False)
     return zeros_like_shape((0,), rows)

@@ -321,7 +321,8 @@ def _numbers_of_text(data: Any, cells: Any) -> Any:
     """Return the columns of numbers of one part of a text file, on a Dask worker."""
     import pandas as pd
 
-    from lucidae.data.text import parse_text
+    from lucidae.data.text import without_blank_rows
 
-    parsed = parse_text(cells.set_axis(range(cells.shape[1]), axis=1), data.layout.decimal)
-    return pd.DataFrame(data.numbers(parsed), columns=list(data.feature_names), index=parsed.index)
+    filled = without_blank_rows(cells.set_axis(range(cells.shape[1]), axis=1))
+    rows = data.numbers(filled, row=None)
+    return pd.DataFrame(rows, columns=list(data.feature_names), index=filled.index)

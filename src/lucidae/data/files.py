@@ -16,6 +16,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from lucidae.columns import (
+    EMPTY,
+    FIRST_ROWS,
+    NUMERIC,
+    Column,
+    MissingValues,
+    column_numbers,
+    judge,
+    refuse_bad_cells,
+)
 from lucidae.data.blocks import (
     PARTS,
     ArrayBlocks,
@@ -26,6 +36,7 @@ from lucidae.data.blocks import (
     shrunk,
 )
 from lucidae.data.tables import (
+    INDEX,
     ChosenColumns,
     ReadOptions,
     Table,
@@ -43,9 +54,18 @@ from lucidae.io.atomic import (
     reason_of,
     require_size,
 )
-from lucidae.validation import forget_pages, missing_bytes
+from lucidae.validation import forget_pages, missing_bytes, warn_user
 
-__all__ = ["FILES", "STREAMED", "blocks_of_file", "blocks_of_map", "read_table", "rows_of_file"]
+__all__ = [
+    "FILES",
+    "STREAMED",
+    "blocks_of_file",
+    "blocks_of_map",
+    "load_file",
+    "read_table",
+    "rows_of_file",
+    "warn_of_reading",
+]
 
 UNNAMED_INDEX = re.compile(r"__index_level_\d+__")
 """Names under which pandas stores an index without a name."""
@@ -61,6 +81,7 @@ PAGES: dict[str, Any] = {"pre_buffer": False, "buffer_size": 2**16}
 """Arguments with which pyarrow reads a Parquet file page by page. By default it keeps all that it
 has read, and reads whole row groups."""
 
+SPREADSHEETS = (".xls", ".xlsx", ".xlsm", ".ods", ".numbers")
 DATA_NAMES = ("X", "x", "data", "features")
 TARGET_NAMES = ("y", "Y", "target", "targets")
 """Names under which the array of targets is looked for in an NPZ archive, the preferred one first.
@@ -82,36 +103,44 @@ def blocks_of_file(
         raise ValueError(f"There is no file {str(file)!r}: check the path.")
     reader = FILES.get(suffix)
     if reader is None:
+        sheet = "Save the sheet as CSV, or give pandas.read_excel(path)."
+        advice = f" {sheet}" if suffix in SPREADSHEETS else ""
         raise ValueError(
             f"{file.name!r} has the suffix {file.suffix!r}, expected one of "
-            f"{', '.join(sorted(FILES))}."
+            f"{', '.join(sorted(FILES))}.{advice}"
         )
     return reader(file, flat=flat, first_row=first_row, options=options or ReadOptions())
 
 
-def read_table(path: Any, options: ReadOptions | None = None, *, target: bool = False) -> Table:
-    """Return a file as a table in memory; all entries must be finite.
+def warn_of_reading(data: RowBlocks) -> None:
+    """Warn of columns of a file that are left out, and of what may be read in another way."""
+    left_out = {} if data.chosen is None else data.chosen.left_out
+    reasons = [f"{name!r} ({why})" for name, why in left_out.items() if why != INDEX]
+    if reasons:
+        warn_user(
+            f"Columns of {data.name} were left out: {some(reasons)}; lucidae.datasets.read_table("
+            "path, columns=…) reads the columns that you choose."
+        )
+    if data.doubt:
+        warn_user(f"{data.name}: {data.doubt}.")
+
+
+def read_table(
+    path: Any, options: ReadOptions | None = None, *, target: bool = False, missing: bool = False
+) -> Table:
+    """Return a file as a table in memory; all entries must be finite, unless `missing` is true.
 
     If `target`, the file contains targets: a vector becomes one column, and an NPZ archive is
-    searched for an array named y. A file that states a content much larger than its own size allows
-    is refused before it is read.
+    searched for an array named y.
     """
-    file = Path(path)
-    try:
-        data = blocks_of_file(file, flat=target, options=options)
-        values = concatenated(list(_loadable_rows(data, file)))
-    except MemoryError:
-        raise ValueError(
-            f"{file.name!r} is too large for the memory of this computer; give fewer rows or "
-            "columns."
-        ) from None
+    data, values = load_file(path, options, flat=target, missing=missing)
     assert data.chosen is not None, "a file has columns"
     if len(values) < 2:
         raise ValueError(f"{data.name} contains 1 row; at least two rows are needed.")
     names = data.chosen.names
     image_shape = data.image_shape or image_shape_from_names(names)
     table = Table(
-        file.name,
+        Path(path).name,
         values,
         names,
         image_shape,
@@ -123,8 +152,26 @@ def read_table(path: Any, options: ReadOptions | None = None, *, target: bool = 
     return table.with_target(targets) if targets else table
 
 
-def _loadable_rows(data: RowBlocks, file: Path) -> Iterator[Any]:
-    """Yield the rows of a file if they fit its size, and if all entries are finite."""
+def load_file(
+    path: Any, options: ReadOptions | None = None, *, flat: bool = False, missing: bool = False
+) -> tuple[RowBlocks, Any]:
+    """Return the blocks of a file and all its rows; NaN is an error unless `missing` is true.
+
+    A file that states a content much larger than its own size allows is refused before it is read.
+    """
+    file = Path(path)
+    try:
+        data = blocks_of_file(file, flat=flat, options=options)
+        return data, concatenated(list(_loadable_rows(data, file, missing)))
+    except MemoryError:
+        raise ValueError(
+            f"{file.name!r} is too large for the memory of this computer; give fewer rows or "
+            "columns."
+        ) from None
+
+
+def _loadable_rows(data: RowBlocks, file: Path, missing: bool) -> Iterator[Any]:
+    """Yield the rows of a file if they fit its size."""
     if data.n_rows is not None and file.is_file():
         try:
             limit = max(SMALL, EXPANSION * file.stat().st_size)
@@ -132,7 +179,8 @@ def _loadable_rows(data: RowBlocks, file: Path) -> Iterator[Any]:
         except ValueError as error:
             raise ValueError(f"{data.name} cannot be loaded: {error}.") from None
     for block in data.blocks():
-        refuse_bad_entries(block, data.name, data.feature_names)
+        if not missing:
+            refuse_bad_entries(block, data.name, data.feature_names)
         yield block.rows
 
 
@@ -156,21 +204,22 @@ def _with_columns(data: RowBlocks, options: ReadOptions) -> RowBlocks:
     The columns of an array have no names and are given by their 0-based indices.
     """
     names = default_names(data.n_features)
-    reasons = [""] * data.n_features
-    chosen = choose_columns(data.name.strip("'"), names, reasons, options)
-    if options.columns:
-        return ChosenBlocks(data, chosen)
+    numeric = [NUMERIC] * data.n_features
+    chosen = choose_columns(data.name.strip("'"), names, numeric, options)
+    if options.columns or options.missing_values:
+        return ChosenBlocks(data, chosen, MissingValues(options.missing_values))
     data.chosen = chosen
     return data
 
 
 class ChosenBlocks(RowBlocks):
-    """Blocks of rows of an array with some columns only."""
+    """Blocks of rows of an array with some columns only, and NaN for values that mean none."""
 
     chosen: ChosenColumns
 
-    def __init__(self, data: RowBlocks, chosen: ChosenColumns) -> None:
-        self.data, self.chosen = data, chosen
+    def __init__(self, data: RowBlocks, chosen: ChosenColumns, missing: MissingValues) -> None:
+        self.data, self.chosen, self.missing = data, chosen, missing
+        self.image_shape = data.image_shape
         super().__init__(
             data.name,
             len(chosen.names),
@@ -182,7 +231,9 @@ class ChosenBlocks(RowBlocks):
 
     def read(self) -> Iterator[Any]:
         """Yield blocks of the chosen columns."""
-        return (rows[:, self.chosen.positions] for rows in self.data)
+        return (
+            self.missing.removed_from(rows[:, self.chosen.positions].copy()) for rows in self.data
+        )
 
 
 class FileStamp(NamedTuple):
@@ -468,14 +519,18 @@ class ParquetBlocks(RowBlocks):
     def __init__(self, file: Path, *, flat: bool, first_row: int, options: ReadOptions) -> None:
         name = repr(file.name)
         self._stamp = FileStamp.of(file)
+        self.missing = MissingValues(options.missing_values)
         parquet = _pyarrow()
         try:
             with parquet.ParquetFile(file) as opened:
                 schema, about = opened.schema_arrow, opened.metadata
-                names, reasons, index = _fields(schema, about)
+                names, judged, index = _judged_fields(opened, self.missing)
         except Exception as error:  # pyarrow raises many kinds of errors for damaged files
             raise ValueError(f"{name} is not a Parquet file: {reason_of(error)}.") from None
-        self.chosen = choose_columns(file.name, names, reasons, options, index)
+        self.chosen = choose_columns(file.name, names, judged, options, index)
+        self.judged = [judged[at] for at in self.chosen.positions]
+        texts = [repr(name) for name in self.chosen.names if _has_cells(schema.field(name).type)]
+        self.doubt = f"columns of text were read as numbers: {some(texts)}" if texts else ""
         single = all(schema.field(name).type == "float" for name in self.chosen.names)
         super().__init__(
             name,
@@ -494,11 +549,11 @@ class ParquetBlocks(RowBlocks):
         if self.n_rows <= self.rows_per_block:
             yield self.rows_of_groups(None, self.n_rows)[self.first_row :]
             return
-        skip = self.first_row
+        skip, row = self.first_row, 0
         for batch in self._batches():
             if skip < batch.num_rows:
-                yield self._numbers(batch.slice(skip))
-            skip = max(0, skip - batch.num_rows)
+                yield self._numbers(batch.slice(skip), row + skip)
+            skip, row = max(0, skip - batch.num_rows), row + batch.num_rows
 
     def check_unchanged(self) -> None:
         """Raise an error if the file has been replaced or written to since it was opened."""
@@ -520,7 +575,7 @@ class ParquetBlocks(RowBlocks):
         for batch in self._batches(None if groups is None else list(groups)):
             if done + batch.num_rows > n_rows:
                 raise ValueError(shrunk(self.name, n_rows, done + batch.num_rows))
-            rows[done : done + batch.num_rows] = self._numbers(batch)
+            rows[done : done + batch.num_rows] = self._numbers(batch, None if groups else done)
             done += batch.num_rows
             self.report(max(0, done - self.first_row))
         if done != n_rows:
@@ -547,15 +602,23 @@ class ParquetBlocks(RowBlocks):
                 "while it was read, or it is damaged: read it again, or replace it."
             ) from None
 
-    def _numbers(self, batch: Any) -> Any:
-        """Return a batch of pyarrow as an array of floating numbers; missing values are NaN."""
+    def _numbers(self, batch: Any, row: int | None) -> Any:
+        """Return a batch of pyarrow as an array of floating numbers; missing values are NaN.
+
+        `row` is the number of its first row in the file; None if it is not known.
+        """
         block = np.empty((batch.num_rows, self.n_features), dtype=self.dtype)
-        for index, column in enumerate(batch.columns):
+        for index, (column, judged) in enumerate(zip(batch.columns, self.judged, strict=True)):
+            if _has_cells(column.type):
+                cells = column.to_pylist()
+                block[:, index], bad = column_numbers(cells, judged.is_truth, missing=self.missing)
+                if bad:
+                    refuse_bad_cells(self.name, self.chosen.names[index], bad, judged, row)
+                continue
             # Integers with missing values are converted to doubles, in which these are NaN.
-            block[:, index] = column.cast(
-                "double" if self.dtype == np.float64 else "float"
-            ).fill_null(np.nan)
-        return block
+            values = column.cast("double" if self.dtype == np.float64 else "float")
+            block[:, index] = values.fill_null(np.nan)
+        return self.missing.removed_from(block)
 
 
 def _pyarrow() -> Any:
@@ -567,13 +630,16 @@ def _pyarrow() -> Any:
     return parquet
 
 
-def _fields(schema: Any, about: Any) -> tuple[list[str], list[str], int | None]:
-    """Return the names of the columns of a Parquet file, and why each of them is not numeric.
+def _judged_fields(
+    opened: Any, missing: MissingValues
+) -> tuple[list[str], list[Column], int | None]:
+    """Return the names of the columns of a Parquet file, and what each of them contains.
 
     The last result is the position of an index that has a name.
     """
     import pyarrow.types as types
 
+    schema, about = opened.schema_arrow, opened.metadata
     stored = (schema.pandas_metadata or {}).get("index_columns", ())
     index = [name for name in stored if isinstance(name, str)]
     named = [name for name in index if not UNNAMED_INDEX.fullmatch(name)]
@@ -581,16 +647,27 @@ def _fields(schema: Any, about: Any) -> tuple[list[str], list[str], int | None]:
     leaves = {about.schema.column(at).path: at for at in range(about.num_columns)}
     groups = [about.row_group(at) for at in range(about.num_row_groups)]
 
-    def why_not(name: str) -> str:
+    def judged(name: str) -> Column:
         kind = schema.field(name).type
-        if not (types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)):
-            return f"its entries are of type {kind}"
+        if _has_cells(kind):
+            batches = opened.iter_batches(FIRST_ROWS, columns=[name])
+            columns = (judge(batch.column(0).to_pylist(), missing=missing) for batch in batches)
+            return next((column for column in columns if column is not EMPTY), EMPTY)
+        numbers = (types.is_integer, types.is_floating, types.is_boolean, types.is_decimal)
+        if not any(is_kind(kind) for is_kind in numbers):
+            what = "categories" if types.is_dictionary(kind) else f"of type {kind}"
+            return Column(reason=f"its entries are {what}")
         parts = [group.column(leaves[name]) for group in groups]
         counts = [part.statistics.null_count if part.statistics else None for part in parts]
         is_empty = counts == [group.num_rows for group in groups]
-        return "it has no entries" if groups and is_empty else ""
+        return EMPTY if groups and is_empty else NUMERIC
 
-    return names, [why_not(name) for name in names], 0 if named else None
+    return names, [judged(name) for name in names], 0 if named else None
+
+
+def _has_cells(kind: Any) -> bool:
+    """Tell whether a type of Arrow is one of text, or of missing values only."""
+    return str(kind).startswith(("string", "large_string", "null"))
 
 
 def _blocks_of_text(file: Path, *, flat: bool, first_row: int, options: ReadOptions) -> RowBlocks:

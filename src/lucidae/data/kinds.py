@@ -30,12 +30,13 @@ from lucidae.data.blocks import (
     refuse_bad_entries,
     stored_bytes,
 )
-from lucidae.data.files import blocks_of_file, blocks_of_map
+from lucidae.data.files import blocks_of_file, blocks_of_map, warn_of_reading
 from lucidae.validation import (
     check_integer,
     check_number,
     check_weights,
     is_sparse_cupy,
+    numeric_columns,
     real_array,
     refuse_closed,
 )
@@ -245,7 +246,9 @@ def _opened(
             raise ValueError(
                 f"There is no file {os.fspath(X)!r}, which was given as {name}: check the path."
             )
-        return blocks_of_file(X, flat=flat, first_row=first_row)
+        data = blocks_of_file(X, flat=flat, first_row=first_row)
+        warn_of_reading(data)
+        return data
     if isinstance(X, np.memmap):
         return blocks_of_map(X, name, flat=flat, first_row=first_row)
     if is_dask(X):
@@ -257,7 +260,8 @@ def _opened(
     if isinstance(X, list | tuple) and not batches:
         X = np.asarray(X)
     if hasattr(X, "shape") and (in_memory(X) or _has_row_slices(X)):
-        return ArrayBlocks(X, name, flat=flat, first_row=first_row)
+        rows = X if flat else numeric_columns(X, name)
+        return ArrayBlocks(rows, name, flat=flat, first_row=first_row)
     _refuse_group(X, name)
     if not isinstance(X, Iterable):
         raise ValueError(

@@ -13,6 +13,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from lucidae.columns import NUMERIC, Column, refuse_bad_cells, some
+
 __all__ = [
     "ChosenColumns",
     "ReadOptions",
@@ -26,6 +28,9 @@ __all__ = [
 ]
 
 Matrix = np.ndarray[Any, np.dtype[Any]]
+
+INDEX = "it is the index of the rows"
+"""Reason for which a column is left out that counts or names the rows."""
 
 PIXEL_NAME = re.compile(r"(pixel|pix|px)[ _]?\d+([x_]\d+)?", re.IGNORECASE)
 
@@ -44,6 +49,8 @@ class ReadOptions:
     decimal: str | None = None
     # the columns to be explained by the others, by name or by 0-based index
     targets: tuple[str, ...] = ()
+    # cells that mean a missing value, besides the usual ones, as text or as numbers
+    missing_values: tuple[str | float, ...] = ()
 
     def __post_init__(self) -> None:
         if self.decimal not in (None, ".", ","):
@@ -67,16 +74,18 @@ class ChosenColumns(NamedTuple):
 def choose_columns(
     file: str,
     names: Sequence[str],
-    reasons: Sequence[str],
+    judged: Sequence[Column],
     options: ReadOptions,
     index: int | None = None,
 ) -> ChosenColumns:
     """Return which columns of a file are read.
 
-    `reasons` say for each of the `names` why the column is not numeric; they are empty if it is.
+    `judged` say for each of the `names` what the column contains; a bad cell in a column that is
+    read is an error.
     `index` is the position of a column that may be an index of the rows. It is left out unless the
     user asked for it or it is the only column of numbers.
     """
+    reasons = [column.reason for column in judged]
     usable = [name for at, name in enumerate(names) if at != index and not reasons[at]]
     targets = column_positions(options.targets, names, file, usable)
     wanted: list[int] = [*range(len(names))]
@@ -91,12 +100,15 @@ def choose_columns(
     left_out = {names[at]: reasons[at] for at in wanted if reasons[at]}
     if index in read and not options.columns and index not in targets and len(read) > 1:
         read.remove(index)
-        left_out[names[index]] = "it is the index of the rows"
+        left_out[names[index]] = INDEX
     if not read:
         raise ValueError(
             f"{file!r} has no numeric column: {names[0]!r} is left out because {reasons[0]}; at "
             "least one column must contain only numbers."
         )
+    for at in read:
+        if judged[at].bad:
+            refuse_bad_cells(repr(file), names[at], judged[at].bad, judged[at])
     if set(read) <= set(targets):
         raise ValueError(
             f"Every column of {file!r} was given as a target, so that no feature is left; give "
@@ -162,12 +174,6 @@ def unique_names(given: Sequence[str]) -> tuple[str, ...]:
     return tuple(used)
 
 
-def some(names: Sequence[str], most: int = 12) -> str:
-    """Return the first `most` names as text, followed by the number of further names, if any."""
-    rest = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + rest
-
-
 def image_shape_from_names(names: Sequence[str]) -> tuple[int, int] | None:
     """Return height and width of square images if all columns are named as pixels, else None."""
     side = round(len(names) ** 0.5)
@@ -209,9 +215,9 @@ class Table:
 
     def with_target(self, names: Sequence[str]) -> Table:
         """Return a copy of the table in which some columns are responses instead of features."""
-        reasons = [""] * len(self.columns)
         options = ReadOptions(targets=tuple(names))
-        chosen = choose_columns(self.name, self.columns, reasons, options)
+        numeric = [NUMERIC] * len(self.columns)
+        chosen = choose_columns(self.name, self.columns, numeric, options)
         return replace(
             self,
             values=self.values[:, chosen.features],

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import csv
 import io
+import mmap
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import partial
 from itertools import chain, islice, pairwise, repeat
 from pathlib import Path
 from typing import Any
@@ -21,14 +21,27 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from lucidae.columns import (
+    EMPTY,
+    FIRST_ROWS,
+    GROUPED,
+    MISSING,
+    NUMBER,
+    NUMERIC,
+    TRUTH,
+    Column,
+    MissingValues,
+    column_numbers,
+    is_number,
+    judge,
+    refuse_bad_cells,
+    some,
+)
 from lucidae.data.blocks import PARTS, RowBlocks, float_reference
-from lucidae.data.tables import ChosenColumns, ReadOptions, choose_columns, some, unique_names
+from lucidae.data.tables import ChosenColumns, ReadOptions, choose_columns, unique_names
 from lucidae.io.atomic import reason_of
 
-__all__ = ["AS_TEXT", "TextBlocks", "has_header", "parse_text", "parsing"]
-
-MISSING = ("", "na", "n/a", "nan", "null", "none", "?")
-"""Cells of a text file that mean a missing value, in lower case."""
+__all__ = ["AS_TEXT", "TextBlocks", "parsing", "without_blank_rows"]
 
 SAMPLE_CHARACTERS = 1 << 20
 SAMPLE_RECORDS = 500
@@ -40,18 +53,17 @@ LONGEST_LINE = 1 << 26
 MOST_COLUMNS = 100_000
 """Largest number of columns of a text file; pandas needs 2 kB of memory for each column."""
 
-NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?|[+-]?inf(inity)?|[+-]?nan", re.IGNORECASE)
 DECIMAL_COMMA = re.compile(r"[+-]?(\d*,\d+|\d{1,3}(\.\d{3})+,\d+)(e[+-]?\d+)?", re.IGNORECASE)
-GROUPED = re.compile(r"[+-]?\d{1,3}(\.\d{3})+(,\d*)?")
-"""Pattern of numbers with points between groups of three digits, as in 1.234.567,89."""
 DECIMAL_POINT = re.compile(r"[+-]?\d*\.\d+(e[+-]?\d+)?", re.IGNORECASE)
+AMBIGUOUS = re.compile(r"[+-]?[1-9]\d{0,2}[.,]\d{3}")
+"""Pattern of numbers whose point or comma may separate decimals or thousands, as in 1,234."""
 DATE = re.compile(
     r"\d{4}[-/.]\d{1,2}([-/.]\d{1,2})?([ T].*)?|\d{1,2}[-/.]\d{1,2}[-/.]\d{2,4}( .*)?"
     r"|\d{1,2}:\d{2}(:\d{2}(\.\d+)?)?"
 )
 INDEX_NAMES = ("index", "level_0", "__index_level_0__")
 """Names that pandas gives to the index of a data frame if it is written as a column."""
-TRUTH = ("true", "false", "yes", "no")
+ANSWERS = ("yes", "no")
 YEARS = range(1500, 2101)
 WHOLE = re.compile(r"0|[1-9]\d{0,8}")
 
@@ -62,8 +74,7 @@ OLD_PANDAS = tuple(map(int, pd.__version__.split(".")[:2])) < (3, 1)
 EXACT: dict[str, Any] = {"float_precision": "round_trip"} if OLD_PANDAS else {}
 
 SPELLINGS = {form(word) for word in MISSING for form in (str.lower, str.upper, str.title)}
-AS_NUMBERS: dict[str, Any] = {"na_values": [*SPELLINGS, "NaN"]} | EXACT
-"""Arguments with which pandas reads columns of numbers with a decimal point as numbers."""
+SPELLINGS |= {"NaN", "-NaN"}
 AS_TEXT: dict[str, Any] = {"dtype": object, "na_filter": False}
 """Arguments with which pandas reads the cells as text."""
 
@@ -74,9 +85,6 @@ raises every other error of `read` unchanged."""
 
 CELL_BYTES = 16
 """Number of bytes of memory per number while a text file is parsed, its text included."""
-
-FIRST_ROWS = 1000
-"""Number of rows from which the columns of numbers are recognised."""
 
 NUMBERS = "iuf"
 """Letters by which NumPy denotes the kinds of dtypes of numbers (``dtype.kind``)."""
@@ -91,13 +99,14 @@ class TextLayout:
     header: bool  # whether the first record contains the names of the columns
     first: tuple[str, ...]  # the cells of the first record, stripped of blanks
     skipped: int  # number of blank lines before the first record
+    doubt: str = ""  # sentence on the decimal separator, if numbers can be read with another one
 
 
 class TextBlocks(RowBlocks):
     """The columns of numbers of a text file, read by pandas in chunks.
 
-    The first rows decide which columns contain numbers; text in a later row of these columns is an
-    error.
+    The first rows decide which columns contain numbers; a cell of another kind in a later row of
+    these columns is an error.
     """
 
     chosen: ChosenColumns
@@ -105,6 +114,8 @@ class TextBlocks(RowBlocks):
 
     def __init__(self, file: Path, *, flat: bool, first_row: int, options: ReadOptions) -> None:
         self.file = file
+        self.missing = MissingValues(options.missing_values)
+        _refuse_nul(file)
         with self._one_sentence():
             self.layout = layout = text_layout(file, options.header, options.decimal)
             first = next(self._frames(FIRST_ROWS), None)
@@ -113,12 +124,14 @@ class TextBlocks(RowBlocks):
         self._check_width(first, layout)
         given = layout.first if layout.header else ("",) * len(layout.first)
         self.all_names = names = unique_names(given)
-        reasons = [_why_not(first[at], layout.decimal) for at in range(len(names))]
-        index = 0 if layout.header and _is_index(given[0], first[0]) else None
-        self.chosen = choose_columns(file.name, names, reasons, options, index)
-        self.header = "the file has no header, and its columns are numbered from 0"
+        self.judged = [self._judge(first[at]) for at in range(len(names))]
+        self._judge_later(len(first))
+        index = 0 if layout.header and self._is_index(given[0], first[0]) else None
+        self.chosen = choose_columns(file.name, names, self.judged, options, index)
+        clauses = ["the file has no header, and its columns are numbered from 0", layout.doubt]
         if layout.header:
-            self.header = f"the first line is the header ({some(names, 6)})"
+            clauses[0] = f"the first line is the header ({some(names, 6)})"
+        self.header, self.doubt = "; ".join(filter(None, clauses)), layout.doubt
         super().__init__(
             repr(file.name),
             len(self.chosen.names),
@@ -127,6 +140,39 @@ class TextBlocks(RowBlocks):
             flat=flat and len(self.chosen.names) == 1,
             first_row=first_row,
         )
+
+    def _judge(self, column: Any) -> Column:
+        """Return what a column of the file contains, from its first cells."""
+        if column.dtype.kind in NUMBERS:
+            return NUMERIC if column.notna().any() else EMPTY
+        return judge(column.tolist(), self.layout.decimal, self.missing)
+
+    def _is_index(self, name: str, cells: Any) -> bool:
+        """Return whether the first column of the file is an index that pandas or R wrote.
+
+        It is if it contains distinct integers and either has no name, or has a name that pandas
+        gives to an index and counts the rows from 0 or 1.
+        """
+        values, bad = column_numbers(cells.tolist(), False, self.layout.decimal, self.missing)
+        if bad or np.any(values != np.floor(values)) or len(np.unique(values)) < len(values):
+            return False
+        counting = bool(values[0] in (0, 1) and np.all(np.diff(values) == 1))
+        return not name or name.startswith("Unnamed: ") or (name in INDEX_NAMES and counting)
+
+    def _judge_later(self, n_rows: int) -> None:
+        """Judge columns without entries in the first rows by the first rows that have some."""
+        empty = [at for at, column in enumerate(self.judged) if column is EMPTY]
+        if not empty or n_rows < FIRST_ROWS:
+            return
+        how = AS_TEXT | {"usecols": empty}
+        with self._one_sentence():
+            for cells in self._chunks(FIRST_ROWS, 1, how):
+                for at in empty:
+                    # Cells of another kind are named when they are read, with their rows.
+                    self.judged[at] = self._judge(cells[at])._replace(bad=())
+                empty = [at for at in empty if self.judged[at] == EMPTY]
+                if not empty:
+                    return
 
     def read(self) -> Iterator[Any]:
         """Yield chunks of rows; missing values are NaN."""
@@ -152,7 +198,7 @@ class TextBlocks(RowBlocks):
         rows = max(1, self.rows_per_block * 8 // CELL_BYTES)
         skip, row, even = self.first_row, 0, False
         with self._one_sentence():
-            for frame in self._frames(rows, self.chosen.positions, PARTS):
+            for frame in self._frames(rows, PARTS):
                 if not even and _has_short_rows(frame):
                     refuse_ragged(self.file, self.layout)
                     even = True
@@ -161,43 +207,47 @@ class TextBlocks(RowBlocks):
                     yield numbers[skip:]
                 row, skip = row + len(numbers), max(0, skip - len(numbers))
 
-    def numbers(self, frame: Any, row: int = 0) -> np.ndarray[Any, Any]:
-        """Return the columns of numbers of `frame`, a parsed part of the file, as an array."""
-        positions = self.chosen.positions
-        for at in positions:
-            if frame[at].dtype.kind not in NUMBERS:
-                raise ValueError(
-                    f"column {self.all_names[at]!r} of {self.name} contains text after row {row}, "
-                    "but only numbers in its first rows: correct the file or leave out the column."
-                )
-        return frame[positions].to_numpy(dtype=np.float64)  # type: ignore[no-any-return]
+    def numbers(self, frame: Any, row: int | None = 0) -> np.ndarray[Any, Any]:
+        """Return the columns of numbers of `frame`, a parsed part of the file, as an array.
 
-    def _frames(
-        self, rows: int, positions: Iterable[int] | None = None, parts: int = 1
-    ) -> Iterator[Any]:
-        """Yield parts of the file of `rows` rows each, with the columns at `positions` as numbers.
+        `row` is the number of its first row in the file; None if it is not known.
+        """
+        found = np.empty((len(frame), len(self.chosen.positions)))
+        for place, at in enumerate(self.chosen.positions):
+            column, kind = self.judged[at], frame[at].dtype.kind
+            if kind == "b" if column.is_truth else kind in NUMBERS:
+                found[:, place] = frame[at]
+                continue
+            found[:, place], bad = column_numbers(
+                frame[at].tolist(), column.is_truth, self.layout.decimal, self.missing
+            )
+            if bad:
+                refuse_bad_cells(repr(self.file.name), self.all_names[at], bad, column, row)
+        return found
 
-        By default these are all columns. The first `rows` rows are read in `parts` parts, so that
-        the progress of a small file can be shown. A column with other text stays text.
+    def _frames(self, rows: int, parts: int = 1) -> Iterator[Any]:
+        """Yield parts of the file of `rows` rows each, the first of them in `parts` parts.
 
-        pandas reads numbers with a decimal point. Where it finds a row of missing values, the file
-        is read as text from this part on: only in the text does a blank row, which is left out,
-        differ from a row of cells such as NA.
+        They are so divided that the progress of a small file can be shown. pandas reads numbers
+        with a decimal point. Where it finds a row of missing values, the file is read as text from
+        this part on: only in the text does a blank row, which is left out, differ from a row of
+        cells such as NA.
         """
         done = 0
         if self.layout.decimal == ".":
-            for chunk in self._chunks(rows, parts, AS_NUMBERS):
+            how = {"na_values": [*SPELLINGS, *self.missing.texts, *self.missing.numbers]} | EXACT
+            for chunk in self._chunks(rows, parts, how):
                 if chunk.isna().all(axis=1).any():
                     break
-                yield _as_numbers(chunk, chunk.columns if positions is None else positions)
+                yield chunk
                 done += len(chunk)
             else:
                 return
         for cells in self._chunks(rows, parts, AS_TEXT):
-            rest = cells.iloc[done:]
+            rest = without_blank_rows(cells.iloc[done:])
             done = max(0, done - len(cells))
             if len(rest):
-                yield parse_text(rest, self.layout.decimal)
+                yield rest
 
     def _chunks(self, rows: int, parts: int, how: dict[str, Any]) -> Iterator[Any]:
         """Yield what pandas reads with the arguments `how`: the first `rows` rows in `parts`."""
@@ -251,7 +301,7 @@ class TextBlocks(RowBlocks):
 def parsing(layout: TextLayout) -> dict[str, Any]:
     """Return the arguments of `pandas.read_csv` for a file of this layout, without its header."""
     return {
-        "sep": layout.delimiter,
+        "sep": r"\s+" if layout.delimiter == " " else layout.delimiter,
         "header": None,
         "skiprows": layout.skipped + layout.header,
         "encoding": "utf-8-sig",
@@ -261,17 +311,25 @@ def parsing(layout: TextLayout) -> dict[str, Any]:
     }
 
 
-def _as_numbers(chunk: Any, positions: Iterable[int]) -> Any:
-    """Return a chunk in which columns that pandas did not recognise as numbers are parsed again.
+def without_blank_rows(cells: Any) -> Any:
+    """Return cells of text without the rows in which all cells are blank."""
+    return cells[(cells.map(str.strip) != "").any(axis=1)]
 
-    pandas reads "true" as a truth value, and numbers with blanks around them as text.
-    """
-    chunk = chunk.copy(deep=False)
-    for at in positions:
-        if chunk[at].dtype.kind not in NUMBERS:
-            cells = chunk[at].map(lambda cell: "" if pd.isna(cell) else str(cell).strip())
-            chunk[at] = to_numbers(cells, ".")
-    return chunk
+
+def _refuse_nul(file: Path) -> None:
+    """Raise an error if a file contains a NUL byte, at which pandas would cut a cell."""
+    if not file.stat().st_size:
+        return
+    with (
+        file.open("rb") as stream,
+        mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as content,
+    ):
+        at = content.find(b"\0")
+    if at >= 0:
+        raise ValueError(
+            f"{file.name!r} contains a NUL byte (at byte {at}): it is damaged, or not text in "
+            "UTF-8; save it as CSV in UTF-8."
+        )
 
 
 def _has_short_rows(frame: Any) -> bool:
@@ -287,7 +345,7 @@ def refuse_ragged(file: Path, layout: TextLayout) -> None:
     """
     expected, below, wrong = 0, set[int](), None
     with file.open(encoding="utf-8-sig", newline="") as stream, suppress(csv.Error):
-        records = csv.reader(stream, delimiter=layout.delimiter)
+        records = _rows_of(stream, layout.delimiter)
         lengths = (len(row) for row in records if any(map(str.strip, row)))
         expected = next(lengths, 0)
         for number, length in enumerate(lengths, start=2):
@@ -303,61 +361,15 @@ def refuse_ragged(file: Path, layout: TextLayout) -> None:
     )
 
 
-def parse_text(cells: Any, decimal: str) -> Any:
-    """Return the cells without blank rows, with columns of numbers as float64."""
-    cells = cells.map(str.strip)
-    filled = cells[(cells != "").any(axis=1)]
-    return filled.apply(partial(to_numbers, decimal=decimal))
-
-
-def to_numbers(column: Any, decimal: str) -> Any:
-    """Return a column of text as numbers if all cells are numbers or missing; else unchanged."""
-    cells = column.where(~column.map(str.lower).isin(MISSING), "nan")
-    try:
-        if decimal == ",":
-            return cells.map(partial(parse_number, decimal=decimal))
-        # Python reads 1_000 as a number; pandas and people do not.
-        return column if cells.str.contains("_", regex=False).any() else cells.astype(np.float64)
-    except ValueError:
-        return column
-
-
-def _why_not(column: Any, decimal: str) -> str:
-    """Return the reason why a column is not numeric, or an empty text if it is."""
-    if column.dtype.kind in NUMBERS:
-        return "" if column.notna().any() else "it has no entries"
-    row, cell = next(
-        (row, cell)
-        for row, cell in enumerate(column)
-        if cell.lower() not in MISSING and not is_number(cell, decimal)
-    )
-    other = "," if decimal == "." else "."
-    hint = f"; --decimal {other} reads it" if is_number(cell, other) else ""
-    short = repr(cell if len(cell) <= 30 else f"{cell[:29]}…")
-    return f"{short} in row {row} is not a number{hint}"
-
-
-def _is_index(name: str, column: Any) -> bool:
-    """Return whether the first column of a file is an index of the rows that pandas or R wrote.
-
-    It is if it contains distinct integers and either has no name, or has a name that pandas gives
-    to an index and counts the rows from 0 or 1.
-    """
-    if column.dtype.kind not in NUMBERS or not len(column):
-        return False
-    values = column.to_numpy(np.float64)
-    if not np.all(values == np.floor(values)) or len(np.unique(values)) < len(values):
-        return False
-    counting = bool(values[0] in (0, 1) and np.all(np.diff(values) == 1))
-    return not name or name.startswith("Unnamed: ") or (name in INDEX_NAMES and counting)
-
-
 def text_layout(file: Path, header: bool | None, decimal: str | None) -> TextLayout:
     r"""Return the layout of a text table, from its first records."""
     with file.open(encoding="utf-8-sig", newline="") as stream:
         sample = stream.read(SAMPLE_CHARACTERS) + stream.readline(LONGEST_LINE)
         if sample.count("\n") < 3:  # very long lines: the header and at least one record
             sample += "".join(stream.readline(LONGEST_LINE) for _ in range(2))
+    # `numpy.savetxt` writes the names of columns behind "# ".
+    is_marked = sample.startswith("# ")
+    sample = sample[2:] if is_marked else sample
     delimiter = _delimiter(sample, decimal)
     skipped, records = _records(sample, delimiter)
     if not records:
@@ -372,11 +384,18 @@ def text_layout(file: Path, header: bool | None, decimal: str | None) -> TextLay
             f"--decimal , was given, but commas separate the columns of {file.name!r}, and a comma "
             "cannot be both: leave out --decimal, or save the file with semicolons between columns."
         )
+    doubt = ""
     if decimal is None:
-        decimal = _decimal(records, delimiter)
+        decimal, doubt = _decimal(records, delimiter)
     if header is None:
-        header = has_header(records, decimal)
-    return TextLayout(delimiter, decimal, header, tuple(records[0]), skipped)
+        header = True if is_marked else has_header(records, decimal)
+    if header is None:
+        raise ValueError(
+            f"the first line of {file.name!r} ({some(records[0], 6)}) may contain names of columns "
+            "or data: say which by lucidae.datasets.read_table(path, header=True) or header=False, "
+            "or by --header or --no-header on the command line."
+        )
+    return TextLayout(delimiter, decimal, header, tuple(records[0]), skipped, doubt)
 
 
 def _records(sample: str, delimiter: str) -> tuple[int, list[list[str]]]:
@@ -384,26 +403,36 @@ def _records(sample: str, delimiter: str) -> tuple[int, list[list[str]]]:
 
     A record is a list of cells, stripped of blanks; `delimiter` separates the cells in the text.
     """
-    reader = csv.reader(io.StringIO(sample, newline=""), delimiter=delimiter, skipinitialspace=True)
+    reader = _rows_of(io.StringIO(sample, newline=""), delimiter)
     rows = [[cell.strip() for cell in row] for row in islice(reader, SAMPLE_RECORDS)]
     filled = [number for number, row in enumerate(rows) if len(row) > 1 or "".join(row)]
     return (filled[0] if filled else 0), [rows[number] for number in filled]
 
 
-def _delimiter(sample: str, decimal: str | None) -> str:
-    """Return the delimiter of the cells in a text (`sample`): comma, semicolon or tab.
+def _rows_of(stream: Any, delimiter: str) -> Iterator[list[str]]:
+    """Yield the records of a text; a blank as delimiter means blanks of any number."""
+    if delimiter == " ":
+        return (line.split() for line in stream)
+    return csv.reader(stream, delimiter=delimiter, skipinitialspace=True)
 
-    The comma is excluded if it is the decimal separator (`decimal`) and the text has no quotes.
+
+def _delimiter(sample: str, decimal: str | None) -> str:
+    """Return the delimiter of the cells in a text (`sample`): comma, semicolon, tab or blank.
+
+    The comma is excluded if it is the decimal separator (`decimal`) and the text has no quotes. A
+    blank, which also separates words, is the delimiter only if all cells are numbers.
     """
-    candidates = ",;\t"
+    candidates = ",;\t "
     if decimal == "," and '"' not in sample:
-        candidates = ";\t"  # a comma within quotes may be both
+        candidates = ";\t "  # a comma within quotes may be both
     scores = {delimiter: _score(sample, delimiter) for delimiter in candidates}
-    best = max(candidates, key=lambda delimiter: scores[delimiter])
+    if scores[" "][0] < 2.0:
+        del scores[" "]
+    best = max(scores, key=lambda delimiter: scores[delimiter])
     if scores[best][0] > 0:
         return best
     first = next((line for line in sample.splitlines() if line.strip()), "")
-    return max(candidates, key=first.count)  # for the error message on an uneven file
+    return max(candidates.strip(" "), key=first.count)  # for the error message on an uneven file
 
 
 def _is_split_by_commas(sample: str, records: Records) -> bool:
@@ -433,45 +462,34 @@ def _score(sample: str, delimiter: str) -> tuple[float, int]:
     cells = [cell for record in (records[1:] or records) for cell in record]
     numbers = sum(
         bool(NUMBER.fullmatch(cell) or (delimiter != "," and DECIMAL_COMMA.fullmatch(cell)))
+        or (cell != "" and cell.lower() in MISSING)
         for cell in cells
     )
     return 1.0 + numbers / len(cells), lengths.pop()
 
 
-def _decimal(records: Records, delimiter: str) -> str:
-    """Return the decimal separator: the comma if numbers have commas and none has a point.
+def _decimal(records: Records, delimiter: str) -> tuple[str, str]:
+    """Return the decimal separator, and a sentence if the numbers can be read with another one.
 
-    Otherwise, or if the delimiter is a comma, return the point.
+    It is the comma if numbers have commas and none has a point; otherwise, or if the delimiter is
+    a comma, it is the point.
     """
     if delimiter == ",":
-        return "."
+        return ".", ""
     cells = [cell for record in records for cell in record]
-    commas = any(DECIMAL_COMMA.fullmatch(cell) for cell in cells)
-    points = any(DECIMAL_POINT.fullmatch(cell) and not GROUPED.fullmatch(cell) for cell in cells)
-    return "," if commas and not points else "."
-
-
-def parse_number(cell: str, decimal: str) -> float:
-    """Return the number in a cell as a float; raise ValueError if the cell is not a number.
-
-    If the decimal separator is the comma, points between groups of three digits are removed.
-    """
-    if decimal == ",":
-        if "." in cell and not GROUPED.fullmatch(cell):
-            raise ValueError(f"{cell!r} is not a number with a decimal comma.")
-        cell = cell.replace(".", "").replace(",", ".")
-    if not NUMBER.fullmatch(cell):
-        raise ValueError(f"{cell!r} is not a number.")
-    return float(cell)
-
-
-def is_number(cell: str, decimal: str) -> bool:
-    """Return whether a cell is a number with the given decimal separator."""
-    try:
-        parse_number(cell, decimal)
-    except ValueError:
-        return False
-    return True
+    commas = [cell for cell in cells if DECIMAL_COMMA.fullmatch(cell)]
+    points = [cell for cell in cells if DECIMAL_POINT.fullmatch(cell)]
+    taken = "," if commas and all(map(GROUPED.fullmatch, points)) else "."
+    signed = commas if taken == "," else points
+    grouped = any(GROUPED.fullmatch(cell) for cell in cells if cell not in points)
+    if not signed or not all(map(AMBIGUOUS.fullmatch, signed)) or (taken == "," and grouped):
+        return taken, ""
+    number = float(signed[0].replace(",", "."))
+    other = "remove it from the file" if taken == "," else "give decimal=',' (--decimal ,)"
+    return taken, (
+        f"{taken!r} was taken for the decimal sign, so that {signed[0]!r} is {number:g}; if it "
+        f"separates thousands, {other}"
+    )
 
 
 def _kind(cell: str, decimal: str) -> str:
@@ -483,32 +501,43 @@ def _kind(cell: str, decimal: str) -> str:
         return "number"
     if DATE.fullmatch(cell):
         return "date"
-    return "truth" if lower in TRUTH else "text"
+    return "truth" if lower in TRUTH or lower in ANSWERS else "text"
 
 
-def has_header(records: Records, decimal: str = ".") -> bool:
-    """Return whether the first record contains names rather than data.
+def has_header(records: Records, decimal: str = ".") -> bool | None:
+    """Return whether the first record contains names rather than data; None if it is not clear.
 
-    It does in three cases: the cells of a column are all numbers, dates or truth values, except the
-    first; or the first record contains no number at all; or its numbers look like labels, such as
-    years or the count 0, 1, 2, … that pandas writes, and the numbers below them do not.
+    A cell of text above a column of numbers, dates or truth values is a name. A cell above others
+    of its kind is data, unless it is one of several labels: consecutive integers, such as the
+    count 0, 1, 2, … that pandas writes, or years. A record of numbers is data, but not clear if
+    they are labels and later records are not like them.
     """
     first, body = records[0], [record for record in records[1:] if len(record) == len(records[0])]
     kinds = [_kind(cell, decimal) for cell in first]
+    numbered = [column for column, kind in enumerate(kinds) if kind == "number"]
     if not body:
-        return "number" not in kinds
-    below = [
-        _kinds_of([record[column] for record in body], decimal) for column in range(len(first))
-    ]
-    if any(_names_a_column(kind, under) for kind, under in zip(kinds, below, strict=True)):
-        return True
-    if "number" not in kinds:
-        return set(kinds) != {"missing"}
-    repeated = any(
-        kind == "text" and any(record[column] == first[column] for record in body)
-        for column, kind in enumerate(kinds)
-    )
-    return not repeated and _are_labels(first, body, decimal)
+        return not numbered
+    below = [_kinds_of(column, decimal) for column in zip(*body, strict=True)]
+    labels = _are_labels(first, body, numbered)
+    is_headed = first[0] == "" and numbered == [*range(1, len(first))] and labels is not False
+    if is_headed and _counts_rows([record[0] for record in body]):
+        return True  # the index of a pandas data frame
+    if set(kinds) <= {"number", "missing"}:
+        return None if labels and len(numbered) > 1 else False
+    naming = [at for at, kind in enumerate(kinds) if _names_a_column(kind, below[at])]
+    as_data = [at for at, kind in enumerate(kinds) if kind != "text" and kind in below[at]]
+    if naming:
+        labelled = labels is not False and int(first[numbered[0]]) in (0, 1, *YEARS)
+        as_data = [at for at in as_data if not (labelled and at in numbered)]
+        return True if len(naming) > len(as_data) else None
+    if labels:
+        return not any(
+            kind == "text" and any(record[at] == first[at] for record in body)
+            for at, kind in enumerate(kinds)
+        )
+    if as_data or "missing" in kinds:
+        return False if as_data else None
+    return True
 
 
 def _kinds_of(cells: Sequence[str], decimal: str) -> set[str]:
@@ -526,39 +555,36 @@ def _names_a_column(kind: str, below: set[str]) -> bool:
     return uniform and kind not in below and kind in ("text", "date", "truth")
 
 
-def _are_labels(first: Sequence[str], body: Records, decimal: str) -> bool:
-    """Return whether the numbers in the first record are names of their columns, not data."""
-    numbered = [column for column, cell in enumerate(first) if is_number(cell, decimal)]
+def _are_labels(first: Sequence[str], body: Records, numbered: Sequence[int]) -> bool | None:
+    """Return whether the numbers in the first record look like names of their columns.
+
+    None means that they are consecutive integers or years, but that later records are like them:
+    all years, consecutive too, or integers of the same range, such as answers on a scale.
+    """
     cells = [first[column] for column in numbered]
-    if not all(map(WHOLE.fullmatch, cells)) or len(set(cells)) < len(cells):
+    if not cells or not all(map(WHOLE.fullmatch, cells)):
         return False
     labels = list(map(int, cells))
-    columns = [[record[column] for record in body] for column in numbered]
-    if first[0] == "" and numbered == [*range(1, len(first))]:
-        return _counts_rows([record[0] for record in body])  # the index of a pandas data frame
     steps = {after - before for before, after in pairwise(labels)}
-    if len(steps) > 1 or any(step < 1 for step in steps):
+    below = ([record[column] for column in numbered] for record in body)
+    later = [
+        [
+            int(cell) if WHOLE.fullmatch(cell) else None
+            for cell in row
+            if cell.lower() not in MISSING
+        ]
+        for row in below
+    ]
+    entries = [entry for row in later for entry in row]
+    if len(steps) < 2 and steps != {0} and all(label in YEARS for label in labels):
+        return None if all(entry in YEARS for entry in entries) else True
+    if steps != {1}:
         return False
-    if all(label in YEARS for label in labels):
-        return not all(_is_year(cell) for column in columns for cell in column if cell)
-    return labels[0] in (0, 1) and steps == {1} and _differs_from_count(labels, columns)
-
-
-def _differs_from_count(labels: list[int], columns: Records) -> bool:
-    """Return whether a first record 0, 1, 2, … contains names of columns, not data.
-
-    It does if each column contains a number that is not whole, or if there are at least four
-    columns and the second record does not continue the count.
-    """
-    if all(any(not WHOLE.fullmatch(cell.lstrip("+-")) for cell in column) for column in columns):
-        return True
-    continued = columns[0][0] == str(labels[-1] + 1)  # as 0,1,2,3 above 4,5,6,7
-    return len(labels) >= 4 and not continued
-
-
-def _is_year(cell: str) -> bool:
-    """Return whether a cell is a whole number from 1500 to 2100."""
-    return bool(WHOLE.fullmatch(cell)) and int(cell) in YEARS
+    low, high = labels[0], labels[-1]
+    if all(entry is not None and low <= entry <= high for entry in entries):
+        return None
+    counted = (None not in row and {b - a for a, b in pairwise(row)} == {1} for row in later)  # type: ignore[operator]
+    return None if all(counted) else True
 
 
 def _counts_rows(cells: Sequence[str]) -> bool:

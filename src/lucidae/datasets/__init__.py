@@ -1,9 +1,10 @@
-"""Datasets: loaders of handwritten digits, and seeded generators of the papers' synthetic data.
+"""Datasets: tables in files, handwritten digits, and generators of the papers' synthetic data.
 
 The papers are Bao et al. 2020, Mianjy et al. 2018 and Wipf 2023. Another generator draws snapshots
 of arrays of sensors, whose sources are found by sparse regression.
 """
 
+from lucidae.datasets._files import read_table
 from lucidae.datasets._generators import (
     make_linear_network,
     make_sparse_regression,
@@ -22,4 +23,5 @@ __all__ = [
     "make_meg_leadfield",
     "make_sparse_regression",
     "make_spectrum",
+    "read_table",
 ]

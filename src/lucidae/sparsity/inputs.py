@@ -27,6 +27,7 @@ from lucidae.validation import (
     explained_refusals,
     has_complex,
     in_given_precision,
+    numeric_columns,
     real_array,
 )
 
@@ -49,7 +50,7 @@ def validated_pair(estimator: Any, X: Any, y: Any) -> tuple[Array, Array]:
                 f"{name} is a Dask collection, but SparseVAE needs the whole dictionary in memory: "
                 f"give {name}.compute(). LinearAutoencoder reads Dask arrays block by block."
             )
-    X, y = check_kind(X, "X"), check_kind(y, "y")
+    X, y = check_kind(numeric_columns(X, "X"), "X"), check_kind(y, "y")
     if scipy.sparse.issparse(y):
         raise ValueError("y is a sparse matrix, expected a dense array: give y.toarray().")
     if scipy.sparse.issparse(X) and (X.dtype.kind == "c" or has_complex(y)):

@@ -83,6 +83,7 @@ from lucidae.validation import (
     check_weights,
     explained_refusals,
     in_given_precision,
+    numeric_columns,
     real_array,
 )
 
@@ -700,7 +701,9 @@ class DropoutRegressor(
 
         The number and the names of the features are stored if `reset`, otherwise compared.
         """
-        X, y = check_kind(X, "X"), check_kind(y, "y")
+        fitted = None if reset else getattr(self, "feature_names_in_", None)
+        X = check_kind(numeric_columns(X, "X", fitted), "X")
+        y = check_kind(y, "y")
         if is_array(X) and not is_numpy(X):
             X = validated_rows(self, X, reset=reset)
             y = checked_targets(y, X)
