@@ -38,8 +38,8 @@ def mutants(function):
     function = inspect.unwrap(function)
     if function.__code__.co_freevars:
         return
-    source = textwrap.dedent(inspect.getsource(function))
-    definition = undecorated(source).body[0]
+    tree = undecorated(textwrap.dedent(inspect.getsource(function)))
+    definition = tree.body[0]
     # Defaults and annotations belong to the function and not to its code, which alone is replaced.
     inside = {id(node) for part in definition.body for node in ast.walk(part)}
     nodes = list(ast.walk(definition))
@@ -50,15 +50,30 @@ def mutants(function):
         for part in ast.iter_child_nodes(node)
     }
     for number, node in enumerate(nodes):
-        for words, change in changes(node) if id(node) in inside else ():
-            broken = undecorated(source)  # which is faster than a deep copy
-            copies = list(ast.walk(broken.body[0]))
-            change(copies[number])
-            ast.fix_missing_locations(copies[number])
-            code = compiled(broken, function)
-            if code is not None:
+        for words, change in list(changes(node)) if id(node) in inside else ():
+            with restored(node):
+                change(node)
+                ast.fix_missing_locations(node)
+                code = compiled(tree, function)
                 place = f"{function.__qualname__}:{getattr(node, 'lineno', 0)}"
-                yield f"{place} {words}: {shown(number, copies, above)}", code
+                words = f"{place} {words}: {shown(number, nodes, above)}"
+            if code is not None:
+                yield words, code
+
+
+@contextmanager
+def restored(node):
+    """Take back what a block changes in a node of the syntax tree and in its parts."""
+    before = [(part, dict(vars(part))) for part in (node, *ast.iter_child_nodes(node))]
+    lists = [
+        (old, list(old)) for _, fields in before for old in fields.values() if type(old) is list
+    ]
+    yield
+    for part, fields in before:
+        vars(part).clear()
+        vars(part).update(fields)
+    for old, entries in lists:
+        old[:] = entries
 
 
 def undecorated(source):

@@ -81,7 +81,7 @@ def test_descent_converges_at_every_condition_number(method, condition):
         assert found.certificate_["subspace"].value < 1e-5
 
 
-@pytest.mark.parametrize("condition", [1.0, 1e2, 1e4, 1e6])
+@pytest.mark.parametrize("condition", [1e2, 1e6])
 def test_the_elbo_descends_as_far_as_its_own_stiffness_allows(condition):
     """Its curvatures range from σ₁⁴/s² down to 1: beyond 1e3 it descends, but slowly."""
     values = np.geomspace(1, 1 / condition, 12)
@@ -136,16 +136,16 @@ def test_a_divergence_is_followed_by_a_smaller_automatic_step(monkeypatch):
         assert trained(2, "rag", solver, rows, batch_size=100).status_ == "converged"
 
 
+MORE = [
+    *(("iris", "stochastic", method) for method in METHODS if method != "linear_vae"),
+    *(("digits", "stochastic", method) for method in ("rag", "nested_dropout")),
+    *(("raw digits", "gradient", method) for method in ("nested_dropout", "linear_vae")),
+]
 ORDINARY = [
     *(("wine", solver, method) for solver in ("gradient", "stochastic") for method in METHODS),
     ("iris", "stochastic", "linear_vae"),
-    ("digits", "stochastic", "nested_dropout"),
-    ("raw digits", "gradient", "nested_dropout"),
-    *(
-        pytest.param(data, solver, method, marks=pytest.mark.slow)
-        for data, solver in (("iris", "stochastic"), ("digits", "stochastic"))
-        for method in METHODS
-    ),
+    ("digits", "stochastic", "uniform_l2"),
+    *(pytest.param(*case, marks=pytest.mark.slow) for case in MORE),
 ]
 
 

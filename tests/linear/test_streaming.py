@@ -207,13 +207,13 @@ def test_the_stochastic_stream_learns_in_little_memory(method):
     X = 3 + centred_rows(values, n=2000)
     rng = np.random.default_rng(0)
     estimator = LinearAutoencoder(2, method=method, solver="stochastic", random_state=0)
-    for _ in range(20):
+    passes = 20 if method == "linear_vae" else 10  # whose loss is stiff
+    for _ in range(passes):
         streamed(estimator, X[rng.permutation(2000)], 100)
     axes = np.linalg.eigh(np.cov(X.T))[1][:, ::-1][:, :2]
     assert estimator.status_ == "stopped"
-    assert estimator.n_iter_ == 400
-    assert estimator.n_samples_seen_ == 40_000
-    # The ELBO is stiff: its steps are an order of magnitude smaller.
+    assert estimator.n_iter_ == 20 * passes
+    assert estimator.n_samples_seen_ == 2000 * passes
     assert subspace_distance(estimator.decoder_, axes) < (0.3 if method == "linear_vae" else 0.02)
     assert_allclose(estimator.mean_, X.mean(axis=0), atol=1e-9)
     total = estimator.explained_variance_ / estimator.explained_variance_ratio_

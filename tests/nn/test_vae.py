@@ -258,10 +258,10 @@ def test_stochastic_gradients_reach_the_energy_of_the_direct_solver(kind):
     gamma, (phi, X) = 0.05, problem()
     torch.manual_seed(0)
     model = DictionaryVAE(torch.tensor(phi), gamma, covariance=kind)
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
-    x, steps = torch.tensor(X.T), 3000
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.03)
+    x, steps = torch.tensor(X.T), 2000
     for step in range(steps):
-        optimizer.param_groups[0]["lr"] = 0.02 * (1 - step / steps) + 1e-5
+        optimizer.param_groups[0]["lr"] = 0.03 * (1 - step / steps) + 1e-5
         batch = x[torch.randint(0, 40, (20,))]
         optimizer.zero_grad()
         model(batch).loss.backward()

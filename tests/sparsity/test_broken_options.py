@@ -290,12 +290,18 @@ OWN = {
 }
 
 
+@cache
+def state_class():
+    """Return the class of the private fitted state."""
+    return type(fitted("full")._state)
+
+
 @pytest.mark.parametrize("factor", [0.999, 2.0])
 @pytest.mark.parametrize(
     ("part", "name"), [(part, name) for part, names in OWN.items() for name in names]
 )
 def test_a_dropped_factor_in_any_attribute_is_caught(monkeypatch, name, part, factor):
-    state = type(fitted(name)._state)
+    state = state_class()
     healthy = state.add_noise
 
     def with_factor(self, *given):

@@ -439,13 +439,13 @@ def test_the_evidence_of_a_group_is_what_its_removal_costs():
 def test_the_threshold_bounds_the_rate_of_spurious_groups(size):
     rng = np.random.default_rng(size)
     for n in (1, 20, 200):
-        latent = rng.standard_normal((20_000, size, n))
+        latent = rng.standard_normal((10_000, size, n))
         ratios = np.linalg.eigvalsh(latent @ np.swapaxes(latent, 1, 2) / n)
         excess = np.maximum(ratios - 1.0, 0.0)
         evidence = n * (excess - np.log1p(excess)).sum(axis=1)
         for level in (0.05, 0.005):
             rate = np.mean(evidence > covariance_threshold(level, 1, size))
-            assert rate < level + 3.0 * np.sqrt(level / 20_000), (n, level)
+            assert rate < level + 3.0 * np.sqrt(level / 10_000), (n, level)
             assert n < 200 or rate > 0.5 * level
 
 

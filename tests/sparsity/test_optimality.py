@@ -146,7 +146,7 @@ def test_fits_end_no_higher_than_5000_updates(seed):
 def test_no_search_over_covariances_of_groups_ends_lower(kind):
     """L-BFGS over factors of all covariances, from several starts, on problems with one minimum."""
     labels = np.array([0, 0, 1, 1, 1])
-    for seed in range(2):
+    for seed in range(1):
         X, y = drawn(seed, 12, 5, 30, kinds=(kind, kind), active=5)
         noise = 0.1 * np.mean(np.abs(y) ** 2)
         options = {"noise_variance": noise, "fit_intercept": False}
@@ -168,7 +168,7 @@ def test_no_search_over_covariances_of_groups_ends_lower(kind):
 
         rng = np.random.default_rng(seed)
         for found, search, size in ((full, of_factors, 26), (shared, of_relevances, 2)):
-            ends = [scipy.optimize.minimize(search, rng.normal(size=size)).fun for _ in range(3)]
+            ends = [scipy.optimize.minimize(search, rng.normal(size=size)).fun for _ in range(2)]
             assert_allclose(found.energy_, min(ends), rtol=1e-5)
             assert found.energy_ <= min(ends) + 1e-4
 

@@ -103,7 +103,7 @@ def test_offsets_without_an_intercept_do_not_make_a_fit_diverge(options):
     # columns are equal to 1e-6 and γ is 1e-10: rounding makes Σ indefinite
     p = make_sparse_regression(20, 40, 4, 6, 3, snr_db=20, random_state=0)
     X, y = p.dictionary + 1e6, p.responses[:, 0 if "solver" in options else slice(None)]
-    model = SparseVAE(fit_intercept=False, noise_variance=1e-10, max_iter=200, **options)
+    model = SparseVAE(fit_intercept=False, noise_variance=1e-10, max_iter=60, **options)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
         model.fit(X, y)
