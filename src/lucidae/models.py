@@ -75,6 +75,8 @@ SAFE = ("sklearn.metrics.", "sklearn.model_selection.", "sklearn.gaussian_proces
 
 TREE = "sklearn.tree._tree.Tree"
 
+DTYPE = "numpy.dtype"  # stored as an empty array; scikit-learn's imputers have some
+
 _HEADER = "header"
 _SCIKIT = "scikit"
 
@@ -403,12 +405,12 @@ def _exchanged(whole: Any, place: Callable[[Any], int | None], at: Callable[[int
 def _is_safe(name: str) -> bool:
     """Tell whether a type that skops does not trust can be read from a file all the same.
 
-    These are scikit-learn's metrics, scorers, splitters of data, kernels and decision trees; the
-    trees are checked by `check_part`.
+    These are scikit-learn's metrics, scorers, splitters of data, kernels and decision trees, which
+    are checked by `check_part`, and types of arrays.
     """
     module, _, kind = name.rpartition(".")
     if not module.startswith(SAFE):
-        return name == TREE
+        return name in (TREE, DTYPE)
     return getattr(getattr(import_module(module), kind, None), "__module__", None) == module
 
 

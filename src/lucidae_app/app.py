@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -15,23 +16,37 @@ from lucidae.data.tables import Table
 from lucidae.datasets import load_digits
 from lucidae.linear.missing import IN_BLOCKS, IN_MEMORY
 from lucidae_app import MISSING, is_extra
-from lucidae_app.console import errors, note, output, print_written, progress_bar
-from lucidae_app.files import (
-    Columns,
-    Decimal,
-    Force,
-    Header,
-    check_page,
-    read_noted,
-    reading_options,
-)
+from lucidae_app.console import errors, output, print_written, progress_bar
+from lucidae_app.files import Force, check_page
 from lucidae_app.fit import fit
 from lucidae_app.meg import meg
-from lucidae_app.streams import standardized, summarised_table
+from lucidae_app.preparation import (
+    Columns,
+    Decimal,
+    Header,
+    Keep,
+    Missing,
+    MissingCells,
+    Prepared,
+    Standardize,
+    preparation,
+)
+from lucidae_app.streams import summarised_table
 
 __all__ = ["run"]
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="rich")
+
+GAPS = "Give --missing em, --missing drop or --missing mean."
+OPTIONS = {
+    re.escape(f"Remove or impute such rows first. {IN_BLOCKS}"): GAPS,
+    re.escape("Remove or impute such rows first."): GAPS,
+    re.escape(IN_MEMORY): GAPS,
+    r"by lucidae\.datasets\.read_table\(path, missing_values=\[(.*?)\]\), or --missing-values on "
+    r"the command line": r"by --missing-values \1",
+    r"by lucidae\.datasets\.read_table\(path, header=True\) or header=False, or ": "by ",
+}
+"""Advice of the library, as patterns, and the option of the command that stands for it."""
 
 INTERRUPTED = 130  # exit code after Ctrl-C, as shells define it
 
@@ -70,11 +85,12 @@ def report(
             "option for several."
         ),
     ] = None,
-    standardize: Annotated[
-        bool, typer.Option("--standardize", help="First scale every column to variance one.")
-    ] = False,
+    standardize: Standardize = False,
+    missing: Missing = "error",
+    missing_values: MissingCells = None,
     header: Header = None,
     columns: Columns = None,
+    keep: Keep = None,
     decimal: Decimal = None,
     force: Force = False,
 ) -> None:
@@ -82,25 +98,24 @@ def report(
     from lucidae_app.report import write_report  # matplotlib takes a second to import
 
     check_page(out, [] if file is None else [file], force)
+    chosen = preparation(
+        header, columns, decimal, missing_values, keep, missing, standardize, target
+    )
     if file is None:
-        if columns or decimal or header is not None:
+        plain = preparation(None, None, None, None, None, "error", standardize, target)
+        if chosen != plain:
             raise ValueError(
-                "--columns, --decimal and --header apply to a data file, but no FILE was given: "
-                "name the file, or omit these options."
+                f"The options{chosen.arguments} apply to a data file, but no FILE was given: name "
+                "the file, or omit these options."
             )
         digits = load_digits()
         table = Table("the digits", digits.data, tuple(digits.feature_names), digits.image_shape)
-        table = table.with_target(target) if target else table
+        prepared = Prepared(table.with_target(target) if target else table, chosen)
     else:
-        options = reading_options(header, columns, decimal, target)
-        summary = summarised_table(file, options)
-        table = read_noted(file, options) if summary is None else summary
-        if summary is not None and summary.reading:
-            note(summary.reading)
-    if standardize:
-        table = standardized(table)
+        summary = None if missing != "error" else summarised_table(file, chosen)
+        prepared = chosen.read(file) if summary is None else Prepared(summary, chosen)
     with progress_bar("Starting") as show:
-        page = write_report(table, out, progress=show)
+        page = write_report(prepared, out, progress=show)
     print_written(page)
 
 
@@ -154,8 +169,7 @@ def _sentence(error: Exception) -> str:
     if isinstance(error, OSError) and error.strerror and error.filename:
         wording = f"{error.strerror}: {error.filename!r}"  # without the number of the error
     text = " ".join(str(wording).split()) or type(error).__name__
-    # The command has no option for missing entries.
-    text = text.replace(IN_MEMORY, "Remove or impute the missing entries first.")
-    text = text.replace(f" {IN_BLOCKS}", "")
+    for said, option in OPTIONS.items():
+        text = re.sub(said, option, text)
     expected = isinstance(error, (ValueError, OSError)) or hasattr(error, "format_message")
     return text if expected else f"{type(error).__name__}: {text} (--debug prints the traceback)"

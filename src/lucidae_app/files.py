@@ -1,8 +1,7 @@
-"""Files of the commands: options for reading tables, checks of outputs, and output tables."""
+"""Output files of the commands: which may be replaced, and tables of results."""
 
 from __future__ import annotations
 
-import csv
 import re
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -15,11 +14,8 @@ import numpy as np
 import pandas as pd
 import typer
 
-from lucidae.data.files import read_table
-from lucidae.data.tables import ReadOptions, Table
 from lucidae.io.atomic import atomic_path, save_arrays
 from lucidae.models import Source, source_of
-from lucidae_app.console import note
 
 Matrix = np.ndarray[Any, np.dtype[Any]]
 
@@ -28,56 +24,9 @@ FORMULA = re.compile(r"[=+\-@\t\r]")
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.IGNORECASE)
 
 
-Header = Annotated[
-    bool | None,
-    typer.Option(
-        "--header/--no-header",
-        help="Whether the first line of a text file contains the names of the columns; by default "
-        "this is decided from the first lines.",
-        show_default=False,
-    ),
-]
-Columns = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="NAME,…",
-        help="The columns to use, as names or 0-based indices separated by commas; by default all "
-        "numeric columns except one that only numbers the rows.",
-    ),
-]
-Decimal = Annotated[
-    str | None,
-    typer.Option(
-        metavar="[.|,]",
-        help="The decimal separator of a text file; by default it is decided from the first lines.",
-    ),
-]
 Force = Annotated[
     bool, typer.Option("--force", help="Replace existing output files, whatever they contain.")
 ]
-
-
-def reading_options(
-    header: bool | None,
-    columns: Sequence[str] | None,
-    decimal: str | None,
-    targets: Sequence[str] | None = None,
-) -> ReadOptions:
-    """Return the values of --header, --columns, --decimal and --target as `ReadOptions`.
-
-    Each text in `columns` has names or 0-based indices separated by commas. A name that contains a
-    comma must be written between double quotes, as in CSV.
-    """
-    names = [name.strip() for row in csv.reader(columns or ()) for name in row]
-    return ReadOptions(header, tuple(filter(None, names)), decimal, tuple(targets or ()))
-
-
-def read_noted(file: Path, options: ReadOptions) -> Table:
-    """Return the table in a file; print whether it has a header and which columns are left out."""
-    table = read_table(file, options)
-    if table.reading:
-        note(table.reading)
-    return table
 
 
 def check_page(page: Path, inputs: Iterable[Path], force: bool, *, kind: str = "report") -> None:

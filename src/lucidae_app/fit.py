@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 import numpy as np
 import typer
+from sklearn.pipeline import Pipeline, make_pipeline
 
 from lucidae import (
     DropoutAutoencoder,
@@ -23,7 +24,7 @@ from lucidae.counting import CRITERIA
 from lucidae.data import ReadInterrupted, in_memory
 from lucidae.data.files import FILES, blocks_of_file, read_table
 from lucidae.data.kinds import named_rows
-from lucidae.data.tables import ReadOptions, Table, some
+from lucidae.data.tables import some
 from lucidae.models import Source, save_from
 from lucidae_app.console import (
     note,
@@ -34,17 +35,24 @@ from lucidae_app.console import (
     spinner,
 )
 from lucidae_app.files import (
-    Columns,
-    Decimal,
     Force,
-    Header,
     Sheet,
     StreamedSheet,
     check_results,
-    read_noted,
-    reading_options,
     sheet_path,
     write_sheet,
+)
+from lucidae_app.preparation import (
+    Columns,
+    Decimal,
+    Header,
+    Keep,
+    Missing,
+    MissingCells,
+    Preparation,
+    Prepared,
+    Standardize,
+    preparation,
 )
 from lucidae_app.streams import (
     Scheduler,
@@ -167,15 +175,25 @@ def linear(
     out: Out = "",
     header: Header = None,
     columns: Columns = None,
+    keep: Keep = None,
     decimal: Decimal = None,
+    missing_values: MissingCells = None,
+    missing: Missing = "error",
+    standardize: Standardize = False,
     force: Force = False,
     scheduler: Scheduler = None,
 ) -> None:
     """Compute ordered principal components; save the model and the codes."""
     model = LinearAutoencoder(
-        components_of(components), method=method, solver=solver, whiten=whiten, random_state=seed
+        components_of(components),
+        method=method,
+        solver=solver,
+        whiten=whiten,
+        handle_missing="em" if missing == "em" else "error",
+        random_state=seed,
     )
-    job = Job(file, "linear", out, force, reading_options(header, columns, decimal))
+    chosen = preparation(header, columns, decimal, missing_values, keep, missing, standardize)
+    job = Job(file, "linear", out, force, chosen)
     with cluster(scheduler):
         complete(model, job, job.read(scheduler))
 
@@ -205,7 +223,11 @@ def dropout(
     out: Out = "",
     header: Header = None,
     columns: Columns = None,
+    keep: Keep = None,
     decimal: Decimal = None,
+    missing_values: MissingCells = None,
+    missing: Missing = "error",
+    standardize: Standardize = False,
     force: Force = False,
     scheduler: Scheduler = None,
 ) -> None:
@@ -213,16 +235,18 @@ def dropout(
 
     With --target it is a regression on the targets, otherwise an autoencoder.
     """
-    options = reading_options(header, columns, decimal, target)
-    job = Job(file, "dropout", out, force, options)
+    chosen = preparation(
+        header, columns, decimal, missing_values, keep, missing, standardize, target
+    )
+    job = Job(file, "dropout", out, force, chosen)
     kind: Any = DropoutRegressor if target else DropoutAutoencoder
     probability = dropout_of(rate or "0.5", bool(target))
     model = kind(components, dropout=probability, solver=solver, random_state=seed)
     rows_needed = isinstance(probability, str) or solver == "sgd"
     with cluster(scheduler):
-        table = job.read(scheduler, rows_needed=rows_needed)
-        complete(model, job, table)
-    if hint := rate_hint(rate, len(table.target_names), components):
+        prepared = job.read(scheduler, rows_needed=rows_needed)
+        complete(model, job, prepared)
+    if hint := rate_hint(rate, len(prepared.table.target_names), components):
         note(hint)
 
 
@@ -279,7 +303,11 @@ def sparse(
     out: Out = "",
     header: Header = None,
     columns: Columns = None,
+    keep: Keep = None,
     decimal: Decimal = None,
+    missing_values: MissingCells = None,
+    missing: Missing = "error",
+    standardize: Standardize = False,
     force: Force = False,
 ) -> None:
     """Select the columns that explain the target; save coefficients and predictions."""
@@ -293,8 +321,10 @@ def sparse(
         noise_variance=gamma, posterior=posterior, solver=solver, groups=groups,
         fit_intercept=not no_intercept,
     )  # fmt: skip
-    options = reading_options(header, columns, decimal, target)
-    job = Job(file, "sparse", out, force, options)
+    chosen = preparation(
+        header, columns, decimal, missing_values, keep, missing, standardize, target
+    )
+    job = Job(file, "sparse", out, force, chosen)
     complete(model, job, job.read_with_targets())
 
 
@@ -306,15 +336,16 @@ class Job:
     family: str  # ``"linear"``, ``"dropout"`` or ``"sparse"``
     out: str  # prefix of the output files, or a folder; empty for the default prefix
     force: bool  # whether results of a fit to another file may be replaced
-    options: ReadOptions  # header, columns, decimal separator and targets for reading the table
+    preparation: Preparation  # how the table is read and prepared
 
     @property
     def target_file(self) -> Path | None:
         """The file of the targets if ``--target`` names a file; None if it names columns."""
-        targets = self.options.targets
+        options = self.preparation.options
+        targets = options.targets
         if len(targets) != 1 or Path(targets[0]).suffix.lower() not in FILES:
             return None
-        plain = replace(self.options, columns=(), targets=())
+        plain = replace(options, columns=(), targets=())
         chosen = blocks_of_file(self.file, options=plain).chosen
         assert chosen is not None, "a file has columns"
         return None if targets[0] in chosen.names else Path(targets[0])
@@ -328,38 +359,32 @@ class Job:
         """Return the path, without its suffix, of the output table `what`, such as "codes"."""
         return Path(f"{prefix_of(self.out, f'{self.file.stem}-{self.family}')}-{what}")
 
-    def read(self, scheduler: str | None, *, rows_needed: bool = False) -> Table:
+    def read(self, scheduler: str | None, *, rows_needed: bool = False) -> Prepared:
         """Return the table with its targets; a large table is not loaded but read in blocks.
 
         If the fit needs all rows at once (`rows_needed`), the table is loaded whatever its size.
         """
-        if rows_needed and scheduler is not None:
+        chosen = self.preparation
+        if scheduler is not None and (rows_needed or chosen.needs_rows):
             raise ValueError(
-                f"--scheduler {scheduler} was given, but cross-validation (such as --dropout cv) "
-                "and the solver sgd need all rows in memory: leave out --scheduler, or use neither."
+                f"--scheduler {scheduler} was given, but cross-validation (such as --dropout cv), "
+                "the solver sgd, --missing and --standardize need all rows in memory: leave out "
+                "--scheduler, or use none of them."
             )
-        table = None
-        if not rows_needed:
-            table = streamed_table(self.file, scheduler, self.options, self.target_file)
-        if table is None:
-            return self.read_with_targets()
-        if table.reading:
-            note(table.reading)
-        return table
+        if not rows_needed and not chosen.needs_rows:
+            table = streamed_table(self.file, scheduler, chosen, self.target_file)
+            if table is not None:
+                return Prepared(table, chosen)
+        return self.read_with_targets()
 
-    def read_with_targets(self) -> Table:
+    def read_with_targets(self) -> Prepared:
         """Return the table with its targets, which are some of its columns or in a second file."""
-        second = self.target_file
+        second, chosen = self.target_file, self.preparation
         if second is None:
-            return read_noted(self.file, self.options)
-        table = read_noted(self.file, replace(self.options, targets=()))
-        responses = read_table(second, replace(self.options, columns=(), targets=()), target=True)
-        if len(responses.values) != len(table.values):
-            raise ValueError(
-                f"{responses.name!r} has {len(responses.values)} rows, but {table.name!r} has "
-                f"{len(table.values)}; give one row of targets for each row of {table.name!r}."
-            )
-        return replace(table, target=responses.values, target_names=responses.columns)
+            return chosen.read(self.file)
+        plain = replace(chosen.options, columns=(), targets=())
+        responses = read_table(second, plain, target=True, missing=True)
+        return chosen.with_options(targets=()).read(self.file, responses)
 
     def check_outputs(self, sheets: Sequence[str]) -> None:
         """Raise an error if an output file exists that must not be replaced."""
@@ -369,32 +394,36 @@ class Job:
         check_results(self.model_path, others, self.file, inputs, self.force)
 
 
-def complete(model: Any, job: Job, table: Table) -> None:
+def complete(model: Any, job: Job, prepared: Prepared) -> None:
     """Fit the model, print its certificate, and save the model and its output tables.
 
-    If an output file exists that must not be replaced, an error is raised before the fit.
+    If an output file exists that must not be replaced, an error is raised before the fit. With
+    ``--missing mean`` or ``--standardize`` the saved model is a pipeline.
     """
+    table = prepared.table
     job.check_outputs(("predictions", "coefficients") if table.target_names else ("codes",))
     y = table.target
     if isinstance(y, np.ndarray) and y.ndim == 2 and y.shape[1] == 1:
         y = y[:, 0]  # scikit-learn expects a vector for one target
     streamed = not isinstance(table.values, np.ndarray)
     rows = named_rows(table.values, table.columns if table.is_named else None)
+    whole = make_pipeline(*prepared.steps(model), model) if prepared.steps(model) else model
     verbose = model.verbose
     if streamed:
         model.set_params(verbose="auto")  # its progress bar replaces the spinner
     title = f"Fitting {type(model).__name__} to {table.name}"
     with nullcontext() if streamed else spinner(title), printed_warnings():
-        _fit_table(model, rows, y)
+        _fit_table(whole, rows, y)
         # The certificate of a streamed fit is that of its moment: the file is not read again.
-        certificate = certify(model) if streamed else certify(model, rows, y)
-        sheets = sheets_of(model, rows, table)
+        given = rows if whole is model else whole[:-1].transform(rows)
+        certificate = certify(model) if streamed else certify(model, given, y)
+        sheets = sheets_of(whole, rows, prepared)
     model.set_params(verbose=verbose)
     print_certificate(certificate)
     if isinstance(model, SparseVAE):
         chosen = [table.columns[index] for index in model.support_]
         print_line(f"Significant columns: {some(chosen) or 'none'}")
-    save_from(model, job.model_path, Source.of(job.file))
+    save_from(whole, job.model_path, Source.of(job.file))
     print_written(job.model_path)
     for what, sheet in sheets.items():
         with printed_warnings():
@@ -423,28 +452,31 @@ def prefix_of(out: str, name: str) -> Path:
     return Path(out) / name if is_folder else Path(out)
 
 
-def sheets_of(model: Any, rows: Any, table: Table) -> dict[str, Sheet | StreamedSheet]:
+def sheets_of(whole: Any, rows: Any, prepared: Prepared) -> dict[str, Sheet | StreamedSheet]:
     """Return the output tables by name, computed by a fitted model from the `rows` of a table.
 
     They are "codes" if the table has no target, otherwise "predictions" and "coefficients". Codes
-    and predictions of a table that is read in blocks are computed when they are written.
+    and predictions of a table that is read in blocks are computed when they are written; those of
+    rows that were left out are missing.
     """
+    table = prepared.table
+    model = whole[-1] if isinstance(whole, Pipeline) else whole
+
+    def of_rows(method: Any, columns: tuple[str, ...]) -> Sheet | StreamedSheet:
+        if in_memory(rows):
+            found = np.asarray(method(rows)).reshape(-1, len(columns))
+            return Sheet(prepared.spread(found), columns)
+        return StreamedSheet(results_of(method, rows, len(columns)), columns, n_rows_of(rows))
+
     if not table.target_names:
         names = tuple(map(str, model.get_feature_names_out()))
-        return {"codes": _rows_sheet(model.transform, rows, names)}
+        return {"codes": of_rows(whole.transform, names)}
     columns, values = table.target_names, np.atleast_2d(model.coef_).T
     if isinstance(model, SparseVAE):
         chosen = np.isin(np.arange(len(values)), model.support_)
         values = np.column_stack([chosen, model.relevance_, values])
         columns = ("in support", "relevance", *columns)
     return {
-        "predictions": _rows_sheet(model.predict, rows, table.target_names),
+        "predictions": of_rows(whole.predict, table.target_names),
         "coefficients": Sheet(values, columns, table.columns, "feature"),
     }
-
-
-def _rows_sheet(method: Any, rows: Any, columns: tuple[str, ...]) -> Sheet | StreamedSheet:
-    """Return a table with what a method, such as `predict`, returns for each of the `rows`."""
-    if in_memory(rows):
-        return Sheet(np.asarray(method(rows)).reshape(-1, len(columns)), columns)
-    return StreamedSheet(results_of(method, rows, len(columns)), columns, n_rows_of(rows))

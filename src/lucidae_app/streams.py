@@ -24,6 +24,7 @@ from lucidae.data.tables import ReadOptions, Table
 from lucidae.moments import SecondMoment
 from lucidae.validation import install_command
 from lucidae_app.console import note
+from lucidae_app.preparation import Preparation
 
 __all__ = [
     "Scheduler",
@@ -213,7 +214,7 @@ class SplitRows:
 
 
 def streamed_table(
-    file: Path, scheduler: str | None, options: ReadOptions, second: Path | None = None
+    file: Path, scheduler: str | None, chosen: Preparation, second: Path | None = None
 ) -> Table | None:
     """Return a table whose values are read in blocks, or by Dask if a scheduler is given.
 
@@ -231,8 +232,11 @@ def streamed_table(
     if not streams or not file.exists() or (scheduler is None and not is_large(file)):
         return None
     if second is not None:
-        return _with_second(_table(file, scheduler, replace(options, targets=())), second, options)
-    return _table(file, scheduler, options)
+        chosen = chosen.with_options(targets=())
+    table = _table(file, scheduler, chosen.without_identifiers(file))
+    if table.reading:
+        note(table.reading)
+    return table if second is None else _with_second(table, second, chosen.options)
 
 
 def _table(file: Path, scheduler: str | None, options: ReadOptions) -> Table:
@@ -305,15 +309,18 @@ class _Sample:
             self.rows, self.step = self.rows[::2], 2 * self.step
 
 
-def summarised_table(file: Path, options: ReadOptions) -> Table | None:
+def summarised_table(file: Path, chosen: Preparation) -> Table | None:
     """Return a large file as a table with the second moment of all rows and a sample of the rows.
 
     The file is read once.
     """
     if file.suffix.lower() not in STREAMED or not file.exists() or not is_large(file):
         return None
+    options = chosen.without_identifiers(file)
     data: Any = blocks_of_file(file, options=options)
     table = _table(file, None, options)
+    if table.reading:
+        note(table.reading)
     targets, features = data.chosen.targets, data.chosen.features
     sample = _Sample(max(2, SAMPLED_BYTES // (8 * data.n_features)))
 

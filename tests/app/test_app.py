@@ -186,8 +186,8 @@ def test_report_standardizes_columns_when_asked(run, tmp_path, short_page):
     np.save(tmp_path / "a.npy", np.random.default_rng(0).normal(size=(200, 3)) * [1e6, 1, 1])
     run("report", "a.npy", "--out", "raw.html")
     run("report", "a.npy", "--out", "even.html", "--standardize")
-    assert "units are arbitrary" in (tmp_path / "raw.html").read_text(encoding="utf-8")
-    assert "units are arbitrary" not in (tmp_path / "even.html").read_text(encoding="utf-8")
+    assert "scale the columns" in (tmp_path / "raw.html").read_text(encoding="utf-8")
+    assert "scale the columns" not in (tmp_path / "even.html").read_text(encoding="utf-8")
 
 
 def test_report_never_replaces_its_input_or_a_foreign_file(run, tmp_path, short_page):

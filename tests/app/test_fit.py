@@ -14,7 +14,7 @@ from extras import require
 
 require("typer")
 require("rich")
-require("pandas")
+pandas = require("pandas")
 from lucidae_app.files import Sheet, write_sheet
 
 COLUMNS = ("a", "b", "c", "d", "e", "f")
@@ -273,7 +273,7 @@ SENTENCES = {
     "linear X.npy --components 0": "an integer of at least 1, a share",
     "linear X.npy --components x": "an integer of at least 1, a share",
     "sparse X.npy --target y.npy --noise-variance x": "above 0, auto, learn, cv or cv_1se",
-    "linear X.npy --decimal x": "decimal='x' was given",
+    "linear X.npy --decimal x": "--decimal x was given, expected . or ,",
     "linear X.npy --columns 6": "no numeric column '6'",
     "dropout X.npy --components few": "--components",
     "linear X.npy --components 7": "6 features",
@@ -281,7 +281,10 @@ SENTENCES = {
     "linear X.npy --target y.npy": "--target",
     "linear none.npy": "There is no file",
     "linear words.csv": "no numeric column",
-    "linear holes.csv": "contains NaN in block 0, row 0, column 1, 'b'",
+    "linear holes.csv": "missing values in 1 of 2 rows, by column: b (1). Give --missing em",
+    "linear X.npy --missing some": "expected one of error, em, drop, mean",
+    "linear holes.csv --missing drop": "leaves fewer than two: give --missing em",
+    "linear X.npy --keep Z": "no numeric column 'Z'",
     "cubic X.npy": "cubic",
 }
 
@@ -474,3 +477,106 @@ def test_formulas_in_names_are_text_in_the_output(run, folder):
     assert run("fit", "dropout", "rows.csv", "--target", "u")[0] == 0
     cells = [row[0] for row in rows_of("rows-dropout-coefficients.csv")]
     assert cells == ["feature", "'=1+1", "'@b", "'+c", "'-d", "e", "-2", "v"]
+
+
+@pytest.fixture
+def messy(samples, folder):
+    """Write a table with identifiers, dates, text, a constant and gaps; return its numbers."""
+    rng = np.random.default_rng(1)
+    frame = pandas.DataFrame(samples[0], columns=list(COLUMNS))
+    frame["b"] = np.where(rng.random(40) < 0.2, np.nan, frame["b"])
+    frame["e"] = np.where(rng.random(40) < 0.1, np.nan, frame["e"])
+    columns = {
+        "nr": rng.permutation(40) + 501,
+        "user_id": rng.choice(10**9, 40, replace=False),
+        "inhabitants": rng.choice(10**6, 40, replace=False),
+        "day": pandas.date_range("2024-01-01", periods=40).strftime("%Y-%m-%d"),
+        "region": ["north", "south"] * 20,
+        "version": 3,
+    }
+    pandas.DataFrame({**columns, **frame}).to_csv("messy.csv", index=False)
+    return pandas.DataFrame({"inhabitants": columns["inhabitants"] * 1.0, "version": 3.0, **frame})
+
+
+def test_columns_that_only_number_the_rows_are_left_out_unless_kept(run, messy):
+    code, _, err = run("fit", "linear", "messy.csv", "--missing", "drop")
+    assert code == 0, err
+    for name in ("nr", "user_id"):
+        assert f"{name} (it only numbers the rows; --keep {name} uses it)" in err
+    assert "inhabitants (" not in err  # all different by chance, in so large a range
+    model = lucidae.load("messy-linear-model.npz")
+    assert model.feature_names_in_.tolist() == list(messy.columns)
+    code, _, err = run("fit", "linear", "messy.csv", "--missing", "drop", "--keep", "nr,user_id")
+    assert "only numbers" not in err
+    model = lucidae.load("messy-linear-model.npz")
+    assert {"nr", "user_id"} <= set(model.feature_names_in_)
+    run("fit", "linear", "messy.csv", "--columns", "nr,a")  # the user has named it
+    assert lucidae.load("messy-linear-model.npz").n_features_in_ == 2
+
+
+def test_the_error_for_missing_values_counts_them_and_names_the_option(run, messy):
+    code, out, err = run("fit", "linear", "messy.csv")
+    gaps = messy.isna()
+    assert (code, out) == (2, "")
+    assert f"missing values in {gaps.any(axis=1).sum()} of 40 rows" in err
+    assert f"by column: b ({gaps['b'].sum()}), e ({gaps['e'].sum()}). Give --missing em" in err
+
+
+def test_rows_with_missing_values_are_dropped_and_results_stay_in_line(run, messy):
+    _, _, err = run("fit", "linear", "messy.csv", "--missing", "drop", "--components", 2)
+    kept = messy.dropna()
+    assert f"{40 - len(kept)} of 40 rows with a missing value are left out" in err
+    expected = lucidae.LinearAutoencoder(2).fit(kept)
+    codes = pandas.read_csv("messy-linear-codes.csv", skip_blank_lines=False)
+    assert len(codes) == 40
+    assert codes.index[codes.notna().all(axis=1)].tolist() == kept.index.tolist()
+    np.testing.assert_allclose(codes.dropna(), expected.transform(kept), atol=1e-6)
+
+
+def test_what_was_done_to_the_table_is_part_of_the_saved_model(run, messy):
+    code, _, err = run(
+        "fit", "linear", "messy.csv", "--missing", "mean", "--standardize", "--components", 2
+    )
+    assert code == 0, err
+    assert "replaced by the mean of their column" in err
+    model = lucidae.load("messy-linear-model.npz")
+    filled = messy.fillna(messy.mean())
+    scaled = (filled - filled.mean()) / filled.std(ddof=0).replace(0, 1)
+    expected = lucidae.LinearAutoencoder(2).fit_transform(scaled)
+    np.testing.assert_allclose(model.transform(messy), expected, atol=1e-8)
+    codes = pandas.read_csv("messy-linear-codes.csv")
+    np.testing.assert_allclose(codes, expected, atol=1e-8)
+
+
+def test_observed_values_are_used_by_maximum_likelihood(run, messy):
+    code, out, err = run(
+        "fit", "linear", "messy.csv", "--missing", "em", "--standardize", "--components", 2
+    )
+    assert code == 0, err
+    assert "likelihood" in out
+    model = lucidae.load("messy-linear-model.npz")
+    assert np.isfinite(model.transform(messy)).all()
+    assert run("fit", "sparse", "messy.csv", "--target", "a", "--missing", "em")[0] == 2
+
+
+def test_rows_without_a_target_are_left_out(run, messy):
+    code, _, err = run("fit", "dropout", "messy.csv", "--target", "b", "--missing", "mean")
+    assert code == 0, err
+    missing = messy["b"].isna()
+    assert f"{missing.sum()} of 40 rows with a missing target are left out" in err
+    found = pandas.read_csv("messy-dropout-predictions.csv", skip_blank_lines=False)
+    assert found["b"].isna().tolist() == missing.tolist()
+
+
+def test_cells_that_mean_no_value_are_named_and_read_as_missing(run, samples):
+    cells = samples[0].round(3).astype(object)
+    cells[3, 1], cells[7, 1], cells[5, 2] = "n/k", "a, b", -999
+    pandas.DataFrame(cells, columns=list(COLUMNS)).to_csv("typo.csv", index=False)
+    code, _, err = run("fit", "linear", "typo.csv")
+    assert code == 2
+    assert "read them as missing by --missing-values 'n/k', 'a, b', or leave" in err
+    code, _, err = run(
+        "fit", "linear", "typo.csv", "--missing", "drop", "--missing-values", 'n/k,"a, b",-999'
+    )
+    assert code == 0, err
+    assert "3 of 40 rows" in err

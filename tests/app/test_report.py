@@ -1,9 +1,9 @@
 """The report: a self-contained page with escaped names and the data of every figure."""
 
 import csv
+import html
 import io
 import re
-import shlex
 from html.parser import HTMLParser
 from urllib.parse import unquote
 
@@ -17,12 +17,14 @@ require("jinja2")
 require("matplotlib")
 require("pandas")
 
-from lucidae.data.tables import Table
+from browser import dumped, results_in
+from lucidae.data.tables import ReadOptions, Table
 from lucidae.datasets import load_digits
 from lucidae.moments import SecondMoment
+from lucidae_app.preparation import Preparation, Prepared
 from lucidae_app.report import figures, style, write_report
 from lucidae_app.report.page import Clock, Plot
-from lucidae_app.report.sections import SECTIONS, commands_for, render
+from lucidae_app.report.sections import SECTIONS, render
 
 VOID = {"meta", "link", "br", "img", "hr", "path", "use", "image", "rect", "line"}
 
@@ -64,6 +66,11 @@ def random_table(**changes):
     return Table(**{"name": "noise.csv", "values": values, "columns": tuple("abcde")} | changes)
 
 
+def chapters(table, *names):
+    """Return a page with some chapters of the report."""
+    return render(table, [section for section in SECTIONS if section.name in names])
+
+
 @pytest.fixture(scope="module")
 def digits():
     bunch = load_digits()
@@ -96,7 +103,7 @@ def test_identifiers_are_unique_and_every_anchor_leads_somewhere(parsed):
     assert len(parsed.identifiers) == len(set(parsed.identifiers))
     anchors = {link[1:] for link in parsed.links if link.startswith("#")}
     assert anchors <= set(parsed.identifiers)
-    assert {section.name for section in SECTIONS} | {"timings"} <= anchors
+    assert {section.name for section in SECTIONS} - {"influence"} <= anchors
 
 
 def test_every_figure_has_its_numbers_beside_it(parsed):
@@ -120,10 +127,9 @@ def test_numbers_of_the_spectrum_are_those_of_the_data(digits, parsed):
 
 def test_same_data_give_the_same_figures():
     def svgs():
-        blocks = SECTIONS[0].build(random_table(), Clock())
-        return [block.svg for block in blocks if block.kind == "plot"]
+        return re.findall(r"<svg.*?</svg>", chapters(random_table(), "components"), re.DOTALL)
 
-    assert svgs() == svgs()
+    assert svgs() == svgs() != []
 
 
 def test_names_from_a_file_are_escaped_and_remarks_are_made():
@@ -137,7 +143,7 @@ def test_names_from_a_file_are_escaped_and_remarks_are_made():
     page = Page(text)
     assert "script" not in page.tags
     assert any(hostile in word for word in page.words)
-    for words in ("Columns left out: &lt;script", "One column is constant", "StandardScaler"):
+    for words in ("Columns left out: &lt;script", "in no component: constant", "--standardize"):
         assert words in text
 
 
@@ -145,8 +151,7 @@ def test_names_from_a_file_are_escaped_and_remarks_are_made():
 def test_page_is_written_for_any_shape(shape):
     values = np.random.default_rng(1).normal(size=shape)
     names = tuple(f"c{index}" for index in range(shape[1]))
-    sections = SECTIONS[:3]  # the next one uses generated data
-    assert "</html>" in render(random_table(values=values, columns=names), sections)
+    assert "</html>" in render(random_table(values=values, columns=names), SECTIONS)
 
 
 @pytest.mark.parametrize(
@@ -166,14 +171,63 @@ def test_data_without_a_report_are_refused_and_leave_the_old_page(tmp_path, valu
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_the_commands_at_the_end_name_the_file_of_the_report():
-    table = Table("my wines.csv", np.eye(2), ("ash", "colour hue"))
-    lines = commands_for(table).splitlines()
-    words = shlex.split(lines[1], comments=True)
-    assert words == ["lucidae", "report", "my wines.csv", "--target", "colour hue"]
-    assert "'my wines.csv'" in lines[0]
-    assert "--target ash " in commands_for(table.with_target(["ash"]))
-    assert "my-data.csv" in commands_for(Table("the digits", np.eye(2), ("a", "b")))
+def code_of(page):
+    return [html.unescape(text) for text in re.findall(r"<li>.*?<code>(.*?)</code>", page)]
+
+
+def test_the_page_begins_with_the_answer():
+    rng = np.random.default_rng(5)
+    factors = rng.normal(size=(300, 2)) @ np.array([[3.0, 3, 3, 0, 0, 0], [0, 0, 0, 2, 2, -2]])
+    names = ("ash", "hue", "alcohol", "mass", "size", "colour hue")
+    table = Table("my wines.csv", factors + 0.1 * rng.normal(size=(300, 6)), names)
+    page = chapters(table, "answer")
+    main = page.partition("<main>")[2].partition("</main>")[0]
+    words = [word.strip() for word in Page(main).words if word.strip()]
+    assert words[2].startswith("2 components of my wines.csv stand out of noise and explain 100% ")
+    rows = re.findall(r"<tr><td>(\d)</td><td>(\d+)%</td><td>(.*?)</td></tr>", page)
+    assert [row[0] for row in rows] == ["0", "1"]
+    for name, row in zip((*names[:3], *names[3:]), [rows[0]] * 3 + [rows[1]] * 3, strict=True):
+        assert re.search(rf"{name} [+−]0.[56]", row[2])
+    assert code_of(page) == [
+        "lucidae fit linear 'my wines.csv' --components 2",
+        "lucidae report 'my wines.csv' --target 'colour hue'",
+    ]
+    assert "Certificate of the components: all" in page
+    assert '<details class="card" open' not in page
+
+
+def test_noise_is_called_noise():
+    values = np.random.default_rng(0).normal(size=(400, 6))
+    page = chapters(random_table(values=values, columns=tuple("abcdef")), "answer")
+    assert "No component of noise.csv stands out of noise." in page
+
+
+def test_commands_repeat_the_options_of_the_report():
+    options = ReadOptions(columns=("a", "b,c"), decimal=",", missing_values=("n/k", "-9"))
+    chosen = Preparation(options, ("id 1",), "drop", standardize=True)
+    command = code_of(chapters(Prepared(random_table(), chosen), "answer"))[0]
+    assert command.partition(" --components ")[2].partition(" ")[2] == (
+        """--columns 'a,"b,c"' --keep 'id 1' --decimal , --missing-values n/k,-9 --missing drop """
+        "--standardize"
+    )
+
+
+def test_the_pages_have_at_most_four_screens(digits_page, tmp_path):
+    rng = np.random.default_rng(1)
+    values = rng.normal(size=(200, 25)) * 10.0 ** rng.integers(-3, 3, 25)
+    table = random_table(values=values, columns=tuple(f"a long name {i}" for i in range(25)))
+    parts = {"digits": digits_page, "table": render(table.with_target(["a long name 3"]), SECTIONS)}
+    frames = "".join(
+        f'<iframe id="{name}" style="width:1300px" srcdoc="{html.escape(page)}"></iframe>'
+        for name, page in parts.items()
+    )
+    script = """<pre id="results"></pre><script>onload = () => { document.getElementById("results")
+      .textContent = JSON.stringify([...document.querySelectorAll("iframe")].map(
+      frame => frame.contentDocument.documentElement.scrollHeight)); }</script>"""
+    path = tmp_path / "frames.html"
+    path.write_text(f"<!DOCTYPE html><meta charset='utf-8'>{frames}{script}", encoding="utf-8")
+    heights = results_in(dumped(path, tmp_path / "profile"))
+    assert all(500 < height <= 4 * 900 for height in heights), heights
 
 
 def test_target_is_explained_by_the_columns_that_made_it():
@@ -182,7 +236,7 @@ def test_target_is_explained_by_the_columns_that_made_it():
     target = values[:, [1, 4]] @ [[2.0], [-3.0]] + 0.1 * rng.normal(size=(80, 1))
     names = tuple(f"input {index}" for index in range(6))
     table = random_table(values=np.column_stack([values, target]), columns=(*names, "answer"))
-    text = render(table.with_target(["answer"]), SECTIONS[3:4])
+    text = chapters(table.with_target(["answer"]), "sparsity")
     assert "pass a test of significance: input 1, input 4." in text
     assert "generated data" not in text
 
@@ -209,8 +263,7 @@ def test_drawing_leaves_the_users_style_alone():
 
 
 def test_svg_carries_no_colour_of_its_own_and_a_name():
-    lines = {"one": (np.arange(3), np.ones(3)), "two": (np.arange(3), np.arange(3) + 1.0)}
-    figure = figures.curves(lines, xlabel="x", ylabel="y", logarithmic=False)
+    figure = figures.dropout(np.arange(3.0), 0.5, np.arange(3.0), np.arange(3))
     svg = style.to_svg(figure, "lines", 'a "quoted" <name>')
     assert 'aria-label="a &quot;quoted&quot; &lt;name>"' in svg
     assert "var(--blue)" in svg
@@ -253,18 +306,9 @@ def test_formulas_in_names_are_text_in_downloads():
 
 
 def test_indices_start_at_zero_everywhere(parsed):
-    numbered = "components:component spectrum:component alignment:latent sample:row"
-    for entry in f"{numbered} hidden-units:unit shrinkage:direction".split():
+    for entry in ["components:component", "spectrum:component", "alignment:latent"]:
         file, _, column = entry.partition(":")
         assert rows_of(parsed, f"{file}.csv")[0][column] == "0", file
-
-
-def test_a_hidden_curve_is_named():
-    epochs = np.arange(1.0, 50)
-    fast, slow = np.exp(-epochs), np.exp(-epochs / 3)
-    lines = {"a": (epochs, slow), "b": (epochs[:40], fast[:40]), "c": (epochs, fast * 1.001)}
-    assert figures.hidden_curves(lines) == [("b", "c")]
-    assert figures.hidden_curves({"a": (epochs, slow), "b": (epochs, fast)}) == []
 
 
 def test_wide_parts_scroll_with_a_cue(digits_page):

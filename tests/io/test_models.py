@@ -14,6 +14,7 @@ import scipy.sparse
 from sklearn.compose import ColumnTransformer
 from sklearn.decomposition import PCA
 from sklearn.ensemble import GradientBoostingRegressor, RandomForestRegressor
+from sklearn.impute import SimpleImputer
 from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.model_selection import GridSearchCV, KFold
 from sklearn.multioutput import MultiOutputRegressor
@@ -526,7 +527,7 @@ def columns():
 
 
 SCIKIT = {
-    "pipeline": lambda: make_pipeline(StandardScaler(), LinearAutoencoder(2)),
+    "pipeline": lambda: make_pipeline(SimpleImputer(), StandardScaler(), LinearAutoencoder(2)),
     "within": lambda: make_pipeline(StandardScaler(), LinearAutoencoder(2), Ridge()),
     "nested": lambda: make_pipeline(PCA(5), make_pipeline(LinearAutoencoder(3), SparseVAE())),
     "union": lambda: make_pipeline(

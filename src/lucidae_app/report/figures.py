@@ -20,7 +20,7 @@ DIVERGING = "RdBu_r"
 def spectrum(variances: Series, shares: Series, chosen: int) -> Figure:
     """Draw the variance of each component, and the share that the first k explain, for all k."""
     with drawing():
-        figure, (left, right) = new_figure(1, 2, figsize=(8.2, 3.1))
+        figure, (left, right) = new_figure(1, 2, figsize=(8.2, 2.7))
         order = np.arange(len(variances))
         left.semilogy(order, variances, marker="o", color=LIGHT["blue"])
         left.set(title="Variance of each component", xlabel="component", ylabel="variance")
@@ -135,43 +135,6 @@ def loadings(components: Series, columns: Sequence[str]) -> Figure:
         return figure
 
 
-def curves(
-    series: Mapping[str, tuple[Series, Series]], *, xlabel: str, ylabel: str, logarithmic: bool
-) -> Figure:
-    """Draw named curves, each a pair (abscissas, ordinates), with a legend."""
-    with drawing():
-        figure, axes = new_figure(figsize=(8.2, 3.2))
-        for name, (abscissa, ordinate) in series.items():
-            axes.plot(abscissa, ordinate, label=name)
-        axes.set(xlabel=xlabel, ylabel=ylabel)
-        if logarithmic:
-            axes.set(xscale="symlog", yscale="log")
-        axes.legend()
-        return figure
-
-
-def hidden_curves(series: Mapping[str, tuple[Series, Series]]) -> list[tuple[str, str]]:
-    """Return pairs of curves, by name, of which the second hides the first in a plot.
-
-    Curves are drawn by `curves` in the order of `series`. A curve is hidden if a later curve is so
-    close to nine tenths of its points that the distance is less than a hundredth of the height of
-    the figure, on a logarithmic axis.
-    """
-    heights = {name: np.log10(np.maximum(y, 1e-300)) for name, (_, y) in series.items()}
-    every = np.concatenate([*heights.values(), [0.0]])
-    width = 0.01 * float(np.ptp(every)) or 1.0
-    names, found = list(series), []
-    for index, name in enumerate(names):
-        for later in names[index + 1 :]:
-            inside = series[name][0] <= series[later][0][-1]
-            passed = np.interp(series[name][0], series[later][0], heights[later])
-            covered = inside & (abs(passed - heights[name]) < width)
-            if np.mean(covered) > 0.9:
-                found.append((name, later))
-                break
-    return found
-
-
 def matrices(panels: Mapping[str, Series], *, xlabel: str, ylabel: str) -> Figure:
     """Draw named matrices of values in [0, 1] side by side with one common colour scale."""
     with drawing():
@@ -187,28 +150,20 @@ def matrices(panels: Mapping[str, Series], *, xlabel: str, ylabel: str) -> Figur
         return figure
 
 
-def panels(lines: Mapping[str, tuple[Series, Series]], *, xlabel: str) -> Figure:
-    """Draw each named curve, a pair (abscissas, ordinates), in a panel of its own."""
+def dropout(values: Series, threshold: float, rates: Series, ranks: Series) -> Figure:
+    """Draw singular values with the threshold of dropout, and the rank for every dropout rate."""
     with drawing():
-        figure, grid = new_figure(1, len(lines), figsize=(8.2, 2.9), squeeze=False)
-        for axes, (title, (abscissa, ordinate)) in zip(grid[0], lines.items(), strict=True):
-            axes.plot(abscissa, ordinate, color=LIGHT["blue"])
-            axes.set(title=title, xlabel=xlabel)
-            axes.set_ylim(bottom=0)
-        return figure
-
-
-def shrinkage(values: Series, threshold: float) -> Figure:
-    """Draw singular values as bars, and the threshold that dropout subtracts from each of them."""
-    with drawing():
-        figure, axes = new_figure(figsize=(8.2, 2.9))
-        axes.bar(np.arange(len(values)), values, color=LIGHT["blue"], width=0.7)
-        axes.axhspan(0, threshold, color=LIGHT["grid"], alpha=0.8)
-        axes.axhline(threshold, color=LIGHT["orange"], linestyle="--", label="threshold")
-        axes.set(xlabel="direction", ylabel="singular value")
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        axes.grid(visible=False)
-        axes.legend()
+        figure, (left, right) = new_figure(1, 2, figsize=(8.2, 2.7))
+        left.bar(np.arange(len(values)), values, color=LIGHT["blue"], width=0.7)
+        left.axhspan(0, threshold, color=LIGHT["grid"], alpha=0.8)
+        left.axhline(threshold, color=LIGHT["orange"], linestyle="--", label="threshold")
+        left.set(title="Singular values", xlabel="direction")
+        left.legend()
+        right.plot(rates, ranks, color=LIGHT["blue"])
+        right.set(title="Rank of the optimal network", xlabel="dropout rate")
+        right.set_ylim(bottom=0)
+        left.xaxis.set_major_locator(MaxNLocator(integer=True))
+        right.yaxis.set_major_locator(MaxNLocator(integer=True))
         return figure
 
 

@@ -97,6 +97,32 @@ class Grid:
 
 
 @dataclass(frozen=True, slots=True)
+class Answer:
+    """The most important sentence of the page, in large letters."""
+
+    kind: ClassVar[str] = "answer"
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """A list below a title; `items` are pairs of a text and a command, which may be empty."""
+
+    kind: ClassVar[str] = "steps"
+    title: str
+    items: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Folded:
+    """Parts that the reader sees after a click on the title."""
+
+    kind: ClassVar[str] = "folded"
+    title: str
+    blocks: tuple[Block, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Card:
     """A certificate, or another object with an HTML representation, below a label."""
 
@@ -104,11 +130,13 @@ class Card:
     label: str
     subject: Any
     unfolded: bool = True  # if False, the reader must click on the label to see it
+    legend: str = ""  # a sentence on how to read it
 
     @property
     def headline(self) -> str:
-        """First line of the text of the shown object, from its last colon on if it has one."""
-        return str(self.subject).partition("\n")[0].rpartition(": ")[2]
+        """First line of the text of the shown object, without its title."""
+        title = getattr(self.subject, "title", "")
+        return str(self.subject).partition("\n")[0].removeprefix(f"{title}: ")
 
     @property
     def html(self) -> str:

@@ -6,57 +6,143 @@ import os
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from shlex import quote
 from typing import Any
 
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
+from sklearn.impute import SimpleImputer
 
 from lucidae import DropoutAutoencoder, DropoutRegressor, LinearAutoencoder, SecondMoment, SparseVAE
 from lucidae.data.files import FILES
-from lucidae.data.tables import Matrix, Table, default_names, some
+from lucidae.data.tables import Matrix, ReadOptions, Table, default_names, some
 from lucidae.datasets import make_sparse_regression
 from lucidae.dropout import LinearProblem, regularization_path
+from lucidae_app.preparation import Preparation, Prepared
 from lucidae_app.report import figures
 from lucidae_app.report.page import (
     LABORATORY_NAME,
+    Answer,
     Block,
     Card,
     Chapter,
     Clock,
     Code,
     Download,
-    Facts,
+    Folded,
     Grid,
-    Note,
     Plot,
     Prose,
+    Steps,
     count,
     duration,
     fill_page,
     laboratory_page,
     write_page,
 )
+from lucidae_app.streams import standardized
 
 Progress = Callable[[str, int, int], None]
 """Function that is called before each section with its title, its number and that of all."""
 
-LEAD = (
-    "Autoencoders whose optimum is known: the optimal representation of these data, the distance "
-    "of trained models to it, and the theorems that apply."
-)
 LARGEST_WIDTH = 4000  # columns that the report accepts; the spectrum of more would take minutes
 WIDEST_TRAINING = 1500  # columns for which models are trained; for more it would take too long
-EXPLAINED = 0.9  # share of the variance that the components explain together
 UNEVEN = 100.0  # ratio of standard deviations above which the report advises to standardise
-SAMPLE = 20  # rows that are drawn as images
+NAMED = 4  # components that are described in words, and columns in each description
+INFLUENTIAL = 5  # rows of high leverage that are listed
 DRAWN = 20  # components that are drawn
 TRAINED = 10  # latents of the trained models
-EARLY = 30  # epochs of a training that is stopped too early, as an example
 HIDDEN_UNITS, DROPOUT = 20, 0.5
 TOTAL = "the whole page, including figures"
+
+
+class Study:
+    """What all sections use: the data, and their optimal linear autoencoder."""
+
+    def __init__(self, prepared: Prepared, clock: Clock) -> None:
+        self.prepared, self.clock = prepared, clock
+        table, chosen = prepared.table, prepared.preparation
+        if len(table.columns) > LARGEST_WIDTH:
+            raise ValueError(
+                f"{table.name!r} has {len(table.columns):,} columns; the report accepts up to "
+                f"{LARGEST_WIDTH:,}. Choose some with --columns, or use lucidae fit linear."
+            )
+        if chosen.missing == "mean":
+            table = replace(table, values=SimpleImputer().fit_transform(table.values))
+        if chosen.standardize:
+            table = standardized(table)
+        spread = np.nanstd(table.values, axis=0) if table.moment is None else _deviations(table)
+        if not np.any(spread > 0):
+            raise ValueError(
+                f"All rows of {table.name!r} are equal; the report needs data that vary."
+            )
+        self.spread = spread
+        with clock("linear: exact fit"):
+            self.exact = fitted(table)
+        if np.isnan(table.values).any():  # the other sections need complete rows
+            filled = self.exact.inverse_transform(self.exact.transform(table.values))
+            table = replace(table, values=np.where(np.isnan(table.values), filled, table.values))
+        self.table = table
+
+    @property
+    def n_components(self) -> int:
+        """Number of components that stand out of noise."""
+        return int(self.exact.component_count_.n_components)
+
+    @property
+    def explained(self) -> float:
+        """Share of the variance that the components explain."""
+        return float(np.sum(self.exact.explained_variance_ratio_))
+
+    @property
+    def is_file(self) -> bool:
+        """Whether the table was read from a file."""
+        return Path(self.table.name).suffix.lower() in FILES
+
+    @cached_property
+    def moment(self) -> SecondMoment:
+        """Second moment of all rows."""
+        with self.clock("covariance of the columns"):
+            return (
+                SecondMoment.of(self.table.values)
+                if self.table.moment is None
+                else self.table.moment
+            )
+
+    @cached_property
+    def influential(self) -> dict[int, float]:
+        """Rows that the claim `leverage` of the certificate names, and their largest shares."""
+        model = self.exact
+        if np.isnan(self.prepared.table.values).any():  # of rows with gaps nothing is claimed
+            model = LinearAutoencoder(model.n_components_).fit(self.table.values)
+        evidence = model.certificate_.evidence
+        rows, shares = evidence.get("leverage_rows", ()), evidence.get("leverage_shares", ())
+        return dict(zip(map(int, rows), map(float, shares), strict=True))
+
+    def command(self, words: str) -> str:
+        """Return a command line for the file, with the options of this report."""
+        file = quote(self.table.name) if self.is_file else "my-data.csv"
+        verb, _, options = words.partition(" FILE")
+        return f"lucidae {verb} {file}{options}{self.prepared.preparation.arguments}"
+
+
+def fitted(table: Table) -> Any:
+    """Return the exact linear autoencoder with as many components as stand out of noise."""
+    gaps = table.moment is None and bool(np.isnan(table.values).any())
+    model = LinearAutoencoder("hard_threshold", handle_missing="em" if gaps else "error")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # the page says that no component stands out
+        if table.moment is None:
+            return model.fit(table.values)
+        return model.fit_batches(None, start=table.moment)
+
+
+def _deviations(table: Table) -> Matrix:
+    """Return the standard deviations of the columns of a table with a second moment."""
+    return np.sqrt(np.diag(table.moment.covariance))
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,17 +151,17 @@ class Section:
 
     name: str
     title: str
-    build: Callable[[Table, Clock], Sequence[Block]]
+    build: Callable[[Study], Sequence[Block]]  # an empty sequence if the section does not apply
 
 
 def write_report(
-    table: Table, path: str | os.PathLike[str], *, progress: Progress | None = None
+    data: Table | Prepared, path: str | os.PathLike[str], *, progress: Progress | None = None
 ) -> Path:
-    """Write the report on `table` to `path`, completely or not at all.
+    """Write the report on `data` to `path`, completely or not at all.
 
     Parameters
     ----------
-    table : Table
+    data : Table or Prepared
         The data, with names of columns and, optionally, targets.
     path : path-like
         Path of the page; an existing file is replaced.
@@ -87,33 +173,27 @@ def write_report(
     Path
         The path of the page.
     """
-    return write_page(path, render(table, SECTIONS, progress=progress))
+    return write_page(path, render(data, SECTIONS, progress=progress))
 
 
-def render(table: Table, sections: Sequence[Section], *, progress: Progress | None = None) -> str:
-    """Return the report on `table` as the text of an HTML page."""
+def render(
+    data: Table | Prepared, sections: Sequence[Section], *, progress: Progress | None = None
+) -> str:
+    """Return the report on `data` as the text of an HTML page."""
+    prepared = data if isinstance(data, Prepared) else Prepared(data, Preparation(ReadOptions()))
     clock, chapters = Clock(), []
     with clock(TOTAL):
+        study = Study(prepared, clock)
         for number, section in enumerate(sections):
             if progress is not None:
                 progress(section.title, number, len(sections))
-            chapters.append(Chapter(section.name, section.title, section.build(table, clock)))
+            blocks = section.build(study)
+            if blocks:
+                chapters.append(Chapter(section.name, section.title, blocks))
     rows = tuple((task, duration(seconds)) for task, seconds in clock.seconds.items())
-    text = "Wall-clock time of each task of this report. The first includes loading the libraries."
-    chapters.insert(-1, Chapter("timings", "Timings", [Prose(text), Grid(("task", "time"), rows)]))
-    return fill_page(f"A report on {table.name}", LEAD, chapters, clock.seconds[TOTAL])
-
-
-def moment_of(table: Table) -> SecondMoment:
-    """Return the second moment of all rows of a table."""
-    return SecondMoment.of(table.values) if table.moment is None else table.moment
-
-
-def fitted(model: Any, table: Table) -> Any:
-    """Return `model` fitted to all rows of a table; for a large file, to their second moment."""
-    if table.moment is None:
-        return model.fit(table.values)
-    return model.fit_batches(None, start=table.moment)
+    times = Folded("Wall-clock times", (Grid(("task", "time"), rows),))
+    chapters[-1] = replace(chapters[-1], blocks=[*chapters[-1].blocks, times])
+    return fill_page(f"A report on {study.table.name}", "", chapters, clock.seconds[TOTAL])
 
 
 def by_column(table: Table, rows: Matrix) -> dict[str, Matrix]:
@@ -129,132 +209,127 @@ def without_convergence_warnings() -> Iterator[None]:
         yield
 
 
-# --- the data ---------------------------------------------------------------------------------
+def certificate_card(label: str, model: Any, legend: str = "") -> Card:
+    """Return the certificate of a fit, folded."""
+    return Card(label, model.certificate_, unfolded=False, legend=legend)
 
 
-def data_section(table: Table, clock: Clock) -> list[Block]:
-    """Return sizes, remarks, sample images and the spectrum of the covariance."""
-    if len(table.columns) > LARGEST_WIDTH:
-        raise ValueError(
-            f"{table.name!r} has {len(table.columns):,} columns; the report accepts up to "
-            f"{LARGEST_WIDTH:,}. Select columns, or use lucidae.LinearAutoencoder in Python."
-        )
-    with clock("covariance of the columns"):
-        moment = moment_of(table)
-    with clock("its spectrum"):
-        variances, _ = moment.spectrum()
-    shares = variances / max(moment.trace, np.finfo(float).tiny)
-    rank = int(np.sum(variances > variances[0] * np.finfo(float).eps * len(variances)))
-    if rank == 0:
-        raise ValueError(f"All rows of {table.name!r} are equal; the report needs data that vary.")
-    chosen = min(int(np.searchsorted(np.cumsum(shares), EXPLAINED)) + 1, rank)
-    blocks: list[Block] = [
-        Facts(
-            (
-                (f"{table.n_rows:,}", "rows"),
-                (f"{moment.n_features:,}", "columns"),
-                (f"{rank:,}", "numerical rank"),
-                (f"{chosen:,}", f"components for {EXPLAINED:.0%} of the variance"),
-            )
-        ),
-        *_remarks(table, moment),
-    ]
-    if table.image_shape is not None:
-        blocks.append(_sample(table, table.image_shape))
-    blocks.append(_spectrum(variances[:rank], shares[:rank], chosen))
-    return blocks
-
-
-def _remarks(table: Table, moment: SecondMoment) -> list[Block]:
-    """Return paragraphs on the header, and on columns left out, constant or of different scale."""
-    remarks: list[Block] = []
-    if table.header:
-        remarks.append(Prose(f"How the file was read: {table.header}."))
-    if table.left_out:
-        names = some([f"{name} ({why})" for name, why in table.left_out.items()], 8)
-        remarks.append(Note(f"Columns left out: {names}."))
-    if table.moment is not None:
-        remarks.append(
-            Note(
-                f"The file was read once, in blocks. What is computed from the covariance of the "
-                f"columns uses all {table.n_rows:,} rows; what needs the rows themselves uses "
-                f"{len(table.values):,} of them, evenly spaced."
-            )
-        )
-    spread = np.sqrt(np.diag(moment.covariance))
-    constant = int(np.sum(spread == 0))
-    if constant:
-        subject = "One column is" if constant == 1 else f"{constant} columns are"
-        remarks.append(Prose(f"{subject} constant and cannot contribute to any component."))
-    varying = spread[spread > 0]
-    if table.image_shape is None and len(varying) and varying.max() > UNEVEN * varying.min():
-        remarks.append(
-            Note(
-                f"The standard deviations of the columns range from {varying.min():.3g} to "
-                f"{varying.max():.3g}, so that the largest columns dominate the components. If the "
-                "units are arbitrary, use --standardize, or a StandardScaler in a pipeline."
-            )
-        )
-    return remarks
-
-
-def _sample(table: Table, shape: tuple[int, int]) -> Plot:
-    """Return a plot of evenly spaced rows as images of the given height and width."""
-    rows = np.linspace(0, len(table.values) - 1, num=min(SAMPLE, len(table.values)), dtype=int)
-    figure = figures.image_grid(table.values[rows].reshape(-1, *shape))
-    caption = (
-        f"{len(rows)} evenly spaced rows of the data, as images of {shape[0]} × {shape[1]} pixels."
-    )
-    return Plot.of("sample", figure, caption, {"row": rows} | by_column(table, table.values[rows]))
-
-
-def _spectrum(variances: Matrix, shares: Matrix, chosen: int) -> Plot:
-    """Return a plot of the eigenvalues of the covariance, with `chosen` components marked."""
-    numbers = {
-        "component": range(len(variances)),
-        "variance": variances,
-        "share": shares,
-        "cumulative share": np.cumsum(shares),
-    }
-    caption = (
-        "Eigenvalues of the covariance matrix of the columns: the variances of the principal "
-        "components. They determine the minimum of the loss of a linear autoencoder and the speed "
-        "of its training. The dashed lines mark the "
-        f"{count(chosen, 'component')} that {'explains' if chosen == 1 else 'explain'} "
-        f"{EXPLAINED:.0%} of the variance. Components are numbered from 0, as in components_."
-    )
-    return Plot.of("spectrum", figures.spectrum(variances, shares, chosen), caption, numbers)
-
-
-# --- linear autoencoders ----------------------------------------------------------------------
+# --- the answer -------------------------------------------------------------------------------
 
 LEGEND = (
     "A certificate lists claims about a fit, each with the measured value and the theorem: ✓ the "
     "claim holds, ✗ it fails, ? it could not be decided, – it does not apply, or its value is "
     "only reported."
 )
-METHODS = {"Plain gradient descent": "plain", "Rotation-augmented gradients": "rag"}
 
 
-def linear_section(table: Table, clock: Clock) -> list[Block]:
-    """Return the exact fit, two trained models and certificates."""
-    with clock("linear: exact fit"):
-        exact = fitted(LinearAutoencoder(EXPLAINED, solver="exact"), table)
+def answer_section(study: Study) -> list[Block]:
+    """Return how many components there are, what they are, and what to do."""
+    table, exact, found = study.table, study.exact, study.n_components
+    share = f"{study.explained:.0%} of the variance"
+    if found:
+        text = f"{count(found, 'component').capitalize()} of {table.name} "
+        text += f"{'stands' if found == 1 else 'stand'} out of noise and "
+        text += f"{'explains' if found == 1 else 'explain'} {share}."
+    else:
+        text = f"No component of {table.name} stands out of noise. The first explains {share}."
     blocks: list[Block] = [
+        Answer(text),
         Prose(
-            "The optimal linear autoencoder with k latent variables (latents) projects on the k "
-            f"leading principal components. To explain {EXPLAINED:.0%} of the variance it needs "
-            f"{count(exact.n_components_, 'component')}; the exact solver computes them from the "
-            "covariance matrix of the columns."
+            f"{table.n_rows:,} rows, {len(table.columns):,} columns; the number of components is "
+            "that of the optimal hard threshold (Gavish & Donoho 2014)."
         ),
-        _components(table, exact),
     ]
-    if table.image_shape is not None:
-        blocks.append(_reconstructions(table, table.image_shape, exact, clock))
-    blocks += [Prose(LEGEND), Card("The exact fit", exact.certificate_)]
-    if len(table.columns) <= WIDEST_TRAINING:
-        blocks += _training(table, exact, clock)
+    if table.image_shape is None:
+        blocks.append(_described(table, exact))
+    blocks.append(Steps("What to know and do", tuple(_advice(study))))
+    blocks.append(certificate_card("Certificate of the components", exact, legend=LEGEND))
     return blocks
+
+
+def _described(table: Table, exact: Any) -> Grid:
+    """Return a table of the first components and the columns with their largest loadings."""
+    rows = []
+    for at, (axis, share) in enumerate(
+        zip(exact.components_[:NAMED], exact.explained_variance_ratio_, strict=False)
+    ):
+        largest = np.argsort(-np.abs(axis), kind="stable")[:NAMED]
+        words = [
+            f"{figures.shortened(table.columns[i])} {axis[i]:+.2f}" for i in largest if axis[i]
+        ]
+        rows.append((str(at), f"{share:.0%}", ", ".join(words).replace("-", "−")))
+    return Grid(("component", "variance", "largest loadings"), tuple(rows))
+
+
+def _advice(study: Study) -> list[tuple[str, str]]:
+    """Return what the reader should know or do, each with a command or an empty text."""
+    prepared, table, found = study.prepared, study.table, []
+    varying = study.spread[study.spread > 0]
+    if table.image_shape is None and varying.max() > UNEVEN * varying.min():
+        text = (
+            f"The standard deviations of the columns range from {varying.min():.3g} to "
+            f"{varying.max():.3g}, so that the largest columns dominate. If the units are "
+            "arbitrary, scale the columns:"
+        )
+        found.append((text, f"{study.command('report FILE')} --standardize"))
+    if rows := study.influential:
+        named = some([str(prepared.row_number(row)) for row in rows], INFLUENTIAL)
+        text = f"row {named}: it has" if len(rows) == 1 else f"rows {named}: each has"
+        found.append((f"Look at {text} a large share of a component (see below).", ""))
+    found += [(sentence, "") for sentence in prepared.notes]
+    if table.left_out:
+        names = some([f"{name} ({why})" for name, why in table.left_out.items()], 8)
+        found.append((f"Columns left out: {names}.", ""))
+    if table.moment is not None:
+        text = (
+            "The file was read once, in blocks. What needs the rows themselves uses "
+            f"{len(table.values):,} of {table.n_rows:,}, evenly spaced."
+        )
+        found.append((text, ""))
+    if constant := [table.columns[at] for at in np.flatnonzero(study.spread == 0)]:
+        found.append((f"Constant, hence in no component: {some(constant, 8)}.", ""))
+    command = study.command(f"fit linear FILE --components {max(study.n_components, 1)}")
+    found.append(("Save the components and the codes of all rows:", command))
+    if table.target is None:
+        column = quote(table.columns[-1]) if study.is_file else "price"
+        command = study.command(f"report FILE --target {column}")
+        found.append(("Find the columns that explain one of them:", command))
+    return found
+
+
+# --- the components ---------------------------------------------------------------------------
+
+
+def components_section(study: Study) -> list[Block]:
+    """Return figures of the spectrum and of the components, and the training behind a fold."""
+    table, exact = study.table, study.exact
+    blocks: list[Block] = [_spectrum(study), _components(table, exact)]
+    if table.image_shape is not None:
+        blocks.append(_reconstructions(table, table.image_shape, exact))
+    if len(table.columns) <= WIDEST_TRAINING:
+        blocks.append(_training(study))
+    return blocks
+
+
+def _spectrum(study: Study) -> Plot:
+    """Return a plot of the eigenvalues of the covariance, with the chosen number marked."""
+    variances, _ = study.moment.spectrum()
+    rank = int(np.sum(variances > variances[0] * np.finfo(float).eps * len(variances)))
+    shares = variances[:rank] / max(study.moment.trace, np.finfo(float).tiny)
+    numbers = {
+        "component": range(rank),
+        "variance": variances[:rank],
+        "share": shares,
+        "cumulative share": np.cumsum(shares),
+    }
+    chosen = study.exact.n_components_
+    caption = (
+        "Variances of the principal components, the eigenvalues of the covariance of the columns, "
+        f"numbered from 0 as in components_. The dashed lines mark the {count(chosen, 'component')}"
+        " of the answer."
+    )
+    drawn = figures.spectrum(variances[:rank], shares, chosen)
+    return Plot.of("spectrum", drawn, caption, numbers)
 
 
 def _components(table: Table, model: Any) -> Plot:
@@ -268,22 +343,21 @@ def _components(table: Table, model: Any) -> Plot:
         figure = figures.image_grid(drawn.reshape(-1, *table.image_shape), titles, signed=True)
     numbers = {"component": range(len(drawn)), "share of variance": shares}
     caption = (
-        f"The first {count(len(drawn), 'component')}, by decreasing variance and numbered from 0; "
-        "red is positive, white is zero, blue is negative."
+        f"The first {count(len(drawn), 'component')}, by decreasing variance; red is positive, "
+        "white is zero, blue is negative."
     )
     numbers |= by_column(table, drawn)
     return Plot.of("components", figure, caption, numbers, keeps_colours=True)
 
 
-def _reconstructions(table: Table, shape: tuple[int, int], exact: Any, clock: Clock) -> Plot:
+def _reconstructions(table: Table, shape: tuple[int, int], exact: Any) -> Plot:
     """Return a plot of a few rows and of their reconstructions from codes of increasing length."""
     rows = np.linspace(0, len(table.values) - 1, num=min(10, len(table.values)), dtype=int)
     originals = table.values[rows]
+    codes = (originals - exact.mean_) @ exact.components_.T
     drawn = {"original": originals}
-    for k in sorted({min(k, exact.n_components_) for k in (2, 5, 10, exact.n_components_)}):
-        with clock("linear: codes and reconstructions"):
-            model = fitted(LinearAutoencoder(k, solver="exact"), table)
-            drawn[f"k = {k}"] = model.inverse_transform(model.transform(originals))
+    for k in sorted({min(k, len(exact.components_)) for k in (5, len(exact.components_))}):
+        drawn[f"k = {k}"] = exact.mean_ + codes[:, :k] @ exact.components_[:k]
     images = {name: values.reshape(-1, *shape) for name, values in drawn.items()}
     numbers = {"row": np.tile(rows, len(drawn)), "version": np.repeat(list(drawn), len(rows))}
     numbers |= by_column(table, np.vstack(list(drawn.values())))
@@ -291,34 +365,32 @@ def _reconstructions(table: Table, shape: tuple[int, int], exact: Any, clock: Cl
     return Plot.of("reconstructions", figures.image_rows(images), caption, numbers)
 
 
-def _training(table: Table, exact: Any, clock: Clock) -> list[Block]:
-    """Return the parts on training by plain gradient descent and rotation-augmented gradients."""
-    k = min(TRAINED, exact.n_components_)
+METHODS = {"Plain gradient descent": "plain", "Rotation-augmented gradients": "rag"}
 
-    def trained(method: str, **settings: Any) -> Any:
-        model = LinearAutoencoder(k, method=method, solver="gradient", random_state=0, **settings)
-        with without_convergence_warnings():
-            return fitted(model, table)
 
+def _training(study: Study) -> Folded:
+    """Return the part on training by plain gradient descent and rotation-augmented gradients."""
+    k = min(TRAINED, study.exact.n_components_)
     models = {}
     for name, method in METHODS.items():
-        with clock(f"linear: {name}, {count(k, 'component')}"):
-            models[name] = trained(method)
-    return [
-        Prose(
-            "Different weights have the same minimal loss. Plain gradient descent converges to the "
-            "principal subspace with arbitrary axes; the rotation-augmented rule rotates them to "
-            "the principal components, in their order (Bao et al. 2020). The matrices compare the "
-            "trained latents with the components, and the certificates give the distances."
+        with (
+            study.clock(f"linear: {name}, {count(k, 'component')}"),
+            without_convergence_warnings(),
+        ):
+            model = LinearAutoencoder(k, method=method, solver="gradient", random_state=0)
+            models[name] = model.fit_batches(None, start=study.moment)
+    return Folded(
+        "Would training find these components?",
+        (
+            Prose(
+                "Plain gradient descent converges to the principal subspace with arbitrary axes; "
+                "the rotation-augmented rule rotates them to the principal components, in their "
+                "order (Bao et al. 2020)."
+            ),
+            _agreement(study.exact, models),
+            *(certificate_card(name, model) for name, model in models.items()),
         ),
-        _agreement(exact, models),
-        _histories(models),
-        *(Card(name, model.certificate_, unfolded=False) for name, model in models.items()),
-        Prose(
-            f"For comparison, the certificate of a training that was stopped after {EARLY} epochs:"
-        ),
-        Card("Stopped too early", trained("rag", max_iter=EARLY).certificate_),
-    ]
+    )
 
 
 def _agreement(exact: Any, models: dict[str, Any]) -> Plot:
@@ -339,143 +411,126 @@ def _agreement(exact: Any, models: dict[str, Any]) -> Plot:
     return Plot.of("alignment", figure, caption, numbers)
 
 
-def _histories(models: dict[str, Any]) -> Plot:
-    """Return a plot of each training's distance to a fixed point of its update, against epochs."""
-    histories = {name: model.history_ for name, model in models.items()}
-    lines = {name: (history.iterations, history["distance"]) for name, history in histories.items()}
-    numbers = {
-        "method": [name for name, history in histories.items() for _ in history.iterations],
-        "epoch": np.concatenate([epochs for epochs, _ in lines.values()]),
-        "distance": np.concatenate([distance for _, distance in lines.values()]),
-        "loss": np.concatenate([history["loss"] for history in histories.values()]),
-    }
-    figure = figures.curves(
-        lines, xlabel="epoch", ylabel="distance to a fixed point of the update", logarithmic=True
-    )
-    caption = (
-        "Training stops when the distance to a fixed point of the update rule is below the "
-        "tolerance. An epoch uses only the covariance matrix, so that its cost does not depend on "
-        "the number of rows."
-    ) + "".join(
-        f" The curve of {hidden} is hidden under that of {above}."
-        for hidden, above in figures.hidden_curves(lines)
-    )
-    return Plot.of("training", figure, caption, numbers)
+# --- rows of high leverage --------------------------------------------------------------------
+
+
+def influence_section(study: Study) -> list[Block]:
+    """Return the rows that the claim `leverage` names, and the result without them."""
+    rows, table = [*study.influential], study.table
+    if not rows or len(table.values) - len(rows) < 2:
+        return []
+    centre, scale = np.median(table.values, axis=0), np.where(study.spread > 0, study.spread, 1.0)
+    listed = []
+    for row in rows[:INFLUENTIAL]:
+        far = np.abs(table.values[row] - centre) / scale
+        columns = [table.columns[at] for at in np.argsort(-far, kind="stable")[:3]]
+        number = str(study.prepared.row_number(row))
+        share = f"{study.influential[row]:.0%}"
+        listed.append((number, share, ", ".join(map(figures.shortened, columns))))
+    left = np.delete(np.arange(len(table.values)), rows)
+    with study.clock("linear: exact fit without rows of high leverage"):
+        without = fitted(replace(table, values=table.values[left]))
+    compared = [
+        ("components", str(study.n_components), str(without.component_count_.n_components)),
+        ("variance explained", f"{study.explained:.0%}",
+         f"{float(np.sum(without.explained_variance_ratio_)):.0%}"),
+    ]  # fmt: skip
+    cosines = (study.exact.components_ @ without.components_.T) ** 2
+    for at in range(min(NAMED, *cosines.shape)):
+        other = int(np.argmax(cosines[:, at]))
+        same = f"component {other}" if cosines[other, at] > 0.5 else "none"
+        share = without.explained_variance_ratio_[at]
+        compared.append(
+            (f"component {at} without them", f"{same} (squared cosine {cosines[other, at]:.2f})",
+             f"{share:.0%}: {_described(table, without).rows[at][2]}")
+        )  # fmt: skip
+    return [
+        Prose(
+            f"{count(len(rows), 'row').capitalize()} of {len(table.values):,} "
+            f"{'has' if len(rows) == 1 else 'have'} far more than "
+            f"{'its' if len(rows) == 1 else 'their'} share of a component. If "
+            f"{'it is an error' if len(rows) == 1 else 'they are errors'}, the result is the "
+            "column on the right."
+        ),
+        Grid(("row (from 0)", "largest share", "columns farthest from the median"), tuple(listed)),
+        Grid(("", "with all rows", "without these rows"), tuple(compared)),
+    ]
 
 
 # --- dropout ----------------------------------------------------------------------------------
 
 
-def dropout_section(table: Table, clock: Clock) -> list[Block]:
+def dropout_section(study: Study) -> list[Block]:
     """Return the optimal network of dropout training at one dropout rate and at many rates."""
+    table, clock = study.table, study.clock
     width = min(HIDDEN_UNITS, len(table.columns))
+    model = DropoutAutoencoder(width, dropout=DROPOUT)
     with clock(f"dropout: exact autoencoder of width {width}"):
-        model = fitted(DropoutAutoencoder(width, dropout=DROPOUT), table)
+        if table.moment is None:
+            model.fit(table.values)
+        else:
+            model.fit_batches(None, start=table.moment)
+    rates = np.linspace(0.0, 0.98, 99)
+    with clock(f"dropout: the optimum at {len(rates)} dropout rates"):
+        path = regularization_path(LinearProblem.autoencoder(study.moment), width, rates)
+    values, threshold = np.asarray(model.singular_values_), float(model.threshold_)
+    numbers = {name: getattr(path, name) for name in ("dropout", "rank", "threshold", "error")}
+    caption = (
+        "Left: singular values of the data; the threshold (dashed line) is subtracted from each "
+        "of them. Right: rank of the optimal network at every dropout rate."
+    )
     blocks: list[Block] = [
         Prose(
             f"The global minimum of training a linear autoencoder with "
             f"{count(width, 'hidden unit')}, each dropped with probability {DROPOUT:g}, follows "
-            "from one singular value decomposition. Dropout subtracts the same threshold from "
-            f"every singular value, which leaves a network of rank {model.rank_}, and makes all "
-            "hidden units equally important (Mianjy et al. 2018)."
+            "from one singular value decomposition: dropout subtracts one threshold from every "
+            f"singular value, which leaves a network of rank {model.rank_} (Mianjy et al. 2018)."
         ),
-        _shrinkage(np.asarray(model.singular_values_), float(model.threshold_)),
-        _dropout_path(table, width, clock),
+        Plot.of(
+            "dropout", figures.dropout(values, threshold, path.dropout, path.rank), caption, numbers
+        ),
+        certificate_card("Certificate of the dropout autoencoder", model),
     ]
-    if table.image_shape is not None:
-        blocks.append(_hidden_units(table, table.image_shape, np.asarray(model.left_).T))
-    blocks.append(Card("The optimal dropout autoencoder", model.certificate_))
-    if table.target is not None:
-        blocks += _regression(table, clock)
-    return blocks
-
-
-def _shrinkage(values: Matrix, threshold: float) -> Plot:
-    """Return a plot of the singular values and the threshold that dropout subtracts from them."""
-    numbers = {
-        "direction": range(len(values)),
-        "singular value": values,
-        "threshold": [threshold] * len(values),
-    }
-    caption = (
-        "Singular values of the data. In the optimal network the threshold (dashed line) is "
-        "subtracted from each of them; directions with a singular value below the threshold are "
-        "not used."
-    )
-    return Plot.of("shrinkage", figures.shrinkage(values, threshold), caption, numbers)
-
-
-def _dropout_path(table: Table, width: int, clock: Clock) -> Plot:
-    """Return a plot of rank and error of the optimal network against the dropout rate."""
-    rates = np.linspace(0.0, 0.98, 99)
-    with clock(f"dropout: the optimum at {len(rates)} dropout rates"):
-        path = regularization_path(LinearProblem.autoencoder(moment_of(table)), width, rates)
-    figure = figures.panels(
-        {
-            "Rank of the optimal network": (path.dropout, path.rank),
-            "Reconstruction error": (path.dropout, path.error),
-        },
-        xlabel="dropout rate",
-    )
-    columns = ("dropout", "rank", "threshold", "error", "objective")
-    caption = (
-        "Rank and reconstruction error of the optimal network at each dropout rate, all computed "
-        "from one singular value decomposition."
-    )
-    numbers = {name: getattr(path, name) for name in columns}
-    return Plot.of("dropout-path", figure, caption, numbers)
-
-
-def _hidden_units(table: Table, shape: tuple[int, int], units: Matrix) -> Plot:
-    """Return a plot of the outgoing weights of each hidden unit as images."""
-    caption = (
-        "Outgoing weights of each hidden unit; red is positive, white is zero, blue is negative. "
-        "Unlike principal components they have no order: at the optimum all units are equally "
-        "important."
-    )
-    figure = figures.image_grid(units.reshape(-1, *shape), signed=True)
-    numbers = {"unit": range(len(units))} | by_column(table, units)
-    return Plot.of("hidden-units", figure, caption, numbers, keeps_colours=True)
-
-
-def _regression(table: Table, clock: Clock) -> list[Block]:
-    """Return the parts on the regression of the targets with a cross-validated dropout rate."""
+    if table.target is None:
+        return blocks
     with clock("dropout: exact regression"):
-        model = DropoutRegressor(dropout="cv").fit(table.values, table.target)
-    score = model.score(table.values, table.target)
+        regression = DropoutRegressor(dropout="cv").fit(table.values, table.target)
+    score = regression.score(table.values, table.target)
+    sentence = (
+        f"The regression of {', '.join(table.target_names)} on the other columns, with the "
+        f"dropout rate chosen by cross-validation, explains {score:.1%} of the variance of the "
+        f"{'training' if table.moment is None else 'sampled'} rows."
+    )
     return [
-        Prose(
-            f"The regression of {', '.join(table.target_names)} on the other columns, with the "
-            f"dropout rate chosen by cross-validation, explains {score:.1%} of the variance of the "
-            f"{'training' if table.moment is None else 'sampled'} rows."
-        ),
-        Card("The optimal dropout regression", model.certificate_, unfolded=False),
+        *blocks,
+        Prose(sentence),
+        certificate_card("Certificate of the dropout regression", regression),
     ]
 
 
 # --- sparsity ---------------------------------------------------------------------------------
 
 
-def sparsity_section(table: Table, clock: Clock) -> list[Block]:
-    """Return the columns that explain the targets; without targets, of generated data."""
+def sparsity_section(study: Study) -> list[Block]:
+    """Return the columns that explain the targets; generated data if the report has no file."""
+    table, clock = study.table, study.clock
     if table.target is None:
-        return _on_generated_data(table, clock)
+        return [] if study.is_file else _on_generated_data(clock)
     model = _fitted_sparse(table.values, table.target, clock)
     found = [table.columns[index] for index in model.support_]
     listed = ", ".join(found[:12]) + (", …" if len(found) > 12 else "")
     return [
         Prose(
             f"Which columns explain {', '.join(table.target_names)}? The variational autoencoder "
-            "with a full posterior covariance (Wipf 2023) estimates the relevance (prior variance "
-            "of the coefficients) of all columns jointly and selects those that pass a test of "
+            "with a full posterior covariance (Wipf 2023) selects those that pass a test of "
             f"significance: {listed or 'none of them'}."
         ),
         _relevances(model, table.columns, None),
-        Card("The sparse fit", model.certificate_),
+        certificate_card("Certificate of the sparse fit", model),
     ]
 
 
-def _on_generated_data(table: Table, clock: Clock) -> list[Block]:
+def _on_generated_data(clock: Clock) -> list[Block]:
     """Return the parts on a sparse regression of generated data, whose true columns are known."""
     problem = make_sparse_regression(snr_db=20.0, random_state=0)
     model = _fitted_sparse(problem.dictionary, problem.responses, clock)
@@ -483,25 +538,13 @@ def _on_generated_data(table: Table, clock: Clock) -> list[Block]:
     truth, found = set(problem.support.tolist()), set(model.support_.tolist())
     return [
         Prose(
-            f"{problem.responses.shape[1]} responses are combinations of the same {len(truth)} of "
-            f"{columns} columns with {rows} rows, plus noise of unknown variance at a "
-            "signal-to-noise ratio of 20 dB. The variational autoencoder with a full posterior "
-            "covariance (Wipf 2023) estimates which columns they are."
-        ),
-        Note(
-            f"No column of {table.name} was given as a target, so this section uses generated "
-            "data; use --target NAME to explain a column of your own."
-        ),
-        Facts(
-            (
-                (f"{len(found & truth)} of {len(truth)}", "columns found"),
-                (f"{len(found - truth)}", "spurious columns"),
-                (f"{model.noise_variance_:.2g}", "noise variance, estimated"),
-                (f"{problem.noise_variance:.2g}", "noise variance, true"),
-            )
+            f"Generated data: {problem.responses.shape[1]} responses are combinations of the same "
+            f"{len(truth)} of {columns} columns with {rows} rows, plus noise (20 dB). The "
+            "variational autoencoder with a full posterior covariance (Wipf 2023) finds "
+            f"{len(found & truth)} of the {len(truth)} columns and {len(found - truth)} others."
         ),
         _relevances(model, default_names(columns), problem.support),
-        Card("The sparse fit", model.certificate_),
+        certificate_card("Certificate of the sparse fit", model),
     ]
 
 
@@ -530,79 +573,46 @@ def _relevances(model: Any, names: tuple[str, ...], truth: Matrix | None) -> Plo
 
 # --- what the reader can do next --------------------------------------------------------------
 
-OTHER_COMMANDS = {
-    "lucidae laboratory": "loss landscapes to turn in a browser",
-    "lucidae list": "data sets, estimators, methods",
-    "lucidae data fetch mnist": "downloads and verifies MNIST",
-}
-
 IN_PYTHON = """\
 from lucidae import DropoutRegressor, LinearAutoencoder, SparseVAE
 
-model = LinearAutoencoder(n_components=0.9).fit(X)
-codes = model.transform(X)              # coordinates along the principal axes, in order
+model = LinearAutoencoder("hard_threshold").fit({X})
+codes = model.transform({X})            # coordinates along the principal axes, in order
 print(model.certificate_)               # distance to the optimum, claim by claim
 
-for batch in stream:                    # exact for any size of the batches
-    model.partial_fit(batch)
-
-DropoutRegressor(20, dropout=0.5).fit(X, Y)     # the optimum of dropout training
-SparseVAE().fit(Phi, X).support_                # the significant columns"""
+DropoutRegressor(dropout="cv").fit(X, Y)        # the optimum of dropout training
+SparseVAE().fit(X, y).support_                  # the columns that explain y"""
 
 
-def laboratory_section(_table: Table, _clock: Clock) -> list[Block]:
-    """Return the laboratory behind a link."""
+def details_section(study: Study) -> list[Block]:
+    """Return how the file was read, code, and the laboratory, each behind a fold."""
+    header = study.table.header
+    source = repr(study.table.name) if study.is_file else "X"
     return [
-        Prose(
-            "The laboratory is an interactive page that shows why these models have a known "
-            "optimum: loss landscapes of the three families of models, which you can rotate, with "
-            "sliders for penalty, dropout and noise, the critical points, and a gradient descent "
-            "from any start."
+        *([Prose(f"How the file was read: {header}.")] if header else []),
+        Folded("The same in Python", (Code(IN_PYTHON.replace("{X}", source)),)),
+        Folded(
+            "The laboratory: loss landscapes that you can turn",
+            (
+                Prose(
+                    "An interactive page on why these models have a known optimum, stored in this "
+                    "report; the link saves it as a file, which works without a network."
+                ),
+                Download(
+                    "Save the laboratory, then open it in a browser",
+                    LABORATORY_NAME,
+                    laboratory_page(),
+                ),
+            ),
         ),
-        Download(
-            "Save the laboratory, then open it in a browser", LABORATORY_NAME, laboratory_page()
-        ),
-        Prose(
-            "The laboratory is stored in this report: the link saves it as a file, which works "
-            "without an internet connection."
-        ),
-    ]
-
-
-def commands_for(table: Table) -> str:
-    """Return shell commands with comments, one per line, for the file from which a table was read.
-
-    If the table was not read from a file, the commands name an example file. Names of files and
-    columns are quoted as a shell needs it.
-    """
-    is_file = Path(table.name).suffix.lower() in FILES
-    file = quote(table.name) if is_file else "my-data.csv"
-    column = (*table.target_names, *table.columns[-1:])[0] if is_file else "price"
-    commands = {
-        f"lucidae report {file} --out my-report.html": "CSV, NPY, NPZ or Parquet",
-        f"lucidae report {file} --target {quote(column)}": f"which columns explain {column}?",
-        f"lucidae fit linear {file}": "saves the model and the codes",
-    }
-    commands |= OTHER_COMMANDS
-    width = max(map(len, commands))
-    return "\n".join(f"{command:{width}}   # {why}" for command, why in commands.items())
-
-
-def next_steps_section(table: Table, _clock: Clock) -> list[Block]:
-    """Return commands and Python code for the reader's own data."""
-    return [
-        Prose("The report on a file, and other commands:"),
-        Code(commands_for(table)),
-        Prose("The same fits in Python; all estimators follow the interface of scikit-learn:"),
-        Code(IN_PYTHON),
     ]
 
 
 SECTIONS: tuple[Section, ...] = (
-    Section("data", "The data", data_section),
-    Section("linear", "The optimal linear autoencoder", linear_section),
+    Section("answer", "The answer", answer_section),
+    Section("components", "The components", components_section),
+    Section("influence", "Rows of high leverage", influence_section),
     Section("dropout", "The optimum of dropout training", dropout_section),
-    Section("sparsity", "Optimal sparse representations", sparsity_section),
-    Section("laboratory", "The laboratory", laboratory_section),
-    Section("next", "What to do next", next_steps_section),
+    Section("sparsity", "The columns that explain a target", sparsity_section),
+    Section("details", "Details", details_section),
 )
