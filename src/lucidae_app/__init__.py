@@ -14,7 +14,8 @@ from typing import Any
 
 __all__ = ["main"]
 
-PACKAGES = ("jinja2", "matplotlib", "pandas", "rich", "skops", "typer")  # what the extra `cli` installs
+# what the extra `cli` installs
+PACKAGES = ("jinja2", "matplotlib", "pandas", "rich", "skops", "typer")
 MISSING = (
     "The lucidae command needs packages that are not installed. Run: "
     'pip install "lucidae[cli]", or in a clone of lucidae pip install ".[cli]"'
