@@ -105,10 +105,10 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class Steps:
+class Advice:
     """A list below a title; `items` are pairs of a text and a command, which may be empty."""
 
-    kind: ClassVar[str] = "steps"
+    kind: ClassVar[str] = "advice"
     title: str
     items: tuple[tuple[str, str], ...]
 

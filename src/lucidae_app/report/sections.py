@@ -25,6 +25,7 @@ from lucidae_app.preparation import Preparation, Prepared
 from lucidae_app.report import figures
 from lucidae_app.report.page import (
     LABORATORY_NAME,
+    Advice,
     Answer,
     Block,
     Card,
@@ -36,7 +37,6 @@ from lucidae_app.report.page import (
     Grid,
     Plot,
     Prose,
-    Steps,
     count,
     duration,
     fill_page,
@@ -242,7 +242,7 @@ def answer_section(study: Study) -> list[Block]:
     ]
     if table.image_shape is None:
         blocks.append(_described(table, exact))
-    blocks.append(Steps("What to know and do", tuple(_advice(study))))
+    blocks.append(Advice("What to know and do", tuple(_advice(study))))
     blocks.append(certificate_card("Certificate of the components", exact, legend=LEGEND))
     return blocks
 
