@@ -93,11 +93,6 @@ def sparse_vae(
         0.2 and 1 give the same sources with the same field. Only a component that has no field
         (the radial one of MEG in a spherical head) is set by the prior; for free sources it is
         zero.
-    depth : float, dict or None, default=0.8
-        Depth weighting of MNE. The prior variance of every source is found from the data, whatever
-        the scale of its columns, so that the result does not depend on it.
-    rank : None, "info", "full" or dict, default=None
-        Rank of the noise covariance, as in MNE.
     pick_ori : None or "vector", default=None
         "vector" returns the three components of loose and free sources, None their norm.
     noise_variance : float, "cv", "cv_1se", "learn" or "auto", default=1.0
@@ -107,15 +102,6 @@ def sparse_vae(
         between "learn" and "cv" as in `SparseVAE`. If the forward solution has errors, γ must be
         larger than 1. From fewer than five samples of all evokeds together γ should not be learned:
         it may become far too small, and a warning says so.
-    group_covariance : {"full", "spherical"}, default="full"
-        Prior covariance of the three components of a loose or free source. ``"full"``: any
-        covariance matrix, so that results do not depend on the axes. ``"spherical"``: one variance
-        for all three components, as with ``xyz_same_gamma=True`` of `gamma_map`.
-    weights : array of shape (n_sources,) or SourceEstimate, optional
-        Weights of the sources, as in `mixed_norm`. Like `depth`, they only scale columns and do not
-        change the result, except that sources with small weights are left out (`weights_min`).
-    weights_min : float, default=0.0
-        Sources whose weight is not larger than this are left out.
     nave : float, optional
         The noise of an average of `nave` epochs has the covariance γ `noise_cov` / `nave`. By
         default this is ``evoked.nave``, as in `mne.minimum_norm.apply_inverse`,
@@ -134,15 +120,6 @@ def sparse_vae(
         metres (floats, such as 0.01, at most 0.1; straight-line distances within one source space)
         or neighbour orders (integers). Around every source there is one patch of each size, in
         which all sources have the same amplitude.
-    debias : bool, default=False
-        Whether to return the amplitudes of least squares on the sources that were found, which the
-        prior does not shrink towards zero. Only amplitudes are fitted again, together with what
-        follows from them: source estimate, dipoles, residual and goodness of fit. The sources,
-        those axes of each source along which it has a prior variance, and the noise variance stay
-        as they are, and so do the posterior mean, its standard deviations and the certificate.
-    cv, random_state, max_iter, tol : optional
-        As in `SparseVAE`: folds over sensors for ``noise_variance="cv"``, their seed, the largest
-        number of iterations, and the distance to optimality at which to stop.
     return_residual : bool, default=False
         Whether to return the residual as well.
     return_as_dipoles : bool, default=False
@@ -155,6 +132,32 @@ def sparse_vae(
         Level of MNE's log, also when attributes of a `SourceResult` are read. If the call takes
         longer than two seconds, its elapsed time is shown with True, and with None if standard
         error is a terminal or belongs to a notebook.
+
+    Other Parameters
+    ----------------
+    depth : float, dict or None, default=0.8
+        Depth weighting of MNE. The prior variance of every source is found from the data, whatever
+        the scale of its columns, so that the result does not depend on it.
+    rank : None, "info", "full" or dict, default=None
+        Rank of the noise covariance, as in MNE.
+    group_covariance : {"full", "spherical"}, default="full"
+        Prior covariance of the three components of a loose or free source. ``"full"``: any
+        covariance matrix, so that results do not depend on the axes. ``"spherical"``: one variance
+        for all three components, as with ``xyz_same_gamma=True`` of `gamma_map`.
+    weights : array of shape (n_sources,) or SourceEstimate, optional
+        Weights of the sources, as in `mixed_norm`. Like `depth`, they only scale columns and do not
+        change the result, except that sources with small weights are left out (`weights_min`).
+    weights_min : float, default=0.0
+        Sources whose weight is not larger than this are left out.
+    debias : bool, default=False
+        Whether to return the amplitudes of least squares on the sources that were found, which the
+        prior does not shrink towards zero. Only amplitudes are fitted again, together with what
+        follows from them: source estimate, dipoles, residual and goodness of fit. The sources,
+        those axes of each source along which it has a prior variance, and the noise variance stay
+        as they are, and so do the posterior mean, its standard deviations and the certificate.
+    cv, random_state, max_iter, tol : optional
+        As in `SparseVAE`: folds over sensors for ``noise_variance="cv"``, their seed, the largest
+        number of iterations, and the distance to optimality at which to stop.
 
     Returns
     -------

@@ -165,6 +165,19 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         one relevance. "full": each group has a covariance matrix of its own, any positive
         semi-definite one, so that results do not depend on the choice of axes inside a group. It
         needs `groups` and the full posterior.
+    significance : float, default=0.05
+        Family-wise significance level of the test that decides which columns are in ``support_``:
+        the probability that any irrelevant column is included.
+    fit_intercept : bool, default=True
+        Whether to centre columns and outputs. This is accurate even if means are far from zero.
+    verbose : bool or "auto", default="auto"
+        Whether the progress of a fit of more than two seconds is shown. With ``"auto"`` it is if
+        standard error is a terminal or belongs to a notebook: as a bar, or as the elapsed time
+        where the length is not known. True also prints lines to a file or a pipe, and False shows
+        nothing.
+
+    Other Parameters
+    ----------------
     penalty : {"log", "power", "arctan"} or object, default="log"
         Concave penalty of the point estimate: a name, or an object with the methods ``value`` and
         ``supergradient``.
@@ -178,11 +191,6 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         entries ρ^|s−t|, and ρ is learned with the relevances (Zhang & Rao 2011). A given matrix is
         divided by its mean diagonal entry. It needs ``posterior="full"``, real data, two outputs or
         more, and ``solver="auto"``. Cross-validation of the noise variance assumes B = I.
-    significance : float, default=0.05
-        Family-wise significance level of the test that decides which columns are in ``support_``:
-        the probability that any irrelevant column is included.
-    fit_intercept : bool, default=True
-        Whether to centre columns and outputs. This is accurate even if means are far from zero.
     max_iter : int, default=1000
         Largest number of iterations.
     tol : float, default=1e-6
@@ -204,11 +212,6 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         1, unless `fit` is called inside of a `joblib.parallel_config` context; -1 means all
         processors. With ``joblib.parallel_config("dask")`` the folds are fitted by the workers of
         a Dask cluster.
-    verbose : bool or "auto", default="auto"
-        Whether the progress of a fit of more than two seconds is shown. With ``"auto"`` it is if
-        standard error is a terminal or belongs to a notebook: as a bar, or as the elapsed time
-        where the length is not known. True also prints lines to a file or a pipe, and False shows
-        nothing.
 
     Attributes
     ----------

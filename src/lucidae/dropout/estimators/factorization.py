@@ -332,6 +332,9 @@ class DropoutFactorization(
         sparse matrix does not store are zeros, as everywhere in scikit-learn, and the matrix is
         converted to a dense one. With ``"absent"`` they are missing, as in a table of ratings; the
         stored entries, also stored zeros, are observed, and no dense matrix is formed.
+
+    Other Parameters
+    ----------------
     cv : int, splitter or iterable, default=5
         Folds of ``dropout="cv"``, as in scikit-learn, but of observed entries, numbered row by
         row. For a number of folds the entries are shuffled with a fixed seed.

@@ -373,6 +373,14 @@ class DropoutRegressor(
         Whether both layers have a bias; the optimal biases centre the data.
     cv : int, splitter or iterable, default=5
         Folds of cross-validation, as in scikit-learn.
+    verbose : bool or "auto", default="auto"
+        Whether progress is shown, if a fit or a pass over data that are read in blocks takes longer
+        than two seconds. With ``"auto"`` it is if standard error is a terminal or belongs to a
+        notebook: as a bar, or as the elapsed time where the length is not known. True also prints
+        lines to a file or a pipe, and False shows nothing.
+
+    Other Parameters
+    ----------------
     learning_rate : float or "auto", default="auto"
         Learning rate of the first SGD step. SGD works on whitened inputs, whose covariance is
         the identity.
@@ -397,11 +405,6 @@ class DropoutRegressor(
         unless `fit` is called inside of a `joblib.parallel_config` context; -1 means all
         processors. With ``joblib.parallel_config("dask")`` the folds are computed by the workers
         of a Dask cluster.
-    verbose : bool or "auto", default="auto"
-        Whether progress is shown, if a fit or a pass over data that are read in blocks takes longer
-        than two seconds. With ``"auto"`` it is if standard error is a terminal or belongs to a
-        notebook: as a bar, or as the elapsed time where the length is not known. True also prints
-        lines to a file or a pipe, and False shows nothing.
 
     Attributes
     ----------
