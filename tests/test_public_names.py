@@ -59,7 +59,7 @@ NAMES = {
         FullGaussian GaussianHead GeometricSchedule HadamardGap LowRankGaussian
         NestedDropout NoiseVariance PrefixLoss ResNetDecoder ResNetEncoder ResidualBlock
         RotationAugmented VAE active_directions certificate_scalars certify_dropout
-        certify_linear collapse_report collapse_scalars equalize_layers hadamard_gap
+        certify_linear collapse_report collapse_scalars equalize_layers fit_vae hadamard_gap
         mean_scalars negative_log_likelihood order_dimensions prefix_losses
         prefix_scalars scalars_figure
     """,

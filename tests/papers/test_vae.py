@@ -15,6 +15,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 from lucidae.metrics import active_dimensions
 from lucidae.nn import VAE, hadamard_gap
+from lucidae.nn.training import TrainingSettings, evaluate, train
 from lucidae_papers.declaration import Measured, Results
 from lucidae_papers.vae.batched import best_losses
 from lucidae_papers.vae.manifold_verdicts import best_rates, compared_best
@@ -23,13 +24,10 @@ from lucidae_papers.vae.training import (
     COVARIANCES,
     RUNS,
     RunSettings,
-    TrainingSettings,
     as_tensor,
     cell_settings,
     digits,
-    evaluate,
     measure,
-    train,
     train_model,
 )
 

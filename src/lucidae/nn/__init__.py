@@ -33,6 +33,7 @@ from lucidae.nn.nested import NestedDropout, order_dimensions, prefix_losses
 from lucidae.nn.posteriors import DiagonalGaussian, FullGaussian, GaussianHead, LowRankGaussian
 from lucidae.nn.prefixes import PrefixLoss
 from lucidae.nn.rotation import RotationAugmented
+from lucidae.nn.training import fit_vae
 from lucidae.nn.vae import (
     VAE,
     DictionaryVAE,
@@ -68,6 +69,7 @@ __all__ = [
     "collapse_report",
     "collapse_scalars",
     "equalize_layers",
+    "fit_vae",
     "hadamard_gap",
     "mean_scalars",
     "negative_log_likelihood",

@@ -260,9 +260,11 @@ class GaussianHead(nn.Module):
         Number of features of a sample.
     latent_dim : int
         Number k of latents.
-    covariance : {"full", "diagonal", "low_rank"}, default="full"
+    covariance : {"full", "diagonal", "low_rank", "decoder", "decoder_diagonal"}, default="full"
         ``"full"`` predicts a Cholesky factor L with k(k + 1)/2 entries, ``"diagonal"`` k standard
-        deviations, ``"low_rank"`` k standard deviations and a k × `rank` factor F.
+        deviations, ``"low_rank"`` k standard deviations and a k × `rank` factor F. ``"decoder"``
+        and ``"decoder_diagonal"`` predict the mean alone: a `VAE` takes the covariance from its
+        decoder, see `VAE`.
     rank : int, optional
         Number of columns of the low-rank factor; by default the square root of k, rounded up.
     floor : float, default=1e-6
@@ -308,7 +310,7 @@ class GaussianHead(nn.Module):
         super().__init__()
         self.in_features = check_integer(in_features, "in_features", low=1)
         self.latent_dim = check_integer(latent_dim, "latent_dim", low=1)
-        self.covariance = check_choice(covariance, "covariance", _BUILDERS)
+        self.covariance = check_choice(covariance, "covariance", COVARIANCES)
         self.floor = check_number(floor, "floor", low=0.0, high=0.1, open_low=True)
         if rank is not None and covariance != "low_rank":
             raise ValueError(
@@ -318,7 +320,7 @@ class GaussianHead(nn.Module):
         default = math.ceil(math.sqrt(latent_dim))
         self.rank = check_integer(default if rank is None else rank, "rank", low=1, high=latent_dim)
         self.mean = nn.Linear(in_features, latent_dim)
-        self.scale = nn.Linear(in_features, latent_dim)
+        self.scale = None if self.of_decoder else nn.Linear(in_features, latent_dim)
         size = self._factor_size()
         self.factor = nn.Linear(in_features, size) if size else None
         rows, columns = torch.tril_indices(latent_dim, latent_dim, -1)
@@ -333,18 +335,29 @@ class GaussianHead(nn.Module):
             for layer in filter(None, (self.scale, self.factor)):
                 layer.weight.mul_(FACTOR_INIT)
                 layer.bias.zero_()
-            self.scale.bias.fill_(unit)
+            if self.scale is not None:
+                self.scale.bias.fill_(unit)
             if self.factor is not None and self.covariance == "low_rank":
                 self.factor.bias.normal_(std=FACTOR_INIT)  # at F = 0 the gradient over F vanishes
 
     def forward(self, features: Tensor) -> Gaussian:
-        """Return the posterior of each sample, for features of shape (…, in_features)."""
+        """Return the posterior of each sample, for features of shape (…, in_features).
+
+        With the covariance of a decoder, which this layer does not know, deviations are 1.
+        """
         check_tensor(features, "features", (..., self.in_features), self.mean.weight)
         with without_autocast(features):
             features = features.to(self.mean.weight.dtype)
             mean = full_precision(self.mean(features))
+            if self.scale is None:
+                return DiagonalGaussian(mean, torch.ones_like(mean))
             scale = nn.functional.softplus(full_precision(self.scale(features))) + self.floor
             return _BUILDERS[self.covariance](self, mean, scale, features)
+
+    @property
+    def of_decoder(self) -> bool:
+        """Whether the covariance is that of a decoder, so that only the mean is predicted."""
+        return self.covariance.startswith("decoder")
 
     def extra_repr(self) -> str:
         """Return the settings that are shown when the module is printed."""
@@ -357,7 +370,8 @@ class GaussianHead(nn.Module):
         k is the number of latents.
         """
         k = self.latent_dim
-        return {"full": k * (k - 1) // 2, "diagonal": 0, "low_rank": k * self.rank}[self.covariance]
+        sizes = {"full": k * (k - 1) // 2, "low_rank": k * self.rank}
+        return sizes.get(self.covariance, 0)
 
 
 def _diagonal(_: Any, mean: Tensor, scale: Tensor, __: Tensor) -> DiagonalGaussian:
@@ -414,3 +428,6 @@ _BUILDERS: dict[str, Callable[..., Gaussian]] = {
     "diagonal": _diagonal,
     "low_rank": _low_rank,
 }
+
+COVARIANCES = (*_BUILDERS, "decoder", "decoder_diagonal")
+"""Kinds of covariance: those that a head predicts, and those of a decoder."""

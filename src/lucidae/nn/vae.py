@@ -10,12 +10,14 @@ from typing import Any, NamedTuple, Self
 import torch
 from torch import nn
 
+from lucidae.nn.hadamard import jacobian_columns
 from lucidae.nn.layers import (
     ResNetDecoder,
     ResNetEncoder,
     Tensor,
     check_module,
     check_tensor,
+    evaluation,
     full_precision,
     image_shape,
 )
@@ -211,7 +213,10 @@ class VAE(nn.Module):
     encoder : nn.Module
         Maps a batch of B samples to features of shape (B, head.in_features).
     head : GaussianHead
-        Maps features to the posterior over the k latents.
+        Maps features to the posterior over the k latents. With ``covariance="decoder"`` or
+        ``"decoder_diagonal"`` it predicts the mean alone, and the covariance is the best one for
+        the decoder linearised at this mean, (I + JᵀJ/γ)⁻¹ with its Jacobian J (k forward-mode
+        products a batch).
     decoder : nn.Module
         Maps latents (B, k) to means of the shape of the batch.
     noise_variance : "learn", float, or callable, default="learn"
@@ -303,7 +308,27 @@ class VAE(nn.Module):
         """Return the Gaussian posterior over the latents of each sample of a batch x."""
         check_tensor(x, "x", (..., "B", "features"), self.head.mean.weight)
         posterior: Gaussian = self.head(self.encoder(x))
-        return posterior
+        return self._of_decoder(posterior.mean) if self.head.of_decoder else posterior
+
+    def _of_decoder(self, mean: Tensor) -> Gaussian:
+        """Return the best Gaussian posterior with this mean for the decoder linearised there.
+
+        Its precision is I + JᵀJ/γ with the Jacobian J of the decoder; the best diagonal covariance
+        has the inverse of the diagonal of this matrix. The covariance is a constant for the
+        gradient: at its optimum the derivative of the loss with respect to it vanishes (envelope
+        theorem). Statistics of batch normalisation are held fixed in J.
+        """
+        with evaluation(self.decoder):
+            columns = jacobian_columns(self.decode, mean.detach())
+            jacobian = torch.stack([full_precision(part).flatten(1) for part in columns], -1)
+            precision = (jacobian.mT @ jacobian).double() / self.noise_variance.double()
+            precision.diagonal(dim1=-2, dim2=-1).add_(1.0)
+            if self.head.covariance == "decoder_diagonal":
+                variances = 1.0 / precision.diagonal(dim1=-2, dim2=-1)
+                return DiagonalGaussian(mean, variances.sqrt().to(mean.dtype))
+            covariance = torch.cholesky_inverse(torch.linalg.cholesky(precision))
+            factor = torch.linalg.cholesky(covariance)
+        return FullGaussian(mean, factor.to(mean.dtype))
 
     def decode(self, z: Tensor) -> Tensor:
         """Return the mean of x given latents z of shape (B, k), in the shape of a batch."""

@@ -29,13 +29,13 @@ from lucidae.nn.collapse import active_directions
 from lucidae.nn.hadamard import hadamard_gap, jacobian_columns
 from lucidae.nn.layers import Tensor
 from lucidae.nn.posteriors import FACTOR_INIT, FullGaussian, relative_factor
+from lucidae.nn.training import TrainingSettings
 from lucidae.nn.vae import (
     AVERAGING_RATE,
     SMALLEST_VARIANCE,
     GeometricSchedule,
     negative_log_likelihood,
 )
-from lucidae_papers.vae.training import TrainingSettings
 
 LEARNING_RATE = 0.05
 """First learning rate of Adam, in units of posterior standard deviations; it falls linearly to

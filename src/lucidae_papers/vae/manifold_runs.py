@@ -11,6 +11,7 @@ import torch
 
 from lucidae.nn.hadamard import hadamard_gap
 from lucidae.nn.layers import Tensor
+from lucidae.nn.training import seeded
 from lucidae.nn.vae import negative_log_likelihood
 from lucidae_papers.declaration import work
 from lucidae_papers.vae.batched import (
@@ -23,7 +24,7 @@ from lucidae_papers.vae.batched import (
     decode,
     padded,
 )
-from lucidae_papers.vae.training import SOURCES, RunSettings, as_tensor, fit_model, seeded
+from lucidae_papers.vae.training import SOURCES, RunSettings, as_tensor, fit_model
 
 __all__ = ["measure", "measure_best", "measure_images", "measure_tuned"]
 

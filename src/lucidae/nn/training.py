@@ -1,0 +1,455 @@
+"""Training of variational autoencoders, with the schedules under which they train well."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from lucidae.arrays import to_numpy
+from lucidae.io.atomic import load_arrays, save_arrays
+from lucidae.iteration import Below, History, Solution, Status, iterate
+from lucidae.iteration.progress import progress_bars
+from lucidae.metrics import active_dimensions
+from lucidae.nn.collapse import active_directions
+from lucidae.nn.layers import Tensor, batches, device_of, evaluation, full_precision
+from lucidae.nn.posteriors import GaussianHead
+from lucidae.nn.vae import NoiseVariance, negative_log_likelihood
+from lucidae.validation import check_choice, check_integer, check_number, check_verbose, warn_user
+
+__all__ = ["fit_vae"]
+
+FEWEST_STEPS = 5000
+"""Number of steps below which most networks are not trained, so that small data get more epochs."""
+
+FEWEST_EPOCHS = 30
+
+PRECISIONS = {"float32": None, "bfloat16": torch.bfloat16}
+
+WARM_UP = 100
+"""Number of steps over which the learning rate of Adam rises from zero."""
+
+CHUNK = 2500
+"""Number of samples that `evaluate` passes through the model at a time."""
+
+MODEL, OPTIMIZER, RECORD = "model/", "optimizer/", "record/"
+"""Prefixes of the names of arrays in a checkpoint: parameters, Adam's moments, measured values."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingSettings:
+    """Settings of the training: Adam with a short warm-up and a cosine decay of the learning rate.
+
+    A full covariance that is trained from the first step adapts to a decoder that has not learned
+    anything yet: directions of the latents that the data need later collapse, and the many noisy
+    gradients of its triangular factor dominate those of the encoder. Latents are therefore
+    independent at first, whatever the kind of covariance, and are then coupled step by step
+    (`GaussianHead.coupling`).
+    """
+
+    epochs: int = 40  # passes over the data
+    batch_size: int = 256  # samples per step; an incomplete last batch of an epoch is left out
+    learning_rate: float = 1e-3  # largest rate of Adam
+    # arithmetic of the layers in training; posteriors, losses and evaluation use float32
+    precision: str = "float32"
+    compiled: bool = False  # compile the training step with `torch.compile`
+    # share of the steps, at most one half, during which the latents are independent
+    uncoupled: float = 0.25
+    seed: int = 0  # seed of batches and noise
+
+    def __post_init__(self) -> None:
+        check_integer(self.epochs, "epochs", low=1)
+        check_integer(self.batch_size, "batch_size", low=1)
+        check_number(self.learning_rate, "learning_rate", low=0.0, open_low=True)
+        check_choice(self.precision, "precision", PRECISIONS)
+        check_number(self.uncoupled, "uncoupled", low=0.0, high=0.5)
+        check_integer(self.seed, "seed", low=0)
+
+    def rate(self, step: int, total: int) -> float:
+        """Return the learning rate at `step` of `total`: linear warm-up times cosine decay."""
+        warm = min(1.0, (step + 1) / min(WARM_UP, total))
+        return self.learning_rate * warm * (1 + math.cos(math.pi * step / total)) / 2
+
+    def coupling(self, step: int, total: int) -> float:
+        """Return the coupling of the latents at `step` of `total` steps: it rises from 0 to 1.
+
+        At 0 the latents are independent, at 1 the covariance is full.
+        """
+        alone = self.uncoupled * total
+        return min(1.0, max(0.0, 2 * (step + 1 - alone) / alone)) if alone else 1.0
+
+
+@dataclass(eq=False)
+class Training:
+    """State of a training: the model, its optimizer, the steps taken and the values per epoch."""
+
+    model: Any  # A model whose forward pass returns an `Evidence`, such as `VAE`
+    images: Tensor  # (n, …): training data, on the model's device
+    held_out: Tensor  # (n', …): data for the evaluation after each epoch
+    settings: TrainingSettings  # settings of the training
+    n_steps: int = 0  # number of steps taken so far
+    # measured values after each epoch, by name
+    records: list[dict[str, float]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.per_epoch = len(self.images) // self.settings.batch_size
+        if self.per_epoch == 0:
+            raise ValueError(
+                f"batch_size={self.settings.batch_size} was given for {len(self.images)} samples, "
+                "expected a batch size of at most the number of samples."
+            )
+        on_gpu = self.images.device.type == "cuda"
+        self.optimizer = torch.optim.Adam(self.model.parameters(), fused=on_gpu)
+        self.heads = [part for part in self.model.modules() if isinstance(part, GaussianHead)]
+        self.forward = torch.compile(self.model) if self.settings.compiled else self.model
+        self.order: Tensor = None
+        self.sums: Tensor = torch.zeros(3, device=self.images.device)
+
+    @property
+    def total_steps(self) -> int:
+        """Number of steps of the whole training."""
+        return self.per_epoch * self.settings.epochs
+
+    def step(self) -> Training:
+        """Take one step of Adam on the next batch; the state is changed in place and returned."""
+        position = self.n_steps % self.per_epoch
+        if position == 0 or self.order is None:
+            self._begin_epoch()
+        self.model.train()
+        size = self.settings.batch_size
+        batch = self.images[self.order[position * size : (position + 1) * size]]
+        self._set_schedules()
+        self.optimizer.zero_grad(set_to_none=True)
+        with self._arithmetic():
+            evidence = self.forward(batch)
+        evidence.loss.backward()
+        self.optimizer.step()
+        self._accumulate(evidence, batch)
+        self.n_steps += 1
+        if self.n_steps % self.per_epoch == 0:
+            self._end_epoch()
+        return self
+
+    def _begin_epoch(self) -> None:
+        """Draw the order of the samples for one epoch, and seed torch for the noise of the VAE.
+
+        Both depend on the seed and the number of the epoch alone, so that a run that is resumed
+        at the start of an epoch continues with the same numbers.
+        """
+        number = self.n_steps // self.per_epoch
+        seeds = np.random.SeedSequence([self.settings.seed, number]).generate_state(2)
+        rng = torch.Generator().manual_seed(int(seeds[0]))
+        self.order = torch.randperm(len(self.images), generator=rng).to(self.images.device)
+        torch.manual_seed(int(seeds[1]))
+        self.sums = torch.zeros_like(self.sums)
+
+    def _set_schedules(self) -> None:
+        """Set the learning rate and the coupling of the latents for the next step."""
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.settings.rate(self.n_steps, self.total_steps)
+        for head in self.heads:
+            head.coupling.fill_(self.settings.coupling(self.n_steps, self.total_steps))
+
+    def _arithmetic(self) -> AbstractContextManager[Any]:
+        """Return a context in which layers compute in the precision of the settings."""
+        dtype = PRECISIONS[self.settings.precision]
+        context: AbstractContextManager[Any] = torch.autocast(
+            self.images.device.type, dtype=dtype or torch.bfloat16, enabled=dtype is not None
+        )
+        return context
+
+    def _accumulate(self, evidence: Any, batch: Tensor) -> None:
+        """Add loss, error and KL divergence of one step to the sums of the epoch."""
+        # The sums stay on the device: reading a number would wait for it after every step.
+        entries = math.prod(batch.shape[1:])
+        figures = (evidence.loss, evidence.squared_error.mean() / entries, evidence.kl.mean())
+        self.sums += torch.stack([figure.detach() for figure in figures])
+
+    def _end_epoch(self) -> None:
+        loss, error, kl = (self.sums / self.per_epoch).tolist()
+        figures = {"train_loss": loss, "train_mse": error, "train_kl": kl}
+        measured = evaluate(self.model, self.held_out, seed=self.settings.seed)
+        self.records.append(figures | measured)
+
+    def health(self) -> float:
+        """Return 1.0 if the last loss is finite, otherwise NaN, so that `iterate` stops."""
+        return 1.0 if not self.records or math.isfinite(self.records[-1]["loss"]) else math.nan
+
+    def history(self) -> History:
+        """Return the values measured after each epoch as a `History`."""
+        names = self.records[0] if self.records else {}
+        values = {name: np.array([row[name] for row in self.records]) for name in names}
+        return History(np.arange(1, len(self.records) + 1), values)
+
+
+def train(
+    model: Any,
+    images: Tensor,
+    held_out: Tensor,
+    settings: TrainingSettings,
+    *,
+    checkpoint: str | os.PathLike[str] | None = None,
+    callbacks: Sequence[Callable[[Any], Any]] = (),
+) -> Solution[Training]:
+    """Train a VAE, or continue an interrupted training with the same settings."""
+    state = Training(model, images, held_out, settings)
+    writer = None if checkpoint is None else CheckpointWriter(checkpoint)
+    if checkpoint is not None:
+        restore(state, checkpoint)
+    with torch.random.fork_rng(devices=_cuda(images)):
+        solution = iterate(
+            Training.step,
+            state,
+            stop=Below(Training.health, 0.0),
+            limit=state.total_steps,
+            check_every=state.per_epoch,
+            callbacks=[*filter(None, [writer]), *callbacks],
+            first=state.n_steps,
+        )
+    if writer is not None and solution.status is not Status.DIVERGED:
+        writer.save(state)
+    return Solution(
+        state,
+        solution.status,
+        solution.n_iter,
+        solution.distance,
+        solution.tolerance,
+        state.history(),
+    )
+
+
+def _cuda(images: Tensor) -> list[Any]:
+    """Return a list with the CUDA device of the images; empty if they are on the processor.
+
+    `torch.random.fork_rng` restores the random states of these devices and of the processor.
+    """
+    return [images.device] if images.device.type == "cuda" else []
+
+
+class CheckpointWriter:
+    """Callback that writes a training to a file from time to time, so that it can be continued."""
+
+    def __init__(self, path: str | os.PathLike[str], every_seconds: float = 30.0) -> None:
+        self.path = Path(path)
+        self.every_seconds = every_seconds
+        self._written = time.monotonic()
+
+    def __call__(self, progress: Any) -> None:
+        """Write the state if the last write was at least `every_seconds` ago."""
+        if time.monotonic() - self._written >= self.every_seconds:
+            self.save(progress.state)
+
+    def save(self, state: Training) -> None:
+        """Write the parameters of the model, the moments of Adam and the values measured so far."""
+        model = {MODEL + name: to_numpy(part) for name, part in state.model.state_dict().items()}
+        moments = {
+            f"{OPTIMIZER}{index}/{name}": to_numpy(value)
+            for index, values in state.optimizer.state_dict()["state"].items()
+            for name, value in values.items()
+        }
+        history = {RECORD + name: values for name, values in state.history().values.items()}
+        progress = {"n_steps": state.n_steps, "settings": _described(state)}
+        save_arrays(self.path, progress | model | moments | history)
+        self._written = time.monotonic()
+
+
+def _described(state: Training) -> str:
+    """Return the settings of a training and of its noise variance as one line of JSON."""
+    settings = [part.setting for part in state.model.modules() if isinstance(part, NoiseVariance)]
+    noise = ["scheduled" if callable(setting) else str(setting) for setting in settings]
+    return json.dumps(asdict(state.settings) | {"noise_variance": noise}, sort_keys=True)
+
+
+def restore(state: Training, path: str | os.PathLike[str]) -> None:
+    """Load a checkpoint into a training in place; do nothing if the file does not exist."""
+    if not Path(path).exists():
+        return
+    arrays = load_arrays(path, "a checkpoint of a training run")
+    if str(arrays.get("settings")) != _described(state):
+        raise ValueError(
+            f"{os.fspath(path)!r} belongs to a training with other settings, "
+            f"{arrays.get('settings')}, expected {_described(state)}: remove the file, or choose "
+            "another name."
+        )
+    parameters = {name: torch.as_tensor(value) for name, value in _under(MODEL, arrays).items()}
+    try:
+        state.model.load_state_dict(parameters)
+    except RuntimeError as error:
+        raise ValueError(
+            f"{os.fspath(path)!r} belongs to another model: {error}. Remove the file, or choose "
+            "another name."
+        ) from error
+    moments: dict[int, dict[str, Any]] = {}
+    for name, values in _under(OPTIMIZER, arrays).items():
+        index, _, key = name.partition("/")
+        moments.setdefault(int(index), {})[key] = torch.as_tensor(values)
+    groups = state.optimizer.state_dict()["param_groups"]
+    state.optimizer.load_state_dict({"state": moments, "param_groups": groups})
+    state.n_steps = int(arrays["n_steps"])
+    records = {name: values.tolist() for name, values in _under(RECORD, arrays).items()}
+    rows = zip(*records.values(), strict=True)
+    state.records = [dict(zip(records, row, strict=True)) for row in rows]
+
+
+def _under(prefix: str, arrays: dict[str, Any]) -> dict[str, Any]:
+    """Return the arrays whose names start with `prefix`, under their names without the prefix."""
+    return {
+        name.removeprefix(prefix): values
+        for name, values in arrays.items()
+        if name.startswith(prefix)
+    }
+
+
+def evaluate(model: Any, images: Tensor, *, seed: int = 0) -> dict[str, float]:
+    """Return errors, KL divergence, evidence lower bound and active latents on a set of samples."""
+    with seeded(model, images, seed):
+        parts = [_measure(model, chunk) for chunk in images.split(CHUNK)]
+    sums = torch.stack([part[0] for part in parts]).sum(0) / len(images)
+    error, sampled, kl = (float(total) for total in sums)
+    covariance = torch.stack([part[1] for part in parts]).sum(0) / len(images)
+    mean, variance = (torch.cat([part[index] for part in parts]) for index in (2, 3))
+    entries, noise = math.prod(images.shape[1:]), model.noise_variance
+    fit = negative_log_likelihood(torch.as_tensor(sampled), entries, noise.cpu())
+    finite = bool(torch.isfinite(mean).all())
+    return {
+        "mse": error / entries,
+        "sampled_mse": sampled / entries,
+        "kl": kl,
+        "loss": float(fit) + kl if finite else math.nan,
+        "noise_variance": float(noise),
+        "active": float(active_dimensions(mean, variance)) if finite else 0.0,
+        "active_directions": float(active_directions(covariance, mean)) if finite else 0.0,
+    }
+
+
+@contextmanager
+def seeded(model: Any, images: Tensor, seed: int) -> Iterator[None]:
+    """Context in which a model is in evaluation mode and torch is seeded; both are restored."""
+    with evaluation(model), torch.random.fork_rng(devices=_cuda(images)):
+        torch.manual_seed(seed)
+        yield
+
+
+def _measure(model: Any, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return measurements of the posteriors of the samples `x`, as four tensors.
+
+    The first has three sums over the samples: squared errors from posterior means, squared errors
+    from samples of the posteriors, and KL divergences. The others are the sum of the posterior
+    covariances, the posterior means, and the posterior variances.
+    """
+    posterior = model.encode(x)
+    target = full_precision(x)
+    decoded = [full_precision(model.decode(z)) for z in (posterior.mean, posterior.rsample())]
+    # Sums over thousands of images lose digits in single precision.
+    errors = [torch.sum(torch.square(target - mean), dtype=torch.float64) for mean in decoded]
+    kl = torch.sum(posterior.kl(), dtype=torch.float64)
+    covariance = posterior.covariance.sum(0).double()
+    return torch.stack([*errors, kl]), covariance, posterior.mean, posterior.variance
+
+
+def fit_vae(
+    model: Any,
+    data: Any,
+    *,
+    held_out: Any = None,
+    epochs: int | str = "auto",
+    batch_size: int = 256,
+    learning_rate: float = 1e-3,
+    checkpoint: str | os.PathLike[str] | None = None,
+    random_state: int = 0,
+    verbose: bool | str = "auto",
+) -> Solution[Any]:
+    """Train a variational autoencoder by Adam, with schedules that work.
+
+    The learning rate rises over 100 steps and then falls to zero along a cosine. Latents are
+    independent for the first quarter of the steps and are then coupled (`GaussianHead.coupling`): a
+    full covariance that adapts to an untrained decoder loses directions that the data need later. A
+    noise variance that is learned is the running mean of the squared error (`NoiseVariance`).
+
+    Parameters
+    ----------
+    model : nn.Module
+        A `VAE`, or any module whose forward pass returns an `Evidence` and that has methods
+        ``encode`` and ``decode``. It is trained in place, on the device of its parameters.
+    data : tensor, array, or iterable of batches
+        Samples. If a batch is a tuple, its first entry is used. All samples are held in memory.
+    held_out : tensor, array, or iterable of batches, optional
+        Samples for the figures after each epoch; by default (at most 2500 of) `data`.
+    epochs : int or "auto", default="auto"
+        Number of passes over the data; ``"auto"`` is 30, and more if these are fewer than 5000
+        steps.
+    batch_size : int, default=256
+        Samples of one step, at most the number of samples.
+    learning_rate : float, default=1e-3
+        Largest learning rate.
+    checkpoint : path, optional
+        File to which the training is written every 30 seconds, and from which an interrupted call
+        with the same arguments goes on.
+    random_state : int, default=0
+        Seed of the order of the samples and of the noise.
+    verbose : bool or "auto", default="auto"
+        Whether to show progress; ``"auto"`` shows it after two seconds.
+
+    Returns
+    -------
+    Solution
+        `value` is the model, `status` says how the training ended, and `history` has after each
+        epoch: ``loss`` (negative evidence lower bound in nats), ``mse``, ``kl``,
+        ``noise_variance``, ``active`` (coordinates) and ``active_directions`` of the samples held
+        out, and ``train_loss``, ``train_mse`` and ``train_kl``.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from lucidae.nn import VAE, GaussianHead, fit_vae
+    >>> _ = torch.manual_seed(0)
+    >>> x = torch.randn(500, 2) @ torch.randn(2, 8) + 0.1 * torch.randn(500, 8)
+    >>> model = VAE(torch.nn.Identity(), GaussianHead(8, 4), torch.nn.Linear(4, 8))
+    >>> solution = fit_vae(model, x, epochs=60, batch_size=50, learning_rate=0.02)
+    >>> int(solution.history["active_directions"][-1])
+    2
+    """
+    if not isinstance(model, torch.nn.Module):
+        raise ValueError(
+            f"model is of type {type(model).__name__}, expected an nn.Module such as "
+            "lucidae.nn.VAE."
+        )
+    device = device_of(model)
+    samples = _samples(data, "data").to(device)
+    shown = samples[:CHUNK] if held_out is None else _samples(held_out, "held_out").to(device)
+    size = check_integer(batch_size, "batch_size", low=1)
+    if epochs == "auto":
+        per_epoch = max(1, len(samples) // size)
+        epochs = max(FEWEST_EPOCHS, -(-FEWEST_STEPS // per_epoch))
+    settings = TrainingSettings(
+        epochs=check_integer(epochs, "epochs", low=1, others=" or 'auto'"),
+        batch_size=min(size, len(samples)),
+        learning_rate=learning_rate,
+        seed=random_state,
+    )
+    bars = progress_bars("fit_vae", check_verbose(verbose))
+    ended = train(model, samples, shown, settings, checkpoint=checkpoint, callbacks=bars)
+    if ended.status is Status.DIVERGED:
+        warn_user(
+            f"the loss became NaN or infinite after {ended.n_iter} steps: train again with new "
+            f"weights and a learning_rate below {learning_rate:g}."
+        )
+    return Solution(
+        model, ended.status, ended.n_iter, ended.distance, ended.tolerance, ended.history
+    )
+
+
+def _samples(data: Any, name: str) -> Tensor:
+    """Return all samples as one floating tensor."""
+    data = torch.as_tensor(data) if isinstance(data, np.ndarray) else data
+    samples = torch.cat(list(batches(data, name)))
+    return samples if samples.is_floating_point() else samples.float()
