@@ -7,6 +7,7 @@ from types import ModuleType
 import pytest
 
 REQUIRED = (
+    "anndata",
     "array_api_strict",
     "dask",
     "distributed",
@@ -25,7 +26,7 @@ REQUIRED = (
     "typer",
     "zarr",
 )
-PEERS = ("benchopt", "celer", "skglm")  # libraries to compare with, never required
+PEERS = ("benchopt", "celer", "scanpy", "skglm")  # libraries to compare with, never required
 
 
 def require(name: str) -> ModuleType:

@@ -11,11 +11,12 @@ from typing import Any, TypeVar
 
 import numpy as np
 import scipy.sparse
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_array, check_is_fitted, check_X_y, validate_data
 
 from lucidae.arrays import Array, is_array, is_numpy, to_numpy, zeros_like_shape
 from lucidae.certificates.claims import Certificate, undecided
 from lucidae.iteration.progress import TIMED_FEATURES, elapsed
+from lucidae.kinds import heading_of
 from lucidae.validation import (
     check_kind,
     check_rows,
@@ -35,6 +36,7 @@ __all__ = [
     "reference_array",
     "replaced_attributes",
     "restored_on_failure",
+    "validate_named",
     "validated_rows",
 ]
 
@@ -292,7 +294,7 @@ def validated_rows(
         return rows
     if not accepted and (not is_array(X) or is_numpy(X)):
         with explained_refusals(X=X):
-            rows = validate_data(
+            rows = validate_named(
                 estimator,
                 X,
                 reset=reset,
@@ -316,6 +318,22 @@ def validated_rows(
             f"{estimator.n_features_in_} features as input."
         )
     return X
+
+
+def validate_named(
+    estimator: Any, X: Any, y: Any = "no_validation", *, reset: bool, **checks: Any
+) -> Any:
+    """Return what scikit-learn's `validate_data` returns, with the names of a sparse matrix too.
+
+    scikit-learn knows no names of sparse matrices.
+    """
+    heading = heading_of(X)
+    if heading is X:
+        return validate_data(estimator, X, y, reset=reset, **checks)
+    validate_data(estimator, heading, y, reset=reset, skip_check_array=True)
+    if isinstance(y, str):
+        return check_array(X, estimator=estimator, input_name="X", **checks)
+    return check_X_y(X, y, estimator=estimator, **checks)
 
 
 def _needs_no_validation(estimator: Any, X: Any, least: int) -> bool:

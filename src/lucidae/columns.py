@@ -65,6 +65,7 @@ class MissingValues:
     def removed_from(self, rows: Any) -> Any:
         """Return the array `rows`, in which numbers that mean a missing value are now NaN."""
         if self.numbers:
+            rows = rows.toarray() if hasattr(rows, "toarray") else rows
             rows[np.isin(rows, [*self.numbers])] = np.nan
         return rows
 

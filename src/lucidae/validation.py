@@ -9,8 +9,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from inspect import isroutine
-from numbers import Integral, Real
+from numbers import Integral, Number, Real
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +32,7 @@ from lucidae.arrays import (
     to_numpy,
 )
 from lucidae.columns import column_numbers, numeric_frame
+from lucidae.kinds import ACCEPTED, DataKind, anndata_rows, is_anndata_in_memory, kind_of
 
 COPIED_BYTES = 2**25
 """Memory maps of at most this many bytes are copied before they are used."""
@@ -41,6 +41,7 @@ LONGEST_VALUE = 200
 """Number of characters after which the representation of a value is cut in errors."""
 
 _FLOATS = (np.float64, np.float32)
+_NOT_HERE = (DataKind.FILE, DataKind.FUNCTION, DataKind.BLOCKS)
 _NO_NUMBERS = (bool, np.bool_, np.timedelta64)
 """Types that Python counts among the integers; NumPy derives durations from its integers."""
 
@@ -113,6 +114,8 @@ def numeric_columns(X: Any, name: str, fitted: Any = None) -> Any:
     """
     if isinstance(X, np.ndarray):
         return X
+    if X is None or isinstance(X, Number | np.generic):
+        raise ValueError(f"{name} is of type {type(X).__name__}, expected {ACCEPTED}.")
     X, messages = numeric_frame(X, name, fitted)
     for message in messages:
         warn_user(message)
@@ -274,36 +277,23 @@ def check_kind(values: Any, name: str) -> Any:
         owner = values if values.base is None else values.base
         if type(owner) is np.ndarray and owner.base is None:
             return values  # without the cost of the tests below, which counts in small fits
-    refuse_closed(values)
+    kind = kind_of(values, name)
     if isinstance(values, np.ndarray):
         values = _unmapped(values, name)
         if type(values) is np.ndarray and values.dtype in _FLOATS:
             return values
-    elif isinstance(values, str | os.PathLike | Iterator) or isroutine(values):
+    elif kind in _NOT_HERE or isinstance(values, Iterator):
         raise ValueError(
             f"{name} is of type {type(values).__name__}, but an array, a data frame or a sparse "
             f"matrix is expected here: load the rows into memory first."
         )
-    elif isinstance(values, set | frozenset | dict):
-        raise ValueError(
-            f"{name} is of type {type(values).__name__}, but an array, a data frame or a sparse "
-            f"matrix is expected here: convert it first."
-        )
-    if is_sparse_cupy(values):
-        raise ValueError(
-            f"{name} is a sparse CuPy matrix, expected a dense CuPy array or a SciPy sparse "
-            f"matrix: give {name}.toarray(), or {name}.get() for the CPU."
-        )
+    elif kind is DataKind.ANNDATA:
+        return anndata_rows(values if is_anndata_in_memory(values) else values.to_memory(), name)
     listed = isinstance(values, list | tuple)
     if listed and any(len(getattr(part, "shape", ())) == 2 for part in values):
         raise ValueError(
             f"{name} is a list of {len(values)} arrays of rows, expected one array: join them by "
             "np.concatenate, or give the list to fit_batches, if the estimator has it."
-        )
-    if isinstance(values, getattr(sys.modules.get("polars"), "LazyFrame", ())):
-        raise ValueError(
-            f"{name} is a LazyFrame of polars, expected a data frame: give {name}.collect(), or "
-            "write it by sink_parquet and give the path of the file."
         )
     masked = sum(int(np.sum(np.ma.getmask(part))) for part in (values if listed else (values,)))
     if masked:
@@ -320,16 +310,6 @@ def check_kind(values: Any, name: str) -> Any:
     return values.data if isinstance(values, np.ma.MaskedArray) else values
 
 
-def refuse_closed(values: Any) -> None:
-    """Raise an error if `values` are an HDF5 file that is closed, or a data set of it."""
-    kind = getattr(sys.modules.get("h5py"), "HLObject", ())
-    if isinstance(values, kind) and not values:
-        raise ValueError(
-            f"a {type(values).__name__} of h5py that is closed was given: open the file again, and "
-            "keep it open while it is read."
-        )
-
-
 def _unmapped(values: np.ndarray[Any, Any], name: str) -> np.ndarray[Any, Any]:
     """Return an array, or a copy of a small memory map; a map of a shortened file is refused."""
     missing = missing_bytes(values)
@@ -340,12 +320,6 @@ def _unmapped(values: np.ndarray[Any, Any], name: str) -> np.ndarray[Any, Any]:
         )
     copied = isinstance(values, np.memmap) and values.nbytes <= COPIED_BYTES
     return np.array(values, subok=False) if copied else values
-
-
-def is_sparse_cupy(values: Any) -> bool:
-    """Tell whether `values` is a sparse matrix of CuPy; CuPy is not imported for this."""
-    sparse = sys.modules.get("cupyx.scipy.sparse")
-    return sparse is not None and bool(sparse.issparse(values))
 
 
 def missing_bytes(array: Any) -> int:

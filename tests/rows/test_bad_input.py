@@ -58,9 +58,18 @@ REFUSED = {
     "block 0 of X, from row 0 on: Expected 2D array": lambda: linear().fit(iter(np.ones((4, 3)))),
     "Complex data not supported": lambda: linear().fit(iter([FEW + 1j])),
     "X is of type object": lambda: row_blocks(object()),
-    "X is of type set, but an array, .* first": lambda: linear().fit({1, 2}),
-    "X is of type dict, but an array, .* first": lambda: DropoutAutoencoder().fit({"a": [1.0]}),
-    "X is of type dict, but an array|": lambda: linear().partial_fit({"a": [1.0]}),
+    "X is of type set, expected an array .*, an AnnData, the path of a file": lambda: linear().fit(
+        {1, 2}
+    ),
+    "X is of type dict, expected an array .*, or a Dask": lambda: DropoutAutoencoder().fit(
+        {"a": [1.0]}
+    ),
+    "X is of type dict, expected an array|": lambda: linear().partial_fit({"a": [1.0]}),
+    "X is of type int, expected an array": lambda: linear().fit(5),
+    "X is of type NoneType, expected an array": lambda: SparseVAE().fit(None, ONES),
+    "X is of type bytes, expected an array": lambda: linear().fit(FEW).transform(b"1"),
+    "X is of type type, expected an array": lambda: certify(linear().fit(FEW), int),
+    "a function was given that returns int": lambda: linear().fit(lambda: 5),
     "a batch of X has 4 parts": lambda: regressor().fit_batches([(np.ones((2, 2)),) * 4]),
     "requires y": lambda: regressor().fit_batches(FEW),
     "the first 300 rows are to be left out": lambda: row_blocks(FEW, first_row=300),

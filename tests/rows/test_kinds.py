@@ -14,9 +14,11 @@ from lucidae import (
     DropoutRegressor,
     LinearAutoencoder,
     SecondMoment,
+    SparseVAE,
     certify,
 )
 from lucidae.data import row_blocks
+from lucidae.datasets import read_table
 
 
 def spread_rows(n=2000, m=12, dtype=np.float64, seed=0):
@@ -101,6 +103,30 @@ def dask_frame(X, folder):
     return require("dask.dataframe").from_pandas(frame_of(X), npartitions=7)
 
 
+def anndata_of(rows, folder, backed=None):
+    """Return an AnnData with variables c0, c1, …, in memory or, if `backed`, in a file."""
+    anndata = require("anndata")
+    cells = anndata.AnnData(rows)
+    cells.var_names = [f"c{at}" for at in range(rows.shape[1])]
+    if backed is None:
+        return cells
+    cells.write_h5ad(folder / "rows.h5ad")
+    return anndata.read_h5ad(folder / "rows.h5ad", backed=backed)
+
+
+def anndata_backed(X, folder):
+    return anndata_of(X, folder, "r")
+
+
+def anndata_path(X, folder):
+    anndata_backed(X, folder).file.close()
+    return folder / "rows.h5ad"
+
+
+def anndata_of_dask(X, folder):
+    return anndata_of(require("dask.array").from_array(X, chunks=(311, X.shape[1])), folder)
+
+
 STORED = [
     memory_map,
     fortran_map,
@@ -112,6 +138,9 @@ STORED = [
     zarr_path,
     dask_array,
     dask_frame,
+    anndata_backed,
+    anndata_path,
+    anndata_of_dask,
 ]
 ALL = [*STORED, generator, data_loader]
 
@@ -249,6 +278,62 @@ def test_names_of_columns_are_stored_and_checked(tmp_path, small_blocks):
         data = row_blocks(csv_path(X, tmp_path))
     assert data.feature_names == tuple(f"c{i}" for i in range(12))
     assert_array_equal(np.concatenate(list(data)), X)
+
+
+@pytest.mark.parametrize("form", ["array", "csr_matrix", "csc_array", "view"])
+def test_anndata_in_memory_is_fitted_like_its_matrix_with_names(form, tmp_path):
+    X = spread_rows(200)
+    matrix = X if form in ("array", "view") else getattr(scipy.sparse, form)(X)
+    cells = anndata_of(matrix, tmp_path)
+    cells = cells[:, :] if form == "view" else cells
+    names = [f"c{at}" for at in range(12)]
+    for model in (
+        LinearAutoencoder(2).fit(cells),
+        LinearAutoencoder(2, handle_missing="em").fit(cells),
+        LinearAutoencoder(2).partial_fit(cells[:50]).partial_fit(cells[50:]),
+        DropoutAutoencoder(2).fit(cells),
+        DropoutRegressor(dropout=0.1).fit(cells, X[:, 0]),
+        SparseVAE(noise_variance=1.0).fit(cells, X[:, 0]),
+    ):
+        assert model.feature_names_in_.tolist() == names
+        assert certify(model, cells, *[X[:, 0]] * hasattr(model, "predict")).holds
+        use = model.predict if hasattr(model, "predict") else model.transform
+        assert_allclose(use(cells), use(frame_of(X)), atol=1e-10)
+        other = cells.copy()
+        other.var_names = [f"d{at}" for at in range(12)]
+        with pytest.raises(ValueError, match="feature names"):
+            use(other)
+    with pytest.raises(ValueError, match="X is an AnnData without X"):
+        LinearAutoencoder(2).fit(require("anndata").AnnData(shape=(5, 3)))
+
+
+@pytest.mark.parametrize("form", ["csr_matrix", "csc_matrix"])
+def test_sparse_anndata_on_disk_is_read_in_blocks(form, tmp_path, small_blocks):
+    X = spread_rows()
+    expected = LinearAutoencoder(3).fit(X)
+    cells = anndata_of(getattr(scipy.sparse, form)(X), tmp_path, "r")
+    for given in (cells, tmp_path / "rows.h5ad"):
+        model = LinearAutoencoder(3).fit(given)
+        assert_allclose(model.components_, expected.components_, atol=1e-10)
+        assert model.feature_names_in_[11] == "c11"
+        assert_allclose(model.transform(given), expected.transform(X), atol=1e-9)
+        assert certify(model, given).holds
+        assert len(list(row_blocks(given))) > 1
+    table = read_table(tmp_path / "rows.h5ad", columns=["c3", "c0"])
+    assert_allclose(table, X[:, [3, 0]])
+    assert_allclose(LinearAutoencoder(3).partial_fit(cells).mean_, X.mean(axis=0))
+
+
+@pytest.mark.parametrize("form", ["csr", "csc", "coo", "dok", "lil", "bsr", "dia"])
+def test_sparse_matrices_of_every_form_are_rows(form):
+    X = spread_rows(40, 4)
+    expected = LinearAutoencoder(2).fit(X)
+    for kind in ("matrix", "array"):
+        given = getattr(scipy.sparse, f"{form}_{kind}")(X)
+        model = LinearAutoencoder(2).fit(given)
+        assert_allclose(model.components_, expected.components_, atol=1e-10)
+        assert_allclose(model.transform(given), expected.transform(X), atol=1e-9)
+        assert_allclose(SecondMoment.of(given).mean, X.mean(axis=0))
 
 
 def test_a_vector_of_targets_stays_a_vector(tmp_path, small_blocks):

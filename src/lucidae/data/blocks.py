@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain, islice
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import scipy.sparse
@@ -149,6 +149,11 @@ class RowBlocks(ABC):
         self.flat = flat
         self.first_row = first_row
         self.report: Callable[[int], None] = ignore_count
+
+    def named(self, names: tuple[str, ...]) -> Self:
+        """Return the blocks themselves after their columns were given names."""
+        self.feature_names = names
+        return self
 
     @property
     def dtype(self) -> Any:
@@ -357,12 +362,14 @@ class ArrayBlocks(RowBlocks):
             first_row=first_row,
             **settings,
         )
+        if getattr(array, "format", "") == "csc" and hasattr(array, "to_memory"):
+            array = array.to_memory()  # columns on disk, from which rows cannot be sliced
         self.array = array.tocsr() if scipy.sparse.issparse(array) else array
 
     @property
     def is_dense(self) -> bool:
-        """Whether the array is not sparse."""
-        return not scipy.sparse.issparse(self.array)
+        """Whether the array is not sparse, in memory or on disk."""
+        return getattr(self.array, "format", "") != "csr"
 
     def read(self) -> Iterator[Any]:
         """Yield slices of rows that end where stored chunks of the array end, if possible."""

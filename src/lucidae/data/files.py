@@ -1,4 +1,4 @@
-"""Files of numbers, read in blocks of rows: text, Parquet, NPY, NPZ, HDF5, Zarr, and memory maps.
+"""Files of numbers, read in blocks: text, Parquet, NPY, NPZ, HDF5, AnnData, Zarr, memory maps.
 
 `fit`, the command and the report read files by these functions only. Every problem with a file is a
 `ValueError` of one sentence that names the file.
@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import scipy.sparse
 
 from lucidae.columns import (
     EMPTY,
@@ -54,7 +55,7 @@ from lucidae.io.atomic import (
     reason_of,
     require_size,
 )
-from lucidae.validation import forget_pages, missing_bytes, warn_user
+from lucidae.validation import forget_pages, install_command, missing_bytes, warn_user
 
 __all__ = [
     "FILES",
@@ -162,7 +163,8 @@ def load_file(
     file = Path(path)
     try:
         data = blocks_of_file(file, flat=flat, options=options)
-        return data, concatenated(list(_loadable_rows(data, file, missing)))
+        rows = concatenated(list(_loadable_rows(data, file, missing)))
+        return data, rows.toarray() if scipy.sparse.issparse(rows) else rows
     except MemoryError:
         raise ValueError(
             f"{file.name!r} is too large for the memory of this computer; give fewer rows or "
@@ -198,12 +200,17 @@ def rows_of_file(path: str, start: int, count: int, options: Any) -> Any:
     return concatenated(held)[:count]
 
 
-def _with_columns(data: RowBlocks, options: ReadOptions) -> RowBlocks:
+def _with_columns(
+    data: RowBlocks, options: ReadOptions, names: tuple[str, ...] | None = None
+) -> RowBlocks:
     """Return the blocks of an array in a file, with the columns that the user chose.
 
-    The columns of an array have no names and are given by their 0-based indices.
+    Columns without names are given by their 0-based indices.
     """
-    names = default_names(data.n_features)
+    if names is None:
+        names = default_names(data.n_features)
+    else:
+        data.named(names)
     numeric = [NUMERIC] * data.n_features
     chosen = choose_columns(data.name.strip("'"), names, numeric, options)
     if options.columns or options.missing_values:
@@ -231,9 +238,8 @@ class ChosenBlocks(RowBlocks):
 
     def read(self) -> Iterator[Any]:
         """Yield blocks of the chosen columns."""
-        return (
-            self.missing.removed_from(rows[:, self.chosen.positions].copy()) for rows in self.data
-        )
+        for rows in self.data:
+            yield self.missing.removed_from(rows[:, self.chosen.positions].copy())
 
 
 class FileStamp(NamedTuple):
@@ -692,7 +698,7 @@ class _StoredArray:
 
         try:
             with h5py.File(self.file, "r") as opened:
-                found = opened[self.key][rows]
+                found = self.rows_of(opened[self.key], rows)
         except (OSError, KeyError) as error:
             raise ValueError(
                 f"{self.file.name!r} cannot be read to its end: {reason_of(error)}. It has "
@@ -700,6 +706,47 @@ class _StoredArray:
             ) from None
         _check_stamp(repr(self.file.name), FileStamp.of(self.file), self._stamp)
         return found
+
+    def rows_of(self, stored: Any, rows: slice) -> Any:
+        """Return some rows of the data set."""
+        return stored[rows]
+
+
+class _StoredSparse(_StoredArray):
+    """A sparse matrix of an AnnData file, opened for each slice."""
+
+    format = "csr"
+
+    def rows_of(self, stored: Any, rows: slice) -> Any:
+        """Return some rows of the matrix."""
+        from anndata.io import sparse_dataset
+
+        return sparse_dataset(stored)[rows]
+
+
+def _blocks_of_h5ad(file: Path, *, flat: bool, first_row: int, options: ReadOptions) -> RowBlocks:
+    """Return the rows of the matrix X of an AnnData file, read in blocks."""
+    try:
+        import h5py
+        from anndata.io import read_elem, sparse_dataset
+    except ImportError:
+        raise ValueError(f"Reading .h5ad needs anndata: {install_command('anndata')}") from None
+    try:
+        with h5py.File(file, "r") as opened:
+            names = tuple(map(str, read_elem(opened["var"]).index))
+            stored = opened["X"]
+            is_sparse = isinstance(stored, h5py.Group)
+            matrix = sparse_dataset(stored) if is_sparse else stored
+            kind = _StoredSparse if is_sparse else _StoredArray
+            array = kind(file, "X", matrix.shape, matrix.dtype, getattr(matrix, "chunks", None))
+            if is_sparse and matrix.format == "csc":
+                array = matrix.to_memory().tocsr()
+    except (OSError, KeyError) as error:
+        raise ValueError(
+            f"{file.name!r} is not an AnnData file with a matrix X: {reason_of(error)}."
+        ) from None
+    data = ArrayBlocks(array, repr(file.name), flat=flat, first_row=first_row)
+    return _with_columns(data, options, names)
 
 
 def _blocks_of_hdf5(file: Path, *, flat: bool, first_row: int, options: ReadOptions) -> RowBlocks:
@@ -775,6 +822,7 @@ FILES: dict[str, Callable[..., RowBlocks]] = {
     ".tsv": _blocks_of_text,
     ".txt": _blocks_of_text,
     ".h5": _blocks_of_hdf5,
+    ".h5ad": _blocks_of_h5ad,
     ".hdf5": _blocks_of_hdf5,
     ".zarr": _blocks_of_zarr,
 }

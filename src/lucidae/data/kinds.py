@@ -7,8 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from functools import partial, wraps
-from inspect import isroutine
+from functools import wraps
 from itertools import chain
 from numbers import Real
 from pathlib import Path
@@ -31,14 +30,21 @@ from lucidae.data.blocks import (
     stored_bytes,
 )
 from lucidae.data.files import blocks_of_file, blocks_of_map, warn_of_reading
+from lucidae.kinds import (
+    ACCEPTED,
+    DataKind,
+    anndata_rows,
+    is_anndata_in_memory,
+    is_dask,
+    kind_of,
+    named_sparse,
+)
 from lucidae.validation import (
     check_integer,
     check_number,
     check_weights,
-    is_sparse_cupy,
     numeric_columns,
     real_array,
-    refuse_closed,
 )
 
 __all__ = [
@@ -59,32 +65,18 @@ Method = TypeVar("Method", bound=Callable[..., Any])
 
 
 def in_memory(X: Any, *, rows_drawn: bool = False) -> bool:
-    """Tell whether `X` is an array, a sparse matrix, a data frame or a list of numbers.
+    """Tell whether `X` is an array, a sparse matrix, a data frame, an AnnData or a list of numbers.
 
     Everything else is read in blocks: files, memory maps larger than one block, arrays of HDF5 and
-    Zarr, iterables of batches and Dask collections. An object of an unknown type counts as in
-    memory, so that scikit-learn raises the error. If rows are drawn in random order (`rows_drawn`),
-    memory maps of any size count as in memory.
+    Zarr, AnnData on disk, iterables of batches and Dask collections. If rows are drawn in random
+    order (`rows_drawn`), memory maps of any size count as in memory.
     """
     if type(X) is np.ndarray or X is None:
         return True
-    if isinstance(X, str | os.PathLike | RowBlocks | np.memmap):
-        return isinstance(X, np.memmap) and (rows_drawn or X.nbytes <= sizes.BLOCK_BYTES)
-    if isinstance(X, np.ndarray | list | tuple | dict | set | Real):
-        return True
-    if is_dask(X):
-        return False
-    refuse_closed(X)
-    if is_array(X) or scipy.sparse.issparse(X) or hasattr(X, "to_numpy") or is_sparse_cupy(X):
-        return True
-    if _has_row_slices(X) or _is_function(X):
-        return False
-    return hasattr(X, "__array__") or not isinstance(X, Iterable)
-
-
-def _is_function(X: Any) -> bool:
-    """Tell whether `X` is a function, which returns a new iterator of batches when it is called."""
-    return isroutine(X) or isinstance(X, partial)
+    kind = kind_of(X)
+    if kind is DataKind.MAP:
+        return rows_drawn or X.nbytes <= sizes.BLOCK_BYTES
+    return kind is DataKind.ROWS or (kind is DataKind.ANNDATA and is_anndata_in_memory(X))
 
 
 class _Batches:
@@ -94,31 +86,13 @@ class _Batches:
         self.function = function
 
     def __iter__(self) -> Iterator[Any]:
-        return iter(self.function())
-
-
-def _has_row_slices(X: Any) -> bool:
-    """Tell whether `X` is an array outside memory, such as one of h5py or zarr."""
-    has_all = all(hasattr(X, name) for name in ("shape", "dtype", "__getitem__"))
-    return has_all and not isinstance(X, type) and len(X.shape) > 0
-
-
-def is_dask(X: Any) -> bool:
-    """Tell whether `X` is a Dask array or data frame; Dask is not imported for this.
-
-    Other collections of Dask, such as a bag, raise a ValueError.
-    """
-    dask = sys.modules.get("dask")
-    if dask is None or not dask.is_dask_collection(X):
-        return False
-    # A delayed value has every attribute.
-    is_delayed = isinstance(X, getattr(sys.modules.get("dask.delayed"), "Delayed", ()))
-    if is_delayed or not hasattr(X, "ndim"):
-        raise ValueError(
-            f"a Dask {type(X).__name__} was given, expected a Dask array or data frame: convert it "
-            "by dask.array.from_delayed, dask.dataframe.from_delayed or, for a bag, to_dataframe."
-        )
-    return True
+        batches = self.function()
+        if not isinstance(batches, Iterable):
+            raise ValueError(
+                f"a function was given that returns {type(batches).__name__}, expected an iterable "
+                "of batches of rows."
+            )
+        return iter(batches)
 
 
 def refuse_iterator(X: Any) -> None:
@@ -134,8 +108,7 @@ def refuse_iterator(X: Any) -> None:
 
 def check_batch(X: Any) -> None:
     """Raise an error if `X` is not one batch of rows in memory, for `partial_fit`."""
-    named = isinstance(X, str | os.PathLike | RowBlocks)
-    if named or _is_function(X) or not (in_memory(X) or hasattr(X, "shape")):
+    if kind_of(X) in (DataKind.FILE, DataKind.FUNCTION, DataKind.BATCHES, DataKind.BLOCKS):
         raise ValueError(
             f"X is of type {type(X).__name__}, but partial_fit expects one batch of rows in memory "
             "or a Dask collection: call it with each batch, or give files and iterables of batches "
@@ -153,9 +126,12 @@ def by_chunks(*, with_targets: bool = False) -> Callable[[Method], Method]:
     def decorate(method: Method) -> Method:
         @wraps(method)
         def chunkwise(self: Any, X: Any, y: Any = None, sample_weight: Any = None) -> Any:
-            if not is_dask(X):
-                if not in_memory(X) and _has_row_slices(X):
-                    X = np.asarray(X[:])  # an array of h5py or zarr, or a memory map
+            kind = kind_of(X)
+            if not is_dask(X.X if kind is DataKind.ANNDATA else X):
+                if kind is DataKind.ANNDATA:
+                    X = X if is_anndata_in_memory(X) else X.to_memory()
+                elif kind in (DataKind.STORED, DataKind.MAP):
+                    X = np.asarray(X[:])
                 given = loaded(y) if with_targets else y
                 return method(self, X, given, loaded(sample_weight, "sample_weight"))
             data = aligned_blocks(X, y if with_targets else None, sample_weight)
@@ -239,51 +215,35 @@ def _opened(
     If `flat`, a vector is accepted. If `with_targets`, the targets in the batches of an iterable
     are used. If `batches`, a list is an iterable of batches and not of rows.
     """
-    if isinstance(X, RowBlocks):
-        return X
-    if isinstance(X, str | os.PathLike):
+    kind = kind_of(X, name)
+    if kind is DataKind.BLOCKS:
+        return X  # type: ignore[no-any-return]
+    given: dict[str, Any] = {"flat": flat, "first_row": first_row}
+    if kind is DataKind.FILE:
         if name != "X" and not Path(X).exists():
             raise ValueError(
                 f"There is no file {os.fspath(X)!r}, which was given as {name}: check the path."
             )
-        data = blocks_of_file(X, flat=flat, first_row=first_row)
+        data = blocks_of_file(X, **given)
         warn_of_reading(data)
         return data
-    if isinstance(X, np.memmap):
-        return blocks_of_map(X, name, flat=flat, first_row=first_row)
-    if is_dask(X):
+    if kind is DataKind.MAP:
+        return blocks_of_map(X, name, **given)
+    if kind is DataKind.ANNDATA:
+        rows = anndata_rows(X, name) if is_anndata_in_memory(X) else X.X
+        return _opened(rows, name, **given).named(tuple(map(str, X.var_names)))
+    if kind is DataKind.DASK:
         from lucidae.data.dask_blocks import DaskBlocks
 
-        return DaskBlocks(X, name, flat=flat, first_row=first_row)
-    if _is_function(X):
-        X = _Batches(X)
+        return DaskBlocks(X, name, **given)
     if isinstance(X, list | tuple) and not batches:
         X = np.asarray(X)
-    if hasattr(X, "shape") and (in_memory(X) or _has_row_slices(X)):
-        rows = X if flat else numeric_columns(X, name)
-        return ArrayBlocks(rows, name, flat=flat, first_row=first_row)
-    _refuse_group(X, name)
-    if not isinstance(X, Iterable):
-        raise ValueError(
-            f"{name} is of type {type(X).__name__}, expected an array, a data frame, a path, an "
-            "iterable of batches of rows, or a Dask collection."
-        )
-    return BatchBlocks(X, name, with_targets=with_targets, flat=flat, first_row=first_row)
-
-
-def _refuse_group(X: Any, name: str) -> None:
-    """Raise an error that names the arrays in X if X is an open file or group of HDF5 or Zarr."""
-    for module in ("h5py", "zarr"):
-        group = getattr(sys.modules.get(module), "Group", ())
-        if not isinstance(X, group):
-            continue
-        found = [key for key in X if len(getattr(X[key], "shape", ()))]
-        names = ", ".join(map(repr, found)) or "no array"
-        example = repr(found[0]) if found else "name"
-        raise ValueError(
-            f"{name} is an open file or group of {module} with {names}, expected one array: give "
-            f"the array itself, such as file[{example}]."
-        )
+    if kind is DataKind.STORED or (kind is DataKind.ROWS and hasattr(X, "shape")):
+        return ArrayBlocks(X if flat else numeric_columns(X, name), name, **given)
+    if not isinstance(X, Iterable) and kind is not DataKind.FUNCTION:
+        raise ValueError(f"{name} is of type {type(X).__name__}, expected {ACCEPTED}.")
+    rows = _Batches(X) if kind is DataKind.FUNCTION else X
+    return BatchBlocks(rows, name, with_targets=with_targets, **given)
 
 
 def loaded(values: Any, name: str = "y") -> Any:
@@ -442,8 +402,12 @@ def checked_weights(weights: Any, block: RowBlock) -> Array | None:
 
 
 def named_rows(rows: Any, names: tuple[str, ...] | None) -> Any:
-    """Return rows of a file as a pandas frame with the names of its columns, if it has them."""
-    if names is None or not isinstance(rows, np.ndarray):
+    """Return rows with the names of their columns, if there are any, in a form that has them."""
+    if names is None:
+        return rows
+    if scipy.sparse.issparse(rows):
+        return named_sparse(rows, names)
+    if not isinstance(rows, np.ndarray):
         return rows
     try:
         import pandas as pd

@@ -14,13 +14,13 @@ from lucidae.data import aligned_blocks, in_memory, read_moment, store_features
 from lucidae.data.kinds import AlignedBlocks, LoadedRows
 from lucidae.data.passes import Passes, check_start, given_moment, load_rows, no_moment
 from lucidae.iteration.progress import timed_fit
+from lucidae.kinds import kind_of
 from lucidae.linear.methods import Options
 from lucidae.linear.missing import suggesting_em
 from lucidae.moments import SecondMoment
 from lucidae.rows.routes import EXACT_FEATURES
 from lucidae.rows.sources import MomentSource
 from lucidae.rows.sums import BlocksSource
-from lucidae.validation import refuse_closed
 
 __all__ = [
     "FitBatchesMixin",
@@ -38,7 +38,7 @@ times: 256 mebibytes."""
 
 def draws_rows(options: Options, X: Any) -> bool:
     """Tell whether a fit to `X` needs the rows themselves, not only their second moment."""
-    refuse_closed(X)
+    kind_of(X)  # which refuses a closed file
     shape = getattr(X, "shape", None)
     wide = isinstance(shape, tuple) and len(shape) == 2 and shape[1] > EXACT_FEATURES
     return options.reads.batches or (wide and not isinstance(options.n_components, int))

@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse
-from sklearn.utils.validation import validate_data
 
 from lucidae.arrays import (
     Array,
@@ -17,8 +16,8 @@ from lucidae.arrays import (
     scalar,
     to_numpy,
 )
-from lucidae.base import validated_rows
-from lucidae.data.kinds import is_dask
+from lucidae.base import validate_named, validated_rows
+from lucidae.kinds import is_dask
 from lucidae.sparsity import dictionary
 from lucidae.validation import (
     check_kind,
@@ -68,9 +67,9 @@ def validated_pair(estimator: Any, X: Any, y: Any) -> tuple[Array, Array]:
         y = targets[:, 0] if flat else targets
     else:
         with explained_refusals(X=X, y=y):
-            rows, y = validate_data(
-                estimator, X, y, dtype=(np.float64, np.float32), multi_output=True, y_numeric=True,
-                accept_sparse="csr",
+            rows, y = validate_named(
+                estimator, X, y, reset=True, dtype=(np.float64, np.float32), multi_output=True,
+                y_numeric=True, accept_sparse="csr",
             )  # fmt: skip
         X = dense_if_small(in_given_precision(rows, X))
         y = np.asarray(y, dtype=np.float64)

@@ -12,7 +12,7 @@ from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
 from sklearn.metrics import r2_score
 from sklearn.utils import Tags
 from sklearn.utils.metaestimators import available_if
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
 from lucidae.arrays import (
     Array,
@@ -25,7 +25,13 @@ from lucidae.arrays import (
     namespace,
     to_numpy,
 )
-from lucidae.base import Fitted, reference_array, restored_on_failure, validated_rows
+from lucidae.base import (
+    Fitted,
+    reference_array,
+    restored_on_failure,
+    validate_named,
+    validated_rows,
+)
 from lucidae.certificates.claims import Certificate, Claim
 from lucidae.data import by_blocks, in_memory, loaded, store_targets
 from lucidae.data.kinds import by_chunks, check_batch
@@ -712,7 +718,7 @@ class DropoutRegressor(
             y = checked_targets(y, X)
         else:
             with explained_refusals(X=X, y=y):
-                rows, y = validate_data(
+                rows, y = validate_named(
                     self,
                     X,
                     y,
