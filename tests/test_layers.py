@@ -14,7 +14,12 @@ FILES = {
     for path in SOURCE.rglob("*.py")
 }
 FAMILIES = {"lucidae.linear", "lucidae.dropout", "lucidae.sparsity"}
-EXTENSIONS = {"lucidae.nn", "lucidae.mne", "lucidae.legacy"}  # they build on the families
+EXTENSIONS = {
+    "lucidae.nn",
+    "lucidae.mne",
+    "lucidae.scanpy",
+    "lucidae.legacy",
+}  # they build on the families
 
 
 @cache

@@ -29,6 +29,7 @@ def without(monkeypatch):
         (".parquet", "pyarrow", "Reading Parquet needs pyarrow: pip install pyarrow"),
         (".h5", "h5py", "Reading HDF5 needs h5py: pip install h5py"),
         (".hdf5", "h5py", "Reading HDF5 needs h5py: pip install h5py"),
+        (".h5ad", "anndata", "Reading .h5ad needs anndata: pip install .*"),
         (".zarr", "zarr", "Reading Zarr needs zarr: pip install zarr"),
     ],
 )

@@ -66,6 +66,7 @@ NAMES = {
     "lucidae.nn.callbacks": """
         CertificateMonitor CollapseMonitor PrefixMonitor
     """,
+    "lucidae.scanpy": "pca",
     "lucidae.sparsity": """
         Energy NoisePath SparseBatch SparseGroupBatch SparseJoint SparseVAE
         certify_coefficients group_lasso joint_blocks noise_free_group_lasso noise_path
