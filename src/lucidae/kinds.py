@@ -135,7 +135,9 @@ def is_dask(X: Any) -> bool:
 
 def is_anndata_in_memory(X: Any) -> bool:
     """Tell whether the rows of an AnnData are an array or a sparse matrix in memory."""
-    return not X.isbacked and (isinstance(X.X, np.ndarray) or scipy.sparse.issparse(X.X))
+    if X.isbacked:
+        return False
+    return X.X is None or isinstance(X.X, np.ndarray) or scipy.sparse.issparse(X.X)
 
 
 def anndata_rows(X: Any, name: str) -> Any:
