@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 
 import lucidae
-from lucidae.certificates.claims import Certificate
+from lucidae.certificates.bounds import Ball
+from lucidae.certificates.claims import Certificate, undecided
 from lucidae.dropout.claims import claims
 from lucidae.dropout.figures import EPSILON, DropoutFigures
 from lucidae.dropout.theory import dropout_of
@@ -26,8 +27,9 @@ from lucidae.iteration import Status
 from lucidae.linear.methods import Options
 from lucidae.models import built, check_part, check_row
 from lucidae.snapshots import CERTIFICATE, Values, restored, values_of
-from lucidae.sparsity.certificate import certificate_of
-from lucidae.sparsity.figures import FORMER, SparseFigures
+from lucidae.sparsity.claims import certificate_of
+from lucidae.sparsity.theory import Uniqueness
+from lucidae.sparsity.verify import FINEST, Figures
 
 __all__ = ["loaded"]
 
@@ -233,21 +235,76 @@ def _factorization(state: _Fields, _: _Fields) -> _Fields:
     return state
 
 
+FORMER = (
+    "The estimator was saved by an earlier version of lucidae, which did not measure this. Call "
+    "certify(estimator, X, y) to measure it."
+)
+
+
 def _sparse(state: _Fields, estimator: _Fields) -> _Fields:
     figures: Any = state.pop("figures", None) or state.pop("summary")
-    figures = {name: v for name, v in figures.items() if name not in ("certificate", "dimension")}
-    if figures.get("position") is not True:  # uniqueness was assumed once
-        figures |= {"spark": None, "position": False, "position_reason": FORMER}
-    title = figures["title"].removeprefix("SparseVAE, ")
-    found = SparseFigures(**{"n_used": figures["n_active"]} | figures | {"title": title})
     fitted = [name for name in estimator if name in SPARSE]  # as 0.1 kept them
     results = state.get("results") or {name: estimator.pop(name) for name in fitted}
     estimator |= state.pop("_attributes", None) or {}  # what a user had changed in place
-    certificate = _certificate(certificate_of(found, f"SparseVAE, {title}"))
-    state |= {"results": _Fields(results), "certificate": certificate, "stability": found.path}
-    state |= {"noise_rule": found.noise_rule.replace("floor", "learn")}
+    certificate = _certificate(_sparse_certificate(figures))
+    state |= {"results": _Fields(results), "certificate": certificate}
+    state |= {"stability": figures.get("path")}
+    state |= {"noise_rule": figures.get("noise_rule", "").replace("floor", "learn")}
     state["parameters"] = _Fields(state.get("parameters") or {})
     return _Fields({"noise_level": 1.0} | state)
+
+
+def _sparse_certificate(values: Values) -> Certificate:
+    """Return the certificate that follows from values measured by an earlier version."""
+
+    def ball(name: str, error: str = "") -> Ball | None:
+        return None if values.get(name) is None else Ball(values[name], values.get(error, 0.0))
+
+    def count(name: str, unsure: str) -> Ball | None:
+        wrong = values.get(name)
+        return None if wrong is None else Ball(wrong, 0.0 if wrong else values.get(unsure, 0))
+
+    values = {"n_used": values["n_active"]} | values
+    proved = values.get("position") is True  # uniqueness was assumed once
+    evidence, rule = values.get("evidence", {}), values.get("noise_rule", "")
+    response = evidence.get("response_covariance_rule")
+    noise = values.get("noise_rank")
+    found = Figures(
+        values["n_columns"], values.get("rows", 0), values["n_active"],
+        np.arange(values["n_used"]), values["row_norms"],
+        values["relative_error"], "full", values.get("covariance_distance") is not None,
+        ball("violation", "violation_error"), values["tolerance"] or FINEST,
+        values.get("covariance_distance"), ball("mean_distance", "mean_error"),
+        values.get("mean_tolerance", FINEST), rule, ball("noise_distance"),
+        ball("energy_distance", "energy_error"), ball("variance_distance", "variance_error"),
+        count("support_wrong", "support_undecided"), (), count("unjustified", "undecided"), 0,
+        values.get("reach", 0.0),
+        None if noise is None else (noise, values["noise_rows"], values["noise_outside"] or 0.0),
+        values.get("path"),
+        response=None if response is None else (response, evidence["response_covariance"]),
+        evidence=evidence,
+    )  # fmt: skip
+    unique = Uniqueness(
+        values["exact_error"], values["rank"], values.get("spark") if proved else None, proved,
+        values["position_reason"] if proved else FORMER, values.get("coherence"),
+    )  # fmt: skip
+    title = f"SparseVAE, {values['title'].removeprefix('SparseVAE, ')}"
+    certificate = certificate_of(found, title, unique)
+    measured = {
+        "posterior_mean": found.mean, "noise_variance": found.noise, "energy": found.energy,
+        "predictive_variance": found.variance, "support": found.support,
+    }  # fmt: skip
+    estimated = ("predictive_variance", "support") if rule else ()
+    former = [
+        name for name, ball in measured.items() if ball is None
+        and (name in estimated or (not proved and found.violation is not None))
+    ]  # fmt: skip
+    claims = (
+        undecided(claim.name, claim.statement, claim.reference, FORMER)
+        if claim.name in former else claim
+        for claim in certificate if claim.name != "leverage"
+    )  # fmt: skip
+    return Certificate(title, tuple(claims), evidence)
 
 
 SPARSE = (

@@ -143,9 +143,18 @@ def significant(X, y, w, noise, groups=None, level=0.05):
     labels = np.arange(len(w)) if groups is None else np.asarray(groups)
     quantile = scipy.stats.chi2.isf(level / np.unique(labels).size, 1)
     found = []
+    norms = (np.abs(X) ** 2).sum(axis=0)
+    strong = w * parts(X, y, w, noise)[0] > 0.01
     for label in np.unique(labels[w > 0]):
         without = np.where(labels == label, 0.0, w)
         if groups is None:  # twice the log-likelihood that the best relevance of the column gains
+            # proportional columns are left out together, and the first in use stands for them
+            cosines = np.abs(X[:, label].conj() @ X) ** 2
+            tied = (norms > 0) & (cosines >= (1 - 1e-12) * norms[label] * norms)
+            if (tied & strong).any():
+                if label != np.flatnonzero(tied & strong)[0]:
+                    continue
+                without = np.where(tied, 0.0, w)
             z, Q, *_ = parts(X, y, without, noise)
             ratio = max(Q[label] / z[label], 1.0)
             gain = y.shape[1] * (ratio - 1.0 - np.log(ratio))

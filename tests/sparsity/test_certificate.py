@@ -12,7 +12,7 @@ from numpy.testing import assert_allclose
 
 from lucidae import SparseVAE, certify
 from lucidae.datasets import make_sparse_regression
-from lucidae.sparsity import certify_coefficients
+from lucidae.sparsity import certify_coefficients, solve_joint
 
 GENERAL, COHERENT = "unique_in_general_position", "unique_by_coherence"
 
@@ -105,13 +105,93 @@ def test_coefficients_with_a_noise_variance_are_judged_on_their_energy():
     assert none["posterior_collapse"].holds is False
 
 
-def test_collapse_of_a_diagonal_posterior_may_be_unjustified():
-    found = []
+@pytest.mark.parametrize("posterior", ["diagonal", "point"])
+def test_collapse_is_judged_by_the_energy_that_was_minimised(posterior):
+    advice = []
     for seed in range(6):
         p = make_sparse_regression(15, 40, 8, 4, snr_db=15, random_state=seed)
-        model = SparseVAE(posterior="diagonal", noise_variance=p.noise_variance)
-        found.append(model.fit(p.dictionary, p.responses).certificate_["posterior_collapse"].holds)
-    assert False in found
+        model = SparseVAE(posterior=posterior, noise_variance=p.noise_variance, max_iter=5000)
+        certificate = model.fit(p.dictionary, p.responses).certificate_
+        assert certificate.holds, certificate
+        claim = certificate["posterior_collapse"]
+        assert claim.holds is (True if posterior == "diagonal" else None)
+        advice.append("would lower the energy of posterior='full'" in claim.advice)
+    assert any(advice)
+
+
+@pytest.mark.parametrize("options", [{}, {"solver": "em"}, {"response_covariance": "learn"}])
+def test_a_copy_of_a_column_is_an_alternative(options):
+    rng = np.random.default_rng(1)
+    X = rng.standard_normal((60, 20))
+    y = X[:, [2, 9]] @ rng.standard_normal((2, 4)) + 0.3 * rng.standard_normal((60, 4))
+    model = SparseVAE(noise_variance=0.09, **options).fit(np.column_stack([X, -2 * X[:, 2]]), y)
+    assert model.support_.tolist() == [2, 9]
+    assert model.certificate_.holds
+    assert "Alternatives: 2 or 20." in model.certificate_["support"].advice
+    assert model.certificate_.evidence["tied_columns"] == [[2, 20]]
+    # Without the copy nothing is tied.
+    plain = SparseVAE(noise_variance=0.09, **options).fit(X, y)
+    assert plain.support_.tolist() == [2, 9]
+    assert "tied_columns" not in plain.certificate_.evidence
+
+
+def test_a_copy_of_a_column_in_all_parts_of_a_joint_problem():
+    rng = np.random.default_rng(2)
+    X = [rng.standard_normal((30, 12)) for _ in range(2)]
+    y = [part[:, [3, 7]] @ rng.standard_normal((2, 5)) + 0.3 * rng.standard_normal((30, 5))
+         for part in X]  # fmt: skip
+    twice = [np.column_stack([part, part[:, 3]]) for part in X]
+    found = solve_joint(twice, y, noise_variance=0.09).value
+    assert np.isin([3, 12], found.support).sum() == 1
+    assert 7 in found.support
+    assert found.certificate.holds
+    other = [twice[0], np.column_stack([X[1], X[1][:, 4]])]  # no copy in the second part
+    assert "tied_columns" not in solve_joint(other, y).value.certificate.evidence
+
+
+@pytest.mark.parametrize("place", ["both", "X", "y"])
+def test_a_row_in_another_unit_is_named(place):
+    rng = np.random.default_rng(3)
+    X = rng.standard_normal((100, 30))
+    y = X[:, [2, 9]] @ rng.standard_normal((2, 4)) + 0.3 * rng.standard_normal((100, 4))
+    assert not SparseVAE().fit(X, y).certificate_["leverage"].advice
+    X[17] *= 500 if place != "y" else 1
+    y[17] *= 500 if place != "X" else 1
+    certificate = SparseVAE().fit(X, y).certificate_
+    claim = certificate["leverage"]
+    assert claim.holds is None
+    assert "row 17" in claim.advice
+    assert claim.value == pytest.approx(max(certificate.evidence["leverage_shares"]))
+    assert certificate.evidence["leverage_rows"].tolist() == [17]
+    # A row that is given often is not one row with a large share.
+    X, y, weights = np.delete(X, 17, 0), np.delete(y, 17, 0), np.ones(99)
+    weights[3] = 1e6
+    often = SparseVAE(noise_variance=0.09).fit(X, y, sample_weight=weights)
+    assert not often.certificate_["leverage"].advice
+
+
+def test_an_outlier_in_one_column_is_named_and_a_column_of_one_row_is_not():
+    rng = np.random.default_rng(4)
+    X = rng.standard_normal((50, 8))
+    y = X[:, [1, 5]] @ rng.standard_normal((2, 4)) + 0.3 * rng.standard_normal((50, 4))
+    spike = np.eye(50)[:, [7]]
+    for column, named in ((spike, []), (1e4 * spike + X[:, [0]], [7])):
+        model = SparseVAE(noise_variance=0.01).fit(np.column_stack([X, column]), y)
+        assert model.relevance_[8] > 0
+        assert model.certificate_.evidence["leverage_rows"].tolist() == named
+
+
+def test_an_attribute_that_a_subclass_overrides_is_noticed():
+    class Other(SparseVAE):
+        @property
+        def noise_variance_(self):
+            return 2.0 * self._state.results["noise_variance_"]
+
+    rng = np.random.default_rng(5)
+    X, y = rng.standard_normal((20, 5)), rng.standard_normal((20, 2))
+    claim = Other(noise_variance=0.5).fit(X, y).certificate_["attributes"]
+    assert claim.holds is False
+    assert "noise_variance_" in claim.advice
 
 
 def test_one_response_and_other_data():
@@ -129,7 +209,8 @@ def test_the_card_and_the_table_show_every_claim(exact):
     assert [claim.name for claim in certificate] == [
         "stationarity", "posterior_mean", "noise_variance", "energy", "predictive_variance",
         "support", "reconstruction", "active_dimensions", "unique_in_general_position",
-        "unique_by_coherence", "row_scales", "posterior_collapse", "path_stability",
+        "unique_by_coherence", "row_scales", "posterior_collapse", "leverage",
+        "path_stability",
     ]  # fmt: skip
     assert all(claim.name in str(certificate) for claim in certificate)
     assert "Chen &amp; Huo 2006" in certificate._repr_html_()

@@ -108,7 +108,7 @@ def test_coefficients_are_certified_on_a_sparse_dictionary(monkeypatch):
     )
     assert found["unique_in_general_position"].holds
     assert [claim.verdict for claim in found] == [claim.verdict for claim in expected]
-    monkeypatch.setattr("lucidae.sparsity.uniqueness.SPARSE_ENTRIES", 100)
+    monkeypatch.setattr("lucidae.sparsity.theory.SPARSE_ENTRIES", 100)
     large = certify(U.T, sp.csc_array(full), full @ U)
     assert large["unique_in_general_position"].holds is None
     assert "not examined" in large["unique_in_general_position"].advice

@@ -1,7 +1,7 @@
 """Sparse regression of several responses on a fixed dictionary: VAEs, autoencoder, group lasso."""
 
 from lucidae.sparsity.batch import SparseBatch, SparseGroupBatch, solve_batch
-from lucidae.sparsity.certificate import certify_coefficients
+from lucidae.sparsity.claims import certify_coefficients
 from lucidae.sparsity.estimator import SparseVAE
 from lucidae.sparsity.group_lasso import group_lasso, noise_free_group_lasso
 from lucidae.sparsity.joint import SparseJoint, joint_blocks, solve_joint

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
-from dataclasses import replace
 from functools import partial
 from typing import Any, Self
 
@@ -22,6 +21,7 @@ from lucidae.arrays import (
     is_complex,
     is_host_tensor,
     like,
+    machine_epsilon,
     namespace,
     number,
     of_one_kind,
@@ -43,9 +43,7 @@ from lucidae.base import (
 from lucidae.certificates.claims import Certificate
 from lucidae.iteration import Callback, Solution, Status, limited_blas, progress_bars
 from lucidae.iteration.progress import timed_fit
-from lucidae.sparsity.certificate import certificate_of, with_changes
-from lucidae.sparsity.evaluation import Sample
-from lucidae.sparsity.figures import SparseFigures
+from lucidae.sparsity.claims import certificate_of, plain, with_changes
 from lucidae.sparsity.fitted import CERTIFIED_PARAMETERS, SparseState
 from lucidae.sparsity.group_covariance import GroupCovariance, axes_of, objective_of
 from lucidae.sparsity.groups import Groups
@@ -78,7 +76,7 @@ from lucidae.sparsity.noise import (
     warn_if_collapsed,
 )
 from lucidae.sparsity.objectives import Energy
-from lucidae.sparsity.penalties import as_penalty
+from lucidae.sparsity.penalties import as_penalty, stored_penalty
 from lucidae.sparsity.posterior import ActiveFactor
 from lucidae.sparsity.prediction import check_kept, determination, narrowed
 from lucidae.sparsity.problem import Problem, Rows, Units
@@ -94,7 +92,7 @@ from lucidae.sparsity.solvers import advice_on, check_suited, solve
 from lucidae.sparsity.sparse_rows import SparseRows, rows_of
 from lucidae.sparsity.state import State, evaluate, flat_start
 from lucidae.sparsity.support import significant_columns
-from lucidae.sparsity.verifier import EnergyKind, Fit, measure
+from lucidae.sparsity.verify import EnergyKind, Fit, Sample, group_numbers, measure
 from lucidae.sparsity.whitening import NoiseCovariance, prepared_rows
 from lucidae.validation import (
     check_flag,
@@ -530,20 +528,20 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         state.add_noise(cov, weights)
         shapes = X.shape[1], units.n_responses
         fitted = checked_attributes(state.results, *shapes)
-        stability = path_stability(trace, solution.value, units, objective)
-        state.stability, state.noise_rule = stability, rule if isinstance(rule, str) else "given"
+        state.stability = path_stability(trace, solution.value, units, objective)
+        state.noise_rule = rule if isinstance(rule, str) else "given"
         then = copy(self)  # with the parameters of this fit, which a user may change later
+        then.groups = group_numbers(self.groups, X.shape[1])
 
-        def verified() -> SparseFigures:
+        def verified() -> Certificate:
             with limited_blas(X.shape[0]):
-                figures = then._verified(state, fitted, given, rows, objective, rule, cov)
-            return figures if stability is None else replace(figures, path=stability)
+                return then._verified(state, fitted, (X, targets, weights), rows, rule, cov)
 
-        state.figures = verified if deferred else verified()
-        groups = None if objective.groups is None else objective.groups.labels
+        state.verify = verified
         state.parameters = {name: getattr(self, name) for name in CERTIFIED_PARAMETERS}
-        state.parameters |= {"groups": groups}  # a copy, since a user may write into an array
-        state.parameters |= {"noise_cov": has_cov}
+        state.parameters |= {"groups": then.groups, "noise_cov": has_cov}
+        if not deferred:
+            state._certificate = state.compute_certificate("")
         self._state = state
         return solution
 
@@ -725,44 +723,54 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         return results, factor.posterior(noise), factor.mean(responses)
 
     def _verified(
-        self, state: SparseState, fitted: Mapping[str, Any], given: Rows, rows: Rows,
-        objective: Energy, rule: str | float, cov: NoiseCovariance | None,
-    ) -> SparseFigures:  # fmt: skip
-        """Return the verifier's measured values of fitted attributes on rows of data."""
+        self, state: SparseState, fitted: Mapping[str, Any], data: tuple[Any, Any, Any],
+        rows: Rows, rule: str | float, cov: NoiseCovariance | None,
+    ) -> Certificate:  # fmt: skip
+        """Return the certificate of fitted attributes on the dictionary, responses and weights.
+
+        The verifier reads these itself; `rows` are for energies that it does not know.
+        """
+        X, y, weights = data
         coef, relevance, noise = fitted["coef_"], fitted["relevance_"], fitted["noise_variance_"]
-        estimated = state.results["noise_variance_"] if rule in RULES else None
-        known, grouped = self.posterior in VERIFIED, objective.groups is not None
-        full_groups = grouped and self.group_covariance == "full"  # as asked, whatever was solved
+        asked = state.results["noise_variance_"] if rule in RULES else None
+        if not isinstance(self.noise_variance, str):
+            rule, asked = "given", float(self.noise_variance)
+        objective = self._objective(X.shape[1])
+        known, groups = self.posterior in VERIFIED, objective.groups
+        full_groups = groups is not None and self.group_covariance == "full"
         fit = Fit(
-            coef.mT,
-            relevance,
-            noise,
+            [plain(coef.mT)],
+            plain(relevance),
+            [noise],
             fitted["energy_"],
-            rule if isinstance(rule, str) else "given",
-            estimated if isinstance(rule, str) else rule,
-            state.predicted(given.dictionary, coef, fitted["intercept_"]),
-            state.variances(given.dictionary),
-            fitted["support_"],
-            fitted.get("group_covariances_"),
-            fitted.get("response_covariance_"),
-            given_covariance(self.response_covariance),
-            fitted.get("noise_variances_"),
-            state.posterior.prior_roots(objective.groups) if full_groups else None,
+            str(rule),
+            None if asked is None else [asked],
+            plain(state.predicted(X, coef, fitted["intercept_"])),
+            plain(state.variances(X)),
+            to_numpy(fitted["support_"]),
+            plain(fitted.get("group_covariances_")),
+            plain(state.posterior.prior_roots(groups)) if full_groups else None,
+            plain(fitted.get("response_covariance_")),
+            plain(given_covariance(self.response_covariance)),
+            plain(fitted.get("noise_variances_")),
+            max(machine_epsilon(coef), machine_epsilon(relevance)),
+            state.stability,
         )
-        model = EnergyKind(
+        kind = EnergyKind(
             self.posterior,
-            as_penalty(self.penalty),
-            None if objective.groups is None else objective.groups.labels,
-            self.tol,
-            None if known else _violation(rows, relevance, noise, objective),
-            self.significance,
+            stored_penalty(as_penalty(self.penalty)),
+            self.groups,
             full_groups,
+            self.tol,
+            self.significance,
+            None if known else _violation(rows, relevance, noise, objective),
         )
         sample = Sample(
-            given.dictionary, given.responses, given.frequencies, given.intercept,
-            None if cov is None else cov.values,
+            plain(X), plain(y), plain(weights), bool(self.fit_intercept),
+            None if cov is None else plain(cov.values),
         )  # fmt: skip
-        return measure(sample, fit, model, title=f"{self.posterior} posterior")
+        title = f"{type(self).__name__}, {self.posterior} posterior"
+        return certificate_of(measure([sample], fit, kind), title)
 
     def _certify_on(
         self, X: Any, y: Any = None, sample_weight: Any = None, noise_cov: Any = None
@@ -801,9 +809,8 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         if not rule or not isinstance(then.noise_variance, str):
             rule = noise_rule(then.noise_variance, objective, rows.count, dictionary.shape[1])
         with limited_blas(dictionary.shape[0]), np.errstate(all="ignore"):
-            figures = then._verified(self._state, fitted, given, rows, objective, rule, cov)
-        figures = replace(figures, path=self._state.stability)
-        found = certificate_of(figures, f"{type(self).__name__}, {figures.title}")
+            data = dictionary, targets, weights
+            found = then._verified(self._state, fitted, data, rows, rule, cov)
         # No other claim depends on the noise variances of the training rows.
         shown = {name: attributes[name] for name in ("noise_variances_",) if name in attributes}
         return with_changes(found, changed_attributes(shown, self._state.results))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,7 +21,6 @@ from lucidae.arrays import (
 )
 from lucidae.base import FittedState, changed_attributes
 from lucidae.certificates.claims import Certificate
-from lucidae.sparsity.certificate import certificate_of
 from lucidae.sparsity.posterior import Posterior
 from lucidae.sparsity.prediction import level_at_center
 from lucidae.sparsity.whitening import NoiseCovariance
@@ -49,9 +48,8 @@ class SparseState(FittedState):
     # (n_features,): weighted mean of the training rows, rounded to float64; zero without an
     # intercept
     center: Array
-    # the measured values that the certificate judges, or a function that computes them when they
-    # are first read (see `measured`)
-    figures: Any
+    # function that certifies the fit on the data that it holds; None if the certificate is stored
+    verify: Callable[[], Certificate] | None
     # (n_features,): difference between the exact weighted mean of the training rows and `center`
     rest: Array | None = None
     level: Array | None = None  # (n_outputs,): prediction for the mean training row
@@ -61,13 +59,6 @@ class SparseState(FittedState):
     noise_level: float = 1.0
     noise_rule: str = ""  # how the noise variance was found, "given" if it was a number
     stability: dict[str, Any] | None = None  # of a path of noise variances, if one was computed
-
-    @property
-    def measured(self) -> Any:
-        """The measured values that the certificate judges; they are computed at most once."""
-        if callable(self.figures):
-            self.figures = self.figures()
-        return self.figures
 
     def move_beside(self, ref: Array) -> None:
         """Move fitted attributes and posterior to the library and the device of the array `ref`."""
@@ -160,14 +151,18 @@ class SparseState(FittedState):
         return True
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what pickle writes: attributes that were changed in place, measured values."""
-        assert self.measured is not None or self._certificate is not None
+        """Return what pickle writes: attributes that were changed in place, and the certificate."""
+        self.certificate("SparseVAE")
         changed = {"_attributes": self._attributes} if self.changed_in_place() else {}
-        return super().__getstate__() | changed
+        return super().__getstate__() | changed | {"verify": None}
 
-    def compute_certificate(self, title: str) -> Certificate:
-        """Return the certificate with all claims, judged by the measured values."""
-        return certificate_of(self.measured, f"{title}, {self.measured.title}")
+    def compute_certificate(self, title: str) -> Certificate:  # noqa: ARG002
+        """Return the certificate; the data from which it is computed are released."""
+        if self.verify is None:
+            raise ValueError("the data of the fit are no longer there: call certify with them.")
+        found = self.verify()
+        self.verify = None
+        return found
 
 
 def _copied(value: Any) -> Any:

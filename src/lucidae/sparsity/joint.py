@@ -39,8 +39,7 @@ from lucidae.certificates.claims import Certificate
 from lucidae.iteration import Below, Solution, Status, iterate, limited_blas
 from lucidae.iteration.progress import elapsed
 from lucidae.iteration.solution import joined
-from lucidae.sparsity.certificate import joint_certificate
-from lucidae.sparsity.evaluation import Sample
+from lucidae.sparsity.claims import joint_certificate
 from lucidae.sparsity.inputs import check_row_count, refuse_extremes, refuse_zero_problem
 from lucidae.sparsity.noise import FALLBACK
 from lucidae.sparsity.objectives import FullCovariance
@@ -55,9 +54,9 @@ from lucidae.sparsity.problem import (
 )
 from lucidae.sparsity.solvers import BASIN, BASIN_LIMIT, FEW_RESPONSES
 from lucidae.sparsity.state import State, complementarity, evaluate, flat_start, positive
-from lucidae.sparsity.support import leave_one_out, significance_threshold
+from lucidae.sparsity.support import leave_one_out, merged_relevance, significance_threshold
 from lucidae.sparsity.updates import SMALLEST_LEARNED, UPDATES, learned_noise
-from lucidae.sparsity.verified_joint import JointFit, measure_joint
+from lucidae.sparsity.verify import EnergyKind, Fit, Sample, measure
 from lucidae.sparsity.working_set import (
     DEFINITE,
     FIRST_DAMPING,
@@ -580,18 +579,21 @@ def _learned(
     return _with_value(learned, learned.value.solution.value)
 
 
-def _certified(found: SparseJoint, parts: Sequence[Rows], **settings: Any) -> Certificate:
-    """Return the certificate of a solution on the given parts; `settings` are as in `JointFit`."""
+def _certified(
+    found: SparseJoint, parts: Sequence[Rows], given_noise: Any = None, **settings: Any
+) -> Certificate:
+    """Return the certificate of a solution on the given parts, with settings of `EnergyKind`."""
     samples = [Sample(to_numpy(part.dictionary), to_numpy(part.responses)) for part in parts]
-    fit = JointFit(
+    fit = Fit(
         [to_numpy(coef).T for coef in found.coef],
         to_numpy(found.relevance),
-        to_numpy(found.noise_variance),
+        [float(level) for level in to_numpy(found.noise_variance)],
         found.energy,
-        to_numpy(found.support),
-        **settings,
+        "learn" if given_noise is None else "given",
+        given_noise,
+        support=to_numpy(found.support),
     )
-    return joint_certificate(measure_joint(samples, fit))
+    return joint_certificate(measure(samples, fit, EnergyKind(**settings)))
 
 
 def _with_value(solution: Solution[Any], value: Any) -> Solution[Any]:
@@ -624,7 +626,8 @@ def _support(joint: JointState, parts: Sequence[Rows], significance: float) -> A
     all parts (complex: twice that), compared with a quantile of χ²₁.
     """
     evidence = np.zeros(joint.relevance.shape[0])
-    w = to_numpy(joint.relevance)
+    dictionaries = [state.dictionary for state in joint.states]
+    w = merged_relevance(joint.relevance, joint.summed.curvature, dictionaries)
     for state, part in zip(joint.states, parts, strict=True):
         curvature, alignment = to_numpy(state.curvature), to_numpy(state.alignment)
         left = np.maximum(1.0 - w * curvature, np.finfo(float).eps)

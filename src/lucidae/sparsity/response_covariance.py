@@ -33,7 +33,7 @@ from lucidae.sparsity.objectives import Energy, FullCovariance
 from lucidae.sparsity.prediction import narrowed
 from lucidae.sparsity.problem import Problem, Rows, Units, rounding_distance
 from lucidae.sparsity.state import complementarity, flat_start
-from lucidae.sparsity.support import significance_threshold
+from lucidae.sparsity.support import merged_relevance, significance_threshold
 from lucidae.sparsity.updates import SMALLEST_LEARNED
 from lucidae.validation import real_array
 
@@ -401,8 +401,10 @@ def correlated_support(state: CorrelatedState, significance: float, groups: Grou
     wλₜΦ_gᵀΣₜ⁻¹Φ_g and kₜ = Φ_gᵀΣₜ⁻¹ỹₜ, compared with the threshold for independent responses.
     """
     w, count = state.relevance, state.spectrum.values.size
-    active = np.flatnonzero(w)
     result = np.zeros(w.size, dtype=bool)
+    if groups is None:
+        w = merged_relevance(w, state.curvature, [state.problem.dictionary])
+    active = np.flatnonzero(w)
     if groups is None:
         threshold = significance_threshold(significance, w.size)
         metric, loading = state.of_columns(active)

@@ -1,6 +1,6 @@
 """What is saved of a fitted `SparseVAE`.
 
-The measured values of the certificate are not saved, because the certificate itself is.
+The data are not saved; the certificate, which is computed from them, is.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ _KINDS = dict.fromkeys((*CERTIFIED_PARAMETERS, "noise_cov"), object) | {"penalty
 _STATE = Record(
     SparseState,
     None,
-    partial(SparseState, figures=None),
+    partial(SparseState, verify=None),
     results=_RESULTS,
     posterior=_POSTERIOR,
     center="m",

@@ -5,6 +5,7 @@ At the optimum about half of the columns that are pure noise have a small positi
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -12,13 +13,18 @@ import numpy as np
 import scipy.optimize
 import scipy.special
 
-from lucidae.arrays import Array, machine_epsilon, namespace, to_numpy
+from lucidae.arrays import Array, like, machine_epsilon, namespace, to_numpy
+from lucidae.sparsity.dictionary import Dictionary, column_squares, dense_columns
 from lucidae.sparsity.group_blocks import group_blocks
 from lucidae.sparsity.group_covariance import PrincipalState
 from lucidae.sparsity.group_moves import leave_group_out
 from lucidae.sparsity.groups import Groups
 from lucidae.sparsity.objectives import Energy
 from lucidae.sparsity.state import State, evaluate_from, positive
+
+TIED, IN_USE, NEARLY = 1e-12, 0.01, 1e-4
+"""Columns are tied if the squared sine of their angle is below the first number. Compared are those
+whose latents have a variance of at most 1 − 0.01, with columns of equal z/‖φ‖² up to 1e-4."""
 
 
 def leave_one_out(state: State) -> tuple[Array, Array]:
@@ -52,6 +58,35 @@ def significance_threshold(significance: float, n_columns: int) -> float:
     return float(scipy.special.chdtri(1, significance / n_columns))
 
 
+def merged_relevance(relevance: Array, curvature: Array, dictionaries: Sequence[Dictionary]) -> Any:
+    """Return the relevances with those of proportional columns added to the first one in use.
+
+    Such columns act as one. Tested each beside the others, none of them would be significant.
+    `curvature` are the z of the columns, averaged over all responses.
+    """
+    w, z = to_numpy(relevance).copy(), to_numpy(curvature)
+    norms: Any = sum(to_numpy(column_squares(Phi)) for Phi in dictionaries)
+    level = z / np.where(norms > 0, norms, 1.0)  # equal for proportional columns
+    order = np.argsort(level)
+    places = np.searchsorted(level[order], [level * (1.0 - NEARLY), level * (1.0 + NEARLY)])
+    done = norms <= 0
+    for column in np.flatnonzero((w * z > IN_USE) & (places[1] - places[0] > 1)):
+        near = np.sort(order[places[0, column] : places[1, column]])
+        near = near[~done[near]]
+        if done[column] or near.size < 2:
+            continue
+        inner: Any = 0.0
+        for Phi in dictionaries:
+            one, others = (to_numpy(dense_columns(Phi, np.asarray(i))) for i in ([column], near))
+            inner = inner + one[:, 0].conj() @ others
+        tied = near[np.abs(inner) ** 2 >= (1.0 - TIED) * norms[column] * norms[near]]
+        total = (w[tied] * norms[tied]).sum() / norms[column]
+        w[tied] = 0.0
+        w[column] = total
+        done[tied] = True
+    return w
+
+
 def significant_columns(
     state: State, n_responses: int, significance: float, objective: Energy, parts: int = 1
 ) -> Any:
@@ -66,8 +101,9 @@ def significant_columns(
         return _significant_covariances(state, n_responses, significance, parts)
     if groups is None:
         threshold = significance_threshold(significance, state.dictionary.shape[-1])
-        used = to_numpy(state.relevance) > 0
-        return used & (to_numpy(evidence_ratios(state, n_responses)) > threshold)
+        merged = merged_relevance(state.relevance, state.curvature, [state.dictionary])
+        state = state._replace(relevance=like(merged, state.relevance))
+        return (merged > 0) & (to_numpy(evidence_ratios(state, n_responses)) > threshold)
     threshold = significance_threshold(significance, groups.count)
     gains = group_evidence(state, groups, n_responses)
     return groups.expand(gains) > threshold

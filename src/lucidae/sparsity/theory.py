@@ -1,4 +1,4 @@
-"""Proofs that a sparse representation is unique, and the relevances that coefficients imply.
+"""Proofs that a sparse representation is unique.
 
 Uniqueness is proved from the coherence, which bounds the spark (the smallest number of linearly
 dependent columns), or by checking all sets of columns that could replace the active ones. It is
@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from lucidae.arrays import to_numpy
-from lucidae.sparsity.evaluation import squares
+from lucidae.certificates.bounds import EPS
+from lucidae.sparsity.verify import SparseColumns, squares, upper
 
 BLOCK_COLUMNS = 1024
 
@@ -27,6 +28,12 @@ MARGIN = 10.0
 SUBSETS = 20_000
 """Largest number of subsets of three or more columns that are checked one by one."""
 
+RANK = 1e-6
+"""The rank counts singular values above this share, a hundred times `EXACT`, of the largest."""
+
+SPARSE_ENTRIES = 5_000_000
+"""Largest number of entries of a sparse dictionary that is made dense to search for other fits."""
+
 PAIR_WORK = 2e9
 """Largest number of multiplications spent on comparing all pairs of columns."""
 
@@ -35,6 +42,16 @@ NO_OTHER = "Checked: no other column lies in the span of the active ones."
 UNCHECKED = "General position was not checked"
 
 DEPENDENT = "The active columns are linearly dependent."
+
+TOO_LARGE = (
+    "Other sets of columns were not examined, because the sparse dictionary has more than "
+    f"{SPARSE_ENTRIES} entries, zeros included."
+)
+
+SUPERFLUOUS = (
+    "Fewer columns may be enough: without column {column}, the other used columns fit the "
+    "responses with a relative error of {share:.2g}."
+)
 
 TOO_MANY = (
     "{unchecked}, because there are too many sets of {size} columns. Checked: no single other "
@@ -68,7 +85,7 @@ def spark_bound(mutual_coherence: float, rows: int = 0) -> float:
     If `rows` is given, μ is first raised by the rounding error of an inner product of so many
     terms.
     """
-    raised = mutual_coherence + 2.0 * (rows + 2) * np.finfo(float).eps if rows else mutual_coherence
+    raised = mutual_coherence + 2.0 * (rows + 2) * EPS if rows else mutual_coherence
     return 1.0 + 1.0 / raised if raised > 0 else float("inf")
 
 
@@ -84,18 +101,6 @@ def row_scale_ratios(norms: Any) -> Any:
     """Return the ratio of each non-zero row norm to the next larger (Wipf 2023, Theorem 4.1)."""
     positive_norms = np.sort(to_numpy(norms)[to_numpy(norms) > 0])[::-1]
     return positive_norms[1:] / positive_norms[:-1]
-
-
-def implied_relevance(dictionary: Any, responses: Any, rows: Any, noise: float) -> Any:
-    """Return the relevances for which given coefficients are the posterior mean.
-
-    A posterior mean U satisfies X − ΦU = γΣ⁻¹X and uⱼ = wⱼφⱼᵀΣ⁻¹X, so wⱼ = γ‖uⱼ‖/‖φⱼᵀ(X − ΦU)‖. It
-    is infinite if only the divisor vanishes; then U is not a posterior mean.
-    """
-    slopes = dictionary.conj().T @ (responses - dictionary @ rows)
-    lengths, norms = np.linalg.norm(slopes, axis=1), np.linalg.norm(rows, axis=1)
-    with np.errstate(divide="ignore", over="ignore"):
-        return np.where(norms > 0, noise * norms / np.where(norms > 0, lengths, 1.0), 0.0)
 
 
 class Position(NamedTuple):
@@ -149,7 +154,7 @@ def _by_projection(
     basis = np.linalg.svd(responses, full_matrices=False)[0][:, :rank]
     rest = unit - basis @ (basis.conj().T @ unit)
     # Eigenvalues of Gram matrices are squares of singular values, up to this rounding error.
-    rounding = 8.0 * (unit.shape[0] + size) * np.finfo(float).eps
+    rounding = 8.0 * (unit.shape[0] + size) * EPS
     if _smallest_eigenvalue(rest, used, size) > least**2 + rounding:
         why = (
             f"All sets of {size} columns were checked: no other columns can replace the active "
@@ -197,7 +202,7 @@ def _rank(unit: Any) -> tuple[int, float]:
     tall = unit.shape[0] >= unit.shape[1]
     values = np.linalg.eigvalsh(unit.conj().T @ unit if tall else unit @ unit.conj().T)
     # Squares of singular values below this are rounding errors of the product.
-    rounding = 10.0 * max(unit.shape) * np.finfo(float).eps * float(values.max(initial=0.0))
+    rounding = 10.0 * max(unit.shape) * EPS * float(values.max(initial=0.0))
     rank = int((values > rounding).sum())
     smallest = max(float(values[0]) - rounding, 0.0) if values.size else 0.0
     return rank, float(np.sqrt(smallest))
@@ -208,3 +213,77 @@ def _outside_span(unit: Any, used: Any) -> tuple[Any, float]:
     left, values, _ = np.linalg.svd(unit[:, used], full_matrices=False)
     smallest = float(values[-1]) if used.size <= unit.shape[0] else 0.0
     return np.linalg.norm(unit - left @ (left.conj().T @ unit), axis=0), smallest
+
+
+class Refit(NamedTuple):
+    """A least-squares fit of the responses; all fields are divided by the norm of the responses."""
+
+    error: float  # norm of the residual
+    shares: Any  # (s,): the norm of each row of the coefficients times that of its column
+    # (s,): norm of the part of the fit that only this column can represent, for each column; zero
+    # if the columns are linearly dependent
+    needed: Any
+
+
+def refit(columns: Any, responses: Any) -> Refit:
+    """Return the least-squares fit of the responses (d, n) by columns (d, s)."""
+    unit, total = columns / np.linalg.norm(columns, axis=0), np.linalg.norm(responses)
+    left, values, right = np.linalg.svd(unit, full_matrices=False)
+    kept = values > values[0] * max(unit.shape) * EPS
+    left, inside = left[:, kept], left[:, kept].conj().T @ responses
+    error = float(np.linalg.norm(responses - left @ inside) / total)
+    inverse = right[kept].conj().T / values[kept]
+    shares = np.linalg.norm(inverse @ inside, axis=1) / total
+    # A column's distance from the span of the others is 1/‖p‖, where p is its row of the
+    # pseudo-inverse. So without the column, ‖u‖/‖p‖ is lost, where u is its row of coefficients.
+    needed = shares / np.linalg.norm(inverse, axis=1)
+    return Refit(error, shares, needed if kept.size == unit.shape[1] and kept.all() else 0 * needed)
+
+
+class Uniqueness(NamedTuple):
+    """What is known about other sets of as few columns that represent the responses."""
+
+    exact_error: float  # relative error of the least-squares refit on the used columns
+    rank: int = 0  # of the responses
+    # spark (smallest number of linearly dependent columns) of columns in general position
+    spark: float | None = None
+    proved: bool = False  # that there is no other such set
+    reason: str = ""
+    coherence: float | None = None
+    evidence: dict[str, Any] = {}  # noqa: RUF012
+
+
+def uniqueness_of(Phi: Any, X: Any, used: Any, error: float) -> Uniqueness:
+    """Return what proves that no other set of as few columns represents the responses.
+
+    It is measured on the least-squares refit, because the posterior mean, whose relative error is
+    `error`, shrinks and is never exact.
+    """
+    if not X.any() or not 0 < used.size < Phi.shape[0] or not error < 0.1:
+        return Uniqueness(error)
+    fit = refit(Phi[:, used], X)
+    if fit.error > EXACT:
+        return Uniqueness(fit.error)
+    if not fit.needed.min() > MARGIN * EXACT:
+        least = int(np.argmin(fit.needed))
+        why = SUPERFLUOUS.format(column=int(used[least]), share=float(fit.needed[least]))
+        return Uniqueness(fit.error, reason=why if fit.needed.any() else DEPENDENT)
+    compressed = upper(X.conj().T).conj().T if X.shape[1] > X.shape[0] else X
+    singular = np.linalg.svd(compressed, compute_uv=False)
+    rank = int((singular > RANK * singular[0]).sum())
+    share = min(float(fit.shares.min()), float(singular[rank - 1] / np.linalg.norm(singular)))
+    if isinstance(Phi, SparseColumns):
+        if Phi.shape[0] * Phi.shape[1] > SPARSE_ENTRIES:
+            return Uniqueness(fit.error, rank, reason=TOO_LARGE)
+        Phi = Phi[:, np.arange(Phi.shape[1])]
+    position = position_of(Phi, used, compressed, rank, share)
+    cheap = Phi.shape[1] ** 2 * Phi.shape[0] <= PAIR_WORK
+    evidence = {
+        "exact_error": fit.error, "rank": rank, "smallest_share": share,
+        "smallest_need": float(fit.needed.min()), "spark": position.spark,
+        "bound": uniqueness_bound(position.spark, rank),
+    }  # fmt: skip
+    return Uniqueness(
+        fit.error, rank, position.spark, position.unique, position.reason,
+        coherence(Phi) if cheap else None, evidence,
+    )  # fmt: skip

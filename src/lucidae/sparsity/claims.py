@@ -1,0 +1,539 @@
+"""Certificates of sparse representations: claims judged by the values that `verify` measures."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import scipy.sparse
+
+from lucidae.arrays import as_double, is_array, machine_epsilon, to_numpy
+from lucidae.certificates.bounds import Ball
+from lucidae.certificates.certify import certifies
+from lucidae.certificates.claims import (
+    Certificate,
+    Claim,
+    at_least,
+    at_most,
+    does_not_apply,
+    reported,
+    undecided,
+)
+from lucidae.sparsity.inputs import dense_if_small
+from lucidae.sparsity.problem import takes_dictionary_and_responses
+from lucidae.sparsity.theory import (
+    EXACT,
+    UNCHECKED,
+    Uniqueness,
+    row_scale_ratios,
+    spark_bound,
+    uniqueness_bound,
+    uniqueness_of,
+)
+from lucidae.sparsity.verify import FINEST, EnergyKind, Figures, Fit, Sample, measure
+from lucidae.validation import check_number, check_rows
+
+__all__ = ["certify_coefficients"]
+
+GIVEN = 1e-9
+"""Largest relative difference of γ, or of B, from what was given; units cause about 1e-15."""
+
+ENERGY = 1e-8
+"""Largest relative difference of a reported energy, and decrease that is taken for rounding."""
+
+STABLE = 0.5
+"""The certificate warns below this overlap (intersection over union) of columns at neighbouring γ.
+"""
+SAME_COLUMN = 0.9
+"""Smallest correlation at which one strongest column may replace another at neighbouring γ."""
+
+WIPF, CHEN_HUO = "Wipf 2023", "Chen & Huo 2006, Theorem 2.4"
+SPARSEST = "no other representation of the responses uses as few columns"
+OPEN = "It is not known whether another set of as few columns represents the responses"
+NO_NOISE = "No noise variance is known for these coefficients: give noise_variance."
+NOT_DETERMINED = (
+    "The coefficients do not determine the relevances (prior variances of the coefficients): these "
+    "are not finite, or too inaccurate because the coefficients interpolate the responses."
+)
+NO_FEWER = "No column is active, or there are at least as many active columns as rows."
+OUT_OF_REACH = (
+    "The noise variance is so small that the covariance of a response is ill-conditioned. Solvers "
+    "in float64 are then accurate to ±{reach:.1g} only, and the measured value exceeds the "
+    "threshold by no more than that, so the claim is not decided."
+)
+STILL_LEARNING = (
+    "Raise max_iter. If the noise variance then falls further, towards zero, these data do not "
+    "determine it (too few rows for so many columns, or no noise): use noise_variance='cv' or give "
+    "a number."
+)
+LEARNED = ("learn", "floor", "learn_diagonal")
+HELD_OUT = ("cv", "cv_1se")
+NOISE_STATEMENTS = {
+    "learn": "the energy is stationary in the noise variance",
+    "floor": "the energy is stationary in the noise variance",
+    "learn_diagonal": "the energy is stationary in the noise variance of every row",
+    "cv": "the noise variance is the mean squared error of predicting held-out rows",
+    "cv_1se": "held-out rows are predicted within one standard error of the best noise variance",
+}
+JOINT_STATEMENTS = {
+    "stationarity": "the energy of all parts is stationary in the relevances (KKT conditions)",
+    "posterior_mean": "the coefficients of every part are the posterior mean",
+    "noise_variance": "the noise variance of every part is the one asked for, or is stationary",
+    "energy": "the reported energy is the sum of the energies of all parts",
+    "support": "support contains exactly the statistically significant columns",
+}
+"""Statements about several dictionaries, where they differ from those about one."""
+
+
+def certificate_of(figures: Figures, title: str, unique: Uniqueness | None = None) -> Certificate:
+    """Return a certificate with all claims about a fit and the numbers from which to check them."""
+    if unique is None:
+        (rows,) = figures.rows
+        unique = uniqueness_of(
+            rows.dictionary, rows.responses, figures.used, figures.relative_error
+        )
+    found = (
+        *_claims(figures),
+        _unique_in_general_position(figures, unique),
+        _unique_by_coherence(figures, unique),
+        *_path(figures),
+        *_covariances(figures),
+    )
+    order = {name: place for place, name in enumerate(ORDER)}
+    found = tuple(sorted(found, key=lambda claim: order[claim.name]))
+    return Certificate(title, found, figures.evidence | unique.evidence)
+
+
+ORDER = (
+    "stationarity", "group_covariances", "posterior_mean", "noise_variance", "energy",
+    "predictive_variance", "support", "reconstruction", "active_dimensions",
+    "unique_in_general_position", "unique_by_coherence", "row_scales", "posterior_collapse",
+    "leverage", "path_stability", "strongest_column", "noise_covariance", "response_covariance",
+)  # fmt: skip
+"""Names of all claims, the most important first."""
+
+
+def joint_certificate(figures: Figures) -> Certificate:
+    """Return the certificate of a fit of several dictionaries with one set of relevances."""
+    found = [
+        replace(
+            claim,
+            statement=JOINT_STATEMENTS.get(claim.name, claim.statement),
+            advice=claim.advice.replace("use noise_variance='cv' or give a number", "give numbers"),
+        )
+        for claim in _claims(figures)
+        if claim.name != "predictive_variance"
+    ]
+    return Certificate("solve_joint, full posterior", tuple(found), figures.evidence)
+
+
+def with_changes(found: Certificate, changed: Mapping[str, float]) -> Certificate:
+    """Return the certificate of a fit with a failed claim added if attributes were changed."""
+    if not changed:
+        return found
+    names = ", ".join(changed)
+    advice = (
+        f"{names} {'was' if len(changed) == 1 else 'were'} changed after the fit, and the other "
+        "claims are about the fit: fit again, or certify the changed attributes with "
+        "certify(estimator, X, y)."
+    )
+    claim = "no fitted attribute was changed after the fit (largest relative change)"
+    failed = at_most("attributes", claim, "", max(changed.values()), 0.0, advice)
+    return Certificate(found.title, (*found, failed), found.evidence)
+
+
+def _judged(
+    words: tuple[str, str, str], measured: Ball | None, threshold: float, advice: str, why: str,
+    reach: float = 0.0,
+) -> Claim:  # fmt: skip
+    """Return the claim that a measured value is at most `threshold`; `why` if nothing was measured.
+
+    It is undecided if it fails by no more than `reach`, the accuracy of solvers in float64: the
+    verifier is accurate to ε√cond(Σ), so that what holds does hold, but solvers that form Σ are
+    accurate to ε cond(Σ), and a distance within that may be as small as they can make it.
+    """
+    if measured is None:
+        return does_not_apply(*words, why)
+    value, error = measured.value, measured.error
+    claim = at_most(*words, value, threshold, advice, error=error)
+    if claim.holds is False and value - threshold <= reach:
+        return undecided(*words, OUT_OF_REACH.format(reach=reach), value, threshold, error=reach)
+    return claim
+
+
+def _claims(figures: Figures) -> tuple[Claim, ...]:
+    """Return the claims that fits of one and of several dictionaries share."""
+    reach = figures.reach
+    matrices = " covariances of the groups" if figures.full_groups else " relevances"
+    covariances = () if figures.covariance is None else (
+        at_most(
+            "group_covariances",
+            "the covariances of the groups are symmetric and positive semi-definite, and their "
+            "diagonals are the relevances", f"{WIPF}, eq. 18", figures.covariance, FINEST,
+            "group_covariances_ or relevance_ were changed. Fit again.",
+        ),
+    )  # fmt: skip
+    return (
+        _judged(
+            ("stationarity", f"the energy is stationary in the{matrices} (KKT conditions)",
+             f"{WIPF}, eq. 18 and 21"),
+            figures.violation, figures.tolerance,
+            "Raise max_iter, or raise tol if this accuracy is enough.", NO_NOISE, reach,
+        ),
+        *covariances,
+        _judged(
+            ("posterior_mean",
+             "the coefficients are the posterior mean, and predictions are computed from it",
+             f"{WIPF}, eq. 18"),
+            figures.mean, figures.mean_tolerance,
+            "The coefficients, the intercept and the relevances do not fit together or do not "
+            "belong to these data. Fit again.", NO_NOISE, reach,
+        ),
+        _noise_variance(figures),
+        _judged(
+            ("energy",
+             "the reported energy is the energy at the fitted relevances and noise variance",
+             f"{WIPF}, eq. 18, 48 and 50"),
+            figures.energy, ENERGY,
+            "The reported energy (loss) belongs to other relevances (prior variances) or to other "
+            "data. Fit again.",
+            "No energy was reported, or the verifier does not know the formula of this energy.",
+            reach,
+        ),
+        _judged(
+            ("predictive_variance",
+             "the variances of predictions follow from the relevances and the noise variance",
+             f"{WIPF}, eq. 18"),
+            figures.variance, FINEST,
+            "The relevances (prior variances), the noise variance or the data have changed. Fit "
+            "again.", "Coefficients alone have no predictive variance.",
+            # Variances are differences of numbers of the size of γ cond(Σ).
+            min(float(figures.evidence.get("reach", 0.0)), 1.0),
+        ),
+        _support(figures),
+        reported(
+            "reconstruction", "relative error of the reconstructed responses",
+            f"{WIPF}, Theorem 4.1 (ii)", figures.relative_error,
+        ),
+        reported(
+            "active_dimensions", f"number of active latents among {figures.n_columns} columns",
+            f"{WIPF}, Definition 3.1", figures.n_active,
+        ),
+        _row_scales(figures),
+        _posterior_collapse(figures),
+        _leverage(figures),
+    )  # fmt: skip
+
+
+def _noise_variance(figures: Figures) -> Claim:
+    """Return the claim that the noise variance is what the rule by which it was found gives."""
+    rule = figures.noise_rule
+    statement = NOISE_STATEMENTS.get(rule, "the noise variance is the one that was given")
+    words = "noise_variance", statement, "Wipf & Rao 2007"
+    why = "The noise variance was given with the coefficients, and nothing was fitted."
+    why = "Held-out rows are predicted only during fit." if rule in HELD_OUT else why
+    why = NO_NOISE if figures.violation is None else why
+    learned = rule in LEARNED
+    claim = _judged(
+        words, figures.noise, figures.tolerance if learned else GIVEN,
+        STILL_LEARNING if learned else "The noise variance was changed. Fit again.", why,
+        figures.reach if learned else 0.0,
+    )  # fmt: skip
+    if rule in HELD_OUT and claim.holds:
+        why = "Held-out rows are predicted during fit; the certificate does not repeat this."
+        return does_not_apply(*words, why)
+    if rule == "floor" and claim.holds:
+        why = (
+            "Learning ended at the smallest noise variance that is allowed. The energy has no "
+            "minimum: it falls without limit as the noise variance tends to zero."
+        )
+        return does_not_apply(*words, why)
+    return claim
+
+
+def _support(figures: Figures) -> Claim:
+    """Return the claim that `support_` contains exactly the statistically significant columns."""
+    words = "support", "support_ contains exactly the statistically significant columns"
+    claim = _judged(
+        (*words, "Wilks 1938"), figures.support, 0,
+        "The value is the number of columns that support_ lacks or contains wrongly. Fit again.",
+        "Coefficients alone have no support with a test of significance.",
+    )  # fmt: skip
+    if not figures.tied or claim.holds is None:
+        return claim
+    sets = "; ".join(" or ".join(map(str, found)) for found in figures.tied)
+    alternatives = (
+        f"Some columns are proportional to others, so that the data cannot tell them apart, and "
+        f"support_ has one of each set. Alternatives: {sets}."
+    )
+    return replace(claim, advice=f"{claim.advice} {alternatives}".strip())
+
+
+def _row_scales(figures: Figures) -> Claim:
+    """Return a claim that reports the median ratio of a coefficient row's norm to the next."""
+    statement = "median ratio of successive norms of the coefficient rows, in descending order"
+    words = "row_scales", statement, f"{WIPF}, Theorem 4.1"
+    ratios = row_scale_ratios(figures.row_norms)
+    if not ratios.size:
+        return does_not_apply(*words, "Fewer than two columns are active.")
+    advice = (
+        "The smaller this ratio, the fewer bad local minima the energy has. How small it must be "
+        "is not known, because the theorem does not state its constants."
+    )
+    return reported(*words, float(np.median(ratios)), advice)
+
+
+def _posterior_collapse(figures: Figures) -> Claim:
+    """Return the claim that no inactive column would lower the energy if it were active."""
+    collapsed = figures.n_columns - figures.n_active
+    words = (
+        "posterior_collapse",
+        f"none of the {collapsed} collapsed latents would lower the energy if it were active",
+        f"{WIPF}, Theorem 4.4",
+    )
+    if figures.violation is None:
+        return does_not_apply(*words, NO_NOISE)
+    full = (
+        f"{figures.full_gains} of the collapsed latents would lower the energy of posterior='full'."
+        if figures.full_gains and figures.posterior != "full" else ""
+    )  # fmt: skip
+    if figures.collapse is None and figures.posterior in ("full", "diagonal"):
+        return undecided(*words, NOT_DETERMINED)
+    if figures.collapse is None:
+        why = "A zero coefficient is stationary for this energy, whatever the data say."
+        return does_not_apply(*words, f"{why} {full}".strip())
+    advice = "The value is the number of collapsed latents that would lower it. Raise max_iter."
+    claim = _judged(words, figures.collapse, 0, advice, "")
+    return replace(claim, advice=f"{claim.advice} {full}".strip()) if full else claim
+
+
+def _leverage(figures: Figures) -> Claim:
+    """Return a claim that names the rows on which the fit rests more than on others."""
+    statement = "largest share of the data, or of a column's coefficients, that one row carries"
+    words = "leverage", statement, "Belsley, Kuh & Welsch 1980"
+    if figures.leverage is None:
+        return does_not_apply(*words, NO_NOISE)
+    rows, shares, most = figures.leverage
+    if not rows.size:
+        return reported(*words, most)
+    named = ", ".join(
+        f"row {row} ({100.0 * share:.0f} %)" for row, share in zip(rows[:5], shares, strict=False)
+    )
+    more = f" and {rows.size - 5} more" if rows.size > 5 else ""
+    advice = (
+        f"The fit rests on {named}{more}: check whether these rows are in the unit of the others, "
+        "or fit without them and compare the columns."
+    )
+    return reported(*words, most, advice)
+
+
+def _path(figures: Figures) -> tuple[Claim, ...]:
+    """Return claims about how the columns in use change with the noise variance."""
+    reference = "Meinshausen & Bühlmann 2010"
+    words = (
+        "path_stability",
+        "share of the columns in use that stay in use if the noise variance is varied", reference,
+    )  # fmt: skip
+    path = figures.path
+    if not figures.noise_rule:
+        return ()
+    if path is None or path["overlap"] is None:
+        correlated = ", without response_covariance," * (figures.response is not None)
+        why = (
+            "The fit was not repeated at neighbouring noise variances. Call "
+            f"lucidae.sparsity.noise_path{correlated} to see how the columns change."
+        )
+        return (does_not_apply(*words, why),)
+    warnings = []
+    if path["overlap"] < STABLE:
+        warnings.append(
+            f"of the columns that are in use at this or at a neighbouring noise variance, only "
+            f"{100.0 * path['overlap']:.0f} % are in use at both"
+        )
+    changed = path.get("changed", path["strongest"] != path["column"])  # older fits do not tell
+    if changed.any():
+        worst = int(np.argmax(changed))
+        warnings.append(
+            f"the strongest column changes: it is {path['column']} at this noise variance and "
+            f"{path['strongest'][worst]} at the noise variance {path['noise'][worst]:.3g}"
+        )
+    trust = (
+        "If the dictionary fits the data only roughly, as an approximate forward model does, trust "
+        "the solutions at larger noise variances more: see lucidae.sparsity.noise_path."
+    )
+    advice = f"Warning: {', and '.join(warnings)}. {trust}" if warnings else ""
+    found = (reported(*words, path["overlap"], advice),)
+    if figures.correlation is None:
+        return found
+    claim = at_least(
+        "strongest_column",
+        "the strongest column is the same at neighbouring noise variances, or is replaced by one "
+        "that is correlated with it", reference, figures.correlation, SAME_COLUMN,
+        f"The noise variance decides which column is the strongest. {trust}",
+    )  # fmt: skip
+    return (*found, claim)
+
+
+def _covariances(figures: Figures) -> tuple[Claim, ...]:
+    """Return claims about the covariances of the noise and of the responses, if there are any."""
+    found: tuple[Claim, ...] = ()
+    if figures.noise_rank is not None:
+        rank, rows, share = figures.noise_rank
+        advice = (
+            f"The noise covariance of the {rows} rows has rank {rank}, as after an average "
+            f"reference or a projection. The fit uses the {rank} dimensions of its range; of the "
+            f"power of the responses, {100.0 * share:.2g} % lie outside and were not used."
+        )
+        statement = f"rank of the noise covariance of {rows} rows, by which the rows were whitened"
+        advice = advice if rank < rows else ""
+        found += (reported("noise_covariance", statement, "Aitken 1936", rank, advice),)
+    if figures.response is not None:
+        rule, value = figures.response
+        words = {
+            "given": "the covariance of the responses is the one that was given",
+            "learn": "no nearby correlation of successive responses lowers the energy per response",
+        }
+        advice = "Raise max_iter."
+        advice = (
+            "The covariance of the responses was changed. Fit again." if rule == "given" else advice
+        )
+        found += (
+            at_most(
+                "response_covariance", words[rule], "Zhang & Rao 2011", value,
+                GIVEN if rule == "given" else ENERGY, advice,
+            ),
+        )  # fmt: skip
+    return found
+
+
+def _not_proved(unique: Uniqueness) -> str:
+    """Return why nothing is claimed about uniqueness; an empty string if something may be."""
+    if not unique.exact_error <= EXACT:
+        return (
+            "Least squares on the active columns leaves a relative error of "
+            f"{unique.exact_error:.2g}, and the theorem covers exact fits only."
+        )
+    return "" if unique.spark is not None else unique.reason or NO_FEWER
+
+
+def _unique_in_general_position(figures: Figures, unique: Uniqueness) -> Claim:
+    """Return the claim that no other set of as few columns represents the responses."""
+    words, count = ("unique_in_general_position", SPARSEST, CHEN_HUO), figures.used.size
+    if unique.proved and unique.exact_error <= EXACT:
+        return Claim(*words, count, None, True, unique.reason)
+    why = _not_proved(unique)
+    if not why and unique.spark is not None:
+        bound = uniqueness_bound(unique.spark, unique.rank)
+        why = f"{OPEN}. {unique.reason}"
+        if count < bound and unique.reason.startswith(UNCHECKED):
+            why += (
+                f" If all columns are in general position, the {count} active columns are the only "
+                f"possible choice, because {count} is smaller than {bound:g}."
+            )
+    return does_not_apply(*words, why)
+
+
+def _unique_by_coherence(figures: Figures, unique: Uniqueness) -> Claim:
+    """Return the claim that no other set of as few columns represents the responses."""
+    words, count = ("unique_by_coherence", SPARSEST, CHEN_HUO), figures.used.size
+    why = _not_proved(unique)
+    if why:
+        return does_not_apply(*words, why)
+    if unique.coherence is None:
+        why = "The mutual coherence was not computed, because the dictionary has too many columns."
+        return does_not_apply(*words, why)
+    bound = uniqueness_bound(spark_bound(unique.coherence, figures.n_rows), unique.rank)
+    if count < bound:
+        return Claim(*words, float(count), bound, True)
+    why = (
+        f"{OPEN}: the condition is sufficient but not necessary. The mutual coherence of the "
+        f"dictionary is {unique.coherence:.3g}, so fewer than {bound:.3g} columns would have to "
+        f"be active; {count} are."
+    )
+    return does_not_apply(*words, why)
+
+
+@certifies("sparsity")
+@takes_dictionary_and_responses
+def certify_coefficients(
+    coef: Any,
+    X: Any,
+    y: Any,
+    *,
+    noise_variance: float | None = None,
+    tol: float = 1e-6,
+) -> Certificate:
+    """Certify coefficients from any source as a sparse representation of the responses.
+
+    Parameters
+    ----------
+    coef : array-like or sparse matrix of shape (n, κ) or (κ,)
+        Coefficients, real or complex, in scikit-learn's orientation: one row for each of the n
+        responses, one column for each of the κ columns of the dictionary.
+    X : array-like or sparse matrix of shape (d, κ)
+        The dictionary, with d rows. A large sparse one is read in blocks of columns.
+    y : array-like of shape (d, n) or (d,)
+        The responses.
+    noise_variance : float, optional
+        Noise variance of the responses. If it is given, the claims about the energy (loss) are
+        judged too, at the relevances (prior variances) under which the coefficients would be the
+        posterior mean. If no such relevances exist, these claims fail. Without a noise variance
+        they do not apply.
+    tol : float
+        Distance to the optimality (KKT) conditions, a dimensionless number, that counts as optimal.
+
+    Returns
+    -------
+    Certificate
+        Claims about the fit, the optimality and the uniqueness of the representation.
+
+    Examples
+    --------
+    >>> rng = np.random.default_rng(0)
+    >>> X, U = rng.standard_normal((10, 30)), np.zeros((30, 4))
+    >>> U[:3] = rng.standard_normal((3, 4))
+    >>> certify_coefficients(U.T, X, X @ U)["unique_in_general_position"].holds
+    True
+    """
+    dictionary = dense_if_small(check_rows(X, accept_complex=True))
+    dictionary = dictionary if scipy.sparse.issparse(dictionary) else as_double(dictionary)
+    responses = _matrix(y, "y", columns=True)
+    estimate = _matrix(coef, "coef", columns=False).mT
+    expected = (dictionary.shape[1], responses.shape[1])
+    if estimate.shape != expected or responses.shape[0] != dictionary.shape[0]:
+        raise ValueError(
+            f"coef has shape {tuple(estimate.mT.shape)}, X has shape {tuple(dictionary.shape)} and "
+            f"y has shape {tuple(responses.shape)}, expected (responses, columns), (rows, columns) "
+            "and (rows, responses)."
+        )
+    noise = noise_variance
+    if noise is not None:
+        noise = check_number(noise, "noise_variance", low=0.0, open_low=True)
+    check_number(tol, "tol", low=0.0)
+    figures = measure(
+        [Sample(plain(dictionary), plain(responses))],
+        Fit([plain(estimate)], noise=None if noise is None else [noise],
+            rounding=machine_epsilon(estimate)),
+        EnergyKind(tolerance=tol),
+    )  # fmt: skip
+    return certificate_of(figures, "coefficients")
+
+
+def plain(values: Any) -> Any:
+    """Return numbers as NumPy arrays in double precision; sparse matrices stay sparse."""
+    if values is None:
+        return None
+    found = values if scipy.sparse.issparse(values) else to_numpy(values)
+    return found.astype(np.complex128 if np.iscomplexobj(found) else np.float64)
+
+
+def _matrix(values: Any, name: str, *, columns: bool) -> Any:
+    """Return checked values as a dense matrix; a vector is a column if `columns`, else a row."""
+    if scipy.sparse.issparse(values):
+        values = values.toarray()  # such as `sparse_coef_` of scikit-learn's Lasso
+    given = values if is_array(values) else np.asarray(values)
+    if given.ndim == 1:
+        given = given[:, None] if columns else given[None, :]
+    return check_rows(given, accept_sparse=False, accept_complex=True, name=name)
