@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 from scipy.optimize import minimize
 
+from lucidae import certify
 from lucidae.sparsity import theory
 from lucidae.sparsity.landscape import (
     autoencoder_slice,
@@ -71,9 +72,12 @@ def test_implied_relevance_is_the_relevance_of_a_posterior_mean():
     Phi, X, noise = rng.standard_normal((6, 4)), rng.standard_normal((6, 2)), 0.2
     w = np.array([0.7, 0.0, 1.3, 0.1])
     mean = w[:, None] * (Phi.T @ np.linalg.solve((Phi * w) @ Phi.T + noise * np.eye(6), X))
-    assert_allclose(theory.implied_relevance(Phi, X, mean, noise), w, rtol=1e-10)
-    exact = np.eye(3)
-    assert theory.implied_relevance(exact, exact[:, :1], exact[:, :1], 1.0)[0] == np.inf
+    evidence = certify(mean.T, Phi, X, noise_variance=noise).evidence
+    assert evidence["active"].tolist() == [0, 2, 3]
+    assert_allclose(evidence["relevance"], w[w > 0], rtol=1e-10)
+    exact = np.eye(3)  # no finite relevance interpolates
+    found = certify(exact[:, :1].T, exact, exact[:, :1], noise_variance=1.0)
+    assert found["stationarity"].holds is False
 
 
 def position(columns, used, coefficients=None, weakest=1.0):

@@ -526,7 +526,7 @@ def plain(values: Any) -> Any:
     if values is None:
         return None
     found = values if scipy.sparse.issparse(values) else to_numpy(values)
-    return found.astype(np.complex128 if np.iscomplexobj(found) else np.float64)
+    return found.astype(np.complex128 if np.iscomplexobj(found) else np.float64, copy=False)
 
 
 def _matrix(values: Any, name: str, *, columns: bool) -> Any:

@@ -184,6 +184,7 @@ class PreparedRows(NamedTuple):
     complex_: bool
     volume: float  # log|R| on its range
     outside: float  # share of the responses' power outside this range
+    powers: Any = None  # (κ,): squared norms of the columns
 
     @property
     def mean_square(self) -> float:
@@ -418,7 +419,8 @@ def in_units(problems: list[PreparedRows], labels: Any) -> tuple[list[PreparedRo
             rows.dictionary.shifts, Phi = shifts, rows.dictionary
         else:
             Phi = times_power(rows.dictionary, -shifts)
-        scaled.append(rows._replace(dictionary=Phi, responses=times_power(rows.responses, -shift)))
+        X = times_power(rows.responses, -shift)
+        scaled.append(rows._replace(dictionary=Phi, responses=X, powers=column_powers(Phi)))
     return scaled, PowersOfTwo(shifts, shift)
 
 
@@ -842,7 +844,7 @@ def pressure_of(at: At, state: Evaluation) -> Any:
     """Return the derivatives of the log-volume of one problem in the relevances."""
     if state.kind.posterior != "diagonal":
         return at.z
-    norms = column_powers(at.rows.dictionary)
+    norms = at.rows.powers
     return norms / (at.noise + state.prior.relevance * norms)
 
 
@@ -904,7 +906,7 @@ def _of_coefficients(problems: list[PreparedRows], coef: list[Any], kind: Energy
         used = np.flatnonzero(U.any(axis=1))
         total += power(rows.responses)
         residual += power(rows.responses - rows.dictionary[:, used] @ U[used])
-        norms += squares(U).sum(axis=1) * column_powers(rows.dictionary)
+        norms += squares(U).sum(axis=1) * rows.powers
     norms = np.sqrt(norms)
     used = np.flatnonzero(norms > ACTIVE * norms.max(initial=0.0))
     error = (residual / total) ** 0.5 if total > 0 else (np.inf if residual > 0 else 0.0)
@@ -1042,15 +1044,17 @@ def _group_excess(state: Evaluation) -> tuple[Any, Any]:
     at, labels = state.ats[0], state.kind.labels
     excess, error = np.zeros(labels.size), np.zeros(labels.size)
     for _, members in blocks_by_size(labels, labels.size):
-        given, columns = (stacked(each, members) for each in (at.spanned.dictionary, at.columns))
-        # The likelihood does not depend on directions that the columns hardly reach.
-        reached, poor, _ = orthonormal(given, 2.0 * DEPENDENT)
+        columns = stacked(at.columns, members)
+        basis, poor, lost = orthonormal(columns, EPS)
+        # The likelihood does not depend on directions that the columns of Φ hardly reach. Where
+        # there are any, columns of C are nearly dependent too, unless Σ is ill-conditioned.
+        poor = poor | (at.reach > 0.1)
         if poor.any():
-            flat = np.moveaxis(reached[poor], 0, 1).reshape(given.shape[1], -1)
+            reached = orthonormal(stacked(at.spanned.dictionary, members[poor]), 2.0 * DEPENDENT)[0]
+            flat = np.moveaxis(reached, 0, 1).reshape(reached.shape[1], -1)
             turned = solve_triangular(at.triangle, flat, trans="C", check_finite=False)
-            columns = columns.astype(np.result_type(columns, turned))
-            columns[poor] = np.moveaxis(turned.reshape(len(flat), -1, members.shape[1]), 0, 1)
-        basis, _, lost = orthonormal(columns, EPS)
+            turned = np.moveaxis(turned.reshape(len(flat), *members[poor].shape), 0, 1)
+            basis[poor], _, lost[poor] = orthonormal(turned, EPS)
         inner = adjoint(basis) @ at.root
         ratios = np.linalg.eigvalsh(inner @ adjoint(inner))[:, -1] / at.n
         seen = basis.any(axis=(1, 2))
@@ -1107,7 +1111,7 @@ def penalty_of(given: Any) -> tuple[Callable[[Any], Any], Callable[[Any], Any]]:
 def _penalised(at: At, state: Evaluation, alignment: Any) -> tuple[Any, Any]:
     """Return mean squares of the coefficients, and relevances, in the units of the penalty."""
     labels = state.kind.labels
-    norms = totals_in(column_powers(at.rows.dictionary), labels)
+    norms = totals_in(at.rows.powers, labels)
     norms = np.where(norms > 0, norms, 1.0) / at.rows.mean_square
     powers = state.prior.relevance**2 * alignment * norms
     count = totals_in(np.ones_like(powers), labels)
@@ -1138,7 +1142,7 @@ def _mean_distance(state: Evaluation) -> Ball:
     """
     prior, values, errors = state.prior, [0.0], [0.0]
     for rows, U, group in zip(state.problems, state.coef, state.groups, strict=True):
-        norms, n = np.sqrt(column_powers(rows.dictionary)), U.shape[1]
+        norms, n = np.sqrt(rows.powers), U.shape[1]
         mean = np.hstack([at.mean for at in group])
         mean = mean if state.turn is None else mean @ state.turn.T
         share = np.linalg.norm(U - mean, axis=1)
@@ -1163,21 +1167,24 @@ def _block_distances(state: Evaluation, at: At, U: Any, norms: Any) -> tuple[flo
     Nearly dependent columns have large coefficients that cancel. So the contributions Φ_bU_b are
     compared, relative to their largest standard deviation, and the coefficients likewise.
     """
-    Phi, n, rounding = at.spanned.dictionary, U.shape[1], state.fit.rounding
-    values, live, start = [0.0], [np.zeros(0, dtype=int)], 0
-    given = state.prior.half(Phi)
-    for members, roots, halves in state.prior.split(given):
-        for index, root, half in zip(members, roots, halves, strict=True):
-            latent = at.half[:, start : start + index.size].conj().T @ at.targets
-            start += index.size
-            sizes = norms[index, None] * U[index]
-            lost = (0.5 * rounding + gamma(index.size)) * np.linalg.norm(sizes, axis=1).sum()
-            apart = np.linalg.norm(Phi[:, index] @ U[index] - half @ latent) - lost
-            values.append(apart / (n**0.5 * np.linalg.norm(half, 2)))
-            scaled = norms[index, None] * root
-            apart = np.linalg.norm(sizes - scaled @ latent) - lost
-            values.append(apart / (n**0.5 * np.linalg.norm(scaled, 2)))
+    Phi, n, values, live = at.spanned.dictionary, U.shape[1], [0.0], [np.zeros(0, dtype=int)]
+    latents = at.half.conj().T @ at.targets
+    given = state.prior.split(np.vstack([state.prior.half(Phi), latents.conj().T]))
+    for members, roots, stack in given:
         live.append(members.ravel())
+        step = max(1, BLOCK_ENTRIES // (len(Phi) * n))
+        for part in (slice(a, a + step) for a in range(0, len(members), step)):
+            index, root = members[part], roots[part]
+            half, latent = stack[part, : len(Phi)], adjoint(stack[part, len(Phi) :])
+            sizes, scaled = norms[index][:, :, None] * U[index], norms[index][:, :, None] * root
+            lost = np.linalg.norm(sizes, axis=2).sum(axis=1)
+            lost = (0.5 * state.fit.rounding + gamma(index.shape[1])) * lost
+            for apart, root in (
+                (stacked(Phi, index) @ U[index] - half @ latent, half),
+                (sizes - scaled @ latent, scaled),
+            ):
+                largest_root = n**0.5 * np.linalg.norm(root, 2, axis=(1, 2))
+                values.append(((np.linalg.norm(apart, axis=(1, 2)) - lost) / largest_root).max())
     return float(np.max(values)), np.concatenate(live)
 
 
@@ -1344,7 +1351,7 @@ def _log_volume(at: At, state: Evaluation) -> float:
     """Return the log-volume of the energy per response, for all rows, in the units of the data."""
     rows, logarithm = at.rows, float(np.log(at.noise))
     if state.kind.posterior == "diagonal":
-        norms = column_powers(rows.dictionary)
+        norms = rows.powers
         volume = float(np.log1p(state.prior.relevance * norms / at.noise).sum())
         volume += rows.dimension * logarithm
     else:
@@ -1468,13 +1475,18 @@ def _support(state: Evaluation) -> tuple[Ball, tuple[Any, ...]]:
     if labels is None and len(state.ats) == 1:
         found: Any = [each[numbers] for each in _column_evidence(state, sets)]
     else:
-        chosen = [np.isin(owners, sets.get(int(number), number)) for number in numbers]
-        found = np.reshape([_lost_evidence(state, each) for each in chosen], (-1, 2)).T
+        order = np.argsort(owners, kind="stable")
+        parts = np.split(order, np.flatnonzero(np.diff(owners[order])) + 1) if order.size else []
+        own = dict(zip(np.unique(owners).tolist(), parts, strict=True))
+        chosen = [
+            np.concatenate([own.get(int(each), []) for each in sets.get(int(number), [number])])
+            for number in numbers
+        ]
+        found = _lost_evidence(state, chosen)
     sizes = np.bincount(blocks)[numbers]
     evidence, error = found[0], found[1] + 1e-9 * np.abs(found[0])
-    likely, low, high = (
-        _tails(state, each, sizes) for each in (evidence, evidence + error, evidence - error)
-    )
+    bounds = np.stack([evidence, evidence + error, evidence - error])
+    likely, low, high = _tails(state, bounds, sizes)
     expected = np.isin(blocks, numbers[likely < level])
     close = np.isin(blocks, numbers[(low < level) & (level <= high)])
     support = np.asarray(state.fit.support, dtype=int)
@@ -1492,7 +1504,7 @@ def tied_columns(state: Evaluation) -> list[Any]:
     Proportional columns have equal z/‖φ‖²: only columns where it is nearly equal are compared.
     """
     w, dictionaries = state.prior.relevance, [rows.dictionary for rows in state.problems]
-    norms = sum(column_powers(Phi) for Phi in dictionaries)
+    norms = sum(rows.powers for rows in state.problems)
     z = state.average(lambda at: at.z)
     level = ratio(z, norms)
     order = np.argsort(level)
@@ -1517,7 +1529,7 @@ def _column_evidence(state: Evaluation, sets: dict[int, Any]) -> tuple[Any, Any]
     Proportional columns act as one, with the sum of their relevances.
     """
     at, w = state.ats[0], state.prior.relevance.copy()
-    norms = column_powers(at.rows.dictionary)
+    norms = at.rows.powers
     for first, found in sets.items():
         w[first] = (w[found] * norms[found]).sum() / norms[first]
     z, Q, n = at.z, at.q, at.n * (2 if at.rows.complex_ else 1)
@@ -1528,21 +1540,25 @@ def _column_evidence(state: Evaluation, sets: dict[int, Any]) -> tuple[Any, Any]
     return evidence, np.where(w > 0, n * growth * relative, 0.0)
 
 
-def _lost_evidence(state: Evaluation, chosen: Any) -> tuple[float, float]:
-    """Return twice the log-likelihood that all problems lose without some columns of ΦA.
+def _lost_evidence(state: Evaluation, chosen: list[Any]) -> tuple[Any, Any]:
+    """Return twice the log-likelihood lost without some columns of ΦA, and its error.
 
     Without them Σ becomes Σ − HHᴴ for H = ΦA, with the determinant |Σ||V|, V = I − KᴴK, and the
     inverse Σ⁻¹ + Σ⁻¹HV⁻¹HᴴΣ⁻¹ (Woodbury).
     """
-    lost = error = 0.0
-    for at in state.ats:
-        half, n = at.half[:, chosen], at.n * (2 if at.rows.complex_ else 1)
-        values, axes = np.linalg.eigh(np.eye(half.shape[1]) - half.conj().T @ half)
-        values = np.maximum(values, EPS)
-        powers = squares(axes.conj().T @ (half.conj().T @ at.root)).sum(axis=1) / at.n
-        own = n * float((np.log(values) + powers / values).sum())
-        lost += own
-        error += 8.0 * at.rounding / float(values[0]) * (abs(own) + n * values.size)
+    sizes = np.array([len(each) for each in chosen], dtype=int)
+    lost, error = np.zeros(sizes.size), np.zeros(sizes.size)
+    for size in np.unique(sizes):
+        here = np.flatnonzero(sizes == size)
+        members = np.array([chosen[place] for place in here], dtype=int)
+        for at in state.ats:
+            half, n = stacked(at.half, members), at.n * (2 if at.rows.complex_ else 1)
+            values, axes = np.linalg.eigh(np.eye(size) - adjoint(half) @ half)
+            values = np.maximum(values, EPS)
+            powers = squares(adjoint(axes) @ (adjoint(half) @ at.root)).sum(axis=2) / at.n
+            own = n * (np.log(values) + powers / values).sum(axis=1)
+            lost[here] += own
+            error[here] += 8.0 * at.rounding / values[:, 0] * (np.abs(own) + n * size)
     return lost, error
 
 
@@ -1555,9 +1571,9 @@ def _tails(state: Evaluation, evidence: Any, sizes: Any) -> Any:
     positive = np.maximum(evidence, 0.0)
     if not state.kind.full_groups:
         return chdtrc(1, positive)
-    real, found = not state.problems[0].complex_, np.ones(len(positive))
+    real, found = not state.problems[0].complex_, np.ones(positive.shape)
     for size in np.unique(sizes):
-        here = (sizes == size) & (positive > 0)
+        here = np.broadcast_to(sizes == size, positive.shape) & (positive > 0)
         parameters = size * (size + 1) // 2 if real else size**2
         weights = BOUNDARY.get(int(size)) if real else None
         weights = (0.0,) * parameters + (1.0,) if weights is None else weights
@@ -1576,26 +1592,26 @@ def _leverage(state: Evaluation) -> tuple[Any, Any, float]:
     """Return the rows that carry more than their share, these shares, and the largest share.
 
     Shares are those of the squares of the responses, relative to the noise of the row, and of the
-    columns of the dictionary, on average. The coefficients of a column in use rest on the rows in
-    which its squares are; a column that has one value in all other rows does so by design. A row
+    columns of a dense dictionary, on average. The coefficients of a column in use rest on the rows
+    in which its squares are; a column that has one value in all other rows does so by design. A row
     that is given m times has m shares.
     """
-    found, values, most, offset = [], [], 0.0, 0
+    found, values, most, offset = [np.zeros(0, dtype=int)], [np.zeros(0)], 0.0, 0
+    used = np.flatnonzero(state.prior.relevance * state.average(lambda at: at.z) > ACTIVE)
     for sample, rows in zip(state.samples, state.problems, strict=True):
         if rows.whitener.ndim == 2:
             continue  # rows are mixed by the whitener
         kept = np.flatnonzero(rows.whitener)
         weights = np.ones(kept.size) if sample.weights is None else sample.weights[kept]
-        X, columns = rows.responses, np.zeros(kept.size)
-        powers = column_powers(rows.dictionary)
-        for part, block in column_blocks(rows.dictionary):
-            columns += squares(block) @ ratio(1.0, powers[part])
-        shares = np.maximum(
-            squares(X).sum(axis=1) / max(power(X), 1e-300), columns / max((powers > 0).sum(), 1)
-        ) / np.maximum(weights, 1.0)  # fmt: skip
-        high, most = np.where(shares > INFLUENCE, shares, 0.0), max(most, float(shares.max()))
-        used = np.flatnonzero(state.prior.relevance * sum(at.z for at in state.ats) > ACTIVE)
-        terms = squares(rows.dictionary[:, used]) / powers[used] / np.maximum(weights, 1.0)[:, None]
+        Phi, weights = rows.dictionary, np.maximum(weights, 1.0)
+        shares = squares(rows.responses).sum(axis=1) / max(power(rows.responses), 1e-300)
+        if not isinstance(Phi, SparseColumns):
+            inverse = ratio(1.0, rows.powers) / max(np.count_nonzero(rows.powers), 1)
+            columns = np.einsum("ij,ij,j->i", Phi.conj(), Phi, inverse).real
+            shares = np.maximum(shares, columns)
+        shares = shares / weights
+        high = np.where(shares > INFLUENCE, shares, 0.0)
+        terms = squares(Phi[:, used]) * ratio(1.0, rows.powers[used]) / weights[:, None]
         for row, place in zip(*np.nonzero(terms > COEFFICIENT), strict=True):
             column = sample.dictionary[:, [used[place]]]
             column = column.toarray() if scipy.sparse.issparse(column) else column
@@ -1604,9 +1620,9 @@ def _leverage(state: Evaluation) -> tuple[Any, Any, float]:
                 high[row] = max(high[row], terms[row, place])
         found.append(kept[high > 0] + offset)
         values.append(high[high > 0])
-        most, offset = max(most, float(high.max())), offset + len(sample.responses)
-    empty = np.zeros(0)
-    return np.concatenate([empty.astype(int), *found]), np.concatenate([empty, *values]), most
+        most = max(most, float(shares.max()), float(high.max()))
+        offset += len(sample.responses)
+    return np.concatenate(found), np.concatenate(values), most
 
 
 def _path_correlation(state: Evaluation) -> float | None:
