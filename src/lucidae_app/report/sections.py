@@ -64,16 +64,13 @@ class Study:
 
     def __init__(self, prepared: Prepared, clock: Clock) -> None:
         self.prepared, self.clock = prepared, clock
-        table, chosen = prepared.table, prepared.preparation
+        table = prepared.table
         if len(table.columns) > LARGEST_WIDTH:
             raise ValueError(
                 f"{table.name!r} has {len(table.columns):,} columns; the report accepts up to "
                 f"{LARGEST_WIDTH:,}. Choose some with --columns, or use lucidae fit linear."
             )
-        if chosen.missing == "mean":
-            table = replace(table, values=SimpleImputer().fit_transform(table.values))
-        if chosen.standardize:
-            table = standardized(table)
+        table = scaled(table, prepared.preparation)
         spread = np.nanstd(table.values, axis=0) if table.moment is None else _deviations(table)
         if not np.any(spread > 0):
             raise ValueError(
@@ -116,6 +113,8 @@ class Study:
     def influential(self) -> dict[int, float]:
         """Rows that the claim `leverage` of the certificate names, and their largest shares."""
         model = self.exact
+        if self.table.moment is not None:  # only a sample of the rows is known
+            return {}
         if np.isnan(self.prepared.table.values).any():  # of rows with gaps nothing is claimed
             model = LinearAutoencoder(model.n_components_).fit(self.table.values)
         evidence = model.certificate_.evidence
@@ -127,6 +126,13 @@ class Study:
         file = quote(self.table.name) if self.is_file else "my-data.csv"
         verb, _, options = words.partition(" FILE")
         return f"lucidae {verb} {file}{options}{self.prepared.preparation.arguments}"
+
+
+def scaled(table: Table, chosen: Preparation) -> Table:
+    """Return a table with means filled in and columns scaled, if the user chose so."""
+    if chosen.missing == "mean":
+        table = replace(table, values=SimpleImputer().fit_transform(table.values))
+    return standardized(table) if chosen.standardize else table
 
 
 def fitted(table: Table) -> Any:
@@ -247,6 +253,9 @@ def answer_section(study: Study) -> list[Block]:
     return blocks
 
 
+DESCRIPTION = ("component", "variance", "largest loadings")
+
+
 def _described(table: Table, exact: Any) -> Grid:
     """Return a table of the first components and the columns with their largest loadings."""
     rows = []
@@ -258,7 +267,7 @@ def _described(table: Table, exact: Any) -> Grid:
             f"{figures.shortened(table.columns[i])} {axis[i]:+.2f}" for i in largest if axis[i]
         ]
         rows.append((str(at), f"{share:.0%}", ", ".join(words).replace("-", "−")))
-    return Grid(("component", "variance", "largest loadings"), tuple(rows))
+    return Grid(DESCRIPTION, tuple(rows))
 
 
 def _advice(study: Study) -> list[tuple[str, str]]:
@@ -275,7 +284,7 @@ def _advice(study: Study) -> list[tuple[str, str]]:
     if rows := study.influential:
         named = some([str(prepared.row_number(row)) for row in rows], INFLUENTIAL)
         text = f"row {named}: it has" if len(rows) == 1 else f"rows {named}: each has"
-        found.append((f"Look at {text} a large share of a component (see below).", ""))
+        found.append((f"Look at {text} a large share of a component (rows from 0; see below).", ""))
     found += [(sentence, "") for sentence in prepared.notes]
     if table.left_out:
         names = some([f"{name} ({why})" for name, why in table.left_out.items()], 8)
@@ -427,33 +436,31 @@ def influence_section(study: Study) -> list[Block]:
         number = str(study.prepared.row_number(row))
         share = f"{study.influential[row]:.0%}"
         listed.append((number, share, ", ".join(map(figures.shortened, columns))))
-    left = np.delete(np.arange(len(table.values)), rows)
+    given = study.prepared.table
+    left = replace(given, values=np.delete(given.values, rows, axis=0))
     with study.clock("linear: exact fit without rows of high leverage"):
-        without = fitted(replace(table, values=table.values[left]))
-    compared = [
-        ("components", str(study.n_components), str(without.component_count_.n_components)),
-        ("variance explained", f"{study.explained:.0%}",
-         f"{float(np.sum(without.explained_variance_ratio_)):.0%}"),
-    ]  # fmt: skip
+        without = fitted(scaled(left, study.prepared.preparation))
     cosines = (study.exact.components_ @ without.components_.T) ** 2
-    for at in range(min(NAMED, *cosines.shape)):
-        other = int(np.argmax(cosines[:, at]))
-        same = f"component {other}" if cosines[other, at] > 0.5 else "none"
-        share = without.explained_variance_ratio_[at]
-        compared.append(
-            (f"component {at} without them", f"{same} (squared cosine {cosines[other, at]:.2f})",
-             f"{share:.0%}: {_described(table, without).rows[at][2]}")
-        )  # fmt: skip
+    similar = np.argmax(cosines, axis=0)
+    compared = [
+        (*row, f"{similar[at]} ({cosines[similar[at], at]:.2f})")
+        for at, row in enumerate(_described(table, without).rows)
+    ]
+    explained = float(np.sum(without.explained_variance_ratio_))
+    found, one = without.component_count_.n_components, len(rows) == 1
     return [
         Prose(
             f"{count(len(rows), 'row').capitalize()} of {len(table.values):,} "
-            f"{'has' if len(rows) == 1 else 'have'} far more than "
-            f"{'its' if len(rows) == 1 else 'their'} share of a component. If "
-            f"{'it is an error' if len(rows) == 1 else 'they are errors'}, the result is the "
-            "column on the right."
+            f"{'has' if one else 'have'} far more than {'its' if one else 'their'} share of a "
+            "component, or of the variance."
         ),
         Grid(("row (from 0)", "largest share", "columns farthest from the median"), tuple(listed)),
-        Grid(("", "with all rows", "without these rows"), tuple(compared)),
+        Prose(
+            f"Without {'it' if one else 'them'}, {count(found, 'component')} "
+            f"{'stands' if found == 1 else 'stand'} out of noise; the fit explains {explained:.0%} "
+            "of the variance:"
+        ),
+        Grid((*DESCRIPTION, "most similar with all rows (squared cosine)"), tuple(compared)),
     ]
 
 
