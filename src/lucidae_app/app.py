@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.metadata import entry_points
 from pathlib import Path
+from shlex import quote
 from typing import Annotated
 
 import typer
@@ -29,6 +30,7 @@ from lucidae_app.preparation import (
     MissingCells,
     Prepared,
     Standardize,
+    joined,
     preparation,
 )
 from lucidae_app.streams import summarised_table
@@ -37,14 +39,26 @@ __all__ = ["run"]
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="rich")
 
+
+def cells_in(listed: str) -> list[str]:
+    """Return the texts between quotes in a list of cells."""
+    return re.findall(r"'([^']*)'", listed)
+
+
 GAPS = "Give --missing em, --missing drop or --missing mean."
-OPTIONS = {
+OPTIONS: dict[str, str | Callable[[re.Match[str]], str]] = {
     re.escape(f"Remove or impute such rows first. {IN_BLOCKS}"): GAPS,
     re.escape("Remove or impute such rows first."): GAPS,
     re.escape(IN_MEMORY): GAPS,
     r"by lucidae\.datasets\.read_table\(path, missing_values=\[(.*?)\]\), or --missing-values on "
-    r"the command line": r"by --missing-values \1",
+    r"the command line": lambda found: f"by --missing-values {quote(joined(cells_in(found[1])))}",
     r"by lucidae\.datasets\.read_table\(path, header=True\) or header=False, or ": "by ",
+    "or leave the column out": "or choose other columns with --columns",
+    r"\bn_components=(\S+) was given": r"--components \1 was given",
+    r"\bnoise_variance=(\S+) was given": r"--noise-variance \1 was given",
+    r"\brandom_state=(\S+) was given": r"--seed \1 was given",
+    r"\b(method|solver|posterior|groups|dropout)='?(.*?)'? was given": r"--\1 \2 was given",
+    r" Other methods must be registered first, by lucidae\.linear\.register_method\.": "",
 }
 """Advice of the library, as patterns, and the option of the command that stands for it."""
 
@@ -166,6 +180,8 @@ def _sentence(error: Exception) -> str:
         return MISSING
     # Usage errors format their own message; typer exports no base class of all of them.
     wording = getattr(error, "format_message", error.__str__)()
+    if (context := getattr(error, "ctx", None)) is not None:
+        wording = f"{wording.rstrip('.')}. See {context.command_path} --help."
     if isinstance(error, OSError) and error.strerror and error.filename:
         wording = f"{error.strerror}: {error.filename!r}"  # without the number of the error
     text = " ".join(str(wording).split()) or type(error).__name__

@@ -21,7 +21,7 @@ from sklearn.preprocessing import StandardScaler
 
 from lucidae import LinearAutoencoder
 from lucidae.data.files import blocks_of_file, read_table
-from lucidae.data.tables import INDEX, Matrix, ReadOptions, Table, column_positions, some
+from lucidae.data.tables import INDEX, Matrix, ReadOptions, Table, some
 from lucidae_app.console import note
 
 __all__ = [
@@ -34,6 +34,7 @@ __all__ = [
     "Preparation",
     "Prepared",
     "Standardize",
+    "joined",
     "preparation",
 ]
 
@@ -118,10 +119,10 @@ class Preparation:
         options = self.options
         header = "" if options.header is None else f" --{'' if options.header else 'no-'}header"
         listed = {
-            "columns": _joined(options.columns),
-            "keep": _joined(self.keep),
+            "columns": joined(options.columns),
+            "keep": joined(self.keep),
             "decimal": options.decimal or "",
-            "missing-values": _joined(options.missing_values),
+            "missing-values": joined(options.missing_values),
             "missing": "" if self.missing == "error" else self.missing,
         }
         text = "".join(f" --{name} {quote(value)}" for name, value in listed.items() if value)
@@ -141,8 +142,11 @@ class Preparation:
         if hidden:  # the reader has left them out as index of the rows
             columns = (*table.columns, *table.target_names, *hidden)
             table = read_table(file, replace(self.options, columns=columns), missing=True)
-        known = (*table.columns, *table.target_names)
-        column_positions([name for name in self.keep if name not in known], known, file.name)
+        if unknown := {*self.keep} - {*table.columns, *table.target_names}:
+            raise ValueError(
+                f"--keep {some(sorted(unknown))} was given, expected names of columns of numbers "
+                f"of {file.name!r}: {some(table.columns)}."
+            )
         found = self.identifiers(table.columns, table.values)
         if found:
             at = [name not in found for name in table.columns]
@@ -289,7 +293,7 @@ def _rows(marked: Matrix) -> str:
     return f"{int(marked.sum()):,} of {len(marked):,} rows"
 
 
-def _joined(cells: Sequence[Any]) -> str:
+def joined(cells: Sequence[Any]) -> str:
     """Return cells as one argument, separated by commas, in quotes where CSV needs them."""
     stream = io.StringIO()
     csv.writer(stream, lineterminator="").writerow(cells)

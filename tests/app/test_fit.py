@@ -234,7 +234,7 @@ def test_sparse_with_groups_and_without_an_intercept(run, samples):
     assert model.intercept_ == 0.0
     code, _, err = run("fit", "sparse", "X.npy", "--target", "y.npy", "--groups", 4)
     assert code != 0
-    assert "groups=4 was given for 6 columns" in " ".join(err.split())
+    assert "--groups 4 was given for 6 columns" in " ".join(err.split())
 
 
 def test_column_that_looks_like_a_file_is_a_column(run, folder):
@@ -284,7 +284,11 @@ SENTENCES = {
     "linear holes.csv": "missing values in 1 of 2 rows, by column: b (1). Give --missing em",
     "linear X.npy --missing some": "expected one of error, em, drop, mean",
     "linear holes.csv --missing drop": "leaves fewer than two: give --missing em",
-    "linear X.npy --keep Z": "no numeric column 'Z'",
+    "linear X.npy --keep Z": "--keep Z was given, expected names of columns of numbers of 'X.npy'",
+    "linear X.npy --solver quick": "--solver quick was given, expected one of 'auto', 'exact'",
+    "linear X.npy --method pca": "--method pca was given, expected one of 'rag'",
+    "sparse X.npy --target y.npy --posterior none": "--posterior none was given, expected",
+    "linear": "Missing argument 'file'. See lucidae fit linear --help.",
     "cubic X.npy": "cubic",
 }
 
@@ -574,7 +578,7 @@ def test_cells_that_mean_no_value_are_named_and_read_as_missing(run, samples):
     pandas.DataFrame(cells, columns=list(COLUMNS)).to_csv("typo.csv", index=False)
     code, _, err = run("fit", "linear", "typo.csv")
     assert code == 2
-    assert "read them as missing by --missing-values 'n/k', 'a, b', or leave" in err
+    assert """read them as missing by --missing-values 'n/k,"a, b"', or choose""" in err
     code, _, err = run(
         "fit", "linear", "typo.csv", "--missing", "drop", "--missing-values", 'n/k,"a, b",-999'
     )

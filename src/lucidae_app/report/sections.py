@@ -74,7 +74,8 @@ class Study:
         spread = np.nanstd(table.values, axis=0) if table.moment is None else _deviations(table)
         if not np.any(spread > 0):
             raise ValueError(
-                f"All rows of {table.name!r} are equal; the report needs data that vary."
+                f"All rows of {table.name!r} are equal; the report needs columns that vary: choose "
+                "others with --columns."
             )
         self.spread = spread
         with clock("linear: exact fit"):
